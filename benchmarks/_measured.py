@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.cli.display import Display
-from weft.cli.progress import TrainWatcher
+from weft.cli.progress import TrainProgress
 from weft.cli.signals import Stop
 from weft.cli.threads import set_threads
 from weft.runs.job import train
@@ -17,11 +17,13 @@ from weft.runs.run import AnyRun
 
 
 def arguments(text: str, default: str) -> argparse.Namespace:
-    """--data FILE, --out FOLDER, --only NAME, --threads N."""
+    """--data FILE, --output-dir FOLDER, --only NAME, --threads N."""
     shared = Path(__file__).resolve().parents[2] / "shared" / "data" / default
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--data", type=Path, default=shared, help="the text to train on")
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="where the runs go; finished ones are kept")
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path("runs/benchmarks"), help="where the runs go; finished ones are kept"
+    )
     parser.add_argument("--only", action="append", help="this model alone; may be given several times")
     parser.add_argument("--threads", type=int, default=None)
     chosen = parser.parse_args()
@@ -35,7 +37,7 @@ def trained(values: dict[str, Any], out: Path, base: Path) -> tuple[AnyRun, floa
     """The run, and the seconds that this process spent on it."""
     began = time.perf_counter()
     with Stop() as stop, Display() as display:
-        train(values, out, base=base, watcher=TrainWatcher(display, stop))
+        train(values, out, base=base, callback=TrainProgress(display, stop))
     return load(out), time.perf_counter() - began
 
 

@@ -1,6 +1,6 @@
 """Subject and verb: does a model follow the subject, or the nearest noun? Counts, recurrent networks, Transformers.
 
-Trained on the English that is at hand (Tatoeba, Multi30k, UD EWT, Shakespeare: 1.6 million words, put together in --out) as
+Trained on the English that is at hand (Tatoeba, Multi30k, UD EWT, Shakespeare: 1.6 million words, put together in --output-dir) as
 lower-cased tokens; probed by BLiMP's distractor paradigms ("a niece of most senators hasn't ...") and by verbs with 0 to 4
 attractors (Linzen et al. 2016), or, with --wikipedia, trained on those sentences, too, and probed by BLiMP alone. The bar: on
 the distractor paradigms the n-gram is below 50 %, every network above it, each trained within 30 minutes. Published (5-gram /
@@ -25,20 +25,20 @@ import numpy as np
 import tomli_w
 
 import weft
-from weft.compare.probe import probe, rows, subset
-from weft.data.probe_files import Pair, read_suite
-from weft.metrics.items import Items
+from weft.comparison.minimal_pairs import evaluate_minimal_pairs, rows, subset
+from weft.data.minimal_pair_files import MinimalPair, read_suite
+from weft.metrics.items import ItemStatistics
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 SUITES = ("blimp/*subject_verb_agreement*.jsonl.gz", "blimp/distractor_*.jsonl.gz", "agreement-linzen/*.gold.gz")
-NETWORK: dict[str, Any] = {"width": 256, "layers": 1, "dropout": 0.2, "tied": True}
+NETWORK: dict[str, Any] = {"hidden_size": 256, "num_layers": 1, "dropout": 0.2, "tie_embeddings": True}
 MODELS: dict[str, dict[str, Any]] = {
-    "ngram": {"model": {"kind": "ngram", "order": 5}},
-    "rnn": {"model": {"kind": "rnn", **NETWORK}},
-    "lstm": {"model": {"kind": "lstm", **NETWORK}},
-    "gru": {"model": {"kind": "gru", **NETWORK}},
-    "transformer": {"model": {"kind": "transformer", **NETWORK, "layers": 2, "heads": 4}},
-    "masked": {"task": "masked-lm", "model": {"kind": "transformer", "width": 256, "layers": 4, "heads": 4}},
+    "ngram": {"model": {"arch": "ngram", "order": 5}},
+    "rnn": {"model": {"arch": "rnn", **NETWORK}},
+    "lstm": {"model": {"arch": "lstm", **NETWORK}},
+    "gru": {"model": {"arch": "gru", **NETWORK}},
+    "transformer": {"model": {"arch": "transformer", **NETWORK, "num_layers": 2, "num_heads": 4}},
+    "masked": {"task": "masked-lm", "model": {"arch": "transformer", "hidden_size": 256, "num_layers": 4, "num_heads": 4}},
 }
 DISTRACTORS = "distractor paradigms"
 
@@ -83,13 +83,13 @@ def assembled(folder: Path, path: Path, *, wikipedia: bool = False) -> Path:
 def values(model: str, text: Path, chosen: argparse.Namespace) -> dict[str, Any]:
     own = MODELS[model]
     training = {} if model == "ngram" else {
-        "minutes": chosen.minutes, "batch_tokens": 1024, "validations": 5, "device": chosen.device,
+        "max_minutes": chosen.max_minutes, "batch_tokens": 1024, "num_validations": 5, "device": chosen.device,
     }  # fmt: skip
     return {
         "task": "lm",
         "seed": chosen.seed,
-        "data": {"train": str(text), "valid": 0.01, "read": "lines"},
-        "tokenizer": {"kind": chosen.tokenizer, "size": chosen.vocabulary, "lowercase": True},
+        "data": {"train": str(text), "valid": 0.01, "read_as": "lines"},
+        "tokenizer": {"type": chosen.tokenizer, "vocab_size": chosen.vocabulary, "lowercase": True},
         **own,
         **({"train": training} if training else {}),
     }
@@ -100,7 +100,18 @@ def trained(model: str, text: Path, chosen: argparse.Namespace) -> tuple[Path, f
     place = chosen.out / f"{model}-{chosen.seed}"
     file = place.with_suffix(".toml")
     file.write_text(tomli_w.dumps(values(model, text, chosen)))
-    command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--out", str(place), "--threads", str(chosen.threads)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "weft",
+        "train",
+        str(file),
+        "--output-dir",
+        str(place),
+        "--threads",
+        str(chosen.threads),
+    ]
     for setting in (chosen.set or []) if model != "ngram" else []:
         command += ["--set", setting]
     began = time.perf_counter()
@@ -108,7 +119,7 @@ def trained(model: str, text: Path, chosen: argparse.Namespace) -> tuple[Path, f
     return place, time.perf_counter() - began
 
 
-def printed(probed: dict[str, Items], pairs: list[Pair]) -> bool:
+def printed(probed: dict[str, ItemStatistics], pairs: list[MinimalPair]) -> bool:
     """The table and the verdict; whether the bar was met."""
     found = rows({name: [items] for name, items in probed.items()}, pairs)
     print(f"{'':<54}{'pairs':>7}" + "".join(f"{name:>21}" for name in probed))
@@ -126,9 +137,9 @@ def printed(probed: dict[str, Items], pairs: list[Pair]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=SHARED)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/agreement"))
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks/agreement"))
     parser.add_argument("--models", default=",".join(MODELS), help="these alone, separated by commas")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of training, for each network")
+    parser.add_argument("--max-minutes", type=float, default=10.0, help="of training, for each network")
     parser.add_argument("--tokenizer", default="word")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--seed", type=int, default=1)
@@ -139,20 +150,20 @@ def main() -> None:
     parser.add_argument(
         "--wikipedia", action="store_true", help="read the sentences of Linzen et al., too, and probe by BLiMP alone"
     )
-    parser.add_argument("--known", action="store_true", help="leave out pairs where a word that decides is unknown")
+    parser.add_argument("--skip-unknown", action="store_true", help="leave out pairs where a word that decides is unknown")
     chosen = parser.parse_args()
     if not chosen.data.exists():
         parser.exit(0, f"skipped: {chosen.data} is not there; give --data FOLDER\n")
     text = assembled(chosen.data, chosen.out / "text.txt", wikipedia=chosen.wikipedia)
     suites = [suite for suite in SUITES if not chosen.wikipedia or suite.startswith("blimp")]
     pairs = read_suite([path for suite in suites for path in sorted(chosen.data.glob(suite))]).pairs
-    probed: dict[str, Items] = {}
+    probed: dict[str, ItemStatistics] = {}
     models = chosen.models.split(",")
     with ThreadPoolExecutor(chosen.jobs) as pool:
         places = list(pool.map(lambda model: trained(model, text, chosen), models))
     for model, (place, seconds) in zip(models, places, strict=True):
         began = time.perf_counter()
-        probed[model] = probe(weft.load(place, device=chosen.device), pairs)
+        probed[model] = evaluate_minimal_pairs(weft.load(place, device=chosen.device), pairs)
         print(f"{model}: trained in {seconds:.0f} s, probed in {time.perf_counter() - began:.0f} s", flush=True)
     if chosen.known:
         kept = np.flatnonzero(~np.any([items.statistics["unknown_choice"] > 0 for items in probed.values()], axis=0))

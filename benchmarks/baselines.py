@@ -30,9 +30,10 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import BernoulliNB, MultinomialNB
 
-from weft.models import bayes, regression
-from weft.models.baseline_tables import BayesTable, RegressionTable
-from weft.text.features import Features, FeatureTable
+from weft.models import logistic_regression as regression
+from weft.models import naive_bayes as bayes
+from weft.models.baseline_config import LogisticRegressionConfig, NaiveBayesConfig
+from weft.text.features import FeatureConfig, Features
 
 T = TypeVar("T")
 Texts = tuple[list[str], list[str]]  # texts, and the label of each
@@ -90,8 +91,8 @@ def names(folder: Path) -> Splits:
     return Splits(*(cut(part, len(part))[0] for part in parts))
 
 
-WORDS = {"analyzer": "space", "ngrams": [1, 2]}
-CHARACTERS = {"analyzer": "char", "ngrams": [1, 4]}
+WORDS = {"analyzer": "whitespace", "ngram_range": [1, 2]}
+CHARACTERS = {"analyzer": "char", "ngram_range": [1, 4]}
 TASKS: dict[str, tuple[Callable[[Path], Splits], dict[str, Any]]] = {
     "trec": (trec, WORDS),
     "sst-2": (sst("binary"), WORDS),
@@ -100,10 +101,10 @@ TASKS: dict[str, tuple[Callable[[Path], Splits], dict[str, Any]]] = {
 }
 
 
-def vectorizer(table: FeatureTable) -> Any:
+def vectorizer(table: FeatureConfig) -> Any:
     """scikit-learn's, with the same settings."""
-    options: dict[str, Any] = {"analyzer": table.analyzer, "ngram_range": tuple(table.ngrams)}
-    if table.analyzer == "space":
+    options: dict[str, Any] = {"analyzer": table.analyzer, "ngram_range": tuple(table.ngram_range)}
+    if table.analyzer == "whitespace":
         options |= {"analyzer": "word", "token_pattern": r"\S+"}
     return TfidfVectorizer(**options) if table.tfidf else CountVectorizer(**options)
 
@@ -118,29 +119,29 @@ def line(name: str, ours: np.ndarray, theirs: np.ndarray, gold: np.ndarray, seco
 class Material:
     """One task's texts as features, ours and theirs, with the labels as numbers."""
 
-    def __init__(self, splits: Splits, table: FeatureTable) -> None:
+    def __init__(self, splits: Splits, table: FeatureConfig) -> None:
         known = {label: number for number, label in enumerate(sorted(set(splits.train[1])))}
         self.classes = len(known)
         self.gold = [np.array([known.get(label, -1) for label in labels]) for _, labels in splits]
         self.ours, mine = timed(lambda: self._ours(splits, table))
         self.theirs, other = timed(lambda: self._theirs(splits, table))
-        kind = f"{table.analyzer} {table.ngrams[0]}-{table.ngrams[1]} {'TF-IDF' if table.tfidf else 'counts'}"
+        kind = f"{table.analyzer} {table.ngram_range[0]}-{table.ngram_range[1]} {'TF-IDF' if table.tfidf else 'counts'}"
         print(f"  {kind + ', ' + format(self.ours[0].columns, ',') + ' terms':<58} {mine:.2f} s, theirs {other:.2f} s")
 
     @staticmethod
-    def _ours(splits: Splits, table: FeatureTable) -> list[Any]:
+    def _ours(splits: Splits, table: FeatureConfig) -> list[Any]:
         features = Features.fit(splits.train[0], table)
         return [features.transform(texts) for texts, _ in splits]
 
     @staticmethod
-    def _theirs(splits: Splits, table: FeatureTable) -> list[Any]:
+    def _theirs(splits: Splits, table: FeatureConfig) -> list[Any]:
         other = vectorizer(table)
         return [other.fit_transform(splits.train[0]), other.transform(splits.valid[0]), other.transform(splits.test[0])]
 
 
 def measure_bayes(material: Material) -> None:
     for events, kind in (("multinomial", MultinomialNB), ("bernoulli", BernoulliNB)):
-        table = BayesTable(events=events)
+        table = NaiveBayesConfig(event_model=events)
         model, mine = timed(lambda table=table: bayes.fit(material.ours[0], material.gold[0], material.classes, table))
         other, seconds = timed(lambda kind=kind: kind().fit(material.theirs[0], material.gold[0]))
         found = other.predict_proba(material.theirs[2])
@@ -150,7 +151,7 @@ def measure_bayes(material: Material) -> None:
 def measure_regression(material: Material) -> None:
     fitted = {}
     for C in STRENGTHS:
-        table = RegressionTable(C=C)
+        table = LogisticRegressionConfig(C=C)
         fitted[C] = timed(lambda table=table: regression.fit(material.ours[0], material.gold[0], material.classes, table))
     right = {C: (model.log_probs(material.ours[1]).argmax(1) == material.gold[1]).mean() for C, (model, _) in fitted.items()}
     C = max(STRENGTHS, key=lambda C: right[C])
@@ -173,10 +174,10 @@ def measure(name: str, folder: Path) -> None:
     splits = read(folder)
     counts = ", ".join(f"{len(texts):,} {part}" for part, (texts, _) in splits._asdict().items())
     print(f"{name}: {counts}; of each: accuracy ours, theirs; probabilities apart; seconds ours, theirs")
-    counted = Material(splits, FeatureTable(**options, tfidf=False))
+    counted = Material(splits, FeatureConfig(**options, tfidf=False))
     measure_bayes(counted)
     measure_regression(counted)
-    measure_regression(Material(splits, FeatureTable(**options)))
+    measure_regression(Material(splits, FeatureConfig(**options)))
 
 
 def size(folder: Path) -> None:
@@ -186,7 +187,7 @@ def size(folder: Path) -> None:
     texts = ["\n".join(draw.choices(lines, k=60)) for _ in range(11_314)]
     print(f"size: {len(texts):,} texts, {sum(map(len, texts)) / 1e6:.1f} M characters; seconds to fit, to transform")
     for analyzer, ngrams in (("word", [1, 1]), ("word", [1, 2]), ("char_wb", [1, 4])):
-        table = FeatureTable(analyzer=analyzer, ngrams=ngrams)
+        table = FeatureConfig(analyzer=analyzer, ngram_range=ngrams)
         features, fit = timed(lambda table=table: Features.fit(texts, table))
         _, mine = timed(lambda features=features: features.transform(texts))
         other = vectorizer(table)

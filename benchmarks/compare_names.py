@@ -27,19 +27,19 @@ task = "lm"
 train = "train.txt"
 valid = "valid.txt"
 test = "test.txt"
-read = "lines"
-window = 32
+read_as = "lines"
+context_length = 32
 
 [tokenizer]
-kind = "char"
+type = "char"
 
 [model]
-kind = "lstm"
-width = 96
+arch = "lstm"
+hidden_size = 96
 
 [train]
 batch_tokens = 2048
-validations = 5
+num_validations = 5
 """
 SAME = ("name", "seeds", "score", "scores", "p", "best", "parameters", "bytes")  # what no clock decides
 MINUTES = 15.0
@@ -49,8 +49,8 @@ def arguments() -> argparse.Namespace:
     shared = Path(__file__).resolve().parents[2] / "shared" / "data" / "names-makemore" / "names.txt"
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=shared, help="the names, one a line")
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="where the comparisons go")
-    parser.add_argument("--tokens", default="1M", help="characters that each network reads")
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks"), help="where the comparisons go")
+    parser.add_argument("--max-tokens", default="1M", help="characters that each network reads")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args()
@@ -61,15 +61,15 @@ def arguments() -> argparse.Namespace:
 
 def command(options: argparse.Namespace, run_file: Path, out: Path) -> list[str]:
     words = [sys.executable, "-P", "-m", "weft", "compare", str(run_file), "--models", KINDS, "--grid", "model.order=2,5"]
-    sizes = ["--seeds", str(options.seeds), "--tokens", options.tokens, "--jobs", str(options.jobs)]
-    return [*words, *sizes, "--threads", str(options.jobs), "--out", str(out)]
+    sizes = ["--seeds", str(options.seeds), "--max-tokens", options.tokens, "--jobs", str(options.jobs)]
+    return [*words, *sizes, "--threads", str(options.jobs), "--output-dir", str(out)]
 
 
 def finished(out: Path) -> int:
     """Runs that have come to their end, as their newest checkpoint, or what was counted, says."""
     done = 0
     for run in out.glob("*-[0-9]"):
-        cursors = sorted(run.glob("checkpoints/[0-9]*/cursor.json"))
+        cursors = sorted(run.glob("checkpoints/[0-9]*/train_state.json"))
         counted = not (run / "checkpoints").exists() and (run / "model.safetensors").exists()
         done += counted or bool(cursors and json.loads(cursors[-1].read_text())["done"])
     return done

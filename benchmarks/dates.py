@@ -33,7 +33,7 @@ def write_data(out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/dates"), help="a finished run there is kept")
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks/dates"), help="a finished run there is kept")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--set", action="append", default=[], metavar="A.B=VALUE", help="change an option of the run file")
     chosen = parser.parse_args()

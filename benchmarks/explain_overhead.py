@@ -24,19 +24,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.explain.attention import look, sites
-from weft.explain.inputs import Reading, Side
-from weft.explain.view import Piece
-from weft.models.language import LanguageModel, language_model
-from weft.models.tables import TEXTBOOK, LanguageTable
+from weft.explain.attention import read_attention, sites
+from weft.explain.explanation import TokenSpan
+from weft.explain.inputs import InputSide, ModelInput
+from weft.models.config import TRANSFORMER, LanguageModelConfig
+from weft.models.lm import LanguageModel, language_model
 
 TOKENS, WORDS = 256, 8000
 
 
 def made() -> LanguageModel:
     torch.manual_seed(0)
-    table = LanguageTable(**{**TEXTBOOK, "layers": 6, "width": 256, "heads": 8})
-    return language_model(table.filled(), words=WORDS, window=TOKENS, vocabulary="").eval()
+    table = LanguageModelConfig(**{**TRANSFORMER, "num_layers": 6, "hidden_size": 256, "num_heads": 8})
+    return language_model(table.with_defaults(), vocab_size=WORDS, context_length=TOKENS, vocabulary="").eval()
 
 
 def alternating(repeats: int, *calls: Callable[[], object]) -> list[float]:
@@ -82,8 +82,8 @@ def hooks(model: torch.nn.Module) -> int:
 
 
 def looking(model: LanguageModel, tokens: Tensor, repeats: int) -> None:
-    side = Side("text", "embedding", "embedding", tokens[0].tolist(), [Piece("", 0, 0)] * TOKENS)
-    reading = Reading(model, [side], lambda at: model.head(model(tokens)[0][:, -1]), [Piece("", 0, 0)], None, str)
+    side = InputSide("text", "embedding", "embedding", tokens[0].tolist(), [TokenSpan("", 0, 0)] * TOKENS)
+    reading = ModelInput(model, [side], lambda at: model.head(model(tokens)[0][:, -1]), [TokenSpan("", 0, 0)], None, str)
     every, device = sites(model), torch.device("cpu")
 
     @torch.no_grad()
@@ -91,7 +91,10 @@ def looking(model: LanguageModel, tokens: Tensor, repeats: int) -> None:
         return model.head(model(tokens)[0][:, -1])
 
     alone, one, all_of_them = alternating(
-        repeats, plain, lambda: look(reading, every[3:4], 5, device), lambda: look(reading, every, None, device)
+        repeats,
+        plain,
+        lambda: read_attention(reading, every[3:4], 5, device),
+        lambda: read_attention(reading, every, None, device),
     )
     print(f"a plain pass          {alone:8.2f} ms")
     print(f"with one head         {one:8.2f} ms   {one / alone:.2f} times")

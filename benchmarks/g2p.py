@@ -21,29 +21,29 @@ from typing import Any
 import tomli_w
 
 import weft
-from weft.decode.predict_options import PredictOptions
+from weft.decode.predict_options import PredictionConfig
 
 SPLITS = {"train": "train", "valid": "dev", "test": "test"}
 LANGUAGES = ("fre", "hun", "hin", "gre", "bul")
 TRAIN: dict[str, Any] = {
-    "steps": 3500,
+    "max_steps": 3500,
     "batch_tokens": 1400,
     "lr": 1e-3,
-    "beta2": 0.98,
-    "schedule": "cosine",
-    "warmup": 0.08,
+    "adam_beta2": 0.98,
+    "lr_schedule": "cosine",
+    "warmup_ratio": 0.08,
     "label_smoothing": 0.1,
-    "average": 0.99,
-    "validations": 1,
+    "ema_decay": 0.99,
+    "num_validations": 1,
     "precision": "float32",
     "compile": False,
 }
-MUON: dict[str, Any] = {"optimizer": "muon", "matrix_lr": 0.01, "weight_decay": 0.1}
+MUON: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.01, "weight_decay": 0.1}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "lstm": {"model": {"kind": "seq2seq", "embedding": 256, "encoder": {"width": 1024}}, "train": TRAIN},
+    "lstm": {"model": {"arch": "lstm-input-feeding", "embedding_dim": 256, "encoder": {"hidden_size": 1024}}, "train": TRAIN},
     "transformer": {
-        "model": {"kind": "transformer", "positions": "rotary", "width": 256, "heads": 4, "dropout": 0.3},
-        "train": {**TRAIN, "steps": 4000, **MUON},
+        "model": {"arch": "transformer", "position_encoding": "rotary", "hidden_size": 256, "num_heads": 4, "dropout": 0.3},
+        "train": {**TRAIN, "max_steps": 4000, **MUON},
     },
 }
 
@@ -51,7 +51,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def values(family: str, language: str, seed: int, data: Path) -> dict[str, Any]:
     named = {name: str((data / f"{language}_{part}.tsv").resolve()) for name, part in SPLITS.items()}
     sides = {"source": {"kind": "char"}, "target": {"kind": "space"}}
-    return {"task": "translate", "seed": seed, "data": named, "tokenizer": sides, **FAMILIES[family]}
+    return {"task": "seq2seq", "seed": seed, "data": named, "tokenizer": sides, **FAMILIES[family]}
 
 
 def train_one(family: str, language: str, seed: int, chosen: argparse.Namespace) -> float:
@@ -62,7 +62,7 @@ def train_one(family: str, language: str, seed: int, chosen: argparse.Namespace)
     place.parent.mkdir(parents=True, exist_ok=True)
     file = place.with_suffix(".toml")
     file.write_text(tomli_w.dumps(values(family, language, seed, chosen.data)))
-    command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--out", str(place), "--quiet", "--threads", "1"]
+    command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--output-dir", str(place), "--quiet", "--threads", "1"]
     for setting in chosen.set or []:
         command += ["--set", setting]
     began = time.perf_counter()
@@ -75,8 +75,8 @@ def train_one(family: str, language: str, seed: int, chosen: argparse.Namespace)
 
 def rates(paths: list[Path], data: Path) -> tuple[float, float]:
     """Word and phone error rate of a run, or of several as one."""
-    scores = {score.name: score.value for score in weft.ensemble(paths).evaluate([data], PredictOptions()).scores}
-    return 100 - scores["exact_match"], scores["edit_rate"]
+    scores = {score.name: score.value for score in weft.ensemble(paths).evaluate([data], PredictionConfig()).scores}
+    return 100 - scores["exact_match"], scores["token_error_rate"]
 
 
 Members = tuple[tuple[str, int], ...]  # family and seed of each run that predicts with the others
@@ -123,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     shared = Path(__file__).resolve().parents[2] / "shared" / "data" / "g2p-sigmorphon2020"
     parser.add_argument("--data", type=Path, default=shared)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/g2p"))
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks/g2p"))
     parser.add_argument("--families", default="lstm,transformer")
     parser.add_argument("--languages", default=",".join(LANGUAGES))
     parser.add_argument("--seeds", type=int, default=3)

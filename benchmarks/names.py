@@ -12,35 +12,35 @@ from typing import Any
 
 from _measured import HEAD, arguments, row, trained
 
-DROPPED: dict[str, Any] = {"lr": 3e-3, "weight_decay": 0.05, "batch_tokens": 1024, "epochs": 20.0}
+DROPPED: dict[str, Any] = {"lr": 3e-3, "weight_decay": 0.05, "batch_tokens": 1024, "max_epochs": 20.0}
 MODELS: dict[str, dict[str, Any]] = {
     "window": {
-        "model": {"kind": "window", "context": 3, "width": 200},
-        "train": {"lr": 5e-3, "weight_decay": 0.01, "batch_tokens": 2048, "epochs": 20.0},
+        "model": {"arch": "conv", "kernel_size": 3, "hidden_size": 200},
+        "train": {"lr": 5e-3, "weight_decay": 0.01, "batch_tokens": 2048, "max_epochs": 20.0},
     },
-    "lstm": {"model": {"kind": "lstm", "layers": 2, "width": 192, "dropout": 0.3}, "train": DROPPED},
+    "lstm": {"model": {"arch": "lstm", "num_layers": 2, "hidden_size": 192, "dropout": 0.3}, "train": DROPPED},
     "gru": {
-        "model": {"kind": "gru", "layers": 2, "width": 192, "dropout": 0.35, "connection": "residual"},
+        "model": {"arch": "gru", "num_layers": 2, "hidden_size": 192, "dropout": 0.35, "skip_connection": "residual"},
         "train": DROPPED,
     },
     "gpt": {
         "model": {
-            "kind": "gpt",
-            "layers": 6,
-            "width": 96,
-            "heads": 4,
+            "arch": "gpt",
+            "num_layers": 6,
+            "hidden_size": 96,
+            "num_heads": 4,
             "dropout": 0.25,
             "embedding_dropout": 0.0,
-            "activation": "gated",
+            "activation": "swiglu",
         },
         # float32 and not compiled on a GPU either: so it was measured
         "train": {
-            "matrix_lr": 0.01,
+            "muon_lr": 0.01,
             "weight_decay": 0.1,
             "batch_tokens": 2048,
-            "epochs": 60.0,
-            "average": 0.995,
-            "validations": 20,
+            "max_epochs": 60.0,
+            "ema_decay": 0.995,
+            "num_validations": 20,
             "precision": "float32",
             "compile": False,
         },
@@ -66,18 +66,18 @@ def main() -> None:
     split(options.data, folder)
     lines = [HEAD]
     if not options.only or "bigram" in options.only:
-        model = {"kind": "ngram", "order": 2, "smoothing": "add-delta", "closed": True}
-        values = {"task": "lm", "data": {"train": "all.txt", "read": "lines"}, "model": model}
+        model = {"arch": "ngram", "order": 2, "smoothing": "add-delta", "closed_vocab": True}
+        values = {"task": "lm", "data": {"train": "all.txt", "read_as": "lines"}, "model": model}
         run, seconds = trained(values, folder / "bigram", folder)
-        score = {s.name: s.value for s in run.evaluate(folder / "all.txt").scores}["nats_per_token"]
+        score = {s.name: s.value for s in run.evaluate(folder / "all.txt").scores}["loss"]
         lines.append(row("bigram, all names", run, score, 2.4546, seconds))
-    data = {"train": "train.txt", "valid": "valid.txt", "test": "test.txt", "read": "lines", "window": 32}
+    data = {"train": "train.txt", "valid": "valid.txt", "test": "test.txt", "read_as": "lines", "context_length": 32}
     for name, recipe in MODELS.items():
         if options.only and name not in options.only:
             continue
         run, seconds = trained({"task": "lm", "data": data, **recipe}, folder / name, folder)
         part = "valid" if name == "window" else "test"
-        score = {s.name: s.value for s in run.evaluate(folder / f"{part}.txt").scores}["nats_per_token"]
+        score = {s.name: s.value for s in run.evaluate(folder / f"{part}.txt").scores}["loss"]
         lines.append(row(f"{name}, {part}", run, score, BARS[name], seconds))
     print("\n".join(lines))
 

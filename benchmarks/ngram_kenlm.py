@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from weft.interop.arpa import read_arpa, write_arpa
-from weft.models.ngram import NgramModel, NgramTable, estimate
+from weft.models.ngram import NgramConfig, NgramModel, fit
 
 STARTED = time.process_time()  # what Python and the imports cost
 
@@ -51,12 +51,12 @@ def fresh() -> dict[bytes, int]:
     return {b"<unk>": 0, b"<s>": 1, b"</s>": 2}
 
 
-def ours(text: Path, out: Path, table: NgramTable) -> tuple[list[float], NgramModel, list[str]]:
+def ours(text: Path, out: Path, table: NgramConfig) -> tuple[list[float], NgramModel, list[str]]:
     """Seconds from text to ids, to model, to file; the model and its words."""
     at, number = [time.process_time()], fresh()
     tokens, starts = read(text, number, grow=True)
     at.append(time.process_time())
-    model = estimate(tokens, starts, table, size=len(number), vocabulary="")
+    model = fit(tokens, starts, table, size=len(number), vocabulary="")
     at.append(time.process_time())
     words = [word.decode() for word in number]
     write_arpa(out, model, Words(words))
@@ -109,9 +109,11 @@ def report(model: NgramModel, words: list[str], out: Path, arpa: Path, texts: li
     """Every difference between our model and lmplz's file, and what each makes of the texts."""
     other = read_arpa(arpa)
     theirs = [other.vocabulary.token(number) for number in range(other.vocabulary.size)]
-    if theirs != words or any(not np.array_equal(a.keys, b.keys) for a, b in zip(model.grams, other.model.grams, strict=True)):
+    if theirs != words or any(
+        not np.array_equal(a.keys, b.keys) for a, b in zip(model.levels, other.model.levels, strict=True)
+    ):
         raise SystemExit("the two files do not hold the same n-grams")
-    pairs = list(zip(model.grams, other.model.grams, strict=True))
+    pairs = list(zip(model.levels, other.model.levels, strict=True))
     print(f"n-grams: {model.counts}, the same in both; notes: {model.notes or 'none'}")
     print(
         f"largest difference in log10: probability {max(largest(a.log_prob, b.log_prob) for a, b in pairs):.1e},",
@@ -159,7 +161,7 @@ def compare(options: argparse.Namespace) -> None:
     if not options.text.read_bytes().endswith(b"\n"):
         raise SystemExit(f"{options.text}: must end with a line end; lmplz gives a last line without one no </s>")
     torch.set_num_threads(1)
-    table = NgramTable(order=options.order, prune=options.prune)
+    table = NgramConfig(order=options.order, prune=options.prune)
     prune = ["--prune", *map(str, options.prune)] if options.prune else []
     with tempfile.TemporaryDirectory() as folder:
         out, arpa = Path(folder, "ours.arpa"), Path(folder, "theirs.arpa")

@@ -8,7 +8,7 @@ list; the other seeds take what was chosen. Test data (TREC's test set; of EWT t
 The gain is paired: seed by seed, item by item, with a 95 % interval over both (see docs/significance.md). What weft does unless
 told otherwise stands beside it.
 
-    python benchmarks/pretraining.py --device cuda --jobs 16 --steps 20000 --text all
+    python benchmarks/pretraining.py --device cuda --jobs 16 --n-steps 20000 --text all
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import numpy as np
 import tomli_w
 
 import weft
-from weft.compare.significance import Estimate, Resampled, estimate, resampled
-from weft.metrics.items import Function, Items
-from weft.metrics.labels import SINGLE_LABEL
-from weft.metrics.spans import TAGS
-from weft.runs.story import read_story
-from weft.tasks.tagging.data import TaggedTable
-from weft.text.gate import read_lines
+from weft.comparison.significance import BootstrapSamples, Estimate, estimate, resampled
+from weft.metrics.classification import SINGLE_LABEL
+from weft.metrics.items import Function, ItemStatistics
+from weft.metrics.tagging import TAGS
+from weft.runs.story import read_run_status
+from weft.tasks.tagging.data import TaggedDataConfig
+from weft.text.reading import read_lines
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 SHARE = 0.1
@@ -56,13 +56,13 @@ class Work(NamedTuple):
 WORK = {
     "trec": Work(
         "classify", "accuracy", SINGLE_LABEL[0].of, "txt",
-        {"lstm by default": {"kind": "lstm"}, "regression": {"kind": "regression", "C": 10.0}},
+        {"lstm by default": {"kind": "lstm"}, "regression": {"arch": "logistic-regression", "C": 10.0}},
         ({"pool": "mean"}, {"pool": "max"}),
     ),
     "ewt": Work(
         "tag", "token_accuracy", TAGS[0].of, "conllu",
-        {"lstm by default": {"kind": "lstm", "head": "linear"}},
-        ({"head": "linear", "spelling": "none"}, {"head": "linear", "spelling": {}}),
+        {"lstm by default": {"arch": "lstm", "head": "linear"}},
+        ({"head": "linear", "char_encoder": "none"}, {"head": "linear", "char_encoder": {}}),
     ),
 }  # fmt: skip
 RECIPES: dict[str, dict[str, Any]] = {
@@ -70,10 +70,17 @@ RECIPES: dict[str, dict[str, Any]] = {
     "adamw 3e-4": {"lr": 3e-4},
     "adamw 1e-3": {"lr": 1e-3},
     "adamw 3e-3": {"lr": 3e-3},
-    "muon": {"optimizer": "muon", "lr": 4e-3, "beta2": 0.95, "schedule": "linear", "weight_decay": 0.1, "warmup": 0.0},
+    "muon": {
+        "optimizer": "muon",
+        "lr": 4e-3,
+        "adam_beta2": 0.95,
+        "lr_schedule": "linear",
+        "weight_decay": 0.1,
+        "warmup_ratio": 0.0,
+    },
 }
 # what a masked language model of a kind is, and a classifier or tagger that is to start from it must be told to be
-ALIKE: dict[str, dict[str, Any]] = {"transformer": {"norm": "rms", "qk_norm": True}, "lstm": {}}
+ALIKE: dict[str, dict[str, Any]] = {"transformer": {"norm": "rmsnorm", "qk_norm": True}, "lstm": {}}
 
 
 class Choice(NamedTuple):
@@ -100,7 +107,7 @@ def ewt(path: Path) -> list[str]:
 
 def spoken(path: Path) -> Iterator[str]:
     """The words of each sentence with blanks between, as a tagger reads them."""
-    for sentence in TaggedTable.model_validate({"train": str(path)}).sources(Path())["train"].records():
+    for sentence in TaggedDataConfig.model_validate({"train": str(path)}).sources(Path())["train"].records():
         yield " ".join(sentence.words)
 
 
@@ -177,13 +184,13 @@ class Runner:
         if "train" in values:
             values = {**values, "train": {"device": self.device, "compile": False, **values["train"]}}
         file.write_text(tomli_w.dumps(values))
-        command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--out", str(place), "--quiet"]
+        command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--output-dir", str(place), "--quiet"]
         done = subprocess.run([*command, "--threads", str(self.threads)], capture_output=True, text=True)
         if done.returncode == DIVERGED:
             return -math.inf
         if done.returncode:
             raise SystemExit(f"{name}: {done.stderr.strip()}")
-        best = read_story(place).best
+        best = read_run_status(place).best
         if best is None:
             return math.nan
         metric, value = best
@@ -196,10 +203,10 @@ def pretraining(chosen: argparse.Namespace, text: Path, masking: str, seed: int)
     return {
         "task": "masked-lm",
         "seed": seed,
-        "data": {"train": str(text.resolve()), "valid": 0.02, "read": "lines", "window": 512},
-        "tokenizer": {"kind": "wordpiece", "size": 8000},
-        "model": {"kind": chosen.kind, "layers": chosen.layers, "width": chosen.width, "masking": masking, **heads},
-        "train": {"steps": chosen.steps, "batch_tokens": chosen.batch_tokens},
+        "data": {"train": str(text.resolve()), "valid": 0.02, "read_as": "lines", "context_length": 512},
+        "tokenizer": {"type": "wordpiece", "vocab_size": 8000},
+        "model": {"arch": chosen.kind, "num_layers": chosen.layers, "hidden_size": chosen.width, "masking": masking, **heads},
+        "train": {"max_steps": chosen.steps, "batch_tokens": chosen.batch_tokens},
     }
 
 
@@ -239,10 +246,10 @@ class Plan(NamedTuple):
         chosen = self.chosen
         # the tokens are those of the masked language model, whether or not its weights are used
         source = self.runner.path((arm if arm.masking else self.arms[-1]).source(seed)).resolve()
-        size = {"layers": chosen.layers, "width": chosen.width}
+        size = {"num_layers": chosen.layers, "hidden_size": chosen.width}
         if chosen.kind != "lstm":
             size["heads"] = max(1, chosen.width // 64)
-        train: dict[str, Any] = {"steps": chosen.tuning_steps, "validations": 20, **RECIPES[choice.recipe]}
+        train: dict[str, Any] = {"max_steps": chosen.tuning_steps, "num_validations": 20, **RECIPES[choice.recipe]}
         if arm.masking:
             train["init_from"] = str(source)
         return {
@@ -250,7 +257,7 @@ class Plan(NamedTuple):
             "seed": seed,
             "data": self.data(work, seed),
             "tokenizer": {"file": str(source / "tokenizer.json")},
-            "model": {"kind": chosen.kind, **size, **ALIKE[chosen.kind], "dropout": choice.dropout, **choice.setup},
+            "model": {"arch": chosen.kind, **size, **ALIKE[chosen.kind], "dropout": choice.dropout, **choice.setup},
             "train": train,
         }
 
@@ -258,13 +265,13 @@ class Plan(NamedTuple):
         """What weft does unless told otherwise, or a baseline."""
         model = WORK[work].defaults[name]
         values = {"task": WORK[work].task, "seed": seed, "data": self.data(work, seed), "model": model}
-        return values if model["kind"] == "regression" else {**values, "train": {}}
+        return values if model["arch"] == "logistic-regression" else {**values, "train": {}}
 
 
 # ---- results
 
 
-def measured(runner: Runner, names: Sequence[str]) -> list[Items]:
+def measured(runner: Runner, names: Sequence[str]) -> list[ItemStatistics]:
     """What each run gets right of its test data, item by item."""
     found = []
     for name in names:
@@ -279,9 +286,9 @@ def shown(found: Estimate, sign: str = "") -> str:
     return f"{found.value:{sign}.2f} ({found.low:{sign}.2f} to {found.high:{sign}.2f})"
 
 
-def less(a: Sequence[Resampled], b: Sequence[Resampled]) -> Estimate:
+def less(a: Sequence[BootstrapSamples], b: Sequence[BootstrapSamples]) -> Estimate:
     """The gain of a over b, whose seeds have the same data and whose items are drawn alike."""
-    gains = [Resampled(x.value - y.value, x.again - y.again, x.items) for x, y in zip(a, b, strict=True)]
+    gains = [BootstrapSamples(x.value - y.value, x.again - y.again, x.items) for x, y in zip(a, b, strict=True)]
     return estimate(gains)
 
 
@@ -323,16 +330,16 @@ def compare(work: str, plan: Plan) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=SHARED)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/pretraining"), help="finished runs are kept")
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks/pretraining"), help="finished runs are kept")
     parser.add_argument("--only", action="append", choices=list(WORK))
-    parser.add_argument("--kind", choices=list(ALIKE), default="transformer")
+    parser.add_argument("--arch", choices=list(ALIKE), default="transformer")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--masking", default="token,span", help="of masked language models; an arm each")
     parser.add_argument(
         "--text", choices=("sets", "all"), default="sets", help="the training sets; all: Tatoeba and Multi30k too"
     )
-    parser.add_argument("--steps", type=int, default=4000, help="of pre-training")
+    parser.add_argument("--n-steps", type=int, default=4000, help="of pre-training")
     parser.add_argument("--batch-tokens", type=int, default=8192, help="of pre-training")
     parser.add_argument("--tuning-steps", type=int, default=400, help="of fine-tuning, and from scratch")
     parser.add_argument("--recipes", default=",".join(RECIPES), help="to choose from, for every arm alike")

@@ -3,7 +3,7 @@
     python benchmarks/prune.py [--rounds 7]
 
 Dates in fourteen languages (examples/make_dates.py, which needs the package Babel), a Transformer of 3 + 3 layers with 8 heads
-of 16 each, on one thread. Trained in about a minute; then `weft prune --heads 50%` on the validation data. Decoding: 512 lines
+of 16 each, on one thread. Trained in about a minute; then `weft prune --remove 50%` on the validation data. Decoding: 512 lines
 of the test data, beam 4. Training: batches of 2048 tokens, forwards and backwards. The two runs take turns in every round, in
 this process; seconds are those of the processor, and the median counts. The bar: both faster than before.
 """
@@ -24,22 +24,22 @@ from dates import write_data
 
 import weft
 from weft.cli.threads import set_threads
-from weft.explain.heads import every, heads_of
-from weft.explain.held_loss import portions
+from weft.explain.eval_loss import eval_batches
+from weft.explain.heads import all_heads, heads_of
 from weft.explain.inputs import network
-from weft.explain.prune import prune, view, write
-from weft.runs.folder import RunFolder
+from weft.explain.pruning import prune, view, write
+from weft.runs.folder import RunDir
 from weft.runs.resolve import resolve
 from weft.tasks.prepare import prepare
-from weft.tasks.seq2seq.objective import TranslationTask
+from weft.tasks.seq2seq.objective import Seq2SeqTask
 from weft.tasks.seq2seq.order import Pairs
 
 RUN: dict[str, Any] = {
-    "task": "translate",
+    "task": "seq2seq",
     "data": {"train": "train.tsv", "valid": "valid.tsv", "test": "test.tsv"},
-    "tokenizer": {"kind": "char"},
-    "model": {"kind": "transformer", "width": 128, "layers": 3, "heads": 8, "feed_forward": 256},
-    "train": {"steps": 600, "batch_tokens": 2048, "lr": 2e-3, "validations": 2, "device": "cpu"},
+    "tokenizer": {"type": "char"},
+    "model": {"arch": "transformer", "hidden_size": 128, "num_layers": 3, "num_heads": 8, "ffn_dim": 256},
+    "train": {"max_steps": 600, "batch_tokens": 2048, "lr": 2e-3, "num_validations": 2, "device": "cpu"},
 }
 LINES, BEAM = 512, 4
 
@@ -58,9 +58,9 @@ def pruned(folder: Path, out: Path) -> None:
     if model is None:
         raise SystemExit("no network")
     with tempfile.TemporaryDirectory() as place:
-        parts = portions(run, None, Path(place), tokens=10_000)
+        parts = eval_batches(run, None, Path(place), tokens=10_000)
         began = time.perf_counter()
-        found = prune(model, layers, parts, wanted=len(every(layers)) // 2)
+        found = prune(model, layers, parts, wanted=len(all_heads(layers)) // 2)
     print("\n".join(view(run, found, measured).lines))
     print(f"measured in {time.perf_counter() - began:.0f} s\n")
     if not out.exists():
@@ -73,11 +73,11 @@ def decoding(run: Any, lines: list[str]) -> Callable[[], object]:
 
 def training(run: Any, place: Path) -> Callable[[], object]:
     """Some batches, forwards and backwards."""
-    folder = RunFolder(place)
+    folder = RunDir(place)
     settings = resolve({**RUN, "tokenizer": {"file": str(run.folder.tokenizer.absolute())}}, base=place)
     _, corpora = prepare(settings.spec, settings, folder, Silent())  # type: ignore[arg-type]
     order = Pairs(corpora["train.source"], corpora["train.target"], batch_tokens=2048, seed=0)
-    task = TranslationTask(valid=None, tokenizer=run.vocabulary.target, device=torch.device("cpu"))
+    task = Seq2SeqTask(valid=None, tokenizer=run.vocabulary.target, device=torch.device("cpu"))
     model = run.model
 
     def steps() -> None:
@@ -109,7 +109,7 @@ def faster(what: str, work: dict[str, Callable[[], object]], rounds: int) -> boo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/prune"), help="finished runs there are kept")
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks/prune"), help="finished runs there are kept")
     parser.add_argument("--rounds", type=int, default=7)
     chosen = parser.parse_args()
     set_threads(1)

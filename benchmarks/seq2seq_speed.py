@@ -31,26 +31,26 @@ from _peers import BEAM, BEFORE, BUCKET, LENGTH, ROWS, SENTENCES, UPDATES, WORDS
 import weft
 from weft import files
 from weft.cli.threads import set_threads
+from weft.data.batching import pad_lines, preview
 from weft.data.corpus import Corpus
-from weft.data.order import padded, some
-from weft.decode.predict_options import PredictOptions
-from weft.runs.folder import make_folder
+from weft.decode.predict_options import PredictionConfig
+from weft.runs.folder import make_directory
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
 from weft.tasks.prepare import prepare as prepare_run
-from weft.tasks.seq2seq.network import Translation
+from weft.tasks.seq2seq.network import Seq2SeqBuilder
 from weft.tasks.seq2seq.order import PairBatch
 from weft.text.tokenizers import Tokenizer
-from weft.train.loop import Loop
-from weft.train.network import Network
+from weft.training.loop import Loop
+from weft.training.neural import NeuralTrainer
 
-COMMON: dict[str, Any] = {"width": 256, "dropout": 0.1, "shared": True, "tied": True}
-LSTM = {"kind": "seq2seq", "attention": "additive", **COMMON}
+COMMON: dict[str, Any] = {"hidden_size": 256, "dropout": 0.1, "share_embeddings": True, "tie_embeddings": True}
+LSTM = {"arch": "lstm-input-feeding", "attention": "additive", **COMMON}
 MODELS: dict[str, dict[str, Any]] = {
-    "transformer": {"kind": "transformer", "heads": 4, "layers": 3, "feed_forward": 1024, **COMMON},
+    "transformer": {"arch": "transformer", "num_heads": 4, "num_layers": 3, "ffn_dim": 1024, **COMMON},
     "lstm": {**LSTM, "feeding": True},
-    "lstm-after": {**LSTM, "feeding": False, "place": "after"},
-    "lstm-before": {**LSTM, "feeding": False, "place": "before"},
+    "lstm-after": {**LSTM, "input_feeding": False, "attention_placement": "after"},
+    "lstm-before": {**LSTM, "input_feeding": False, "attention_placement": "before"},
 }
 # the peers of each work, and how many times as fast as each weft is to be
 RIVALS = {"transformer": {"eole": 1.0, "joey": 2.0}, "lstm": {"eole": 1.0, "joey": 2.0}, "decode": {"hf": 1.2}}
@@ -81,8 +81,8 @@ class LikeRows:
         return self._made(self.plan[index], self.plan[index])
 
     def _made(self, sources: np.ndarray, targets: np.ndarray) -> PairBatch:
-        rows, keep = padded(self.source, sources)
-        return PairBatch(rows[:, 1:].contiguous(), keep[:, 1:].contiguous(), *padded(self.target, targets))
+        rows, keep = pad_lines(self.source, sources)
+        return PairBatch(rows[:, 1:].contiguous(), keep[:, 1:].contiguous(), *pad_lines(self.target, targets))
 
     def anew(self, index: int) -> bool:
         return True
@@ -91,14 +91,14 @@ class LikeRows:
         return self._made(*np.argsort(-self.lengths, axis=0)[:ROWS].T)
 
     def describe(self, epoch: int, index: int) -> str:
-        return some("lines", np.sort(self.plan[index]) + 1)
+        return preview("lines", np.sort(self.plan[index]) + 1)
 
 
-class InRows(Translation):
+class InRows(Seq2SeqBuilder):
     """Translation as ever, in batches of ROWS."""
 
-    def order(self, job: Job) -> LikeRows:
-        return LikeRows(job.corpora["train.source"], job.corpora["train.target"], seed=job.settings.seed)
+    def batch_sampler(self, job: Job) -> LikeRows:
+        return LikeRows(job.corpora["train.source"], job.corpora["train.target"], seed=job.config.seed)
 
 
 class Clock:
@@ -107,22 +107,22 @@ class Clock:
     def __init__(self, now: Any) -> None:
         self.now, self.marks = now, list[tuple[float, int]]()
 
-    def step(self, loop: Loop, loss: float, seconds: float) -> None:
-        self.marks.append((self.now(), loop.cursor.tokens))
+    def on_step(self, loop: Loop, loss: float, seconds: float) -> None:
+        self.marks.append((self.now(), loop.train_state.tokens))
 
     def found(self) -> dict[str, float]:
         (began, before), (ended, after) = self.marks[BEFORE - 1], self.marks[UPDATES - 1]
         return {"count": after - before, "seconds": ended - began}
 
-    def note(self, text: str) -> None: ...
+    def on_note(self, text: str) -> None: ...
 
-    def working(self, name: str, done: int, total: int) -> None: ...
+    def on_progress(self, name: str, done: int, total: int) -> None: ...
 
-    def validated(self, loop: Loop, scores: dict[str, float]) -> None: ...
+    def on_validation(self, loop: Loop, scores: dict[str, float]) -> None: ...
 
     def counted(self, parameters: int, scores: dict[str, float]) -> None: ...
 
-    def stopping(self) -> bool:
+    def should_stop(self) -> bool:
         return False
 
 
@@ -134,15 +134,15 @@ def job_of(work: str, chosen: argparse.Namespace, out: Path, clock: Clock) -> Jo
     names = [str((chosen.data / f"train.{language}.gz").resolve()) for language in ("en", "de")]
     tokenizer = chosen.folder / "tokenizer.json"
     values = {
-        "task": "translate",
+        "task": "seq2seq",
         "seed": chosen.seed,
         "data": {"train": names},
-        "tokenizer": {"file": str(tokenizer)} if tokenizer.exists() else {"kind": "bpe", "size": WORDS},
+        "tokenizer": {"file": str(tokenizer)} if tokenizer.exists() else {"type": "bpe", "vocab_size": WORDS},
         "model": MODELS[work],
         # no average of the weights: the peers make none
-        "train": {"steps": UPDATES, "average": "none", "validations": 1, "device": chosen.device},
+        "train": {"max_steps": UPDATES, "ema_decay": "none", "num_validations": 1, "device": chosen.device},
     }
-    settings, folder = resolve(values, base=Path()), make_folder(out)
+    settings, folder = resolve(values, base=Path()), make_directory(out)
     folder.begin(settings, "", fresh=True)
     made, corpora = prepare_run(settings.spec, settings, folder, clock)
     return Job(settings, folder, made, corpora, clock)
@@ -153,7 +153,7 @@ def train(work: str, chosen: argparse.Namespace) -> dict[str, float]:
     clock = Clock(time.process_time if chosen.device == "cpu" else time.perf_counter)
     out.mkdir(exist_ok=True)
     with files.Lock(out):
-        Network(InRows()).train(job_of(work, chosen, out, clock))
+        NeuralTrainer(InRows()).train(job_of(work, chosen, out, clock))
     return clock.found()
 
 
@@ -162,7 +162,7 @@ def decode(chosen: argparse.Namespace) -> dict[str, float]:
         train("transformer", chosen)
     run = weft.load(chosen.folder / "weft-transformer", device=chosen.device)
     lines = lines_of(chosen.data / "test_2016_flickr.en.gz")[:SENTENCES]
-    options = PredictOptions(beam=BEAM, least=LENGTH, length=LENGTH)
+    options = PredictionConfig(beam_size=BEAM, min_new_tokens=LENGTH, max_new_tokens=LENGTH)
     run.predict(lines[:ROWS], options)
     began = time.process_time()
     found = run.predict(lines, options)

@@ -11,15 +11,19 @@ from typing import Any
 
 from _measured import HEAD, arguments, row, trained
 
-SMALL: dict[str, Any] = {"layers": 4, "heads": 4, "width": 128}
-BUDGET: dict[str, Any] = {"steps": 2000, "batch_tokens": 768, "validations": 4}
+SMALL: dict[str, Any] = {"num_layers": 4, "num_heads": 4, "hidden_size": 128}
+BUDGET: dict[str, Any] = {"max_steps": 2000, "batch_tokens": 768, "num_validations": 4}
 RUNS: dict[str, tuple[dict[str, Any], int, float]] = {
-    "transformer": ({"model": {"kind": "transformer", **SMALL}, "train": {**BUDGET, "lr": 2e-3, "warmup": 0.05}}, 64, 1.90),
-    "gpt": ({"model": {"kind": "gpt", **SMALL}, "train": {**BUDGET, "weight_decay": 0.0}}, 64, 1.60),
+    "transformer": (
+        {"model": {"arch": "transformer", **SMALL}, "train": {**BUDGET, "lr": 2e-3, "warmup_ratio": 0.05}},
+        64,
+        1.90,
+    ),
+    "gpt": ({"model": {"arch": "gpt", **SMALL}, "train": {**BUDGET, "weight_decay": 0.0}}, 64, 1.60),
     "gpu": (
         {
-            "model": {"kind": "gpt", "layers": 6, "heads": 6, "width": 384, "dropout": 0.35},
-            "train": {"steps": 1500, "batch_tokens": 16384, "weight_decay": 0.3, "validations": 15, "device": "cuda"},
+            "model": {"arch": "gpt", "num_layers": 6, "num_heads": 6, "hidden_size": 384, "dropout": 0.35},
+            "train": {"max_steps": 1500, "batch_tokens": 16384, "weight_decay": 0.3, "num_validations": 15, "device": "cuda"},
         },
         256,
         1.4697,
@@ -34,11 +38,11 @@ def main() -> None:
     lines = [HEAD]
     for name in options.only or ("transformer", "gpt"):
         recipe, window, bar = RUNS[name]
-        data = {"train": str(options.data.resolve()), "valid": 0.1, "window": window}
+        data = {"train": str(options.data.resolve()), "valid": 0.1, "context_length": window}
         run, seconds = trained({"task": "lm", "data": data, **recipe}, folder / name, folder)
         scores = {score.name: score for score in run.evaluate(context=f"stride:{window}").scores}
-        lines.append(row(name, run, scores["nats_per_token"].value, bar, seconds))
-        lines.append(f"  {scores['nats_per_token'].signature}")
+        lines.append(row(name, run, scores["loss"].value, bar, seconds))
+        lines.append(f"  {scores['loss'].signature}")
     print("\n".join(lines))
 
 

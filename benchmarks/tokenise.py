@@ -1,6 +1,6 @@
 """How fast text becomes a corpus on disk, and in how much memory, against `encode_batch` of Hugging Face `tokenizers`.
 
-    python benchmarks/tokenise.py --text seed.txt --megabytes 1000 --kind bpe
+    python benchmarks/tokenise.py --text seed.txt --megabytes 1000 --arch bpe
 
 The text is made from the words of the seed file, drawn at random, one in fifty of them made up, so that no cache holds
 them all. Both sides read the same file with the same tokenizer; the peer only encodes, and keeps nothing.
@@ -20,7 +20,7 @@ import tokenizers
 
 from weft.data.corpus import write_corpus
 from weft.data.source import Source
-from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
+from weft.text.tokenizers import TYPES, Tokenizer, TokenizerConfig, train_tokenizer
 
 WORDS_A_LINE = 12
 MADE_UP = 0.02
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=default, help="a file whose words are used")
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--peer-megabytes", type=int, default=100, help="how much of it the peer encodes")
-    parser.add_argument("--kind", choices=KINDS, default="bpe")
+    parser.add_argument("--arch", choices=TYPES, default="bpe")
     parser.add_argument("--size", type=int, default=8000)
     parser.add_argument("--lines", action="store_true", help="every line is a unit")
     args = parser.parse_args()
@@ -80,7 +80,7 @@ def main() -> None:
         path = Path(folder) / "text.txt"
         make_text(args.text, path, args.megabytes * 1_000_000)
         tokenizer = train_tokenizer(
-            TokenizerTable(kind=args.kind, size=args.size), ("".join(lines) for lines in blocks(path, 10_000_000))
+            TokenizerConfig(type=args.kind, vocab_size=args.size), ("".join(lines) for lines in blocks(path, 10_000_000))
         )
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         start = time.perf_counter()

@@ -61,6 +61,6 @@ def pairs(seed: int = 3) -> list[tuple[str, str, str, str]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=DATA.parent / "suites" / "agreement.tsv")
+    parser.add_argument("--output-dir", type=Path, default=DATA.parent / "suites" / "agreement.tsv")
     lines = [("good", "bad", "phenomenon", "attractors"), *pairs()]
     parser.parse_args().out.write_bytes("".join("\t".join(line) + "\n" for line in lines).encode())

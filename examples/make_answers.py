@@ -1,5 +1,5 @@
 """Writes the questions about passages of the examples, all made up here:
-python examples/make_answers.py [--out FOLDER] [--times N]
+python examples/make_answers.py [--output-dir FOLDER] [--times N]
 
 purchases.tsv   who bought what, where, when and in which colour: a question, a passage, and the part of it that answers, with
                 its place; nothing where the passage does not say
@@ -72,7 +72,7 @@ def text(*, times: int = 1) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data", help="the folder; examples/data")
+    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the folder; examples/data")
     parser.add_argument("--times", type=int, default=1, help="so many times as many questions (1)")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Writes the names of countries in six languages, a file a language: python examples/make_countries.py [--out FOLDER]
+"""Writes the names of countries in six languages, a file a language: python examples/make_countries.py [--output-dir FOLDER]
 
 Only names that one of them alone has: Malta says nothing about who calls it so. They are those of the Unicode CLDR (Unicode
 licence), as the package Babel (BSD licence) has them: pip install "weft[demo]".
@@ -30,7 +30,7 @@ def texts() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data" / "countries", help="the folder")
+    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data" / "countries", help="the folder")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     for name, text in texts().items():

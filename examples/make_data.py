@@ -1,4 +1,4 @@
-"""Writes the pairs of the examples, all made up here: python examples/make_data.py [--out FOLDER] [--times N]
+"""Writes the pairs of the examples, all made up here: python examples/make_data.py [--output-dir FOLDER] [--times N]
 
 letters.txt, reversed.txt      strings of letters, and the same from the end: for the copy and reverse tasks
 numbers.tsv                    "40,307" and "forty thousand three hundred seven"
@@ -402,7 +402,7 @@ def texts(*, times: int = 1) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data", help="the folder; examples/data")
+    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the folder; examples/data")
     parser.add_argument("--times", type=int, default=1, help="so many times as many pairs (1)")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Writes days as people write them, and as machines do: python examples/make_dates.py [--out FILE] [--number N]
+"""Writes days as people write them, and as machines do: python examples/make_dates.py [--output-dir FILE] [--number N]
 
     15 novembre 2026        2026-11-15
     sunnuntai 15. marraskuuta 2026
@@ -48,7 +48,7 @@ def text(number: int = NUMBER) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data" / "dates.tsv")
+    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data" / "dates.tsv")
     parser.add_argument("--number", type=int, default=NUMBER, help=f"of days ({NUMBER})")
     chosen = parser.parse_args()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Writes texts and pairs around well-known sentences of courses: python examples/make_lectures.py [--out FOLDER]
+"""Writes texts and pairs around well-known sentences of courses: python examples/make_lectures.py [--output-dir FOLDER]
 
 students.txt     "students opened their books": a text whose counts can be read off, four books in ten
 writers.txt      "the writer of the books is planning a sequel": subjects with a noun between them and their verb
@@ -253,7 +253,7 @@ def texts() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=HERE / "data", help="the folder; examples/data")
+    parser.add_argument("--output-dir", type=Path, default=HERE / "data", help="the folder; examples/data")
     out = parser.parse_args().out
     for name, text in texts().items():
         path = out / name

@@ -10,8 +10,8 @@ import pytest
 from small_runs import Silent
 
 from weft.cli.main import main
-from weft.compare.plan import Planned
-from weft.compare.train import Outcome
+from weft.comparison.plan import PlannedRun
+from weft.comparison.train import Outcome
 from weft.errors import WeftError
 from weft.runs.finished import is_finished
 from weft.runs.job import train
@@ -26,15 +26,15 @@ class Here:
     def __init__(self, room: Any, watcher: Any, finished: Any) -> None:
         self.watcher = watcher
 
-    def train(self, plan: Sequence[Planned]) -> list[Outcome]:
+    def train(self, plan: Sequence[PlannedRun]) -> list[Outcome]:
         return [self._one(planned) for planned in plan]
 
-    def _one(self, planned: Planned) -> Outcome:
+    def _one(self, planned: PlannedRun) -> Outcome:
         try:
             settings = resolve(planned.values, base=Path())
-            if not is_finished(planned.out, settings):
-                Here.trained.append(planned.out.name)
-                train(planned.values, planned.out, base=Path(), watcher=Silent())
+            if not is_finished(planned.output_dir, settings):
+                Here.trained.append(planned.output_dir.name)
+                train(planned.values, planned.output_dir, base=Path(), callback=Silent())
         except WeftError as error:
             outcome = Outcome(planned, error.exit_code, str(error))
             self.watcher.ended(outcome)

@@ -14,7 +14,7 @@ from weft.cli.main import main
 @pytest.fixture(autouse=True)
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command says depends on no clock: it tells no file of its progress, however slow the machine is today."""
-    monkeypatch.setattr("weft.cli.display.SAID", math.inf)
+    monkeypatch.setattr("weft.cli.display.LOG_SECONDS", math.inf)
 
 
 @pytest.fixture

@@ -22,19 +22,19 @@ import torch
 from small_runs import Silent, make_text, run_file, train_here
 
 from weft import files
-from weft.aside import Aside
+from weft.backup import Backup
 from weft.data.corpus import write_corpus
-from weft.runs.folder import RunFolder
+from weft.runs.folder import RunDir
 from weft.runs.job import train
 from weft.tasks import prepare
-from weft.train import saving
-from weft.train.journal import Journal
+from weft.training import saving
+from weft.training.run_log import RunLogWriter
 
 # what runs in each part of a run, outermost first; a child can be killed before each line of it
 PARTS = {
-    "save": [Journal.keep_best, Journal.save, saving.save, files.publish],
-    "begin": [train, RunFolder.begin, prepare.prepare, prepare._vocabulary, write_corpus],
-    "aside": [Aside.put],
+    "save": [RunLogWriter.keep_best, RunLogWriter.save, saving.save, files.publish],
+    "begin": [train, RunDir.begin, prepare.prepare, prepare._vocabulary, write_corpus],
+    "aside": [Backup.move_in],
 }
 
 

@@ -13,16 +13,16 @@ from weft.config import override
 KEYS = {"animal": ["cat", "dog", "owl"], "colour": ["red", "blue", "green"], "tool": ["saw", "axe", "drill"]}
 FILL = ["the", "a", "some", "old", "new", "near", "here", "there"]
 TRAIN: dict[str, Any] = {
-    "steps": 60,
+    "max_steps": 60,
     "batch_tokens": 400,
-    "validations": 2,
+    "num_validations": 2,
     "lr": 0.02,
     "label_smoothing": 0.0,
-    "average": 0.5,
+    "ema_decay": 0.5,
     "weight_decay": 0.0,
     "device": "cpu",
 }
-SMALL: dict[str, Any] = {"width": 16, "dropout": 0.0}
+SMALL: dict[str, Any] = {"hidden_size": 16, "dropout": 0.0}
 
 
 def words(chance: random.Random, *keys: str) -> str:
@@ -92,13 +92,13 @@ def write_conll(path: Path, sentences: list[list[tuple[str, str]]]) -> Path:
 def class_file(data: Path | list[str], kind: str = "lstm", *settings: str) -> dict[str, Any]:
     """A run file for labelled texts, with `--set` applied."""
     values: dict[str, Any] = {
-        "task": "classify",
+        "task": "classification",
         "seed": 3,
         "data": {"train": str(data), "valid": 0.15, "test": 0.15},
-        "model": {"kind": kind},
+        "model": {"arch": kind},
         "train": dict(TRAIN),
     }
-    if kind not in ("naive-bayes", "regression"):
+    if kind not in ("naive-bayes", "logistic-regression"):
         values["model"] |= SMALL
     return override(values, settings)
 
@@ -106,14 +106,14 @@ def class_file(data: Path | list[str], kind: str = "lstm", *settings: str) -> di
 def tag_file(data: Path, kind: str = "lstm", *settings: str) -> dict[str, Any]:
     """A run file for tagged sentences, with `--set` applied."""
     values: dict[str, Any] = {
-        "task": "tag",
+        "task": "tagging",
         "seed": 3,
         "data": {"train": str(data), "valid": 0.15, "test": 0.15},
-        "tokenizer": {"size": 16},  # new words are unknown, and were in training
-        "model": {"kind": kind, **SMALL, "spelling": {"width": 24, "embedding": 16}},
+        "tokenizer": {"vocab_size": 16},  # new words are unknown, and were in training
+        "model": {"arch": kind, **SMALL, "char_encoder": {"hidden_size": 24, "embedding_dim": 16}},
         "train": {
             **{name: value for name, value in TRAIN.items() if name != "label_smoothing"},
-            "steps": 40,
+            "max_steps": 40,
             "lr": 0.03,
             "batch_tokens": 250,
         },
@@ -140,7 +140,9 @@ class LabelRuns:
         data, _, kind = name.partition("-")
         if data in ("spans", "speech"):
             return tag_file(self.data[data], kind, *settings)
-        more = {"several": ["data.multi=true"], "pairs": ['data.text=["one", "two"]', "train.steps=120"]}.get(data, [])
+        more = {"several": ["data.multilabel=true"], "pairs": ['data.text_column=["one", "two"]', "train.max_steps=120"]}.get(
+            data, []
+        )
         return class_file(self.data[data], kind, *more, *settings)
 
     def folder(self, name: str) -> Path:

@@ -9,9 +9,9 @@ import torch
 from parts import shaken
 from torch import Tensor
 
-from weft.config import read_table
-from weft.models.pair_tables import Seq2SeqTable, spread
+from weft.config import parse_config
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
+from weft.models.seq2seq_config import Seq2SeqConfig, broadcast_to_sides
 from weft.nn.memory import Memory
 from weft.nn.mixers import MIXERS, recurrent
 from weft.nn.names import SCORES
@@ -21,20 +21,26 @@ BEGIN, END = 1, 2
 PLACES: dict[str, dict[str, Any]] = {
     "before": {"place": "before"},
     "after": {"place": "after"},
-    "feeding": {"place": "after", "feeding": True},
+    "feeding": {"attention_placement": "after", "input_feeding": True},
 }
 
 
-def pair_table(**options: Any) -> Seq2SeqTable:
+def pair_table(**options: Any) -> Seq2SeqConfig:
     """A filled table of small stacks; options stand at [model]."""
-    return read_table(Seq2SeqTable, spread({"width": 8, "layers": 1, **options}), at="model").filled()
+    return parse_config(
+        Seq2SeqConfig, broadcast_to_sides({"hidden_size": 8, "num_layers": 1, **options}), at="model"
+    ).with_defaults()
 
 
 def pair_model(*, words: int = WORDS, longest: int = LONGEST, seed: int = 0, **options: Any) -> EncoderDecoder:
     """A small model as it begins."""
     torch.manual_seed(seed)
     return encoder_decoder(
-        pair_table(**options), source_words=words, target_words=words, longest=longest, vocabulary="ab12cd34" * 8
+        pair_table(**options),
+        source_vocab_size=words,
+        target_vocab_size=words,
+        max_positions=longest,
+        vocabulary="ab12cd34" * 8,
     ).eval()
 
 
@@ -45,7 +51,7 @@ def shaken_pair(**options: Any) -> EncoderDecoder:
 
 ATTENDED: dict[str, dict[str, Any]] = {
     "none": {"attention": "none"},
-    "every-step": {"attention": "none", "every_step": True},
+    "every-step": {"attention": "none", "feed_context": True},
     **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},
 }
 
@@ -53,10 +59,13 @@ ATTENDED: dict[str, dict[str, Any]] = {
 def _crossed(encoder: str, decoder: str, attended: dict[str, Any]) -> dict[str, Any]:
     # scores without a matrix need one width; all others get two, so that none is taken for the other
     equal = attended["attention"] in ("dot", "scaled-dot") and decoder != "attention"
-    wide = {"encoder": {"mixer": encoder, "width": 8 if equal else 6}, "decoder": {"mixer": decoder, "layers": 2}}
+    wide = {
+        "encoder": {"layer_type": encoder, "hidden_size": 8 if equal else 6},
+        "decoder": {"layer_type": decoder, "num_layers": 2},
+    }
     for side in wide.values():
-        if side["mixer"] == "attention":
-            side |= {"heads": 2, "feed_forward": 16, "connection": "residual", "norm": "layer"}
+        if side["layer_type"] == "attention":
+            side |= {"num_heads": 2, "ffn_dim": 16, "skip_connection": "residual", "norm": "layernorm"}
     return {**wide, **attended}
 
 
@@ -72,77 +81,108 @@ CROSSED: dict[str, dict[str, Any]] = {
 }
 
 ATTENTION: dict[str, Any] = {
-    "mixer": "attention",
-    "heads": 2,
-    "connection": "residual",
-    "norm": "layer",
+    "layer_type": "attention",
+    "num_heads": 2,
+    "skip_connection": "residual",
+    "norm": "layernorm",
     "attention": "scaled-dot",
 }
-ONE_WAY: dict[str, Any] = {"encoder": {"two_way": False}}
+ONE_WAY: dict[str, Any] = {"encoder": {"bidirectional": False}}
 VARIED: dict[str, dict[str, Any]] = {
-    **{f"copy-{mixer}": {"mixer": mixer, "layers": 2, "bridge": "copy"} for mixer in recurrent()},
-    **{f"copy-{mixer}-one-way": {"mixer": mixer, "layers": 2, "bridge": "copy", **ONE_WAY} for mixer in recurrent()},
-    **{f"project-{mixer}": {"mixer": mixer, "layers": 2, "bridge": "project", **ONE_WAY} for mixer in recurrent()},
-    **{f"reverse-{mixer}": {"mixer": mixer, "encoder": {"two_way": False, "reverse": True}} for mixer in recurrent()},
-    **{f"one-way-{mixer}": {"encoder": {"mixer": mixer, "two_way": False}, "attention": "additive"} for mixer in MIXERS},
-    "reverse-attention": {"encoder": {"two_way": False, "reverse": True}, "attention": "multiplicative"},
-    **{f"copying-{name}": {"copying": True, "attention": "multiplicative", **place} for name, place in PLACES.items()},
-    "relu-additive-size": {"mixer": "rnn", "nonlinearity": "relu", "attention": "additive", "attention_size": 3},
+    **{f"copy-{mixer}": {"layer_type": mixer, "num_layers": 2, "bridge": "copy"} for mixer in recurrent()},
+    **{f"copy-{mixer}-one-way": {"layer_type": mixer, "num_layers": 2, "bridge": "copy", **ONE_WAY} for mixer in recurrent()},
+    **{f"project-{mixer}": {"layer_type": mixer, "num_layers": 2, "bridge": "project", **ONE_WAY} for mixer in recurrent()},
+    **{
+        f"reverse-{mixer}": {"layer_type": mixer, "encoder": {"bidirectional": False, "reverse_source": True}}
+        for mixer in recurrent()
+    },
+    **{
+        f"one-way-{mixer}": {"encoder": {"layer_type": mixer, "bidirectional": False}, "attention": "additive"}
+        for mixer in MIXERS
+    },
+    "reverse-attention": {"encoder": {"bidirectional": False, "reverse_source": True}, "attention": "multiplicative"},
+    **{f"copying-{name}": {"copy_mechanism": True, "attention": "multiplicative", **place} for name, place in PLACES.items()},
+    "relu-additive-size": {"layer_type": "rnn", "nonlinearity": "relu", "attention": "additive", "attention_dim": 3},
     "sigmoid-before-size": {
-        "mixer": "rnn",
+        "layer_type": "rnn",
         "nonlinearity": "sigmoid",
         "attention": "additive",
-        "attention_size": 3,
-        "place": "before",
+        "attention_dim": 3,
+        "attention_placement": "before",
     },
-    "sigmoid-copy": {"mixer": "rnn", "nonlinearity": "sigmoid", "bridge": "copy"},
-    "copying-alone": {"copying": True, "mixer": "gru"},
-    "copying-shared-tied": {"copying": True, "shared": True, "tied": True, "attention": "additive"},
-    "copying-transformer": {"copying": True, "shared": True, "tied": True, **ATTENTION},
+    "sigmoid-copy": {"layer_type": "rnn", "nonlinearity": "sigmoid", "bridge": "copy"},
+    "copying-alone": {"copy_mechanism": True, "layer_type": "gru"},
+    "copying-shared-tied": {"copy_mechanism": True, "share_embeddings": True, "tie_embeddings": True, "attention": "additive"},
+    "copying-transformer": {"copy_mechanism": True, "share_embeddings": True, "tie_embeddings": True, **ATTENTION},
     **{f"{where}-transformer": {"positions": where, **ATTENTION} for where in ("sinusoidal", "learned")},
     **{f"{where}-transformer": {"positions": where, **ATTENTION} for where in ("relative", "alibi", "rotary")},
     "one-way-transformer": {"positions": "sinusoidal", **ATTENTION, **ONE_WAY},
     "one-way-rotary": {"positions": "rotary", **ATTENTION, **ONE_WAY},
-    "bottleneck-transformer": {**ATTENTION, "positions": "rotary", "attention": "none"},
-    "post-norm-transformer": {**ATTENTION, "connection": "post-norm", "positions": "sinusoidal"},
-    "dense-transformer": {**ATTENTION, "connection": "dense", "layers": 2},
-    "heads": {**ATTENTION, "layers": 2, "heads": [1, 4], "head_size": 4, "qk_norm": True, "positions": "alibi"},
-    **{f"{where}-feeding": {"positions": where, "attention": "dot", "feeding": True} for where in ("sinusoidal", "learned")},
+    "bottleneck-transformer": {**ATTENTION, "position_encoding": "rotary", "attention": "none"},
+    "post-norm-transformer": {**ATTENTION, "skip_connection": "post-norm", "position_encoding": "sinusoidal"},
+    "dense-transformer": {**ATTENTION, "skip_connection": "dense", "num_layers": 2},
+    "heads": {**ATTENTION, "num_layers": 2, "num_heads": [1, 4], "head_dim": 4, "qk_norm": True, "position_encoding": "alibi"},
     **{
-        f"{where}-before": {"positions": where, "attention": "additive", "place": "before"}
+        f"{where}-feeding": {"position_encoding": where, "attention": "dot", "input_feeding": True}
         for where in ("sinusoidal", "learned")
     },
     **{
-        f"{kind}-{name}": {"mixer": "gru", "layers": 2, "connection": kind, "norm": "layer", "attention": "additive", **place}
+        f"{where}-before": {"position_encoding": where, "attention": "additive", "attention_placement": "before"}
+        for where in ("sinusoidal", "learned")
+    },
+    **{
+        f"{kind}-{name}": {
+            "layer_type": "gru",
+            "num_layers": 2,
+            "skip_connection": kind,
+            "norm": "layernorm",
+            "attention": "additive",
+            **place,
+        }
         for kind in ("residual", "post-norm", "highway", "dense")
         for name, place in PLACES.items()
     },
     **{
-        f"feed-forward-{name}": {"mixer": "lstm", "layers": 2, "feed_forward": 12, "connection": "residual", **options}
+        f"feed-forward-{name}": {"layer_type": "lstm", "num_layers": 2, "ffn_dim": 12, "skip_connection": "residual", **options}
         for name, options in {
             "copy": {"bridge": "copy"},
-            "before": {"attention": "dot", "place": "before"},
-            "feeding": {"attention": "dot", "feeding": True},
+            "before": {"attention": "dot", "attention_placement": "before"},
+            "feeding": {"attention": "dot", "input_feeding": True},
         }.items()
     },
     **{
         f"embedding-{kind}": {
-            "mixer": "lstm",
-            "layers": 2,
-            "embedding": 5,
-            "connection": kind,
-            "norm": "layer",
+            "layer_type": "lstm",
+            "num_layers": 2,
+            "embedding_dim": 5,
+            "skip_connection": kind,
+            "norm": "layernorm",
             "attention": "multiplicative",
         }
         for kind in ("plain", "residual", "highway", "dense")
     },
-    "embedding-every-step": {"mixer": "lstm", "layers": 2, "embedding": 5, "connection": "residual", "every_step": True},
+    "embedding-every-step": {
+        "layer_type": "lstm",
+        "num_layers": 2,
+        "embedding_dim": 5,
+        "skip_connection": "residual",
+        "feed_context": True,
+    },
     "lstm-under-transformer": {
-        "encoder": {"mixer": "lstm", "layers": 2, "width": 6},
-        "decoder": {"mixer": "attention", "heads": 2, "connection": "residual", "norm": "layer", "positions": "rotary"},
+        "encoder": {"layer_type": "lstm", "num_layers": 2, "hidden_size": 6},
+        "decoder": {
+            "layer_type": "attention",
+            "num_heads": 2,
+            "skip_connection": "residual",
+            "norm": "layernorm",
+            "position_encoding": "rotary",
+        },
         "attention": "scaled-dot",
     },
-    "transformer-under-gru": {"encoder": {"mixer": "attention", "positions": "rotary"}, "decoder": {"mixer": "gru"}},
+    "transformer-under-gru": {
+        "encoder": {"layer_type": "attention", "position_encoding": "rotary"},
+        "decoder": {"layer_type": "gru"},
+    },
 }
 EVERY = CROSSED | VARIED
 

@@ -9,7 +9,7 @@ from typing import Any
 from small_runs import Silent, train_here
 
 from weft.config import override
-from weft.runs.job import borrow_tokenizer
+from weft.runs.job import with_tokenizer_from
 
 LETTERS = "abcdef"
 
@@ -27,25 +27,25 @@ def make_pairs(path: Path, count: int = 240, *, seed: int = 0) -> Path:
 
 SEPARATE = {"source": {"kind": "char"}, "target": {"kind": "space"}}
 MODELS: dict[str, dict[str, Any]] = {
-    "lstm": {"kind": "lstm", "width": 24, "dropout": 0.1},
-    "luong": {"kind": "luong", "width": 16, "layers": 1},
-    "bahdanau": {"kind": "bahdanau", "width": 16},
-    "sutskever": {"kind": "sutskever", "width": 16, "layers": 1},
-    "transformer": {"kind": "transformer", "width": 24, "heads": 2, "layers": 2, "dropout": 0.0},
-    "learned": {"kind": "transformer", "width": 16, "heads": 2, "layers": 1, "positions": "learned"},
-    "joint": {"kind": "lstm", "width": 16, "shared": True, "tied": True, "copying": True},
+    "lstm": {"arch": "lstm", "hidden_size": 24, "dropout": 0.1},
+    "luong": {"arch": "luong", "hidden_size": 16, "num_layers": 1},
+    "bahdanau": {"arch": "bahdanau", "hidden_size": 16},
+    "sutskever": {"arch": "sutskever", "hidden_size": 16, "num_layers": 1},
+    "transformer": {"arch": "transformer", "hidden_size": 24, "num_heads": 2, "num_layers": 2, "dropout": 0.0},
+    "learned": {"arch": "transformer", "hidden_size": 16, "num_heads": 2, "num_layers": 1, "position_encoding": "learned"},
+    "joint": {"arch": "lstm", "hidden_size": 16, "share_embeddings": True, "tie_embeddings": True, "copy_mechanism": True},
 }
 
 
 def pair_file(pairs: Path, model: str = "lstm", *settings: str) -> dict[str, Any]:
     """A run file for pairs, with `--set` applied."""
     values: dict[str, Any] = {
-        "task": "translate",
+        "task": "seq2seq",
         "seed": 3,
-        "data": {"train": str(pairs), "valid": 0.1, "test": 0.1, "longest": 16},
+        "data": {"train": str(pairs), "valid": 0.1, "test": 0.1, "max_length": 16},
         "tokenizer": {"kind": "char"} if model == "joint" else SEPARATE,
         "model": MODELS[model],
-        "train": {"steps": 20, "batch_tokens": 400, "validations": 2, "lr": 0.01, "average": 0.5, "device": "cpu"},
+        "train": {"max_steps": 20, "batch_tokens": 400, "num_validations": 2, "lr": 0.01, "ema_decay": 0.5, "device": "cpu"},
     }
     return override(values, settings)
 
@@ -70,14 +70,14 @@ class PairRuns:
         else:
             values = pair_file(self.pairs, model)
             if name != "lstm" and model != "joint":
-                values = borrow_tokenizer(values, self.folder("lstm"))
+                values = with_tokenizer_from(values, self.folder("lstm"))
         train_here(override(values, settings), folder, Silent())
         return folder
 
     def _language(self, kind: str) -> dict[str, Any]:
-        values: dict[str, Any] = {"task": "lm", "data": {"train": str(self.place / "phones.txt"), "read": "lines"}}
-        values |= {"model": {"kind": kind}, "tokenizer": {"file": str(self.folder("lstm") / "tokenizer.target.json")}}
+        values: dict[str, Any] = {"task": "lm", "data": {"train": str(self.place / "phones.txt"), "read_as": "lines"}}
+        values |= {"model": {"arch": kind}, "tokenizer": {"file": str(self.folder("lstm") / "tokenizer.target.json")}}
         if kind != "ngram":
-            values["model"] |= {"width": 8, "layers": 1}
-            values["train"] = {"steps": 5, "batch_tokens": 200, "device": "cpu"}
+            values["model"] |= {"hidden_size": 8, "num_layers": 1}
+            values["train"] = {"max_steps": 5, "batch_tokens": 200, "device": "cpu"}
         return values

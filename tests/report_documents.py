@@ -83,8 +83,8 @@ def _curve(name: str, seed: int, first: float, last: float, valid: tuple[float, 
 
 def _settings(kind: str, extra: str = "") -> str:
     return (
-        'task = "translate"\nseed = 0\n\n[data]\ntrain = ["de-en.tsv"]\nvalid = 0.05\n\n'
-        f'[model]\nkind = "{kind}"\nwidth = 128\ndropout = 0.2\n{extra}\n[train]\nsteps = 1500\nbatch_tokens = 4096\n'
+        'task = "seq2seq"\nseed = 0\n\n[data]\ntrain = ["de-en.tsv"]\nvalid = 0.05\n\n'
+        f'[model]\narch = "{kind}"\nhidden_size = 128\ndropout = 0.2\n{extra}\n[train]\nmax_steps = 1500\nbatch_tokens = 4096\n'
     )
 
 
@@ -133,7 +133,7 @@ def translation(items: int = 120) -> Document:
         found.append({"key": number, "input": source, "reference": meant, "outputs": outputs, "values": scores})
     return {
         "title": "Does attention help on long sentences?",
-        "task": "translate",
+        "task": "seq2seq",
         "data": "de-en.test.tsv",
         "score": {"name": "bleu", "better": "higher"},
         "test": TEST,
@@ -160,10 +160,10 @@ def translation(items: int = 120) -> Document:
             "rnn": _settings("rnn"),
             "lstm": _settings("lstm"),
             "lstm,attention": _settings("lstm", '\n[model.decoder]\nattention = "bilinear"\n'),
-            "transformer": _settings("transformer", "heads = 4\n"),
+            "transformer": _settings("transformer", "num_heads = 4\n"),
         },
         "environment": ENVIRONMENT,
-        "command": "weft compare run.toml --models rnn,lstm,lstm-attention,transformer --seeds 2 --minutes 5",
+        "command": "weft compare run.toml --models rnn,lstm,lstm-attention,transformer --seeds 2 --max-minutes 5",
     }
 
 
@@ -173,13 +173,13 @@ def language() -> Document:
     rows, curves = [], []
     for place, (name, value) in enumerate(values.items()):
         score = {"value": value, "low": None, "high": None} if math.isinf(value) else _score(value, 0.04)
-        rows.append(_row(name, place, score, {"bits_per_character": score, "perplexity": _score(3.0 + place, 0.2)}))
+        rows.append(_row(name, place, score, {"bits_per_char": score, "perplexity": _score(3.0 + place, 0.2)}))
         rows[-1]["decoding"]["unit"] = "tokens/s"
         if name != "ngram":
-            named = ("nats_per_token", "bits_per_character")
+            named = ("loss", "bits_per_char")
             curves += [_curve(name, seed, 3.2, value - 0.1, (3.0, value), named) for seed in (0, 1)]
     spot = {"step": 0, "tokens": 1_000_000, "seconds": 1.5, "value": 2.4}
-    scores = {"train": "nats_per_token", "valid": "bits_per_character"}
+    scores = {"train": "loss", "valid": "bits_per_char"}
     curves.append({"name": "ngram", "seed": 0, "train": [], "valid": [spot], "scores": scores})
     rows[0].update({"seeds": [0], "seconds": None, "tokens_per_second": None, "peak_memory": None})
     rows[2]["best"], rows[2]["alike"], rows[0]["p"], rows[1]["p"] = True, True, None, 0.0123
@@ -199,14 +199,14 @@ def language() -> Document:
         "title": "Three language models",
         "task": "lm",
         "data": "tales.txt",
-        "score": {"name": "bits_per_character", "better": "lower"},
+        "score": {"name": "bits_per_char", "better": "lower"},
         "test": TEST,
         "rows": rows,
         "curves": curves,
         "breakdowns": [
             {
                 "by": "frequency of the token in training",
-                "score": {"name": "nats_per_token", "better": "lower"},
+                "score": {"name": "loss", "better": "lower"},
                 "unit": "tokens",
                 "bins": ["never", "1-9", "10-99", "100-999", "1000+"],
                 "counts": [12, 140, 900, 5200, 31000],
@@ -220,7 +220,7 @@ def language() -> Document:
                 "infinite": {"ngram": [0]},
             }
         ],
-        "item_score": {"name": "bits_per_character", "better": "lower"},
+        "item_score": {"name": "bits_per_char", "better": "lower"},
         "items": items,
         "confusions": None,
         "samples": {
@@ -231,9 +231,9 @@ def language() -> Document:
             ],
         },
         "settings": {
-            "ngram": 'task = "lm"\n\n[model]\nkind = "ngram"\norder = 5\n',
-            "lstm": 'task = "lm"\n\n[model]\nkind = "lstm"\nwidth = 256\n',
-            "gpt": 'task = "lm"\n\n[model]\nkind = "gpt"\nwidth = 256\nheads = 4\n',
+            "ngram": 'task = "lm"\n\n[model]\narch = "ngram"\norder = 5\n',
+            "lstm": 'task = "lm"\n\n[model]\narch = "lstm"\nhidden_size = 256\n',
+            "gpt": 'task = "lm"\n\n[model]\narch = "gpt"\nhidden_size = 256\nnum_heads = 4\n',
         },
         "environment": ENVIRONMENT,
         "command": "weft compare run.toml --models ngram,lstm,gpt --seeds 2",
@@ -252,7 +252,7 @@ def labels(count: int = 8) -> Document:
         noise = random.dirichlet(np.full(count, 0.3), count) * (1 - right) + np.eye(count) * right
         matrices[name] = [random.multinomial(size, share).tolist() for size, share in zip(sizes, noise, strict=True)]
         hits = 100 * sum(matrices[name][at][at] for at in range(count)) / sum(sizes)
-        rows.append(_row(name, place, _score(hits, 1.5), {"accuracy": _score(hits, 1.5), "macro_f1": _score(hits - 5, 2.0)}))
+        rows.append(_row(name, place, _score(hits, 1.5), {"accuracy": _score(hits, 1.5), "f1_macro": _score(hits - 5, 2.0)}))
         rows[-1]["decoding"]["unit"] = "texts/s"
     best = max(rows, key=lambda row: row["score"]["value"])
     for row in rows:
@@ -265,7 +265,7 @@ def labels(count: int = 8) -> Document:
     shares = {name: [100 * matrix[at][at] / sizes[at] for at in range(count)] for name, matrix in matrices.items()}
     return {
         "title": "Where does a name come from?",
-        "task": "classify",
+        "task": "classification",
         "data": "names.tsv",
         "score": {"name": "accuracy", "better": "higher"},
         "test": TEST,
@@ -291,7 +291,7 @@ def labels(count: int = 8) -> Document:
         "items": items,
         "confusions": {"labels": known, "matrices": matrices},
         "samples": {},
-        "settings": {name: f'task = "classify"\n\n[model]\nkind = "{name}"\n' for name in quality},
+        "settings": {name: f'task = "classification"\n\n[model]\narch = "{name}"\n' for name in quality},
         "environment": ENVIRONMENT,
         "command": "weft compare run.toml --models naive-bayes,lstm,transformer --seeds 2",
     }
@@ -311,5 +311,5 @@ def tags() -> Document:
     rows[1].update({"score": _score(96.0, 0.5), "best": False, "alike": False, "p": 0.011})
     empty: Document = {"curves": [], "breakdowns": [], "confusions": None, "samples": {}, "settings": {}}
     score = {"name": "token_accuracy", "better": "higher"}
-    named = {"title": "Two taggers", "task": "tag", "score": score, "item_score": score}
+    named = {"title": "Two taggers", "task": "tagging", "score": score, "item_score": score}
     return {**document, **empty, **named, "rows": rows, "items": [item]}

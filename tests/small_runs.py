@@ -12,10 +12,10 @@ import numpy as np
 
 from weft import files
 from weft.data.corpus import Corpus
-from weft.runs.folder import RunFolder
+from weft.runs.folder import RunDir
 from weft.runs.job import train
-from weft.train import checkpoint
-from weft.train.loop import Loop
+from weft.training import checkpoint
+from weft.training.loop import Loop
 
 WORDS = ["the", "a", "cat", "dog", "bird", "sees", "hears", "finds", "old", "and", "then", "in", "by", "tree", "river", "."]
 
@@ -44,33 +44,33 @@ class Silent:
         self.scores: list[tuple[int, float]] = []
         self.at = 0
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         self.notes.append(text)
 
-    def working(self, name: str, done: int, total: int) -> None:
+    def on_progress(self, name: str, done: int, total: int) -> None:
         pass
 
-    def step(self, loop: Loop, loss: float, seconds: float) -> None:
-        self.at = loop.cursor.step
+    def on_step(self, loop: Loop, loss: float, seconds: float) -> None:
+        self.at = loop.train_state.step
         self.losses.append(loss)
         if self.look is not None:
             self.look(loop)
 
-    def validated(self, loop: Loop, scores: dict[str, float]) -> None:
-        self.scores.append((loop.cursor.step, next(iter(scores.values()))))
+    def on_validation(self, loop: Loop, scores: dict[str, float]) -> None:
+        self.scores.append((loop.train_state.step, next(iter(scores.values()))))
 
     def counted(self, parameters: int, scores: dict[str, float]) -> None:
         pass
 
-    def stopping(self) -> bool:
+    def should_stop(self) -> bool:
         return self.at == self.stop_at
 
 
 MODELS: dict[str, dict[str, Any]] = {
-    "window": {"kind": "window", "width": 8, "context": 3, "dropout": 0.1},
-    "lstm": {"kind": "lstm", "width": 8, "layers": 2, "dropout": 0.2},
-    "transformer": {"kind": "transformer", "width": 8, "layers": 1, "heads": 2, "dropout": 0.2},
-    "gpt": {"kind": "gpt", "width": 8, "layers": 1, "heads": 2, "dropout": 0.1},
+    "window": {"arch": "conv", "hidden_size": 8, "kernel_size": 3, "dropout": 0.1},
+    "lstm": {"arch": "lstm", "hidden_size": 8, "num_layers": 2, "dropout": 0.2},
+    "transformer": {"arch": "transformer", "hidden_size": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.2},
+    "gpt": {"arch": "gpt", "hidden_size": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.1},
 }
 
 
@@ -79,9 +79,9 @@ def run_file(text: Path, model: str = "window", **options: Any) -> dict[str, Any
     values: dict[str, Any] = {
         "task": "lm",
         "seed": 3,
-        "data": {"train": str(text), "valid": 0.1, "read": "windows", "window": 16},
+        "data": {"train": str(text), "valid": 0.1, "read_as": "windows", "context_length": 16},
         "model": dict(MODELS[model]),
-        "train": {"steps": 20, "batch_tokens": 64, "validations": 4, "lr": 0.01, "device": "cpu"},
+        "train": {"max_steps": 20, "batch_tokens": 64, "num_validations": 4, "lr": 0.01, "device": "cpu"},
     }
     for name, value in options.items():
         table, _, option = name.partition("__")
@@ -89,21 +89,21 @@ def run_file(text: Path, model: str = "window", **options: Any) -> dict[str, Any
             values[table][option] = value
         else:
             values[table] = value
-    for budget in ("tokens", "epochs", "minutes"):
+    for budget in ("max_tokens", "max_epochs", "max_minutes"):
         if budget in values["train"]:
             values["train"].pop("steps")
     return values
 
 
-def train_here(values: dict[str, Any], out: Path, watcher: Silent | None = None, *, fresh: bool = False) -> RunFolder:
-    return train(values, out, base=out.parent, watcher=watcher or Silent(), fresh=fresh)
+def train_here(values: dict[str, Any], out: Path, watcher: Silent | None = None, *, fresh: bool = False) -> RunDir:
+    return train(values, out, base=out.parent, callback=watcher or Silent(), overwrite=fresh)
 
 
 def sums(out: Path) -> dict[str, str]:
     """SHA-256 of all that a run must arrive at, whatever happened to it on the way."""
     newest = out / "checkpoints" / checkpoint.names(out)[-1]
     found = {path.stem: files.sha256(path) for path in newest.glob("*.safetensors")}
-    cursor = {**files.read_json(newest / "cursor.json"), "seconds": 0.0}
+    cursor = {**files.read_json(newest / "train_state.json"), "seconds": 0.0}
     found["cursor"] = hashlib.sha256(repr(sorted(cursor.items())).encode()).hexdigest()
     return found | {"best": files.sha256(out / "model.safetensors"), "metrics": files.sha256(out / "metrics.jsonl")}
 

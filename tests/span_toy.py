@@ -60,17 +60,17 @@ def write_squad(path: Path, rows: list[Row]) -> Path:
 def span_file(data: Path, kind: str = "lstm", *settings: str) -> dict[str, Any]:
     """A run file for questions, with `--set` applied."""
     values: dict[str, Any] = {
-        "task": "span",
+        "task": "qa",
         "seed": 3,
-        "data": {"train": str(data), "valid": 0.15, "test": 0.15, "longest": 64, "stride": 16, "longest_answer": 4},
-        "model": {"kind": kind, "width": 32, "layers": 1 if kind == "lstm" else 2, "dropout": 0.0},
+        "data": {"train": str(data), "valid": 0.15, "test": 0.15, "max_length": 64, "doc_stride": 16, "max_answer_length": 4},
+        "model": {"arch": kind, "hidden_size": 32, "num_layers": 1 if kind == "lstm" else 2, "dropout": 0.0},
         "train": {
-            "steps": 150 if kind == "lstm" else 100,
+            "max_steps": 150 if kind == "lstm" else 100,
             "batch_tokens": 512,
-            "validations": 2,
-            "average": 0.9,
+            "num_validations": 2,
+            "ema_decay": 0.9,
             "device": "cpu",
         },
     }
-    values["train"] |= {"lr": 0.02 if kind == "lstm" else 0.01, "warmup": 0.05}
+    values["train"] |= {"lr": 0.02 if kind == "lstm" else 0.01, "warmup_ratio": 0.05}
     return override(values, settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.data.alignment import Slip, find_slip, first_slip
+from weft.data.alignment import Misalignment, find_misalignment, first_misalignment
 
 
 def translations(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -20,15 +20,15 @@ def translations(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_where_lines_are_missing(at, gone):
     source, target = translations(1000)
     missing = np.arange(at, at + gone)
-    assert abs(first_slip(source, np.delete(target, missing)) - at) <= 6
-    assert abs(first_slip(np.delete(source, missing), target) - at) <= 6
+    assert abs(first_misalignment(source, np.delete(target, missing)) - at) <= 6
+    assert abs(first_misalignment(np.delete(source, missing), target) - at) <= 6
 
 
 def test_lines_missing_at_the_end_are_missing_there():
     source, target = translations(1000)
-    assert first_slip(source, target[:-3]) == 997
-    assert first_slip(np.array([3, 4, 5]), np.array([3, 4])) == 2
-    assert first_slip(np.array([7]), np.array([7, 7])) == 1
+    assert first_misalignment(source, target[:-3]) == 997
+    assert first_misalignment(np.array([3, 4, 5]), np.array([3, 4])) == 2
+    assert first_misalignment(np.array([7]), np.array([7, 7])) == 1
 
 
 @pytest.mark.parametrize("shift", [1, -1, 2, -3])
@@ -37,7 +37,7 @@ def test_a_stretch_that_slipped_is_found_with_its_shift(shift):
     low, high = 400, 1200
     slipped = target.copy()
     slipped[low:high] = np.roll(target[low:high], shift)
-    found = find_slip(source, slipped)
+    found = find_misalignment(source, slipped)
     assert found is not None
     assert found.shift == shift
     assert abs(found.first - low) <= 8
@@ -46,9 +46,9 @@ def test_a_stretch_that_slipped_is_found_with_its_shift(shift):
 
 def test_a_whole_text_that_slipped_is_found():
     source, target = translations(2000)
-    found = find_slip(source, np.concatenate([[30], target[:-1]]))
+    found = find_misalignment(source, np.concatenate([[30], target[:-1]]))
     assert found is not None
-    assert found == Slip(found.first, found.last, 1)
+    assert found == Misalignment(found.first, found.last, 1)
     assert found.last - found.first > 1950
 
 
@@ -56,12 +56,12 @@ def test_a_whole_text_that_slipped_is_found():
 def test_nothing_is_found_where_nothing_slipped(seed):
     source, target = translations(5000, seed)
     random = np.random.default_rng(seed)
-    assert find_slip(source, target) is None
-    assert find_slip(source, random.permutation(target)) is None
-    assert find_slip(np.sort(source), np.sort(target)) is None
-    assert find_slip(source, np.full(5000, 1)) is None
-    assert find_slip(source[:1], target[:1]) is None
-    assert find_slip(source[:2], target[:2]) is None
+    assert find_misalignment(source, target) is None
+    assert find_misalignment(source, random.permutation(target)) is None
+    assert find_misalignment(np.sort(source), np.sort(target)) is None
+    assert find_misalignment(source, np.full(5000, 1)) is None
+    assert find_misalignment(source[:1], target[:1]) is None
+    assert find_misalignment(source[:2], target[:2]) is None
 
 
 def test_predictions_carry_their_alignments_if_asked(tmp_path_factory):
@@ -77,5 +77,5 @@ def test_predictions_carry_their_alignments_if_asked(tmp_path_factory):
     assert asked[1].alignment is None
     for line, best in ((lines[0], asked[0]), (lines[2], asked[2])):
         for one in best.ranked():
-            assert one.alignment.weights.shape == (len(one.tokens), len(line) + 1)
+            assert one.alignment.weights.shape == (len(one.token_ids), len(line) + 1)
             assert one.alignment.weights == pytest.approx(run.reader.align([line], [one])[0].weights, abs=1e-5)

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 from weft.errors import DataError
-from weft.metrics.answers import (
+from weft.metrics.items import ItemStatistics, join
+from weft.metrics.metric import values
+from weft.metrics.qa import (
     ANSWERS_OR_NONE,
-    Asked,
+    QASetup,
     answer_items,
     answer_metrics,
     answer_scores,
     best_overlap,
     best_threshold,
     exact,
-    normalised,
+    normalize,
     overlap,
 )
-from weft.metrics.items import Items, join
-from weft.metrics.metric import values
 
 # ---- the evaluation script of SQuAD 2.0, step by step as it is written there
 
@@ -79,7 +79,7 @@ def test_every_answer_is_scored_as_by_squad():
         hit, shared = official_raw(references, said)
         assert exact(said, references) == hit
         assert best_overlap(said, references) == pytest.approx(shared, abs=1e-12)
-        assert normalised(said) == official_normalize(said)
+        assert normalize(said) == official_normalize(said)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_worked_overlaps(said, right, shared):
 # ---- scores
 
 
-def some_items(seed: int = 1, count: int = 60) -> Items:
+def some_items(seed: int = 1, count: int = 60) -> ItemStatistics:
     rows = answers(seed, count)
     return answer_items([said for _, said in rows], [right for right, _ in rows], np.arange(count))
 
@@ -110,13 +110,13 @@ def some_items(seed: int = 1, count: int = 60) -> Items:
 def test_scores_are_means_over_questions_with_and_without_an_answer():
     items = answer_items(["ada", "", "ben", ""], [["Ada"], ["Ben"], [], []], np.arange(4))
     assert values(items, answer_metrics(items.statistics["none"])) == {
-        "answer_f1": 50.0,
+        "f1": 50.0,
         "exact_match": 50.0,
-        "has_answer_f1": 50.0,
-        "no_answer_accuracy": 50.0,
+        "f1_has_answer": 50.0,
+        "accuracy_no_answer": 50.0,
     }
     alone = answer_items(["ada", "ada king"], [["Ada"], ["Ada"]], np.arange(2))
-    assert values(alone, answer_metrics(alone.statistics["none"])) == {"answer_f1": pytest.approx(500 / 6), "exact_match": 50.0}
+    assert values(alone, answer_metrics(alone.statistics["none"])) == {"f1": pytest.approx(500 / 6), "exact_match": 50.0}
     assert items.outputs == ["ada", "", "ben", ""]
 
 
@@ -134,7 +134,7 @@ def test_statistics_add_up_whatever_the_batches():
 
 
 def test_intervals_hold_the_score_and_the_signature_says_how():
-    scores = answer_scores(some_items(), Asked("0123456789abcdef", -0.25))
+    scores = answer_scores(some_items(), QASetup("0123456789abcdef", -0.25))
     assert [score.name for score in scores] == [metric.name for metric in ANSWERS_OR_NONE]
     assert all(score.low is not None and score.low <= score.value <= score.high for score in scores)
     none = int(some_items().statistics["none"].sum())
@@ -143,13 +143,13 @@ def test_intervals_hold_the_score_and_the_signature_says_how():
         rf"\|unanswerable:{none}\|resamples:1000\|seed:0\|interval:95%",
         scores[0].signature,
     )
-    (one,) = {(score.low, score.high) for score in answer_scores(some_items(count=1), Asked("x"))}
+    (one,) = {(score.low, score.high) for score in answer_scores(some_items(count=1), QASetup("x"))}
     assert one == (None, None)
 
 
 def test_nothing_to_score_is_refused():
     with pytest.raises(DataError) as caught:
-        answer_scores(answer_items([], [], np.arange(0)), Asked("x"))
+        answer_scores(answer_items([], [], np.arange(0)), QASetup("x"))
     assert str(caught.value) == "evaluate: there is no question to score; give it a file that is not empty"
 
 

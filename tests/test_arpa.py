@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.decode.ensemble import Ensemble, Mixture
+from weft.decode.ensemble import Ensemble, LinearEnsemble
 from weft.decode.generate import Frame, generate
-from weft.decode.options import GenerateOptions
+from weft.decode.options import GenerationConfig
 from weft.errors import ModelError
 from weft.interop import arpa
 from weft.interop.arpa import escape, read_arpa, unescape, write_arpa
-from weft.models.ngram import NgramModel, NgramTable, estimate
-from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
+from weft.models.ngram import NgramConfig, NgramModel, fit
+from weft.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 
 SENTENCES = [
     "the cat sat on the mat",
@@ -46,7 +46,7 @@ def train(lines: list[list[str]], **options) -> tuple[NgramModel, Words]:
     units = [[ids.setdefault(word, len(ids)) for word in line] + [2] for line in lines]
     tokens = np.array([id for unit in units for id in unit])
     starts = np.cumsum([0, *map(len, units)])
-    model = estimate(tokens, starts, NgramTable(**options), size=len(ids), vocabulary="v")
+    model = fit(tokens, starts, NgramConfig(**options), size=len(ids), vocabulary="v")
     return model, Words(list(ids))
 
 
@@ -60,12 +60,12 @@ def log10(model: NgramModel, words: list[str], line: str) -> float:
 
 
 def words_of(tokenizer: Tokenizer) -> list[str]:
-    return [tokenizer.token(number) for number in range(tokenizer.size)]
+    return [tokenizer.id_to_token(number) for number in range(tokenizer.vocab_size)]
 
 
 def equal(one: NgramModel, two: NgramModel) -> None:
     assert one.counts == two.counts
-    for a, b in zip(one.grams, two.grams, strict=True):
+    for a, b in zip(one.levels, two.levels, strict=True):
         np.testing.assert_array_equal(a.keys, b.keys)
         np.testing.assert_allclose(a.log_prob, b.log_prob, atol=2e-7)
         np.testing.assert_allclose(a.back_off, b.back_off, atol=2e-7)
@@ -130,31 +130,31 @@ def test_a_model_that_was_read_is_used_with_its_own_tokenizer(tmp_path):
     model, tokenizer = sentences(order=3)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
     again, own = read_arpa(tmp_path / "model.arpa")
-    assert (own.size, own.hash) == (again.size, again.vocabulary)
+    assert (own.vocab_size, own.hash) == (again.size, again.vocabulary)
     for line in SENTENCES:
-        assert [own.token(id) for id in own.encode(line)] == line.split()
-    both = Ensemble([again, read_arpa(tmp_path / "model.arpa").model], Mixture([0.5, 0.5]))
-    (found,) = generate(both, own, ["the cat"], GenerateOptions(length=8, temperature=0.0), frame=Frame(own.end))
+        assert [own.id_to_token(id) for id in own.encode(line)] == line.split()
+    both = Ensemble([again, read_arpa(tmp_path / "model.arpa").model], LinearEnsemble([0.5, 0.5]))
+    (found,) = generate(both, own, ["the cat"], GenerationConfig(max_new_tokens=8, temperature=0.0), frame=Frame(own.eos_id))
     assert found[0].text == " sat on the mat"
 
 
 def test_a_model_of_another_tokenizer_is_read_with_that(tmp_path):
     """Characters and a space among them: to split at spaces would be wrong."""
-    characters = train_tokenizer(TokenizerTable(kind="char"), iter(SENTENCES))
-    ids = [np.append(found, characters.end) for found in characters.encode_batch(SENTENCES)]
+    characters = train_tokenizer(TokenizerConfig(type="char"), iter(SENTENCES))
+    ids = [np.append(found, characters.eos_id) for found in characters.encode_batch(SENTENCES)]
     tokens, starts = np.concatenate(ids), np.cumsum([0, *map(len, ids)])
-    model = estimate(tokens, starts, NgramTable(order=3), size=characters.size, vocabulary=characters.hash)
+    model = fit(tokens, starts, NgramConfig(order=3), size=characters.vocab_size, vocabulary=characters.hash)
     path = tmp_path / "model.arpa"
     write_arpa(path, model, characters)
     again, own = read_arpa(path, tokenizer=characters)
     assert own is characters and again.vocabulary == model.vocabulary
-    Ensemble([model, again], Mixture([0.5, 0.5]))
-    other, words = train_tokenizer(TokenizerTable(kind="char"), iter(["cat"])), words_of(characters)
+    Ensemble([model, again], LinearEnsemble([0.5, 0.5]))
+    other, words = train_tokenizer(TokenizerConfig(type="char"), iter(["cat"])), words_of(characters)
     with pytest.raises(ModelError) as caught:
         read_arpa(path, tokenizer=other)
-    first = next(number for number, word in enumerate(words) if number >= other.size or other.token(number) != word)
+    first = next(number for number, word in enumerate(words) if number >= other.vocab_size or other.id_to_token(number) != word)
     assert str(caught.value) == (
-        f"{path}: word {first} is {words[first]!r}, token {first} of the tokenizer {other.token(first)!r}; read it without one"
+        f"{path}: word {first} is {words[first]!r}, token {first} of the tokenizer {other.id_to_token(first)!r}; read it without one"
     )
 
 
@@ -202,7 +202,7 @@ def test_files_of_other_tools_are_read_with_missing_back_offs_and_any_blanks(tmp
     model, own = read_arpa(tmp_path / "model.arpa")
     words = words_of(own)
     assert words == ["<unk>", "<s>", "</s>", "a"]
-    log_prob, back_off = (values / math.log(10) for values in model.grams[0][1:])
+    log_prob, back_off = (values / math.log(10) for values in model.levels[0][1:])
     np.testing.assert_allclose(log_prob, [-2, -math.inf, -0.7, -1.0], rtol=1e-6)
     np.testing.assert_allclose(back_off, [0, 0, 0, -0.5], rtol=1e-6)
     assert log10(model, words, "a a") == -math.inf

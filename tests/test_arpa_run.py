@@ -20,11 +20,11 @@ RUN = """
 task = "lm"
 [data]
 train = "text.txt"
-read = "{read}"
+read_as = "{read}"
 [tokenizer]
-kind = "{tokens}"
+type = "{tokens}"
 [model]
-kind = "ngram"
+arch = "ngram"
 order = {order}
 """
 
@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def counted(name: str, *, read: str = "lines", tokens: str = "space", order: int = 3) -> str:
     Path("run.toml").write_text(RUN.format(read=read, tokens=tokens, order=order))
-    assert main(["train", "run.toml", "--quiet", "--out", f"runs/{name}"]) == 0
+    assert main(["train", "run.toml", "--quiet", "--output-dir", f"runs/{name}"]) == 0
     return f"runs/{name}"
 
 
@@ -52,7 +52,7 @@ def scores(capsys: pytest.CaptureFixture[str], run: str) -> dict[str, float]:
 @pytest.mark.parametrize("name", ["model.arpa", "model.arpa.gz"])
 def test_a_run_is_written_as_kenlm_reads_it(name, capsys):
     run = counted("own")
-    assert main(["export", run, "--to", "arpa", "--out", name]) == 0
+    assert main(["export", run, "--format", "arpa", "--output-dir", name]) == 0
     assert capsys.readouterr().out == f"{name}\n"
     plain = gzip.decompress(Path(name).read_bytes()) if name.endswith(".gz") else Path(name).read_bytes()
     Path("plain.arpa").write_bytes(plain)
@@ -64,13 +64,13 @@ def test_a_run_is_written_as_kenlm_reads_it(name, capsys):
 
 def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(capsys, monkeypatch):
     own = counted("own")
-    main(["export", own, "--to", "arpa", "--out", "model.arpa"])
-    assert main(["import", "arpa", "model.arpa", "--out", "runs/theirs"]) == 0
+    main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"])
+    assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/theirs"]) == 0
     assert scores(capsys, "runs/theirs") == pytest.approx(scores(capsys, own), abs=1e-6)
 
-    assert main(["generate", "runs/theirs", "the", "--greedy", "--length", "3"]) == 0
+    assert main(["generate", "runs/theirs", "the", "--greedy", "--max-new-tokens", "3"]) == 0
     theirs = capsys.readouterr().out
-    assert main(["generate", own, "the", "--greedy", "--length", "3"]) == 0
+    assert main(["generate", own, "the", "--greedy", "--max-new-tokens", "3"]) == 0
     assert theirs == capsys.readouterr().out != ""
 
     feed(monkeypatch, b"the cat sat\n")
@@ -84,16 +84,16 @@ def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(
 
 def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
     own = counted("own", read="windows", tokens="char")
-    assert main(["export", own, "--to", "arpa", "--out", "model.arpa"]) == 0
+    assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
     assert "such as \\x{20}" in capsys.readouterr().err
-    code, said = refused(capsys, "import", "arpa", "model.arpa", "--out", "runs/theirs")
+    code, said = refused(capsys, "import", "arpa", "model.arpa", "--output-dir", "runs/theirs")
     assert (code, said) == (
         4,
         "model.arpa: its words hold white space, so a text can't be split into them by spaces; "
         "give the run whose tokenizer made it with --tokenizer-from",
     )
     assert not Path("runs/theirs").exists()
-    assert main(["import", "arpa", "model.arpa", "--out", "runs/theirs", "--tokenizer-from", own]) == 0
+    assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/theirs", "--tokenizer-from", own]) == 0
     assert "it reads running text" in capsys.readouterr().err
     assert scores(capsys, "runs/theirs") == pytest.approx(scores(capsys, own), abs=1e-6)
 
@@ -111,24 +111,24 @@ def test_an_imported_model_is_not_counted_again(capsys):
     ("words", "code", "message"),
     [
         (
-            ("import", "hf", "x", "--out", "y", "--tokenizer-from", "z"),
+            ("import", "hf", "x", "--output-dir", "y", "--tokenizer-from", "z"),
             2,
             "--tokenizer-from: a model of format 'hf' brings its own tokenizer; drop it",
         ),
-        (("import", "arpa", "none.arpa", "--out", "y"), 4, "none.arpa: can't be read: No such file or directory"),
-        (("import", "arpa", ".", "--out", "y"), 4, ".: is a folder; an ARPA model is a file"),
+        (("import", "arpa", "none.arpa", "--output-dir", "y"), 4, "none.arpa: can't be read: No such file or directory"),
+        (("import", "arpa", ".", "--output-dir", "y"), 4, ".: is a folder; an ARPA model is a file"),
         (
-            ("import", "arpa", "text.txt", "--out", "y"),
+            ("import", "arpa", "text.txt", "--output-dir", "y"),
             4,
             "text.txt, line 24: the file ends here, before \\end\\; it is cut off",
         ),
         (
-            ("export", "runs/own", "--to", "arpa", "--out", "runs"),
+            ("export", "runs/own", "--format", "arpa", "--output-dir", "runs"),
             2,
             "export: runs is a folder; name a file, such as runs/model.arpa",
         ),
         (
-            ("import", "arpa", "model.arpa", "--out", "y", "--tokenizer-from", "runs/other"),
+            ("import", "arpa", "model.arpa", "--output-dir", "y", "--tokenizer-from", "runs/other"),
             4,
             "model.arpa: word 3 is 'the', token 3 of the tokenizer '\\n'; read it without one",
         ),
@@ -136,7 +136,7 @@ def test_an_imported_model_is_not_counted_again(capsys):
 )
 def test_what_can_t_be_is_refused_in_one_line(words, code, message, capsys):
     if "runs/own" in words or "model.arpa" in words:
-        main(["export", counted("own"), "--to", "arpa", "--out", "model.arpa"])
+        main(["export", counted("own"), "--format", "arpa", "--output-dir", "model.arpa"])
     if "runs/other" in words:
         counted("other", tokens="char", read="windows")
     capsys.readouterr()
@@ -146,22 +146,22 @@ def test_what_can_t_be_is_refused_in_one_line(words, code, message, capsys):
 
 def test_a_network_has_no_arpa_file(capsys):
     Path("run.toml").write_text(
-        'task = "lm"\n[data]\ntrain = "text.txt"\nwindow = 8\n[tokenizer]\nkind = "char"\n[model]\nkind = "rnn"\nwidth = 4\n'
-        "[train]\nsteps = 1\n"
+        'task = "lm"\n[data]\ntrain = "text.txt"\ncontext_length = 8\n[tokenizer]\ntype = "char"\n[model]\narch = "rnn"\nhidden_size = 4\n'
+        "[train]\nmax_steps = 1\n"
     )
-    assert main(["train", "run.toml", "--quiet", "--out", "runs/rnn"]) == 0
+    assert main(["train", "run.toml", "--quiet", "--output-dir", "runs/rnn"]) == 0
     capsys.readouterr()
-    code, said = refused(capsys, "export", "runs/rnn", "--to", "arpa", "--out", "model.arpa")
+    code, said = refused(capsys, "export", "runs/rnn", "--format", "arpa", "--output-dir", "model.arpa")
     assert (code, said) == (2, "export: runs/rnn is a run of kind 'rnn'; an ARPA file holds an n-gram model")
 
 
 def test_pieces_of_words_are_noted_on_the_way_out_and_in(capsys):
     own = counted("own", tokens="bpe")
-    assert main(["export", own, "--to", "arpa", "--out", "model.arpa"]) == 0
+    assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
     told = "its words are the tokens of a bpe tokenizer: split texts so, or import it with --tokenizer-from"
     assert f"weft: {told}\n" in capsys.readouterr().err
-    assert main(["import", "arpa", "model.arpa", "--out", "runs/pieces"]) == 0
+    assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/pieces"]) == 0
     assert "its words look like pieces of words" in capsys.readouterr().err
-    assert main(["import", "arpa", "model.arpa", "--out", "runs/same", "--tokenizer-from", own]) == 0
+    assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/same", "--tokenizer-from", own]) == 0
     assert "pieces" not in capsys.readouterr().err
     assert scores(capsys, "runs/same") == pytest.approx(scores(capsys, own), abs=1e-6)

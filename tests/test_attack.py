@@ -22,26 +22,26 @@ from command_line import TEXT, feed, refused, train
 
 from weft import files
 from weft.cli.main import main
-from weft.cli.output import say
-from weft.decode.choose import temperature
+from weft.cli.output import print_error
+from weft.decode.logits_processors import temperature
 from weft.errors import ModelError, UsageError
-from weft.models.language import PIECE
-from weft.runs.folder import make_folder
+from weft.models.lm import PIECE
+from weft.runs.folder import make_directory
 from weft.tensors import read_tensors, write_tensors
-from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
+from weft.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 
 RUN = """
 task = "lm"
 [data]
 train = "text.txt"
-window = 16
-read = "windows"
+context_length = 16
+read_as = "windows"
 [model]
-kind = "gpt"
-layers = 1
-width = 8
+arch = "gpt"
+num_layers = 1
+hidden_size = 8
 [train]
-steps = 2
+max_steps = 2
 batch_tokens = 64
 """
 SOURCE = Path(__file__).parents[1] / "src"
@@ -64,7 +64,7 @@ def test_names_that_are_too_long(here, capsys):
     assert train(capsys, f"data.train={LONG}") == (3, f"{here / LONG}: can't be read: File name too long")
     assert not (here / "runs").exists()
     assert refused(capsys, "evaluate", LONG) == (4, f"{LONG}: no such run folder")
-    assert refused(capsys, "train", "run.toml", "--out", LONG) == (5, f"{LONG}: can't be made: File name too long")
+    assert refused(capsys, "train", "run.toml", "--output-dir", LONG) == (5, f"{LONG}: can't be made: File name too long")
     assert refused(capsys, "train", "run.toml", "--tokenizer-from", LONG) == (4, f"{LONG}: no such run folder")
 
 
@@ -74,9 +74,9 @@ def test_names_that_are_not_utf_8(trained, capsys):
         2,
         f"{trained}/\\udcff: its name is not UTF-8, so no run file can hold it; rename it",
     )
-    assert refused(capsys, "train", "run.toml", "--out", odd) == (
+    assert refused(capsys, "train", "run.toml", "--output-dir", odd) == (
         2,
-        "\\udcff: its name is not UTF-8, and no tensor file can be read there; choose another --out",
+        "\\udcff: its name is not UTF-8, and no tensor file can be read there; choose another --output-dir",
     )
     (trained / "runs" / "run").rename(trained / odd)
     assert refused(capsys, "evaluate", odd) == (
@@ -108,7 +108,7 @@ def test_a_run_file_without_end(capsys):
 
 
 def test_a_folder_of_somebody_else_gets_no_lock(here, capsys):
-    assert main(["train", "run.toml", "--out", ".", "--quiet"]) == 2
+    assert main(["train", "run.toml", "--output-dir", ".", "--quiet"]) == 2
     assert sorted(path.name for path in here.iterdir()) == ["run.toml", "text.txt"]
 
 
@@ -117,22 +117,22 @@ def test_a_folder_of_somebody_else_gets_no_lock(here, capsys):
 
 @pytest.mark.parametrize("text", ["9" * 5000, "[" * 20000, "{a=" * 2000], ids=["digits", "lists", "tables"])
 def test_a_value_that_python_can_not_read_is_a_string(here, capsys, text):
-    assert train(capsys, f"train.steps={text}") == (2, f"train.steps: must be a valid integer, not '{text[:79]}...")
+    assert train(capsys, f"train.max_steps={text}") == (2, f"train.max_steps: must be a valid integer, not '{text[:79]}...")
     (here / "run.toml").write_text(f"{RUN}lr = {text}\n")
     code, line = train(capsys)
     assert code == 2 and line.startswith("run.toml: is not TOML: ")
 
 
 def test_a_setting_is_one_value(here, capsys):
-    assert train(capsys, "model.width=16\nx=1") == (2, "model.width: must be a valid integer, not '16\\nx=1'")
+    assert train(capsys, "model.hidden_size=16\nx=1") == (2, "model.hidden_size: must be a valid integer, not '16\\nx=1'")
 
 
 def test_sizes_that_no_tokenizer_has(here, capsys):
-    assert train(capsys, "tokenizer.kind=bpe", "tokenizer.size=1000000000") == (
+    assert train(capsys, "tokenizer.type=bpe", "tokenizer.vocab_size=1000000000") == (
         2,
         "tokenizer: size=1000000000 is too large for kind='bpe': at most 1048576",
     )
-    assert train(capsys, "tokenizer.kind=word", f"tokenizer.size={2**70}") == (
+    assert train(capsys, "tokenizer.type=word", f"tokenizer.vocab_size={2**70}") == (
         2,
         f"tokenizer: size={2**70} is too large for kind='word': at most 2147483647",
     )
@@ -151,10 +151,10 @@ def test_half_a_surrogate_pair_in_an_encoding_that_has_them(here, capsys):
 
 def test_a_line_that_is_too_long_to_learn_from_is_refused_before_it_takes_the_memory(here, capsys):
     (here / "text.txt").write_text("x" * 1_000_000)
-    code, line = train(capsys, "data.read=lines", "train.batch_tokens=1024")
+    code, line = train(capsys, "data.read_as=lines", "train.batch_tokens=1024")
     assert code == 5
     assert line.startswith("train.batch_tokens: 1 rows of 1000001 tokens need about ")
-    assert line.endswith(" are free; lower data.window, or cut the longest lines")
+    assert line.endswith(" are free; lower data.context_length, or cut the longest lines")
     assert not (here / "runs").exists()
 
 
@@ -164,7 +164,7 @@ def test_long_lines_and_prompts_take_little_memory(trained, capsys, monkeypatch)
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["tokens"], second["tokens"]) == (30_000, 5)
     feed(monkeypatch, b"x" * 30_000 + b"\n")
-    assert main(["generate", "runs/run", "--length", "3", "--no-echo"]) == 0
+    assert main(["generate", "runs/run", "--max-new-tokens", "3", "--no-echo"]) == 0
     assert len(capsys.readouterr().out) == 4
 
 
@@ -202,10 +202,10 @@ def test_what_the_machine_refuses_is_one_line(monkeypatch, capsys, error):
 # ---- what is asked of a run
 
 ASKED = {
-    "--length 10000000000": "--length: must be 1000000000 or less, not 10000000000",
-    "--samples 1000000000": "--samples: must be 100000 or less, not 1000000000",
-    "--beam 1000000": "--beam: must be 10000 or less, not 1000000",
-    "--beam 2 --alpha 1e308": "--alpha: must be 10 or less, not 1e+308",
+    "--max-new-tokens 10000000000": "--max-new-tokens: must be 1000000000 or less, not 10000000000",
+    "--num-samples 1000000000": "--num-samples: must be 100000 or less, not 1000000000",
+    "--beam-size 1000000": "--beam-size: must be 10000 or less, not 1000000",
+    "--beam-size 2 --length-penalty 1e308": "--length-penalty: must be 10 or less, not 1e+308",
 }
 
 
@@ -234,11 +234,11 @@ def test_input_without_end(trained, capsys, monkeypatch):
         "/dev/zero": "standard input: line 1 holds a NUL character; is it binary data?",
         "x": "standard input: line 1 has more than 1,000 characters; is it text?",
     }.items():
-        monkeypatch.setattr("weft.cli.lines.LONGEST", 1000)
+        monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
         with open(name, "rb") if name != "x" else io.BytesIO(b"x" * 200_000) as source:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(source)))
             assert refused(capsys, "score", "runs/run") == (3, told)
-    monkeypatch.setattr("weft.cli.commands.generate.MOST_PROMPTS", 1000)
+    monkeypatch.setattr("weft.cli.commands.generate.MAX_PROMPTS", 1000)
     feed(monkeypatch, b"y\n" * 2000)
     assert refused(capsys, "generate", "runs/run") == (2, "standard input: has more than 1,000 prompts; split it")
 
@@ -273,7 +273,7 @@ def test_a_word_that_can_not_be_said_stops_no_work():
             raise OSError(errno.ENOSPC, "No space left on device")
 
     tried = []
-    say("x", Full())  # raises nothing
+    print_error("x", Full())  # raises nothing
     assert tried
 
 
@@ -335,13 +335,13 @@ def test_sizes_in_a_changed_file_are_not_believed(trained, capsys):
 
 def test_weights_that_are_gone_are_missed(trained, capsys):
     (trained / "runs" / "run" / "model.safetensors").unlink()
-    told = "runs/run/model.safetensors: is missing, and was written at an earlier step; --fresh trains it again"
+    told = "runs/run/model.safetensors: is missing, and was written at an earlier step; --overwrite trains it again"
     assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
-    assert main(["train", "run.toml", "--quiet", "--fresh"]) == 0
+    assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
 
 def test_a_checkpoint_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path):
-    with pytest.raises(ZeroDivisionError), files.building(tmp_path / "000001") as place:
+    with pytest.raises(ZeroDivisionError), files.atomic_directory(tmp_path / "000001") as place:
         (place / "half").write_text("x")
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
@@ -349,7 +349,7 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path):
 
 def test_a_run_folder_is_made_where_it_can_be_read(tmp_path):
     with pytest.raises(UsageError):
-        make_folder(tmp_path / os.fsdecode(b"\xff"))
+        make_directory(tmp_path / os.fsdecode(b"\xff"))
 
 
 # ---- tokenizers from elsewhere
@@ -357,7 +357,7 @@ def test_a_run_folder_is_made_where_it_can_be_read(tmp_path):
 
 def changed(change, kind="char"):
     """A tokenizer file of ours with a change."""
-    own = train_tokenizer(TokenizerTable(kind=kind), iter([TEXT]))
+    own = train_tokenizer(TokenizerConfig(type=kind), iter([TEXT]))
     parts = copy.deepcopy(json.loads(own.data))
     change(parts)
     return json.dumps(parts).encode()
@@ -388,9 +388,9 @@ def test_what_only_looks_like_one_of_ours_is_read_by_the_library():
 
     for change, kind in ((pair, "char"), (bare, "char"), (turned, "byte")):
         odd = Tokenizer(changed(change, kind), "x")
-        assert odd.kind == "file" and odd.encode("be").tolist() == odd._slowly(["be"])[0]
+        assert odd.type == "file" and odd.encode("be").tolist() == odd._slowly(["be"])[0]
     for kind in ("char", "byte"):
-        assert Tokenizer(changed(lambda parts: None, kind), "x").kind == kind
+        assert Tokenizer(changed(lambda parts: None, kind), "x").type == kind
 
 
 def test_a_tokenizer_without_its_unknown_token_is_refused_when_it_is_missed():
@@ -410,8 +410,8 @@ def test_a_tokenizer_without_its_unknown_token_is_refused_when_it_is_missed():
 @pytest.fixture
 def stopped(trained, monkeypatch):
     """A run with a checkpoint, one step before its end, and that checkpoint."""
-    monkeypatch.setattr("weft.cli.progress.TrainWatcher.stopping", lambda self: True)
-    assert main(["train", "run.toml", "--quiet", "--fresh", "--set", "data.read=stream"]) == 130
+    monkeypatch.setattr("weft.cli.progress.TrainProgress.should_stop", lambda self: True)
+    assert main(["train", "run.toml", "--quiet", "--overwrite", "--set", "data.read_as=stream"]) == 130
     monkeypatch.undo()
     monkeypatch.chdir(trained)
     return trained / "runs" / "run" / "checkpoints" / "000001"
@@ -419,7 +419,7 @@ def stopped(trained, monkeypatch):
 
 def forged(folder, name, change):
     path = folder / name
-    if name == "cursor.json":
+    if name == "train_state.json":
         values = json.loads(path.read_text())
         change(values)
         path.write_text(json.dumps(values))
@@ -434,7 +434,7 @@ def forged(folder, name, change):
 
 
 def resume(capsys):
-    code, line = refused(capsys, "train", "run.toml", "--quiet", "--set", "data.read=stream")
+    code, line = refused(capsys, "train", "run.toml", "--quiet", "--set", "data.read_as=stream")
     assert code == 4
     return line.removeprefix("runs/run/checkpoints/000001/")
 
@@ -452,13 +452,13 @@ def resume(capsys):
     ],
 )
 def test_a_cursor_that_holds_something_else(stopped, capsys, name, value):
-    forged(stopped, "cursor.json", lambda values: values.update({name: ast.literal_eval(value)}))
-    assert resume(capsys) == f"cursor.json: is damaged: {name} is {value}"
+    forged(stopped, "train_state.json", lambda values: values.update({name: ast.literal_eval(value)}))
+    assert resume(capsys) == f"train_state.json: is damaged: {name} is {value}"
 
 
 def test_a_cursor_beyond_the_end(stopped, capsys):
-    forged(stopped, "cursor.json", lambda values: values.update(index=10**6))
-    assert resume(capsys) == "cursor.json: is damaged: there is no batch 1000000 in epoch 0"
+    forged(stopped, "train_state.json", lambda values: values.update(index=10**6))
+    assert resume(capsys) == "train_state.json: is damaged: there is no batch 1000000 in epoch 0"
 
 
 def test_an_optimiser_that_does_not_fit_its_weights(stopped, capsys):
@@ -482,8 +482,8 @@ def test_a_carried_state_that_is_not_what_it_says(stopped, capsys):
         return lambda tensors, notes: notes.update(shape=shape)
 
     for shape in ("[[[[", "7", "[0, 0, 0, 0, 0, 0, 0, 0, 0]"):
-        forged(stopped, "carry.safetensors", note(shape))
-        assert resume(capsys) == "carry.safetensors: is damaged: its tensors do not have the shape it notes"
+        forged(stopped, "state.safetensors", note(shape))
+        assert resume(capsys) == "state.safetensors: is damaged: its tensors do not have the shape it notes"
 
 
 def cut(tensors, notes):
@@ -521,14 +521,14 @@ def nothing(tensors, notes):
 
 @pytest.mark.parametrize("change", [cut, one_row, one_row_of_one, flat, whole_numbers, another_model, nothing])
 def test_a_carried_state_of_other_shapes(stopped, capsys, change):
-    forged(stopped, "carry.safetensors", change)
-    assert resume(capsys) == "carry.safetensors: is damaged: the model can't go on from the state in it"
+    forged(stopped, "state.safetensors", change)
+    assert resume(capsys) == "state.safetensors: is damaged: the model can't go on from the state in it"
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "window", "gpt"])
 def test_a_carried_state_that_is_right_is_gone_on_from(here, monkeypatch, kind):
-    words = ["train", "run.toml", "--quiet", "--set", "data.read=stream", "--set", f"model.kind={kind}"]
-    monkeypatch.setattr("weft.cli.progress.TrainWatcher.stopping", lambda self: True)
+    words = ["train", "run.toml", "--quiet", "--set", "data.read_as=stream", "--set", f"model.arch={kind}"]
+    monkeypatch.setattr("weft.cli.progress.TrainProgress.should_stop", lambda self: True)
     assert main(words) == 130
     monkeypatch.undo()
     monkeypatch.chdir(here)
@@ -536,7 +536,9 @@ def test_a_carried_state_that_is_right_is_gone_on_from(here, monkeypatch, kind):
 
 
 def test_a_checkpoint_of_another_run(stopped, capsys):
-    assert main(["train", "run.toml", "--quiet", "--set", "data.read=stream", "--set", "seed=1", "--out", "other"]) == 0
+    assert (
+        main(["train", "run.toml", "--quiet", "--set", "data.read_as=stream", "--set", "seed=1", "--output-dir", "other"]) == 0
+    )
     shutil.rmtree(stopped)
     shutil.copytree("other/checkpoints/000001", stopped)
     shutil.copy("other/metrics.jsonl", stopped.parents[1])

@@ -11,16 +11,16 @@ import torch
 from pair_parts import ATTENTION, PLACES, shaken_pair, sources, targets
 
 from weft.errors import UsageError
-from weft.explain.alignment import Alignment, attends_to_source, attention_weights
-from weft.explain.watch import pattern, watch
+from weft.explain.alignment import Alignment, has_source_attention, source_attention_weights
+from weft.explain.hooks import attention_weights, record_activations
 from weft.models.seq2seq import EncoderDecoder
 from weft.nn.names import SCORES
 
 LOOKING: dict[str, dict[str, Any]] = {
     **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},
-    "transformer": {**ATTENTION, "layers": 3, "positions": "rotary"},
-    "heads": {**ATTENTION, "layers": 2, "heads": [1, 4], "head_size": 4},
-    "copying": {"mixer": "gru", "attention": "dot", "copying": True},
+    "transformer": {**ATTENTION, "num_layers": 3, "position_encoding": "rotary"},
+    "heads": {**ATTENTION, "num_layers": 2, "num_heads": [1, 4], "head_dim": 4},
+    "copying": {"layer_type": "gru", "attention": "dot", "copy_mechanism": True},
 }
 every = pytest.mark.parametrize("name", LOOKING)
 LENGTHS, TARGETS = (5, 3), (4, 6)
@@ -38,7 +38,7 @@ def rows() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch
 @every
 def test_weights_are_shares_of_the_source(name):
     source, target = rows()
-    found = attention_weights(model_of(name), source, target)
+    found = source_attention_weights(model_of(name), source, target)
     assert [weights.shape for weights in found] == [(3, 5), (5, 3)]
     for weights in found:
         np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-5)
@@ -50,36 +50,38 @@ def test_weights_are_shares_of_the_source(name):
 def test_one_pass_sees_what_was_seen_step_by_step(name):
     """What a beam's winner looked at while it was searched is what it looks at when it is read again."""
     model, (source, target) = model_of(name), rows()
-    found = attention_weights(model, source, target)
-    names = attends_to_source(model)
+    found = source_attention_weights(model, source, target)
+    names = has_source_attention(model)
     for row, (width, length) in enumerate(zip(LENGTHS, TARGETS, strict=True)):
         state = model.encode(source[0][row : row + 1, :width], source[1][row : row + 1, :width])
         for at in range(length - 1):
-            with watch(model, names) as seen:
+            with record_activations(model, names) as seen:
                 _, state = model.step(target[0][row : row + 1, at], state)
             assert [call.name for call in seen] == names
-            mean = torch.stack([pattern(call)[0].mean(0) for call in seen]).mean(0)[0]
+            mean = torch.stack([attention_weights(call)[0].mean(0) for call in seen]).mean(0)[0]
             np.testing.assert_allclose(found[row][at], mean.numpy(), atol=1e-5)
 
 
 def test_one_layer_and_one_head_can_be_chosen():
     model, (source, target) = model_of("transformer"), rows()
     every_layer = [
-        [attention_weights(model, source, target, layer=layer, head=head)[0] for head in (1, 2)] for layer in (1, 2, 3)
+        [source_attention_weights(model, source, target, layer=layer, head=head)[0] for head in (1, 2)] for layer in (1, 2, 3)
     ]
-    np.testing.assert_allclose(attention_weights(model, source, target)[0], np.mean(every_layer, axis=(0, 1)), atol=1e-6)
-    np.testing.assert_allclose(attention_weights(model, source, target, layer=2)[0], np.mean(every_layer[1], axis=0), atol=1e-6)
+    np.testing.assert_allclose(source_attention_weights(model, source, target)[0], np.mean(every_layer, axis=(0, 1)), atol=1e-6)
+    np.testing.assert_allclose(
+        source_attention_weights(model, source, target, layer=2)[0], np.mean(every_layer[1], axis=0), atol=1e-6
+    )
     second = np.mean([heads[1] for heads in every_layer], axis=0)
-    np.testing.assert_allclose(attention_weights(model, source, target, head=2)[0], second, atol=1e-6)
+    np.testing.assert_allclose(source_attention_weights(model, source, target, head=2)[0], second, atol=1e-6)
     assert np.abs(every_layer[0][0] - every_layer[2][1]).max() > 0.01
 
 
 def test_a_layer_has_heads_of_its_own_number():
     model, (source, target) = model_of("heads"), rows()
-    heads = [attention_weights(model, source, target, layer=2, head=head)[0] for head in (1, 2, 3, 4)]
-    above, below = (attention_weights(model, source, target, layer=layer)[0] for layer in (2, 1))
+    heads = [source_attention_weights(model, source, target, layer=2, head=head)[0] for head in (1, 2, 3, 4)]
+    above, below = (source_attention_weights(model, source, target, layer=layer)[0] for layer in (2, 1))
     np.testing.assert_allclose(above, np.mean(heads, axis=0), atol=1e-6)
-    np.testing.assert_allclose(attention_weights(model, source, target)[0], (below + above) / 2, atol=1e-6)
+    np.testing.assert_allclose(source_attention_weights(model, source, target)[0], (below + above) / 2, atol=1e-6)
     assert np.abs(heads[2] - heads[0]).max() > 0.01
 
 
@@ -97,26 +99,28 @@ def test_a_layer_has_heads_of_its_own_number():
 )
 def test_a_layer_or_head_that_is_not_there_is_refused(name, chosen, message):
     with pytest.raises(UsageError) as caught:
-        attention_weights(model_of(name), *rows(), **chosen)
+        source_attention_weights(model_of(name), *rows(), **chosen)
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("options", [{}, {"mixer": "gru", "every_step": True}, {**ATTENTION, "attention": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"layer_type": "gru", "feed_context": True}, {**ATTENTION, "attention": "none"}], ids=str
+)
 def test_a_model_without_attention_to_its_source_has_no_alignment(options):
     model = shaken_pair(**options)
-    assert attends_to_source(model) == []
+    assert has_source_attention(model) == []
     with pytest.raises(UsageError) as caught:
-        attention_weights(model, *rows())
+        source_attention_weights(model, *rows())
     assert str(caught.value) == (
         "alignments: this model has no attention to its source; train one with model.attention = 'additive'"
     )
 
 
 def test_the_leaves_that_look_are_named_from_the_lowest_on():
-    assert attends_to_source(model_of("transformer")) == [f"decoder.stack.layers.{at}.mixer.attend" for at in (1, 4, 7)]
-    assert attends_to_source(model_of("dot-after")) == ["decoder.stack.layers.1.mixer.look.attend"]
-    assert attends_to_source(model_of("dot-before")) == ["decoder.stack.layers.0.mixer.reader.look.attend"]
-    assert attends_to_source(model_of("dot-feeding")) == ["decoder.stack.layers.0.mixer.reader.read_out.look.attend"]
+    assert has_source_attention(model_of("transformer")) == [f"decoder.stack.layers.{at}.mixer.attend" for at in (1, 4, 7)]
+    assert has_source_attention(model_of("dot-after")) == ["decoder.stack.layers.1.mixer.look.attend"]
+    assert has_source_attention(model_of("dot-before")) == ["decoder.stack.layers.0.mixer.reader.look.attend"]
+    assert has_source_attention(model_of("dot-feeding")) == ["decoder.stack.layers.0.mixer.reader.read_out.look.attend"]
 
 
 def test_an_alignment_as_json_has_four_decimals():

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from weft import tensors as tensor_files
-from weft.config import plain, read_table
+from weft.config import parse_config, to_dict
 from weft.errors import ConfigError, DataError, ModelError
-from weft.models import bayes
-from weft.models.baseline_tables import BayesTable, RegressionTable
+from weft.models import naive_bayes as bayes
+from weft.models.baseline_config import LogisticRegressionConfig, NaiveBayesConfig
 from weft.models.linear import LinearModel, transposed
 from weft.models.linear_fit import times
-from weft.text.features import Features, FeatureTable, Sparse
+from weft.text.features import FeatureConfig, Features, Sparse
 
 both = pytest.mark.parametrize("events", ["multinomial", "bernoulli"])
 
@@ -40,8 +40,8 @@ def labels_for(seed: int, rows: int, classes: int) -> np.ndarray:
     return found
 
 
-def table(**options) -> BayesTable:
-    return BayesTable(**options)
+def table(**options) -> NaiveBayesConfig:
+    return NaiveBayesConfig(**options)
 
 
 def theirs(events: str, alpha: float):
@@ -71,7 +71,7 @@ def test_rows_without_any_term_are_zero():
 def test_probabilities_are_those_of_scikit_learn(events, alpha, classes):
     (train, dense_train), (test, dense_test) = random_texts(1, 80), random_texts(2, 20)
     targets = targets_for(3, 80, classes)
-    model = bayes.fit(train, targets, classes, table(events=events, alpha=alpha))
+    model = bayes.fit(train, targets, classes, table(event_model=events, alpha=alpha))
     other = theirs(events, alpha).fit(dense_train, targets)
     np.testing.assert_allclose(model.log_probs(test), other.predict_log_proba(dense_test), atol=1e-9)
 
@@ -80,7 +80,7 @@ def test_probabilities_are_those_of_scikit_learn(events, alpha, classes):
 def test_weights_are_texts_that_count_more_often(events):
     (train, dense_train), (test, dense_test) = random_texts(1, 80), random_texts(2, 20)
     targets, weights = targets_for(3, 80, 3), np.array([1.0, 2.5, 7.0])
-    model = bayes.fit(train, targets, 3, table(events=events), weights=weights)
+    model = bayes.fit(train, targets, 3, table(event_model=events), weights=weights)
     other = theirs(events, 1.0).fit(dense_train, targets, sample_weight=weights[targets])
     np.testing.assert_allclose(model.log_probs(test), other.predict_log_proba(dense_test), atol=1e-9)
 
@@ -89,7 +89,7 @@ def test_weights_are_texts_that_count_more_often(events):
 def test_each_of_several_labels_has_a_model_of_its_own(events):
     (train, dense_train), (test, dense_test) = random_texts(1, 80), random_texts(2, 20)
     labels, weights = labels_for(3, 80, 4), np.array([1.0, 2.0, 1.0, 0.5])
-    model = bayes.fit(train, labels, 4, table(events=events), weights=weights)
+    model = bayes.fit(train, labels, 4, table(event_model=events), weights=weights)
     for label in range(4):
         counts = np.where(labels[:, label], weights[label], 1.0)
         other = theirs(events, 1.0).fit(dense_train, labels[:, label], sample_weight=counts)
@@ -100,7 +100,7 @@ def test_each_of_several_labels_has_a_model_of_its_own(events):
 def test_a_worked_example():
     """Manning, Raghavan and Schuetze 2008, example 13.1: P(China | d5) is 0.0003 against 0.0001 before normalising."""
     texts = ["Chinese Beijing Chinese", "Chinese Chinese Shanghai", "Chinese Macao", "Tokyo Japan Chinese"]
-    features = Features.fit(texts, FeatureTable(ngrams=[1, 1], tfidf=False))
+    features = Features.fit(texts, FeatureConfig(ngram_range=[1, 1], tfidf=False))
     model = bayes.fit(features.transform(texts), np.array([1, 1, 1, 0]), 2, table())
     china, other = 3 / 4 * (3 / 7) ** 3 * (1 / 14) ** 2, 1 / 4 * (2 / 9) ** 5
     found = np.exp(model.log_probs(features.transform(["Chinese Chinese Chinese Tokyo Japan"])))
@@ -109,21 +109,21 @@ def test_a_worked_example():
 
 def test_bernoulli_reads_whether_a_term_is_there_and_not_how_often():
     train, _ = random_texts(1, 60)
-    model = bayes.fit(train, targets_for(3, 60, 3), 3, table(events="bernoulli"))
+    model = bayes.fit(train, targets_for(3, 60, 3), 3, table(event_model="bernoulli"))
     more = train._replace(values=train.values * 3)
     np.testing.assert_array_equal(model.log_probs(more), model.log_probs(train))
-    again = bayes.fit(more, targets_for(3, 60, 3), 3, table(events="bernoulli"))
+    again = bayes.fit(more, targets_for(3, 60, 3), 3, table(event_model="bernoulli"))
     assert np.array_equal(again.weight, model.weight)
 
 
 @both
 def test_a_class_or_label_without_a_text_has_no_probability_and_spoils_no_other(events):
     train, _ = random_texts(1, 40)
-    found = bayes.fit(train, targets_for(3, 40, 3), 4, table(events=events)).log_probs(train)
+    found = bayes.fit(train, targets_for(3, 40, 3), 4, table(event_model=events)).log_probs(train)
     assert (found[:, 3] == -np.inf).all() and np.isfinite(found[:, :3]).all()
     labels = labels_for(3, 40, 3)
     labels[:, 1], labels[:, 2] = False, True
-    found = bayes.fit(train, labels, 3, table(events=events)).log_probs(train)
+    found = bayes.fit(train, labels, 3, table(event_model=events)).log_probs(train)
     assert np.isfinite(found[:, 0]).all() and (found[:, 1] == -np.inf).all() and (found[:, 2] == 0).all()
 
 
@@ -132,16 +132,16 @@ def test_a_class_or_label_without_a_text_has_no_probability_and_spoils_no_other(
 def test_a_file_gives_back_the_same_model(tmp_path, events, several):
     train, _ = random_texts(1, 40)
     targets = labels_for(3, 40, 3) if several else targets_for(3, 40, 3)
-    model = bayes.fit(train, targets, 3, table(events=events))
+    model = bayes.fit(train, targets, 3, table(event_model=events))
     tensor_files.write_tensors(tmp_path / "model.safetensors", model.arrays())
     back = LinearModel.from_arrays(tensor_files.read_arrays(tmp_path / "model.safetensors")[0])
     np.testing.assert_array_equal(back.log_probs(train), model.log_probs(train))
-    np.testing.assert_array_equal(back.scores(train), model.scores(train))
-    assert (back.classes, back.parameters, back.multi, back.binary) == (3, 93, several, events == "bernoulli")
+    np.testing.assert_array_equal(back.logits(train), model.logits(train))
+    assert (back.classes, back.num_parameters, back.multilabel, back.binary) == (3, 93, several, events == "bernoulli")
 
 
 def good() -> dict[str, np.ndarray]:
-    return LinearModel(np.ones((4, 2)), np.ones(2), multi=False).arrays()
+    return LinearModel(np.ones((4, 2)), np.ones(2), multilabel=False).arrays()
 
 
 @pytest.mark.parametrize(
@@ -195,15 +195,15 @@ def test_targets_that_do_not_fit_are_refused(targets, weights, message):
 
 
 def test_tables_have_the_features_that_suit_them_and_refuse_the_rest():
-    assert not read_table(BayesTable, {}, at="model").features.tfidf
-    assert read_table(RegressionTable, {}, at="model").features.tfidf
-    given = read_table(BayesTable, {"features": {"analyzer": "char", "ngrams": [1, 4]}}, at="model")
-    assert read_table(BayesTable, plain(given), at="model") == given
+    assert not parse_config(NaiveBayesConfig, {}, at="model").features.tfidf
+    assert parse_config(LogisticRegressionConfig, {}, at="model").features.tfidf
+    given = parse_config(NaiveBayesConfig, {"features": {"analyzer": "char", "ngram_range": [1, 4]}}, at="model")
+    assert parse_config(NaiveBayesConfig, to_dict(given), at="model") == given
     for values, message in [
         ({"alpha": 0.0}, "model.alpha: must be greater than 0, not 0.0"),
-        ({"events": "gaussian"}, "model.events: no such events 'gaussian'; known: multinomial, bernoulli"),
+        ({"events": "gaussian"}, "model.event_model: no such events 'gaussian'; known: multinomial, bernoulli"),
         ({"features": {"analyser": "char"}}, "model.features.analyser: no such option; did you mean 'analyzer'?"),
     ]:
         with pytest.raises(ConfigError) as caught:
-            read_table(BayesTable, values, at="model")
+            parse_config(NaiveBayesConfig, values, at="model")
         assert str(caught.value).startswith(message)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from toy_steps import TOYS, Bigram, Hashed, TinyGRU, follow
 
-from weft.decode.beam import BeamOptions, beam
-from weft.decode.choose import ban, chain, no_repeat, repetition
-from weft.decode.sampling import Until, sample
+from weft.decode.beam import BeamOptions, beam_search
+from weft.decode.logits_processors import ban_tokens, compose, no_repeat_ngram, repetition_penalty
+from weft.decode.sampling import StoppingCriteria, sample
 from weft.errors import ModelError, UsageError
 
 every_toy = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
@@ -56,22 +56,22 @@ def same(found, expected):
 @pytest.mark.parametrize("least", [0, 2])
 def test_a_wide_beam_finds_what_brute_force_finds(toy, alpha, least):
     model = toy(5)
-    options = BeamOptions(width=150, limit=4, end=END, alpha=alpha, n_best=3, least=least)
+    options = BeamOptions(beam_size=150, max_new_tokens=4, eos_id=END, length_penalty=alpha, n_best=3, min_new_tokens=least)
     for prompt in ([1], [1, 3, 4], [1, 4]):
-        found = beam(model, torch.tensor([prompt]), options=options)
+        found = beam_search(model, torch.tensor([prompt]), options=options)
         same(found[0], brute_force(model, prompt, options))
 
 
 @every_toy
 def test_without_an_end_token_every_text_is_as_long_as_the_limit(toy):
-    model, options = toy(4), BeamOptions(width=64, limit=3, n_best=3)
-    same(beam(model, torch.tensor([[1]]), options=options)[0], brute_force(model, [1], options))
+    model, options = toy(4), BeamOptions(beam_size=64, max_new_tokens=3, n_best=3)
+    same(beam_search(model, torch.tensor([[1]]), options=options)[0], brute_force(model, [1], options))
 
 
 @every_toy
 def test_banned_tokens_take_no_part(toy):
-    model, options = toy(6), BeamOptions(width=100, limit=3, end=END, n_best=3)
-    found = beam(model, torch.tensor([[1]]), options=options, adjust=ban([0, 1]))
+    model, options = toy(6), BeamOptions(beam_size=100, max_new_tokens=3, eos_id=END, n_best=3)
+    found = beam_search(model, torch.tensor([[1]]), options=options, processor=ban_tokens([0, 1]))
     same(found[0], brute_force(model, [1], options, banned=(0, 1)))
 
 
@@ -82,25 +82,25 @@ def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, alpha):
     prompts = [[1, 3, 4, 5, 5], [1], [1, 8, 8], [1, 7]]
     keep = torch.tensor([[at < len(prompt) for at in range(5)] for prompt in prompts])
     padded = torch.tensor([prompt + [0] * (5 - len(prompt)) for prompt in prompts])
-    options = BeamOptions(width=4, limit=12, end=END, alpha=alpha, n_best=3)
-    adjust = chain([ban([0, 1]), no_repeat(2), repetition(1.1)])
-    together = beam(model, padded, options=options, keep=keep, adjust=adjust)
+    options = BeamOptions(beam_size=4, max_new_tokens=12, eos_id=END, length_penalty=alpha, n_best=3)
+    adjust = compose([ban_tokens([0, 1]), no_repeat_ngram(2), repetition_penalty(1.1)])
+    together = beam_search(model, padded, options=options, token_mask=keep, processor=adjust)
     for prompt, found in zip(prompts, together, strict=True):
-        alone = beam(model, torch.tensor([prompt]), options=options, adjust=adjust)[0]
+        alone = beam_search(model, torch.tensor([prompt]), options=options, processor=adjust)[0]
         same(found, [(one.score, one.tokens, one.log_prob) for one in alone])
 
 
 @every_toy
 def test_scores_are_sorted_and_equal_to_scoring_again(toy):
     model = toy(9)
-    options = BeamOptions(width=5, limit=10, end=END, alpha=0.7, n_best=5)
+    options = BeamOptions(beam_size=5, max_new_tokens=10, eos_id=END, length_penalty=0.7, n_best=5)
     # a penalty changes which text wins, not what the model thinks of it
-    found = beam(model, torch.tensor([[1, 4]]), options=options, adjust=repetition(1.3))[0]
+    found = beam_search(model, torch.tensor([[1, 4]]), options=options, processor=repetition_penalty(1.3))[0]
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
     for one in found:
         again = model.score(torch.tensor([[1, 4, *one.tokens]]))[0, 1:].sum().item()
         assert one.log_prob == pytest.approx(again, abs=1e-4)
-    plain = beam(model, torch.tensor([[1, 4]]), options=options)[0]
+    plain = beam_search(model, torch.tensor([[1, 4]]), options=options)[0]
     for one in plain:
         assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** 0.7, abs=1e-4)
 
@@ -124,9 +124,11 @@ def greedily(model, prompt, options, banned):
 def test_a_beam_of_one_is_greedy(toy, alpha, least):
     """It ends at its first end, though by their mean a longer text may be better."""
     model, banned = toy(6), [0, 1]
-    options = BeamOptions(width=1, limit=12, end=END, alpha=alpha, least=least, never=banned)
+    options = BeamOptions(
+        beam_size=1, max_new_tokens=12, eos_id=END, length_penalty=alpha, min_new_tokens=least, banned_tokens=banned
+    )
     prompts = [[1, a, b] for a in range(3, 6) for b in range(3, 6)]
-    for prompt, (found,) in zip(prompts, beam(model, torch.tensor(prompts), options=options), strict=True):
+    for prompt, (found,) in zip(prompts, beam_search(model, torch.tensor(prompts), options=options), strict=True):
         assert found.tokens == greedily(model, prompt, options, banned)
         assert found.score == pytest.approx(found.log_prob / len(found.tokens) ** alpha)
 
@@ -137,11 +139,11 @@ def test_of_equally_probable_tokens_a_beam_of_one_takes_the_first_as_sampling_at
     heights = torch.randint(0, 3, (words, words), generator=torch.Generator().manual_seed(seed)).double()
     heights[:, END] += 1
     model = Bigram(words, table=(heights / heights.sum(1, keepdim=True)).log().float())
-    options = BeamOptions(width=1, limit=9, end=END, alpha=1.0, least=2, never=[0, 1])
+    options = BeamOptions(beam_size=1, max_new_tokens=9, eos_id=END, length_penalty=1.0, min_new_tokens=2, banned_tokens=[0, 1])
     prompts = torch.arange(1, 7).unsqueeze(1)
-    found = [best.tokens for (best,) in beam(model, prompts, options=options)]
-    adjusted = [best.tokens for (best,) in beam(model, prompts, options=options, adjust=ban([]))]
-    drawn = list(sample(model, prompts, until=Until(9, END, 2), adjust=ban([0, 1])))
+    found = [best.tokens for (best,) in beam_search(model, prompts, options=options)]
+    adjusted = [best.tokens for (best,) in beam_search(model, prompts, options=options, processor=ban_tokens([]))]
+    drawn = list(sample(model, prompts, criteria=StoppingCriteria(9, END, 2), processor=ban_tokens([0, 1])))
     sampled = [[int(one.tokens[row]) for one in drawn if one.tokens[row] >= 0] for row in range(6)]
     assert found == adjusted == sampled == [greedily(model, [at], options, [0, 1]) for at in range(1, 7)]
 
@@ -151,8 +153,8 @@ def test_a_sentence_leaves_when_nothing_alive_can_beat_its_best():
     table = torch.full((6, 6), math.log(1e-3))
     table[3, END], table[4, 5], table[5, 4] = 0.0, 0.0, 0.0
     model = Bigram(6, table=table.log_softmax(1))
-    options = BeamOptions(width=2, limit=7, end=END)
-    found = beam(model, torch.tensor([[3], [4]]), options=options)
+    options = BeamOptions(beam_size=2, max_new_tokens=7, eos_id=END)
+    found = beam_search(model, torch.tensor([[3], [4]]), options=options)
     assert found[0][0].tokens == [END]
     assert found[1][0].tokens == [5, 4, 5, 4, 5, 4, 5]
     assert model.steps_taken == [2] * 6  # two beams of one sentence; never four
@@ -162,22 +164,26 @@ def test_a_sentence_leaves_when_nothing_alive_can_beat_its_best():
 def test_leaving_early_changes_nothing(alpha):
     for seed in range(5):
         model = Bigram(7, seed=seed)
-        options = BeamOptions(width=300, limit=4, end=END, alpha=alpha, n_best=2)
-        same(beam(model, torch.tensor([[1]]), options=options)[0], brute_force(model, [1], options))
+        options = BeamOptions(beam_size=300, max_new_tokens=4, eos_id=END, length_penalty=alpha, n_best=2)
+        same(beam_search(model, torch.tensor([[1]]), options=options)[0], brute_force(model, [1], options))
 
 
 def test_impossible_tokens_are_never_said():
     model = follow([1, 3, 4, 5, 2], 6)
-    found = beam(model, torch.tensor([[1], [4]]), options=BeamOptions(width=4, limit=9, end=END, n_best=3))
+    found = beam_search(
+        model, torch.tensor([[1], [4]]), options=BeamOptions(beam_size=4, max_new_tokens=9, eos_id=END, n_best=3)
+    )
     assert [(one.tokens, one.score, one.log_prob) for one in found[0]] == [([3, 4, 5, 2], 0.0, 0.0)]
     assert [one.tokens for one in found[1]] == [[5, 2]]
 
 
 def test_where_all_is_impossible_the_text_stays_as_it_is():
     model = follow([1, 3, 4, 2], 6)
-    held = BeamOptions(width=3, limit=9, end=END, n_best=2, least=5, alpha=0.7)  # the end is due after 2
-    assert [one.tokens for one in beam(model, torch.tensor([[1]]), options=held)[0]] == [[3, 4]]
-    nothing = beam(model, torch.tensor([[1], [5]]), options=held, adjust=ban(range(6)))
+    held = BeamOptions(
+        beam_size=3, max_new_tokens=9, eos_id=END, n_best=2, min_new_tokens=5, length_penalty=0.7
+    )  # the end is due after 2
+    assert [one.tokens for one in beam_search(model, torch.tensor([[1]]), options=held)[0]] == [[3, 4]]
+    nothing = beam_search(model, torch.tensor([[1], [5]]), options=held, processor=ban_tokens(range(6)))
     assert [(one.tokens, one.score, one.log_prob) for one in nothing[0] + nothing[1]] == [([], 0.0, 0.0)] * 2
 
 
@@ -199,8 +205,8 @@ def test_a_hypothesis_can_be_ended_from_outside():
         asked.extend(sentences)
         return [3 in text for text in texts]
 
-    options = BeamOptions(width=6, limit=8, n_best=6, ended=ended)
-    for found in beam(model, prompt, options=options):
+    options = BeamOptions(beam_size=6, max_new_tokens=8, n_best=6, finished=ended)
+    for found in beam_search(model, prompt, options=options):
         for one in found:
             assert 3 not in one.tokens[:-1]
             assert one.tokens[-1] == 3 or len(one.tokens) == 8
@@ -210,9 +216,9 @@ def test_a_hypothesis_can_be_ended_from_outside():
 def test_watching_shows_the_candidates_and_what_was_kept():
     seen = []
     model = TinyGRU(7)
-    options = BeamOptions(width=3, limit=4, end=END)
-    found = beam(model, torch.tensor([[1], [1]]), options=options, watch=seen.append)
-    assert found == beam(model, torch.tensor([[1], [1]]), options=options)
+    options = BeamOptions(beam_size=3, max_new_tokens=4, eos_id=END)
+    found = beam_search(model, torch.tensor([[1], [1]]), options=options, progress=seen.append)
+    assert found == beam_search(model, torch.tensor([[1], [1]]), options=options)
     assert [event.tokens.shape for event in seen][:2] == [(2, 6), (2, 6)]
     for event in seen:
         kept = event.tokens.gather(1, event.kept)
@@ -227,30 +233,36 @@ def test_a_model_that_gives_nan_is_refused(end):
     table = torch.zeros(6, 6).log_softmax(1)
     table[4, 3] = math.nan
     with pytest.raises(ModelError) as caught:
-        beam(Bigram(6, table=table), torch.tensor([[1]]), options=BeamOptions(width=6, limit=5, end=end, least=3))
+        beam_search(
+            Bigram(6, table=table),
+            torch.tensor([[1]]),
+            options=BeamOptions(beam_size=6, max_new_tokens=5, eos_id=end, min_new_tokens=3),
+        )
     assert str(caught.value) == "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
 
 
 def test_a_condition_is_a_state():
     model = Hashed(6)
     _, state = model.start(torch.tensor([[1, 3], [1, 4]]))
-    options = BeamOptions(width=3, limit=4)
+    options = BeamOptions(beam_size=3, max_new_tokens=4)
     prompt = torch.tensor([[5], [5]])
-    found = beam(model, prompt, options=options, state=state)
-    assert found == beam(model, torch.tensor([[1, 3, 5], [1, 4, 5]]), options=options)
+    found = beam_search(model, prompt, options=options, state=state)
+    assert found == beam_search(model, torch.tensor([[1, 3, 5], [1, 4, 5]]), options=options)
 
 
 def test_positions_are_counted_before_the_first_step():
     model = Bigram(6, longest=8)
-    assert len(beam(model, torch.tensor([[1, 3, 4]]), options=BeamOptions(width=2, limit=6))[0][0].tokens) == 6
-    with pytest.raises(UsageError) as caught:
-        beam(model, torch.tensor([[1, 3, 4]]), options=BeamOptions(width=2, limit=7))
-    assert str(caught.value) == (
-        "--length: 3 prompt tokens and 7 more need 9 positions, but the model reads at most 8; use --length 6"
+    assert (
+        len(beam_search(model, torch.tensor([[1, 3, 4]]), options=BeamOptions(beam_size=2, max_new_tokens=6))[0][0].tokens) == 6
     )
     with pytest.raises(UsageError) as caught:
-        beam(model, torch.ones(1, 9, dtype=torch.long), options=BeamOptions(width=2, limit=1))
+        beam_search(model, torch.tensor([[1, 3, 4]]), options=BeamOptions(beam_size=2, max_new_tokens=7))
     assert str(caught.value) == (
-        "--length: 9 prompt tokens and 1 more need 9 positions, but the model reads at most 8; "
+        "--max-new-tokens: 3 prompt tokens and 7 more need 9 positions, but the model reads at most 8; use --max-new-tokens 6"
+    )
+    with pytest.raises(UsageError) as caught:
+        beam_search(model, torch.ones(1, 9, dtype=torch.long), options=BeamOptions(beam_size=2, max_new_tokens=1))
+    assert str(caught.value) == (
+        "--max-new-tokens: 9 prompt tokens and 1 more need 9 positions, but the model reads at most 8; "
         "keep at most 8 tokens of the prompt"
     )

@@ -10,15 +10,15 @@ from test_predict import encoded, every_decoder, model_of, source_tokens
 from toy_steps import TOYS
 
 from weft.decode import beam as module
-from weft.decode.beam import BeamOptions, beam
-from weft.decode.choose import ban
-from weft.nn.heads import TokenHead
-from weft.nn.state import Fixed, branch, leaves, select
+from weft.decode.beam import BeamOptions, beam_search
+from weft.decode.logits_processors import ban_tokens
+from weft.nn.lm_head import LMHead
+from weft.nn.state import SharedState, expand_to_beams, select, tree_leaves
 
 
 def sizes(state) -> list[int]:
     """How many rows each fixed tensor of a state has."""
-    if isinstance(state, Fixed):
+    if isinstance(state, SharedState):
         return [len(part) for part in state.parts]
     return [size for part in state for size in sizes(part)] if isinstance(state, tuple) else []
 
@@ -37,7 +37,7 @@ def test_rows_that_share_a_source_read_what_rows_of_their_own_read(name):
     ]
     for rows, sources in moves:
         tokens = torch.arange(len(rows)) % 8 + 3
-        one, shared = model.step(tokens, branch(shared, rows, sources))
+        one, shared = model.step(tokens, expand_to_beams(shared, rows, sources))
         other, alone = model.step(tokens, select(alone, rows))
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
         assert set(sizes(shared)) <= {len(rows) // 3} and set(sizes(alone)) <= {len(rows)}
@@ -47,9 +47,9 @@ def test_rows_that_share_a_source_read_what_rows_of_their_own_read(name):
 def test_a_source_is_kept_once_and_not_copied():
     model = model_of("transformer")
     state = encoded(model, source_tokens(2))
-    before = {part.data_ptr() for part in leaves(state)}
+    before = {part.data_ptr() for part in tree_leaves(state)}
     _, state = model.start(torch.tensor([[1], [1]]), None, state)
-    after = leaves(branch(state, torch.tensor([0, 0, 1, 1]), None))
+    after = tree_leaves(expand_to_beams(state, torch.tensor([0, 0, 1, 1]), None))
     assert before <= {part.data_ptr() for part in after}
 
 
@@ -70,15 +70,15 @@ def test_the_best_words_are_found_by_blocks(words):
 @pytest.mark.parametrize("never", [(), (0, 1), (0, 1, 2, 3, 4, 5)])
 def test_what_is_never_written_is_what_a_filter_bans(toy, least, never):
     model, prompt = toy(6), torch.tensor([[1], [4]])
-    options = BeamOptions(width=3, limit=5, end=2, n_best=3, least=least)
-    filtered = beam(model, prompt, options=options, adjust=ban(never))
-    assert beam(model, prompt, options=options._replace(never=never)) == filtered
+    options = BeamOptions(beam_size=3, max_new_tokens=5, eos_id=2, n_best=3, min_new_tokens=least)
+    filtered = beam_search(model, prompt, options=options, processor=ban_tokens(never))
+    assert beam_search(model, prompt, options=options._replace(banned_tokens=never)) == filtered
 
 
 def test_log_probabilities_are_the_same_with_and_without_a_graph():
     torch.manual_seed(1)
     for cap in (None, 2.0):
-        head, x = TokenHead(16, 300, cap=cap), torch.randn(5, 16)
+        head, x = LMHead(16, 300, logit_softcap=cap), torch.randn(5, 16)
         kept = x.clone()
         with torch.no_grad():
             short = head(x)

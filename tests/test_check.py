@@ -15,16 +15,16 @@ from weft.cli.commands.check import _example
 from weft.cli.main import main
 from weft.data import check as check_module
 from weft.data import check_labels
-from weft.data.check import Report, check_data, elided, repeated
+from weft.data.check import Report, check_data, duplicate_mask, truncate_text
 from weft.data.dataset import Dataset
-from weft.data.findings import Checked, Finding, percent
+from weft.data.findings import CheckOptions, Finding, percent
 from weft.data.source import Source
-from weft.data.survey import DECODED, Counted
+from weft.data.statistics import DECODED, TokenCounts
 from weft.errors import DataError, ModelError
-from weft.tasks.seq2seq.data import SIDES, PairFormat, PairsTable
-from weft.text.columns import places
-from weft.text.sides import SidesTable, train_sides
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.tasks.seq2seq.data import SIDES, PairDataConfig, PairFormat
+from weft.text.table_layout import display_width
+from weft.text.tokenizer_pair import TokenizerPairConfig, train_tokenizer_pair
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 WORDS = ["the", "a", "dog", "cat", "runs", "sees", "house", "tree", "small", "big", "red", "blue", "and", "then"]
 
@@ -44,20 +44,20 @@ def write(path: Path, pairs: Sequence[tuple[str, str]], end: str = "\n") -> Path
     return path
 
 
-def check_pairs(folder: Path, told: Checked | None = None, tokenizer: dict | None = None, **splits) -> Report:
+def check_pairs(folder: Path, told: CheckOptions | None = None, tokenizer: dict | None = None, **splits) -> Report:
     """The report on splits of pairs, each written to a file of its name."""
     sources = {name: Dataset((write(folder / f"{name}.tsv", pairs),), PairFormat()) for name, pairs in splits.items()}
-    train, table = sources["train"], SidesTable(**(tokenizer or {"kind": "byte"}))
-    made = lambda: train_sides(table, lambda: train.texts("source"), lambda: train.texts("target"))  # noqa: E731
-    return check_data(sources, made, told or Checked(SIDES, 1000))
+    train, table = sources["train"], TokenizerPairConfig(**(tokenizer or {"kind": "byte"}))
+    made = lambda: train_tokenizer_pair(table, lambda: train.texts("source"), lambda: train.texts("target"))  # noqa: E731
+    return check_data(sources, made, told or CheckOptions(SIDES, 1000))
 
 
-def check_text(folder: Path, told: Checked, tokenizer: dict | None = None, **splits: str) -> Report:
+def check_text(folder: Path, told: CheckOptions, tokenizer: dict | None = None, **splits: str) -> Report:
     sources = {}
     for name, text in splits.items():
         (folder / f"{name}.txt").write_bytes(text.encode())
-        sources[name] = Source((folder / f"{name}.txt",), lines=not told.least)
-    table = TokenizerTable(**(tokenizer or {"kind": "byte"}))
+        sources[name] = Source((folder / f"{name}.txt",), lines=not told.min_chars)
+    table = TokenizerConfig(**(tokenizer or {"kind": "byte"}))
     return check_data(sources, lambda: [train_tokenizer(table, sources["train"].texts())], told)
 
 
@@ -68,8 +68,8 @@ def only(report: Report, name: str) -> Finding:
 
 
 def told_of(finding: Finding, folder: Path) -> tuple[str, str, int, list[str]]:
-    where = [place.removeprefix(f"{folder}/") for place in finding.where]
-    return finding.severity, finding.what, finding.count, where
+    where = [place.removeprefix(f"{folder}/") for place in finding.locations]
+    return finding.severity, finding.message, finding.count, where
 
 
 def test_clean_data_give_sizes_and_no_finding(tmp_path):
@@ -97,7 +97,7 @@ def test_empty_sides(tmp_path):
     assert told_of(source, tmp_path) == ("warning", "1 of 50 sources (2 %) are empty", 1, ["train.tsv:7"])
     assert told_of(target, tmp_path) == ("warning", "2 of 50 targets (4 %) are empty", 2, ["train.tsv:10", "train.tsv:31"])
     assert target.examples == ((pairs[9][0], ""), (pairs[30][0], ""))
-    assert (source.cure, source.side, target.side) == ("drop these pairs, unless they are meant", 0, 1)
+    assert (source.fix, source.side, target.side) == ("drop these pairs, unless they are meant", 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_odd_texts(text, name, what, tmp_path):
 def test_a_newline_inside_a_field(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text('"one\ntwo",three\n')
-    report = check_data({"train": Dataset((path,), PairFormat())}, list, Checked(SIDES))
+    report = check_data({"train": Dataset((path,), PairFormat())}, list, CheckOptions(SIDES))
     assert told_of(only(report, "newline"), tmp_path) == (
         "warning", "1 of 1 sources (100 %) hold a newline", 1, ["train.csv:1"],
     )  # fmt: skip
@@ -128,8 +128,8 @@ def test_a_newline_inside_a_field(tmp_path):
 
 def test_line_ends(tmp_path):
     write(tmp_path / "a.tsv", sentences(30), end="\r\n")
-    report = check_data({"train": Dataset((tmp_path / "a.tsv",), PairFormat())}, list, Checked(SIDES))
-    assert [(finding.severity, finding.name, finding.what) for finding in report.findings] == [
+    report = check_data({"train": Dataset((tmp_path / "a.tsv",), PairFormat())}, list, CheckOptions(SIDES))
+    assert [(finding.severity, finding.name, finding.message) for finding in report.findings] == [
         ("note", "crlf", "30 line ends of its files are CRLF, and read as LF")
     ]
 
@@ -146,8 +146,8 @@ def test_what_is_rare_is_a_note_and_what_is_not_is_a_warning(tmp_path):
 
 
 def test_what_stood_before():
-    assert repeated(np.array([5, 3, 5, 5, 3, 1])).tolist() == [False, False, True, True, True, False]
-    assert repeated(np.array([], dtype=np.int64)).tolist() == []
+    assert duplicate_mask(np.array([5, 3, 5, 5, 3, 1])).tolist() == [False, False, True, True, True, False]
+    assert duplicate_mask(np.array([], dtype=np.int64)).tolist() == []
 
 
 def test_duplicates_and_several_targets(tmp_path):
@@ -174,12 +174,12 @@ def test_overlap_of_pairs_and_of_sources(tmp_path):
     assert told_of(finding, tmp_path) == (
         "warning", "1 of 20 sources (5 %) are in train with another target", 1, ["test.tsv:8"],
     )  # fmt: skip
-    assert finding.cure == "take them out of train, or the scores on test are too good"
+    assert finding.fix == "take them out of train, or the scores on test are too good"
 
 
 def test_valid_and_test_must_not_overlap_either(tmp_path):
     report = check_pairs(tmp_path, train=sentences(30), valid=sentences(9, seed=3), test=sentences(4, seed=3))
-    assert only(report, "overlap").what == "4 of 4 pairs (100 %) are in valid too"
+    assert only(report, "overlap").message == "4 of 4 pairs (100 %) are in valid too"
 
 
 def test_lengths_that_do_not_fit(tmp_path):
@@ -200,9 +200,9 @@ def test_a_stretch_that_slipped(tmp_path):
     slipped = [(source, target) for (source, _), target in zip(pairs, targets, strict=True)]
     finding = only(check_pairs(tmp_path, train=slipped), "misaligned")
     assert finding.severity == "warning"
-    assert finding.what.startswith("from here on, ")
-    assert finding.what.endswith(" sources fit the target 1 line before better than their own")
-    assert abs(int(finding.where[0].rpartition(":")[2]) - 201) <= 10
+    assert finding.message.startswith("from here on, ")
+    assert finding.message.endswith(" sources fit the target 1 line before better than their own")
+    assert abs(int(finding.locations[0].rpartition(":")[2]) - 201) <= 10
 
 
 # ---- tokens
@@ -215,7 +215,7 @@ def test_unknown_characters_are_shown_with_their_counts(tmp_path):
     assert told_of(source, tmp_path) == (
         "warning", "2 of 25 tokens of its sources (8 %) are unknown: 'ß' 2", 2, ["test.tsv:1"],
     )  # fmt: skip
-    assert target.what == (
+    assert target.message == (
         "2 of 25 tokens of its targets (8 %) are unknown: 'ß' 1, 'Ŷ' 1; 50 % of the targets have one, and can't be hit exactly"
     )
     assert report.sizes["test"]["target"]["unknown"] == 2
@@ -224,20 +224,22 @@ def test_unknown_characters_are_shown_with_their_counts(tmp_path):
 @pytest.mark.parametrize(("kind", "piece"), [("word", "'zebra' 2"), ("space", "'zebra,' 1, 'zebra' 1"), ("wordpiece", "'∞' 1")])
 def test_unknown_words(kind, piece, tmp_path):
     test = [("the zebra, a zebra", "A ∞")]
-    report = check_pairs(tmp_path, tokenizer={"kind": kind, "size": 200}, train=sentences(60), test=test)
+    report = check_pairs(tmp_path, tokenizer={"type": kind, "vocab_size": 200}, train=sentences(60), test=test)
     found = [finding for finding in report.findings if finding.name == "unknown" and finding.split == "test"]
-    assert any(f"are unknown: {piece}" in finding.what for finding in found)
+    assert any(f"are unknown: {piece}" in finding.message for finding in found)
 
 
 @pytest.mark.parametrize("truncate", [True, False])
 def test_what_is_too_long(truncate, tmp_path):
     pairs = [("a" * 10, "b" * 10)] * 3 + [("a" * 12, "b" * 10), ("a" * 30, "b" * 11)]
-    report = check_pairs(tmp_path, Checked(SIDES, 11, truncate), train=[(f"{n}{s[1:]}", t) for n, (s, t) in enumerate(pairs)])
+    report = check_pairs(
+        tmp_path, CheckOptions(SIDES, 11, truncate), train=[(f"{n}{s[1:]}", t) for n, (s, t) in enumerate(pairs)]
+    )
     source, target = [finding for finding in report.findings if finding.name == "long"]
     fate = "cut there" if truncate else "refused"
     assert told_of(source, tmp_path) == (
         "note" if truncate else "error",
-        f"2 of 5 sources (40 %) have more than data.longest = 11 tokens, up to 31, and are {fate}",
+        f"2 of 5 sources (40 %) have more than data.max_length = 11 tokens, up to 31, and are {fate}",
         2, ["train.tsv:4", "train.tsv:5"],
     )  # fmt: skip
     assert target.count == 1
@@ -248,7 +250,7 @@ def test_targets_that_do_not_come_back(tmp_path):
     pairs = [(source, f"This is what stands before: {target}, isn't it?") for source, target in sentences(30)]
     report = check_pairs(tmp_path, tokenizer={"kind": "word"}, train=pairs)
     finding = only(report, "lossy")
-    assert (finding.severity, finding.what) == (
+    assert (finding.severity, finding.message) == (
         "warning", "30 of 30 targets (100 %) come back from the tokenizer as another text",
     )  # fmt: skip
     ((before, after),) = finding.examples
@@ -258,7 +260,7 @@ def test_targets_that_do_not_come_back(tmp_path):
 
 
 def test_only_so_many_lines_are_decoded_again():
-    counted = Counted(train_tokenizer(TokenizerTable(kind="word"), iter(["a b ."])))
+    counted = TokenCounts(train_tokenizer(TokenizerConfig(type="word"), iter(["a b ."])))
     for _ in range(3):
         counted.add(["a  b"] * (DECODED // 2 + 1))
     assert (counted.decoded, counted.changed, len(counted.tokens)) == (DECODED, DECODED, 3 * (DECODED // 2 + 1))
@@ -270,8 +272,8 @@ def test_only_so_many_lines_are_decoded_again():
 
 def test_lines_of_a_text(tmp_path):
     train = "anna\nemma\n\nanna\nnoah\n"
-    report = check_text(tmp_path, Checked(("line",)), {"kind": "char"}, train=train, test="emma\nida\n")
-    assert [(finding.severity, finding.name, finding.what, finding.where[0]) for finding in report.findings] == [
+    report = check_text(tmp_path, CheckOptions(("line",)), {"kind": "char"}, train=train, test="emma\nida\n")
+    assert [(finding.severity, finding.name, finding.message, finding.locations[0]) for finding in report.findings] == [
         ("warning", "duplicate", "1 of 5 lines (20 %) stand there more than once", f"{tmp_path / 'train.txt'}:4"),
         ("warning", "overlap", "1 of 2 lines (50 %) are in train too", f"{tmp_path / 'test.txt'}:1"),
         ("warning", "unknown", "2 of 9 tokens of its lines (22.2 %) are unknown: 'i' 1, 'd' 1", f"{tmp_path / 'test.txt'}:2"),
@@ -283,7 +285,7 @@ def test_lines_of_a_text(tmp_path):
 
 def test_in_running_text_short_lines_may_come_twice(tmp_path):
     long = "a line that is as long as a line of a book is, more or less\n"
-    report = check_text(tmp_path, Checked(("line",), least=40), train="ROMEO:\n" * 9 + long + "JULIA:\n" + long)
+    report = check_text(tmp_path, CheckOptions(("line",), min_chars=40), train="ROMEO:\n" * 9 + long + "JULIA:\n" + long)
     assert [(finding.name, finding.count) for finding in report.findings] == [("duplicate", 1)]
 
 
@@ -291,12 +293,12 @@ def test_a_text_of_one_line_has_shares_too(tmp_path):
     (tmp_path / "a.txt").write_text("abcdefghij")
     sources = {"train": Source((tmp_path / "a.txt",), high=0.8), "valid": Source((tmp_path / "a.txt",), low=0.8)}
     report = check_data(
-        sources, lambda: [train_tokenizer(TokenizerTable(), sources["train"].texts())], Checked(("line",), least=40)
+        sources, lambda: [train_tokenizer(TokenizerConfig(), sources["train"].texts())], CheckOptions(("line",), min_chars=40)
     )
     assert {name: (sizes["rows"], sizes["line"]["characters"]) for name, sizes in report.sizes.items()} == {
         "train": (1, 8), "valid": (1, 2),
     }  # fmt: skip
-    assert only(report, "unknown").what == "2 of 3 tokens of its lines (66.7 %) are unknown: 'i' 1, 'j' 1"
+    assert only(report, "unknown").message == "2 of 3 tokens of its lines (66.7 %) are unknown: 'i' 1, 'j' 1"
 
 
 # ---- what can't be read
@@ -304,14 +306,14 @@ def test_a_text_of_one_line_has_shares_too(tmp_path):
 
 def test_what_can_t_be_read_is_an_error_among_the_findings(tmp_path):
     write(tmp_path / "test.tsv", [("a", "b"), ("c", "d\te")])
-    table = PairsTable(train="train.tsv", test="test.tsv")
+    table = PairDataConfig(train="train.tsv", test="test.tsv")
     write(tmp_path / "train.tsv", sentences(20))
 
     def none():
-        raise ModelError("tokenizer.json: can't be read")
+        raise ModelError("tokenizer.json", "can't be read")
 
-    report = check_data(table.sources(tmp_path), none, Checked(SIDES, 100))
-    assert [(finding.severity, finding.name, finding.split, finding.what) for finding in report.findings] == [
+    report = check_data(table.sources(tmp_path), none, CheckOptions(SIDES, 100))
+    assert [(finding.severity, finding.name, finding.split, finding.message) for finding in report.findings] == [
         (
             "error", "unreadable", "test",
             f"{tmp_path / 'test.tsv'}: line 2 has 3 columns, not 2 as line 1 has: 'c', 'd', 'e';"
@@ -323,15 +325,15 @@ def test_what_can_t_be_read_is_an_error_among_the_findings(tmp_path):
 
 
 def test_without_train_the_tokenizer_is_not_an_error_of_its_own(tmp_path):
-    table = PairsTable(train="train.tsv", test="test.tsv")
+    table = PairDataConfig(train="train.tsv", test="test.tsv")
     write(tmp_path / "test.tsv", sentences(20))
 
     def none():
-        raise DataError("train.tsv: no such file")
+        raise DataError("train.tsv", "no such file")
 
     steps = []
-    report = check_data(table.sources(tmp_path), none, Checked(SIDES), watch=lambda step, share: steps.append(step))
-    assert [(finding.name, finding.what) for finding in report.findings] == [
+    report = check_data(table.sources(tmp_path), none, CheckOptions(SIDES), progress=lambda step, share: steps.append(step))
+    assert [(finding.name, finding.message) for finding in report.findings] == [
         ("unreadable", f"{tmp_path / 'train.tsv'}: no such file")
     ]
     assert steps == ["reading train", "reading test", "making the tokenizer", "tokenising test"]
@@ -352,21 +354,21 @@ def test_numbers_and_long_texts():
     assert [percent(1, 3), percent(1, 30), percent(0, 5), percent(5, 5), percent(997, 1000), percent(1, 0)] == [
         "33.3 %", "3.3 %", "0 %", "100 %", "99.7 %", "100 %",
     ]  # fmt: skip
-    assert elided("0123456789", 10) == "0123456789"
-    assert elided("0123456789" * 3, 15) == "0123 ... 456789"
-    assert len(elided("0123456789" * 3, 15)) == 15
+    assert truncate_text("0123456789", 10) == "0123456789"
+    assert truncate_text("0123456789" * 3, 15) == "0123 ... 456789"
+    assert len(truncate_text("0123456789" * 3, 15)) == 15
 
 
 RUN = """
-task = "translate"
+task = "seq2seq"
 [data]
 train = "train.tsv"
 test = "test.tsv"
-longest = 200
+max_length = 200
 [tokenizer]
-kind = "char"
+type = "char"
 [model]
-kind = "seq2seq"
+arch = "lstm-input-feeding"
 """
 
 
@@ -421,7 +423,7 @@ warning  test: 1 of 57 tokens of its targets (1.8 %) are unknown: 'ß' 1; 50 % o
          one, and can't be hit exactly
          where test.tsv:1
          e.g.  "EIN ß"
-         cure  raise tokenizer.size, have more of it in train, or take kind = "bpe" or "byte", which
+         cure  raise tokenizer.vocab_size, have more of it in train, or take kind = "bpe" or "byte", which
                spell everything
 
 0 errors, 4 warnings, 0 notes
@@ -434,8 +436,8 @@ warning  test: 1 of 57 tokens of its targets (1.8 %) are unknown: 'ß' 1; 50 % o
 )
 def test_examples_are_no_wider_than_there_is_room(texts):
     shown = _example(texts, 60)
-    assert all(places(line) <= 60 for line in shown)
-    assert (" ... " in shown[0]) == (places(texts[0]) > 60)
+    assert all(display_width(line) <= 60 for line in shown)
+    assert (" ... " in shown[0]) == (display_width(texts[0]) > 60)
 
 
 def test_errors_give_exit_code_3_and_json(here, capsys):
@@ -450,7 +452,7 @@ def test_errors_give_exit_code_3_and_json(here, capsys):
     assert told["findings"][0]["where"] == []
     assert told["findings"][1]["where"] == [f"{here / 'train.tsv'}:100"]
     write(here / "test.tsv", sentences(9, seed=8))
-    code, out, _ = call(capsys, "check", "run.toml", "--set", "data.longest=400")
+    code, out, _ = call(capsys, "check", "run.toml", "--set", "data.max_length=400")
     assert (code, out[-30:]) == (0, "0 errors, 0 warnings, 0 notes\n")
 
 
@@ -467,7 +469,7 @@ def test_no_run_is_left_behind_and_a_wrong_run_file_is_a_usage_error(here, capsy
 @pytest.mark.parametrize("read", ["lines", "windows"])
 def test_a_language_model_s_data(here, read, capsys):
     (here / "text.txt").write_text("anna\nemma\nida\n" * 20)
-    lm = f'task = "lm"\n[data]\ntrain = "text.txt"\nvalid = 0.1\nread = "{read}"\n[model]\nkind = "ngram"\n'
+    lm = f'task = "lm"\n[data]\ntrain = "text.txt"\nvalid = 0.1\nread_as = "{read}"\n[model]\narch = "ngram"\n'
     (here / "lm.toml").write_text(lm)
     code, out, _ = call(capsys, "check", "lm.toml", "--json")
     assert code == 0

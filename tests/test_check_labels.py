@@ -53,15 +53,15 @@ def test_clean_tags_give_no_finding_but_their_new_words(check, tmp_path):
     code, found = check(tags_of(tmp_path, train=tagged(), valid=tagged(20, seed=1)))
     assert code == 0 and told(found, *LABELS, "long") == []
     (unknown,) = (one for one in found["findings"] if one["name"] == "unknown" and one["split"] == "valid")
-    assert (unknown["severity"], unknown["cure"]) == ("note", "nothing: their letters are read ([model.spelling])")
-    code, found = check(tags_of(tmp_path, "lstm", "model.spelling=none", train=tagged(), valid=tagged(20, seed=1)))
+    assert (unknown["severity"], unknown["cure"]) == ("note", "nothing: their letters are read ([model.char_encoder])")
+    code, found = check(tags_of(tmp_path, "lstm", "model.char_encoder=none", train=tagged(), valid=tagged(20, seed=1)))
     assert {one["severity"] for one in found["findings"] if one["name"] == "unknown"} == {"warning"}
 
 
 def test_a_sentence_that_training_would_refuse_is_an_error(check, tmp_path):
     fits, long = [("ab", "X")] * 9, [("ab", "Y")] * 10
     splits = {"train": [fits, long, long + fits], "valid": [fits]}
-    settings = ("tokenizer.kind=bpe", "tokenizer.size=259", "data.longest=20")
+    settings = ("tokenizer.type=bpe", "tokenizer.vocab_size=259", "data.max_length=20")
     values = tags_of(tmp_path, "lstm", *settings, **splits)
     code, found = check(values)
     assert code == 3
@@ -69,12 +69,12 @@ def test_a_sentence_that_training_would_refuse_is_an_error(check, tmp_path):
     assert told(found, "long") == [
         (
             "error", "long", "train",
-            "2 of 3 sentences (66.7 %) have more than data.longest = 20 tokens, up to 40, and are refused", "11", "22",
+            "2 of 3 sentences (66.7 %) have more than data.max_length = 20 tokens, up to 40, and are refused", "11", "22",
         ),
     ]  # fmt: skip
     (one,) = (one for one in found["findings"] if one["name"] == "long")
-    assert one["cure"] == "raise data.longest, or split them with blank lines"
-    assert check({**values, "data": {**values["data"], "longest": 40}})[0] == 0
+    assert one["cure"] == "raise data.max_length, or split them with blank lines"
+    assert check({**values, "data": {**values["data"], "max_length": 40}})[0] == 0
 
 
 def test_tags_that_train_has_not(check, tmp_path):
@@ -131,7 +131,7 @@ def test_labels_of_texts(check, tmp_path):
 
 def test_several_labels_stand_in_any_order(check, tmp_path):
     rows = write_tsv(tmp_path / "rows.tsv", [("a,b", "one text"), ("b,a", "one text"), ("a", "another"), ("b", "others")])
-    values = class_file(rows, "lstm", "data.multi=true")
+    values = class_file(rows, "lstm", "data.multilabel=true")
     del values["data"]["valid"], values["data"]["test"]
     assert told(check(values)[1], *LABELS) == []
 
@@ -139,18 +139,20 @@ def test_several_labels_stand_in_any_order(check, tmp_path):
 @pytest.mark.parametrize("truncate", [True, False])
 def test_two_texts_are_long_together(check, tmp_path, truncate):
     rows = write_tsv(tmp_path / "pairs.tsv", [*two_texts(40), ("first", "axe " * 9, "cat " * 9)], "label\tone\ttwo")
-    values = class_file(rows, "lstm", 'data.text=["one", "two"]', "data.longest=20", f"data.truncate={str(truncate).lower()}")
+    values = class_file(
+        rows, "lstm", 'data.text_column=["one", "two"]', "data.max_length=20", f"data.truncate={str(truncate).lower()}"
+    )
     del values["data"]["valid"], values["data"]["test"]
     code, found = check(values)
     assert code == (0 if truncate else 3)
     end = "cut there" if truncate else "refused"
-    what = f"1 of 41 pairs (2.4 %) have more than data.longest = 20 tokens, up to 21, and are {end}"
+    what = f"1 of 41 pairs (2.4 %) have more than data.max_length = 20 tokens, up to 21, and are {end}"
     assert told(found, "long") == [("note" if truncate else "error", "long", "train", what, "42")]
 
 
 def test_baselines_have_no_tokens_to_count(check, tmp_path):
     rows = write_tsv(tmp_path / "rows.tsv", [*one_label(60), ("tool", "axe " * 50)])
-    code, found = check(class_file(rows, "naive-bayes", "data.longest=20", "data.truncate=false"))
+    code, found = check(class_file(rows, "naive-bayes", "data.max_length=20", "data.truncate=false"))
     assert code == 0 and told(found, "long", "unknown") == []
     assert list(found["splits"]["train"]["text"]) == ["characters"]
 

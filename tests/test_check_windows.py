@@ -8,41 +8,41 @@ import pytest
 from command_line import refused
 from small_runs import make_corpus
 
-from weft.cli.check_windows import as_table, drawn
 from weft.cli.main import main
-from weft.data.order import Windows
-from weft.text.tokenizers import from_words
+from weft.cli.show_windows import as_table, windows_to_json
+from weft.data.batching import Windows
+from weft.text.tokenizers import from_vocab
 
 WORDS = [f"t{number}" for number in range(1, 51)]
 RUN = """
 task = "lm"
 [data]
 train = "text.txt"
-window = 4
+context_length = 4
 stride = 2
 {read}
 [tokenizer]
-kind = "word"
+type = "word"
 [model]
-kind = "{kind}"
-width = 8
+arch = "{kind}"
+hidden_size = 8
 """
 
 
 def by_phase(phase: int) -> Windows:
     """The windows of an epoch whose first one begins at token `phase`."""
-    tokenizer = from_words(WORDS)
+    tokenizer = from_vocab(WORDS)
     corpus = make_corpus(tokenizer.encode(" ".join(WORDS)).tolist())
     for seed in range(100):
-        order = Windows(corpus, window=4, stride=2, rows=5, seed=seed)
+        order = Windows(corpus, context_length=4, stride=2, rows=5, seed=seed)
         if order.grid(0)[0] == phase:
             return order
     raise AssertionError("no such phase")
 
 
 def test_the_table_of_the_lectures():
-    tokenizer = from_words(WORDS)
-    first, last = (drawn(by_phase(phase), tokenizer, 50)["windows"] for phase in (1, 2))
+    tokenizer = from_vocab(WORDS)
+    first, last = (windows_to_json(by_phase(phase), tokenizer, 50)["windows"] for phase in (1, 2))
     assert len(first) == len(last) == 23
     # (b), (c): of t1 ... t5 the input is t1 ... t4, the label t2 ... t5
     assert first[0] == {"token": 1, "input": ["t1", "t2", "t3", "t4"], "label": ["t2", "t3", "t4", "t5"]}
@@ -53,7 +53,7 @@ def test_the_table_of_the_lectures():
     ]
     assert [one["token"] for one in first] == list(range(1, 46, 2))
     # a window may begin before the text, at <s>
-    assert drawn(by_phase(0), tokenizer, 1)["windows"][0]["input"] == ["<s>", "t1", "t2", "t3"]
+    assert windows_to_json(by_phase(0), tokenizer, 1)["windows"][0]["input"] == ["<s>", "t1", "t2", "t3"]
 
 
 def test_they_are_those_that_training_reads():
@@ -67,14 +67,14 @@ def test_the_command_shows_them(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text(" ".join(WORDS))
     (tmp_path / "run.toml").write_text(RUN.format(read="", kind="gpt"))
-    assert main(["check", "run.toml", "--windows", "2", "-q", "--json"]) in (0, 3)
+    assert main(["check", "run.toml", "--show-windows", "2", "-q", "--json"]) in (0, 3)
     found = json.loads(capsys.readouterr().out)["read"]
     assert (found["window"], found["stride"], found["count"], len(found["windows"])) == (4, 2, 23, 2)
     start = found["windows"][0]["token"]
     assert found["windows"][1]["input"] == WORDS[start + 1 : start + 5]
-    assert main(["check", "run.toml", "--windows", "2", "-q"]) in (0, 3)
+    assert main(["check", "run.toml", "--show-windows", "2", "-q"]) in (0, 3)
     assert as_table(found) in capsys.readouterr().out
-    found = {"window": 4, "stride": 2, "count": 23, "windows": drawn(by_phase(1), from_words(WORDS), 2)["windows"]}
+    found = {"window": 4, "stride": 2, "count": 23, "windows": windows_to_json(by_phase(1), from_vocab(WORDS), 2)["windows"]}
     assert as_table(found) == (
         "23 windows of 4 tokens, 2 apart, in the first epoch, which reads them in random order:\n"
         "from token  input                label\n"
@@ -95,5 +95,5 @@ def test_what_reads_no_windows_is_refused(tmp_path, monkeypatch, capsys, read, k
     (tmp_path / "text.txt").write_text(" ".join(WORDS))
     text = RUN.format(read=read, kind=kind).replace("stride = 2\n", "" if read else "stride = 2\n")
     (tmp_path / "run.toml").write_text(text.replace("width = 8", "" if kind == "ngram" else "width = 8"))
-    told = "--windows: is for networks of task 'lm' that read running text as windows; drop it"
-    assert refused(capsys, "check", "run.toml", "--windows", "2") == (2, told)
+    told = "--show-windows: is for networks of task 'lm' that read running text as windows; drop it"
+    assert refused(capsys, "check", "run.toml", "--show-windows", "2") == (2, told)

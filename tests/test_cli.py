@@ -25,47 +25,47 @@ from weft.cli import display as display_module
 from weft.cli.display import Display
 from weft.cli.main import COMMANDS, app, main
 from weft.cli.options import SHARED
-from weft.cli.output import duration, finite, number
-from weft.cli.progress import Smooth, TrainWatcher
+from weft.cli.output import finite, format_duration, format_number
+from weft.cli.progress import RunningMean, TrainProgress
 from weft.cli.threads import cpus, set_threads
-from weft.decode.options import GenerateOptions
-from weft.models.baseline_tables import EVENTS
+from weft.decode.options import GenerationConfig
+from weft.models.baseline_config import EVENT_MODELS
+from weft.models.config import CONNECTIONS, NORMS
 from weft.models.encoder_tables import HEADS
-from weft.models.pair_tables import BRIDGES
+from weft.models.seq2seq_config import BRIDGES
 from weft.models.smoothing import SMOOTHINGS
-from weft.models.tables import CONNECTIONS, NORMS
 from weft.nn.attention import ACTIVATIONS
 from weft.nn.mixers import recurrent
 from weft.nn.names import SCORES
-from weft.nn.pooling import POOLS
+from weft.nn.pooling import POOLINGS
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task
 from weft.tasks.templates import find_templates, template
-from weft.text.columns import columns
-from weft.text.grams import ANALYZERS
-from weft.text.tokenizers import KINDS
-from weft.train.schedules import SCHEDULES
-from weft.train.tables import BUDGETS, OPTIMIZERS
+from weft.text.table_layout import columns
+from weft.text.term_counts import ANALYZERS
+from weft.text.tokenizers import TYPES
+from weft.training.config import BUDGETS, OPTIMIZERS
+from weft.training.schedules import SCHEDULES
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 ROOT = Path(__file__).parents[1]
 NAMES = ["anna", "emma", "hannah", "nora", "noah", "otto", "ada", "bob", "eve", "ava"] * 12
-SAID = display_module.SAID
+SAID = display_module.LOG_SECONDS
 RUN = """
 task = "lm"
 [data]
 train = "names.txt"
 valid = 0.1
 test = 0.1
-read = "lines"
+read_as = "lines"
 [model]
-kind = "lstm"
-layers = 1
-width = 8
+arch = "lstm"
+num_layers = 1
+hidden_size = 8
 [train]
-steps = 6
+max_steps = 6
 batch_tokens = 128
-validations = 3
+num_validations = 3
 """
 
 
@@ -80,8 +80,8 @@ def place(tmp_path_factory):
         patch.setenv("OMP_WAIT_POLICY", "PASSIVE")
         patch.chdir(folder)
         assert main(["train", "run.toml", "--quiet"]) == 0
-        running = ["--set", "data.read=windows", "--set", "data.window=16", "--set", "model.kind=transformer"]
-        assert main(["train", "run.toml", "--quiet", "--out", "runs/running", *running]) == 0
+        running = ["--set", "data.read_as=windows", "--set", "data.context_length=16", "--set", "model.arch=transformer"]
+        assert main(["train", "run.toml", "--quiet", "--output-dir", "runs/running", *running]) == 0
     return folder
 
 
@@ -95,7 +95,7 @@ def here(place, monkeypatch):
 def counted(here):
     """One more run, made by counting."""
     if not (here / "ngram.toml").exists():
-        (here / "ngram.toml").write_text(RUN[: RUN.index("[model]")] + '[model]\nkind = "ngram"\norder = 3\n')
+        (here / "ngram.toml").write_text(RUN[: RUN.index("[model]")] + '[model]\narch = "ngram"\norder = 3\n')
         assert main(["train", "ngram.toml", "--quiet"]) == 0
     return here
 
@@ -148,11 +148,11 @@ def test_help_lists_a_command_s_own_options_first(command, capsys):
     assert {"--debug", "--help"} <= set(common)
 
 
-@pytest.mark.parametrize(("command", "first"), [("evaluate", "--data"), ("predict", "--data"), ("score", "--data")])
+@pytest.mark.parametrize(("command", "first"), [("evaluate", "--data"), ("predict", "--input"), ("score", "--input")])
 def test_the_first_option_is_the_one_that_people_look_for(command, first, capsys):
     out = call(capsys, command, "--help")[1]
     assert re.findall(r"--[\w-]+", out.partition("\nOptions:")[2])[0] == first
-    assert "\nEnsemble:\n  --with RUN " in out
+    assert "\nEnsemble:\n  --ensemble RUN " in out
 
 
 def test_no_description_in_the_list_of_commands_is_cut_off(capsys):
@@ -203,15 +203,15 @@ def test_completion(tmp_path):
     asked = {"_WEFT_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
     assert ask(**asked, COMP_WORDS="weft ev").split() == ["evaluate"]
     asked["COMP_CWORD"] = "4"
-    assert ask(**asked, COMP_WORDS="weft init lm --kind ").split() == sorted(find_templates("lm"))
+    assert ask(**asked, COMP_WORDS="weft init lm --arch ").split() == sorted(find_templates("lm"))
 
 
 def options_of_the_app():
     group = typer.main.get_command(app)
     for name, command in group.commands.items():
-        for param in command.params:
+        for param in command.match_params:
             yield name, param
-    for param in group.params:
+    for param in group.match_params:
         yield "", param
 
 
@@ -230,8 +230,8 @@ def test_every_command_and_option_is_in_the_manual():
 
 def test_generate_has_a_flag_for_every_option_with_the_same_default():
     group = typer.main.get_command(app)
-    flags = {param.name: param.default for param in group.commands["generate"].params}
-    wanted = {name: value for name, value in GenerateOptions().model_dump().items() if name != "stop"}
+    flags = {param.name: param.default for param in group.commands["generate"].match_params}
+    wanted = {name: value for name, value in GenerationConfig().model_dump().items() if name != "stop"}
     assert {name: flags[name] for name in wanted} == wanted
     assert flags["stop"] is None
 
@@ -266,20 +266,21 @@ def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(k
     text = template("translate", kind)
     values = tomllib.loads(with_sides(text))
     assert values["tokenizer"] == {"source": {"kind": "char"}, "target": {"kind": "space"}}
-    assert set(values["model"]) == {"kind", "encoder", "decoder"}
+    assert set(values["model"]) == {"arch", "encoder", "decoder"}
     settings, shown = (resolve(tomllib.loads(one), base=Path("/nowhere")) for one in (text, with_sides(text)))
     assert (shown.model, shown.train) == (settings.model, settings.train)
     stacks = {**settings.model.encoder.model_dump(exclude_none=True), **settings.model.model_dump(exclude_none=True)}
-    options = set(stacks) - {"encoder", "decoder", "mixer"}
+    options = set(stacks) - {"encoder", "decoder", "layer_type"}
     if kind != "transformer":
-        options -= {"feed_forward", "positions"}  # rare around a recurrent step
+        options -= {"ffn_dim", "position_encoding"}  # rare around a recurrent step
     assert [name for name in options if f" {name} = " not in text] == []
-    trained = {"label_smoothing", "average", "monitor", "samples"}
+    trained = {"label_smoothing", "ema_decay", "monitor", "num_samples"}
     assert [name for name in trained if f" {name} = " not in text] == []
 
 
 @pytest.mark.parametrize(
-    ("task", "kind"), [(task, kind) for task in ("classify", "tag", "masked-lm", "span") for kind in find_templates(task)]
+    ("task", "kind"),
+    [(task, kind) for task in ("classification", "tagging", "masked-lm", "qa") for kind in find_templates(task)],
 )
 def test_a_template_shows_every_part_of_encoders_and_baselines(task, kind):
     text = template(task, kind)
@@ -287,21 +288,21 @@ def test_a_template_shows_every_part_of_encoders_and_baselines(task, kind):
     assert shown == settings
     options = {**settings.model.model_dump(exclude_none=True)}
     inner = {name for value in options.values() if isinstance(value, dict) for name in value}
-    if task == "tag":
-        inner = {"mixer", "layers", "width", "embedding", "pool"}  # the rest stands above, for the words
+    if task == "tagging":
+        inner = {"layer_type", "num_layers", "hidden_size", "embedding_dim", "pooling"}  # the rest stands above, for the words
     else:
-        options |= settings.train.model_dump(exclude_none=True) if kind not in ("naive-bayes", "regression") else {}
+        options |= settings.train.model_dump(exclude_none=True) if kind not in ("naive-bayes", "logistic-regression") else {}
     # rare, or about other runs
-    others = {"samples", "sample_prompts", "sample_length"}  # of models that write text
+    others = {"num_samples", "sample_prompts", "sample_max_new_tokens"}  # of models that write text
     rare = (
         others
-        | {"mixer", "attention_dropout", "init_loose", "rates", *(["two_way"] if task == "masked-lm" else [])}
-        | ({"label_smoothing", "average"} - {*_shown(text)})
+        | {"layer_type", "attention_dropout", "init_loose", "rates", *(["bidirectional"] if task == "masked-lm" else [])}
+        | ({"label_smoothing", "ema_decay"} - {*_shown(text)})
     )
     if settings.model.model_dump().get("heads") is None:
-        rare |= {"feed_forward", "positions"}
+        rare |= {"ffn_dim", "position_encoding"}
     assert [name for name in {*options, *inner} - rare if name not in {*_shown(text), "features", "spelling"}] == []
-    assert "spelling" not in options or "[model.spelling]" in text
+    assert "spelling" not in options or "[model.char_encoder]" in text
     assert "features" not in options or "[model.features]" in text
 
 
@@ -313,17 +314,17 @@ def _shown(text):
 def test_templates_name_every_task_kind_and_choice():
     presets = {task: set(shared.presets) for task, shared in ((name, find_task(name)) for name in TASKS)}
     assert {task: set(find_templates(task)) for task in TASKS} == presets
-    network = [*KINDS, *CONNECTIONS, *NORMS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
+    network = [*TYPES, *CONNECTIONS, *NORMS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
     assert [name for name in [*network, *ACTIVATIONS] if name not in template("lm", "gpt")] == []
     assert [name for name in SMOOTHINGS if name not in template("lm", "ngram")] == []
     pairs = [*network, *SCORES, *BRIDGES, *recurrent()]
     assert [name for name in pairs if name not in template("translate", "seq2seq")] == []
     assert [name for name in ACTIVATIONS if name not in template("translate", "transformer")] == []
-    for task in ("classify", "tag", "masked-lm", "span"):
-        pooled = POOLS if task in ("classify", "tag") else ()
-        encoders = [*network, *ACTIVATIONS, *pooled, *(HEADS if task == "tag" else ())]
+    for task in ("classification", "tagging", "masked-lm", "qa"):
+        pooled = POOLINGS if task in ("classification", "tagging") else ()
+        encoders = [*network, *ACTIVATIONS, *pooled, *(HEADS if task == "tagging" else ())]
         assert [name for name in encoders if name not in template(task, "transformer")] == []
-    assert [name for name in (*ANALYZERS, *EVENTS) if name not in template("classify", "naive-bayes")] == []
+    assert [name for name in (*ANALYZERS, *EVENT_MODELS) if name not in template("classify", "naive-bayes")] == []
 
 
 def test_a_task_is_described_before_it_is_imported():
@@ -337,11 +338,11 @@ def test_a_task_is_described_before_it_is_imported():
 
 def test_init_prints_the_template(capsys):
     assert call(capsys, "init", "lm") == (0, template("lm", "gpt"), "")
-    assert call(capsys, "init", "lm", "--kind", "ngram") == (0, template("lm", "ngram"), "")
-    assert call(capsys, "init", "translate") == (0, template("translate", "seq2seq"), "")
-    assert call(capsys, "init", "translate", "--kind", "cho") == (0, template("translate", "cho"), "")
-    assert call(capsys, "init", "classify") == (0, template("classify", "lstm"), "")
-    assert call(capsys, "init", "classify", "--kind", "naive-bayes") == (0, template("classify", "naive-bayes"), "")
+    assert call(capsys, "init", "lm", "--arch", "ngram") == (0, template("lm", "ngram"), "")
+    assert call(capsys, "init", "seq2seq") == (0, template("translate", "seq2seq"), "")
+    assert call(capsys, "init", "seq2seq", "--arch", "cho") == (0, template("translate", "cho"), "")
+    assert call(capsys, "init", "classification") == (0, template("classify", "lstm"), "")
+    assert call(capsys, "init", "classification", "--arch", "naive-bayes") == (0, template("classify", "naive-bayes"), "")
     assert call(capsys, "init", "tag") == (0, template("tag", "lstm"), "")
     assert call(capsys, "init", "span") == (0, template("span", "transformer"), "")
 
@@ -350,7 +351,7 @@ def test_init_prints_the_template(capsys):
 
 
 def test_training_says_what_it_found_and_what_to_do_next(here, capsys):
-    code, out, err = call(capsys, "train", "run.toml", "--out", "runs/loud")
+    code, out, err = call(capsys, "train", "run.toml", "--output-dir", "runs/loud")
     assert (code, out) == (0, "")
     assert f"{here / 'names.txt'}: 120 lines" in err
     assert re.search(r"^step +2  valid nats/token \d\.\d{4}  best$", err, re.MULTILINE)
@@ -362,7 +363,7 @@ def test_a_finished_run_is_left_alone(here, capsys):
     before = files.sha256(here / "runs/run/model.safetensors")
     code, out, err = call(capsys, "train", "run.toml")
     assert (code, out) == (0, "")
-    assert err.startswith("runs/run: this run is finished; --fresh trains it again\nbest valid nats/token ")
+    assert err.startswith("runs/run: this run is finished; --overwrite trains it again\nbest valid nats/token ")
     assert files.sha256(here / "runs/run/model.safetensors") == before
 
 
@@ -372,11 +373,11 @@ def test_a_finished_run_that_cannot_be_read_is_not_called_finished(here, capsys)
         shutil.copytree("runs/run", "runs/cut", dirs_exist_ok=True)
         os.truncate(f"runs/cut/{name}", size)
         code, line = refused(capsys, "train", "cut.toml")
-        assert code == 4 and line.startswith(f"runs/cut/{name}: ") and line.endswith("; --fresh trains it again")
+        assert code == 4 and line.startswith(f"runs/cut/{name}: ") and line.endswith("; --overwrite trains it again")
 
 
 def test_what_to_do_next_can_be_pasted_into_a_shell(here, capsys):
-    _, _, err = call(capsys, "train", "run.toml", "--out", "runs/it's a run")
+    _, _, err = call(capsys, "train", "run.toml", "--output-dir", "runs/it's a run")
     line = err.split("\n")[-2]
     name = "'runs/it'\"'\"'s a run'"
     assert line == f"next: weft evaluate {name}, or weft generate {name}"
@@ -385,22 +386,22 @@ def test_what_to_do_next_can_be_pasted_into_a_shell(here, capsys):
 
 def test_a_counted_run_is_finished_too(counted, capsys):
     code, out, err = call(capsys, "train", "ngram.toml", "--json")
-    assert (code, err) == (0, "runs/ngram: this run is finished; --fresh trains it again\n")
+    assert (code, err) == (0, "runs/ngram: this run is finished; --overwrite trains it again\n")
     assert json.loads(out)["counted"] is True
 
 
 def test_fresh_trains_again_and_json_tells(here, capsys):
-    code, out, err = call(capsys, "train", "run.toml", "--out", "runs/again", "--json", "--quiet")
+    code, out, err = call(capsys, "train", "run.toml", "--output-dir", "runs/again", "--json", "--quiet")
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert (told["run"], told["done"], told["steps"], told["counted"]) == ("runs/again", True, 6, False)
-    assert told["best_valid"]["name"] == "nats_per_token" and told["seconds"] > 0
-    code, out, _ = call(capsys, "train", "run.toml", "--out", "runs/again", "--json", "--quiet", "--fresh")
+    assert told["best_valid"]["name"] == "loss" and told["seconds"] > 0
+    code, out, _ = call(capsys, "train", "run.toml", "--output-dir", "runs/again", "--json", "--quiet", "--overwrite")
     assert json.loads(out)["best_valid"] == told["best_valid"]
 
 
 def test_two_runs_share_a_tokenizer(here, capsys):
-    words = ["--out", "runs/shared", "--tokenizer-from", "runs/run", "--set", "train.steps=1", "--quiet"]
+    words = ["--output-dir", "runs/shared", "--tokenizer-from", "runs/run", "--set", "train.max_steps=1", "--quiet"]
     assert call(capsys, "train", "run.toml", *words) == (0, "", "")
     hashes = {files.sha256(here / "runs" / name / "tokenizer.json") for name in ("run", "shared")}
     assert len(hashes) == 1
@@ -408,15 +409,15 @@ def test_two_runs_share_a_tokenizer(here, capsys):
 
 def interrupting(monkeypatch, number, at, times=1):
     """The signal comes in the middle of training, right after a step."""
-    step = TrainWatcher.step
+    step = TrainProgress.on_step
 
     def step_and_signal(self, loop, loss, seconds):
         step(self, loop, loss, seconds)
-        if loop.cursor.step == at:
+        if loop.train_state.step == at:
             for _ in range(times):
                 signal.raise_signal(number)
 
-    monkeypatch.setattr(TrainWatcher, "step", step_and_signal)
+    monkeypatch.setattr(TrainProgress, "step", step_and_signal)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -424,20 +425,20 @@ def test_a_signal_saves_and_the_same_command_resumes(here, capfd, monkeypatch, n
     out = f"runs/stopped-{code}"
     with monkeypatch.context() as patch:
         interrupting(patch, number, at=3)
-        assert main(["train", "run.toml", "--out", out]) == code
+        assert main(["train", "run.toml", "--output-dir", out]) == code
     err = capfd.readouterr().err
     assert "weft: saving; press Ctrl-C again to exit now\n" in err
     assert err.endswith(f"weft: stopped and saved in {out}; the same command resumes\n")
-    assert main(["train", "run.toml", "--out", out]) == 0
+    assert main(["train", "run.toml", "--output-dir", out]) == 0
     assert "resuming at step 3\n" in capfd.readouterr().err
     whole, resumed = (files.sha256(here / path / "model.safetensors") for path in ("runs/run", out))
     assert whole == resumed
 
 
 def test_a_search_without_end_is_shown_and_a_signal_prints_what_it_found(here, capfd, monkeypatch):
-    """A mean over the tokens may rise to the last of them, so such a search goes on to --length."""
-    search = ["generate", "runs/run", "an", "--beam", "3", "--alpha", "1", "--n-best", "2"]
-    assert main([*search, "--length", "4"]) == 0
+    """A mean over the tokens may rise to the last of them, so such a search goes on to --max-new-tokens."""
+    search = ["generate", "runs/run", "an", "--beam-size", "3", "--length-penalty", "1", "--n-best", "2"]
+    assert main([*search, "--max-new-tokens", "4"]) == 0
     wanted = capfd.readouterr().out
     shown = []
 
@@ -447,7 +448,7 @@ def test_a_search_without_end_is_shown_and_a_signal_prints_what_it_found(here, c
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Display, "show", show)
-    assert main([*search, "--length", "1000000"]) == 130
+    assert main([*search, "--max-new-tokens", "1000000"]) == 130
     said = capfd.readouterr()
     assert said.out == wanted and wanted.count("\n") == 2
     assert said.err == "\nweft: printing what is found; press Ctrl-C again to exit now\n"
@@ -458,41 +459,41 @@ def test_a_signal_to_a_run_that_starts_over_keeps_both(here, capfd, monkeypatch)
     before = (here / "runs/run/model.safetensors").read_bytes()
     shutil.copytree(here / "runs/run", here / "runs/over")
     interrupting(monkeypatch, signal.SIGINT, at=1)
-    command = ["train", "run.toml", "--out", "runs/over", "--set", "train.validations=1"]
-    assert main([*command, "--fresh"]) == 130
+    command = ["train", "run.toml", "--output-dir", "runs/over", "--set", "train.num_validations=1"]
+    assert main([*command, "--overwrite"]) == 130
     assert capfd.readouterr().err.endswith(
-        "weft: stopped and saved in runs/over; the same command, without --fresh, resumes; the earlier run is kept in "
-        "runs/over/.set-aside until this one has weights\n"
+        "weft: stopped and saved in runs/over; the same command, without --overwrite, resumes; the earlier run is kept in "
+        "runs/over/.previous until this one has weights\n"
     )
-    assert (here / "runs/over/.set-aside/model.safetensors").read_bytes() == before
+    assert (here / "runs/over/.previous/model.safetensors").read_bytes() == before
     monkeypatch.undo()
     monkeypatch.chdir(here)
     assert main(command) == 0
     assert "resuming at step 1\n" in capfd.readouterr().err
-    assert not (here / "runs/over/.set-aside").exists()
+    assert not (here / "runs/over/.previous").exists()
 
 
 def test_a_second_signal_exits_at_once(here, capfd, monkeypatch):
     interrupting(monkeypatch, signal.SIGINT, at=2, times=2)
     left = []
     monkeypatch.setattr(os, "_exit", lambda code: left.append(code))
-    assert main(["train", "run.toml", "--out", "runs/twice"]) == 130
+    assert main(["train", "run.toml", "--output-dir", "runs/twice"]) == 130
     assert left == [130]
 
 
 def test_a_signal_before_the_first_step_stops_at_once(here, capsys, monkeypatch):
-    monkeypatch.setattr(TrainWatcher, "note", lambda self, text: signal.raise_signal(signal.SIGTERM))
-    code, _, err = call(capsys, "train", "run.toml", "--out", "runs/early")
+    monkeypatch.setattr(TrainProgress, "note", lambda self, text: signal.raise_signal(signal.SIGTERM))
+    code, _, err = call(capsys, "train", "run.toml", "--output-dir", "runs/early")
     assert code == 143
     assert err == "weft: stopped before the first step; the same command goes on with runs/early\n"
     before = (here / "runs/run/model.safetensors").read_bytes()
-    code, _, err = call(capsys, "train", "run.toml", "--fresh")
+    code, _, err = call(capsys, "train", "run.toml", "--overwrite")
     assert (code, err) == (143, "weft: stopped before the first step; runs/run is as it was\n")
     assert (here / "runs/run/model.safetensors").read_bytes() == before
-    shutil.copytree(here / "runs/run", here / "runs/back/.set-aside")
+    shutil.copytree(here / "runs/run", here / "runs/back/.previous")
     shutil.copy(here / "runs/run/resolved.toml", here / "runs/back")
     (here / "runs/back/resolved.toml").write_text((here / "runs/run/resolved.toml").read_text().replace("seed = 0", "seed = 9"))
-    code, _, err = call(capsys, "train", "run.toml", "--out", "runs/back", "--set", "seed=9")
+    code, _, err = call(capsys, "train", "run.toml", "--output-dir", "runs/back", "--set", "seed=9")
     assert (code, err) == (143, "weft: stopped before the first step; the run that was to be replaced is back in runs/back\n")
     assert (here / "runs/back/model.safetensors").read_bytes() == before
 
@@ -504,13 +505,13 @@ def test_a_real_process_stops_by_a_real_signal(here):
         "weft.cli.main",
         "train",
         "run.toml",
-        "--out",
+        "--output-dir",
         "runs/real",
         "--set",
-        "train.steps=9999999",
+        "train.max_steps=9999999",
     ]
     environment = _environment(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
-    settings = ["--set", "train.validations=999999"]
+    settings = ["--set", "train.num_validations=999999"]
     with subprocess.Popen([*command, *settings], stderr=subprocess.PIPE, text=True, env=environment) as process:
         for line in process.stderr:
             if line.startswith("step"):
@@ -532,7 +533,7 @@ def test_evaluate(here, capsys):
     told = json.loads(out)
     assert told["run"] == "runs/run" and told["data"] == ["names.txt"]
     assert list(told["scores"][0]) == ["name", "value", "low", "high", "signature"]
-    assert told["scores"][0]["name"] == "nats_per_token" and "|tokens:" in told["scores"][0]["signature"]
+    assert told["scores"][0]["name"] == "loss" and "|tokens:" in told["scores"][0]["signature"]
 
 
 def test_evaluate_by_stride_and_by_carry(here, capsys):
@@ -567,16 +568,16 @@ def test_score_reads_standard_input_or_files(here, capsys, monkeypatch):
     log_prob, perplexity, _ = out.split("\n")[0].split("\t")
     assert float(perplexity) == pytest.approx(2.718281828 ** (-float(log_prob) / 5), rel=1e-3)  # 4 letters and the end
     (here / "two.txt").write_text("anna\nbob\n")
-    assert call(capsys, "score", "runs/run", "--data", "two.txt")[1] == out
+    assert call(capsys, "score", "runs/run", "--input", "two.txt")[1] == out
 
 
 def test_score_tells_tokens_that_add_up(capsys, monkeypatch, run):
     feed(monkeypatch, b"anna\n")
-    told = json.loads(call(capsys, "score", f"runs/{run}", "--tokens", "--json")[1])
+    told = json.loads(call(capsys, "score", f"runs/{run}", "--per-token", "--json")[1])
     assert "".join(one["token"] for one in told["tokens"]).removesuffix("</s>") == "anna"
     assert sum(one["surprisal"] for one in told["tokens"]) == pytest.approx(-told["log_prob"], abs=1e-4)
     feed(monkeypatch, b"anna\n")
-    lines = call(capsys, "score", f"runs/{run}", "--tokens")[1].split("\n")
+    lines = call(capsys, "score", f"runs/{run}", "--per-token")[1].split("\n")
     assert [line.split("\t")[0] for line in lines[:4]] == list("anna") and lines[-2:] == ["", ""]
 
 
@@ -595,19 +596,19 @@ def test_score_counts_tokens(here, capsys, monkeypatch):
 
 def test_a_long_line_is_scored_with_progress_that_is_gone_before_the_result(here, capsys, monkeypatch):
     monkeypatch.setattr("weft.tasks.lm.scoring.PIECE", 40)
-    monkeypatch.setattr("weft.cli.display.SAID", 0.0)
+    monkeypatch.setattr("weft.cli.display.LOG_SECONDS", 0.0)
     (here / "long.txt").write_text("anna" * 30 + "\nbob\n")
-    code, out, err = call(capsys, "score", "runs/run", "--data", "long.txt")
+    code, out, err = call(capsys, "score", "runs/run", "--input", "long.txt")
     assert code == 0 and out.count("\n") == 2
     assert [line.split("  ")[:3] for line in err.split("\n")[:-1]] == [
         ["scoring from line 1 on", " 35%", "44 of 125 tokens"],
         ["scoring from line 1 on", " 67%", "84 of 125 tokens"],
         ["scoring from line 1 on", " 99%", "124 of 125 tokens"],
     ]
-    assert call(capsys, "score", "runs/run", "--data", "long.txt", "--quiet") == (0, out, "")
+    assert call(capsys, "score", "runs/run", "--input", "long.txt", "--quiet") == (0, out, "")
 
 
-@pytest.mark.parametrize("words", [["evaluate"], ["score", "--data", "names.txt"], ["generate", "ann"]])
+@pytest.mark.parametrize("words", [["evaluate"], ["score", "--input", "names.txt"], ["generate", "ann"]])
 def test_where_to_compute_can_be_said(here, capsys, monkeypatch, words):
     command, *others = words
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -627,7 +628,7 @@ def test_where_to_compute_can_be_said(here, capsys, monkeypatch, words):
 
 
 def test_generate_is_the_same_streamed_or_not(capsys, run):
-    words = ["generate", f"runs/{run}", "an", "--length", "8"]
+    words = ["generate", f"runs/{run}", "an", "--max-new-tokens", "8"]
     code, out, err = call(capsys, *words)
     assert (code, err) == (0, "") and out.startswith("an")
     told = json.loads(call(capsys, *words, "--json")[1])
@@ -638,23 +639,23 @@ def test_generate_is_the_same_streamed_or_not(capsys, run):
 
 
 def test_several_continuations(here, capsys, monkeypatch):
-    code, out, _ = call(capsys, "generate", "runs/run", "an", "--samples", "3", "--length", "5")
+    code, out, _ = call(capsys, "generate", "runs/run", "an", "--num-samples", "3", "--max-new-tokens", "5")
     assert code == 0 and out.count("\n") == 3 and all(line.startswith("an") for line in out.split("\n")[:-1])
-    out = call(capsys, "generate", "runs/running", "an", "--beam", "3", "--n-best", "2", "--length", "5")[1]
+    out = call(capsys, "generate", "runs/running", "an", "--beam-size", "3", "--n-best", "2", "--max-new-tokens", "5")[1]
     assert out.startswith("--- 1 of 2 ---\nan") and "\n--- 2 of 2 ---\nan" in out
     feed(monkeypatch, b"an\nbo\n")
-    out = call(capsys, "generate", "runs/running", "--greedy", "--length", "2")[1]
+    out = call(capsys, "generate", "runs/running", "--greedy", "--max-new-tokens", "2")[1]
     assert out.startswith("--- prompt 1, 1 of 1 ---\nan") and "\n--- prompt 2, 1 of 1 ---\nbo" in out
 
 
 def test_several_temperatures_side_by_side(here, capsys, monkeypatch, run):
-    words = ["generate", f"runs/{run}", "an", "--length", "6"]
+    words = ["generate", f"runs/{run}", "an", "--max-new-tokens", "6"]
     code, out, err = call(capsys, *words, "--temperature", "0.5,0,1.5")
     assert (code, err) == (0, "")
     alone = [call(capsys, *words, "--temperature", one)[1] for one in ("0.5", "0", "1.5")]
     assert out == "".join(f"=== temperature {one} ===\n{text}" for one, text in zip(("0.5", "0", "1.5"), alone, strict=True))
     assert alone[1] == call(capsys, *words, "--greedy")[1] and (run == "ngram" or len(set(alone)) > 1)
-    told = json.loads(call(capsys, *words, "--temperature", "0.5,1.0", "--samples", "2", "--json")[1])
+    told = json.loads(call(capsys, *words, "--temperature", "0.5,1.0", "--num-samples", "2", "--json")[1])
     assert [list(one) for one in told["results"]] == [["temperature", "prompt", "continuations"]] * 2
     assert [(one["temperature"], one["prompt"], len(one["continuations"])) for one in told["results"]] == [
         (0.5, "an", 2),
@@ -662,41 +663,43 @@ def test_several_temperatures_side_by_side(here, capsys, monkeypatch, run):
     ]
     assert "an" + told["results"][0]["continuations"][0]["text"] + "\n" == alone[0]
     feed(monkeypatch, b"an\nx\xff\nbo\n")
-    code, out, err = call(capsys, "generate", f"runs/{run}", "--temperature", "0.5,2", "--length", "3")
+    code, out, err = call(capsys, "generate", f"runs/{run}", "--temperature", "0.5,2", "--max-new-tokens", "3")
     assert (code, err) == (3, "weft: standard input: line 2 (byte 0xff) is not utf-8; convert it first\n")
     assert out.count("=== temperature") == 2 and out.count("an") >= 2
 
 
 def test_generate_tells_of_characters_that_it_can_t_read(here, capsys, monkeypatch):
-    assert call(capsys, "generate", "runs/run", "anna", "--length", "3")[2] == ""
-    code, out, err = call(capsys, "generate", "runs/run", "日本an日", "--length", "3")
+    assert call(capsys, "generate", "runs/run", "anna", "--max-new-tokens", "3")[2] == ""
+    code, out, err = call(capsys, "generate", "runs/run", "日本an日", "--max-new-tokens", "3")
     assert (code, err) == (0, "weft: 3 tokens were unknown and read as <unk>: 日, 本\n") and out.startswith("日本an日")
-    assert call(capsys, "generate", "runs/run", "日", "--length", "3", "--quiet")[2] == ""
+    assert call(capsys, "generate", "runs/run", "日", "--max-new-tokens", "3", "--quiet")[2] == ""
     feed(monkeypatch, "an\n本\n".encode())
-    assert call(capsys, "generate", "runs/run", "--length", "3")[2] == "weft: 1 token was unknown and read as <unk>: 本\n"
+    assert (
+        call(capsys, "generate", "runs/run", "--max-new-tokens", "3")[2] == "weft: 1 token was unknown and read as <unk>: 本\n"
+    )
 
 
 def test_prompts_come_from_standard_input_a_file_or_nowhere(here, capsys, monkeypatch):
     (here / "prompts.txt").write_text("an\nbo\n")
     feed(monkeypatch, b"an\nbo\n")
-    piped = call(capsys, "generate", "runs/run", "-", "--length", "4")[1]
-    assert call(capsys, "generate", "runs/run", "--prompt-file", "prompts.txt", "--length", "4")[1] == piped
+    piped = call(capsys, "generate", "runs/run", "-", "--max-new-tokens", "4")[1]
+    assert call(capsys, "generate", "runs/run", "--input", "prompts.txt", "--max-new-tokens", "4")[1] == piped
     feed(monkeypatch, b"")
-    nothing = call(capsys, "generate", "runs/run", "--length", "4")[1]
+    nothing = call(capsys, "generate", "runs/run", "--max-new-tokens", "4")[1]
     monkeypatch.setattr(sys, "stdin", Terminal())
-    assert call(capsys, "generate", "runs/run", "--length", "4")[1] == nothing
-    assert call(capsys, "generate", "runs/run", "", "--length", "4")[1] == nothing
+    assert call(capsys, "generate", "runs/run", "--max-new-tokens", "4")[1] == nothing
+    assert call(capsys, "generate", "runs/run", "", "--max-new-tokens", "4")[1] == nothing
 
 
 def test_a_prompt_with_a_fault_costs_no_other(here, capsys, monkeypatch):
     feed(monkeypatch, b"an\nx\nbo\n")
-    whole = call(capsys, "generate", "runs/run", "--samples", "2", "--length", "4")[1].split("\n")
+    whole = call(capsys, "generate", "runs/run", "--num-samples", "2", "--max-new-tokens", "4")[1].split("\n")
     feed(monkeypatch, b"an\nx\xff\nbo\n")
-    code, out, err = call(capsys, "generate", "runs/run", "--samples", "2", "--length", "4")
+    code, out, err = call(capsys, "generate", "runs/run", "--num-samples", "2", "--max-new-tokens", "4")
     assert (code, err) == (3, "weft: standard input: line 2 (byte 0xff) is not utf-8; convert it first\n")
     assert out.split("\n") == [*whole[:2], "", "", *whole[4:]]
     feed(monkeypatch, b"an\n\0\nbo\n")
-    code, out, _ = call(capsys, "generate", "runs/run", "--json", "--beam", "2", "--length", "4")
+    code, out, _ = call(capsys, "generate", "runs/run", "--json", "--beam-size", "2", "--max-new-tokens", "4")
     results = json.loads(out)["results"]
     assert code == 3 and [one["prompt"] for one in results] == ["an", None, "bo"]
     assert results[1] == {
@@ -706,15 +709,15 @@ def test_a_prompt_with_a_fault_costs_no_other(here, capsys, monkeypatch):
     }
     assert len(results[2]["continuations"]) == 1
     (here / "prompts.txt").write_bytes(b"\0\n")
-    code, out, err = call(capsys, "generate", "runs/running", "--prompt-file", "prompts.txt", "--length", "4")
+    code, out, err = call(capsys, "generate", "runs/running", "--input", "prompts.txt", "--max-new-tokens", "4")
     assert (code, out, err) == (3, "", "weft: prompts.txt: line 1 holds a NUL character; is it binary data?\n")
 
 
 def test_a_finished_run_has_replaced_the_one_before_it(here, capsys):
     shutil.copytree(here / "runs/run", here / "runs/replaced")
-    shutil.copytree(here / "runs/run", here / "runs/replaced/.set-aside")  # killed between its weights and the end of that one
-    assert call(capsys, "train", "run.toml", "--out", "runs/replaced")[0] == 0
-    assert not (here / "runs/replaced/.set-aside").exists()
+    shutil.copytree(here / "runs/run", here / "runs/replaced/.previous")  # killed between its weights and the end of that one
+    assert call(capsys, "train", "run.toml", "--output-dir", "runs/replaced")[0] == 0
+    assert not (here / "runs/replaced/.previous").exists()
 
 
 def test_info_of_a_run(here, capsys):
@@ -726,7 +729,7 @@ def test_info_of_a_run(here, capsys):
     assert re.fullmatch(r"finished: 6 steps, [\d,]+ tokens, 0:\d\d of 6 steps", found["progress"])
     assert re.fullmatch(r"nats/token \d\.\d{4} at step \d", found["best valid"])
     told = json.loads(call(capsys, "info", "runs/run", "--json")[1])
-    assert told["budget"] == {"steps": 6} and told["settings"]["model"]["width"] == 8
+    assert told["budget"] == {"steps": 6} and told["settings"]["model"]["hidden_size"] == 8
     assert set(told["bytes"]) >= {"model.safetensors", "checkpoints", "resolved.toml"}
 
 
@@ -735,8 +738,8 @@ def test_info_of_counts_and_of_a_run_that_is_not_trained_yet(counted, capsys, mo
     assert re.search(r"^progress +finished: \d+ tokens, counted$", out, re.MULTILINE)
     assert re.search(r"^best valid +nats/token \d\.\d{4}$", out, re.MULTILINE)
     assert re.search(r"^model +ngram \(lm\), [\d,]+ n-grams$", out, re.MULTILINE)
-    monkeypatch.setattr(TrainWatcher, "step", lambda self, loop, loss, seconds: signal.raise_signal(signal.SIGINT))
-    assert main(["train", "run.toml", "--out", "runs/new", "--quiet"]) == 130
+    monkeypatch.setattr(TrainProgress, "step", lambda self, loop, loss, seconds: signal.raise_signal(signal.SIGINT))
+    assert main(["train", "run.toml", "--output-dir", "runs/new", "--quiet"]) == 130
     out = call(capsys, "info", "runs/new")[1]
     assert "lstm (lm), not trained yet\n" in out and "not finished: 0 steps of 6 steps\n" in out
 
@@ -759,14 +762,14 @@ def test_a_reader_that_stops_reading_is_no_error(here):
 
 
 def test_numbers_and_tables():
-    assert [duration(seconds) for seconds in (0.2, 75.2, 3700)] == ["0:00", "1:15", "1:01:40"]
-    assert [number(value) for value in (1.23456, 12345.678, float("inf"))] == ["1.2346", "12,345.7", "inf"]
+    assert [format_duration(seconds) for seconds in (0.2, 75.2, 3700)] == ["0:00", "1:15", "1:01:40"]
+    assert [format_number(value) for value in (1.23456, 12345.678, float("inf"))] == ["1.2346", "12,345.7", "inf"]
     assert [finite(value) for value in (1.0, None, float("nan"), float("inf"))] == [1.0, None, None, None]
     assert columns([["a", "1"], ["bb", "22"]]) == "a    1\nbb  22\n"
 
 
 def test_the_loss_that_is_shown_is_a_mean_from_the_first_step_on():
-    smooth = Smooth()
+    smooth = RunningMean()
     assert smooth.add(4.0) == 4.0
     assert smooth.add(2.0) == pytest.approx((0.95 * 4 + 2) / 1.95)
 

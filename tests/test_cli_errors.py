@@ -14,20 +14,20 @@ from weft.cli.main import main
 from weft.cli.usage import one_line
 from weft.lock import Lock
 from weft.tensors import read_tensors, write_tensors
-from weft.train.tables import TrainTable
+from weft.training.config import TrainConfig
 
 RUN = """
 task = "lm"
 [data]
 train = "text.txt"
-window = 16
+context_length = 16
 [model]
-kind = "transformer"
-layers = 1
-width = 8
-heads = 2
+arch = "transformer"
+num_layers = 1
+hidden_size = 8
+num_heads = 2
 [train]
-steps = 2
+max_steps = 2
 batch_tokens = 64
 """
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -41,22 +41,22 @@ KNOWN = (
 )
 USAGE = {
     "trian": f"no such command 'trian'; did you mean 'train'? known: {KNOWN}",
-    "train run.toml --ot x": "train: no such option '--ot'; did you mean '--out'? see weft train --help",
+    "train run.toml --ot x": "train: no such option '--ot'; did you mean '--output-dir'? see weft train --help",
     "generate runs/x --tempreature 1": (
         "generate: no such option '--tempreature'; did you mean '--temperature'? see weft generate --help"
     ),
     "score runs/x --zzz": "score: no such option '--zzz'; see weft score --help",
     "--vresion": "no such option '--vresion'; did you mean '--version'? see weft --help",
     "train": "train: missing argument 'RUN.TOML'; see weft train --help",
-    "train run.toml --out": "option '--out' requires an argument; see weft --help",
+    "train run.toml --output-dir": "option '--output-dir' requires an argument; see weft --help",
     "evaluate a b": "evaluate: got unexpected extra argument(s) (b); see weft evaluate --help",
     "info --threads 0": "info: --threads: must be greater than or equal to 1; see weft info --help",
     "info --threads x": (
         "info: --threads: must be a valid integer, unable to parse string as an integer; see weft info --help"
     ),
     "init ml": "init: no such task 'ml'; did you mean 'lm'? known: lm, translate, classify, tag, masked-lm, span",
-    "init lm --kind gtp": (
-        "--kind: no such kind 'gtp'; did you mean 'gpt'? known: gpt, transformer, lstm, gru, rnn, window, ngram"
+    "init lm --arch gtp": (
+        "--arch: no such kind 'gtp'; did you mean 'gpt'? known: gpt, transformer, lstm, gru, rnn, window, ngram"
     ),
 }
 
@@ -109,14 +109,14 @@ def test_a_run_file_that_is_missing_or_no_toml(here, capsys):
 CONVERT = 'convert it, or set data.encoding, e.g. "latin-1", in the run file'
 CONFIG = {
     "modle.width=3": "modle: no such option; did you mean 'model'? known: task, seed, data, tokenizer, model, train",
-    "model.kind=gtp": (
-        "model.kind: no such kind 'gtp'; did you mean 'gpt'? known: ngram, window, rnn, lstm, gru, transformer, gpt"
+    "model.arch=gtp": (
+        "model.arch: no such kind 'gtp'; did you mean 'gpt'? known: ngram, window, rnn, lstm, gru, transformer, gpt"
     ),
-    "train.stpes=3": f"train.stpes: no such option; did you mean 'steps'? known: {', '.join(TrainTable.model_fields)}",
+    "train.stpes=3": f"train.stpes: no such option; did you mean 'steps'? known: {', '.join(TrainConfig.model_fields)}",
     "task=ml": "task: no such task 'ml'; did you mean 'lm'? known: lm, translate, classify, tag, masked-lm, span",
-    "model.heads=3": "model: width=8 is not a multiple of heads=3; change one, or give head_size",
-    "model.width=wide": "model.width: must be a valid integer, not 'wide'",
-    "nonsense": "--set nonsense: must look like model.width=512",
+    "model.num_heads=3": "model: width=8 is not a multiple of heads=3; change one, or give head_size",
+    "model.hidden_size=wide": "model.hidden_size: must be a valid integer, not 'wide'",
+    "nonsense": "--set nonsense: must look like model.hidden_size=512",
     "task.x=1": "--set task.x=1: task is a value, not a table",
 }
 
@@ -163,7 +163,7 @@ def test_data_of_one_line(here, capsys):
     code, line = train(capsys, "data.train=one.txt")
     assert (code, line) == (
         3,
-        "data: train has 8 tokens, fewer than one window of 16; give more text, or set data.window to 8 or less",
+        "data: train has 8 tokens, fewer than one window of 16; give more text, or set data.context_length to 8 or less",
     )
     assert not (here / "runs").exists()
 
@@ -190,10 +190,10 @@ def test_standard_input_that_cannot_be_used(trained, capsys, monkeypatch, data, 
 
 
 def test_a_file_to_score_that_is_not_there(trained, capsys):
-    assert refused(capsys, "score", "runs/run", "--data", "nope.txt") == (3, "nope.txt: no such file")
+    assert refused(capsys, "score", "runs/run", "--input", "nope.txt") == (3, "nope.txt: no such file")
 
 
-@pytest.mark.parametrize("words", [["evaluate", "--data"], ["score", "--data"], ["generate", "--prompt-file"]])
+@pytest.mark.parametrize("words", [["evaluate", "--data"], ["score", "--input"], ["generate", "--input"]])
 def test_data_that_may_not_be_read_is_bad_data_and_no_bad_command_line(trained, capsys, monkeypatch, words):
     """Whoever runs this as root may read everything, so the system is told to refuse."""
     command, option = words
@@ -214,11 +214,11 @@ def test_data_that_may_not_be_read_is_bad_data_and_no_bad_command_line(trained, 
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_made(here, capsys):
-    code, line = train(capsys, "model.width=65536", "model.layers=100", "model.heads=8")
+    code, line = train(capsys, "model.hidden_size=65536", "model.num_layers=100", "model.num_heads=8")
     assert code == 5
     assert re.fullmatch(
         r"model: \d+ parameters need \d+\.\d TB for weights, gradients and adamw, "
-        r"but \d+\.\d [kMG]B are free; lower model.width or model.layers",
+        r"but \d+\.\d [kMG]B are free; lower model.hidden_size or model.num_layers",
         line,
     )
     assert not (here / "runs").exists()
@@ -227,30 +227,30 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made(here, capsys):
 def test_a_search_that_does_not_fit_is_refused_before_its_first_step(trained, capsys, monkeypatch):
     """16 positions of a layer of 8 numbers: keys, values, where they stand; and how far it read. Characters and special
     tokens have log-probabilities, twice; and all of it, with 16 tokens, is there three times."""
-    monkeypatch.setattr("weft.decode.room.free", lambda device: 10_000_000)
-    monkeypatch.setattr("weft.decode.generate.beam", lambda *given, **named: 1 // 0)
+    monkeypatch.setattr("weft.decode.batch_size.free", lambda device: 10_000_000)
+    monkeypatch.setattr("weft.decode.generate.beam_search", lambda *given, **named: 1 // 0)
     row = 16 * (2 * 8 * 4 + 8) + 8 + 2 * 4 * (len(set(TEXT)) + 3) + 8 * 16
-    assert refused(capsys, "generate", "runs/run", "To", "--length", "13", "--beam", "9000") == (
+    assert refused(capsys, "generate", "runs/run", "To", "--max-new-tokens", "13", "--beam-size", "9000") == (
         5,
         f"generate: a beam of 9000 rows of up to 16 tokens needs about {3 * 9000 * row / 1e6:.1f} MB for its state and "
-        "scores, but 10.0 MB are free; lower --beam or --length",
+        "scores, but 10.0 MB are free; lower --beam-size or --max-new-tokens",
     )
 
 
 def test_a_folder_in_use(trained, capsys):
     with Lock(trained / "runs" / "run"):
-        code, line = refused(capsys, "train", "run.toml", "--fresh", "--quiet")
+        code, line = refused(capsys, "train", "run.toml", "--overwrite", "--quiet")
     assert code == 5
     assert re.fullmatch(r"runs/run: in use by process \d+ \(since [-\d]+ [:\d]+\)", line)
     assert (trained / "runs/run/model.safetensors").exists()
 
 
 def test_a_run_that_diverges(here, capsys):
-    code, line = train(capsys, "train.lr=1e30", "train.clip=none", "train.steps=9", "train.validations=1")
+    code, line = train(capsys, "train.lr=1e30", "train.max_grad_norm=none", "train.max_steps=9", "train.num_validations=1")
     assert code == 6
     assert re.fullmatch(
         r"step \d: the (loss|norm of the gradient) is (nan|inf) in batch \d of epoch 0 \(.+\); no update was made and "
-        r"the last checkpoint is kept; lower train.lr or train.clip, or look at those lines",
+        r"the last checkpoint is kept; lower train.lr or train.max_grad_norm, or look at those lines",
         line,
     )
     assert (here / "runs/run/metrics.jsonl").exists()
@@ -273,15 +273,15 @@ def test_what_is_no_run_folder(here, capsys):
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(trained, capsys):
-    assert refused(capsys, "train", "run.toml", "--out", ".") == (
+    assert refused(capsys, "train", "run.toml", "--output-dir", ".") == (
         2,
-        ".: is no run folder and not empty (run.toml); choose another --out",
+        ".: is no run folder and not empty (run.toml); choose another --output-dir",
     )
-    code, line = train(capsys, "model.width=16", "train.steps=3")
+    code, line = train(capsys, "model.hidden_size=16", "train.max_steps=3")
     assert (code, line) == (
         2,
-        "runs/run: holds another run (model.feed_forward: 32 there, 64 here; model.width: 8 there, 16 here; "
-        "train.steps: 2 there, 3 here); choose another --out, or --fresh",
+        "runs/run: holds another run (model.ffn_dim: 32 there, 64 here; model.hidden_size: 8 there, 16 here; "
+        "train.max_steps: 2 there, 3 here); choose another --output-dir, or --overwrite",
     )
     assert (trained / "runs/run/model.safetensors").exists()
 
@@ -326,16 +326,16 @@ def test_a_run_whose_files_do_not_belong_together(trained, capsys):
 
 ASKED = {
     "--top-p 2": "--top-p: must be in (0, 1], not 2",
-    "--length 0": "--length: must be 1 or more, not 0",
-    "--alpha 1": "--alpha: needs --beam",
-    "--beam 2 --top-k 3": "--top-k: does not go with --beam, which does not sample",
+    "--max-new-tokens 0": "--max-new-tokens: must be 1 or more, not 0",
+    "--length-penalty 1": "--length-penalty: needs --beam-size",
+    "--beam-size 2 --top-k 3": "--top-k: does not go with --beam-size, which does not sample",
     "--greedy --temperature 2": "--greedy: is --temperature 0; drop it, or --temperature 2",
     "--greedy --temperature 0.5,1": "--greedy: is --temperature 0; drop it, or --temperature 0.5,1",
     "--temperature 0.5,hot": "--temperature: must be a number, or several with commas between them, not '0.5,hot'",
     "--temperature 0.5,": "--temperature: must be a number, or several with commas between them, not '0.5,'",
     "--temperature 0.5,-1": "--temperature: must be 0 or more, not -1",
-    "--temperature 0.5,1 --beam 2": "--temperature: does not go with --beam, which does not sample",
-    "--prompt-file text.txt": "--prompt-file: does not go with a prompt; give one of them",
+    "--temperature 0.5,1 --beam-size 2": "--temperature: does not go with --beam-size, which does not sample",
+    "--input text.txt": "--input: does not go with a prompt; give one of them",
 }
 
 
@@ -349,38 +349,38 @@ def test_bad_options_are_refused_before_the_run_is_read(capsys):
 
 
 def test_a_prompt_and_a_length_that_pass_the_last_position(trained, capsys):
-    assert refused(capsys, "generate", "runs/run", "To be", "--length", "12") == (
+    assert refused(capsys, "generate", "runs/run", "To be", "--max-new-tokens", "12") == (
         2,
-        "--length: 7 prompt tokens and 12 more need 18 positions, but the model reads at most 16; use --length 10",
+        "--max-new-tokens: 7 prompt tokens and 12 more need 18 positions, but the model reads at most 16; use --max-new-tokens 10",
     )
 
 
 def test_no_prompt_and_a_length_that_passes_the_last_position(trained, capsys, monkeypatch):
     for words in ([], ["-"]):
         feed(monkeypatch, b"")
-        assert refused(capsys, "generate", "runs/run", *words, "--length", "20") == (
+        assert refused(capsys, "generate", "runs/run", *words, "--max-new-tokens", "20") == (
             2,
-            "--length: 2 prompt tokens and 20 more need 21 positions, but the model reads at most 16; use --length 15",
+            "--max-new-tokens: 2 prompt tokens and 20 more need 21 positions, but the model reads at most 16; use --max-new-tokens 15",
         )
 
 
 def test_a_prompt_in_a_file_that_passes_the_last_position(trained, capsys):
     (trained / "prompts.txt").write_text(f"To\n{'be ' * 14}\nor\n")
-    assert main(["generate", "runs/run", "--prompt-file", "prompts.txt", "--length", "2", "--greedy"]) == 3
+    assert main(["generate", "runs/run", "--input", "prompts.txt", "--max-new-tokens", "2", "--greedy"]) == 3
     out, error = capsys.readouterr()
     assert error == (
         "weft: prompts.txt: line 2: 44 prompt tokens and 2 more need 45 positions, but the model reads at most 16; keep at "
         "most 16 tokens of the prompt\n"
     )
     assert out.startswith("--- prompt 1, 1 of 1 ---\nTo") and out.split("\n")[-3] == "--- prompt 3, 1 of 1 ---"
-    assert main(["generate", "runs/run", "--prompt-file", "prompts.txt", "--length", "20", "--greedy"]) == 3
+    assert main(["generate", "runs/run", "--input", "prompts.txt", "--max-new-tokens", "20", "--greedy"]) == 3
     out, error = capsys.readouterr()
     assert out == "" and error.count("\n") == 3
 
 
 def test_a_line_longer_than_the_model_reads(trained, capsys):
     (trained / "lines.txt").write_text(f"To be\n{'be ' * 14}\nor\n")
-    assert main(["score", "runs/run", "--data", "lines.txt", "--quiet"]) == 3
+    assert main(["score", "runs/run", "--input", "lines.txt", "--quiet"]) == 3
     out, error = capsys.readouterr()
     assert error == "weft: line 2: has 42 tokens, but runs/run reads at most 15; shorten it\n"
     assert [line.partition("\t")[2].partition("\t")[2] for line in out.split("\n")] == ["To be", "", "or", ""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.text.columns import aligned, columns, places, wrapped
+from weft.text.table_layout import align, columns, display_width, wrap
 
 
 @pytest.mark.parametrize(
@@ -30,23 +30,23 @@ from weft.text.columns import aligned, columns, places, wrapped
     ],
 )
 def test_places_of_a_terminal(text, wanted):
-    assert places(text) == wanted
+    assert display_width(text) == wanted
 
 
 def test_columns_stand_below_each_other():
-    assert aligned([["name", "n"], ["日本語", "12"], ["e\u0301", "3"]]) == ["name     n", "日本語  12", "e\u0301        3"]
-    assert aligned([["a", "b", "c"], ["aa", "bb", "cc"]], left=(1,)) == [" a  b    c", "aa  bb  cc"]
+    assert align([["name", "n"], ["日本語", "12"], ["e\u0301", "3"]]) == ["name     n", "日本語  12", "e\u0301        3"]
+    assert align([["a", "b", "c"], ["aa", "bb", "cc"]], left=(1,)) == [" a  b    c", "aa  bb  cc"]
     assert columns([["日", "x"], ["abc", "yy"]], left=2) == "日   x\nabc  yy\n"
 
 
 def test_all_of_a_row_counts():
     with pytest.raises(ValueError, match="zip"):
-        aligned([["a", "b"], ["c"]])
+        align([["a", "b"], ["c"]])
 
 
 def test_words_are_wrapped_by_places():
-    assert wrapped("head  ", "a bc def ghij", 12) == "head  a bc\n      def\n      ghij"
-    assert wrapped("語 ", "日本 語の 長い", 9) == "語 日本\n   語の\n   長い"
-    assert wrapped("語 ", "日本 語の 長い", 12) == "語 日本 語の\n   長い"
-    assert wrapped("- ", "a longerthanthat b", 6) == "- a\n  longerthanthat\n  b"
-    assert wrapped("- ", "", 6) == ""
+    assert wrap("head  ", "a bc def ghij", 12) == "head  a bc\n      def\n      ghij"
+    assert wrap("語 ", "日本 語の 長い", 9) == "語 日本\n   語の\n   長い"
+    assert wrap("語 ", "日本 語の 長い", 12) == "語 日本 語の\n   長い"
+    assert wrap("- ", "a longerthanthat b", 6) == "- a\n  longerthanthat\n  b"
+    assert wrap("- ", "", 6) == ""

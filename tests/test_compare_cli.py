@@ -23,14 +23,16 @@ from comparing import Here, compare
 
 from weft import files
 from weft.cli.main import main
-from weft.compare import comparing, evidence, measuring, tokens
-from weft.compare.train import Room, Trainer, holder
+from weft.comparison import comparing, measuring
+from weft.comparison import results as evidence
+from weft.comparison import shared_tokenizer as tokens
+from weft.comparison.train import ParallelTrainer, ThreadBudget, lock_holder
 from weft.errors import ModelError, ResourceError, TrainingInterrupted, UsageError
 from weft.lock import Lock
 from weft.runs.resolve import resolve
-from weft.runs.story import read_story
+from weft.runs.story import read_run_status
 from weft.tensors import read_tensors
-from weft.train import checkpoint
+from weft.training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 ROOT = Path(__file__).parents[1]
@@ -41,17 +43,17 @@ seed = 5
 train = "text.txt"
 valid = 0.1
 test = 0.1
-read = "lines"
+read_as = "lines"
 [tokenizer]
-kind = "char"
+type = "char"
 [model]
-kind = "lstm"
-width = 8
-layers = 1
+arch = "lstm"
+hidden_size = 8
+num_layers = 1
 [train]
-steps = 6
+max_steps = 6
 batch_tokens = 128
-validations = 2
+num_validations = 2
 """
 NAMES = "".join(
     f"{a}{b}{c}\n" for a in ("an", "ber", "cla") for b in ("a", "ni", "to", "ka") for c in ("", "s", "ra", "mi", "l")
@@ -82,7 +84,7 @@ def test_one_command_to_a_table_and_a_page(there, capsys):
     assert code == 0
     place = there / "runs" / "run-comparison"
     assert Here.trained == [f"{name}-{seed}" for seed in (5, 6) for name in ("ngram", "lstm", "lstm#2")]
-    assert err.startswith("ngram: model.width, model.layers do not apply\n")
+    assert err.startswith("ngram: model.hidden_size, model.num_layers do not apply\n")
     assert err.endswith("the report is in runs/run-comparison/report.html\n")
     assert all(name in out for name in ("ngram", "lstm", "lstm#2"))
     # two variants that are the same do the same, to the last bit
@@ -97,7 +99,7 @@ def test_one_command_to_a_table_and_a_page(there, capsys):
     assert document["failures"] == []
     assert "<!DOCTYPE html>" in (place / "report.html").read_text()
     # all of them read the same tokens
-    assert len({(path / "data" / "train.tokens").read_bytes() for path in place.glob("*-[56]")}) == 1
+    assert len({(path / "data" / "train.max_tokens").read_bytes() for path in place.glob("*-[56]")}) == 1
 
     def fails(*ignored: object, **others: object) -> None:
         raise AssertionError("it was measured again")
@@ -112,7 +114,7 @@ def test_one_command_to_a_table_and_a_page(there, capsys):
 
 def test_a_run_file_alone_is_compared_with_what_it_should_be_compared_with(there, capsys):
     """Options of the run file can be changed, too, in all kinds alike."""
-    words = ["run.toml", "--set", "train.epochs=1", "--set", "model.width=12", "--out", "here"]
+    words = ["run.toml", "--set", "train.max_epochs=1", "--set", "model.hidden_size=12", "--output-dir", "here"]
     code, _, err = compare(capsys, *words)
     assert code == 0 and Here.trained == ["lstm-5", "ngram-5", "transformer-5"]
     assert err.startswith(
@@ -122,7 +124,7 @@ def test_a_run_file_alone_is_compared_with_what_it_should_be_compared_with(there
     document = files.read_json(there / "here" / "comparison.json")
     assert document["command"] == f"weft compare {' '.join(words)}"
     settings = [resolve(files_of(there / "here" / name), base=there) for name in ("lstm-5", "transformer-5")]
-    assert [(one.train.epochs, one.train.steps, one.model.width) for one in settings] == [(1.0, None, 12)] * 2
+    assert [(one.train.max_epochs, one.train.max_steps, one.model.width) for one in settings] == [(1.0, None, 12)] * 2
     said = "--set: is for a comparison of a run file; runs that are there are not trained"
     assert refused(capsys, "compare", "here/lstm-5", "--set", "seed=1") == (2, said)
     Here.trained.clear()
@@ -146,131 +148,150 @@ def test_results_for_programs_and_papers(there, capsys):
 
 
 def test_another_plan_is_refused_unless_fresh(there, capsys):
-    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
-    assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--out", "here", "--seeds", "2") == (
+    assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
+    assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2") == (
         2,
-        "here: holds another comparison (seeds: 1 there, 2 here); choose another --out, or --fresh",
+        "here: holds another comparison (seeds: 1 there, 2 here); choose another --output-dir, or --overwrite",
     )
-    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--seeds", "2", "--fresh", "--quiet")[0] == 0
+    assert (
+        compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2", "--overwrite", "--quiet")[0]
+        == 0
+    )
     assert sorted(path.name for path in (there / "here").glob("lstm-*")) == ["lstm-5", "lstm-6"]
 
 
 def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, monkeypatch):
-    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     page = (there / "here/report.html").read_bytes()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
-    told = ["run.toml", "--models", "lstm", "--out", "here", "--seeds", "2"]
-    assert refused(capsys, "compare", "bad.toml", "--out", "here", "--fresh") == (3, f"{there / 'nowhere.txt'}: no such file")
+    told = ["run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2"]
+    assert refused(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
+        3,
+        f"{there / 'nowhere.txt'}: no such file",
+    )
 
     def pressed(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patched:
         patched.setattr(tokens, "train_once", pressed)
-        assert compare(capsys, *told, "--fresh") == (130, "", "weft: stopped before the first run; here is as it was\n")
-    assert (there / "here/report.html").read_bytes() == page and not (there / "here/.set-aside").exists()
+        assert compare(capsys, *told, "--overwrite") == (130, "", "weft: stopped before the first run; here is as it was\n")
+    assert (there / "here/report.html").read_bytes() == page and not (there / "here/.previous").exists()
     with monkeypatch.context() as patched:
         patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted()))
-        for again, said in ((["--fresh"], "the same command, without --fresh,"), ([], "the same command")):
+        for again, said in ((["--overwrite"], "the same command, without --overwrite,"), ([], "the same command")):
             code, _, err = compare(capsys, *told, *again)
             assert code == 130
             assert err.endswith(
-                f"weft: stopped and saved in here; {said} goes on; the comparison before it is kept in here/.set-aside "
+                f"weft: stopped and saved in here; {said} goes on; the comparison before it is kept in here/.previous "
                 "until this one is finished\n"
             )
-    assert main(["report", "here/.set-aside", "--out", "again.html"]) == 0
+    assert main(["report", "here/.previous", "--report", "again.html"]) == 0
     assert (there / "again.html").read_bytes() == page
     capsys.readouterr()
     assert compare(capsys, *told, "--quiet")[0] == 0
-    assert not (there / "here/.set-aside").exists() and (there / "here/report.html").read_bytes() != page
+    assert not (there / "here/.previous").exists() and (there / "here/report.html").read_bytes() != page
 
 
 def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
     """Neither the comparison that waits, nor the one that was to replace it, whose run still saves."""
-    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
         patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted()))
-        assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--seeds", "2", "--fresh")[0] == 130
+        assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2", "--overwrite")[0] == 130
     (there / "here/lstm-6").mkdir()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
     with Lock(there / "here/lstm-6"):
-        code, said = refused(capsys, "compare", "run.toml", "--models", "lstm", "--out", "here", "--seeds", "3", "--fresh")
+        code, said = refused(
+            capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "3", "--overwrite"
+        )
         assert code == 5 and said.startswith("here/lstm-6: in use by process ")
-    assert refused(capsys, "compare", "bad.toml", "--out", "here", "--fresh") == (3, f"{there / 'nowhere.txt'}: no such file")
-    assert (there / "here/lstm-6").is_dir() and (there / "here/.set-aside/comparison.json").is_file()
+    assert refused(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
+        3,
+        f"{there / 'nowhere.txt'}: no such file",
+    )
+    assert (there / "here/lstm-6").is_dir() and (there / "here/.previous/comparison.json").is_file()
 
 
 def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeypatch):
-    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     page = (there / "here/report.html").read_bytes()
     (there / "wild.toml").write_text(f"{RUN}lr = 1e38\n")
-    code, _, err = compare(capsys, "wild.toml", "--models", "lstm", "--out", "here", "--fresh", "--quiet")
+    code, _, err = compare(capsys, "wild.toml", "--models", "lstm", "--output-dir", "here", "--overwrite", "--quiet")
     assert code == 6 and err.endswith("\nweft: the comparison that was to be replaced is back in here\n")
-    assert (there / "here/report.html").read_bytes() == page and not (there / "here/.set-aside").exists()
+    assert (there / "here/report.html").read_bytes() == page and not (there / "here/.previous").exists()
     with monkeypatch.context() as patched:
-        patched.setattr(measuring, "_evidence", lambda *_: (_ for _ in ()).throw(ModelError("damaged")))
-        code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--out", "here", "--fresh", "--quiet")
-    assert code == 4 and err.endswith("\nweft: the comparison that was to be replaced is kept in here/.set-aside\n")
-    assert (there / "here/.set-aside/report.html").read_bytes() == page
-    assert refused(capsys, "compare", "here/.set-aside/lstm-5", "--out", "here") == (
+        patched.setattr(measuring, "_evidence", lambda *_: (_ for _ in ()).throw(ModelError("", "damaged")))
+        code, _, err = compare(
+            capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--output-dir", "here", "--overwrite", "--quiet"
+        )
+    assert code == 4 and err.endswith("\nweft: the comparison that was to be replaced is kept in here/.previous\n")
+    assert (there / "here/.previous/report.html").read_bytes() == page
+    assert refused(capsys, "compare", "here/.previous/lstm-5", "--output-dir", "here") == (
         2,
-        "here: holds the comparison of a run file; choose another --out",
+        "here: holds the comparison of a run file; choose another --output-dir",
     )
-    assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--out", "here/.set-aside") == (
+    assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here/.previous") == (
         2,
-        "here/.set-aside: is where what is to be replaced waits, and nothing is made there; choose another --out",
+        "here/.previous: is where what is to be replaced waits, and nothing is made there; choose another --output-dir",
     )
     (there / "here/plan.toml").unlink()
-    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     assert (there / "here/report.html").exists() and Here.trained == ["lstm-5", "lstm-5", "lstm-5", "lstm-6"]  # no more
 
 
 def test_stopped_while_it_is_measured_it_goes_on_without_fresh(there, capsys, monkeypatch):
-    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
         patched.setattr(measuring, "_evidence", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--out", "here", "--fresh", "--quiet")
+        code, _, err = compare(
+            capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--output-dir", "here", "--overwrite", "--quiet"
+        )
     assert code == 130 and err == (
-        "weft: stopped; what was measured is kept, and the same command, without --fresh, goes on; the comparison before it is "
-        "kept in here/.set-aside until this one is finished\n"
+        "weft: stopped; what was measured is kept, and the same command, without --overwrite, goes on; the comparison before it is "
+        "kept in here/.previous until this one is finished\n"
     )
-    assert compare(capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--out", "here", "--quiet")[0] == 0
-    assert not (there / "here/.set-aside").exists()
+    assert compare(capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--output-dir", "here", "--quiet")[0] == 0
+    assert not (there / "here/.previous").exists()
 
 
 def test_what_fails_is_a_row_with_its_reason_and_the_others_go_on(there, capsys):
-    code, out, err = compare(capsys, "run.toml", "--grid", "train.lr=0.01,1e38", "--grid", "train.clip=1.0", "--out", "here")
+    code, out, err = compare(
+        capsys, "run.toml", "--grid", "train.lr=0.01,1e38", "--grid", "train.max_grad_norm=1.0", "--output-dir", "here"
+    )
     assert code == 6
     assert "lstm,lr=0.01,clip=1.0" in out and "1e+38" not in out
     reason = "weft: lstm,lr=1e+38,clip=1.0, seed 5: step "
     assert reason in err
     (failure,) = files.read_json(there / "here" / "comparison.json")["failures"]
     assert (failure["name"], failure["seed"], failure["code"]) == ("lstm,lr=1e+38,clip=1.0", 5, 6)
-    code, out, err = compare(capsys, "run.toml", "--models", "gpt", "--grid", "model.heads=2,3", "--quiet", "--out", "other")
+    code, out, err = compare(
+        capsys, "run.toml", "--models", "gpt", "--grid", "model.num_heads=2,3", "--quiet", "--output-dir", "other"
+    )
     assert code == 2 and "gpt,heads=2" in out
     assert err == "weft: gpt,heads=3: model: width=8 is not a multiple of heads=3; change one, or give head_size\n"
 
 
 def test_where_all_fail_there_is_no_table(there, capsys):
-    code, out, err = compare(capsys, "run.toml", "--grid", "train.lr=1e38", "--quiet", "--out", "here")
+    code, out, err = compare(capsys, "run.toml", "--grid", "train.lr=1e38", "--quiet", "--output-dir", "here")
     assert (code, out) == (6, "") and err.startswith("weft: lstm,lr=1e+38, seed 5: step ")
     assert not (there / "here" / "comparison.json").exists()
 
 
 def test_one_size_for_all(there, capsys):
-    words = ["--models", "ngram,rnn,lstm,transformer", "--params", "3k", "--tokens", "256", "--out", "here"]
+    words = ["--models", "ngram,rnn,lstm,transformer", "--match-params", "3k", "--max-tokens", "256", "--output-dir", "here"]
     code, _, err = compare(capsys, "run.toml", *words)
     assert code == 0
     rows = by_name(there / "here")
-    assert "ngram: --params does not apply: the data decides its size" in err
+    assert "ngram: --match-params does not apply: the data decides its size" in err
     for name in ("rnn", "lstm", "transformer"):
         assert abs(rows[name]["parameters"] - 3000) < 300
         assert f"{name}: width " in err and f", {rows[name]['parameters']:,} parameters" in err
         settings = resolve(files_of(there / "here" / f"{name}-5"), base=there)
-        assert settings.train.tokens == 256 and settings.train.steps is None
-    assert refused(capsys, "compare", "run.toml", "--params", "3k", "--grid", "model.width=8,16", "--quiet") == (
+        assert settings.train.max_tokens == 256 and settings.train.max_steps is None
+    assert refused(capsys, "compare", "run.toml", "--match-params", "3k", "--grid", "model.hidden_size=8,16", "--quiet") == (
         2,
-        "--params: chooses the width, and so does --grid model.width; drop one of them",
+        "--match-params: chooses the width, and so does --grid model.hidden_size; drop one of them",
     )
 
 
@@ -281,7 +302,7 @@ def files_of(run: Path) -> dict[str, Any]:
 
 
 def test_settings_are_tuned_first(there, capsys):
-    words = ["run.toml", "--models", "ngram,lstm", "--tune", "2", "--out", "here"]
+    words = ["run.toml", "--models", "ngram,lstm", "--tune-trials", "2", "--output-dir", "here"]
     code, _, err = compare(capsys, *words)
     assert code == 0
     trials = files.read_json(there / "here" / "tune" / "trials.json")
@@ -298,7 +319,7 @@ def test_settings_are_tuned_first(there, capsys):
     settings = resolve(files_of(there / "here" / "lstm-5"), base=there)
     chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "width": settings.model.width}
     assert better["settings"] == chosen
-    assert settings.train.steps == 6
+    assert settings.train.max_steps == 6
     Here.trained.clear()
     assert compare(capsys, *words)[0] == 0 and Here.trained == []
 
@@ -312,11 +333,11 @@ def test_a_comparison_that_can_t_begin_leaves_nothing(there, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--minutes", "1", "--tokens", "5"], "--minutes and --tokens are two budgets; give one"),
-        (["--minutes", "0"], "--minutes 0: must be more than 0"),
+        (["--max-minutes", "1", "--max-tokens", "5"], "--max-minutes and --max-tokens are two budgets; give one"),
+        (["--max-minutes", "0"], "--max-minutes 0: must be more than 0"),
         (["--models", "lstm,"], "--models lstm,: must look like lstm,gru,transformer"),
-        (["--params", "some"], "--params some: must be a number such as 250000, 250k or 1M"),
-        (["--tune", "1"], "--tune 1: there is nothing to choose from; try at least 2 settings"),
+        (["--match-params", "some"], "--match-params some: must be a number such as 250000, 250k or 1M"),
+        (["--tune-trials", "1"], "--tune-trials 1: there is nothing to choose from; try at least 2 settings"),
         (["--csv", "no/t.csv"], "--csv: no/t.csv: there is no folder no to write it into; make it first"),
         (["--latex", "."], "--latex: . is a folder; name a file"),
         (["--markdown", "-", "--json"], "--markdown and --json: standard output is for one of them; give the others a file"),
@@ -328,10 +349,10 @@ def test_what_is_refused_before_anything_is_made(there, capsys, words, said):
 
 
 def test_names_that_are_not_known(there, capsys):
-    code, said = refused(capsys, "compare", "run.toml", "--score", "nats_per_tokn")
-    assert code == 2 and said.startswith("--score: no such score 'nats_per_tokn'; did you mean 'nats_per_token'? known: ")
-    code, said = refused(capsys, "compare", "run.toml", "--score", "bleu")  # a score, but of translations
-    assert code == 2 and said.startswith("--score: no such score 'bleu'; known: nats_per_token, ")
+    code, said = refused(capsys, "compare", "run.toml", "--metric", "nats_per_tokn")
+    assert code == 2 and said.startswith("--metric: no such score 'nats_per_tokn'; did you mean 'loss'? known: ")
+    code, said = refused(capsys, "compare", "run.toml", "--metric", "bleu")  # a score, but of translations
+    assert code == 2 and said.startswith("--metric: no such score 'bleu'; known: loss, ")
     code, said = refused(capsys, "compare", "run.toml", "--models", "lstm,grue")
     assert code == 2 and said.startswith("--models: no such kind 'grue'; did you mean 'gru'? known: ")
 
@@ -344,12 +365,12 @@ def test_without_data_to_compare_by_nothing_is_trained(there, capsys):
 
 
 def test_runs_of_changed_data_are_not_mixed(there, capsys):
-    words = ["run.toml", "--models", "ngram,rnn", "--out", "all", "--quiet"]
+    words = ["run.toml", "--models", "ngram,rnn", "--output-dir", "all", "--quiet"]
     assert compare(capsys, *words)[0] == 0
     shutil.rmtree(there / "all" / "rnn-5")
     text = there / "text.txt"
     text.write_text(NAMES[: len(NAMES) // 2])
-    said = f"all: {text} has changed since runs learned from it; choose another --out, or --fresh"
+    said = f"all: {text} has changed since runs learned from it; choose another --output-dir, or --overwrite"
     assert refused(capsys, "compare", *words) == (2, said)
     text.write_text(NAMES)
     assert compare(capsys, *words)[0] == 0 and Here.trained == ["ngram-5", "rnn-5", "rnn-5"]
@@ -369,27 +390,27 @@ def test_it_goes_on_from_another_folder(there, capsys, monkeypatch):
     (there / "deep").mkdir()
     (there / "deep" / "run.toml").write_text(RUN.replace('"text.txt"', '"../text.txt"'))
     options = ["--models", "ngram,rnn", "--quiet"]
-    assert compare(capsys, "deep/run.toml", "--out", "all", *options)[0] == 0
+    assert compare(capsys, "deep/run.toml", "--output-dir", "all", *options)[0] == 0
     Here.trained.clear()
     (there / "beside").mkdir()
     monkeypatch.chdir(there / "beside")
-    assert compare(capsys, "../deep/run.toml", "--out", "../all", *options)[0] == 0
+    assert compare(capsys, "../deep/run.toml", "--output-dir", "../all", *options)[0] == 0
     assert Here.trained == []
 
 
-@pytest.mark.parametrize("task", ["lm", "translate"])
+@pytest.mark.parametrize("task", ["lm", "seq2seq"])
 def test_a_comparison_that_was_moved_goes_on(there, capsys, monkeypatch, task):
     """The tokenizer of all runs moves with them: what it holds is the same, though its path is another."""
     models = "ngram,rnn"
-    if task == "translate":
+    if task == "seq2seq":
         (there / "pairs.tsv").write_text("".join(f"{name}\t{name[::-1]}\n" for name in NAMES.split()))
-        other = 'task = "translate"\nseed = 5\n[data]\ntrain = "pairs.tsv"\nvalid = 0.1\ntest = 0.1\n'
-        other += '[tokenizer.source]\nkind = "char"\n'
-        other += '[tokenizer.target]\nkind = "char"\n[model]\nkind = "rnn"\nwidth = 8\n[train]\nsteps = 4\nbatch_tokens = 128\n'
+        other = 'task = "seq2seq"\nseed = 5\n[data]\ntrain = "pairs.tsv"\nvalid = 0.1\ntest = 0.1\n'
+        other += '[tokenizer.source]\ntype = "char"\n'
+        other += '[tokenizer.target]\ntype = "char"\n[model]\narch = "rnn"\nhidden_size = 8\n[train]\nmax_steps = 4\nbatch_tokens = 128\n'
         (there / "run.toml").write_text(other)
         models = "rnn,gru"
     words = ["run.toml", "--models", models, "--quiet"]
-    assert compare(capsys, *words, "--out", "cmp")[0] == 0
+    assert compare(capsys, *words, "--output-dir", "cmp")[0] == 0
     before = (there / "cmp" / "comparison.json").read_bytes()
     (there / "cmp").rename(there / "moved")
     # one of them had not yet come to its end
@@ -398,7 +419,7 @@ def test_a_comparison_that_was_moved_goes_on(there, capsys, monkeypatch, task):
         (begun / name).unlink()
     shutil.rmtree(begun / "checkpoints", ignore_errors=True)
     Here.trained.clear()
-    code, _, err = compare(capsys, *words, "--out", "moved")
+    code, _, err = compare(capsys, *words, "--output-dir", "moved")
     assert (code, err) == (0, "") and Here.trained == ["rnn-5"]
     ours, theirs = (json.loads(text)["rows"] for text in (before, (there / "moved" / "comparison.json").read_bytes()))
     assert {row["name"]: row["scores"] for row in ours} == {row["name"]: row["scores"] for row in theirs}
@@ -412,13 +433,13 @@ def test_a_comparison_that_was_moved_goes_on(there, capsys, monkeypatch, task):
 
 def moved_to(table: dict[str, Any], run: Path, settings: Any, file: Path) -> str:
     """What is said where a run is to go on with the tokenizer in `file`."""
-    from weft.runs.folder import RunFolder
+    from weft.runs.folder import RunDir
 
     side = file.name.removeprefix("tokenizer.").removesuffix(".json").removesuffix("json").rstrip(".")
     there = {**table, side: {"file": str(file)}} if side else {"file": str(file)}
     asked = resolve({**settings.to_dict(), "tokenizer": there}, base=run)
     with pytest.raises(UsageError) as caught:
-        RunFolder(run).begin(asked, "", fresh=False)
+        RunDir(run).begin(asked, "", overwrite=False)
     return str(caught.value)
 
 
@@ -442,15 +463,15 @@ def test_if_all_fail_json_says_so(there, capsys):
 
 
 def test_measuring_holds_the_folder_and_sweeps_it(there, capsys):
-    words = ["run.toml", "--models", "ngram", "--out", "all", "--quiet", "--csv", "all/table.csv"]
+    words = ["run.toml", "--models", "ngram", "--output-dir", "all", "--quiet", "--csv", "all/table.csv"]
     assert compare(capsys, *words)[0] == 0 and (there / "all" / "table.csv").exists()
     left = files.temporary(there / "all" / "evidence" / "ngram-5")  # as a process that was killed leaves it
     left.mkdir()
 
     def held(*ignored: object, **others: object) -> None:
-        found = holder(there / "all")
+        found = lock_holder(there / "all")
         assert found is not None
-        raise ResourceError(found)
+        raise ResourceError("", found)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evidence, "gathered", held)
@@ -471,25 +492,25 @@ def test_ctrl_c_while_measuring_says_that_nothing_is_lost(there, capsys, monkeyp
 
 def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
     (there / "run.toml").write_text(RUN.replace('kind = "lstm"\n', ""))
-    assert refused(capsys, "compare", "run.toml")[1].startswith("model.kind: is needed and not given; known: ")
+    assert refused(capsys, "compare", "run.toml")[1].startswith("model.arch: is needed and not given; known: ")
     assert compare(capsys, "run.toml", "--models", "rnn,gru", "--quiet")[0] == 0
     assert Here.trained == ["rnn-5", "gru-5"]
 
 
 def test_one_model_alone_is_told_what_it_could_be_compared_with(there, capsys):
-    code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--out", "one")
+    code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "one")
     told = (
         "lstm is compared with nothing: add --models lstm,ngram,window,rnn,gru,transformer,gpt, a part of them, or --models all"
     )
     assert code == 0 and told in err.split("\n")
-    assert "compared with nothing" not in compare(capsys, "run.toml", "--models", "ngram,lstm", "--out", "two")[2]
+    assert "compared with nothing" not in compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "two")[2]
 
 
 # ---- runs that are there
 
 
 def test_runs_that_are_there(there, capsys):
-    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--seeds", "2", "--out", "runs/all", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--seeds", "2", "--output-dir", "runs/all", "--quiet")[0] == 0
     runs = [str(path.relative_to(there)) for path in sorted((there / "runs" / "all").glob("*-[56]"))]
     Here.trained.clear()
     code, _, err = compare(capsys, *runs, "runs/all")
@@ -502,16 +523,16 @@ def test_runs_that_are_there(there, capsys):
         2,
         "--models: is for a comparison of a run file; runs that are there are not trained",
     )
-    assert refused(capsys, "compare", *runs, "--out", "runs/all") == (
+    assert refused(capsys, "compare", *runs, "--output-dir", "runs/all") == (
         2,
-        "runs/all: holds the comparison of a run file; choose another --out",
+        "runs/all: holds the comparison of a run file; choose another --output-dir",
     )
     assert refused(capsys, "compare", *runs, "--seeds", "2")[1].startswith("--seeds: is for a comparison of a run file;")
     (there / "mine").mkdir()
     (there / "mine" / "notes.txt").touch()
-    assert refused(capsys, "compare", *runs, "--out", "mine") == (
+    assert refused(capsys, "compare", *runs, "--output-dir", "mine") == (
         2,
-        "mine: is no comparison and not empty (notes.txt); choose another --out",
+        "mine: is no comparison and not empty (notes.txt); choose another --output-dir",
     )
     assert refused(capsys, "compare", "runs/all", "--quiet") == (
         2,
@@ -520,35 +541,35 @@ def test_runs_that_are_there(there, capsys):
 
 
 def test_a_run_may_be_the_folder_one_is_in(there, capsys, monkeypatch):
-    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--out", "all", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet")[0] == 0
     monkeypatch.chdir(there / "all" / "lstm-5" / "data")
-    assert compare(capsys, "..", "../../ngram-5", "--out", str(there / "here"), "--quiet")[0] == 0
+    assert compare(capsys, "..", "../../ngram-5", "--output-dir", str(there / "here"), "--quiet")[0] == 0
     monkeypatch.chdir(there / "all" / "lstm-5")
-    assert compare(capsys, ".", "../ngram-5", "--out", str(there / "here"), "--quiet")[0] == 0
+    assert compare(capsys, ".", "../ngram-5", "--output-dir", str(there / "here"), "--quiet")[0] == 0
     assert sorted(path.name for path in (there / "here" / "evidence").iterdir()) == ["lstm-5", "ngram-5"]
 
 
 def test_a_run_whose_settings_are_damaged_does_not_stop_the_others(there, capsys):
-    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--out", "all", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet")[0] == 0
     os.truncate("all/lstm-5/resolved.toml", 7)
-    code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--out", "some", "--quiet")
+    code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--output-dir", "some", "--quiet")
     assert code == 4 and "ngram" in out and err.startswith("weft: lstm-5: all/lstm-5/resolved.toml: is not TOML: ")
-    assert main(["report", "all/ngram-5", "all/lstm-5", "--out", "page.html", "--quiet"]) == 4
+    assert main(["report", "all/ngram-5", "all/lstm-5", "--report", "page.html", "--quiet"]) == 4
     assert "ngram" in Path("page.html").read_text() and "resolved.toml" in capsys.readouterr().err
     os.truncate("all/ngram-5/resolved.toml", 7)
-    code, line = refused(capsys, "compare", "all/ngram-5", "all/lstm-5", "--out", "none", "--quiet")
+    code, line = refused(capsys, "compare", "all/ngram-5", "all/lstm-5", "--output-dir", "none", "--quiet")
     assert code == 4 and line.startswith("all/ngram-5/resolved.toml: is not TOML: ")
 
 
 def test_a_run_whose_settings_mean_nothing_does_not_stop_the_others(there, capsys):
-    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--out", "all", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet")[0] == 0
     resolved, told = Path("all/lstm-5/resolved.toml"), "all/lstm-5/resolved.toml: is damaged, or of another version: "
     whole = resolved.read_text()
     for old, new in (("kind =", "kid ="), ('task = "', 'task = "x'), ('kind = "lstm', 'kind = "x')):
         resolved.write_text(whole.replace(old, new))
-        code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--out", "some", "--quiet")
+        code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--output-dir", "some", "--quiet")
         assert code == 4 and "ngram" in out and err.startswith(f"weft: lstm-5: {told}")
-        assert refused(capsys, "compare", "all/lstm-5", "--out", "none", "--quiet")[1].startswith(told)
+        assert refused(capsys, "compare", "all/lstm-5", "--output-dir", "none", "--quiet")[1].startswith(told)
 
 
 def test_what_is_no_run_is_refused(there, capsys):
@@ -562,7 +583,7 @@ def test_what_is_no_run_is_refused(there, capsys):
 
 SLOW = """
 import signal, sys, time
-out = sys.argv[sys.argv.index("--out") + 1]
+out = sys.argv[sys.argv.index("--output-dir") + 1]
 signal.signal(signal.SIGINT, lambda number, frame: sys.exit(130))
 open(out + ".ready", "w").close()
 time.sleep(60)
@@ -572,8 +593,8 @@ time.sleep(60)
 def test_ctrl_c_stops_every_run(there, capsys, monkeypatch):
     """The runs are scripts that wait for it; that a real one saves is what test_resume.py is about."""
     (there / "slow.py").write_text(SLOW)
-    monkeypatch.setattr(comparing, "Trainer", Trainer)
-    monkeypatch.setattr(comparing, "Room", partial(Room, command=(sys.executable, "-S", "-E", "slow.py")))
+    monkeypatch.setattr(comparing, "Trainer", ParallelTrainer)
+    monkeypatch.setattr(comparing, "Room", partial(ThreadBudget, command=(sys.executable, "-S", "-E", "slow.py")))
 
     def press() -> None:
         while len(list(there.glob("here/*.ready"))) < 2:
@@ -581,9 +602,11 @@ def test_ctrl_c_stops_every_run(there, capsys, monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
-    code, out, err = compare(capsys, "run.toml", "--models", "lstm,gru,rnn", "--jobs", "2", "--out", "here", "--fresh")
+    code, out, err = compare(
+        capsys, "run.toml", "--models", "lstm,gru,rnn", "--jobs", "2", "--output-dir", "here", "--overwrite"
+    )
     assert (code, out) == (130, "")
-    assert err.endswith("weft: stopped and saved in here; the same command, without --fresh, goes on\n")
+    assert err.endswith("weft: stopped and saved in here; the same command, without --overwrite, goes on\n")
     assert sorted(path.name for path in there.glob("here/*.ready")) == ["gru-5.ready", "lstm-5.ready"]
 
 
@@ -591,7 +614,7 @@ def test_ctrl_c_stops_every_run(there, capsys, monkeypatch):
 def test_killed_it_goes_on_to_the_same_table(there, capsys):
     """kill -9 in the middle of its second run; then the same command to its end."""
     (there / "run.toml").write_text(RUN.replace("steps = 6", "steps = 400").replace("validations = 2", "validations = 8"))
-    words = ["run.toml", "--models", "ngram,lstm", "--out", "here"]
+    words = ["run.toml", "--models", "ngram,lstm", "--output-dir", "here"]
     run = there / "here" / "lstm-5"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-m", "weft", "compare", *words, "--quiet"], cwd=there, env=environment)
@@ -600,9 +623,9 @@ def test_killed_it_goes_on_to_the_same_table(there, capsys):
         time.sleep(0.01)
     process.kill()
     process.wait()
-    while holder(run) is not None:  # what it started ends by itself, having saved
+    while lock_holder(run) is not None:  # what it started ends by itself, having saved
         time.sleep(0.01)
-    assert 0 < read_story(run).steps <= 400 and not (there / "here" / "comparison.json").exists()
+    assert 0 < read_run_status(run).steps <= 400 and not (there / "here" / "comparison.json").exists()
 
     assert compare(capsys, *words, "--quiet")[0] == 0
     assert Here.trained in (["lstm-5"], [])

@@ -15,12 +15,12 @@ from small_runs import make_text, run_file, train_here
 import weft
 from weft import files
 from weft.cli.main import main
-from weft.compare import comparing, table
-from weft.compare.contexts import check_context
-from weft.compare.evidence import How, gathered
-from weft.compare.evidence import load as load_evidence
+from weft.comparison import comparing, table
+from weft.comparison.context_policy import check_context
+from weft.comparison.results import EvaluationOptions, load_or_evaluate
+from weft.comparison.results import load as load_evidence
 from weft.errors import UsageError
-from weft.metrics.items import Items
+from weft.metrics.items import ItemStatistics
 from weft.runs.load import load as load_run
 from weft.runs.resolve import resolve
 from weft.tasks.lm.task import LM
@@ -33,11 +33,11 @@ task = "lm"
 train = "text.txt"
 valid = 0.1
 test = 0.1
-window = 16
+context_length = 16
 [model]
-kind = "ngram"
+arch = "ngram"
 [train]
-steps = 2
+max_steps = 2
 """
 
 
@@ -48,13 +48,13 @@ def place(tmp_path_factory) -> Path:
     text = make_text(place / "text.txt", words=1500)
     for kind in ("gpt", "transformer"):
         train_here(run_file(text, kind, train__steps=8), place / kind)
-    train_here({**run_file(text), "model": {"kind": "ngram"}, "train": {}}, place / "ngram")
+    train_here({**run_file(text), "model": {"arch": "ngram"}, "train": {}}, place / "ngram")
     return place
 
 
 def nats(path: Path, context: str) -> float:
     scores = load_run(path, LM, device="cpu").evaluate(context=context).scores
-    return next(score.value for score in scores if score.name == "nats_per_token")
+    return next(score.value for score in scores if score.name == "loss")
 
 
 def found_in(out: Path) -> dict[str, float]:
@@ -63,7 +63,7 @@ def found_in(out: Path) -> dict[str, float]:
 
 def test_every_token_has_its_past_in_every_row(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
-    code, out, err = compare(capsys, "gpt", "transformer", "ngram", "--out", "all")
+    code, out, err = compare(capsys, "gpt", "transformer", "ngram", "--output-dir", "all")
     assert (code, "weft:" in err) == (0, False)
     rows = found_in(place / "all")
     for name, context in (("gpt", "stride:8"), ("transformer", "stride:8"), ("ngram", "carry")):
@@ -86,42 +86,45 @@ def test_validation_follows_the_same_policy(place):
     """The runs have no test data, so `evaluate` reads what validation read, with the weights that it chose."""
     for name, context in (("gpt", "stride:8"), ("transformer", "stride:8"), ("ngram", "carry")):
         logged = [json.loads(line) for line in (place / name / "metrics.jsonl").read_text().split("\n") if line]
-        best = min(line["valid_nats_per_token"] for line in logged if "valid_nats_per_token" in line)
+        best = min(line["valid_loss"] for line in logged if "valid_loss" in line)
         assert best == pytest.approx(nats(place / name, context), rel=1e-6)
 
 
 def test_a_policy_that_is_given_holds_for_all_rows_and_is_kept_apart(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
-    plain = compare(capsys, "gpt", "ngram", "--out", "given", "-q")[1]
-    code, out, _ = compare(capsys, "gpt", "ngram", "--context", "stride", "--out", "given", "-q", "--json")
+    plain = compare(capsys, "gpt", "ngram", "--output-dir", "given", "-q")[1]
+    code, out, _ = compare(capsys, "gpt", "ngram", "--context", "stride", "--output-dir", "given", "-q", "--json")
     document = json.loads(out)
     assert code == 0
     assert found_in(place / "given") == {name: nats(place / name, "stride") for name in ("gpt", "ngram")}
     line = "Context policy stride (stride:16/16: {}); validation during training, and so the learning curves, full."
     assert document["context"]["text"] == line.format(", ".join(document["context"]["rows"]))
-    assert "weft compare gpt ngram --context stride --out given" in (place / "given" / "report.html").read_text()
+    assert "weft compare gpt ngram --context stride --output-dir given" in (place / "given" / "report.html").read_text()
     assert load_evidence(place / "given" / "evidence" / "gpt").context == "stride:16/16"
     # what was measured under another policy is not taken for this one
-    again = compare(capsys, "gpt", "ngram", "--out", "given", "-q")[1]
+    again = compare(capsys, "gpt", "ngram", "--output-dir", "given", "-q")[1]
     assert [line.split()[:2] for line in again.split("\n")[:3]] == [line.split()[:2] for line in plain.split("\n")[:3]]
     assert (
-        compare(capsys, "gpt", "ngram", "--context", "full", "--out", "given", "-q")[1].split("\n")[3] == again.split("\n")[3]
+        compare(capsys, "gpt", "ngram", "--context", "full", "--output-dir", "given", "-q")[1].split("\n")[3]
+        == again.split("\n")[3]
     )
 
 
 def test_evidence_of_another_policy_is_measured_again(place, tmp_path):
-    first = gathered(place / "gpt", tmp_path / "evidence", device="cpu")
-    strided = gathered(place / "gpt", tmp_path / "evidence", how=How(context="stride:16"), device="cpu")
+    first = load_or_evaluate(place / "gpt", tmp_path / "evidence", device="cpu")
+    strided = load_or_evaluate(
+        place / "gpt", tmp_path / "evidence", evaluation=EvaluationOptions(context="stride:16"), device="cpu"
+    )
     assert (first.policy, first.context) == ("full", "full/stride:8/16")
     assert (strided.policy, strided.context) == ("stride:16", "stride:16/16")
     assert first.items.statistics["nats"].sum() != strided.items.statistics["nats"].sum()
     kept = load_evidence(tmp_path / "evidence")
-    assert (kept.policy, kept.context, kept.key) == (strided.policy, strided.context, strided.key)
+    assert (kept.policy, kept.context, kept.cache_key) == (strided.policy, strided.context, strided.cache_key)
 
 
 def test_rows_of_two_policies_are_no_table():
-    items = Items(np.arange(4), {"nats": np.ones(4), "tokens": np.ones(4)})
-    groups = {name: [language(items, run=Path(name), policy=name, context=name)] for name in ("full", "stride")}
+    items = ItemStatistics(np.arange(4), {"nats": np.ones(4), "tokens": np.ones(4)})
+    groups = {name: [language(items, run=Path(name), policy=name, kernel_size=name)] for name in ("full", "stride")}
     with pytest.raises(UsageError) as caught:
         table.rows(groups)
     assert str(caught.value) == (
@@ -132,26 +135,31 @@ def test_rows_of_two_policies_are_no_table():
 def test_lines_have_one_policy(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = make_text(tmp_path / "text.txt", words=200)
-    train_here({**run_file(text, data__read="lines"), "model": {"kind": "ngram"}, "train": {}}, tmp_path / "lines")
+    train_here({**run_file(text, data__read="lines"), "model": {"arch": "ngram"}, "train": {}}, tmp_path / "lines")
     line = "Context policy reset: each token is predicted from its own line."
     for words in ([], ["--context", "reset"], ["--context", "full"]):
-        assert compare(capsys, "lines", "--out", "out", "-q", *words)[1].split("\n")[-2] == line
+        assert compare(capsys, "lines", "--output-dir", "out", "-q", *words)[1].split("\n")[-2] == line
     told = "lines: --context: 'stride' does not fit data that is read as lines"
-    assert refused(capsys, "compare", "lines", "--context", "stride", "--out", "other") == (2, told)
+    assert refused(capsys, "compare", "lines", "--context", "stride", "--output-dir", "other") == (2, told)
 
 
 def test_a_row_that_can_not_follow_a_policy_is_refused_by_name(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     told = "transformer: --context: 'carry' runs on, but the model reads at most 16 positions; use 'stride'"
     for command in ("compare", "report"):
-        assert refused(capsys, command, "gpt", "transformer", "--context", "carry", "--out", f"{command}.html") == (2, told)
+        assert refused(capsys, command, "gpt", "transformer", "--context", "carry", "--output-dir", f"{command}.html") == (
+            2,
+            told,
+        )
     told = "gpt: --context: the stride must be from 1 to the window of 16, not '17'"
-    assert refused(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--out", "refused") == (2, told)
+    assert refused(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--output-dir", "refused") == (2, told)
     assert not (place / "refused").exists()
 
 
 def test_only_language_models_have_a_context_policy(tmp_path):
-    settings = resolve({"task": "classify", "data": {"train": "texts.tsv"}, "model": {"kind": "naive-bayes"}}, base=tmp_path)
+    settings = resolve(
+        {"task": "classification", "data": {"train": "texts.tsv"}, "model": {"arch": "naive-bayes"}}, base=tmp_path
+    )
     with pytest.raises(UsageError) as caught:
         check_context(settings, "full", "bayes")
     assert str(caught.value) == "--context: is for language models, and bayes is a run of task 'classify'; drop it"
@@ -163,7 +171,7 @@ def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monk
     monkeypatch.setattr(Here, "trained", [], raising=False)
     make_text(tmp_path / "text.txt", words=300)
     (tmp_path / "run.toml").write_text(RUN)
-    words = ["run.toml", "--models", "ngram,transformer", "--context", "carry", "--out", "out"]
+    words = ["run.toml", "--models", "ngram,transformer", "--context", "carry", "--output-dir", "out"]
     told = "transformer: --context: 'carry' runs on, but the model reads at most 16 positions; use 'stride'"
     assert refused(capsys, "compare", *words) == (2, told)
     assert (Here.trained, (tmp_path / "out").exists()) == ([], False)
@@ -171,12 +179,12 @@ def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monk
 
 def test_a_page_of_runs_names_its_policy(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
-    assert main(["report", "gpt", "--context", "stride:4", "--out", "page.html", "-q"]) == 0
+    assert main(["report", "gpt", "--context", "stride:4", "--report", "page.html", "-q"]) == 0
     page = (place / "page.html").read_text()
     assert "Context policy stride:4 (stride:4/16: gpt); validation during training" in page
     assert "weft report gpt --context stride:4" in page
     capsys.readouterr()
-    assert compare(capsys, "gpt", "--out", "alone", "-q")[0] == 0
+    assert compare(capsys, "gpt", "--output-dir", "alone", "-q")[0] == 0
     told = "--context: alone has been measured; drop it, or give runs"
     assert refused(capsys, "report", "alone", "--context", "full") == (2, told)
 

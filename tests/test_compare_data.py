@@ -17,11 +17,11 @@ RUN = """
 task = "lm"
 [data]
 train = "text.txt"
-read = "lines"
+read_as = "lines"
 [tokenizer]
-kind = "space"
+type = "whitespace"
 [model]
-kind = "ngram"
+arch = "ngram"
 order = {order}
 """
 
@@ -39,9 +39,9 @@ def runs() -> list[str]:
     """A run of our own, and one that came as an ARPA file and knows no data."""
     for name, order in (("own", 3), ("two", 2)):
         Path("run.toml").write_text(RUN.format(order=order))
-        assert main(["train", "run.toml", "--quiet", "--out", f"runs/{name}"]) == 0
-    assert main(["export", "runs/two", "--to", "arpa", "--out", "two.arpa"]) == 0
-    assert main(["import", "arpa", "two.arpa", "--out", "runs/theirs", "--quiet"]) == 0
+        assert main(["train", "run.toml", "--quiet", "--output-dir", f"runs/{name}"]) == 0
+    assert main(["export", "runs/two", "--format", "arpa", "--output-dir", "two.arpa"]) == 0
+    assert main(["import", "arpa", "two.arpa", "--output-dir", "runs/theirs", "--quiet"]) == 0
     return ["runs/own", "runs/theirs"]
 
 
@@ -59,19 +59,21 @@ def row_scores(found: dict[str, Any]) -> list[float]:
 def test_an_imported_run_beside_our_own_on_a_file_that_is_named(runs, capsys):
     wanted = sorted(evaluated(capsys, run, "held.txt") for run in runs)
     assert wanted[0] != wanted[1]
-    assert main(["compare", *runs, "--data", "held.txt", "--out", "both", "--json", "--quiet"]) == 0
+    assert main(["compare", *runs, "--data", "held.txt", "--output-dir", "both", "--json", "--quiet"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["data"] == "held.txt" and sorted(row_scores(found)) == pytest.approx(wanted, abs=1e-12)
     kept = json.loads(Path("both/comparison.json").read_text())
-    assert kept["command"] == "weft compare runs/own runs/theirs --data held.txt --out both"
+    assert kept["command"] == "weft compare runs/own runs/theirs --data held.txt --output-dir both"
     # what was measured is kept for this file alone
-    assert main(["compare", *runs, "--data", "text.txt", "--out", "both", "--json", "--quiet"]) == 0
+    assert main(["compare", *runs, "--data", "text.txt", "--output-dir", "both", "--json", "--quiet"]) == 0
     again = row_scores(json.loads(capsys.readouterr().out))
     assert sorted(again) == pytest.approx(sorted(evaluated(capsys, run, "text.txt") for run in runs), abs=1e-12) != wanted
 
 
 def test_several_files_are_one_text(runs, capsys):
-    assert main(["compare", *runs, "--data", "held.txt", "--data", "text.txt", "--out", "both", "--json", "--quiet"]) == 0
+    assert (
+        main(["compare", *runs, "--data", "held.txt", "--data", "text.txt", "--output-dir", "both", "--json", "--quiet"]) == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["data"] == "held.txt, text.txt"
     Path("all.txt").write_text(HELD + TEXT)
@@ -80,7 +82,7 @@ def test_several_files_are_one_text(runs, capsys):
 
 def test_a_report_of_runs_on_a_file_that_is_named(runs, capsys):
     """Also of a run whose own data is another by now: the refusal names the option."""
-    assert main(["report", *runs, "--data", "held.txt", "--out", "page.html", "--json", "--quiet"]) == 0
+    assert main(["report", *runs, "--data", "held.txt", "--report", "page.html", "--json", "--quiet"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
     page = Path("page.html").read_text()
     assert "weft report runs/own runs/theirs --data held.txt" in page
@@ -88,14 +90,14 @@ def test_a_report_of_runs_on_a_file_that_is_named(runs, capsys):
 
 
 def test_refusals(runs, capsys):
-    code, said = refused(capsys, "compare", *runs, "--out", "both")
+    code, said = refused(capsys, "compare", *runs, "--output-dir", "both")
     assert code == 2 and said.startswith("compare: runs/own and runs/theirs have other data (")
     assert said.endswith("); what they score does not compare, unless all are measured on --data FILE")
     Path("other.toml").write_text(RUN.format(order=2).replace('"lines"', '"windows"'))
-    assert main(["train", "other.toml", "--quiet", "--out", "runs/other"]) == 0
+    assert main(["train", "other.toml", "--quiet", "--output-dir", "runs/other"]) == 0
     assert refused(capsys, "compare", "runs/own", "runs/other", "--data", "held.txt") == (
         2,
-        "compare: runs/own has data.read = 'lines', runs/other 'windows': a text becomes other items, and"
+        "compare: runs/own has data.read_as = 'lines', runs/other 'windows': a text becomes other items, and"
         " what is measured on them does not compare; train one that reads as the other does",
     )
     for command in ("compare", "report"):
@@ -103,7 +105,7 @@ def test_refusals(runs, capsys):
     assert not Path("runs/comparison").exists()
     message = "--data: is for runs that are there; run.toml names its own, data.test"
     assert refused(capsys, "compare", "run.toml", "--data", "held.txt") == (2, message)
-    assert main(["compare", *runs, "--data", "held.txt", "--out", "both", "--quiet"]) == 0
+    assert main(["compare", *runs, "--data", "held.txt", "--output-dir", "both", "--quiet"]) == 0
     capsys.readouterr()
     message = "--data: both has been measured; drop it, or give runs"
     assert refused(capsys, "report", "both", "--data", "held.txt") == (2, message)
@@ -114,11 +116,11 @@ def test_unknown_tokens_are_named_where_tokenizers_differ(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog sat\n" * 30)
     (tmp_path / "other.txt").write_text("der Hund sah die Katze dort\nwir sind da\n" * 30)
-    run = 'task = "lm"\n[data]\ntrain = "text.txt"\n[tokenizer]\nkind = "{}"\n[model]\nkind = "ngram"\norder = 2\n'
+    run = 'task = "lm"\n[data]\ntrain = "text.txt"\n[tokenizer]\ntype = "{}"\n[model]\narch = "ngram"\norder = 2\n'
     for kind in ("char", "word"):
         (tmp_path / f"{kind}.toml").write_text(run.format(kind))
         assert main(["train", f"{kind}.toml", "-q"]) == 0
     capsys.readouterr()
-    assert main(["compare", "runs/char", "runs/word", "--data", "other.txt", "--out", "both"]) == 0
+    assert main(["compare", "runs/char", "runs/word", "--data", "other.txt", "--output-dir", "both"]) == 0
     told = capsys.readouterr().err
     assert "cost little whatever they stand for, so these scores look better than they are." in told and "word 8" in told

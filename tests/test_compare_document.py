@@ -12,20 +12,20 @@ import pytest
 from evidence_parts import labelled, language, measured, system
 from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support
 
-from weft.compare.breakdown import LABEL_F1, LABELS, Cell, as_json, breakdowns, by_bins, round_borders
-from weft.compare.curves import curve
-from weft.compare.document import CLASSES, DIFFER, EXTREME, confusions, document, items, select
-from weft.compare.evidence import Evidence
-from weft.compare.scores import deciding, each, of_items
-from weft.compare.significance import Estimate, estimate, resampled
+from weft.comparison.breakdown import LABEL_F1, LABELS, Cell, as_json, breakdowns, by_bins, round_borders
+from weft.comparison.curves import curve
+from weft.comparison.results import RunResults
+from weft.comparison.scores import item_values, of_items, ranking_metric
+from weft.comparison.significance import Estimate, estimate, resampled
+from weft.comparison.to_json import CLASSES, DIFFER, EXTREME, confusions, items, select, to_document
 from weft.errors import UsageError
 from weft.log import Log
-from weft.metrics.items import Items, Score
-from weft.metrics.labels import SINGLE_LABEL
-from weft.metrics.language import LANGUAGE
+from weft.metrics.classification import SINGLE_LABEL
+from weft.metrics.items import ItemStatistics, Score
+from weft.metrics.lm import LANGUAGE
 from weft.metrics.metric import metric_names, metrics_of
-from weft.metrics.spans import TAGS, tag_items
-from weft.metrics.translation import translation_items
+from weft.metrics.seq2seq import seq2seq_items
+from weft.metrics.tagging import TAGS, tag_items
 from weft.tasks.registry import find_task
 
 LOSS, ACCURACY, TOKEN_ACCURACY = LANGUAGE[0], SINGLE_LABEL[0], TAGS[0]
@@ -46,11 +46,11 @@ def two_kinds(**more):
 
 
 def test_the_document_has_what_the_report_reads():
-    found = document(two_kinds(samples=("a text",)), title="t", command="weft compare x")
+    found = to_document(two_kinds(samples=("a text",)), title="t", command="weft compare x")
     json.dumps(found, allow_nan=False)
     assert set(found) >= CONTRACT
     assert [row["name"] for row in found["rows"]] == ["better", "worse"]
-    assert found["score"] == {"name": "nats_per_token", "better": "lower"}
+    assert found["score"] == {"name": "loss", "better": "lower"}
     assert found["samples"] == {"better": ["a text"], "worse": ["a text"]}
     assert found["settings"] == {"better": "", "worse": ""}
     assert [(one["name"], one["seed"]) for one in found["curves"]] == [("better", 0), ("better", 1), ("worse", 0), ("worse", 1)]
@@ -62,15 +62,15 @@ def test_the_document_has_what_the_report_reads():
 @pytest.mark.parametrize("names", [["train"], ["train.words", "train.letters"], ["train.0", "train.1"], ["train.source"]])
 def test_how_much_was_trained_on_is_told_where_the_run_still_has_it(tmp_path, names):
     groups = {name: [run._replace(run=tmp_path) for run in runs] for name, runs in two_kinds().items()}
-    assert document(groups)["about"] == {}
+    assert to_document(groups)["about"] == {}
     (tmp_path / "data").mkdir()
     for name in (*names, "valid"):
         (tmp_path / "data" / f"{name}.json").write_text('{"words": 1000}')
     both = "train.1" in names  # two texts an example; letters are those of the same words
-    assert document(groups)["about"] == {"training data": "2,000 words" if both else "1,000 words"}
+    assert to_document(groups)["about"] == {"training data": "2,000 words" if both else "1,000 words"}
     for damaged in ("[]", "{", '{"words": "many"}'):
         (tmp_path / "data" / f"{names[0]}.json").write_text(damaged)
-        assert document(groups)["about"] == {}
+        assert to_document(groups)["about"] == {}
 
 
 # ---- breakdowns
@@ -117,13 +117,13 @@ def test_a_model_that_fails_on_long_inputs_is_seen_to():
     targets = [" ".join(rng.choice(words, size)) for size in rng.integers(2, 40, 200)]
     lengths = np.array([len(line.split()) for line in targets])
 
-    def evidence(outputs: list[str]) -> Evidence:
-        made = translation_items(outputs, targets)
-        more = {"task": "translate", "scores": measured("translate", made), "inputs": targets, "references": targets}
-        return language(Items(made.keys, {**made.statistics, "tokens": lengths.astype(float)}, outputs), **more)
+    def evidence(outputs: list[str]) -> RunResults:
+        made = seq2seq_items(outputs, targets)
+        more = {"task": "seq2seq", "scores": measured("translate", made), "inputs": targets, "references": targets}
+        return language(ItemStatistics(made.keys, {**made.statistics, "tokens": lengths.astype(float)}, outputs), **more)
 
     forgets = [" ".join([*line.split()[:22], *rng.choice(words, max(0, len(line.split()) - 22))]) for line in targets]
-    found = document({"attends": [evidence(targets)], "forgets": [evidence(forgets)]})
+    found = to_document({"attends": [evidence(targets)], "forgets": [evidence(forgets)]})
     by = found["breakdowns"][0]
     gaps = np.array(by["values"]["attends"]) - np.array(by["values"]["forgets"])
     short = [name for name in by["bins"] if "-" in name and int(name.split("-")[1]) <= 22]
@@ -194,11 +194,11 @@ def test_precision_and_recall_of_several_seeds_are_their_means():
     assert "precision" not in next(breakdowns(two_kinds(), LOSS))
 
 
-def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tuple[str, ...] = ()) -> Evidence:
+def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tuple[str, ...] = ()) -> RunResults:
     pairs = [[line.split() for line in lines] for lines in (said, meant)]
     made = tag_items(*pairs, np.arange(len(said)), types=types)
-    made = Items(made.keys, made.statistics, said)
-    more = {"task": "tag", "scores": measured("tag", made), "inputs": meant, "references": meant, "labels": labels}
+    made = ItemStatistics(made.keys, made.statistics, said)
+    more = {"task": "tagging", "scores": measured("tag", made), "inputs": meant, "references": meant, "labels": labels}
     return language(made, lengths=np.array([len(line.split()) for line in meant]), **more)
 
 
@@ -284,14 +284,14 @@ def test_equal_rows_still_show_their_worst_and_best():
 @pytest.mark.parametrize(
     ("task", "score", "known", "one"),
     [
-        ("translate", "bleu", ["bleu", "chrf"], "chrf"),
-        ("translate", "bleu", ["bleu"], "bleu"),
+        ("seq2seq", "bleu", ["bleu", "chrf"], "chrf"),
+        ("seq2seq", "bleu", ["bleu"], "bleu"),
         ("tag", "span_f1", ["token_accuracy", "span_f1"], "token_accuracy"),
-        ("classify", "macro_f1", ["accuracy", "macro_f1"], "accuracy"),
-        ("classify", "macro_f1", ["exact_match", "macro_f1"], "exact_match"),
-        ("classify", "calibration_error", ["exact_match", "log_loss", "calibration_error"], "log_loss"),
-        ("span", "no_answer_accuracy", ["exact_match", "no_answer_accuracy"], "exact_match"),
-        ("lm", "nats_per_token", ["nats_per_token"], "nats_per_token"),
+        ("classification", "f1_macro", ["accuracy", "f1_macro"], "accuracy"),
+        ("classification", "f1_macro", ["exact_match", "f1_macro"], "exact_match"),
+        ("classification", "ece", ["exact_match", "log_loss", "ece"], "log_loss"),
+        ("span", "accuracy_no_answer", ["exact_match", "accuracy_no_answer"], "exact_match"),
+        ("lm", "loss", ["loss"], "loss"),
     ],
 )
 def test_scores_that_say_something_of_one_item(task, score, known, one):
@@ -300,23 +300,23 @@ def test_scores_that_say_something_of_one_item(task, score, known, one):
 
 
 def test_every_item_by_itself():
-    found = Items(np.arange(2), {"nats": np.array([2.0, 9.0]), "tokens": np.array([2.0, 3.0])})
-    assert each(found, RATE).tolist() == [1.0, 3.0]
+    found = ItemStatistics(np.arange(2), {"nats": np.array([2.0, 9.0]), "tokens": np.array([2.0, 3.0])})
+    assert item_values(found, RATE).tolist() == [1.0, 3.0]
 
 
 @pytest.mark.parametrize(
     ("task", "names", "decides"),
     [
-        ("classify", ["accuracy", "macro_f1"], "accuracy"),
-        ("classify", ["exact_match", "macro_f1"], "exact_match"),
+        ("classification", ["accuracy", "f1_macro"], "accuracy"),
+        ("classification", ["exact_match", "f1_macro"], "exact_match"),
         ("tag", ["token_accuracy", "span_f1"], "span_f1"),
         ("tag", ["token_accuracy", "sentence_accuracy"], "token_accuracy"),
-        ("translate", ["exact_match", "bleu", "chrf", "nats_per_token"], "chrf"),
-        ("span", ["answer_f1", "exact_match"], "answer_f1"),
+        ("seq2seq", ["exact_match", "bleu", "chrf", "loss"], "chrf"),
+        ("span", ["f1", "exact_match"], "f1"),
     ],
 )
 def test_what_decides(task, names, decides):
-    assert deciding(task, [[Score(name, 1.0, None, None, "") for name in names]], None).name == decides
+    assert ranking_metric(task, [[Score(name, 1.0, None, None, "") for name in names]], None).name == decides
 
 
 def measured_with(tokenizer: str, *names: str) -> list[Score]:
@@ -324,18 +324,18 @@ def measured_with(tokenizer: str, *names: str) -> list[Score]:
 
 
 def test_scores_of_a_token_do_not_decide_between_tokenizers():
-    names = ("nats_per_token", "bits_per_character", "nats_per_byte")
+    names = ("loss", "bits_per_char", "nats_per_byte")
     runs = [measured_with("a", *names), measured_with("b", *names)]
-    assert deciding("lm", runs, None).name == "bits_per_character"
-    assert deciding("lm", runs, "nats_per_byte").name == "nats_per_byte"
-    assert deciding("lm", runs[:1] * 2, "nats_per_token").name == "nats_per_token"
-    hidden = [measured_with(name, "pseudo_nats_per_token", "pseudo_perplexity") for name in "ab"]
-    for task, given, wanted in (("lm", runs, "nats_per_token"), ("masked-lm", hidden, None)):
+    assert ranking_metric("lm", runs, None).name == "bits_per_char"
+    assert ranking_metric("lm", runs, "nats_per_byte").name == "nats_per_byte"
+    assert ranking_metric("lm", runs[:1] * 2, "loss").name == "loss"
+    hidden = [measured_with(name, "pseudo_loss", "pseudo_perplexity") for name in "ab"]
+    for task, given, wanted in (("lm", runs, "loss"), ("masked-lm", hidden, None)):
         with pytest.raises(UsageError) as caught:
-            deciding(task, given, wanted)
+            ranking_metric(task, given, wanted)
         assert str(caught.value) == (
             "compare: the runs have tokenizers of their own, and scores of a token do not compare; "
-            "choose another --score, or train with one tokenizer (weft train --tokenizer-from RUN)"
+            "choose another --metric, or train with one tokenizer (weft train --tokenizer-from RUN)"
         )
 
 
@@ -396,7 +396,7 @@ def test_several_labels_have_no_confusions():
 
 def test_curves_have_tokens_and_seconds(tmp_path: Path):
     lines = [{"step": 1, "tokens": 10, "train_loss": 3.0}, {"step": 3, "tokens": 30, "train_loss": 2.0}]
-    lines += [{"step": 2, "valid_nats_per_token": 2.5, "valid_bleu": 1.0}, {"step": 4, "tokens": 40, "train_loss": None}]
+    lines += [{"step": 2, "valid_loss": 2.5, "valid_bleu": 1.0}, {"step": 4, "tokens": 40, "train_loss": None}]
     times = [{"step": 2, "seconds": 1.0}, {"step": 4, "seconds": 3.0}]
     for name, records in (("metrics.jsonl", lines), ("timings.jsonl", times)):
         with Log(tmp_path / name) as log:
@@ -409,5 +409,5 @@ def test_curves_have_tokens_and_seconds(tmp_path: Path):
     ]
     assert found["valid"] == [{"step": 2, "tokens": 20, "seconds": 1.0, "value": 1.0}]
     assert found["scores"] == {"train": "loss", "valid": "bleu"}
-    assert curve(tmp_path, "chrf", KNOWN)["scores"]["valid"] == "nats_per_token"
+    assert curve(tmp_path, "chrf", KNOWN)["scores"]["valid"] == "loss"
     assert curve(tmp_path / "gone", "bleu", KNOWN)["valid"] == []

@@ -16,22 +16,22 @@ from small_runs import Silent, flip, make_text, run_file, train_here
 from span_toy import asked, span_file, write_tsv
 
 from weft import files
-from weft.compare import evidence as module
-from weft.compare.costs import cost
-from weft.compare.document import document
-from weft.compare.evidence import Evidence, gather, gathered, load, save
-from weft.compare.scores import metrics
+from weft.comparison import results as module
+from weft.comparison.costs import compute_cost
+from weft.comparison.results import RunResults, evaluate_run, load, load_or_evaluate, save
+from weft.comparison.scores import metrics
+from weft.comparison.to_json import to_document
 from weft.errors import ModelError, ResourceError
 from weft.log import Log, read_log
 from weft.metrics.frequency import FREQUENCIES
-from weft.metrics.items import sums
-from weft.runs.folder import RunFolder, open_folder
+from weft.metrics.items import total
+from weft.runs.folder import RunDir, open_run_dir
 from weft.runs.load import load as load_run
 from weft.tasks.lm.compare import text_edges
 from weft.tensors import read_tensors, write_tensors
 
 TASKS = ("lm-lines", "lm-text", "ngram", "masked", "labels-lstm", "several-naive-bayes", "pairs-lstm", "spans-lstm")
-TASKS += ("speech-window", "translate", "span")
+TASKS += ("speech-window", "seq2seq", "qa")
 
 
 class Runs:
@@ -39,33 +39,33 @@ class Runs:
 
     def __init__(self, place: Path) -> None:
         self.place, self.labels, self.text = place, LabelRuns(place), make_text(place / "text.txt", words=3000)
-        self.found: dict[str, Evidence] = {}
+        self.found: dict[str, RunResults] = {}
 
     def _values(self, name: str) -> dict[str, Any]:
         read = "lines" if name in ("lm-lines", "masked") else "windows"
         values = run_file(self.text, "window", data__read=read, data__valid=0.2)
         if name == "ngram":
-            values |= {"model": {"kind": "ngram"}, "train": {}}
+            values |= {"model": {"arch": "ngram"}, "train": {}}
         if name == "masked":
-            values |= {"task": "masked-lm", "model": {"kind": "lstm", "width": 8, "layers": 1}}
+            values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
         return values
 
     def folder(self, name: str) -> Path:
         if name == "translate":
             return PairRuns(self.place).folder("lstm")
         if name == "span":
-            values = span_file(write_tsv(self.place / "asked.tsv", asked(150)), "lstm", "train.steps=5")
+            values = span_file(write_tsv(self.place / "asked.tsv", asked(150)), "lstm", "train.max_steps=5")
         elif name.startswith(("lm", "masked", "ngram")):
             values = self._values(name)
         else:
-            values = self.labels.values(name, "train.steps=8") if "bayes" not in name else self.labels.values(name)
+            values = self.labels.values(name, "train.max_steps=8") if "bayes" not in name else self.labels.values(name)
         if not (self.place / name).exists():
             train_here(values, self.place / name, Silent())
         return self.place / name
 
-    def evidence(self, name: str) -> Evidence:
+    def evidence(self, name: str) -> RunResults:
         if name not in self.found:
-            self.found[name] = gather(load_run(self.folder(name), device="cpu"))
+            self.found[name] = evaluate_run(load_run(self.folder(name), device="cpu"))
         return self.found[name]
 
 
@@ -74,7 +74,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("runs"))
 
 
-def same(a: Evidence, b: Evidence) -> None:
+def same(a: RunResults, b: RunResults) -> None:
     """All fields of both, to the last bit."""
     for name in ("run", "kind", "seed", "task", "scores", "inputs", "references", "cost", "data", "labels", "samples", "key"):
         assert getattr(a, name) == getattr(b, name), name
@@ -92,10 +92,10 @@ def same(a: Evidence, b: Evidence) -> None:
 def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
     found = runs.evidence(name)
     assert found.scores == load_run(runs.folder(name), device="cpu").evaluate().scores
-    total = sums(found.items.statistics)
+    sums = total(found.items.statistics)
     for score_name, metric in metrics(found.task, found.scores).items():
         value = next(score.value for score in found.scores if score.name == score_name)
-        assert metric.of(total).item() == pytest.approx(value, rel=1e-6), score_name
+        assert metric.of(sums).item() == pytest.approx(value, rel=1e-6), score_name
     assert metrics(found.task, found.scores).keys() == {score.name for score in found.scores}
     size = len(found.items.keys)
     assert size == len(found.inputs) == len(found.references) == len(found.lengths) > 1
@@ -114,7 +114,7 @@ def test_saved_and_loaded_it_is_the_same_to_the_last_bit(runs, tmp_path, name):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_makes_a_document(runs, name):
-    found = document({"a": [runs.evidence(name)]}, title=name)
+    found = to_document({"a": [runs.evidence(name)]}, title=name)
     json.dumps(found, allow_nan=False)
     assert found["task"] == runs.evidence(name).task
     assert found["rows"][0]["best"]
@@ -122,7 +122,7 @@ def test_every_task_makes_a_document(runs, name):
     assert found["settings"]["a"] == (runs.folder(name) / "resolved.toml").read_text()
 
 
-@pytest.mark.parametrize("name", ["labels-lstm", "several-naive-bayes", "spans-lstm", "translate", "span"])
+@pytest.mark.parametrize("name", ["labels-lstm", "several-naive-bayes", "spans-lstm", "seq2seq", "qa"])
 def test_what_is_said_stands_beside_what_is_meant(runs, name):
     """Right answers, counted from the texts that are kept, are those that the scores count."""
     found = runs.evidence(name)
@@ -144,14 +144,14 @@ def test_lines_of_a_language_model_are_those_of_the_text(runs):
     scored = load_run(runs.folder("lm-lines"), device="cpu").score(found.inputs[:5])
     assert found.items.statistics["nats"][:5] == pytest.approx([-one.log_prob for one in scored], rel=1e-5)
     assert len(found.samples) == 4
-    assert found.samples == gather(load_run(runs.folder("lm-lines"), device="cpu")).samples
+    assert found.samples == evaluate_run(load_run(runs.folder("lm-lines"), device="cpu")).samples
 
 
 def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp_path):
     chars = runs.evidence("lm-text")
-    values = run_file(runs.text, "window", data__valid=0.2, tokenizer={"kind": "bpe", "size": 300})
+    values = run_file(runs.text, "window", data__valid=0.2, tokenizer={"type": "bpe", "vocab_size": 300})
     train_here(values, tmp_path / "bpe", Silent())
-    pieces = gather(load_run(tmp_path / "bpe", device="cpu"))
+    pieces = evaluate_run(load_run(tmp_path / "bpe", device="cpu"))
     assert chars.inputs == pieces.inputs
     assert (chars.item, pieces.item) == ("block of about 100 bytes",) * 2
     longest = max(len(line) + 1 for line in runs.text.read_text().split("\n"))
@@ -159,17 +159,17 @@ def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp
     assert all(text.endswith("\n") and len(text) < 100 + longest for text in chars.inputs[1:-1])
     assert np.array_equal(chars.items.statistics["bytes"], pieces.items.statistics["bytes"])
     assert chars.lengths.sum() > pieces.lengths.sum()
-    found = document({"chars": [chars], "bpe": [pieces]})
-    assert found["score"]["name"] == "bits_per_character"
+    found = to_document({"chars": [chars], "bpe": [pieces]})
+    assert found["score"]["name"] == "bits_per_char"
     assert not any(one["by"].startswith("frequency") for one in found["breakdowns"])
 
 
 def test_masked_windows_are_the_text_of_their_tokens(runs, tmp_path):
     values = run_file(runs.text, "window", data__valid=0.2)
-    values |= {"task": "masked-lm", "model": {"kind": "lstm", "width": 8, "layers": 1}}
-    values["train"]["steps"] = 2
+    values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
+    values["train"]["max_steps"] = 2
     train_here(values, tmp_path / "masked", Silent())
-    found = gather(load_run(tmp_path / "masked", device="cpu"))
+    found = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
     whole = "".join(found.inputs)
     assert whole == runs.text.read_text()[-len(whole) :]
     assert [len(text) for text in found.inputs] == found.lengths.tolist()
@@ -192,10 +192,10 @@ def test_frequencies_of_tokens_by_hand(runs):
 @pytest.mark.parametrize("read", ["lines", "windows"])
 def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
     values = run_file(runs.text, "window", data__valid=0.2, data__read=read)
-    values |= {"task": "masked-lm", "model": {"kind": "lstm", "width": 8, "layers": 1}}
-    values["train"]["steps"] = 2
+    values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
+    values["train"]["max_steps"] = 2
     train_here(values, tmp_path / "masked", Silent())
-    found = gather(load_run(tmp_path / "masked", device="cpu"))
+    found = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
     whole, held = runs.text.read_text(), "".join(text + ("\n" if read == "lines" else "") for text in found.inputs)
     counts, classes = Counter(whole.removesuffix(held)), np.zeros(len(FREQUENCIES) + 1)
     for letter in "".join(found.inputs):
@@ -203,15 +203,15 @@ def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
     assert found.frequencies["tokens"].sum(0).tolist() == classes.tolist()
     assert found.frequencies["tokens"].sum(1).tolist() == found.items.statistics["tokens"].tolist()
     assert found.frequencies["nats"].sum(1) == pytest.approx(found.items.statistics["nats"], rel=1e-9)
-    (made,) = [one for one in document({"lstm": [found]})["breakdowns"] if one["by"] == "frequency of the token in training"]
-    assert (made["score"], made["unit"]) == ({"name": "pseudo_nats_per_token", "better": "lower"}, "tokens")
+    (made,) = [one for one in to_document({"lstm": [found]})["breakdowns"] if one["by"] == "frequency of the token in training"]
+    assert (made["score"], made["unit"]) == ({"name": "pseudo_loss", "better": "lower"}, "tokens")
     mean = np.dot(made["values"]["lstm"], made["counts"]) / sum(made["counts"])
     assert mean == pytest.approx(found.scores[0].value)
 
 
 def test_frequencies_of_words_by_hand(runs):
     found = runs.evidence("speech-window")
-    train = load_run(runs.folder("speech-window"), device="cpu").settings.datasets["train"]
+    train = load_run(runs.folder("speech-window"), device="cpu").config.datasets["train"]
     known = Counter(word for sentence in train.records() for word in sentence.words)
     new = sum(not known[word] for text in found.inputs for word in text.split())
     assert found.frequencies["tokens"].sum(0)[0] == new == found.items.statistics["oov"].sum() > 0
@@ -228,8 +228,8 @@ def test_the_rarest_letter_of_a_source_by_hand(runs):
 
 def test_without_the_tokens_of_training_nothing_is_known_of_frequency(runs, tmp_path, monkeypatch):
     run = load_run(runs.folder("lm-lines"), device="cpu")
-    monkeypatch.setattr(RunFolder, "data", property(lambda folder: tmp_path / "gone"))
-    assert gather(run, run.settings.datasets["train"].paths).frequencies == {}
+    monkeypatch.setattr(RunDir, "data", property(lambda folder: tmp_path / "gone"))
+    assert evaluate_run(run, run.config.datasets["train"].paths).frequencies == {}
 
 
 def test_edges_of_lines_are_their_starts(runs):
@@ -258,21 +258,21 @@ def test_what_was_measured_is_not_measured_again_unless_weights_or_data_changed(
     values = run_file(text, data__read="lines", train__steps=2)
     train_here(values, tmp_path / "run", Silent())
     run, kept = tmp_path / "run", tmp_path / "evidence" / "run"
-    first = gathered(run, kept, device="cpu", watch=lambda done, total: told.append((done, total)))
+    first = load_or_evaluate(run, kept, device="cpu", progress=lambda done, total: told.append((done, total)))
     assert seen == ["run"]
     assert told[-1][0] == told[-1][1]
-    same(gathered(run, kept, device="cpu"), first)
+    same(load_or_evaluate(run, kept, device="cpu"), first)
     assert seen == ["run"]
     train_here({**values, "seed": 9}, run, Silent(), fresh=True)
-    second = gathered(run, kept, device="cpu")
+    second = load_or_evaluate(run, kept, device="cpu")
     assert (len(seen), second.seed) == (2, 9)
-    assert second.key != first.key
+    assert second.cache_key != first.cache_key
     other = make_text(tmp_path / "other.txt", words=100, seed=8)
-    third = gathered(run, kept, other, device="cpu")
+    third = load_or_evaluate(run, kept, other, device="cpu")
     assert third.data == str(other)
-    assert third.key == gathered(run, kept, other, device="cpu").key != second.key
+    assert third.cache_key == load_or_evaluate(run, kept, other, device="cpu").cache_key != second.cache_key
     make_text(other, words=100, seed=9)
-    assert gathered(run, kept, other, device="cpu").key != third.key
+    assert load_or_evaluate(run, kept, other, device="cpu").cache_key != third.cache_key
     assert len(seen) == 4
 
 
@@ -281,12 +281,12 @@ def test_damaged_evidence_is_measured_again(runs, tmp_path, monkeypatch, name):
     kept, run = tmp_path / "kept", runs.folder("lm-lines")
     save(runs.evidence("lm-lines"), kept)
     seen = counting(monkeypatch)
-    gathered(run, kept, device="cpu")
+    load_or_evaluate(run, kept, device="cpu")
     assert seen == []
     flip(kept / name)
     with pytest.raises(ModelError):
         load(kept)
-    gathered(run, kept, device="cpu")
+    load_or_evaluate(run, kept, device="cpu")
     assert len(seen) == 1
     load(kept)
 
@@ -329,7 +329,7 @@ def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
             refused += 1
             assert "\n" not in str(error)
             continue
-        json.dumps(document({"a": [found]}), allow_nan=False)
+        json.dumps(to_document({"a": [found]}), allow_nan=False)
     assert refused > 100
     (kept / "evidence.json").write_text(json.dumps({**about, "inputs": about["inputs"][1:]}))
     write_tensors(kept / "numbers.safetensors", arrays)
@@ -344,20 +344,20 @@ def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
     kept, run = tmp_path / "kept", runs.folder("lm-lines")
     whole = module.save
 
-    def late(found: Evidence, folder: Path) -> None:
+    def late(found: RunResults, folder: Path) -> None:
         whole(found, folder)
-        raise ResourceError(f"{folder}: can't be written: Directory not empty; nothing was changed")
+        raise ResourceError(folder, "can't be written: Directory not empty", "nothing was changed")
 
     monkeypatch.setattr(module, "save", late)
-    same(gathered(run, kept, device="cpu"), load(kept))
+    same(load_or_evaluate(run, kept, device="cpu"), load(kept))
     files.remove(kept)
 
-    def full(found: Evidence, folder: Path) -> None:
-        raise ResourceError("no space left")
+    def full(found: RunResults, folder: Path) -> None:
+        raise ResourceError("", "no space left")
 
     monkeypatch.setattr(module, "save", full)
     with pytest.raises(ResourceError, match="no space left"):
-        gathered(run, kept, device="cpu")
+        load_or_evaluate(run, kept, device="cpu")
 
 
 def test_evidence_of_another_version_is_refused(runs, tmp_path):
@@ -384,17 +384,17 @@ def test_costs_are_what_the_run_wrote_down(tmp_path):
             timings.write(line)
     with (tmp_path / "timings.jsonl").open("a") as torn:
         torn.write('{"step": 10, "sec')
-    found = cost(open_folder(tmp_path), 5, decoding=3.0, unit="lines/s")
+    found = compute_cost(open_run_dir(tmp_path), 5, decoding=3.0, unit="lines/s")
     assert found == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s")
     (tmp_path / "timings.jsonl").unlink()
-    assert cost(open_folder(tmp_path), 5, decoding=3.0, unit="lines/s")[1:4] == (None, None, None)
+    assert compute_cost(open_run_dir(tmp_path), 5, decoding=3.0, unit="lines/s")[1:4] == (None, None, None)
     assert read_log(tmp_path / "timings.jsonl") == []
 
 
-@pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("translate", "lines/s"), ("span", "questions/s")])
+@pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("seq2seq", "lines/s"), ("span", "questions/s")])
 def test_costs_of_real_runs(runs, name, unit):
     found, run = runs.evidence(name).cost, load_run(runs.folder(name), device="cpu")
     assert (found.parameters, found.unit) == (run.info()["parameters"], unit)
     assert found.decoding > 0
-    assert found.bytes == run.folder.weights.stat().st_size
+    assert found.bytes == run.directory.weights.stat().st_size
     assert (found.peak_memory is None) == (name == "ngram")

@@ -18,10 +18,10 @@ from report_documents import language
 
 from weft import files
 from weft.cli.main import main
-from weft.cli.probe_table import as_table
-from weft.compare import comparing
+from weft.cli.minimal_pairs_table import as_table
+from weft.comparison import comparing
 from weft.report.page import page
-from weft.report.page_check import fault
+from weft.report.page_check import find_problem
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 RUN = """
@@ -31,19 +31,19 @@ seed = 5
 train = "text.txt"
 valid = 0.1
 test = 0.1
-read = "lines"
+read_as = "lines"
 [tokenizer]
-kind = "word"
-size = 40
+type = "word"
+vocab_size = 40
 [model]
-kind = "lstm"
-width = 8
-layers = 1
+arch = "lstm"
+hidden_size = 8
+num_layers = 1
 [train]
-steps = 8
+max_steps = 8
 lr = 0.03
 batch_tokens = 256
-validations = 1
+num_validations = 1
 """
 NOUNS, VERBS = [("cat", "cats"), ("dog", "dogs"), ("owl", "owls")], [("sleeps", "sleep"), ("waits", "wait")]
 TSV = "good\tbad\tphenomenon\tattractors\n" + "".join(
@@ -73,12 +73,12 @@ def pages(out: Path) -> tuple[dict[str, Any], str]:
 
 
 def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, capsys):
-    words = ["run.toml", "--models", "ngram,lstm", "--seeds", "2", "--suite", "pairs.tsv", "--out", "all"]
+    words = ["run.toml", "--models", "ngram,lstm", "--seeds", "2", "--minimal-pairs", "pairs.tsv", "--output-dir", "all"]
     code, out, _ = compare(capsys, *words)
     assert code == 0
     document, text = pages(there / "all")
     runs = [f"all/{kind}-{seed}" for kind in ("ngram", "lstm") for seed in (5, 6)]
-    assert main(["probe", *runs, "--suite", "pairs.tsv", "--json", "--pairs", "each.csv"]) == 0
+    assert main(["probe", *runs, "--minimal-pairs", "pairs.tsv", "--json", "--save-pairs", "each.csv"]) == 0
     single = json.loads(capsys.readouterr().out)
     told = document["probe"]
     assert [(row["by"], row["name"], row["pairs"]) for row in told["rows"]] == [
@@ -106,7 +106,9 @@ def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, caps
     )
     assert pairs.split("\n")[0].split() == ["accuracy", "in", "%", "pairs", *order]
     assert pairs.endswith(f"{told['signature']}\n")
-    assert document["command"] == "weft compare run.toml --models ngram,lstm --seeds 2 --suite pairs.tsv --out all"
+    assert (
+        document["command"] == "weft compare run.toml --models ngram,lstm --seeds 2 --minimal-pairs pairs.tsv --output-dir all"
+    )
     # what the page is drawn from
     by = {one["by"]: one for one in document["breakdowns"]}
     assert by["phenomenon of minimal pairs"]["bins"] == ["all", "plain", "near"]
@@ -118,12 +120,12 @@ def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, caps
 
 
 def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_suite(there, capsys):
-    words = ["run.toml", "--models", "ngram,lstm", "--out", "all", "--quiet"]
+    words = ["run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet"]
     code, plain, _ = compare(capsys, *words)
     assert code == 0
     before, _ = pages(there / "all")
     Here.trained.clear()
-    code, out, _ = compare(capsys, *words, "--suite", "pairs.tsv")
+    code, out, _ = compare(capsys, *words, "--minimal-pairs", "pairs.tsv")
     assert code == 0 and Here.trained == [] and out.startswith(plain + "\n")
     after, text = pages(there / "all")
     assert {name: value for name, value in after.items() if name not in ("probe", "breakdowns", "command", "sum")} == {
@@ -135,7 +137,7 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
     assert main(["report", "all"]) == 0
     assert (there / "all" / "report.html").read_text() == text
     capsys.readouterr()
-    code, out, _ = compare(capsys, *words, "--suite", "moved.tsv", "--json")
+    code, out, _ = compare(capsys, *words, "--minimal-pairs", "moved.tsv", "--json")
     found = json.loads(out)
     names = ["title", "task", "data", "score", "test", "tested", "too_little", "context", "rows", "failures", "probe"]
     assert list(found) == names
@@ -145,54 +147,54 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
 
 def test_runs_that_are_there_and_masked_ones(there, capsys):
     (there / "run.toml").write_text(RUN.format(task="masked-lm"))
-    words = ["run.toml", "--models", "lstm,bert", "--out", "all", "--quiet", "--suite", "pairs.tsv"]
+    words = ["run.toml", "--models", "lstm,bert", "--output-dir", "all", "--quiet", "--minimal-pairs", "pairs.tsv"]
     assert compare(capsys, *words)[0] == 0
     ours = pages(there / "all")[0]
-    runs = ["all/lstm-5", "all/bert-5", "--suite", "pairs.tsv"]
-    assert compare(capsys, *runs, "--out", "mine", "--quiet")[0] == 0
+    runs = ["all/lstm-5", "all/bert-5", "--minimal-pairs", "pairs.tsv"]
+    assert compare(capsys, *runs, "--output-dir", "mine", "--quiet")[0] == 0
     theirs = pages(there / "mine")[0]
     assert theirs["probe"] == ours["probe"] and set(ours["probe"]["counts"]) == {"lstm", "bert"}
-    assert theirs["command"] == "weft compare all/lstm-5 all/bert-5 --suite pairs.tsv --out mine"
+    assert theirs["command"] == "weft compare all/lstm-5 all/bert-5 --minimal-pairs pairs.tsv --output-dir mine"
     assert any(one["by"] == "frequency of the token in training" for one in ours["breakdowns"])
     # a pattern after --suite gives it the first file only
-    said = "text.txt: is a file, not a run folder; --suite goes before every file, or before their folder"
+    said = "text.txt: is a file, not a run folder; --minimal-pairs goes before every file, or before their folder"
     assert refused(capsys, "compare", *runs, "text.txt") == (2, said)
 
 
 def test_a_bad_suite_is_refused_before_anything_is_trained(there, capsys):
     (there / "bad.tsv").write_text("good\tbad\nthe cat\tthe cat\n")
     said = "bad.tsv: line 2 has the same sentence twice: 'the cat'; one must be wrong"
-    assert refused(capsys, "compare", "run.toml", "--suite", "bad.tsv") == (3, said)
-    assert refused(capsys, "compare", "run.toml", "--suite", "gone.tsv")[0] == 3
+    assert refused(capsys, "compare", "run.toml", "--minimal-pairs", "bad.tsv") == (3, said)
+    assert refused(capsys, "compare", "run.toml", "--minimal-pairs", "gone.tsv")[0] == 3
     assert Here.trained == [] and not (there / "runs").exists()
 
 
 def test_other_tasks_have_no_pairs(there, capsys):
     rows = "".join(f"{word}\t{word[::-1]}\n" for word in ("anna", "berta", "clara", "dora") * 10)
     (there / "names.tsv").write_text(rows)
-    values = RUN.format(task="translate").replace('"text.txt"', '"names.tsv"').replace('read = "lines"\n', "")
+    values = RUN.format(task="seq2seq").replace('"text.txt"', '"names.tsv"').replace('read = "lines"\n', "")
     (there / "other.toml").write_text(values)
     said = (
-        "--suite: runs of task 'translate' give a sentence by itself no probability; drop it, or compare runs of tasks 'lm' "
+        "--minimal-pairs: runs of task 'translate' give a sentence by itself no probability; drop it, or compare runs of tasks 'lm' "
         "or 'masked-lm'"
     )
-    assert refused(capsys, "compare", "other.toml", "--suite", "gone.tsv") == (2, said)
+    assert refused(capsys, "compare", "other.toml", "--minimal-pairs", "gone.tsv") == (2, said)
     assert Here.trained == [] and not (there / "runs").exists()
-    assert compare(capsys, "other.toml", "--models", "lstm", "--out", "all", "--quiet")[0] == 0
-    assert refused(capsys, "compare", "all/lstm-5", "--suite", "pairs.tsv") == (2, said)
+    assert compare(capsys, "other.toml", "--models", "lstm", "--output-dir", "all", "--quiet")[0] == 0
+    assert refused(capsys, "compare", "all/lstm-5", "--minimal-pairs", "pairs.tsv") == (2, said)
 
 
 def test_the_page_says_what_each_row_goes_by():
     document = language()
     first, second = (row["name"] for row in document["rows"][:2])
     document["probe"] = {"follows": {first: "the subject", second: "the nearest noun", "gone": "the subject"}}
-    assert fault(document) == ""
+    assert find_problem(document) == ""
     said = re.sub("<.*?>", "", page(document))
     assert f"What decides between minimal pairs with an attractor: the subject: {first}; the nearest noun: {second}." in said
     document["probe"] = {"follows": None}  # of a suite without attractors
-    assert fault(document) == "" and "minimal pairs" not in page(document)
+    assert find_problem(document) == "" and "minimal pairs" not in page(document)
     document["probe"] = {"follows": [first]}
-    assert fault(document) == "probe.follows is no table"
+    assert find_problem(document) == "probe.follows is no table"
 
 
 def test_a_name_of_a_row_stays_on_its_line():
@@ -210,13 +212,13 @@ def test_a_name_of_a_row_stays_on_its_line():
 
 
 def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
-    assert compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--out", "all", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--output-dir", "all", "--quiet")[0] == 0
     runs = [f"all/{kind}-{seed}" for kind in ("rnn", "lstm") for seed in (5, 6)]
     for place in ("all/rnn-5", "all/rnn-6", "all/lstm-6"):
         weights = there / place / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-7])
-    words = ["--suite", "pairs.tsv", "--quiet"]
-    code, out, err = compare(capsys, *runs, *words, "--out", "mine")
+    words = ["--minimal-pairs", "pairs.tsv", "--quiet"]
+    code, out, err = compare(capsys, *runs, *words, "--output-dir", "mine")
     reasons = [line.removeprefix("weft: ") for line in err.strip().split("\n")]
     assert code == 4 and [reason.split(": ")[:2] for reason in reasons] == [
         ["rnn, seed 5", "all/rnn-5/model.safetensors"],
@@ -230,18 +232,18 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
     ]  # fmt: skip
     assert set(document["probe"]["counts"]) == {"lstm"} and "Not in the table: " in text
     # the comparison that trained it, and a page of the runs, say the same
-    code, _, again = compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--out", "all", *words)
+    code, _, again = compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--output-dir", "all", *words)
     assert code == 4 and sorted(again.split("\n")) == sorted(err.split("\n"))
-    assert main(["report", *runs, "--out", "page.html", "--quiet"]) == 4
+    assert main(["report", *runs, "--report", "page.html", "--quiet"]) == 4
     assert capsys.readouterr().err == err and "Not in the table: " in (there / "page.html").read_text()
 
 
 def test_where_all_are_damaged_nothing_is_made(there, capsys):
-    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "all", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "all", "--quiet")[0] == 0
     (there / "all" / "lstm-5" / "model.safetensors").write_bytes(b"{}")
-    code, out, err = compare(capsys, "all/lstm-5", "--out", "mine", "--quiet")
+    code, out, err = compare(capsys, "all/lstm-5", "--output-dir", "mine", "--quiet")
     assert (code, out) == (4, "") and err.startswith("weft: lstm, seed 5: all/lstm-5/model.safetensors: ")
     assert not (there / "mine" / "comparison.json").exists()
     shutil.rmtree(there / "all" / "evidence")
-    code, said = refused(capsys, "report", "all/lstm-5", "--out", "page.html")
+    code, said = refused(capsys, "report", "all/lstm-5", "--report", "page.html")
     assert code == 4 and err == f"weft: lstm, seed 5: {said}\n" and not (there / "page.html").exists()

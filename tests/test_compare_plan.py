@@ -11,60 +11,68 @@ import tomli_w
 import torch
 from small_runs import Silent, make_text, run_file, train_here
 
-from weft.compare import fitting, sizes, tokens
-from weft.compare.fitting import fitted, leaves, tried, with_option
-from weft.compare.groups import find, grouped, is_comparison
-from weft.compare.kinds import parse_models, told, usual
-from weft.compare.plan import (
-    Asked,
+from weft.comparison import applicable_options as fitting
+from weft.comparison import match_params as sizes
+from weft.comparison import shared_tokenizer as tokens
+from weft.comparison.applicable_options import applicable_options, leaves, try_config, with_option
+from weft.comparison.groups import find, group_runs, is_comparison
+from weft.comparison.kinds import parse_models, told, usual
+from weft.comparison.plan import (
+    ComparisonOptions,
     Grid,
     Variant,
-    absolute,
-    as_toml,
     begin,
     bring_back,
-    earlier,
-    folder_name,
-    or_as_it_was,
+    check_files_exist,
+    check_unused,
+    directory_name,
+    drop_backup,
     parse_count,
     parse_grid,
-    planned,
-    refuse_missing,
-    refuse_used,
-    settle,
+    plan_runs,
+    previous_plan,
+    restore_on_failure,
+    to_toml,
     variants,
+    with_absolute_paths,
 )
 from weft.errors import ConfigError, DataError, InUseError, ModelError, UsageError
 from weft.lock import Lock
-from weft.runs.folder import RunFolder
+from weft.runs.folder import RunDir
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
 from weft.tasks.prepare import prepare
 from weft.tasks.registry import find_task
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
-from weft.train.network import read_training
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
+from weft.training.neural import read_training
 
 BASE = Path()
 LM: dict[str, Any] = {
     "task": "lm",
-    "data": {"train": "text.txt", "valid": 0.1, "read": "lines"},
-    "model": {"kind": "gpt", "width": 96, "heads": 4, "layers": 2, "dropout": 0.2, "positions": "rotary"},
-    "train": {"steps": 10, "matrix_lr": 0.01},
+    "data": {"train": "text.txt", "valid": 0.1, "read_as": "lines"},
+    "model": {"arch": "gpt", "hidden_size": 96, "num_heads": 4, "num_layers": 2, "dropout": 0.2, "position_encoding": "rotary"},
+    "train": {"max_steps": 10, "muon_lr": 0.01},
 }
 PAIRS: dict[str, Any] = {
-    "task": "translate",
+    "task": "seq2seq",
     "data": {"train": "pairs.tsv"},
-    "model": {"kind": "bahdanau", "width": 48, "attention": "additive", "encoder": {"layers": 2}, "decoder": {"width": 32}},
+    "model": {
+        "arch": "bahdanau",
+        "hidden_size": 48,
+        "attention": "additive",
+        "encoder": {"num_layers": 2},
+        "decoder": {"hidden_size": 32},
+    },
 }
 LABELS: dict[str, Any] = {
-    "task": "classify",
+    "task": "classification",
     "data": {"train": "a.tsv"},
-    "model": {"kind": "lstm", "width": 24, "pool": "last"},
+    "model": {"arch": "lstm", "hidden_size": 24, "pooling": "last"},
 }
 
 
 def plan_of(*models: str, grid: tuple[str, ...] = (), values: dict[str, Any] = LM, **asked: Any):
-    return variants(values, Asked(models=models, grid=[parse_grid(text) for text in grid], **asked), base=BASE)
+    return variants(values, ComparisonOptions(models=models, grid=[parse_grid(text) for text in grid], **asked), base=BASE)
 
 
 # ---- options
@@ -72,11 +80,11 @@ def plan_of(*models: str, grid: tuple[str, ...] = (), values: dict[str, Any] = L
 
 def test_what_is_typed():
     assert parse_models("lstm, gru") == ["lstm", "gru"]
-    assert parse_grid("model.width=128,256") == Grid("model.width", [128, 256])
-    assert parse_grid("model.connection = plain, residual") == Grid("model.connection", ["plain", "residual"])
-    assert parse_grid("model.heads=[2,4],[4,4]") == Grid("model.heads", [[2, 4], [4, 4]])
+    assert parse_grid("model.hidden_size=128,256") == Grid("model.hidden_size", [128, 256])
+    assert parse_grid("model.skip_connection = plain, residual") == Grid("model.skip_connection", ["plain", "residual"])
+    assert parse_grid("model.num_heads=[2,4],[4,4]") == Grid("model.num_heads", [[2, 4], [4, 4]])
     assert parse_grid("train.lr=1e-3") == Grid("train.lr", [0.001])
-    assert [parse_count("--tokens", text) for text in ("42", "250k", "1M", "1.5m", "3e5", "2_000")] == [
+    assert [parse_count("--max-tokens", text) for text in ("42", "250k", "1M", "1.5m", "3e5", "2_000")] == [
         42,
         250_000,
         10**6,
@@ -89,14 +97,14 @@ def test_what_is_typed():
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("width", "--grid width: must look like model.width=128,256"),
-        ("model.width=", "--grid model.width=: must look like model.width=128,256"),
+        ("width", "--grid width: must look like model.hidden_size=128,256"),
+        ("model.hidden_size=", "--grid model.hidden_size=: must look like model.hidden_size=128,256"),
         (
-            "data.window=1,2",
-            "--grid data.window: all variants read the same data with one tokenizer; name an option of [model] or [train]",
+            "data.context_length=1,2",
+            "--grid data.context_length: all variants read the same data with one tokenizer; name an option of [model] or [train]",
         ),
-        ("model.kind=lstm", "--grid model.kind: kinds are named by --models"),
-        ("train.steps=1,2", "--grid train.steps: is the budget, which all variants share; drop it"),
+        ("model.arch=lstm", "--grid model.arch: kinds are named by --models"),
+        ("train.max_steps=1,2", "--grid train.max_steps: is the budget, which all variants share; drop it"),
     ],
 )
 def test_a_grid_that_can_t_be_meant_is_refused(typed, said):
@@ -110,47 +118,47 @@ def test_other_things_that_can_t_be_meant():
         parse_models("lstm,")
     for text in ("", "0", "-3", "many", "1T", "1e400", "9" * 400):
         with pytest.raises(UsageError) as caught:
-            parse_count("--params", text)
-        assert str(caught.value) == f"--params {text}: must be a number such as 250000, 250k or 1M"
+            parse_count("--match-params", text)
+        assert str(caught.value) == f"--match-params {text}: must be a number such as 250000, 250k or 1M"
 
 
 # ---- kinds
 
 
 def test_a_kind_keeps_what_applies_to_it():
-    found = {kind: fitted(LM, kind, base=BASE) for kind in find_task("lm").presets}
+    found = {kind: applicable_options(LM, kind, base=BASE) for kind in find_task("lm").presets}
     assert found["gpt"] == (LM, [])
     assert found["ngram"].values["model"] == {"kind": "ngram"}
     assert set(found["ngram"].dropped) == {
-        "model.width", "model.heads", "model.layers", "model.dropout", "model.positions", "train.matrix_lr"
+        "model.hidden_size", "model.num_heads", "model.num_layers", "model.dropout", "model.position_encoding", "train.muon_lr"
     }  # fmt: skip
-    assert found["lstm"].values["model"] == {"kind": "lstm", "width": 96, "layers": 2, "dropout": 0.2}
-    assert set(found["lstm"].dropped) == {"model.heads", "model.positions", "train.matrix_lr"}
+    assert found["lstm"].values["model"] == {"arch": "lstm", "hidden_size": 96, "num_layers": 2, "dropout": 0.2}
+    assert set(found["lstm"].dropped) == {"model.num_heads", "model.position_encoding", "train.muon_lr"}
     # its positions are what tells it from a gpt
     assert found["transformer"].values["model"] == {
-        "kind": "transformer", "width": 96, "heads": 4, "layers": 2, "dropout": 0.2
+        "arch": "transformer", "hidden_size": 96, "num_heads": 4, "num_layers": 2, "dropout": 0.2
     }  # fmt: skip
-    assert all(one.values["train"]["steps"] == 10 for one in found.values())
+    assert all(one.values["train"]["max_steps"] == 10 for one in found.values())
 
 
 def test_a_kind_is_not_made_into_another():
-    found = {kind: fitted(PAIRS, kind, base=BASE) for kind in find_task("translate").presets}
+    found = {kind: applicable_options(PAIRS, kind, base=BASE) for kind in find_task("translate").presets}
     assert found["sutskever"].values["model"] == {
-        "kind": "sutskever", "width": 48, "encoder": {"layers": 2}, "decoder": {"width": 32}
+        "arch": "sutskever", "hidden_size": 48, "encoder": {"num_layers": 2}, "decoder": {"hidden_size": 32}
     }  # fmt: skip
     assert resolve(found["sutskever"].values, base=BASE).model.attention == "none"
     assert resolve(found["transformer"].values, base=BASE).model.attention == "scaled-dot"
-    mixed = with_option(LM, "model", {"kind": "lstm", "mixer": "gru", "width": 8})
-    assert resolve(fitted(mixed, "rnn", base=BASE).values, base=BASE).model.mixer == "rnn"
+    mixed = with_option(LM, "model", {"arch": "lstm", "layer_type": "gru", "hidden_size": 8})
+    assert resolve(applicable_options(mixed, "rnn", base=BASE).values, base=BASE).model.mixer == "rnn"
 
 
 @pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
 def test_every_kind_of_a_task_can_be_had_from_any_run_file(values):
     for kind in find_task(values["task"]).presets:
-        one = fitted(values, kind, base=BASE)
-        assert resolve(one.values, base=BASE).kind == kind
+        one = applicable_options(values, kind, base=BASE)
+        assert resolve(one.values, base=BASE).arch == kind
         # nothing is lost without a word
-        given = {f"model.{name}" for name in leaves(values["model"])} - {"model.kind"}
+        given = {f"model.{name}" for name in leaves(values["model"])} - {"model.arch"}
         kept = {f"model.{name}" for name in leaves(one.values["model"])}
         assert given - kept == {name for name in one.dropped if name.startswith("model.")}
 
@@ -164,24 +172,24 @@ def test_no_message_decides_what_applies(values, monkeypatch):
             return resolve(given, base=base)
         except ConfigError as error:
             words = hashlib.sha256(str(error).encode()).hexdigest()
-            raise ConfigError(words, option=error.option, unknown=error.unknown, near=error.near) from None
+            raise ConfigError("", words, option=error.option, unknown=error.unknown, near=error.near) from None
 
     kinds = list(find_task(values["task"]).presets)
-    before = [fitted(values, kind, base=BASE) for kind in kinds]
+    before = [applicable_options(values, kind, base=BASE) for kind in kinds]
     monkeypatch.setattr(fitting, "resolve", in_other_words)
-    assert [fitted(values, kind, base=BASE) for kind in kinds] == before
+    assert [applicable_options(values, kind, base=BASE) for kind in kinds] == before
 
 
 def test_errors_of_a_run_file_carry_what_they_are_about():
     for option, value, fields in (
         ("model.widht", 8, ("model.widht", True, True)),
         ("model.qqqqq", 8, ("model.qqqqq", True, False)),
-        ("model.width", -1, ("model.width", False, False)),
+        ("model.hidden_size", -1, ("model.hidden_size", False, False)),
     ):
-        error = tried(with_option(LM, option, value), base=BASE)
+        error = try_config(with_option(LM, option, value), base=BASE)
         assert isinstance(error, ConfigError) and (error.option, error.unknown, error.near) == fields
         assert str(error) == f"{error.option}: {error.reason}"
-    assert ConfigError("anything else").reason == "anything else"
+    assert ConfigError("", "anything else").reason == "anything else"
 
 
 def test_an_unknown_kind_is_refused():
@@ -200,23 +208,23 @@ def test_a_fault_of_the_run_file_is_no_option_that_does_not_apply():
 
 
 def test_variants():
-    found = plan_of("ngram", "lstm", "gpt", grid=("model.width=32,64", "train.lr=0.1,0.2"))
+    found = plan_of("ngram", "lstm", "gpt", grid=("model.hidden_size=32,64", "train.lr=0.1,0.2"))
     assert [one.name for one in found.variants] == [
         "ngram",
         *(f"{kind},width={width},lr={lr}" for kind in ("lstm", "gpt") for width in (32, 64) for lr in (0.1, 0.2)),
     ]
-    assert found.variants[4].values["model"]["width"] == 64 and found.variants[4].values["train"]["lr"] == 0.2
-    assert found.refused == []
+    assert found.variants[4].values["model"]["hidden_size"] == 64 and found.variants[4].values["train"]["lr"] == 0.2
+    assert found.failed == []
     assert found.notes[0] == (
-        "ngram: model.width, model.heads, model.layers, model.dropout, model.positions, train.matrix_lr, train.lr do not apply"
+        "ngram: model.hidden_size, model.num_heads, model.num_layers, model.dropout, model.position_encoding, train.muon_lr, train.lr do not apply"
     )
     assert found.notes[2:] == []
     assert all("seed" not in one.values for one in found.variants)
 
 
 def test_one_option_that_does_not_apply():
-    values = {**LM, "model": {"kind": "lstm", "width": 16}, "train": {}}
-    assert plan_of("lstm", "ngram", values=values).notes == ["ngram: model.width does not apply"]
+    values = {**LM, "model": {"arch": "lstm", "hidden_size": 16}, "train": {}}
+    assert plan_of("lstm", "ngram", values=values).notes == ["ngram: model.hidden_size does not apply"]
 
 
 @pytest.mark.parametrize(
@@ -225,17 +233,17 @@ def test_one_option_that_does_not_apply():
         ("lm", "gpt", ["gpt", "ngram", "lstm"]),
         ("lm", "gru", ["gru", "ngram", "lstm", "transformer"]),
         ("lm", "ngram", ["ngram", "lstm", "transformer"]),
-        ("classify", "lstm", ["lstm", "naive-bayes", "regression", "transformer"]),
-        ("translate", "seq2seq", ["seq2seq", "transformer"]),
+        ("classification", "lstm", ["lstm", "naive-bayes", "regression", "transformer"]),
+        ("seq2seq", "seq2seq", ["seq2seq", "transformer"]),
         ("tag", "transformer", ["transformer", "lstm"]),
     ],
 )
 def test_the_kinds_of_a_comparison_that_names_none(task, own, kinds):
-    assert usual({"task": task, "model": {"kind": own}}) == kinds
+    assert usual({"task": task, "model": {"arch": own}}) == kinds
 
 
 def test_a_run_that_starts_from_weights_is_compared_with_baselines_and_the_choice_is_told():
-    values = {"task": "classify", "model": {"kind": "bert"}, "train": {"init_from": "runs/bert"}}
+    values = {"task": "classification", "model": {"arch": "bert"}, "train": {"init_from": "runs/bert"}}
     assert usual(values) == ["bert", "naive-bayes", "regression"]
     assert told(values, usual(values)) == (
         "comparing bert (the run file's), naive-bayes and regression (counted or solved in seconds: what a network must beat);"
@@ -250,28 +258,28 @@ def test_all_kinds_of_the_task():
 
 
 def test_without_models_the_run_file_s_own():
-    assert [one.name for one in plan_of(grid=("model.width=32,64",)).variants] == ["gpt,width=32", "gpt,width=64"]
+    assert [one.name for one in plan_of(grid=("model.hidden_size=32,64",)).variants] == ["gpt,width=32", "gpt,width=64"]
 
 
 def test_the_same_twice_is_two_rows():
     assert [one.name for one in plan_of("lstm", "lstm", "gru").variants] == ["lstm", "lstm#2", "gru"]
-    found = plan_of("lstm", grid=("model.width=16,16",)).variants
+    found = plan_of("lstm", grid=("model.hidden_size=16,16",)).variants
     assert [one.name for one in found] == ["lstm,width=16", "lstm,width=16#2"]
     assert found[0].values == found[1].values
 
 
 def test_a_value_that_can_t_be_is_a_row_that_is_refused():
-    found = plan_of("gpt", grid=("model.heads=4,5",))
+    found = plan_of("gpt", grid=("model.num_heads=4,5",))
     assert [one.name for one in found.variants] == ["gpt,heads=4"]
-    assert [(one.name, one.code) for one in found.refused] == [("gpt,heads=5", 2)]
-    assert found.refused[0].reason == "model: width=96 is not a multiple of heads=5; change one, or give head_size"
+    assert [(one.name, one.code) for one in found.failed] == [("gpt,heads=5", 2)]
+    assert found.failed[0].reason == "model: width=96 is not a multiple of heads=5; change one, or give head_size"
 
 
 def test_a_grid_that_no_kind_has_is_refused():
     with pytest.raises(ConfigError, match=r"^--grid model.widht: no such option; did you mean 'width'\? known: "):
         plan_of("lstm", "gpt", grid=("model.widht=1,2",))
-    with pytest.raises(ConfigError, match=r"^--grid model.width: must be a valid integer, not 'a'$"):
-        plan_of("lstm", grid=("model.width=a,b",))
+    with pytest.raises(ConfigError, match=r"^--grid model.hidden_size: must be a valid integer, not 'a'$"):
+        plan_of("lstm", grid=("model.hidden_size=a,b",))
     with pytest.raises(ConfigError, match=r"^--grid train.lr: applies to none of ngram$"):
         plan_of("ngram", grid=("train.lr=0.1,0.2",))
 
@@ -282,16 +290,16 @@ HEADS = "model: width=96 is not a multiple of heads=5; change one, or give head_
 @pytest.mark.parametrize(
     ("models", "grid", "said"),
     [
-        ("ngram,lstm", "model.width=a,b", "must be a valid integer, not 'a'"),
+        ("ngram,lstm", "model.hidden_size=a,b", "must be a valid integer, not 'a'"),
         ("lstm,ngram", "model.order=a", "must be a valid integer, not 'a'"),
-        ("lstm,gpt", "model.heads=5,7", HEADS),
-        ("gpt,lstm", "model.heads=5,7", HEADS),
+        ("lstm,gpt", "model.num_heads=5,7", HEADS),
+        ("gpt,lstm", "model.num_heads=5,7", HEADS),
         (
             "ngram,lstm,gpt",
-            "model.positions=xx",
+            "model.position_encoding=xx",
             "no such choice 'xx'; known: none, sinusoidal, learned, relative, alibi, rotary",
         ),
-        ("ngram,lstm", "model.heads=2", "model: heads=2, but mixer='lstm' has none"),
+        ("ngram,lstm", "model.num_heads=2", "model: heads=2, but mixer='lstm' has none"),
     ],
 )
 def test_a_grid_is_refused_for_the_reason_of_a_kind_that_has_the_option(models, grid, said):
@@ -304,33 +312,33 @@ def test_of_an_unknown_option_the_kind_with_the_nearest_name_tells():
     with pytest.raises(ConfigError, match=r"^--grid model.widht: no such option; did you mean 'width'\? known: mixer, "):
         plan_of("ngram", "lstm", grid=("model.widht=1,2",))
     with pytest.raises(ConfigError) as caught:
-        plan_of("bahdanau", "transformer", grid=("model.heads=5",), values=PAIRS)
+        plan_of("bahdanau", "transformer", grid=("model.num_heads=5",), values=PAIRS)
     assert str(caught.value) == (
-        "--grid model.heads: model.encoder: width=48 is not a multiple of heads=5; change one, or give head_size"
+        "--grid model.num_heads: model.encoder: width=48 is not a multiple of heads=5; change one, or give head_size"
     )
 
 
 def test_values_that_a_kind_refuses_are_not_values_that_do_not_apply_to_it():
-    found = plan_of("gpt", "transformer", "lstm", grid=("model.heads=5,96", "model.layers=1,2"))
+    found = plan_of("gpt", "transformer", "lstm", grid=("model.num_heads=5,96", "model.num_layers=1,2"))
     assert [one.name for one in found.variants] == [
         *(f"transformer,heads=96,layers={layers}" for layers in (1, 2)),
         *(f"lstm,layers={layers}" for layers in (1, 2)),
     ]
     odd = "model: positions='rotary' turns pairs: the size of a head, 1, must be even"
-    assert [(one.name, one.reason) for one in found.refused] == [
+    assert [(one.name, one.reason) for one in found.failed] == [
         ("gpt,heads=5", HEADS),
         ("gpt,heads=96", odd),
         ("transformer,heads=5", HEADS),
     ]
     assert all("heads" not in note for note in found.notes if not note.startswith("lstm: "))
     # its positions are 'none', so these are for others
-    found = plan_of("lstm", "gpt", grid=("model.positions=rotary,alibi",))
+    found = plan_of("lstm", "gpt", grid=("model.position_encoding=rotary,alibi",))
     assert [one.name for one in found.variants] == ["lstm", "gpt,positions=rotary", "gpt,positions=alibi"]
-    assert found.refused == [] and "model.positions" in found.notes[0]
+    assert found.failed == [] and "model.position_encoding" in found.notes[0]
 
 
 def test_the_width_of_a_grid_is_that_of_both_sides():
-    found = plan_of("lstm", grid=("model.width=16,24",), values=PAIRS).variants
+    found = plan_of("lstm", grid=("model.hidden_size=16,24",), values=PAIRS).variants
     for variant, width in zip(found, (16, 24), strict=True):
         model = resolve(variant.values, base=BASE).model
         assert (model.encoder.width, model.decoder.width) == (width, width)
@@ -348,22 +356,22 @@ def test_one_budget():
 
 @pytest.fixture(scope="module")
 def letters():
-    return train_tokenizer(TokenizerTable(kind="char"), iter(["a quick brown fox", "jumps over the lazy dog"]))
+    return train_tokenizer(TokenizerConfig(type="char"), iter(["a quick brown fox", "jumps over the lazy dog"]))
 
 
 def parameters(values, letters):
     settings = resolve(values, base=BASE)
-    return settings.preset.estimator.parameters(settings, letters)
+    return settings.preset.estimator.num_parameters(settings, letters)
 
 
 @pytest.mark.parametrize(("kind", "target"), [("window", 3_000), ("gru", 5_000), ("gpt", 5_000), ("gpt", 300_000)])
 def test_no_other_width_is_nearer(letters, kind, target):
-    values = fitted({**LM, "model": {"kind": "gpt", "layers": 2}}, kind, base=BASE).values
-    found = sizes.sized(values, target, letters, base=BASE)
-    assert resolve(found.values, base=BASE).model.width == found.width
-    at = sizes.WIDTHS.index(found.width)
-    for width in sizes.WIDTHS[max(0, at - 8) : at + 9]:
-        other = with_option(values, "model.width", width)
+    values = applicable_options({**LM, "model": {"arch": "gpt", "num_layers": 2}}, kind, base=BASE).values
+    found = sizes.match_num_params(values, target, letters, base=BASE)
+    assert resolve(found.values, base=BASE).model.width == found.hidden_size
+    at = sizes.HIDDEN_SIZES.index(found.hidden_size)
+    for width in sizes.HIDDEN_SIZES[max(0, at - 8) : at + 9]:
+        other = with_option(values, "model.hidden_size", width)
         try:
             count = parameters(other, letters)
         except ConfigError:
@@ -372,15 +380,15 @@ def test_no_other_width_is_nearer(letters, kind, target):
 
 
 def test_what_is_counted_has_no_size_of_its_own(letters):
-    assert parameters({**LM, "model": {"kind": "ngram"}, "train": {}}, letters) is None
+    assert parameters({**LM, "model": {"arch": "ngram"}, "train": {}}, letters) is None
 
 
 def test_no_width_may_fit(letters):
-    values = with_option(with_option(LM, "model.heads", 97), "model.positions", "none")
+    values = with_option(with_option(LM, "model.num_heads", 97), "model.position_encoding", "none")
     with pytest.raises(ConfigError) as caught:
-        sizes.sized(values, 1, letters, base=BASE)
+        sizes.match_num_params(values, 1, letters, base=BASE)
     assert str(caught.value) == (
-        "--params: no width fits: model: width=128 is not a multiple of heads=97; change one, or give head_size"
+        "--match-params: no width fits: model: width=128 is not a multiple of heads=97; change one, or give head_size"
     )
 
 
@@ -388,18 +396,20 @@ def test_no_width_may_fit(letters):
 
 
 def test_a_plan_is_known_again_and_no_other_is_taken_for_it(tmp_path):
-    asked = Asked(models=["lstm"], seeds=2, budget=("tokens", 50), params=1000, grid=[Grid("train.lr", [0.1])], tune=4)
-    begin(tmp_path, as_toml(LM, asked), fresh=False)
-    begin(tmp_path, as_toml(LM, asked), fresh=False)
+    asked = ComparisonOptions(
+        models=["lstm"], seeds=2, budget=("tokens", 50), match_params=1000, grid=[Grid("train.lr", [0.1])], tune_trials=4
+    )
+    begin(tmp_path, to_toml(LM, asked), overwrite=False)
+    begin(tmp_path, to_toml(LM, asked), overwrite=False)
     (tmp_path / "lstm-0").mkdir()
     with pytest.raises(UsageError) as caught:
-        begin(tmp_path, as_toml(LM, asked._replace(seeds=3, tune=None)), fresh=False)
+        begin(tmp_path, to_toml(LM, asked._replace(seeds=3, tune_trials=None)), overwrite=False)
     assert str(caught.value) == (
         f"{tmp_path}: holds another comparison (seeds: 2 there, 3 here; tune: 4 there, nothing here); "
-        f"choose another --out, or --fresh"
+        f"choose another --output-dir, or --overwrite"
     )
-    begin(tmp_path, as_toml(LM, asked._replace(seeds=3)), fresh=True)
-    assert names(tmp_path) == [".set-aside", "plan.toml"] and names(tmp_path / ".set-aside") == ["lstm-0", "plan.toml"]
+    begin(tmp_path, to_toml(LM, asked._replace(seeds=3)), overwrite=True)
+    assert names(tmp_path) == [".previous", "plan.toml"] and names(tmp_path / ".previous") == ["lstm-0", "plan.toml"]
 
 
 def names(folder: Path) -> list[str]:
@@ -407,42 +417,42 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_comparison_waits_until_the_new_one_is_finished(tmp_path):
-    first, second, third = (as_toml(LM, Asked(models=["lstm"], seeds=seeds)) for seeds in (1, 2, 3))
-    begin(tmp_path, first, fresh=False)
+    first, second, third = (to_toml(LM, ComparisonOptions(models=["lstm"], seeds=seeds)) for seeds in (1, 2, 3))
+    begin(tmp_path, first, overwrite=False)
     plan = (tmp_path / "plan.toml").read_text()
     for name in ("comparison.json", "lstm-0"):
         (tmp_path / name).write_text("of the first")
     before = names(tmp_path)
     for newer in (second, third):  # the one in between was not finished, and is gone
-        begin(tmp_path, newer, fresh=True)
-        assert names(tmp_path) == [".set-aside", "plan.toml"] and names(tmp_path / ".set-aside") == before
+        begin(tmp_path, newer, overwrite=True)
+        assert names(tmp_path) == [".previous", "plan.toml"] and names(tmp_path / ".previous") == before
         (tmp_path / "lstm-0").write_text("of another")
     with pytest.raises(UsageError) as caught:
-        begin(tmp_path, first, fresh=False)
+        begin(tmp_path, first, overwrite=False)
     assert str(caught.value) == (
-        f"{tmp_path}: holds another comparison (seeds: 3 there, 1 here); choose another --out, or --fresh; "
-        f"remove {tmp_path / 'plan.toml'} to go back to the one that waits in {tmp_path / '.set-aside'}"
+        f"{tmp_path}: holds another comparison (seeds: 3 there, 1 here); choose another --output-dir, or --overwrite; "
+        f"remove {tmp_path / 'plan.toml'} to go back to the one that waits in {tmp_path / '.previous'}"
     )
-    with pytest.raises(KeyboardInterrupt), or_as_it_was(tmp_path, fresh=False):
+    with pytest.raises(KeyboardInterrupt), restore_on_failure(tmp_path, overwrite=False):
         raise KeyboardInterrupt
     assert (tmp_path / "lstm-0").read_text() == "of another"
-    with pytest.raises(KeyboardInterrupt), or_as_it_was(tmp_path, fresh=True):
-        begin(tmp_path, second, fresh=True)
+    with pytest.raises(KeyboardInterrupt), restore_on_failure(tmp_path, overwrite=True):
+        begin(tmp_path, second, overwrite=True)
         raise KeyboardInterrupt
     assert names(tmp_path) == before and (tmp_path / "plan.toml").read_text() == plan
-    begin(tmp_path, second, fresh=True)
+    begin(tmp_path, second, overwrite=True)
     (tmp_path / "comparison.json").write_text("of the second")  # and killed just after it
-    begin(tmp_path, second, fresh=False)
+    begin(tmp_path, second, overwrite=False)
     assert names(tmp_path) == ["comparison.json", "plan.toml"]
 
 
 @pytest.fixture
 def replaced(tmp_path) -> Path:
     """The folder of a finished comparison of one seed, and of one of two seeds that is to replace it."""
-    begin(tmp_path, as_toml(LM, Asked(models=["lstm"])), fresh=False)
+    begin(tmp_path, to_toml(LM, ComparisonOptions(models=["lstm"])), overwrite=False)
     (tmp_path / "lstm-0").mkdir()
     (tmp_path / "comparison.json").write_text("of the first")
-    begin(tmp_path, as_toml(LM, Asked(models=["lstm"], seeds=2)), fresh=True)
+    begin(tmp_path, to_toml(LM, ComparisonOptions(models=["lstm"], seeds=2)), overwrite=True)
     return tmp_path
 
 
@@ -452,21 +462,21 @@ FIRST = ["comparison.json", "lstm-0", "plan.toml"]
 def test_without_the_plan_of_the_new_one_the_old_one_is_back(replaced):
     (replaced / "plan.toml").unlink()  # as the message says, or killed before it was written
     (replaced / "lstm-1").mkdir()
-    begin(replaced, as_toml(LM, Asked(models=["lstm"])), fresh=False)
+    begin(replaced, to_toml(LM, ComparisonOptions(models=["lstm"])), overwrite=False)
     assert names(replaced) == FIRST
 
 
 def test_a_comparison_of_runs_settles_nothing(replaced):
     (replaced / "plan.toml").rename(replaced / "away")
     (replaced / "comparison.json").write_text("of runs")
-    settle(replaced)
-    assert (replaced / ".set-aside").exists()
+    drop_backup(replaced)
+    assert (replaced / ".previous").exists()
     (replaced / "away").rename(replaced / "plan.toml")
-    settle(replaced)
-    assert not (replaced / ".set-aside").exists()
+    drop_backup(replaced)
+    assert not (replaced / ".previous").exists()
 
 
-@pytest.mark.parametrize("saved", ["lstm-0/model.safetensors", "tune/lstm-0/checkpoints/000001/cursor.json"])
+@pytest.mark.parametrize("saved", ["lstm-0/model.safetensors", "tune/lstm-0/checkpoints/000001/train_state.json"])
 def test_it_is_back_unless_something_was_saved(replaced, saved):
     (replaced / saved).parent.mkdir(parents=True)
     (replaced / saved).touch()
@@ -478,19 +488,19 @@ def test_it_is_back_unless_something_was_saved(replaced, saved):
 
 
 def test_a_run_that_still_saves_is_not_set_aside(tmp_path):
-    plan, run = as_toml(LM, Asked(models=["lstm"])), tmp_path / "lstm-0"
-    begin(tmp_path, plan, fresh=False)
+    plan, run = to_toml(LM, ComparisonOptions(models=["lstm"])), tmp_path / "lstm-0"
+    begin(tmp_path, plan, overwrite=False)
     run.mkdir()
     with Lock(run), pytest.raises(InUseError) as caught:
-        refuse_used(tmp_path)
+        check_unused(tmp_path)
     assert str(caught.value).startswith(f"{run}: in use by process ")
-    refuse_used(tmp_path)
+    check_unused(tmp_path)
 
 
 def test_data_that_is_not_there_makes_no_room(tmp_path):
     values = {**LM, "data": {**LM["data"], "test": str(tmp_path / "gone.txt")}}
     with pytest.raises(DataError) as caught:
-        refuse_missing({**values, "data": {**values["data"], "train": str(touched(tmp_path / "text.txt"))}})
+        check_files_exist({**values, "data": {**values["data"], "train": str(touched(tmp_path / "text.txt"))}})
     assert str(caught.value) == f"{tmp_path / 'gone.txt'}: no such file"
 
 
@@ -506,7 +516,7 @@ def test_killed_while_it_is_set_aside_or_brought_back(tmp_path, monkeypatch, mov
     class Killed(BaseException):
         pass
 
-    begin(tmp_path, as_toml(LM, Asked(models=["lstm"])), fresh=False)
+    begin(tmp_path, to_toml(LM, ComparisonOptions(models=["lstm"])), overwrite=False)
     for name in FIRST[:2]:
         (tmp_path / name).write_text("of the first")
     moves, rename = iter(range(1, 100)), Path.rename
@@ -518,18 +528,18 @@ def test_killed_while_it_is_set_aside_or_brought_back(tmp_path, monkeypatch, mov
 
     monkeypatch.setattr(Path, "rename", killed)
     with pytest.raises(Killed):
-        earlier(tmp_path).put()
-        earlier(tmp_path).bring_back()
-    begin(tmp_path, as_toml(LM, Asked(models=["lstm"])), fresh=False)
+        previous_plan(tmp_path).move_in()
+        previous_plan(tmp_path).restore()
+    begin(tmp_path, to_toml(LM, ComparisonOptions(models=["lstm"])), overwrite=False)
     assert names(tmp_path) == FIRST
 
 
 def test_a_comparison_that_was_half_set_aside_is_back(tmp_path):
-    begin(tmp_path, as_toml(LM, Asked()), fresh=False)
-    (tmp_path / ".set-aside").mkdir()
-    (tmp_path / ".set-aside" / "lstm-0").write_text("moved")
+    begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=False)
+    (tmp_path / ".previous").mkdir()
+    (tmp_path / ".previous" / "lstm-0").write_text("moved")
     (tmp_path / "lstm-1").write_text("not moved")
-    begin(tmp_path, as_toml(LM, Asked()), fresh=False)
+    begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=False)
     assert names(tmp_path) == ["lstm-0", "lstm-1", "plan.toml"]
 
 
@@ -537,8 +547,8 @@ def test_a_stranger_s_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").touch()
     for fresh in (False, True):
         with pytest.raises(UsageError) as caught:
-            begin(tmp_path, as_toml(LM, Asked()), fresh=fresh)
-        assert str(caught.value) == f"{tmp_path}: is no comparison and not empty (thesis.tex); choose another --out"
+            begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=fresh)
+        assert str(caught.value) == f"{tmp_path}: is no comparison and not empty (thesis.tex); choose another --output-dir"
 
 
 def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
@@ -546,34 +556,34 @@ def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
     (tmp_path / "thesis.tex").touch()
     for fresh in (False, True):
         with pytest.raises(UsageError) as caught:
-            begin(tmp_path, as_toml(LM, Asked()), fresh=fresh)
-        assert str(caught.value) == f"{tmp_path}: is no comparison and not empty (thesis.tex); choose another --out"
+            begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=fresh)
+        assert str(caught.value) == f"{tmp_path}: is no comparison and not empty (thesis.tex); choose another --output-dir"
     assert (tmp_path / "thesis.tex").exists()
 
 
 def test_a_plan_that_can_t_be_read(tmp_path):
     (tmp_path / "plan.toml").write_text("seeds = ")
-    with pytest.raises(ModelError, match=r"plan.toml: is not TOML: .*; the comparison is damaged, --fresh makes it again$"):
-        begin(tmp_path, as_toml(LM, Asked()), fresh=False)
-    begin(tmp_path, as_toml(LM, Asked()), fresh=True)
+    with pytest.raises(ModelError, match=r"plan.toml: is not TOML: .*; the comparison is damaged, --overwrite makes it again$"):
+        begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=False)
+    begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=True)
 
 
 def test_runs_come_seed_by_seed(tmp_path):
-    found = planned([Variant("lstm", LM), Variant("gru,lr=1/2", LM)], [3, 4], tmp_path)
-    assert [one.out.name for one in found] == ["lstm-3", "gru,lr=1_2-3", "lstm-4", "gru,lr=1_2-4"]
+    found = plan_runs([Variant("lstm", LM), Variant("gru,lr=1/2", LM)], [3, 4], tmp_path)
+    assert [one.output_dir.name for one in found] == ["lstm-3", "gru,lr=1_2-3", "lstm-4", "gru,lr=1_2-4"]
     assert [one.values["seed"] for one in found] == [3, 3, 4, 4]
-    assert len(folder_name("x" * 300)) == 120
+    assert len(directory_name("x" * 300)) == 120
     with pytest.raises(UsageError) as caught:
-        planned([Variant("a/b", LM), Variant("a b", LM)], [0], tmp_path)
+        plan_runs([Variant("a/b", LM), Variant("a b", LM)], [0], tmp_path)
     assert str(caught.value) == "--grid: two variants would be trained into a_b; make the values shorter"
 
 
 def test_paths_are_where_they_lie(tmp_path):
-    found = absolute(with_option(LM, "tokenizer", {"file": "tok.json"}), base=tmp_path)
+    found = with_absolute_paths(with_option(LM, "tokenizer", {"file": "tok.json"}), base=tmp_path)
     assert found["data"]["train"] == str(tmp_path / "text.txt") and found["data"]["valid"] == 0.1
     assert found["tokenizer"] == {"file": str(tmp_path / "tok.json")}
-    assert "tokenizer" not in absolute(LM, base=tmp_path)
-    started = absolute({**LM, "train": {"init_from": "old"}}, base=tmp_path)
+    assert "tokenizer" not in with_absolute_paths(LM, base=tmp_path)
+    started = with_absolute_paths({**LM, "train": {"init_from": "old"}}, base=tmp_path)
     assert started["train"]["init_from"] == str(tmp_path / "old")
 
 
@@ -602,7 +612,7 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
         make_run(tmp_path / "wide", small(model__width=16)),
         make_run(tmp_path / "window", run_file(Path("text.txt"), "window")),
     ]
-    found = grouped(find([*paths, tmp_path / "b0"]))
+    found = group_runs(find([*paths, tmp_path / "b0"]))
     assert {name: [run.path.name for run in runs] for name, runs in found.items()} == {
         "lstm,width=8": ["b0", "b1"],
         "lstm,width=16": ["wide"],
@@ -612,23 +622,25 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
 
 def test_rows_that_nothing_or_much_tells_apart_have_the_names_of_their_folders(tmp_path):
     paths = [make_run(tmp_path / name, small()) for name in ("first", "second")]
-    assert list(grouped(find(paths))) == ["first", "second"]
+    assert list(group_runs(find(paths))) == ["first", "second"]
     other = small(train__lr=0.5, train__weight_decay=0.25, train__clip=3.0, train__validations=2)
-    assert list(grouped(find([paths[0], make_run(tmp_path / "third", other)]))) == ["first", "third"]
+    assert list(group_runs(find([paths[0], make_run(tmp_path / "third", other)]))) == ["first", "third"]
     again = make_run(tmp_path / "again" / "first", small())
-    assert list(grouped(find([paths[0], again]))) == [str(paths[0]), str(again)]
+    assert list(group_runs(find([paths[0], again]))) == [str(paths[0]), str(again)]
 
 
 def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
     first = make_run(tmp_path / "a", small())
-    gaps = {**small(), "task": "masked-lm", "model": {"kind": "lstm"}}
+    gaps = {**small(), "task": "masked-lm", "model": {"arch": "lstm"}}
     second = make_run(tmp_path / "b", gaps)
     with pytest.raises(UsageError) as caught:
         find([first, second])
     assert str(caught.value) == (
         f"compare: {first} is a run of task 'lm', {second} of task 'masked-lm'; compare runs of one task"
     )
-    other = make_run(tmp_path / "c", small(data={"train": "other.txt", "valid": 0.1, "read": "windows", "window": 16}))
+    other = make_run(
+        tmp_path / "c", small(data={"train": "other.txt", "valid": 0.1, "read_as": "windows", "context_length": 16})
+    )
     with pytest.raises(UsageError) as caught:
         find([first, other])
     there = f"data.train: {Path('text.txt').absolute()} there, {Path('other.txt').absolute()} here"
@@ -649,9 +661,9 @@ def test_a_comparison_is_no_run(tmp_path):
 def test_all_kinds_read_the_same_examples_in_the_same_order(tmp_path):
     """Batch by batch, of one seed; of another the order is another."""
     text = make_text(tmp_path / "text.txt")
-    values = run_file(text, "lstm", data={"train": str(text), "valid": 0.1, "read": "lines"})
-    found = variants(values, Asked(models=["window", "lstm", "gpt"]), base=tmp_path).variants
-    folder = RunFolder(tmp_path / "run")
+    values = run_file(text, "lstm", data={"train": str(text), "valid": 0.1, "read_as": "lines"})
+    found = variants(values, ComparisonOptions(models=["window", "lstm", "gpt"]), base=tmp_path).variants
+    folder = RunDir(tmp_path / "run")
     folder.path.mkdir()
 
     def order(variant: Variant, seed: int) -> Any:
@@ -681,5 +693,5 @@ def test_the_tokenizer_is_trained_once(tmp_path):
     made = (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
     assert tokens.train_once(out, [values], Silent()).hash == first.hash
     assert (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == made
-    trained = train_here({**run_file(text, "lstm", train__steps=1), "tokenizer": tokens.given(out)}, tmp_path / "run")
+    trained = train_here({**run_file(text, "lstm", train__steps=1), "tokenizer": tokens.given_tokenizer(out)}, tmp_path / "run")
     assert trained.tokenizer.read_bytes() == (out / "tokenizer" / "tokenizer.json").read_bytes()

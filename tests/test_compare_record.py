@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from evidence_parts import COST
 
-from weft.compare.document import document
-from weft.compare.evidence import Evidence, load, save
-from weft.compare.probe import check_task
-from weft.compare.scores import refuse_others
+from weft.comparison.minimal_pairs import check_task
+from weft.comparison.results import RunResults, load, save
+from weft.comparison.scores import refuse_others
+from weft.comparison.to_json import to_document
 from weft.errors import UsageError
-from weft.metrics.items import Items, Score
+from weft.metrics.items import ItemStatistics, Score
 from weft.metrics.metric import Metric
 from weft.report.page import page
 from weft.tasks import registry
@@ -39,19 +39,21 @@ def numbers(monkeypatch):
     find_task.cache_clear()
 
 
-def evidence(error: np.ndarray, **more) -> Evidence:
-    items = Items(np.arange(len(error)), {"error": error, "items": np.ones(len(error))}, [f"{value:.1f}" for value in error])
+def evidence(error: np.ndarray, **more) -> RunResults:
+    items = ItemStatistics(
+        np.arange(len(error)), {"error": error, "items": np.ones(len(error))}, [f"{value:.1f}" for value in error]
+    )
     values = {"run": Path("runs/x"), "kind": "lstm", "seed": 0, "task": "number", "items": items, "cost": COST, "item": "text"}
     values["scores"] = [Score("mean_error", float(error.mean()), None, None, "weft:test")]
     values |= {"inputs": [f"text {at}" for at in range(len(error))], "references": ["0"] * len(error)}
-    return Evidence(**{**values, "lengths": np.arange(1, len(error) + 1), **more})
+    return RunResults(**{**values, "lengths": np.arange(1, len(error) + 1), **more})
 
 
 def test_metrics_and_lengths_are_enough(numbers, tmp_path):
     rng = np.random.default_rng(0)
     better, worse = rng.uniform(0, 1, 200), rng.uniform(1, 2, 200)
     groups = {"worse": [evidence(worse)], "better": [evidence(better)]}
-    found = document(groups)
+    found = to_document(groups)
     assert found["score"] == {"name": "mean_error", "better": "lower"}
     assert [(row["name"], row["score"]["value"]) for row in found["rows"]] == [
         ("better", pytest.approx(better.mean())),
@@ -73,10 +75,10 @@ def test_metrics_and_lengths_are_enough(numbers, tmp_path):
 def test_what_it_does_not_have_is_refused(numbers):
     with pytest.raises(UsageError) as caught:
         refuse_others("number", "mean_eror")
-    assert str(caught.value) == "--score: no such score 'mean_eror'; did you mean 'mean_error'? known: mean_error"
+    assert str(caught.value) == "--metric: no such score 'mean_eror'; did you mean 'mean_error'? known: mean_error"
     with pytest.raises(UsageError) as caught:
         check_task("number")
     assert str(caught.value) == (
-        "--suite: runs of task 'number' give a sentence by itself no probability; drop it, or compare runs of tasks 'lm' or "
+        "--minimal-pairs: runs of task 'number' give a sentence by itself no probability; drop it, or compare runs of tasks 'lm' or "
         "'masked-lm'"
     )

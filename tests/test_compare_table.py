@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from evidence_parts import COST, labelled, language, system
 
-from weft.compare import table, table_text
-from weft.compare.evidence import Evidence
-from weft.compare.significance import hierarchical, holm, paired
+from weft.comparison import table, table_text
+from weft.comparison.results import RunResults
+from weft.comparison.significance import hierarchical, holm, paired
 from weft.errors import UsageError
-from weft.metrics.items import Items
-from weft.metrics.language import LANGUAGE
+from weft.metrics.items import ItemStatistics
+from weft.metrics.lm import LANGUAGE
 
 RATE = LANGUAGE[0].of
 
@@ -38,7 +38,7 @@ def test_rows_are_ordered_and_those_as_good_as_the_best_are_marked():
     rows = table.rows(groups)
     assert [row.name for row in rows[:2]] in (["good", "fair"], ["fair", "good"])
     assert [row.best for row in rows] == [True, False, False]
-    assert [row.alike for row in rows] == [True, True, False]
+    assert [row.tied_with_best for row in rows] == [True, True, False]
     assert rows[0].p is None
     items = {name: [run.items for run in runs] for name, runs in groups.items()}
     by_hand = holm([hierarchical(items[row.name], items[rows[0].name], RATE) for row in rows[1:]])
@@ -46,26 +46,26 @@ def test_rows_are_ordered_and_those_as_good_as_the_best_are_marked():
     assert rows[0].score.value == pytest.approx(np.mean([RATE({n: v.sum(0, keepdims=True) for n, v in
         run.items.statistics.items()}).item() for run in groups[rows[0].name]]))  # fmt: skip
     assert rows[0].score.low < rows[0].score.value < rows[0].score.high
-    assert (rows[0].seeds, rows[0].deciding.name) == ([0, 1], "nats_per_token")
+    assert (rows[0].seeds, rows[0].deciding.name) == ([0, 1], "loss")
 
 
 def test_single_runs_are_tested_over_items():
     groups = {name: runs[:1] for name, runs in kinds(a=2.0, b=2.1).items()}
     rows = table.rows(groups)
     assert rows[1].p == paired(groups["b"][0].items, groups["a"][0].items, RATE)
-    assert "paired over test items (approximate randomisation), so it is about these runs" in table.stated(groups)
-    assert "Holm" not in table.stated(groups)
+    assert "paired over test items (approximate randomisation), so it is about these runs" in table.describe_test(groups)
+    assert "Holm" not in table.describe_test(groups)
 
 
 def test_the_test_is_stated():
-    both = table.stated(kinds(a=2.0, b=2.1, c=2.2))
+    both = table.describe_test(kinds(a=2.0, b=2.1, c=2.2))
     assert "means over seeds, with a 95 % interval over seeds and test items (Student's t)" in both
     assert "Welch's t, the variance over items from a bootstrap), with Holm's correction for several rows." in both
     mixed = kinds(a=2.0, b=2.1, c=2.2)
-    assert "; where both have one run, paired over test items (approx" in table.stated(
+    assert "; where both have one run, paired over test items (approx" in table.describe_test(
         {**mixed, "a": mixed["a"][:1], "b": mixed["b"][:1]}
     )
-    assert table.stated({"a": mixed["a"][:1]}).endswith("(bootstrap, 1,000 resamples).")
+    assert table.describe_test({"a": mixed["a"][:1]}).endswith("(bootstrap, 1,000 resamples).")
 
 
 def test_another_score_may_decide():
@@ -76,11 +76,11 @@ def test_another_score_may_decide():
     assert table.rows({"w": [worse], "b": [better]})[0].name == "b"
     rows = table.rows({"w": [worse], "b": [better]}, "log_loss")
     assert rows[0].deciding.name == "log_loss"
-    assert rows[0].scores["calibration_error"].low is None
+    assert rows[0].scores["ece"].low is None
     with pytest.raises(UsageError) as caught:
         table.rows({"b": [better]}, "acuracy")
-    known = "accuracy, macro_f1, micro_f1, log_loss, brier, calibration_error"
-    assert str(caught.value) == f"--score: no such score 'acuracy'; did you mean 'accuracy'? known: {known}"
+    known = "accuracy, f1_macro, f1_micro, log_loss, brier_score, ece"
+    assert str(caught.value) == f"--metric: no such score 'acuracy'; did you mean 'accuracy'? known: {known}"
 
 
 def test_bounds_stay_where_scores_can_be():
@@ -96,10 +96,10 @@ def test_an_infinite_row_comes_last_without_p():
     groups = {name: runs[:1] for name, runs in kinds(a=2.0, b=2.1).items()}
     nats = groups["b"][0].items.statistics["nats"].copy()
     nats[::2] = math.inf
-    lines = Items(groups["b"][0].items.keys, {**groups["b"][0].items.statistics, "nats": nats})
+    lines = ItemStatistics(groups["b"][0].items.keys, {**groups["b"][0].items.statistics, "nats": nats})
     rows = table.rows({"b": [language(lines)] * 2, "a": groups["a"]})
     assert [row.name for row in rows] == ["a", "b"]
-    assert (rows[1].p, rows[1].alike, rows[1].best) == (None, False, False)
+    assert (rows[1].p, rows[1].tied_with_best, rows[1].best) == (None, False, False)
     found = json.loads(table.json(rows))[1]["score"]
     assert (found["value"], found["infinite"]) == (None, True)
     assert "inf" in table_text.terminal(rows)
@@ -107,7 +107,7 @@ def test_an_infinite_row_comes_last_without_p():
 
 def test_runs_that_can_not_be_compared():
     a = kinds(a=2.0)["a"][0]
-    b = language(Items(a.items.keys[:-1], {name: values[:-1] for name, values in a.items.statistics.items()}))
+    b = language(ItemStatistics(a.items.keys[:-1], {name: values[:-1] for name, values in a.items.statistics.items()}))
     with pytest.raises(UsageError) as caught:
         table.rows({"a": [a], "b": [b]})
     assert str(caught.value) == "compare: runs/a-0 and runs/x were measured on different items; give both the same data"
@@ -123,13 +123,13 @@ def test_costs_are_means_over_seeds():
     runs = kinds(a=2.0)["a"]
     costs = [COST._replace(seconds=None), COST._replace(seconds=20.0, peak_memory=5_000_000, decoding=70.0)]
     row = table.rows({"a": [run._replace(cost=one) for run, one in zip(runs, costs, strict=True)]})[0]
-    assert (row.seconds, row.peak_memory, row.decoding, row.parameters) == (20.0, 5_000_000, 60.0, 1000)
+    assert (row.seconds, row.peak_memory, row.decoding, row.num_parameters) == (20.0, 5_000_000, 60.0, 1000)
 
 
 # ---- too little data
 
 
-def few(items: int, seeds: int = 1) -> dict[str, list[Evidence]]:
+def few(items: int, seeds: int = 1) -> dict[str, list[RunResults]]:
     """Three models on so many blocks of text, each far worse than the one before it on every block."""
     rng = np.random.default_rng(0)
     tokens = np.full(items, 100.0)
@@ -137,7 +137,7 @@ def few(items: int, seeds: int = 1) -> dict[str, list[Evidence]]:
     return {
         name: [
             language(
-                Items(np.arange(items), {"nats": tokens * (rates + more + 0.001 * seed), "tokens": tokens}),
+                ItemStatistics(np.arange(items), {"nats": tokens * (rates + more + 0.001 * seed), "tokens": tokens}),
                 run=Path(f"runs/{name}-{seed}"),
                 seed=seed,
                 item="block of about 1,000 bytes",
@@ -154,9 +154,9 @@ def test_a_test_that_could_tell_nothing_says_so_and_calls_nobody_equal():
     assert [row.name for row in rows] == ["gpt", "lstm", "ngram"]
     assert [row.smallest_p for row in rows] == [None, 0.0625, 0.0625]
     assert [row.p for row in rows] == [None, 0.0625, 0.0625]
-    assert [row.enough for row in rows] == [True, False, False]
-    assert [row.alike for row in rows] == [True, False, False]
-    assert table.too_little(rows, few(6)) == (
+    assert [row.has_enough_items for row in rows] == [True, False, False]
+    assert [row.tied_with_best for row in rows] == [True, False, False]
+    assert table.insufficient_data(rows, few(6)) == (
         "Too little test data to tell (?) gpt from lstm, ngram: with 6 blocks of about 1,000 bytes no difference, however "
         "large, has a p below 0.062."
     )
@@ -172,24 +172,27 @@ def test_a_test_that_could_tell_nothing_says_so_and_calls_nobody_equal():
 def test_enough_items_or_seeds_tell():
     for groups in (few(7), few(60), few(6, seeds=2)):
         rows = table.rows(groups)
-        assert all(row.enough for row in rows) and [row.alike for row in rows] == [True, False, False]
-        assert table.too_little(rows, groups) == ""
+        assert all(row.has_enough_items for row in rows) and [row.tied_with_best for row in rows] == [True, False, False]
+        assert table.insufficient_data(rows, groups) == ""
     assert table.rows(few(7))[1].smallest_p == 2 * 2 / 2**7
 
 
 def test_one_item_tells_nothing_whatever_the_seeds():
     for seeds in (1, 2):
         rows = table.rows(few(1, seeds=seeds))
-        assert [(row.enough, row.alike) for row in rows[1:]] == [(False, False)] * 2
-        assert "with 1 block of about 1,000 bytes no difference" in table.too_little(rows, few(1, seeds=seeds))
+        assert [(row.has_enough_items, row.tied_with_best) for row in rows[1:]] == [(False, False)] * 2
+        assert "with 1 block of about 1,000 bytes no difference" in table.insufficient_data(rows, few(1, seeds=seeds))
 
 
 def test_very_many_rows_are_exchanged_more_often():
     """Holm multiplies p by 60: of 1,000 exchanges the least would be 0.06."""
     rng, tokens = np.random.default_rng(0), np.full(30, 50.0)
     rates = rng.uniform(1, 2, 30)
-    groups = {f"m{at}": [language(Items(np.arange(30), {"nats": tokens * (rates + at), "tokens": tokens}))] for at in range(61)}
-    assert all(row.enough and row.alike == (row.name == "m0") for row in table.rows(groups))
+    groups = {
+        f"m{at}": [language(ItemStatistics(np.arange(30), {"nats": tokens * (rates + at), "tokens": tokens}))]
+        for at in range(61)
+    }
+    assert all(row.has_enough_items and row.tied_with_best == (row.name == "m0") for row in table.rows(groups))
 
 
 def test_the_difference_from_the_best_row_has_an_interval():
@@ -205,7 +208,7 @@ def test_the_difference_from_the_best_row_has_an_interval():
     percents = table.rows({"a": [labelled(right, right, ("x", "y"))], "b": [labelled(worse, right, ("x", "y"))]})
     assert percents[1].difference.value == pytest.approx(-5.0) and percents[1].difference.low < -5 < percents[1].difference.high
     assert table.rows(
-        {"a": [labelled(right, right, ("x", "y"))], "b": [labelled(worse, right, ("x", "y"))]}, "calibration_error"
+        {"a": [labelled(right, right, ("x", "y"))], "b": [labelled(worse, right, ("x", "y"))]}, "ece"
     )[1].difference.low is None  # fmt: skip
 
 
@@ -294,28 +297,28 @@ def test_json_rows():
         "difference", "parameters", "seconds", "tokens_per_second",
         "peak_memory", "bytes", "score", "scores", "decoding"}  # fmt: skip
     assert found[0]["decoding"] == {"value": 50.0, "unit": "tokens/s scored"}
-    assert found[0]["score"] == found[0]["scores"]["nats_per_token"]
+    assert found[0]["score"] == found[0]["scores"]["loss"]
 
 
 @pytest.mark.parametrize(
     ("function", "value", "text"),
     [
-        (table_text.seconds_shown, 4.25, "4.2 s"),
-        (table_text.seconds_shown, 75, "1:15"),
-        (table_text.seconds_shown, 3700.4, "1:01:40"),
-        (table_text.seconds_shown, None, ""),
-        (table_text.bytes_shown, 999, "999 B"),
-        (table_text.bytes_shown, 1500, "1.5 kB"),
-        (table_text.bytes_shown, 123_456_789, "123 MB"),
-        (table_text.bytes_shown, 5e12, "5000 GB"),
-        (table_text.bytes_shown, None, ""),
-        (table_text.p_shown, 0.0004, "<0.001"),
-        (table_text.p_shown, 0.5, "0.500"),
-        (table_text.rate_shown, 3.14159, "3.14"),
-        (table_text.rate_shown, 12345.6, "12,346"),
-        (table_text.shown, math.nan, ""),
-        (table_text.shown, math.inf, "inf"),
-        (table_text.shown, 12345.678, "12,345.7"),
+        (table_text.format_seconds, 4.25, "4.2 s"),
+        (table_text.format_seconds, 75, "1:15"),
+        (table_text.format_seconds, 3700.4, "1:01:40"),
+        (table_text.format_seconds, None, ""),
+        (table_text.format_bytes, 999, "999 B"),
+        (table_text.format_bytes, 1500, "1.5 kB"),
+        (table_text.format_bytes, 123_456_789, "123 MB"),
+        (table_text.format_bytes, 5e12, "5000 GB"),
+        (table_text.format_bytes, None, ""),
+        (table_text.format_p, 0.0004, "<0.001"),
+        (table_text.format_p, 0.5, "0.500"),
+        (table_text.format_rate, 3.14159, "3.14"),
+        (table_text.format_rate, 12345.6, "12,346"),
+        (table_text.format_value, math.nan, ""),
+        (table_text.format_value, math.inf, "inf"),
+        (table_text.format_value, 12345.678, "12,345.7"),
     ],
 )
 def test_numbers(function, value, text):

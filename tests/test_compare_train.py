@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 
 from weft import files
-from weft.compare.plan import Planned, Variant
-from weft.compare.train import Outcome, Progress, Room, State, Trainer, holder, progress
+from weft.comparison.plan import PlannedRun, Variant
+from weft.comparison.train import Outcome, ParallelTrainer, Progress, State, ThreadBudget, lock_holder, progress
 from weft.errors import TrainingInterrupted
 from weft.lock import Lock
 from weft.log import Log
-from weft.train.tables import TrainTable
+from weft.training.config import TrainConfig
 
 FAKE = """
 import os, signal, sys, time
-out = sys.argv[sys.argv.index("--out") + 1]
+out = sys.argv[sys.argv.index("--output-dir") + 1]
 name = os.path.basename(out)
 os.makedirs(out, exist_ok=True)
 def log(what):
@@ -48,7 +48,7 @@ if name.startswith("crash"):
 open(os.path.join(out, "done"), "w").close()
 log("end")
 """
-VALUES: dict[str, Any] = {"task": "lm", "data": {"train": "x.txt"}, "model": {"kind": "rnn"}, "train": {"steps": 10}}
+VALUES: dict[str, Any] = {"task": "lm", "data": {"train": "x.txt"}, "model": {"arch": "rnn"}, "train": {"max_steps": 10}}
 
 
 class Looks:
@@ -60,16 +60,16 @@ class Looks:
         self.outcomes: list[Outcome] = []
         self.stop_when = stop_when or (lambda: False)
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         self.notes.append(text)
 
-    def runs(self, states: list[State]) -> None:
+    def on_runs(self, states: list[State]) -> None:
         self.seen.append(states)
 
-    def ended(self, outcome: Outcome) -> None:
+    def on_run_end(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
 
-    def stopping(self) -> bool:
+    def should_stop(self) -> bool:
         return bool(self.stop_when())
 
 
@@ -79,13 +79,13 @@ def place(tmp_path) -> Path:
     return tmp_path
 
 
-def plan(place: Path, *names: str, values: dict[str, Any] = VALUES) -> list[Planned]:
-    return [Planned(Variant(name, values), 0, place / f"{name}-0") for name in names]
+def plan(place: Path, *names: str, values: dict[str, Any] = VALUES) -> list[PlannedRun]:
+    return [PlannedRun(Variant(name, values), 0, place / f"{name}-0") for name in names]
 
 
-def trainer(place: Path, looks: Looks, *, jobs: int = 1, threads: int = 1) -> Trainer:
-    room = Room(place / "run-files", jobs, threads, (sys.executable, "-S", "-E", str(place / "fake.py")))
-    return Trainer(room, looks, lambda out, settings: (out / "done").exists())
+def trainer(place: Path, looks: Looks, *, jobs: int = 1, threads: int = 1) -> ParallelTrainer:
+    room = ThreadBudget(place / "run-files", jobs, threads, (sys.executable, "-S", "-E", str(place / "fake.py")))
+    return ParallelTrainer(room, looks, lambda out, settings: (out / "done").exists())
 
 
 def log(place: Path) -> list[str]:
@@ -103,7 +103,7 @@ def test_no_more_than_jobs_at_a_time_and_threads_are_divided(place):
         running += 1 if line.startswith("begin") else -1
         most = max(most, running)
     assert most == 2
-    assert Room(place, 4, 2).each == 1
+    assert ThreadBudget(place, 4, 2).each == 1
 
 
 def test_fewer_runs_than_jobs_have_more_threads(place):
@@ -122,12 +122,12 @@ def test_what_is_finished_is_not_trained_again(place):
 
 def test_what_fails_has_a_reason_and_the_others_go_on(place):
     looks = Looks()
-    wrong = plan(place, "wrong", values={**VALUES, "model": {"kind": "rnn", "width": 0}})
+    wrong = plan(place, "wrong", values={**VALUES, "model": {"arch": "rnn", "hidden_size": 0}})
     found = trainer(place, looks).train([*plan(place, "bad", "crash"), *wrong, *plan(place, "good")])
     assert [(outcome.code, outcome.reason) for outcome in found] == [
         (1, "step 3: the loss is nan"),
         (1, "its process ended with -11"),
-        (2, "model.width: must be greater than or equal to 1, not 0"),
+        (2, "model.hidden_size: must be greater than or equal to 1, not 0"),
         (0, ""),
     ]
     assert sorted(map(id, looks.outcomes)) == sorted(map(id, found))
@@ -165,11 +165,11 @@ def test_a_run_that_somebody_works_on_is_waited_for(place):
     (place / "a-0").mkdir()
     lock = Lock(place / "a-0")
     lock.__enter__()
-    assert holder(place / "a-0") is not None and holder(place / "b-0") is None
+    assert lock_holder(place / "a-0") is not None and lock_holder(place / "b-0") is None
 
     class Lets(Looks):
         def note(self, text: str) -> None:
-            super().note(text)
+            super().on_note(text)
             lock.__exit__(None, None, None)
 
     looks = Lets()
@@ -204,27 +204,25 @@ def write_metrics(out: Path, records: list[dict[str, Any]], torn: bytes = b"") -
 
 
 def test_progress_by_each_budget(tmp_path):
-    trained = [{"step": step, "epoch": step // 4, "tokens": 10 * step, "train_nats_per_token": 1.0} for step in (1, 2, 5)]
-    out = write_metrics(
-        tmp_path / "run", [*trained, {"step": 5, "valid_nats_per_token": 1.5, "valid_other": 2.0}], b'{"step": 6'
-    )
-    assert progress(out, TrainTable(steps=10)) == Progress(0.5, ("nats_per_token", 1.5))
-    assert progress(out, TrainTable(steps=10, monitor="other")).valid == ("other", 2.0)
-    assert progress(out, TrainTable(tokens=200)).share == 0.25
-    assert progress(out, TrainTable(epochs=2.0)).share == 0.5
-    assert progress(out, TrainTable(minutes=1.0)).share == 3 / 200
-    assert progress(tmp_path / "none", TrainTable(steps=10)) == Progress(0.0)
-    assert progress(out, TrainTable(steps=2)).share == 1.0
+    trained = [{"step": step, "epoch": step // 4, "tokens": 10 * step, "train_loss": 1.0} for step in (1, 2, 5)]
+    out = write_metrics(tmp_path / "run", [*trained, {"step": 5, "valid_loss": 1.5, "valid_other": 2.0}], b'{"step": 6')
+    assert progress(out, TrainConfig(max_steps=10)) == Progress(0.5, ("loss", 1.5))
+    assert progress(out, TrainConfig(max_steps=10, monitor="other")).valid == ("other", 2.0)
+    assert progress(out, TrainConfig(max_tokens=200)).fraction == 0.25
+    assert progress(out, TrainConfig(max_epochs=2.0)).fraction == 0.5
+    assert progress(out, TrainConfig(max_minutes=1.0)).fraction == 3 / 200
+    assert progress(tmp_path / "none", TrainConfig(max_steps=10)) == Progress(0.0)
+    assert progress(out, TrainConfig(max_steps=2)).fraction == 1.0
 
 
 def test_the_watcher_sees_where_all_stand(place):
     looks = Looks(lambda: (place / "slow-0" / "ready").exists() and len(looks.seen) > 3)
-    write_metrics(place / "slow-0", [{"step": 4, "epoch": 0, "tokens": 9, "train_nats_per_token": 1.0}])
+    write_metrics(place / "slow-0", [{"step": 4, "epoch": 0, "tokens": 9, "train_loss": 1.0}])
     with pytest.raises(TrainingInterrupted):
         trainer(place, looks).train(plan(place, "a", "slow", "later"))
     last = looks.seen[-1]
-    assert [(state.progress.share, state.running) for state in last] == [(1.0, False), (0.4, True), (0.0, False)]
-    assert looks.seen[0][1].progress.share == 0.4  # what an earlier process did counts before it goes on
+    assert [(state.progress.fraction, state.running) for state in last] == [(1.0, False), (0.4, True), (0.0, False)]
+    assert looks.seen[0][1].progress.fraction == 0.4  # what an earlier process did counts before it goes on
 
 
 # ---- a tether
@@ -233,7 +231,7 @@ def test_the_watcher_sees_where_all_stand(place):
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
 def test_a_tethered_command_ends_with_whoever_started_it(tmp_path):
     code = "import sys, time; sys.argv = ['x']; import weft.cli.main; weft.cli.main.main = lambda: time.sleep(60)\n"
-    code += "import runpy; runpy.run_module('weft.cli.tethered', run_name='__main__')"
+    code += "import runpy; runpy.run_module('weft.cli.child_process', run_name='__main__')"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=environment)
     time.sleep(1.0)
@@ -248,6 +246,6 @@ def test_nothing_in_the_current_folder_is_run(tmp_path):
     (tmp_path / "weft").mkdir()
     for name in ("weft/__init__.py", "random.py", "tomli_w.py", "torch.py"):
         (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise SystemExit(77)\n")
-    done = subprocess.run([*Room(tmp_path).command, "--version"], cwd=tmp_path, capture_output=True, input=b"")
+    done = subprocess.run([*ThreadBudget(tmp_path).command, "--version"], cwd=tmp_path, capture_output=True, input=b"")
     assert not (tmp_path / "ran").exists()
     assert done.returncode in (0, 143, -15) and b"Error" not in done.stderr  # its input is closed: it may be stopped

@@ -11,66 +11,66 @@ import numpy as np
 import pytest
 from small_runs import make_text, run_file, train_here
 
-from weft.compare import tune
-from weft.compare.fitting import with_option
-from weft.compare.plan import Planned, Variant
-from weft.compare.train import Outcome
+from weft.comparison import tune
+from weft.comparison.applicable_options import with_option
+from weft.comparison.plan import PlannedRun, Variant
+from weft.comparison.train import Outcome
 from weft.errors import UsageError
-from weft.metrics.language import LANGUAGE
+from weft.metrics.lm import LANGUAGE
 from weft.metrics.metric import metrics_of
-from weft.metrics.translation import TRANSLATION
+from weft.metrics.seq2seq import TRANSLATION
 from weft.runs.resolve import resolve
 from weft.runs.story import best
-from weft.train.tables import TrainTable
+from weft.training.config import TrainConfig
 
 BASE = Path()
 LSTM: dict[str, Any] = {
     "task": "lm",
     "data": {"train": "text.txt", "valid": 0.1, "test": "secret.txt"},
-    "model": {"kind": "lstm", "width": 64},
-    "train": {"steps": 80, "lr": 0.01},
+    "model": {"arch": "lstm", "hidden_size": 64},
+    "train": {"max_steps": 80, "lr": 0.01},
 }
 
 
 COUNTED: dict[str, dict[str, Any]] = {
-    "ngram": {**LSTM, "model": {"kind": "ngram"}, "train": {}},
+    "ngram": {**LSTM, "model": {"arch": "ngram"}, "train": {}},
     **{
-        kind: {"task": "classify", "data": {"train": "t.tsv", "valid": 0.1, "test": "s.tsv"}, "model": {"kind": kind}}
+        kind: {"task": "classification", "data": {"train": "t.tsv", "valid": 0.1, "test": "s.tsv"}, "model": {"arch": kind}}
         for kind in ("naive-bayes", "regression")
     },
 }
 
 
-def search(number: int, out: Path, score: Any, fixed: Sequence[str] = ()) -> tuple[list[Planned], tune.Search]:
+def search(number: int, out: Path, score: Any, fixed: Sequence[str] = ()) -> tuple[list[PlannedRun], tune.Search]:
     """A search whose runs are scored by what they are, not trained; and the runs that it asked for."""
-    asked: list[Planned] = []
+    asked: list[PlannedRun] = []
 
-    def train(plan: Sequence[Planned]) -> list[Outcome]:
+    def train(plan: Sequence[PlannedRun]) -> list[Outcome]:
         asked.extend(plan)
         return [Outcome(one, *((6, "the loss is nan") if score(one) is None else (0, ""))) for one in plan]
 
     def found(path: Path) -> tune.Best:
-        return LANGUAGE[0], score(next(one for one in asked if one.out == path))
+        return LANGUAGE[0], score(next(one for one in asked if one.output_dir == path))
 
     return asked, tune.Search(number, fixed, 3, out, train, found)
 
 
-def trial_of(planned: Planned) -> int:
-    return int(planned.out.name.rsplit("-", 1)[1])
+def trial_of(planned: PlannedRun) -> int:
+    return int(planned.output_dir.name.rsplit("-", 1)[1])
 
 
 def test_rungs_halve_the_trials_and_double_the_budget():
-    assert tune.rungs(8) == [(8, 0.125), (4, 0.25), (2, 0.5)]
-    assert tune.rungs(2) == [(2, 0.5)]
-    assert tune.rungs(5) == [(5, 0.125), (3, 0.25), (2, 0.5)]
+    assert tune.halving_rounds(8) == [(8, 0.125), (4, 0.25), (2, 0.5)]
+    assert tune.halving_rounds(2) == [(2, 0.5)]
+    assert tune.halving_rounds(5) == [(5, 0.125), (3, 0.25), (2, 0.5)]
 
 
 def test_a_share_of_each_budget():
-    assert tune.shortened(LSTM, TrainTable(steps=10), 0.25)["train"]["steps"] == 2
-    assert tune.shortened(LSTM, TrainTable(steps=1), 0.25)["train"]["steps"] == 1
-    assert tune.shortened(LSTM, TrainTable(tokens=100), 0.25)["train"]["tokens"] == 25
-    assert tune.shortened(LSTM, TrainTable(epochs=3.0), 0.25)["train"]["epochs"] == 0.75
-    assert tune.shortened(LSTM, TrainTable(minutes=1.0), 0.25)["train"]["minutes"] == 0.25
+    assert tune.with_budget(LSTM, TrainConfig(max_steps=10), 0.25)["train"]["max_steps"] == 2
+    assert tune.with_budget(LSTM, TrainConfig(max_steps=1), 0.25)["train"]["max_steps"] == 1
+    assert tune.with_budget(LSTM, TrainConfig(max_tokens=100), 0.25)["train"]["max_tokens"] == 25
+    assert tune.with_budget(LSTM, TrainConfig(max_epochs=3.0), 0.25)["train"]["max_epochs"] == 0.75
+    assert tune.with_budget(LSTM, TrainConfig(max_minutes=1.0), 0.25)["train"]["max_minutes"] == 0.25
 
 
 def test_trials_are_drawn_from_the_seed_alone():
@@ -88,27 +88,27 @@ def test_trials_are_drawn_from_the_seed_alone():
 
 
 def test_what_is_fixed_is_not_drawn():
-    found = tune.trials(Variant("lstm", LSTM), 4, ["width", "dropout"], seed=0, base=BASE)
-    assert [sorted(trial.chosen) for trial in found] == [[], ["lr"], ["lr"], ["lr"]]
+    found = tune.trials(Variant("lstm", LSTM), 4, ["hidden_size", "dropout"], seed=0, base=BASE)
+    assert [sorted(trial.options) for trial in found] == [[], ["lr"], ["lr"], ["lr"]]
     assert len(tune.trials(Variant("lstm", LSTM), 4, ["width", "dropout", "lr"], seed=0, base=BASE)) == 1
 
 
 def test_the_rate_of_matrices_goes_with_the_other():
-    values = {**LSTM, "model": {"kind": "gpt", "width": 64}, "train": {"steps": 8, "lr": 0.004, "matrix_lr": 0.02}}
+    values = {**LSTM, "model": {"arch": "gpt", "hidden_size": 64}, "train": {"max_steps": 8, "lr": 0.004, "muon_lr": 0.02}}
     settings = resolve(values, base=BASE)
     found = tune.changed(values, settings, {"lr": 0.008, "width": 32})
-    assert found["train"] == {"steps": 8, "lr": 0.008, "matrix_lr": 0.04} and found["model"]["width"] == 32
+    assert found["train"] == {"max_steps": 8, "lr": 0.008, "muon_lr": 0.04} and found["model"]["hidden_size"] == 32
 
 
 def test_a_network_of_two_sides_is_changed_on_both():
     values = {
-        "task": "translate",
+        "task": "seq2seq",
         "data": {"train": "pairs.tsv", "valid": 0.1},
-        "model": {"kind": "lstm", "width": 64, "encoder": {"width": 32, "dropout": 0.1}},
+        "model": {"arch": "lstm", "hidden_size": 64, "encoder": {"hidden_size": 32, "dropout": 0.1}},
     }
     settings = resolve(values, base=BASE)
     assert settings.model.width == 32
-    model = resolve(tune.changed(values, settings, {"width": 16, "dropout": 0.4}), base=BASE).model
+    model = resolve(tune.changed(values, settings, {"hidden_size": 16, "dropout": 0.4}), base=BASE).model
     assert [(side.width, side.dropout) for side in (model.encoder, model.decoder)] == [(16, 0.4)] * 2
 
 
@@ -116,20 +116,20 @@ def test_the_best_of_each_rung_go_on_and_the_best_of_all_wins(tmp_path):
     order = [5, 2, 7, 0, 1, 3, 4, 6]  # from the best to the worst
     asked, wanted = search(8, tmp_path, lambda one: float(order.index(trial_of(one))))
     (found,) = tune.tune([Variant("lstm", LSTM)], wanted)
-    by_rung = [[trial_of(one) for one in asked if f"-rung{rung}-" in one.out.name] for rung in range(3)]
+    by_rung = [[trial_of(one) for one in asked if f"-rung{rung}-" in one.output_dir.name] for rung in range(3)]
     assert by_rung == [list(range(8)), [5, 2, 7, 0], [5, 2]]
-    assert [one.values["train"]["steps"] for one in asked] == [10] * 8 + [20] * 4 + [40] * 2
+    assert [one.values["train"]["max_steps"] for one in asked] == [10] * 8 + [20] * 4 + [40] * 2
     assert found.trial.number == 5 and found.variant == Variant("lstm", found.trial.values)
-    assert found.variant.values["train"]["steps"] == 80 and found.variant.values["data"]["test"] == "secret.txt"
-    assert len(found.tried) == 14
-    assert found.tried[-1] == {
+    assert found.variant.values["train"]["max_steps"] == 80 and found.variant.values["data"]["test"] == "secret.txt"
+    assert len(found.trials) == 14
+    assert found.trials[-1] == {
         "rung": 2,
         "budget": 0.5,
         "trial": 2,
-        "settings": found.tried[2]["settings"],
-        "score": {"name": "nats_per_token", "value": 1.0},
+        "settings": found.trials[2]["settings"],
+        "score": {"name": "loss", "value": 1.0},
     }
-    assert {one.out.parent for one in asked} == {tmp_path} and {one.seed for one in asked} == {3}
+    assert {one.output_dir.parent for one in asked} == {tmp_path} and {one.seed for one in asked} == {3}
 
 
 def test_higher_may_be_better_and_of_equals_the_first_wins(tmp_path):
@@ -143,17 +143,17 @@ def test_a_trial_that_fails_loses(tmp_path):
     _, wanted = search(4, tmp_path, lambda one: None if trial_of(one) < 3 else 1.0)
     (found,) = tune.tune([Variant("lstm", LSTM)], wanted)
     assert found.trial.number == 3
-    assert found.tried[0]["score"] is None and found.tried[0]["reason"] == "the loss is nan"
+    assert found.trials[0]["score"] is None and found.trials[0]["reason"] == "the loss is nan"
 
 
 def test_what_can_t_be_chosen_is_refused():
     for number in (0, 1):
         with pytest.raises(UsageError) as caught:
             tune.check([Variant("lstm", LSTM)], number, base=BASE)
-        assert str(caught.value) == f"--tune {number}: there is nothing to choose from; try at least 2 settings"
+        assert str(caught.value) == f"--tune-trials {number}: there is nothing to choose from; try at least 2 settings"
     with pytest.raises(UsageError) as caught:
         tune.check([Variant("lstm", with_option(LSTM, "data.valid", None))], 4, base=BASE)
-    assert str(caught.value) == "--tune: chooses by validation data, and the run file has none; give data.valid"
+    assert str(caught.value) == "--tune-trials: chooses by validation data, and the run file has none; give data.valid"
     tune.check([Variant("ngram", COUNTED["ngram"]), Variant("lstm", LSTM)], 2, base=BASE)
 
 
@@ -166,13 +166,13 @@ def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
     variant = Variant(kind, COUNTED[kind])
     asked, wanted = search(6, tmp_path, lambda one: float(trial_of(one) != 4))
     (found,) = tune.tune([variant], wanted)
-    assert [one.out.name for one in asked] == [f"{kind}-rung0-{at}" for at in range(6)]
+    assert [one.output_dir.name for one in asked] == [f"{kind}-rung0-{at}" for at in range(6)]
     assert asked[0].values["model"] == variant.values["model"]  # its own settings are among those that are tried
     assert len({repr(one.values["model"]) for one in asked}) == 6
     assert all("test" not in one.values["data"] for one in asked)
     assert found.trial.number == 4 and found.variant.values["model"] == asked[4].values["model"]
-    assert found.to_json()["chosen"] == 4 and [one["budget"] for one in found.tried] == [1.0] * 6
-    assert found.tried[0]["settings"] == tune.own(resolve(variant.values, base=BASE))
+    assert found.to_json()["chosen"] == 4 and [one["budget"] for one in found.trials] == [1.0] * 6
+    assert found.trials[0]["settings"] == tune.own(resolve(variant.values, base=BASE))
     again, wanted = search(6, tmp_path, lambda one: 0.0)
     tune.tune([variant], wanted)
     assert [one.values for one in again] == [one.values for one in asked]
@@ -181,7 +181,7 @@ def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
 @pytest.mark.parametrize("kind", COUNTED)
 def test_every_value_of_a_space_is_tried_and_fits(kind):
     found = tune.trials(Variant(kind, COUNTED[kind]), 60, [], seed=0, base=BASE)
-    chosen = [trial.chosen for trial in found[1:]]
+    chosen = [trial.options for trial in found[1:]]
     for choice in resolve(COUNTED[kind], base=BASE).preset.choices:
         seen = [one[choice.option] for one in chosen if choice.option in one]
         assert all(value in seen for value in choice.values)
@@ -192,7 +192,7 @@ def test_every_value_of_a_space_is_tried_and_fits(kind):
 
 
 def test_what_means_nothing_beside_another_value_is_taken_away():
-    values = {**COUNTED["ngram"], "model": {"kind": "ngram", "smoothing": "add-delta", "delta": 0.3}}
+    values = {**COUNTED["ngram"], "model": {"arch": "ngram", "smoothing": "add-delta", "delta": 0.3}}
     found = tune.trials(Variant("ngram", values), 20, [], seed=0, base=BASE)
     smoothed = [trial.values["model"] for trial in found if trial.values["model"]["smoothing"] != "add-delta"]
     assert smoothed and not any("delta" in model for model in smoothed)
@@ -201,13 +201,13 @@ def test_what_means_nothing_beside_another_value_is_taken_away():
 def test_what_the_grid_decides_of_a_baseline_is_left_alone():
     found = tune.trials(Variant("regression", COUNTED["regression"]), 5, ["C", "features.ngrams"], seed=0, base=BASE)
     assert len(found) == 4  # all there is: sublinear or not, min_count 1 or 2
-    assert all(set(trial.chosen) <= {"features.sublinear", "features.min_count"} for trial in found)
+    assert all(set(trial.options) <= {"features.sublinear", "features.min_count"} for trial in found)
 
 
 def test_networks_and_baselines_are_tuned_together(tmp_path):
     asked, wanted = search(4, tmp_path, lambda one: float(trial_of(one)))
     found = tune.tune([Variant("ngram", COUNTED["ngram"]), Variant("lstm", LSTM)], wanted)
-    names = [one.out.name for one in asked]
+    names = [one.output_dir.name for one in asked]
     assert names == [f"{kind}-rung0-{at}" for kind in ("ngram", "lstm") for at in range(4)] + ["lstm-rung1-0", "lstm-rung1-1"]
     assert [one.trial.number for one in found] == [0, 0]
 
@@ -223,21 +223,26 @@ def test_a_regression_that_is_tuned_is_better_than_its_defaults(tmp_path):
         lines.append(f"{label}\t{' '.join(text)}\n")
     (tmp_path / "train.tsv").write_text("".join(lines))
     data = {"train": str(tmp_path / "train.tsv"), "valid": 0.3}
-    values = {"task": "classify", "data": data, "model": {"kind": "regression", "features": {"ngrams": [1, 1]}}, "train": {}}
+    values = {
+        "task": "classification",
+        "data": data,
+        "model": {"arch": "logistic-regression", "features": {"ngram_range": [1, 1]}},
+        "train": {},
+    }
     (tmp_path / "out").mkdir()
     (found,) = tune.tune([Variant("regression", values)], tune.Search(6, [], 0, tmp_path / "out", really, best))
-    scores = [one["score"]["value"] for one in found.tried]
+    scores = [one["score"]["value"] for one in found.trials]
     assert found.trial.number > 0 and scores[found.trial.number] == max(scores) > scores[0] + 5
 
 
-def really(plan: Sequence[Planned]) -> list[Outcome]:
+def really(plan: Sequence[PlannedRun]) -> list[Outcome]:
     for one in plan:
-        train_here(one.values, one.out)
+        train_here(one.values, one.output_dir)
     return [Outcome(one, 0) for one in plan]
 
 
-def winner(text: Path, out: Path, test: Any) -> tune.Tuned:
-    data = {"train": str(text), "valid": 0.1, "test": test, "read": "lines"}
+def winner(text: Path, out: Path, test: Any) -> tune.TunedVariant:
+    data = {"train": str(text), "valid": 0.1, "test": test, "read_as": "lines"}
     values = run_file(text, "lstm", data=data, train__steps=4, train__validations=1)
     del values["seed"]
     out.mkdir()
@@ -251,7 +256,7 @@ def test_no_test_data_is_read(tmp_path):
     missing = winner(text, tmp_path / "a", str(tmp_path / "missing.txt"))
     (tmp_path / "binary").write_bytes(b"\0\xff")
     broken = winner(text, tmp_path / "b", str(tmp_path / "binary"))
-    assert missing.tried == broken.tried and missing.trial.chosen == broken.trial.chosen
+    assert missing.trials == broken.trials and missing.trial.options == broken.trial.options
     assert not list(tmp_path.glob("*/*/data/test.*"))
 
 
@@ -262,4 +267,4 @@ def test_a_share_for_testing_chooses_nothing(tmp_path):
     (tmp_path / "one.txt").write_text("\n".join(lines) + "\n")
     (tmp_path / "two.txt").write_text("\n".join([*lines[:90], *(line[::-1] for line in lines[90:])]) + "\n")
     found = [winner(tmp_path / f"{name}.txt", tmp_path / name, 0.1) for name in ("one", "two")]
-    assert found[0].tried == found[1].tried
+    assert found[0].trials == found[1].trials

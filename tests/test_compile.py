@@ -9,7 +9,7 @@ from torch import nn
 
 from weft.errors import TrainingInterrupted
 from weft.tensors import read_tensors
-from weft.train.learner import Learner
+from weft.training.loss_module import LossModule
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def graphs(monkeypatch) -> list[torch.fx.GraphModule]:
         return graph
 
     torch.compiler.reset()
-    monkeypatch.setattr(Learner, "compile", lambda self: nn.Module.compile(self, backend=keep))
+    monkeypatch.setattr(LossModule, "compile", lambda self: nn.Module.compile(self, backend=keep))
     return found
 
 

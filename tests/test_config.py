@@ -11,19 +11,19 @@ import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
 from weft import errors
-from weft.config import OneOf, Table, differences, no_such, override, plain, read_table, read_toml
-from weft.errors import ConfigError, nearest
+from weft.config import Choice, Config, describe_differences, override, parse_config, read_toml, to_dict, unknown_name
+from weft.errors import ConfigError, suggest
 
 KINDS = {"lstm": 1, "gru": 2, "attention": 3}
 
 
-class InnerTable(Table):
-    kind: Annotated[str, OneOf(KINDS, "kind")] = "lstm"
+class InnerTable(Config):
+    kind: Annotated[str, Choice(KINDS, "kind")] = "lstm"
     width: int = Field(8, ge=1)
-    also: Annotated[str, OneOf(("a", "b"))] | None = None
+    also: Annotated[str, Choice(("a", "b"))] | None = None
 
 
-class OuterTable(Table):
+class OuterTable(Config):
     steps: int
     lr: float = 0.1
     clip: float | Literal["none"] = 1.0
@@ -41,27 +41,27 @@ class OuterTable(Table):
 
 def refused(values: dict[str, object], at: str = "train") -> str:
     with pytest.raises(ConfigError) as caught:
-        read_table(OuterTable, values, at=at)
+        parse_config(OuterTable, values, at=at)
     assert caught.value.exit_code == 2
     assert caught.value.__cause__ is None and caught.value.__suppress_context__  # one line, no pydantic behind it
     return str(caught.value)
 
 
 MESSAGES = [
-    ({}, "train.steps: is needed and not given"),
+    ({}, "train.max_steps: is needed and not given"),
     (
         {"step": 1},
         "train.step: no such option; did you mean 'steps'? known: steps, lr, clip, files, fast, inner, other",
     ),
     ({"steps": 1, "zzz": 1}, "train.zzz: no such option; known: steps, lr, clip, files, fast, inner, other"),
-    ({"steps": True}, "train.steps: must be a valid integer, not True"),
-    ({"steps": 1.0}, "train.steps: must be a valid integer, not 1.0"),
-    ({"steps": "1"}, "train.steps: must be a valid integer, not '1'"),
+    ({"steps": True}, "train.max_steps: must be a valid integer, not True"),
+    ({"steps": 1.0}, "train.max_steps: must be a valid integer, not 1.0"),
+    ({"steps": "1"}, "train.max_steps: must be a valid integer, not '1'"),
     ({"steps": 2000}, "train: steps=2000 are too many"),
-    ({"steps": 1, "lr": "fast"}, "train.lr: must be a valid number, not 'fast'"),
-    ({"steps": 1, "lr": float("inf")}, "train.lr: must be a finite number, not inf"),
-    ({"steps": 1, "clip": float("nan")}, "train.clip: must be a finite number, not nan"),
-    ({"steps": 1, "clip": "non"}, "train.clip: must be a valid number, not 'non'"),
+    ({"max_steps": 1, "lr": "fast"}, "train.lr: must be a valid number, not 'fast'"),
+    ({"max_steps": 1, "lr": float("inf")}, "train.lr: must be a finite number, not inf"),
+    ({"max_steps": 1, "max_grad_norm": float("nan")}, "train.max_grad_norm: must be a finite number, not nan"),
+    ({"max_steps": 1, "max_grad_norm": "non"}, "train.max_grad_norm: must be a valid number, not 'non'"),
     ({"steps": 1, "fast": 1}, "train.fast: must be a valid boolean, not 1"),
     ({"steps": 1, "files": "a.txt"}, "train.files: must be a valid list, not 'a.txt'"),
     ({"steps": 1, "files": ["a.txt", 2]}, "train.files: must be a valid string, not 2"),
@@ -99,11 +99,11 @@ def test_without_a_place_an_option_stands_alone():
 
 
 def test_a_table_reads_back_equal_and_cannot_be_changed():
-    table = read_table(OuterTable, {"steps": 3, "lr": 1, "inner": {"kind": "gru"}}, at="train")
+    table = parse_config(OuterTable, {"steps": 3, "lr": 1, "inner": {"kind": "gru"}}, at="train")
     assert (table.steps, table.lr, table.inner.kind) == (3, 1.0, "gru")
-    values = plain(table)
+    values = to_dict(table)
     assert "other" not in values and "also" not in values["inner"]  # TOML has no null
-    assert read_table(OuterTable, tomllib.loads(tomli_w.dumps(values)), at="train") == table
+    assert parse_config(OuterTable, tomllib.loads(tomli_w.dumps(values)), at="train") == table
     with pytest.raises(ValidationError):
         table.steps = 4
 
@@ -117,11 +117,11 @@ def test_the_schema_lists_the_names():
 
 def test_unknown_names_come_with_the_nearest_known_one():
     assert (
-        no_such("task", "translat", ["lm", "translate"])
+        unknown_name("task", "translat", ["lm", "seq2seq"])
         == "no such task 'translat'; did you mean 'translate'? known: lm, translate"
     )
-    assert nearest("q", ["lm", "tag"]) == "; known: lm, tag"
-    assert nearest("tagg", iter(["lm", "tag"])) == "; did you mean 'tag'? known: lm, tag"
+    assert suggest("q", ["lm", "tagging"]) == "; known: lm, tag"
+    assert suggest("tagg", iter(["lm", "tagging"])) == "; did you mean 'tag'? known: lm, tag"
 
 
 def test_exit_codes():
@@ -144,8 +144,8 @@ def test_exit_codes():
 
 def test_a_run_file_is_read_as_nested_dicts(tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text('task = "lm"\n[model]\nwidth = 3\n[model.encoder]\nlayers = 1\n# ü\n', encoding="utf-8")
-    assert read_toml(path) == {"task": "lm", "model": {"width": 3, "encoder": {"layers": 1}}}
+    path.write_text('task = "lm"\n[model]\nhidden_size = 3\n[model.encoder]\nnum_layers = 1\n# ü\n', encoding="utf-8")
+    assert read_toml(path) == {"task": "lm", "model": {"hidden_size": 3, "encoder": {"num_layers": 1}}}
 
 
 def test_a_run_file_that_cannot_be_read(tmp_path):
@@ -192,36 +192,42 @@ def test_a_value_is_what_toml_reads_and_else_a_word(text, value):
 
 
 def test_overrides_reach_any_depth_and_change_a_copy():
-    values = {"task": "lm", "model": {"width": 3, "encoder": {"layers": 1, "heads": 2}}}
-    new = override(values, ["model.encoder.layers=4", "model.width=5", "train.lr=1", " task =tag", "model.width=6"])
-    assert new == {"task": "tag", "model": {"width": 6, "encoder": {"layers": 4, "heads": 2}}, "train": {"lr": 1}}
-    assert values == {"task": "lm", "model": {"width": 3, "encoder": {"layers": 1, "heads": 2}}}
+    values = {"task": "lm", "model": {"hidden_size": 3, "encoder": {"num_layers": 1, "num_heads": 2}}}
+    new = override(
+        values, ["model.encoder.num_layers=4", "model.hidden_size=5", "train.lr=1", " task =tag", "model.hidden_size=6"]
+    )
+    assert new == {
+        "task": "tagging",
+        "model": {"hidden_size": 6, "encoder": {"num_layers": 4, "num_heads": 2}},
+        "train": {"lr": 1},
+    }
+    assert values == {"task": "lm", "model": {"hidden_size": 3, "encoder": {"num_layers": 1, "num_heads": 2}}}
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("model.width", "--set model.width: must look like model.width=512"),
-        ("=3", "--set =3: must look like model.width=512"),
-        ("model..width=3", "--set model..width=3: must look like model.width=512"),
+        ("model.hidden_size", "--set model.hidden_size: must look like model.hidden_size=512"),
+        ("=3", "--set =3: must look like model.hidden_size=512"),
+        ("model..width=3", "--set model..width=3: must look like model.hidden_size=512"),
         ("task.kind=3", "--set task.kind=3: task is a value, not a table"),
-        ("model.width.x=3", "--set model.width.x=3: width is a value, not a table"),
+        ("model.hidden_size.x=3", "--set model.hidden_size.x=3: width is a value, not a table"),
     ],
 )
 def test_overrides_that_are_refused(setting, message):
     with pytest.raises(ConfigError) as caught:
-        override({"task": "lm", "model": {"width": 3}}, [setting])
+        override({"task": "lm", "model": {"hidden_size": 3}}, [setting])
     assert str(caught.value) == message
 
 
 def test_differences_are_named_option_by_option():
-    old = {"task": "lm", "model": {"width": 128, "heads": 4, "encoder": {"layers": 1}}, "seed": 0}
-    new = {"task": "lm", "model": {"width": 256, "encoder": {"layers": 2}, "tied": False}, "seed": 0}
-    assert differences(old, new) == [
-        "model.encoder.layers: 1 there, 2 here",
-        "model.heads: 4 there, nothing here",
-        "model.tied: nothing there, False here",
-        "model.width: 128 there, 256 here",
+    old = {"task": "lm", "model": {"hidden_size": 128, "num_heads": 4, "encoder": {"num_layers": 1}}, "seed": 0}
+    new = {"task": "lm", "model": {"hidden_size": 256, "encoder": {"num_layers": 2}, "tie_embeddings": False}, "seed": 0}
+    assert describe_differences(old, new) == [
+        "model.encoder.num_layers: 1 there, 2 here",
+        "model.num_heads: 4 there, nothing here",
+        "model.tie_embeddings: nothing there, False here",
+        "model.hidden_size: 128 there, 256 here",
     ]
-    assert differences(old, old) == []
-    assert differences({"a": {"b": 1}}, {"a": 2}, "run") == ["run.a: {'b': 1} there, 2 here"]
+    assert describe_differences(old, old) == []
+    assert describe_differences({"a": {"b": 1}}, {"a": 2}, "run") == ["run.a: {'b': 1} there, 2 here"]

@@ -11,9 +11,9 @@ from parts import DIM, MIXER_BUILDERS, STACKS, build_mixer, build_stack
 from torch import Tensor, nn
 
 from weft.nn.mixers import MIXERS
-from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore
-from weft.nn.state import each, join, leaves, select
-from weft.nn.two_way import Both, Centred
+from weft.nn.recurrent import GRU, LSTM, RNN, ResetBeforeGRU
+from weft.nn.state import join, select, tree_leaves, tree_map
+from weft.nn.two_way import Bidirectional, CenteredConv
 
 EVERYTHING: dict[str, Callable[[], nn.Module]] = {
     **{name: lambda name=name: build_mixer(name) for name in MIXER_BUILDERS},
@@ -75,7 +75,7 @@ def test_rows_are_independent(build):
     whole, state = part(x)
     alone, own = part(x[1:2])
     torch.testing.assert_close(whole[1:2], alone, **TIGHT)
-    for a, b in zip(leaves(select(state, torch.tensor([1]))), leaves(own), strict=True):
+    for a, b in zip(tree_leaves(select(state, torch.tensor([1]))), tree_leaves(own), strict=True):
         torch.testing.assert_close(a, b, **TIGHT)
 
 
@@ -84,7 +84,7 @@ def test_joined_rows_of_different_age_equal_each_row_alone(build):
     part, old, young, more = build(), text(2, 8), text(1, 5), text(3, 4)
     _, first = part(old)
     _, second = part(young)
-    state = join(each(torch.clone, first), each(torch.clone, second))
+    state = join(tree_map(torch.clone, first), tree_map(torch.clone, second))
     pieces = []
     for position in more.split(1, dim=1):
         y, state = part(position, state)
@@ -97,7 +97,7 @@ def test_joined_rows_of_different_age_equal_each_row_alone(build):
 @every
 def test_every_leaf_of_a_state_has_its_rows_first(build):
     _, state = build()(text(3, 5))
-    assert all(leaf.size(0) == 3 for leaf in leaves(state))
+    assert all(leaf.size(0) == 3 for leaf in tree_leaves(state))
 
 
 @every
@@ -124,21 +124,23 @@ def test_autocast_to_bf16_works_forward_and_back(build):
     assert all(torch.isfinite(weight.grad).all() for weight in part.parameters())
 
 
-@pytest.mark.parametrize("build", [RNN, LSTM, GRU, GRUBefore])
+@pytest.mark.parametrize("build", [RNN, LSTM, GRU, ResetBeforeGRU])
 def test_a_two_way_layer_reads_each_row_from_both_its_ends(build):
     torch.manual_seed(0)
     ahead, back = build(DIM // 2, inlet=DIM), build(DIM // 2, inlet=DIM)
     x, keep = text(2, 6), torch.arange(6) < torch.tensor([[4], [6]])
-    y, state = Both(ahead, back)(x, None, keep)
+    y, state = Bidirectional(ahead, back)(x, None, keep)
     alone = x[:1, :4]
     expected = torch.cat([ahead(alone)[0], back(alone.flip(1))[0].flip(1)], dim=-1)
     torch.testing.assert_close(y[:1, :4], expected, **TIGHT)
-    for joined, one, other in zip(leaves(state), leaves(ahead(x, None, keep)[1]), leaves(back(alone.flip(1))[1]), strict=True):
+    for joined, one, other in zip(
+        tree_leaves(state), tree_leaves(ahead(x, None, keep)[1]), tree_leaves(back(alone.flip(1))[1]), strict=True
+    ):
         torch.testing.assert_close(joined[:1], torch.cat([one[:1], other], dim=-1), **TIGHT)
 
 
 def test_a_two_way_layer_takes_no_state():
-    for layer in (Both(RNN(4, inlet=DIM), RNN(4, inlet=DIM)), Centred(4, context=3, inlet=DIM)):
+    for layer in (Bidirectional(RNN(4, input_size=DIM), RNN(4, input_size=DIM)), CenteredConv(4, context=3, input_size=DIM)):
         with pytest.raises(ValueError) as caught:
             layer(text(1, 3), torch.zeros(1, 8))
         assert str(caught.value) == "two-way layers read a whole sequence at once"
@@ -150,7 +152,7 @@ reaches = pytest.mark.parametrize("reach", [1, 2, 3, 4, 5, 9])
 @reaches
 def test_a_centred_window_is_a_convolution_with_padding(reach):
     torch.manual_seed(0)
-    part, theirs = Centred(6, context=reach, inlet=DIM), nn.Conv1d(DIM, 6, reach)
+    part, theirs = CenteredConv(6, context=reach, input_size=DIM), nn.Conv1d(DIM, 6, reach)
     with torch.no_grad():
         theirs.weight.copy_(part.around.weight.view(6, reach, DIM).transpose(1, 2))
         theirs.bias.copy_(part.around.bias)
@@ -165,7 +167,7 @@ def test_a_centred_window_is_a_convolution_with_padding(reach):
 
 @reaches
 def test_a_centred_window_sees_both_sides_of_its_position_and_no_further(reach):
-    part, x = Centred(6, context=reach, inlet=DIM), text(1, 15).requires_grad_()
+    part, x = CenteredConv(6, context=reach, input_size=DIM), text(1, 15).requires_grad_()
     part(x)[0][0, 7].sum().backward()
     seen = x.grad[0].abs().sum(-1).nonzero()[:, 0].tolist()
     assert seen == list(range(7 - (reach - 1) // 2, 7 + reach // 2 + 1))
@@ -173,7 +175,7 @@ def test_a_centred_window_sees_both_sides_of_its_position_and_no_further(reach):
 
 @reaches
 def test_a_centred_window_does_not_see_padding_nor_other_rows(reach):
-    part, x, keep = Centred(6, context=reach, inlet=DIM), text(3, 8), torch.arange(8) < torch.tensor([[3], [8], [1]])
+    part, x, keep = CenteredConv(6, context=reach, input_size=DIM), text(3, 8), torch.arange(8) < torch.tensor([[3], [8], [1]])
     # infinity times zero is no number: what stands on padding must not be multiplied
     y, _ = part(torch.where(keep[..., None], x, float("inf")), None, keep)
     assert torch.isfinite(y).all()
@@ -182,7 +184,7 @@ def test_a_centred_window_does_not_see_padding_nor_other_rows(reach):
 
 
 def test_gradients_of_a_centred_window_equal_numerical_ones():
-    part, x = Centred(3, context=3, inlet=2).double(), torch.randn(2, 4, 2, dtype=torch.double).requires_grad_()
+    part, x = CenteredConv(3, context=3, input_size=2).double(), torch.randn(2, 4, 2, dtype=torch.double).requires_grad_()
     keep = torch.arange(4) < torch.tensor([[2], [4]])
     assert torch.autograd.gradcheck(lambda x, *_: part(x, None, keep)[0], (x, *part.parameters()))
 

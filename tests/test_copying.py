@@ -11,8 +11,8 @@ from pair_parts import memory_of
 from parts import shaken
 from torch import Tensor
 
-from weft.nn.copying import GenerateOrCopy
-from weft.nn.heads import TokenHead
+from weft.nn.lm_head import LMHead
+from weft.nn.pointer_generator import PointerGeneratorOutput
 
 WORDS = 8
 SOURCE = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]])  # 4 is at two positions; the second row has two of padding
@@ -21,9 +21,9 @@ TARGETS = torch.tensor([[4, 3, 7], [5, 0, 2]])  # 7 and 0 can't be copied: 0 is 
 CLOSE: dict[str, Any] = {"atol": 2e-6, "rtol": 2e-6}
 
 
-def part_and_inputs(*, cap: float | None = None) -> tuple[GenerateOrCopy, Any, Tensor]:
+def part_and_inputs(*, cap: float | None = None) -> tuple[PointerGeneratorOutput, Any, Tensor]:
     torch.manual_seed(0)
-    part: GenerateOrCopy = shaken(GenerateOrCopy(TokenHead(6, WORDS, cap=cap), 6, inlet=5))  # type: ignore[assignment]
+    part: PointerGeneratorOutput = shaken(PointerGeneratorOutput(LMHead(6, WORDS, logit_softcap=cap), 6, memory_size=5))  # type: ignore[assignment]
     memory = memory_of(*LENGTHS, width=5, dtype=torch.float)
     return part, memory, torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(1))
 
@@ -33,7 +33,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return raised / raised.sum()
 
 
-def mixed(part: GenerateOrCopy, memory: Any, x: Tensor, cap: float | None = None) -> np.ndarray:
+def mixed(part: PointerGeneratorOutput, memory: Any, x: Tensor, cap: float | None = None) -> np.ndarray:
     """P(v) of every word at every position, (2, 3, V), in float64: g P(v) + (1 - g) times the shares of v's places."""
     weights = {name: weight.detach().double().numpy() for name, weight in part.named_parameters()}
     values, found = memory.values.double().numpy(), np.zeros((2, 3, WORDS))

@@ -9,25 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.config import read_table
+from weft.config import parse_config
 from weft.data import source as source_module
+from weft.data.config import TextDataConfig
 from weft.data.corpus import open_corpus, write_corpus
 from weft.data.source import Row, Source
-from weft.data.tables import DataTable
-from weft.data.units import count_units
+from weft.data.unit_counts import count_units
 from weft.errors import ConfigError, DataError, ModelError
-from weft.text import gate
-from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
+from weft.text import reading as gate
+from weft.text.tokenizers import TYPES, Tokenizer, TokenizerConfig, train_tokenizer
 
 TEXT = "The cat sat.\nDer Hund läuft.\n\nOne more line, and é.\nno newline at the end"
 SHAKESPEARE = Path(__file__).parents[2] / "shared" / "data" / "tinyshakespeare" / "input.txt"
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", TYPES)
 
 
 @cache
 def trained(kind: str) -> Tokenizer:
-    return train_tokenizer(TokenizerTable(kind=kind, size=300), iter([TEXT]))
+    return train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter([TEXT]))
 
 
 def write(folder: Path, text: str = TEXT, name: str = "a.txt") -> Path:
@@ -108,8 +108,8 @@ def test_very_long_lines_and_white_space_at_the_end(kind, tmp_path, monkeypatch)
 
 def test_a_tokenizer_trained_on_lines_has_no_newline(tmp_path):
     source = Source((write(tmp_path, "emma\nolivia\n" * 3),), lines=True)
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), source.texts())
-    assert [tokenizer.token(number) for number in range(3, tokenizer.size)] == list("aeilmov")
+    tokenizer = train_tokenizer(TokenizerConfig(type="char"), source.texts())
+    assert [tokenizer.id_to_token(number) for number in range(3, tokenizer.vocab_size)] == list("aeilmov")
 
 
 def test_many_batches_of_lines_are_one_corpus(tmp_path, monkeypatch):
@@ -122,14 +122,14 @@ def test_many_batches_of_lines_are_one_corpus(tmp_path, monkeypatch):
 def test_shares_are_taken_off_the_end_in_order(tmp_path):
     write(tmp_path, "".join(f"{number:03}\n" for number in range(100)))
     for read, total in (("windows", 400), ("lines", 100)):
-        sources = DataTable(train="a.txt", valid=0.1, test=0.2, read=read).sources(tmp_path)
+        sources = TextDataConfig(train="a.txt", valid=0.1, test=0.2, read_as=read).sources(tmp_path)
         end = "\n" if read == "lines" else ""
         texts = {name: "".join(text + end for text in source.texts()) for name, source in sources.items()}
         assert list(texts) == ["train", "valid", "test"]
         assert "".join(texts.values()) == (tmp_path / "a.txt").read_text()
         size = {name: len(text) * total // 400 for name, text in texts.items()}
         assert size == {"train": total * 7 // 10, "valid": total // 10, "test": total // 5}
-    own = DataTable(train="a.txt", valid="a.txt", test=0.5).sources(tmp_path)
+    own = TextDataConfig(train="a.txt", valid="a.txt", test=0.5).sources(tmp_path)
     assert "".join(own["valid"].texts()) == (tmp_path / "a.txt").read_text()
     assert len("".join(own["train"].texts())) == 200
 
@@ -137,7 +137,7 @@ def test_shares_are_taken_off_the_end_in_order(tmp_path):
 @pytest.mark.skipif(not SHAKESPEARE.exists(), reason="the Tiny Shakespeare text is not here")
 def test_a_tenth_of_tiny_shakespeare_is_the_usual_split():
     text = SHAKESPEARE.read_text()
-    sources = DataTable(train=SHAKESPEARE.name, valid=0.1).sources(SHAKESPEARE.parent)
+    sources = TextDataConfig(train=SHAKESPEARE.name, valid=0.1).sources(SHAKESPEARE.parent)
     # the usual place, and from there to the nearest line end
     place = int(len(text) * 0.9)
     assert text[place - 2 : place + 2] == "re?\n"
@@ -147,10 +147,10 @@ def test_a_tenth_of_tiny_shakespeare_is_the_usual_split():
 
 def test_a_share_of_too_little_is_refused(tmp_path):
     path = write(tmp_path, "one\ntwo\n")
-    source = DataTable(train="a.txt", valid=0.1, read="lines").sources(tmp_path)["train"]
+    source = TextDataConfig(train="a.txt", valid=0.1, read_as="lines").sources(tmp_path)["train"]
     assert list(source.batches()) == [["one"]]
     path = write(tmp_path, "one\n")
-    source = DataTable(train="a.txt", valid=0.1, read="lines").sources(tmp_path)["train"]
+    source = TextDataConfig(train="a.txt", valid=0.1, read_as="lines").sources(tmp_path)["train"]
     assert refusal(DataError, lambda: list(source.batches())) == (
         f"{path}: 1 line is too few to take the share 0 to 0.9 of them;"
         " give more text, or files of their own for valid and test"
@@ -161,7 +161,7 @@ def test_an_unchanged_corpus_is_not_made_again(tmp_path):
     source = Source((write(tmp_path),))
     made = write_corpus(source, trained("char"), tmp_path, "a")
     before = (tmp_path / "a.tokens").stat()
-    write_corpus(source, trained("char"), tmp_path, "a", must_match=made.origin)
+    write_corpus(source, trained("char"), tmp_path, "a", must_match=made.provenance)
     assert (tmp_path / "a.tokens").stat().st_ino == before.st_ino
     write_corpus(source, trained("byte"), tmp_path, "a")
     assert open_corpus(tmp_path, "a").tokenizer == trained("byte").hash
@@ -172,7 +172,7 @@ def test_an_unchanged_corpus_is_not_made_again(tmp_path):
 def test_a_changed_source_is_refused_where_it_must_be_the_same(tmp_path):
     path = write(tmp_path)
     source, about = Source((path,)), tmp_path / "a.json"
-    known = write_corpus(source, trained("char"), tmp_path, "a").origin
+    known = write_corpus(source, trained("char"), tmp_path, "a").provenance
     told = refusal(
         DataError, lambda: write_corpus(Source((path,), "latin-1"), trained("char"), tmp_path, "a", must_match=known)
     )
@@ -200,7 +200,7 @@ def test_nothing_is_left_of_a_corpus_that_failed(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_corpus(Source((write(tmp_path),)), trained("char"), folder, "a", watch=stop)
+        write_corpus(Source((write(tmp_path),)), trained("char"), folder, "a", progress=stop)
     assert list(folder.iterdir()) == []
 
 
@@ -217,7 +217,7 @@ def test_progress_is_told_in_bytes(tmp_path, monkeypatch):
     packed.write_bytes(gzip.compress(text.encode()))
     for path in (write(tmp_path, text), packed):
         seen: list[tuple[int, int]] = []
-        write_corpus(Source((path,)), trained("char"), tmp_path, "a", watch=lambda *told, seen=seen: seen.append(told))
+        write_corpus(Source((path,)), trained("char"), tmp_path, "a", progress=lambda *told, seen=seen: seen.append(told))
         assert len(seen) > 10
         assert seen == sorted(seen)
         assert seen[-1] == (len(text.encode()), len(text.encode()))
@@ -254,16 +254,18 @@ def test_damaged_corpora_are_refused_by_name(tmp_path):
 
 
 def test_large_vocabularies_take_four_bytes(tmp_path, monkeypatch):
-    tokenizer = train_tokenizer(TokenizerTable(kind="char", size=300), iter([TEXT]))
-    tokenizer.size = 1 << 17
+    tokenizer = train_tokenizer(TokenizerConfig(type="char", vocab_size=300), iter([TEXT]))
+    tokenizer.vocab_size = 1 << 17
     assert write_corpus(Source((write(tmp_path),)), tokenizer, tmp_path, "a").tokens.dtype == np.uint32
 
 
 def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
-    assert DataTable(train="a").resolved().stride == 256
-    assert DataTable(train="a", window=64, stride=16).resolved().stride == 16
-    assert DataTable(train="a", read="lines").resolved().stride is None
-    table = read_table(DataTable, {"train": ["a", "b/c"], "valid": "d", "encoding": "latin-1", "read": "lines"}, at="data")
+    assert TextDataConfig(train="a").with_defaults_filled().stride == 256
+    assert TextDataConfig(train="a", context_length=64, stride=16).with_defaults_filled().stride == 16
+    assert TextDataConfig(train="a", read_as="lines").with_defaults_filled().stride is None
+    table = parse_config(
+        TextDataConfig, {"train": ["a", "b/c"], "valid": "d", "encoding": "latin-1", "read_as": "lines"}, at="data"
+    )
     sources = table.sources(tmp_path)
     assert sources["train"] == Source((tmp_path / "a", tmp_path / "b/c"), "latin-1", True)
     assert sources["valid"] == Source((tmp_path / "d",), "latin-1", True)
@@ -279,10 +281,10 @@ def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
         ({"train": "a", "valid": 1.5}, "data: valid=1.5, a share of train, must be between 0 and 1"),
         ({"train": "a", "test": 0.0}, "data: test=0, a share of train, must be between 0 and 1"),
         ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
-        ({"train": "a", "window": 0}, "data: window=0 must be at least 1"),
-        ({"train": "a", "window": 8, "stride": 9}, "data: stride=9 must be from 1 to window=8"),
+        ({"train": "a", "context_length": 0}, "data: window=0 must be at least 1"),
+        ({"train": "a", "context_length": 8, "stride": 9}, "data: stride=9 must be from 1 to window=8"),
         ({"train": "a", "stride": 0}, "data: stride=0 must be from 1 to window=256"),
-        ({"train": "a", "read": "lines", "stride": 4}, "data: stride=4, but read='lines' has no windows; drop it"),
+        ({"train": "a", "read_as": "lines", "stride": 4}, "data: stride=4, but read='lines' has no windows; drop it"),
         (
             {"train": "a", "encoding": "utf9"},
             "data: no such text encoding 'utf9'; usual ones: utf-8, latin-1, cp1252, utf-16",
@@ -290,7 +292,7 @@ def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
     ],
 )
 def test_tables_that_cannot_be_right_are_refused(values, told):
-    assert refusal(ConfigError, lambda: read_table(DataTable, values, at="data")) == told
+    assert refusal(ConfigError, lambda: parse_config(TextDataConfig, values, at="data")) == told
 
 
 def test_rows_are_the_lines_with_their_places(tmp_path):

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.nn.crf import CRF, LinearTags
+from weft.nn.crf import CRF, LinearTagHead
 
 DIM = 5
-HEADS = {"linear": LinearTags, "crf": CRF}
+HEADS = {"linear": LinearTagHead, "crf": CRF}
 BIO = torch.tensor(  # O, B, I and the edges of a sentence: I follows B and I only
     [[1, 1, 0, 1], [1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 1]], dtype=torch.bool
 )
@@ -39,12 +39,12 @@ def ragged(lengths: list[int], *, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def every_sequence(head: CRF, y: Tensor) -> dict[tuple[int, ...], float]:
     """The score of each allowed sequence of tags of one sentence (T, D), term by term."""
-    scores, labels = head.emit(y).tolist(), len(head.start)
+    scores, labels = head.emissions(y).tolist(), len(head.start)
     moves, start, end = head.transitions.tolist(), head.start.tolist(), head.end.tolist()
     found = {}
     for tags in product(range(labels), repeat=len(y)):
         edges = [(labels, tags[0]), *pairwise(tags), (tags[-1], labels)]
-        if head.allowed is not None and not all(bool(head.allowed[a, b]) for a, b in edges):
+        if head.allowed_transitions is not None and not all(bool(head.allowed_transitions[a, b]) for a, b in edges):
             continue
         moved = sum(moves[a][b] for a, b in edges[1:-1])
         found[tags] = start[tags[0]] + moved + end[tags[-1]] + sum(scores[t][tag] for t, tag in enumerate(tags))
@@ -67,7 +67,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_crf_is_what_enumeration_says(case):
     labels, allowed, lengths = CASES[case]
-    head = shaken(CRF(DIM, labels, allowed=allowed))
+    head = shaken(CRF(DIM, labels, allowed_transitions=allowed))
     y, keep = ragged(lengths)
     decoded, marginals = head.decode(y, keep), head.marginals(y, keep)
     for row, length in enumerate(lengths):
@@ -86,7 +86,7 @@ def test_a_crf_is_what_enumeration_says(case):
 
 
 def test_the_probabilities_of_all_allowed_sequences_add_up_to_one():
-    head = shaken(CRF(DIM, 3, allowed=BIO))
+    head = shaken(CRF(DIM, 3, allowed_transitions=BIO))
     y, _ = ragged([4])
     tags = torch.tensor(list(every_sequence(head, y[0])))
     assert 0 < len(tags) < 3**4
@@ -94,7 +94,9 @@ def test_the_probabilities_of_all_allowed_sequences_add_up_to_one():
     assert nats.neg().exp().sum().item() == pytest.approx(1.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("head", [LinearTags(DIM, 3), CRF(DIM, 3), CRF(DIM, 3, allowed=BIO)], ids=["linear", "crf", "BIO"])
+@pytest.mark.parametrize(
+    "head", [LinearTagHead(DIM, 3), CRF(DIM, 3), CRF(DIM, 3, allowed_transitions=BIO)], ids=["linear", "crf", "BIO"]
+)
 def test_gradients_are_right(head):
     head = shaken(head)
     y, keep = ragged([3, 1, 2])
@@ -114,16 +116,16 @@ class Loss(torch.nn.Module):
         super().__init__()
         self.head = head
 
-    def forward(self, y: Tensor, tags: Tensor, keep: Tensor) -> Tensor:
-        return self.head.loss(y, tags, keep)
+    def forward(self, y: Tensor, tags: Tensor, token_mask: Tensor) -> Tensor:
+        return self.head.loss(y, tags, token_mask)
 
 
 def test_the_gradient_of_the_scores_is_marginals_less_the_gold_tags():
-    head = shaken(CRF(DIM, 3, allowed=BIO))
+    head = shaken(CRF(DIM, 3, allowed_transitions=BIO))
     y, keep = ragged([4, 2])
     tags = torch.tensor([[1, 2, 0, 1], [0, 1, 0, 0]])
     scores = head.emit(y).detach().requires_grad_()
-    head.emit = torch.nn.Identity()
+    head.emissions = torch.nn.Identity()
     head.loss(scores, tags, keep).sum().backward()
     gold = torch.nn.functional.one_hot(tags, 3) * keep[..., None]
     torch.testing.assert_close(scores.grad, head.marginals(scores, keep).detach() - gold, atol=1e-12, rtol=0)
@@ -156,8 +158,8 @@ def test_a_sentence_without_a_token_costs_nothing(name):
 
 
 def test_a_fresh_crf_is_the_linear_head():
-    linear, chain = LinearTags(DIM, 4).double(), CRF(DIM, 4).double()
-    chain.emit.load_state_dict(linear.emit.state_dict())
+    linear, chain = LinearTagHead(DIM, 4).double(), CRF(DIM, 4).double()
+    chain.emissions.load_state_dict(linear.emissions.state_dict())
     y, keep = ragged([4, 2, 3])
     tags = torch.randint(4, keep.shape, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(chain.loss(y, tags, keep), linear.loss(y, tags, keep))
@@ -172,7 +174,7 @@ def test_scores_may_all_move_together():
     tags = torch.randint(3, keep.shape, generator=torch.Generator().manual_seed(2))
     before, best = head.loss(y, tags, keep), head.decode(y, keep)
     with torch.no_grad():
-        head.emit.bias.add_(3.0)
+        head.emissions.bias.add_(3.0)
         head.start.sub_(2.0)
         head.transitions.add_(5.0)
     torch.testing.assert_close(head.loss(y, tags, keep), before)
@@ -182,7 +184,7 @@ def test_scores_may_all_move_together():
 def test_long_sentences_neither_overflow_nor_vanish():
     head = CRF(DIM, 6)
     with torch.no_grad():
-        head.emit.weight.normal_(std=30.0, generator=torch.Generator().manual_seed(0))
+        head.emissions.weight.normal_(std=30.0, generator=torch.Generator().manual_seed(0))
     y = torch.randn(2, 400, DIM, generator=torch.Generator().manual_seed(0))
     tags = head.decode(y)
     nats = head.loss(y, tags)
@@ -193,7 +195,7 @@ def test_long_sentences_neither_overflow_nor_vanish():
 
 
 def test_a_forbidden_move_is_never_decoded_and_costs_much():
-    head = shaken(CRF(DIM, 3, allowed=BIO)).float()
+    head = shaken(CRF(DIM, 3, allowed_transitions=BIO)).float()
     with torch.no_grad():
         head.transitions[0, 2] = head.start[2] = 50.0  # what was learned does not matter: it is forbidden
     y = torch.randn(64, 7, DIM, generator=torch.Generator().manual_seed(0))
@@ -220,7 +222,7 @@ def test_losses_under_autocast_are_in_single_precision(name):
 
 
 def test_everything_works_where_no_gradient_is_kept():
-    head = CRF(DIM, 3, allowed=BIO)
+    head = CRF(DIM, 3, allowed_transitions=BIO)
     y, keep = ragged([4, 2])
     with torch.inference_mode():
         assert head.decode(y.float(), keep).shape == (2, 4)
@@ -228,9 +230,15 @@ def test_everything_works_where_no_gradient_is_kept():
 
 
 def test_what_is_allowed_is_not_among_the_weights_and_fits_the_labels():
-    assert sorted(CRF(DIM, 3, allowed=BIO).state_dict()) == ["emit.bias", "emit.weight", "end", "start", "transitions"]
+    assert sorted(CRF(DIM, 3, allowed_transitions=BIO).state_dict()) == [
+        "emit.bias",
+        "emit.weight",
+        "end",
+        "start",
+        "transitions",
+    ]
     with pytest.raises(ValueError) as caught:
-        CRF(DIM, 4, allowed=BIO)
+        CRF(DIM, 4, allowed_transitions=BIO)
     assert str(caught.value) == "CRF: 4 labels need allowed of 5 x 5, not (4, 4)"
 
 

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from small_runs import Silent
 
-from weft.config import Table
+from weft.config import Config
+from weft.data.config import Files, Split, datasets
 from weft.data.dataset import Dataset
 from weft.data.formats import TableFormat, TableRecord, number
-from weft.data.records import InputFile
-from weft.data.tables import Files, Split, datasets
+from weft.data.input_records import InputFile
 from weft.errors import DataError
-from weft.runs.folder import RunFolder
-from weft.runs.settings import Settings
+from weft.runs.folder import RunDir
+from weft.runs.settings import RunConfig
 from weft.tasks import registry
 from weft.tasks.classification.task import CLASSIFICATION
 from weft.tasks.prepare import prepare
 from weft.tasks.table_data import table_data
-from weft.text.gate import read_lines
+from weft.text.reading import read_lines
 
 ROWS = [(f"text {at} of\tten"[: 6 + at % 3].replace("\t", " "), at / 2) for at in range(10)]
 
@@ -31,7 +31,7 @@ ROWS = [(f"text {at} of\tten"[: 6 + at % 3].replace("\t", " "), at / 2) for at i
 # ---- a toy task: a number for a text
 
 
-class NumberTable(Table):
+class NumberTable(Config):
     train: Files
     valid: Split = None
     test: Split = None
@@ -61,9 +61,9 @@ def toy(monkeypatch) -> str:
     return "numbers"
 
 
-def settings_of(path: Path, task: str, **options: Any) -> Settings:
+def settings_of(path: Path, task: str, **options: Any) -> RunConfig:
     data = NumberTable(train=str(path), **options)
-    return Settings(task, 0, data, NUMBERS.tokenizer(), "lstm", None, None)  # type: ignore[arg-type]
+    return RunConfig(task, 0, data, NUMBERS.tokenizer(), "lstm", None, None)  # type: ignore[arg-type]
 
 
 def write(path: Path, rows: list[tuple[str, Any]] = ROWS) -> Path:
@@ -80,7 +80,7 @@ def write(path: Path, rows: list[tuple[str, Any]] = ROWS) -> Path:
 
 def test_the_toy_task_has_a_vocabulary_and_corpora(toy, tmp_path):
     settings = settings_of(write(tmp_path / "a.tsv"), toy, valid=0.2)
-    folder = RunFolder(tmp_path)
+    folder = RunDir(tmp_path)
     vocabulary, corpora = prepare(settings.spec, settings, folder, Silent())
     assert sorted(corpora) == ["train.text", "valid.text"]
     for split, rows in (("train", ROWS[:8]), ("valid", ROWS[8:])):
@@ -119,9 +119,9 @@ def test_tables_of_all_kinds_have_the_same_records(kind, tmp_path):
     path = write(tmp_path / f"a.{kind}")
     data = Dataset((path,), TableFormat(("text",), ("number",)))
     assert [(record.texts[0], number(record)) for record in data.records()] == ROWS
-    assert data.seen.count == 10 and data.seen.characters == sum(len(text) for text, _ in ROWS)
-    first, *rest = data.seen.describe().split("\n")
-    assert first == f"{path}: 10 examples of {data.seen.characters} characters, utf-8, LF line ends"
+    assert data.summary.count == 10 and data.summary.characters == sum(len(text) for text, _ in ROWS)
+    first, *rest = data.summary.describe().split("\n")
+    assert first == f"{path}: 10 examples of {data.summary.characters} characters, utf-8, LF line ends"
     assert rest[-3:] == [f"  e.g.: {text} -> {value}" for text, value in ROWS[:3]]
 
 
@@ -133,9 +133,12 @@ def test_columns_have_names_origins_and_sizes_of_their_own(tmp_path):
     assert (one.name, two.name) == (f"{path} (a)", f"{path} (b)")
     assert (list(one.texts()), list(two.texts())) == (["xy", "z"], ["é", ""])
     assert (one.size(), two.size()) == (3, 2)
-    assert one.origin() != two.origin() and one.origin() == Dataset((path,), TableFormat(("a",))).column("a").origin()
+    assert (
+        one.provenance() != two.provenance()
+        and one.provenance() == Dataset((path,), TableFormat(("a",))).column("a").provenance()
+    )
     assert data.place(1) == f"{path}: line 3"
-    assert "  note: empty b: 1" in data.seen.describe()
+    assert "  note: empty b: 1" in data.summary.describe()
     assert [row.texts for row in data.rows()] == [("xy", "é"), ("z", "")]
 
 

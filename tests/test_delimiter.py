@@ -11,12 +11,12 @@ from label_runs import class_file, one_label
 from small_runs import Silent, train_here
 
 from weft.cli.main import main
-from weft.config import read_table
+from weft.config import parse_config
 from weft.data.dataset import Dataset
 from weft.errors import ConfigError, DataError
-from weft.tasks.classification.data import LabelledTable
-from weft.tasks.qa.data import AskedTable
-from weft.tasks.seq2seq.data import PairsTable, pairs
+from weft.tasks.classification.data import LabeledDataConfig
+from weft.tasks.qa.data import QADataConfig
+from weft.tasks.seq2seq.data import PairDataConfig, pairs
 
 
 def write(path: Path, text: str) -> Path:
@@ -26,16 +26,16 @@ def write(path: Path, text: str) -> Path:
 
 def test_labels_pairs_and_questions_are_read_by_it(tmp_path):
     write(tmp_path / "a.csv", 'label|text\npos|"a, ""b""|c"\nneg|x;y\n')
-    source = LabelledTable(train="a.csv", delimiter="|").sources(tmp_path)["train"]
+    source = LabeledDataConfig(train="a.csv", delimiter="|").sources(tmp_path)["train"]
     assert [(one.labels, one.texts) for one in source.records()] == [(("pos",), ('a, "b"|c',)), (("neg",), ("x;y",))]
-    assert source.seen.notes() == ["a.csv: columns are separated by pipes", "labels that occur once, 2 of 2: neg, pos"]
+    assert source.summary.notes() == ["a.csv: columns are separated by pipes", "labels that occur once, 2 of 2: neg, pos"]
     write(tmp_path / "b.tsv", 'a,b^"c"\nd\te^f\n')  # .tsv has no quotes, whatever separates its columns
-    assert list(pairs(PairsTable(train="b.tsv", delimiter="^").sources(tmp_path)["train"])) == [
+    assert list(pairs(PairDataConfig(train="b.tsv", delimiter="^").sources(tmp_path)["train"])) == [
         ("a,b", '"c"'),
         ("d\te", "f"),
     ]
     write(tmp_path / "c.csv", "question\tpassage\tanswer\nWho, is it?\tAda, here\tAda\n")
-    (found,) = AskedTable(train="c.csv", delimiter="tab").sources(tmp_path)["train"].records()
+    (found,) = QADataConfig(train="c.csv", delimiter="tab").sources(tmp_path)["train"].records()
     assert (found.question, found.passage, found.answers[0].text) == ("Who, is it?", "Ada, here", "Ada")
 
 
@@ -43,13 +43,13 @@ def test_it_goes_before_what_the_first_line_shows(tmp_path):
     path = write(tmp_path / "a.csv", "label;text, if any\npos;x, y\n")
 
     def read(**options: str) -> list[tuple[str, ...]]:
-        table = read_table(LabelledTable, {"train": "a.csv", "text": "text, if any", **options}, at="data")
+        table = parse_config(LabeledDataConfig, {"train": "a.csv", "text_column": "text, if any", **options}, at="data")
         return [one.texts for one in table.sources(tmp_path)["train"].records()]
 
     assert read(delimiter=";") == [("x, y",)]
     with pytest.raises(DataError) as caught:
         read()
-    assert str(caught.value).startswith(f"{path}: line 1, its header, has no column 'label', which data.label names; ")
+    assert str(caught.value).startswith(f"{path}: line 1, its header, has no column 'label', which data.label_column names; ")
 
 
 def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
@@ -57,15 +57,17 @@ def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
 
     def refusal(**options: str) -> str:
         with pytest.raises(DataError) as caught:
-            list(LabelledTable(train="a.csv", **options).sources(tmp_path)["train"].records())
+            list(LabeledDataConfig(train="a.csv", **options).sources(tmp_path)["train"].records())
         return str(caught.value).removeprefix(f"{path}: line 1")
 
     assert refusal() == (
         " has 1 column, not 2 or more: 'label|text'; columns are separated by a comma"
         "; set data.delimiter if it is something else"
     )
-    named = ", its header, has no column 'review', which data.text names: 'label|text'; columns are separated by a"
-    assert refusal(text="review", label="gold").startswith(", its header, has no column 'gold', which data.label names: ")
+    named = ", its header, has no column 'review', which data.text_column names: 'label|text'; columns are separated by a"
+    assert refusal(text="review", label="gold").startswith(
+        ", its header, has no column 'gold', which data.label_column names: "
+    )
     assert refusal(text="review", label="label|text") == f"{named} comma; set data.delimiter if it is something else"
     assert refusal(delimiter="^") == (
         " has 1 column, not 2 or more: 'label|text'; columns are separated by a '^'; is that what data.delimiter says?"
@@ -75,7 +77,7 @@ def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
 @pytest.mark.parametrize("given", ["", "ab", '"', "\n", "\r", "\0"])
 def test_what_is_no_delimiter(given):
     with pytest.raises(ConfigError) as caught:
-        read_table(LabelledTable, {"train": "a.csv", "delimiter": given}, at="data")
+        parse_config(LabeledDataConfig, {"train": "a.csv", "delimiter": given}, at="data")
     assert str(caught.value) == (
         f'data.delimiter: must be one character that is no quote and no line end, or "tab", not {given!r}'
     )
@@ -84,22 +86,22 @@ def test_what_is_no_delimiter(given):
 def test_where_there_are_no_columns_it_is_refused(tmp_path):
     path = write(tmp_path / "a.txt", "pos x\n")
     with pytest.raises(DataError) as caught:
-        list(LabelledTable(train="a.txt", delimiter=";").sources(tmp_path)["train"].records())
+        list(LabeledDataConfig(train="a.txt", delimiter=";").sources(tmp_path)["train"].records())
     tables = ".tsv, .csv, .xlsx, .jsonl, .json or .parquet"
     assert str(caught.value) == f"{path}: is no {tables}, but data.delimiter = ';'; drop that, or name it as the table it is"
     with pytest.raises(ConfigError) as refusal:
-        read_table(PairsTable, {"train": ["a.en", "a.de"], "delimiter": ";"}, at="data")
+        parse_config(PairDataConfig, {"train": ["a.en", "a.de"], "delimiter": ";"}, at="data")
     assert str(refusal.value) == "data: delimiter=';', but parallel files have no columns; drop it"
 
 
 def test_tokens_depend_on_it_only_where_it_is_given(tmp_path):
     write(tmp_path / "a.csv", "label,text\npos,x\n")
-    for table in (LabelledTable, AskedTable, PairsTable):
+    for table in (LabeledDataConfig, QADataConfig, PairDataConfig):
         name = {"LabelledTable": "0", "AskedTable": "questions", "PairsTable": "source"}[table.__name__]
         found: Dataset = table(train="a.csv").sources(tmp_path)["train"]
-        assert not {"delimiter", "sheet"} & found.column(name).origin().keys()
+        assert not {"delimiter", "sheet"} & found.column(name).provenance().keys()
         found = table(train="a.csv", delimiter="|").sources(tmp_path)["train"]
-        assert found.column(name).origin()["delimiter"] == "|"
+        assert found.column(name).provenance()["delimiter"] == "|"
 
 
 def test_a_run_reads_every_file_by_it(tmp_path, capsys):
@@ -113,18 +115,18 @@ def test_a_run_reads_every_file_by_it(tmp_path, capsys):
     scores = {one["name"]: one["value"] for one in json.loads(capsys.readouterr().out)["scores"]}
     assert scores["accuracy"] > 0.9
     other = write(tmp_path / "b.csv", "n|text\n1|the cat, and so on\n")
-    assert main(["predict", run, "--data", str(other)]) == 0
+    assert main(["predict", run, "--input", str(other)]) == 0
     found = capsys.readouterr()
     assert found.out.startswith("n|text|prediction|probability\n1|the cat, and so on|animal|0.")
     assert found.err == "weft: b.csv: columns are separated by pipes\n"
-    write(tmp_path / "run.toml", f'task = "classify"\n[data]\ntrain = "{table}"\n[model]\nkind = "naive-bayes"\n')
+    write(tmp_path / "run.toml", f'task = "classification"\n[data]\ntrain = "{table}"\n[model]\narch = "naive-bayes"\n')
     assert main(["check", str(tmp_path / "run.toml"), "--set", "data.delimiter=|"]) == 0
     capsys.readouterr()
     assert main(["check", str(tmp_path / "run.toml")]) == 3
     assert "set data.delimiter if it is something else" in " ".join(capsys.readouterr().out.split())
     commas = write(tmp_path / "c.csv", "n,text\n1,the cat\n")
-    assert refused(capsys, "predict", run, "--data", str(commas)) == (
+    assert refused(capsys, "predict", run, "--input", str(commas)) == (
         3,
-        f"{commas}: line 1, its header, has no column 'text', which data.text names: 'n,text'; columns are separated by a"
+        f"{commas}: line 1, its header, has no column 'text', which data.text_column names: 'n,text'; columns are separated by a"
         " pipe; is that what data.delimiter says?",
     )

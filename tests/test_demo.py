@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 from command_line import refused
 
-from weft.cli import demo_language, demo_pronunciation
+from weft.cli import demo_lm as demo_language
+from weft.cli import demo_pronunciation
 from weft.cli.main import main
-from weft.cli.progress import TrainWatcher
-from weft.compare import evidence
+from weft.cli.progress import TrainProgress
+from weft.comparison import results as evidence
 from weft.explain.alignment import Alignment
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
-SHORT = {"steps": 4, "batch_tokens": 64, "validations": 1}
+SHORT = {"max_steps": 4, "batch_tokens": 64, "num_validations": 1}
 SYLLABLES = {"ba": "B AA", "che": "CH EH", "di": "D IY", "fo": "F OW", "ghu": "G UW", "la": "L AA", "mi": "M IY", "no": "N OW"}
 
 
@@ -55,7 +56,8 @@ def shrink(monkeypatch):
     monkeypatch.setattr(demo_pronunciation, "HELD_OUT", {"test": 12, "valid": 4})
     monkeypatch.setattr(demo_pronunciation, "LONG", 7)
     models = {
-        name: {"model": {**values["model"], "width": 16}, "train": SHORT} for name, values in demo_pronunciation.MODELS.items()
+        name: {"model": {**values["model"], "hidden_size": 16}, "train": SHORT}
+        for name, values in demo_pronunciation.MODELS.items()
     }
     monkeypatch.setattr(demo_pronunciation, "MODELS", models)
 
@@ -108,7 +110,7 @@ def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, ca
     comparison = json.loads((words / "comparison.json").read_text())
     rates = {row["model"]: row["wer"] for row in found["models"]}
     assert {row["name"]: 100 - row["score"]["value"] for row in comparison["rows"]} == pytest.approx(rates, abs=0.01)
-    assert comparison["command"] == "weft demo translate"
+    assert comparison["command"] == "weft demo seq2seq"
     for side in ("source", "target"):
         assert len({(words / name / f"tokenizer.{side}.json").read_bytes() for name in demo_pronunciation.MODELS}) == 1
 
@@ -192,19 +194,19 @@ def test_the_real_dictionary_has_the_words_that_the_demo_counts_on():
 def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, capfd, monkeypatch):
     shrink(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    step = TrainWatcher.step
+    step = TrainProgress.on_step
 
     def stop_in_the_second(self, loop, loss, seconds):
         step(self, loop, loss, seconds)
-        if loop.cursor.step == 2 and Path("there/lstm/model.safetensors").exists():
+        if loop.train_state.step == 2 and Path("there/lstm/model.safetensors").exists():
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainWatcher, "step", stop_in_the_second)
-        assert main(["demo", "--out", "there"]) == 130
+        patch.setattr(TrainProgress, "step", stop_in_the_second)
+        assert main(["demo", "--output-dir", "there"]) == 130
     assert capfd.readouterr().err.endswith("weft: stopped; the same command goes on\n")
     assert not Path("there/transformer").exists()
-    assert main(["demo", "--out", "there"]) == 0
+    assert main(["demo", "--output-dir", "there"]) == 0
     err = capfd.readouterr().err
     assert err.count("trained before") == 1 and err.count("resuming at step 2\n") == 1
 
@@ -216,11 +218,11 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, capfd, monkeypatch)
 def small(monkeypatch, tmp_path):
     monkeypatch.setattr(demo_language, "text", lambda: "The cat sat on the mat. A class is a class.\n" * 200)
     monkeypatch.setattr(
-        demo_language, "COMMON", {**demo_language.COMMON, "data": {"train": "text.txt", "valid": 0.1, "window": 16}}
+        demo_language, "COMMON", {**demo_language.COMMON, "data": {"train": "text.txt", "valid": 0.1, "context_length": 16}}
     )
     models = {name: {**values, "train": SHORT} for name, values in demo_language.MODELS.items()}
-    models["lstm"]["model"] = {"kind": "lstm", "width": 16}
-    models["gpt"]["model"] = {"kind": "gpt", "width": 16, "layers": 1}
+    models["lstm"]["model"] = {"arch": "lstm", "hidden_size": 16}
+    models["gpt"]["model"] = {"arch": "gpt", "hidden_size": 16, "num_layers": 1}
     monkeypatch.setattr(demo_language, "MODELS", models)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -230,7 +232,7 @@ def test_the_demo_of_language_models_trains_three_with_one_tokenizer_and_compare
     assert main(["demo", "lm", "--quiet", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["model"] for row in found["models"]] == ["ngram", "lstm", "gpt"]
-    assert all(0 < row["bits_per_character"] < 8 and row["seconds"] > 0 for row in found["models"])
+    assert all(0 < row["bits_per_char"] < 8 and row["seconds"] > 0 for row in found["models"])
     assert all(row["tokens_per_second"] > 0 and row["sample"].startswith("The ") for row in found["models"])
     files = {(small / "runs/demo/lm" / name / "tokenizer.json").read_bytes() for name in ("ngram", "lstm", "gpt")}
     assert len(files) == 1
@@ -238,14 +240,14 @@ def test_the_demo_of_language_models_trains_three_with_one_tokenizer_and_compare
     scores = {
         row["name"]: row["score"]["value"] for row in json.loads(Path("runs/demo/lm/comparison.json").read_text())["rows"]
     }
-    assert scores == pytest.approx({row["model"]: row["bits_per_character"] for row in found["models"]})
+    assert scores == pytest.approx({row["model"]: row["bits_per_char"] for row in found["models"]})
     page = Path("runs/demo/lm/report.html").read_bytes()
     assert main(["report", "runs/demo/lm"]) == 0
     assert Path("runs/demo/lm/report.html").read_bytes() == page
 
 
 def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_trains_once(small, capsys):
-    assert main(["demo", "lm", "--quiet", "--out", "there"]) == 0
+    assert main(["demo", "lm", "--quiet", "--output-dir", "there"]) == 0
     first = capsys.readouterr()
     lines = first.out.split("\n")
     assert lines[1].split() == ["model", "parameters", "bits/character", "tokens/s", "seconds"]
@@ -253,7 +255,7 @@ def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_tra
     assert [line for line in lines if line.startswith("---")] == ["--- ngram", "--- lstm", "--- gpt"]
     weights = small / "there/gpt/model.safetensors"
     before = weights.stat().st_mtime_ns
-    assert main(["demo", "lm", "--out", "there"]) == 0
+    assert main(["demo", "lm", "--output-dir", "there"]) == 0
     again = capsys.readouterr()
     assert weights.stat().st_mtime_ns == before and again.out == first.out
     assert again.err.count("trained before; remove the folder to train it again") == 3

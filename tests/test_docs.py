@@ -18,39 +18,39 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from weft.cli.main import COMMANDS, main
-from weft.config import Table
-from weft.data.tables import DataTable
-from weft.decode.options import GenerateOptions
-from weft.decode.predict_options import PredictOptions
+from weft.config import Config
+from weft.data.config import TextDataConfig
+from weft.decode.options import GenerationConfig
+from weft.decode.predict_options import PredictionConfig
 from weft.metrics.metric import metric_names
-from weft.metrics.translation import TRANSLATION
-from weft.models.baseline_tables import BayesTable, RegressionTable
-from weft.models.encoder_tables import HEADS, ClassifierTable, MaskedTable, SpanTable, SpellingTable, TaggerTable
-from weft.models.ngram import NgramTable
-from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2SeqTable
+from weft.metrics.seq2seq import TRANSLATION
+from weft.models.baseline_config import LogisticRegressionConfig, NaiveBayesConfig
+from weft.models.config import ATTENTION_ENCODINGS, CONNECTIONS, INPUT_ENCODINGS, LanguageModelConfig, StackConfig
+from weft.models.encoder_tables import HEADS, CharEncoderConfig, ClassifierConfig, MaskedLMConfig, QAConfig, TaggerConfig
+from weft.models.ngram import NgramConfig
+from weft.models.seq2seq_config import BRIDGES, DecoderConfig, EncoderConfig, Seq2SeqConfig
 from weft.models.smoothing import SMOOTHINGS
-from weft.models.tables import ADDED, CONNECTIONS, INSIDE, LanguageTable, StackTable
 from weft.nn.mixers import MIXERS
 from weft.nn.names import SCORES
-from weft.nn.pooling import POOLS
-from weft.runs.resolve import RunTable
-from weft.tasks.classification.data import LabelledTable
-from weft.tasks.qa.data import AskedTable
+from weft.nn.pooling import POOLINGS
+from weft.runs.resolve import RunFile
+from weft.tasks.classification.data import LabeledDataConfig
+from weft.tasks.qa.data import QADataConfig
 from weft.tasks.registry import find_task
-from weft.tasks.seq2seq.data import PairsTable
-from weft.tasks.tagging.data import TaggedTable
-from weft.text.features import FeatureTable
-from weft.text.grams import ANALYZERS
-from weft.text.sides import SidesTable
-from weft.text.tokenizers import KINDS, TokenizerTable
-from weft.train.schedules import SCHEDULES
-from weft.train.tables import TrainTable
+from weft.tasks.seq2seq.data import PairDataConfig
+from weft.tasks.tagging.data import TaggedDataConfig
+from weft.text.features import FeatureConfig
+from weft.text.term_counts import ANALYZERS
+from weft.text.tokenizer_pair import TokenizerPairConfig
+from weft.text.tokenizers import TYPES, TokenizerConfig
+from weft.training.config import TrainConfig
+from weft.training.schedules import SCHEDULES
 
 ROOT = Path(__file__).parents[1]
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *sorted(DOCS.glob("*.md"))]
 CUT = {"tales.txt": 100, "sounds.tsv": 200}
-FEW = ["--quiet", "--set", "train.steps=3", "--set", "train.validations=1", "--set", "train.batch_tokens=512"]
+FEW = ["--quiet", "--set", "train.max_steps=3", "--set", "train.num_validations=1", "--set", "train.batch_tokens=512"]
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -101,8 +101,8 @@ def rows(text: str) -> dict[str, list[str]]:
 def few(words: list[str]) -> list[str]:
     """What makes a training short and its network small."""
     counts = 'kind = "ngram"' in Path(words[2]).read_text()
-    counts = counts or any(f"model.kind={kind}" in words for kind in ("ngram", "naive-bayes", "regression"))
-    return [*FEW, *([] if counts else ["--set", "model.width=32"])]
+    counts = counts or any(f"model.arch={kind}" in words for kind in ("ngram", "naive-bayes", "regression"))
+    return [*FEW, *([] if counts else ["--set", "model.hidden_size=32"])]
 
 
 def short(words: list[str]) -> list[str]:
@@ -110,12 +110,12 @@ def short(words: list[str]) -> list[str]:
     if words[1] == "train":
         return [*words[1:], *few(words)]
     if "attribution" in words:  # what a model of few steps writes has no end
-        return [*words[1:], "--length", "8"]
+        return [*words[1:], "--max-new-tokens", "8"]
     if words[1] != "compare":
         return words[1:]
     small = {"--models": "ngram,window", "--seeds": "1"}
     kept = [small.get(before, word) for before, word in pairwise(words)]
-    return [*kept, "--tokens", "1k", "--quiet"]
+    return [*kept, "--max-tokens", "1k", "--quiet"]
 
 
 def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +136,7 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert words[0] == "weft"
     assert main(short(words)) == 0
     out, err = capsys.readouterr()
-    drawn = words[words.index("--out") + 1] if words[1] == "explain" and "--out" in words else None
+    drawn = words[words.index("--output-dir") + 1] if words[1] == "explain" and "--output-dir" in words else None
     assert err == "" if drawn is None else err.startswith(f"{drawn}: ")
     assert out or words[1] == "train"
     if output is not None:
@@ -160,7 +160,7 @@ def tour(page: Path) -> list[str]:
     return [line for line in found if re.match(r"weft [a-z]|(cp|tail|echo|printf) ", line)]
 
 
-@pytest.mark.parametrize("page", ["translate", "classify", "tag", "answers"])
+@pytest.mark.parametrize("page", ["seq2seq", "classification", "tagging", "answers"])
 def test_the_page_of_a_task_works(place, monkeypatch, capsys, page):
     found = tour(DOCS / f"{page}.md")
     assert len(found) >= 8
@@ -211,42 +211,42 @@ def test_the_readme_offers_every_command():
 # ---- options
 
 
-def as_stack(options: type[Table]) -> set[str]:
+def as_stack(options: type[Config]) -> set[str]:
     """The options that are a stack's, with the same default."""
-    both = options.model_fields.keys() & StackTable.model_fields
-    return {name for name in both if default(options, name) == default(StackTable, name)}
+    both = options.model_fields.keys() & StackConfig.model_fields
+    return {name for name in both if default(options, name) == default(StackConfig, name)}
 
 
-def default(options: type[Table], name: str) -> str:
+def default(options: type[Config], name: str) -> str:
     """An option's default as a page shows it: TOML in code; nothing where it has none, or it does not always apply."""
     value = options.model_fields[name].get_default(call_default_factory=True)
-    return "" if value is None or value is PydanticUndefined or isinstance(value, Table) else f"`{json.dumps(value)}`"
+    return "" if value is None or value is PydanticUndefined or isinstance(value, Config) else f"`{json.dumps(value)}`"
 
 
-OPTIONS: dict[str, tuple[str, str, type[Table], set[str]]] = {  # page, heading, table, what stands elsewhere
-    "run": ("README.md", "# weft, the manual", RunTable, {"data", "tokenizer", "model", "train"}),
-    "data": ("data.md", "## [data]", DataTable, set()),
-    "pairs": ("data.md", "## [data] of pairs", PairsTable, set()),
-    "labelled": ("data.md", "## [data] of labelled texts", LabelledTable, set()),
-    "tagged": ("data.md", "## [data] of tagged sentences", TaggedTable, set()),
-    "tokenizer": ("tokenizers.md", "## [tokenizer]", TokenizerTable, set()),
-    "sides": ("tokenizers.md", "## [tokenizer] of pairs", SidesTable, set()),
-    "networks": ("models.md", "## [model] of networks", LanguageTable, set()),
-    "ngrams": ("models.md", "## [model] of n-grams", NgramTable, set()),
-    "pairs of stacks": ("models.md", "## [model] of encoder-decoders", Seq2SeqTable, set()),
-    "encoder": ("models.md", "### [model.encoder] and [model.decoder]", EncoderTable, as_stack(EncoderTable)),
-    "classifiers": ("models.md", "## [model] of classifiers", ClassifierTable, as_stack(ClassifierTable)),
-    "bayes": ("models.md", "## [model] of naive-bayes", BayesTable, set()),
-    "regression": ("models.md", "## [model] of regression", RegressionTable, set()),
-    "features": ("models.md", "### [model.features]", FeatureTable, set()),
-    "taggers": ("models.md", "## [model] of taggers", TaggerTable, as_stack(TaggerTable)),
-    "spelling": ("models.md", "### [model.spelling]", SpellingTable, as_stack(SpellingTable) - {"mixer"}),
-    "gaps": ("masked.md", "## [model]", MaskedTable, as_stack(MaskedTable)),
-    "asked": ("answers.md", "## [data]", AskedTable, set()),
-    "readers": ("answers.md", "## [model]", SpanTable, as_stack(SpanTable)),
-    "train": ("training.md", "## [train]", TrainTable, set()),
-    "generate": ("generate.md", "## Options", GenerateOptions, set()),
-    "predict": ("translate.md", "## Search", PredictOptions, set()),
+OPTIONS: dict[str, tuple[str, str, type[Config], set[str]]] = {  # page, heading, table, what stands elsewhere
+    "run": ("README.md", "# weft, the manual", RunFile, {"data", "tokenizer", "model", "train"}),
+    "data": ("data.md", "## [data]", TextDataConfig, set()),
+    "pairs": ("data.md", "## [data] of pairs", PairDataConfig, set()),
+    "labelled": ("data.md", "## [data] of labelled texts", LabeledDataConfig, set()),
+    "tagged": ("data.md", "## [data] of tagged sentences", TaggedDataConfig, set()),
+    "tokenizer": ("tokenizers.md", "## [tokenizer]", TokenizerConfig, set()),
+    "sides": ("tokenizers.md", "## [tokenizer] of pairs", TokenizerPairConfig, set()),
+    "networks": ("models.md", "## [model] of networks", LanguageModelConfig, set()),
+    "ngram_range": ("models.md", "## [model] of n-grams", NgramConfig, set()),
+    "pairs of stacks": ("models.md", "## [model] of encoder-decoders", Seq2SeqConfig, set()),
+    "encoder": ("models.md", "### [model.encoder] and [model.decoder]", EncoderConfig, as_stack(EncoderConfig)),
+    "classifiers": ("models.md", "## [model] of classifiers", ClassifierConfig, as_stack(ClassifierConfig)),
+    "bayes": ("models.md", "## [model] of naive-bayes", NaiveBayesConfig, set()),
+    "regression": ("models.md", "## [model] of regression", LogisticRegressionConfig, set()),
+    "features": ("models.md", "### [model.features]", FeatureConfig, set()),
+    "taggers": ("models.md", "## [model] of taggers", TaggerConfig, as_stack(TaggerConfig)),
+    "spelling": ("models.md", "### [model.char_encoder]", CharEncoderConfig, as_stack(CharEncoderConfig) - {"layer_type"}),
+    "gaps": ("masked.md", "## [model]", MaskedLMConfig, as_stack(MaskedLMConfig)),
+    "asked": ("answers.md", "## [data]", QADataConfig, set()),
+    "readers": ("answers.md", "## [model]", QAConfig, as_stack(QAConfig)),
+    "train": ("training.md", "## [train]", TrainConfig, set()),
+    "generate": ("generate.md", "## Options", GenerationConfig, set()),
+    "predict": ("translate.md", "## Search", PredictionConfig, set()),
 }
 
 
@@ -259,8 +259,8 @@ def test_every_option_is_documented_with_its_default_and_no_other(which):
 
 
 def test_a_decoder_has_the_options_of_a_stack_and_their_defaults():
-    own = {"embedding", "cross_heads"}
-    assert as_stack(DecoderTable) == set(DecoderTable.model_fields) - own == set(StackTable.model_fields)
+    own = {"embedding_dim", "num_cross_heads"}
+    assert as_stack(DecoderConfig) == set(DecoderConfig.model_fields) - own == set(StackConfig.model_fields)
 
 
 def settings(text: str) -> set[str]:
@@ -279,8 +279,10 @@ def said(values: Mapping[str, Any], at: str = "") -> set[str]:
 def test_the_recipes_of_kinds_are_what_presets_say():
     found = rows(table(DOCS / "models.md", "# Models", "| kind | `[model]` | `[train]` |"))
     for kind, preset in find_task("lm").presets.items():
-        if preset.table is LanguageTable:
-            given = {name: value for name, value in preset.train.items() if TrainTable.model_fields[name].default != value}
+        if preset.config_class is LanguageModelConfig:
+            given = {
+                name: value for name, value in preset.train_defaults.items() if TrainConfig.model_fields[name].default != value
+            }
             assert [settings(cell) for cell in found[kind]] == [said(preset.values), said(given)], kind
 
 
@@ -289,39 +291,39 @@ def test_the_recipes_of_encoder_decoders_are_what_presets_say():
     found = rows(text)
     assert {kind: settings(cell) for kind, (cell,) in found.items()} == {kind: said(presets[kind].values) for kind in presets}
     everyone = settings(text[text.index("All of them train with") : text.index(", unless the run file")])
-    assert [everyone] * len(presets) == [said(preset.train) for preset in presets.values()]
+    assert [everyone] * len(presets) == [said(preset.train_defaults) for preset in presets.values()]
 
 
 @pytest.mark.parametrize(
     ("task", "heading", "trained"),
-    [("classify", "## Classifiers", "The networks train with"), ("tag", "## Taggers", "and train with")],
+    [("classification", "## Classifiers", "The networks train with"), ("tag", "## Taggers", "and train with")],
 )
 def test_the_recipes_of_classifiers_and_taggers_are_what_presets_say(task, heading, trained):
     text, presets = section(DOCS / "models.md", heading), find_task(task).presets
     found = rows(text)
     assert {kind: settings(cell) for kind, (cell,) in found.items()} == {kind: said(presets[kind].values) for kind in presets}
     everyone = settings(text[text.index(trained) : text.index(", unless the run file")])
-    networks = [preset for kind, preset in presets.items() if preset.train and kind != "bert"]
-    assert [everyone] * len(networks) == [said(preset.train) for preset in networks]
+    networks = [preset for kind, preset in presets.items() if preset.train_defaults and kind != "bert"]
+    assert [everyone] * len(networks) == [said(preset.train_defaults) for preset in networks]
     whole = section(DOCS / "models.md", "## Classifiers")
     tuned = settings(whole[whole.index("and trains with `epochs") : whole.index(", as in its paper")])
-    assert tuned == said(presets["bert"].train)
+    assert tuned == said(presets["bert"].train_defaults)
 
 
 def test_the_recipes_of_masked_language_models_are_what_presets_say():
     found, presets = rows(section(DOCS / "masked.md", "## Which model")), find_task("masked-lm").presets
     assert {kind: settings(cells[1]) for kind, cells in found.items()} == {kind: said(presets[kind].values) for kind in presets}
-    assert settings(found["bert"][2]) == said(presets["bert"].train)
-    assert presets["lstm"].train is find_task("lm").presets["lstm"].train
-    assert presets["transformer"].train is find_task("lm").presets["gpt"].train
+    assert settings(found["bert"][2]) == said(presets["bert"].train_defaults)
+    assert presets["lstm"].train_defaults is find_task("lm").presets["lstm"].train_defaults
+    assert presets["transformer"].train_defaults is find_task("lm").presets["gpt"].train_defaults
 
 
 def test_the_recipes_of_readers_are_what_presets_say():
     found, presets = rows(section(DOCS / "answers.md", "## Which model")), find_task("span").presets
     assert {kind: settings(cells[1]) for kind, cells in found.items()} == {kind: said(presets[kind].values) for kind in presets}
     for kind in ("transformer", "bert", "lstm"):
-        assert settings(found[kind][2]) == said(presets[kind].train)
-    assert presets["gru"].train is presets["rnn"].train is presets["lstm"].train
+        assert settings(found[kind][2]) == said(presets[kind].train_defaults)
+    assert presets["gru"].train_defaults is presets["rnn"].train_defaults is presets["lstm"].train_defaults
 
 
 def test_every_choice_is_explained():
@@ -331,20 +333,20 @@ def test_every_choice_is_explained():
     assert set(rows(table(models, "### Attention", "| attention |"))) == {"none", *SCORES}
     assert set(rows(table(models, "### Attention", "| place |"))) == {"before", "after"}
     assert set(rows(section(models, "### Bridges"))) == set(BRIDGES)
-    for task in ("classify", "tag"):
+    for task in ("classification", "tagging"):
         assert set(rows(table(DOCS / f"{task}.md", "## Which model", "| kind |"))) == set(find_task(task).presets)
     assert set(rows(table(DOCS / "classify.md", "## Scores", "| score |"))) == set(metric_names(find_task("classify").suites))
     assert set(rows(table(DOCS / "tag.md", "## Scores", "| score |"))) == set(metric_names(find_task("tag").suites))
     assert set(rows(table(DOCS / "answers.md", "## Scores", "| score |"))) == set(metric_names(find_task("span").suites))
-    assert set(rows(section(models, "### Pools"))) == set(POOLS)
+    assert set(rows(section(models, "### Pools"))) == set(POOLINGS)
     assert set(rows(table(models, "## [model] of taggers", "| head |"))) == set(HEADS)
     assert set(rows(table(models, "### [model.features]", "| analyzer |"))) == set(ANALYZERS)
     assert set(rows(table(DOCS / "evaluate.md", "## Pairs", "| score |"))) == set(metric_names([TRANSLATION]))
     assert set(rows(section(models, "### Mixers"))) == set(MIXERS)
-    assert set(rows(section(models, "### Positions"))) == {*ADDED, *INSIDE}
+    assert set(rows(section(models, "### Positions"))) == {*INPUT_ENCODINGS, *ATTENTION_ENCODINGS}
     assert set(rows(section(models, "### Connections"))) == set(CONNECTIONS)
     assert set(rows(table(models, "## [model] of n-grams", "| smoothing |"))) == set(SMOOTHINGS)
-    assert set(rows(table(tokenizers, "## [tokenizer]", "| kind |"))) == set(KINDS)
+    assert set(rows(table(tokenizers, "## [tokenizer]", "| kind |"))) == set(TYPES)
     assert set(rows(table(training, "## [train]", "| schedule |"))) == set(SCHEDULES)
 
 

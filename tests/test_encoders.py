@@ -14,45 +14,47 @@ import torch.nn.functional as F
 from parts import shaken
 from torch import Tensor, nn
 
-from weft.config import read_table
+from weft.config import parse_config
+from weft.data.batching import changed
+from weft.data.bucketing import ExampleBatchSampler
 from weft.data.corpus import Corpus
-from weft.data.grouped import ExampleOrder
-from weft.data.order import changed
-from weft.data.tag_order import Sentences, TagBatch
-from weft.data.text_order import Labelled, TextBatch
+from weft.data.tag_batching import Sentences, TagBatch
+from weft.data.text_batching import LabeledTexts, TextBatch
 from weft.errors import ConfigError
 from weft.models.classifier import Classifier, LabelHead, classifier
-from weft.models.encoder import Text
-from weft.models.encoder_tables import HEADS, ClassifierTable, SpellingTable, TaggerTable
-from weft.models.tagger import Tagger, Words, tagger
+from weft.models.encoder import EncoderInput
+from weft.models.encoder_tables import HEADS, CharEncoderConfig, ClassifierConfig, TaggerConfig
+from weft.models.tagger import TaggerInput, TaggerRun, tagger
 from weft.nn.crf import CRF
 from weft.nn.mixers import MIXERS
-from weft.nn.pooling import POOLS, Ends, First, Last
+from weft.nn.pooling import POOLINGS, BidirectionalLastPooling, FirstPooling, LastPooling
 from weft.tasks.classification.objective import ClassificationTask
 from weft.tasks.tagging.objective import TaggingTask
-from weft.text.labels import Labels
-from weft.train.device import pick_device
-from weft.train.learner import Learner
-from weft.train.loop import Place
-from weft.train.memory import batch_bytes, check_batch
-from weft.train.tables import TrainTable
+from weft.text.labels import LabelVocabulary
+from weft.training.config import TrainConfig
+from weft.training.device import pick_device
+from weft.training.loop import DeviceConfig
+from weft.training.loss_module import LossModule
+from weft.training.memory import batch_bytes, check_batch
 
 WORDS, LETTERS, LABELS, LONGEST, WIDTH = 30, 12, 4, 24, 8
 CPU = pick_device("cpu")
 
 every_mixer = pytest.mark.parametrize("mixer", MIXERS)
-every_pool = pytest.mark.parametrize("pool", POOLS)
+every_pool = pytest.mark.parametrize("pool", POOLINGS)
 
 
 def make_classifier(*, several: bool = False, segments: bool = False, **options: Any) -> Classifier:
     torch.manual_seed(0)
-    table = read_table(ClassifierTable, {"mixer": "lstm", "layers": 2, "width": WIDTH, **options}, at="model").filled()
-    model = classifier(table, words=WORDS, labels=LABELS, longest=LONGEST, segments=segments, several=several)
+    table = parse_config(
+        ClassifierConfig, {"layer_type": "lstm", "num_layers": 2, "hidden_size": WIDTH, **options}, at="model"
+    ).with_defaults()
+    model = classifier(table, vocab_size=WORDS, labels=LABELS, max_positions=LONGEST, segments=segments, multilabel=several)
     shaken(model)
     return model.eval()
 
 
-def texts(rows: int = 6, *, segments: bool = False, seed: int = 0) -> Text:
+def texts(rows: int = 6, *, segments: bool = False, seed: int = 0) -> EncoderInput:
     """Random rows of 3 to LONGEST tokens; the first is the longest."""
     random = torch.Generator().manual_seed(seed)
     lengths = torch.randint(3, LONGEST, (rows,), generator=random)
@@ -61,7 +63,7 @@ def texts(rows: int = 6, *, segments: bool = False, seed: int = 0) -> Text:
     keep = torch.arange(LONGEST) < lengths[:, None]
     tokens[:, 0] = 1
     second = (torch.arange(LONGEST) >= lengths[:, None] // 2).long() if segments else None
-    return Text(tokens * keep, keep, None if second is None else second * keep)
+    return EncoderInput(tokens * keep, keep, None if second is None else second * keep)
 
 
 def alone(batch: Any, at: int, size: int) -> Any:
@@ -75,10 +77,10 @@ def alone(batch: Any, at: int, size: int) -> Any:
 @every_pool
 @every_mixer
 def test_a_batch_of_texts_is_one_text_at_a_time(mixer, pool):
-    model, batch = make_classifier(mixer=mixer, pool=pool, segments=True), texts(32, segments=True)
+    model, batch = make_classifier(layer_type=mixer, pooling=pool, segment_embeddings=True), texts(32, segments=True)
     with torch.no_grad():
         together = model(batch)
-        apart = torch.cat([model(alone(batch, at, int(size))) for at, size in enumerate(batch.keep.sum(1))])
+        apart = torch.cat([model(alone(batch, at, int(size))) for at, size in enumerate(batch.token_mask.sum(1))])
     assert together.shape == (32, LABELS)
     assert together.dtype == torch.float32
     torch.testing.assert_close(together, apart, atol=1e-4, rtol=1e-4)
@@ -88,8 +90,8 @@ def test_a_batch_of_texts_is_one_text_at_a_time(mixer, pool):
 @every_pool
 @every_mixer
 def test_what_stands_on_padding_and_in_other_rows_changes_nothing(mixer, pool):
-    model, batch = make_classifier(mixer=mixer, pool=pool), texts()
-    other = torch.where(batch.keep, batch.tokens, 7)
+    model, batch = make_classifier(layer_type=mixer, pooling=pool), texts()
+    other = torch.where(batch.token_mask, batch.tokens, 7)
     other[0] = 5
     with torch.no_grad():
         torch.testing.assert_close(model(batch._replace(tokens=other))[1:], model(batch)[1:], atol=1e-6, rtol=1e-6)
@@ -98,7 +100,10 @@ def test_what_stands_on_padding_and_in_other_rows_changes_nothing(mixer, pool):
 @every_pool
 @every_mixer
 def test_gradients_reach_every_weight_of_a_classifier(mixer, pool):
-    model, batch = make_classifier(mixer=mixer, pool=pool, segments=True, embedding_norm=True), texts(segments=True)
+    model, batch = (
+        make_classifier(layer_type=mixer, pooling=pool, segment_embeddings=True, embedding_norm=True),
+        texts(segments=True),
+    )
     model.head.loss(model(batch), torch.arange(6)[:, None] % LABELS).sum().backward()
     for name, weight in model.named_parameters():
         assert weight.grad is not None and weight.grad.isfinite().all(), name
@@ -110,12 +115,12 @@ def test_gradients_reach_every_weight_of_a_classifier(mixer, pool):
 @pytest.mark.parametrize("several", [False, True])
 @every_mixer
 def test_a_step_of_training_under_bfloat16(mixer, several):
-    model = make_classifier(mixer=mixer, pool="attention", several=several, segments=True).train()
+    model = make_classifier(layer_type=mixer, pooling="attention", several=several, segment_embeddings=True).train()
     text = texts(segments=True)
     labels = torch.ones(6, LABELS, dtype=torch.long) if several else torch.zeros(6, 1, dtype=torch.long)
     task = ClassificationTask(valid=None, device=CPU, weights=torch.ones(LABELS), smoothing=0.1)
     with torch.autocast("cpu", torch.bfloat16):
-        loss = task.loss(model, TextBatch(text.tokens, text.keep, text.segments, labels), None)
+        loss = task.loss(model, TextBatch(text.tokens, text.token_mask, text.segments, labels), None)
     loss.total.backward()
     assert (loss.total.dtype, loss.count.item(), loss.carry) == (torch.float32, 6, None)
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
@@ -123,7 +128,7 @@ def test_a_step_of_training_under_bfloat16(mixer, several):
 
 @every_mixer
 def test_two_texts_are_told_apart_by_their_segments(mixer):
-    model, batch = make_classifier(mixer=mixer, segments=True), texts(segments=True)
+    model, batch = make_classifier(layer_type=mixer, segment_embeddings=True), texts(segments=True)
     with torch.no_grad():
         assert not torch.allclose(model(batch), model(batch._replace(segments=torch.zeros_like(batch.tokens))), atol=1e-3)
         # a text alone is a first text
@@ -134,7 +139,7 @@ def test_two_texts_are_told_apart_by_their_segments(mixer):
 
 @pytest.mark.parametrize("mixer", ["lstm", "attention", "window"])
 def test_a_one_way_stack_ends_at_the_last_token(mixer):
-    model, batch = make_classifier(mixer=mixer, pool="last", two_way=False), texts()
+    model, batch = make_classifier(layer_type=mixer, pooling="last", bidirectional=False), texts()
     with torch.no_grad():
         y, keep = model.encoder(batch)
         wanted = y[torch.arange(6), keep.sum(1) - 1]
@@ -143,16 +148,16 @@ def test_a_one_way_stack_ends_at_the_last_token(mixer):
 
 
 def test_each_direction_of_a_two_way_stack_ends_at_its_own_end():
-    kinds = [type(make_classifier(mixer=mixer, pool="last").pool) for mixer in ("lstm", "window", "attention")]
-    assert kinds == [Ends, Last, Last]  # a window has no direction
+    kinds = [type(make_classifier(layer_type=mixer, pooling="last").pooling) for mixer in ("lstm", "window", "attention")]
+    assert kinds == [BidirectionalLastPooling, LastPooling, LastPooling]  # a window has no direction
     y, keep = torch.randn(2, 5, 6), torch.arange(5) < torch.tensor([[5], [3]])
     wanted = torch.cat([y[[0, 1], [4, 2], :3], y[:, 0, 3:]], dim=1)
-    assert torch.equal(Ends()(y, keep), wanted)
-    assert torch.equal(Ends()(y)[0], wanted[0])
+    assert torch.equal(BidirectionalLastPooling()(y, keep), wanted)
+    assert torch.equal(BidirectionalLastPooling()(y)[0], wanted[0])
     y[1, 3:] = float("nan")
-    assert torch.equal(Ends()(y, keep), wanted)
-    assert Ends()(y, torch.zeros_like(keep)).eq(0).all()
-    model, batch = make_classifier(mixer="lstm", layers=1, pool="last"), texts()
+    assert torch.equal(BidirectionalLastPooling()(y, keep), wanted)
+    assert BidirectionalLastPooling()(y, torch.zeros_like(keep)).eq(0).all()
+    model, batch = make_classifier(layer_type="lstm", num_layers=1, pooling="last"), texts()
     read = [changed(batch, lambda part, at=at: torch.where(torch.arange(LONGEST) == at, 3, part)) for at in (1, 2)]
     with torch.no_grad():  # all tokens matter, the first and the second too
         assert all(not torch.allclose(model(batch), model(batch._replace(tokens=other.tokens))) for other in read)
@@ -160,30 +165,33 @@ def test_each_direction_of_a_two_way_stack_ends_at_its_own_end():
 
 def test_the_first_of_a_one_way_stack_is_refused():
     with pytest.raises(ConfigError) as caught:
-        make_classifier(pool="first", two_way=False)
+        make_classifier(pooling="first", bidirectional=False)
     assert str(caught.value) == "model: pool='first' looks where nothing is read yet, as two_way=false; use pool='last'"
-    assert isinstance(make_classifier(pool="first").pool, First)
+    assert isinstance(make_classifier(pooling="first").pooling, FirstPooling)
 
 
 def test_an_embedding_of_another_width_and_its_norm_are_the_stack_s_inlet():
-    model = make_classifier(embedding=6, embedding_norm=True, connection="residual", norm="rms")
-    assert model.encoder.front.embedding.weight.shape == (WORDS, 6)
-    assert isinstance(model.encoder.stack.inlet, nn.RMSNorm) and model.encoder.stack.inlet.normalized_shape == (6,)
-    assert isinstance(make_classifier(embedding_norm=True).encoder.stack.inlet, nn.LayerNorm)
-    assert isinstance(make_classifier().encoder.stack.inlet, nn.Identity)
+    model = make_classifier(embedding_dim=6, embedding_norm=True, skip_connection="residual", norm="rmsnorm")
+    assert model.encoder.embedder.embedding.weight.shape == (WORDS, 6)
+    assert isinstance(model.encoder.stack.input_proj, nn.RMSNorm) and model.encoder.stack.input_proj.normalized_shape == (6,)
+    assert isinstance(make_classifier(embedding_norm=True).encoder.stack.input_proj, nn.LayerNorm)
+    assert isinstance(make_classifier().encoder.stack.input_proj, nn.Identity)
     assert model(texts()).shape == (6, LABELS)
 
 
 @every_mixer
 def test_matrices_are_those_inside_the_stack(mixer):
-    for model in (make_classifier(mixer=mixer, positions="learned"), make_tagger(mixer=mixer, positions="learned")):
+    for model in (
+        make_classifier(layer_type=mixer, position_encoding="learned"),
+        make_tagger(layer_type=mixer, position_encoding="learned"),
+    ):
         weights = dict(model.named_parameters())
-        found = model.matrices()
+        found = model.muon_parameters()
         assert found and all(weights[name].dim() == 2 and name.startswith("encoder.stack.layers.") for name in found)
         inside = [name for name in weights if name.startswith("encoder.stack.layers.") and weights[name].dim() == 2]
         assert found == set(inside)
         assert model.longest == LONGEST
-    assert make_classifier(mixer=mixer).longest is None
+    assert make_classifier(layer_type=mixer).max_positions is None
 
 
 # ---- heads
@@ -191,7 +199,7 @@ def test_matrices_are_those_inside_the_stack(mixer):
 
 def test_the_loss_is_cross_entropy_with_weights_and_smoothing():
     head, scores, labels = (
-        LabelHead(WIDTH, LABELS, several=False),
+        LabelHead(WIDTH, LABELS, multilabel=False),
         torch.randn(5, LABELS),
         torch.tensor([[0], [3], [1], [1], [2]]),
     )
@@ -204,7 +212,7 @@ def test_the_loss_is_cross_entropy_with_weights_and_smoothing():
 
 
 def test_the_loss_of_several_labels_is_that_of_each():
-    head, scores = LabelHead(WIDTH, LABELS, several=True), torch.randn(3, LABELS)
+    head, scores = LabelHead(WIDTH, LABELS, multilabel=True), torch.randn(3, LABELS)
     labels, weights = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]), torch.tensor([0.5, 2.0, 1.0, 0.25])
     each = -torch.where(labels == 1, scores.sigmoid(), 1 - scores.sigmoid()).log()
     torch.testing.assert_close(head.loss(scores, labels), each.sum(1))
@@ -216,7 +224,7 @@ def test_the_loss_of_several_labels_is_that_of_each():
 
 def test_temperature_divides_scores_and_is_no_weight():
     scores = torch.tensor([[2.0, 0.0, -1.0, 4.0]])
-    one, several = (LabelHead(WIDTH, LABELS, several=kind) for kind in (False, True))
+    one, several = (LabelHead(WIDTH, LABELS, multilabel=kind) for kind in (False, True))
     for head in (one, several):
         assert head.temperature.item() == 1.0
         head.temperature.fill_(2.0)
@@ -224,18 +232,20 @@ def test_temperature_divides_scores_and_is_no_weight():
     torch.testing.assert_close(one.log_probs(scores), (scores / 2).log_softmax(1))
     torch.testing.assert_close(several.log_probs(scores), F.logsigmoid(scores / 2))
     assert torch.equal(
-        one.loss(scores, torch.tensor([[3]])), LabelHead(WIDTH, LABELS, several=False).loss(scores, torch.tensor([[3]]))
+        one.loss(scores, torch.tensor([[3]])), LabelHead(WIDTH, LABELS, multilabel=False).loss(scores, torch.tensor([[3]]))
     )
 
 
 # ---- taggers
 
 
-def make_tagger(*, spelling: dict[str, Any] | None = None, allowed: Tensor | None = None, **options: Any) -> Tagger:
+def make_tagger(*, spelling: dict[str, Any] | None = None, allowed: Tensor | None = None, **options: Any) -> TaggerRun:
     torch.manual_seed(0)
-    given = {"mixer": "lstm", "layers": 1, "width": WIDTH, **options} | ({} if spelling is None else {"spelling": spelling})
-    table = read_table(TaggerTable, given, at="model").filled()
-    model = tagger(table, words=WORDS, letters=LETTERS, tags=LABELS, longest=LONGEST, allowed=allowed)
+    given = {"layer_type": "lstm", "num_layers": 1, "hidden_size": WIDTH, **options} | (
+        {} if spelling is None else {"spelling": spelling}
+    )
+    table = parse_config(TaggerConfig, given, at="model").with_defaults()
+    model = tagger(table, vocab_size=WORDS, char_vocab_size=LETTERS, tags=LABELS, max_positions=LONGEST, allowed=allowed)
     shaken(model)
     return model.eval()
 
@@ -256,24 +266,24 @@ def make_sentences(count: int = 8, *, letters: bool = True, seed: int = 0) -> Se
     return Sentences(corpus("train.words", WORDS, 4), spelled, edges, random.integers(0, LABELS, sizes.sum()))
 
 
-def read(batch: TagBatch) -> Words:
-    return Words(*batch[:-1])
+def read(batch: TagBatch) -> TaggerInput:
+    return TaggerInput(*batch[:-1])
 
 
 SPELLING: dict[str, dict[str, Any] | None] = {
     "words": None,
-    "lstm-max": {"width": 6, "embedding": 4},
-    "lstm-last": {"width": 6, "embedding": 4, "pool": "last"},
-    "window-mean": {"width": 6, "mixer": "window", "context": 3, "pool": "mean"},
+    "lstm-max": {"hidden_size": 6, "embedding_dim": 4},
+    "lstm-last": {"hidden_size": 6, "embedding_dim": 4, "pooling": "last"},
+    "window-mean": {"hidden_size": 6, "layer_type": "conv", "kernel_size": 3, "pooling": "mean"},
 }
 every_spelling = pytest.mark.parametrize("spelling", SPELLING)
 
 
-def tagger_of(mixer: str, spelling: str, head: str = "crf") -> Tagger:
+def tagger_of(mixer: str, spelling: str, head: str = "crf") -> TaggerRun:
     beside = SPELLING[spelling]
     # attention reads vectors of its own width
     embedding = {} if mixer == "attention" else {"embedding": 5}
-    return make_tagger(mixer=mixer, head=head, spelling=beside, **embedding)
+    return make_tagger(layer_type=mixer, head=head, char_encoder=beside, **embedding)
 
 
 COMBINED = list(product(MIXERS, SPELLING))
@@ -288,7 +298,7 @@ def test_a_batch_of_sentences_is_one_sentence_at_a_time(mixer, spelling):
         y, nats, best = model(read(batch)), model.loss(read(batch), batch.tags), model.tag(read(batch))
         for at in range(12):
             one = data.batch(np.array([at]))
-            words = one.real.size(1)
+            words = one.word_mask.size(1)
             torch.testing.assert_close(y[at : at + 1, :words], model(read(one)), atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(nats[at : at + 1], model.loss(read(one), one.tags), atol=1e-4, rtol=1e-4)
             assert torch.equal(best[at : at + 1, :words], model.tag(read(one)))
@@ -299,11 +309,13 @@ def test_a_batch_of_sentences_is_one_sentence_at_a_time(mixer, spelling):
 def test_padding_and_other_sentences_change_nothing(mixer, spelling):
     data, model = make_sentences(letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling)
     batch = data.batch(np.arange(8))
-    other = batch._replace(tokens=torch.where(batch.keep, batch.tokens, 7), tags=torch.where(batch.real, batch.tags, 2))
+    other = batch._replace(
+        tokens=torch.where(batch.token_mask, batch.tokens, 7), tags=torch.where(batch.word_mask, batch.tags, 2)
+    )
     other.tokens[0, 1:-1] = 5
-    if batch.letters is not None and batch.spelled is not None:
-        real = batch.spelled & batch.real[..., None]
-        other = other._replace(letters=torch.where(real, batch.letters, 4))
+    if batch.char_ids is not None and batch.char_mask is not None:
+        real = batch.char_mask & batch.word_mask[..., None]
+        other = other._replace(char_ids=torch.where(real, batch.char_ids, 4))
     with torch.no_grad():
         here, there = (model.loss(read(one), one.tags)[1:] for one in (batch, other))
     torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-5)
@@ -314,10 +326,10 @@ def test_padding_and_other_sentences_change_nothing(mixer, spelling):
 def test_gradients_reach_every_weight_of_a_tagger_also_under_bfloat16(mixer, spelling, head):
     data, model = make_sentences(letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling, head)
     batch = data.batch(np.arange(8))
-    task = TaggingTask(valid=None, right=[], known=[], labels=Labels(("a", "b", "c", "d")), device=CPU)
+    task = TaggingTask(valid=None, gold=[], known=[], labels=LabelVocabulary(("a", "b", "c", "d")), device=CPU)
     for precision in (torch.float32, torch.bfloat16):
         model.zero_grad()
-        with Place(CPU, precision).autocast():
+        with DeviceConfig(CPU, precision).autocast():
             loss = task.loss(model, batch, None)
         loss.total.backward()
         assert (loss.total.dtype, loss.count.item()) == (torch.float32, len(data.tags))
@@ -344,16 +356,16 @@ def test_the_first_token_of_a_word_is_read():
 def test_the_spelling_stands_beside_the_first_token_and_nowhere_else():
     data, model = make_sentences(), tagger_of("lstm", "lstm-max")
     batch = data.batch(np.array([0, 1]))
-    assert batch.letters is not None and batch.spelled is not None
-    front: Any = model.encoder.front
+    assert batch.char_ids is not None and batch.char_mask is not None
+    front: Any = model.encoder.embedder
     with torch.no_grad():
         x, keep = front(read(batch))
-        spelled = front.spelling(batch.letters, batch.spelled)
-    assert torch.equal(keep, batch.keep)
+        spelled = front.spelling(batch.char_ids, batch.char_mask)
+    assert torch.equal(keep, batch.token_mask)
     assert x.shape == (*batch.tokens.shape, 5 + 6)
     assert torch.equal(x[..., :5], front.embedding(batch.tokens))
     for row, place in product(range(2), range(x.size(1))):
-        word = [at for at in range(batch.real.size(1)) if batch.real[row, at] and batch.first[row, at] == place]
+        word = [at for at in range(batch.word_mask.size(1)) if batch.word_mask[row, at] and batch.first[row, at] == place]
         wanted = spelled[row, word[0]] if word else torch.zeros(6)
         torch.testing.assert_close(x[row, place, 5:], wanted)
 
@@ -361,12 +373,12 @@ def test_the_spelling_stands_beside_the_first_token_and_nowhere_else():
 def test_attention_has_the_spelling_added():
     data, model = make_sentences(), tagger_of("attention", "lstm-max")
     batch = data.batch(np.array([0]))
-    assert batch.letters is not None and batch.spelled is not None
-    front: Any = model.encoder.front
+    assert batch.char_ids is not None and batch.char_mask is not None
+    front: Any = model.encoder.embedder
     with torch.no_grad():
         x, _ = front(read(batch))
         inside = front.spelling
-        vectors = inside.pool(*inside.encoder(Text(batch.letters[0], batch.spelled[0])))
+        vectors = inside.pool(*inside.encoder(EncoderInput(batch.char_ids[0], batch.char_mask[0])))
         wanted = front.embedding(batch.tokens)[0]
         wanted[batch.first[0]] += inside.outlet(vectors)
     torch.testing.assert_close(x[0], wanted)
@@ -375,15 +387,15 @@ def test_attention_has_the_spelling_added():
 def test_spellings_of_words_alone_and_in_a_batch_are_the_same():
     data, model = make_sentences(), tagger_of("lstm", "lstm-last")
     batch = data.batch(np.arange(4))
-    assert batch.letters is not None and batch.spelled is not None
-    front: Any = model.encoder.front
+    assert batch.char_ids is not None and batch.char_mask is not None
+    front: Any = model.encoder.embedder
     with torch.no_grad():
-        together = front.spelling(batch.letters, batch.spelled)
-        for row, word in batch.real.nonzero().tolist():
-            size = int(batch.spelled[row, word].sum())
-            alone = front.spelling(*(part[row : row + 1, word : word + 1, :size] for part in (batch.letters, batch.spelled)))
+        together = front.spelling(batch.char_ids, batch.char_mask)
+        for row, word in batch.word_mask.nonzero().tolist():
+            size = int(batch.char_mask[row, word].sum())
+            alone = front.spelling(*(part[row : row + 1, word : word + 1, :size] for part in (batch.char_ids, batch.char_mask)))
             torch.testing.assert_close(together[row, word], alone[0, 0])
-    assert isinstance(front.spelling.pool, Ends)
+    assert isinstance(front.spelling.pool, BidirectionalLastPooling)
 
 
 def test_moves_that_are_not_allowed_are_never_said():
@@ -391,7 +403,7 @@ def test_moves_that_are_not_allowed_are_never_said():
     allowed[:, 2] = False
     model, batch = make_tagger(allowed=allowed), make_sentences(letters=False).batch(np.arange(8))
     with torch.no_grad():
-        model.head.emit.bias[2] = 100.0
+        model.head.emissions.bias[2] = 100.0
         assert 2 not in model.tag(read(batch)).unique().tolist()
         assert 2 in make_tagger(head="linear", allowed=allowed).tag(read(batch)).unique().tolist()
     assert isinstance(model.head, CRF)
@@ -399,16 +411,16 @@ def test_moves_that_are_not_allowed_are_never_said():
 
 def test_letters_have_no_learned_positions():
     with pytest.raises(ConfigError) as caught:
-        read_table(SpellingTable, {"positions": "learned"}, at="model.spelling")
+        parse_config(CharEncoderConfig, {"positions": "learned"}, at="model.char_encoder")
     assert str(caught.value) == (
-        "model.spelling: positions='learned' end somewhere, and a new word may be longer; use 'sinusoidal'"
+        "model.char_encoder: positions='learned' end somewhere, and a new word may be longer; use 'sinusoidal'"
     )
 
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("mixer", "lstn", "no such choice 'lstn'; did you mean 'lstm'?"),
+        ("layer_type", "lstn", "no such choice 'lstn'; did you mean 'lstm'?"),
         ("layers", 0, "must be greater than or equal to 1, not 0"),
         ("layers", 513, "must be less than or equal to 512, not 513"),
         ("width", 0, "must be greater than or equal to 1, not 0"),
@@ -416,36 +428,36 @@ def test_letters_have_no_learned_positions():
     ],
 )
 def test_options_of_letters_are_checked_as_those_of_words(option, value, message):
-    for table, at in ((SpellingTable, "model.spelling"), (TaggerTable, "model")):
+    for table, at in ((CharEncoderConfig, "model.char_encoder"), (TaggerConfig, "model")):
         with pytest.raises(ConfigError) as caught:
-            read_table(table, {option: value}, at=at)
+            parse_config(table, {option: value}, at=at)
         assert str(caught.value).startswith(f"{at}.{option}: {message}")
 
 
 # ---- memory
 
 
-def learners() -> dict[str, tuple[Learner, Any]]:
+def learners() -> dict[str, tuple[LossModule, Any]]:
     lengths = np.random.default_rng(0).integers(1, 20, 40)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     corpus = Corpus("train.0", np.full(int(starts[-1]), 5), starts, np.zeros((1, 4), np.int64), "")
-    labelled = Labelled([corpus, corpus], np.zeros((40, 1), np.int64), np.zeros(40, np.int64), LONGEST)
-    names = Labels(("a", "b", "c", "d"))
-    tagging = TaggingTask(valid=None, right=[], known=[], labels=names, device=CPU)
+    labelled = LabeledTexts([corpus, corpus], np.zeros((40, 1), np.int64), np.zeros(40, np.int64), LONGEST)
+    names = LabelVocabulary(("a", "b", "c", "d"))
+    tagging = TaggingTask(valid=None, gold=[], known=[], labels=names, device=CPU)
     return {
         "classifier": (
-            Learner(ClassificationTask(valid=None, device=CPU), make_classifier(segments=True)),
-            ExampleOrder(labelled, batch_tokens=100, seed=0),
+            LossModule(ClassificationTask(valid=None, device=CPU), make_classifier(segment_embeddings=True)),
+            ExampleBatchSampler(labelled, batch_tokens=100, seed=0),
         ),
         "several labels": (
-            Learner(ClassificationTask(valid=None, device=CPU, several=True), make_classifier(segments=True, several=True)),
-            ExampleOrder(replace(labelled, labels=np.zeros((40, LABELS), np.int64)), batch_tokens=100, seed=0),
+            LossModule(ClassificationTask(valid=None, device=CPU, multilabel=True), make_classifier(segment_embeddings=True, several=True)),
+            ExampleBatchSampler(replace(labelled, labels=np.zeros((40, LABELS), np.int64)), batch_tokens=100, seed=0),
         ),
         "tagger": (
-            Learner(tagging, make_tagger(spelling={"width": 6})),
-            ExampleOrder(make_sentences(20), batch_tokens=60, seed=0),
+            LossModule(tagging, make_tagger(char_encoder={"width": 6})),
+            ExampleBatchSampler(make_sentences(20), batch_tokens=60, seed=0),
         ),
-        "words": (Learner(tagging, make_tagger()), ExampleOrder(make_sentences(20, letters=False), batch_tokens=60, seed=0)),
+        "words": (LossModule(tagging, make_tagger()), ExampleBatchSampler(make_sentences(20, letters=False), batch_tokens=60, seed=0)),
     }  # fmt: skip
 
 
@@ -453,8 +465,8 @@ def learners() -> dict[str, tuple[Learner, Any]]:
 def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(name):
     learner, order = learners()[name]
     batch = order.largest()
-    place = Place(CPU, torch.float32)
-    assert check_batch(learner, order.largest, TrainTable(), place) > 0
+    place = DeviceConfig(CPU, torch.float32)
+    assert check_batch(learner, order.largest, TrainConfig(), place) > 0
     width = max(part.size(1) for part in batch if part is not None)
     for rows, length in product((1, len(batch.tokens)), (1, 2, width // 2, width)):
         corner = changed(order.largest(Fraction(length, width)), lambda part, rows=rows: part[:rows])
@@ -464,7 +476,9 @@ def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(nam
 def test_words_without_tokens_do_not_break_the_measure():
     words = Corpus("train.words", np.array([2, 2, 2, 2, 2]), np.arange(6), np.zeros((1, 4), np.int64), "")
     data = Sentences(words, None, np.array([0, 5]), np.zeros(5, np.int64))
-    task = TaggingTask(valid=None, right=[], known=[], labels=Labels(("a",)), device=CPU)
-    order = ExampleOrder(data, batch_tokens=60, seed=0)
-    assert order.largest().first.size(1) > order.largest().tokens.size(1)
-    assert check_batch(Learner(task, make_tagger()), order.largest, TrainTable(), Place(CPU, torch.float32)) > 0
+    task = TaggingTask(valid=None, gold=[], known=[], labels=LabelVocabulary(("a",)), device=CPU)
+    order = ExampleBatchSampler(data, batch_tokens=60, seed=0)
+    assert order.largest_batch().first.size(1) > order.largest_batch().tokens.size(1)
+    assert (
+        check_batch(LossModule(task, make_tagger()), order.largest_batch, TrainConfig(), DeviceConfig(CPU, torch.float32)) > 0
+    )

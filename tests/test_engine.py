@@ -14,16 +14,16 @@ from test_models import WINDOW, made
 from test_predict import BEGIN, encoded, model_of, source_tokens
 from toy_steps import TOYS, Bigram, Hashed, follow
 
-from weft.decode import choose
+from weft.decode import logits_processors as choose
 from weft.decode.engine import Engine, Event, Request
-from weft.decode.sampling import Until, sample
+from weft.decode.sampling import StoppingCriteria, sample
 from weft.errors import ModelError, UsageError
-from weft.models.language import LanguageModel
-from weft.nn.state import Fixed, Grown, compact, join, join_all, leaves, select
+from weft.models.lm import LanguageModel
+from weft.nn.state import Grown, SharedState, compact, join, join_all, select, tree_leaves
 
 END = 2
-SHARED = choose.chain([choose.ban([0, 1]), choose.temperature(0.8), choose.top_p(0.95)])
-PROCESSORS = [SHARED, choose.chain([choose.no_repeat(2), choose.repetition(1.3)]), choose.top_k(3), None]
+SHARED = choose.compose([choose.ban_tokens([0, 1]), choose.temperature(0.8), choose.top_p(0.95)])
+PROCESSORS = [SHARED, choose.compose([choose.no_repeat_ngram(2), choose.repetition_penalty(1.3)]), choose.top_k(3), None]
 NETWORKS = ["rnn", "lstm", "gru", "window", "gpt", "gpt-window-4", "transformer", "mixture", "ngram-5"]
 PLACES = ["gpt-none", "gpt-sinusoidal", "gpt-learned", "gpt-relative", "gpt-alibi", "gpt-rotary"]
 Written = dict[int, list[Event]]
@@ -39,19 +39,19 @@ def request_of(number: int, *, words: int = 7, most: int = 12) -> Request:
         eos_id=chance.choice([END, 4, None]),
         min_new_tokens=chance.randrange(0, 4),
         logits_processor=PROCESSORS[number % len(PROCESSORS)],
-        noise=None if number % 3 == 0 else choose.uniforms(5, number, 0),
+        noise=None if number % 3 == 0 else choose.random_noise(5, number, 0),
     )
 
 
 def alone(model: Any, request: Request) -> list[tuple[int, float]]:
     """What `sample` gives to one request."""
-    until = Until(request.max_new_tokens, request.eos_id, request.min_new_tokens)
+    until = StoppingCriteria(request.max_new_tokens, request.eos_id, request.min_new_tokens)
     drawing = sample(
         model,
         torch.tensor([list(request.prompt)]),
-        until=until,
+        criteria=until,
         state=request.state,
-        adjust=request.logits_processor,
+        processor=request.logits_processor,
         noise=None if request.noise is None else [request.noise],
     )
     return [(int(drawn.tokens), float(drawn.log_probs)) for drawn in drawing]
@@ -138,7 +138,7 @@ def test_whatever_is_admitted_and_cancelled_nobody_else_gets_anything_else(make:
 
 def columns(engine: Engine[Any]) -> list[int]:
     """How many rows the tensors of its states have in all."""
-    return [len(leaves(group.state)[0]) for group in engine._groups]
+    return [len(tree_leaves(group.state)[0]) for group in engine._groups]
 
 
 def test_cancelling_frees_the_row_at_once():
@@ -209,8 +209,8 @@ def test_states_that_do_not_join_step_apart():
     class Apart(Bigram):
         """Its state has as many tensors as its prompt has tokens."""
 
-        def start(self, prompt, keep=None, state=None):
-            log_probs, (newest,) = super().start(prompt, keep, state)
+        def start(self, prompt, token_mask=None, state=None):
+            log_probs, (newest,) = super().start(prompt, token_mask, state)
             return log_probs, (newest,) * prompt.size(1)
 
         def read(self, token, state):
@@ -244,7 +244,7 @@ def test_compacting_drops_the_columns_in_which_no_row_has_a_token():
     at = torch.tensor([[0, 1, -1, -1, 2], [0, -1, -1, -1, 1]])
     keys = torch.arange(2 * 3 * 5 * 2.0).view(2, 3, 5, 2)
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    given = (None, (Grown(keys, -keys, at), Fixed((torch.rand(2, 3, 4), mask, torch.ones(2, 3)))), torch.ones(2, 3))
+    given = (None, (Grown(keys, -keys, at), SharedState((torch.rand(2, 3, 4), mask, torch.ones(2, 3)))), torch.ones(2, 3))
     new = compact(given)
     assert new[0] is None and new[2] is given[2]
     cache, fixed = new[1]
@@ -273,7 +273,7 @@ def test_a_learned_position_is_the_last_that_a_row_may_reach_whatever_its_neighb
         check(written, number, alone(model, request))
     with pytest.raises(UsageError) as caught:
         engine.admit([Request([1], 3), Request([1, 3], WINDOW)])
-    assert str(caught.value).startswith("--length: ") and engine.running == []
+    assert str(caught.value).startswith("--max-new-tokens: ") and engine.running == []
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,15 @@ import pytest
 
 from weft.cli.main import main
 from weft.config import override, read_toml
-from weft.metrics.spans import validate
-from weft.models.pair_tables import BRIDGES
+from weft.metrics.tagging import validate
+from weft.models.config import ATTENTION_ENCODINGS, CONNECTIONS, INPUT_ENCODINGS
+from weft.models.seq2seq_config import BRIDGES
 from weft.models.smoothing import SMOOTHINGS
-from weft.models.tables import ADDED, CONNECTIONS, INSIDE
 from weft.nn.mixers import MIXERS
 from weft.nn.names import SCORES
 from weft.nn.recurrent import NONLINEARITIES
 from weft.runs.resolve import resolve
-from weft.runs.settings import Settings
+from weft.runs.settings import RunConfig
 from weft.tasks.registry import TASKS, find_task
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -34,7 +34,7 @@ ROWS = [f"M{number:02d}" for number in (*range(1, 24), *range(28, 33), 35, 40)] 
 PARALLEL = ("letters.txt", "reversed.txt", "sentences.en", "sentences.de")
 LABELLED = ("reviews.csv", "questions.txt", "tickets.jsonl", "speech.conllu", "entities.txt", "syllables.txt")
 FIRST = {"tales.txt": 100, "speech.conllu": 400, "entities.txt": 400, "syllables.txt": 400}  # lines that are enough
-RARE = {("translate", "rnn"), ("span", "rnn")}  # an lstm with one word changed
+RARE = {("seq2seq", "rnn"), ("span", "rnn")}  # an lstm with one word changed
 QUIET = ["--quiet"]
 TELLING = (
     "predict",
@@ -47,8 +47,8 @@ TELLING = (
     "import",
     "export",
 )  # on standard error
-BRIEF = ["--quiet", "--tokens", "300"]
-FEW = ["--quiet", "--set", "train.steps=3", "--set", "train.validations=1", "--set", "train.batch_tokens=256"]
+BRIEF = ["--quiet", "--max-tokens", "300"]
+FEW = ["--quiet", "--set", "train.max_steps=3", "--set", "train.num_validations=1", "--set", "train.batch_tokens=256"]
 
 
 def commands(path: Path) -> list[list[str]]:
@@ -59,7 +59,7 @@ def commands(path: Path) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in re.findall(rf"^{mark}(weft [a-z].*)$", text, re.MULTILINE)]
 
 
-def settings(path: Path, words: list[str]) -> Settings:
+def settings(path: Path, words: list[str]) -> RunConfig:
     """What a train command's run file says after its --set options."""
     changes = [value for option, value in pairwise(words) if option == "--set"]
     return resolve(override(read_toml(path.parents[1] / words[1]), changes), base=path.parent)
@@ -92,14 +92,14 @@ def test_every_command_works(place, capsys, path):
             more = QUIET
         code = main([*words, *more])
         out, err = capsys.readouterr()
-        if "model.two_way=true" in words:
+        if "model.bidirectional=true" in words:
             assert (code, out) == (2, "")
             assert err in path.read_text()
         else:
             assert (code, err) == (0, ""), words
             assert bool(out) == (words[0] != "train")
-            if "--alignments" in words:
-                assert Path(words[words.index("--alignments") + 1], "000001.svg").exists()
+            if "--save-alignments" in words:
+                assert Path(words[words.index("--save-alignments") + 1], "000001.svg").exists()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -116,27 +116,27 @@ def test_the_readme_names_every_run_file_and_every_row():
 
 def test_every_part_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
-    assert {(one.task, one.kind) for one in trained} == {
+    assert {(one.task, one.arch) for one in trained} == {
         (task, kind) for task in TASKS for kind in find_task(task).presets
     } - RARE
     texts = [one for one in trained if one.task == "lm"]
     assert {one.data.read for one in texts} == {"windows", "stream", "lines"}
-    networks = [one.model for one in texts if one.kind != "ngram"]
+    networks = [one.model for one in texts if one.arch != "ngram"]
     assert {model.nonlinearity for model in networks} == {None, *NONLINEARITIES}
-    assert {one.model.smoothing for one in texts if one.kind == "ngram"} == set(SMOOTHINGS)
+    assert {one.model.smoothing for one in texts if one.arch == "ngram"} == set(SMOOTHINGS)
     assert {model.mixer for model in networks} == set(MIXERS)
     assert {model.connection for model in networks} == set(CONNECTIONS)
-    assert {model.positions for model in networks} == {*ADDED, *INSIDE}
+    assert {model.positions for model in networks} == {*INPUT_ENCODINGS, *ATTENTION_ENCODINGS}
 
 
 def test_every_part_of_encoder_decoders_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
-    pairs = [one for one in trained if one.task == "translate"]
+    pairs = [one for one in trained if one.task == "seq2seq"]
     models = [one.model for one in pairs]
     recurrent = {(model.attention, model.place) for model in models if model.decoder.mixer != "attention"}
     assert recurrent == {("none", None), *((score, place) for score in SCORES for place in ("before", "after"))}
     assert {model.bridge for model in models} == {*BRIDGES, None}
-    for option in ("feeding", "every_step", "copying", "shared", "tied"):
+    for option in ("input_feeding", "feed_context", "copy_mechanism", "share_embeddings", "tie_embeddings"):
         assert {bool(getattr(model, option)) for model in models} == {True, False}, option
     assert {model.encoder.reverse for model in models} == {model.encoder.two_way for model in models} == {True, False}
     mixers = {(model.encoder.mixer, model.decoder.mixer) for model in models}
@@ -147,13 +147,13 @@ def test_every_part_of_encoder_decoders_has_an_example():
 
 def test_every_part_of_classifiers_and_taggers_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
-    texts, tags = ([one for one in trained if one.task == task] for task in ("classify", "tag"))
+    texts, tags = ([one for one in trained if one.task == task] for task in ("classification", "tagging"))
     assert {Path(one.data.train).suffix for one in texts} == {".csv", ".txt", ".jsonl", ".tsv", ""}
     assert {one.data.multi for one in texts} == {len(one.data.columns()) == 2 for one in texts} == {True, False}
     assert {one.data.coarse for one in texts} == {None, ":"}
-    assert {one.model.features.analyzer for one in texts if one.kind == "regression"} == {"word", "char"}
+    assert {one.model.features.analyzer for one in texts if one.arch == "logistic-regression"} == {"word", "char"}
     assert {one.model.head for one in tags} == {"linear", "crf"}
-    assert {one.model.spelling.mixer for one in tags if one.kind != "bert"} == {"lstm", "window"}
+    assert {one.model.spelling.mixer for one in tags if one.arch != "bert"} == {"lstm", "window"}
     assert {Path(one.data.train).suffix for one in tags} == {".conllu", ".txt"}
 
 
@@ -179,7 +179,7 @@ def test_greedy_search_misses_the_answer_that_a_beam_of_two_finds(place, capsys)
     assert main(["train", "examples/yes-ok.toml", "--quiet"]) == 0
     for beam, output, expected in (("1", "yes yes", 0.20), ("2", "ok ok", 0.28), ("9", "ok ok", 0.28)):
         capsys.readouterr()
-        assert main(["explain", "runs/yes-ok", "", "--what", "search", "--beam", beam, "--json"]) == 0
+        assert main(["explain", "runs/yes-ok", "", "--view", "search", "--beam-size", beam, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)["views"][0]
         assert found["output"] == output and math.exp(found["score"]) == pytest.approx(expected)
         tokens = {0: ""} | {one["id"]: one["token"] for one in found["hypotheses"]}
@@ -187,7 +187,7 @@ def test_greedy_search_misses_the_answer_that_a_beam_of_two_finds(place, capsys)
             before = {1: OPENING, 2: AFTER.get(tokens[one["parent"]]), 3: {"</s>": 1.0}}[one["step"]]
             assert math.exp(one["token_log_prob"]) == pytest.approx(before[one["token"]], abs=1e-6)
     assert len(found["hypotheses"]) == 3 + 6 + 4  # a beam as wide as the tree sees all of it
-    assert main(["explain", "runs/yes-ok", "", "--what", "search", "--beam", "2"]) == 0
+    assert main(["explain", "runs/yes-ok", "", "--view", "search", "--beam-size", "2"]) == 0
     assert (
         "-1.2730          -1.2730         0.28  ok ok\n-1.6094          -1.6094          0.2  yes yes\n"
         in capsys.readouterr().out

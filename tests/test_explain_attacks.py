@@ -22,22 +22,22 @@ from weft.cli.main import main
 from weft.config import override
 from weft.data.dataset import Dataset
 from weft.errors import DataError
-from weft.explain.held_loss import loss, portions
+from weft.explain.eval_loss import eval_batches, loss
+from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.page import page
-from weft.explain.view import Picture, View, aligned
-from weft.models.encoder import Text
+from weft.models.encoder import EncoderInput
 from weft.plots.bars import Bar, bars
-from weft.plots.diverging_heatmap import signed_map
+from weft.plots.diverging_heatmap import diverging_heatmap
 from weft.plots.grid import Map, grid
 from weft.plots.heatmap import heatmap
 from weft.plots.lines import Axis, Series, lines
 from weft.plots.scatter import Points, scatter
-from weft.plots.similarity_matrix import matrix
-from weft.plots.token_heatmap import coloured
-from weft.plots.token_table import Guess, guesses
+from weft.plots.similarity_matrix import similarity_matrix
+from weft.plots.token_heatmap import token_heatmap
+from weft.plots.token_table import TokenGuess, token_table
 from weft.plots.tree import Node, tree
 from weft.tasks.classification.data import LabelledFormat
-from weft.text.gate import many
+from weft.text.reading import pluralize
 
 STEERING = "\x01\x1b\ufffe\x85\u202e"
 EVIL = f"{STEERING}</title></style><b>&\"'"
@@ -46,14 +46,14 @@ POINTS = np.array([[0.0, 0.0], [1.0, 1.0]])
 DRAWN = {
     "tree": lambda: tree([Node(None, EVIL, EVIL, "best", EVIL)]),
     "bars": lambda: bars([(EVIL, [Bar(EVIL, 0.5, 0.5, EVIL, None)])]),
-    "guesses": lambda: guesses([[Guess(EVIL, 0.5, EVIL)]], rows=[EVIL], columns=[EVIL], corner=EVIL, note=EVIL),
+    "guesses": lambda: token_table([[TokenGuess(EVIL, 0.5, EVIL)]], rows=[EVIL], columns=[EVIL], corner=EVIL, note=EVIL),
     "scatter": lambda: scatter([Points(EVIL, POINTS, [EVIL, EVIL])], axes=(EVIL, EVIL), title=EVIL),
     "grid": lambda: grid([(EVIL, [Map(EVIL, ONE, EVIL)])], key="k", title=EVIL),
-    "coloured": lambda: coloured([EVIL], np.array([1.0]), name=EVIL, title=EVIL),
+    "coloured": lambda: token_heatmap([EVIL], np.array([1.0]), name=EVIL, title=EVIL),
     "lines": lambda: lines([Series(EVIL, [0, 1], [0, 1], labels=[EVIL, EVIL])], across=Axis(EVIL), up=Axis(EVIL), title=EVIL),
     "heatmap": lambda: heatmap(ONE, rows=[EVIL], columns=[EVIL], title=EVIL, axes=(EVIL, EVIL)),
-    "signed": lambda: signed_map(ONE, rows=[EVIL], columns=[EVIL], name=EVIL, title=EVIL, axes=(EVIL, EVIL)),
-    "matrix": lambda: matrix(ONE, rows=[EVIL], columns=[EVIL], name=EVIL, title=EVIL, axes=(EVIL, EVIL)),
+    "signed": lambda: diverging_heatmap(ONE, rows=[EVIL], columns=[EVIL], name=EVIL, title=EVIL, axes=(EVIL, EVIL)),
+    "matrix": lambda: similarity_matrix(ONE, rows=[EVIL], columns=[EVIL], name=EVIL, title=EVIL, axes=(EVIL, EVIL)),
 }
 
 
@@ -71,7 +71,7 @@ def labels(tmp_path_factory) -> LabelRuns:
 def reader(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("reader")
     data = write_tsv(place / "asked.tsv", asked(60))
-    values = span_file(data, "transformer", "train.steps=8", "model.width=16", "model.heads=2")
+    values = span_file(data, "transformer", "train.max_steps=8", "model.hidden_size=16", "model.num_heads=2")
     train_here(values, place / "run", Silent())
     return place / "run"
 
@@ -87,12 +87,12 @@ def test_every_drawing_is_well_formed_whatever_its_words_hold(name):
 
 
 def test_a_row_of_a_table_stays_a_line_and_steers_no_terminal():
-    assert aligned([["a\nb\tc", "\x1b[31m"], ["x", "y"]]) == ["a⏎b⇥c  \\x1b[31m", "x             y"]
+    assert align_columns([["a\nb\tc", "\x1b[31m"], ["x", "y"]]) == ["a⏎b⇥c  \\x1b[31m", "x             y"]
 
 
 def test_a_page_says_once_what_its_drawings_look_like():
     chart = DRAWN["lines"]()
-    view = View("x", EVIL, {}, [Picture("one", chart), Picture("two", chart), Picture(EVIL, DRAWN["heatmap"]())], [EVIL])
+    view = Explanation("x", EVIL, {}, [Figure("one", chart), Figure("two", chart), Figure(EVIL, DRAWN["heatmap"]())], [EVIL])
     whole = page([view])
     assert whole.count("<style>") == 1 and whole.count("svg.weft-lines{") == 1 == whole.count(".weft-heatmap .paper{fill:#fff}")
     assert whole.count("<svg") == 3 and "<b>" not in whole and "\x1b" not in whole
@@ -146,13 +146,13 @@ def test_the_answer_that_is_explained_is_the_one_that_is_said(reader):
 def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
     words = [f"w{at}" for at in range(40)]
     (tmp_path / "text.txt").write_text("\n".join(" ".join(words[at:] + words[:at]) for at in range(40)) + "\n")
-    values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read": "lines", "valid": 0.1}}
-    values |= {"tokenizer": {"kind": "word", "size": 8}, "model": {"kind": "ngram"}}
+    values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read_as": "lines", "valid": 0.1}}
+    values |= {"tokenizer": {"type": "word", "vocab_size": 8}, "model": {"arch": "ngram"}}
     train_here(values, tmp_path / "run", Silent())
     run = weft.load(tmp_path / "run")
     (said,) = run.explain("w1 w2", "attribution").data["outputs"]
-    assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.vocabulary.unk  # here is nothing but unknown words
-    assert said["text"] == run.vocabulary.show(run.generate("w1 w2", temperature=0.0, length=1).tokens[0]) != "<unk>"
+    assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.vocabulary.unk_id  # here is nothing but unknown words
+    assert said["text"] == run.vocabulary.show(run.generate("w1 w2", temperature=0.0, length=1).token_ids[0]) != "<unk>"
 
 
 # ---- what nobody knows
@@ -169,8 +169,8 @@ def test_a_text_without_known_words_has_nothing_to_explain(labels):
 
 
 def test_units_of_a_decoder_follow_what_it_writes(pairs, tmp_path):
-    values = override(pair_file(pairs.pairs), ["train.steps=3", "train.validations=1"])
-    values["model"] = {"kind": "transformer", "width": 16, "decoder": {"mixer": "lstm"}}
+    values = override(pair_file(pairs.pairs), ["train.max_steps=3", "train.num_validations=1"])
+    values["model"] = {"arch": "transformer", "hidden_size": 16, "decoder": {"layer_type": "lstm"}}
     train_here(values, tmp_path / "run", Silent())
     view = weft.load(tmp_path / "run", device="cpu").explain("a", "units", target="A B C D E F")
     assert [one["text"] for one in view.data["tokens"]][1:] == list("ABCDEF") and view.data["judged"]["tokens"] == 6
@@ -186,19 +186,19 @@ def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
         q, p = (run.vocabulary.encode(text).tolist() for text in (question, passage))
         tokens = torch.tensor([[1, *q, 2, *p, 2]])
         segments = (torch.arange(tokens.size(1)) >= len(q) + 2).long()[None]
-        scores = run.model(Text(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))[0].detach()
+        scores = run.model(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))[0].detach()
         first = len(q) + 2 + passage.split().index(answer.split()[0])
         ends = first, first + len(answer.split()) - 1
         nats.append(-sum(float(scores[:, side].log_softmax(0)[at]) for side, at in enumerate(ends)))
     data = write_tsv(tmp_path / "data.tsv", rows)
-    found = portions(run, [data], tmp_path, tokens=10**6)
+    found = eval_batches(run, [data], tmp_path, tokens=10**6)
     assert loss(found) == pytest.approx(np.mean(nats), rel=1e-5) and sum(one.items for one in found) == len(rows)
 
 
 def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, capsys):
     assert main(["geometry", str(reader), "-q"]) == 0
     assert re.match(r"text: \d+ tokens; compared with themselves: \d+", capsys.readouterr().out)
-    assert main(["similarity", str(reader), str(reader), "--most", "60", "--json", "-q"]) == 0
+    assert main(["similarity", str(reader), str(reader), "--max-words", "60", "--json", "-q"]) == 0
     cka = np.array(json.loads(capsys.readouterr().out)["views"][0]["sides"][0]["cka"])
     assert np.diag(cka) == pytest.approx(1.0)
 
@@ -208,13 +208,13 @@ def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, cap
 
 def test_a_run_that_lost_all_its_heads_says_so(labels, tmp_path, capsys):
     whole, bare = labels.folder("labels-transformer"), tmp_path / "bare"
-    assert main(["prune", str(whole), "--heads", "100%", "--out", str(bare), "--measure", "gradient", "-q"]) == 0
+    assert main(["prune", str(whole), "--remove", "100%", "--output-dir", str(bare), "--importance", "gradient", "-q"]) == 0
     capsys.readouterr()
     gone = f"heads: {bare} has lost all its heads of attention already; there is nothing to measure"
     assert refused(capsys, "prune", str(bare)) == (2, gone)
     reason = "it follows self-attention from layer to layer, and all heads of this run were cut out"
-    assert refused(capsys, "explain", str(bare), "x", "--what", "rollout")[1].startswith(
-        f"--what rollout: {reason}; {bare} has: "
+    assert refused(capsys, "explain", str(bare), "x", "--view", "rollout")[1].startswith(
+        f"--view rollout: {reason}; {bare} has: "
     )
     assert main(["explain", str(bare), "the red cat", "-q"]) == 0
 
@@ -225,16 +225,19 @@ def test_a_run_that_lost_all_its_heads_says_so(labels, tmp_path, capsys):
 def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reader, tmp_path, capsys):
     place = tmp_path / "x.html"
     place.mkdir()
-    assert refused(capsys, "geometry", str(reader), "--out", str(place)) == (2, f"--out: {place} is a folder; name a file")
+    assert refused(capsys, "geometry", str(reader), "--output", str(place)) == (
+        2,
+        f"--output: {place} is a folder; name a file",
+    )
     nowhere = tmp_path / "no" / "x.svg"
-    message = f"--out: {nowhere}: there is no folder {nowhere.parent} to write it into; make it first"
-    assert refused(capsys, "geometry", str(reader), "--out", str(nowhere)) == (2, message)
+    message = f"--output: {nowhere}: there is no folder {nowhere.parent} to write it into; make it first"
+    assert refused(capsys, "geometry", str(reader), "--output", str(nowhere)) == (2, message)
 
 
 def test_one_of_something_is_said_as_one(tmp_path):
-    assert [many(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
+    assert [pluralize(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
     (tmp_path / "one.tsv").write_text("label\ttext\na\tb\n")
-    told = Dataset((tmp_path / "one.tsv",), LabelledFormat()).seen.describe()
+    told = Dataset((tmp_path / "one.tsv",), LabelledFormat()).summary.describe()
     assert told.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line ends")
 
 

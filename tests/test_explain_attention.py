@@ -14,16 +14,16 @@ from small_runs import make_text, run_file, train_here
 
 import weft
 from weft.errors import UsageError
-from weft.explain.attention import attention, rolled_out, rollout
-from weft.explain.options import ExplainOptions
-from weft.explain.views import VIEWS, fitting, show
+from weft.explain.attention import attention, attention_rollout, rollout
+from weft.explain.options import ExplainConfig
+from weft.explain.views import VIEWS, available_views, explain_text
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> PairRuns:
     runs = PairRuns(tmp_path_factory.mktemp("pairs"))
     for kind in ("lstm", "transformer", "bahdanau", "sutskever"):
-        runs.folder(kind, "train.steps=3", "train.validations=1")  # nothing here needs to be learned
+        runs.folder(kind, "train.max_steps=3", "train.num_validations=1")  # nothing here needs to be learned
     return runs
 
 
@@ -44,7 +44,7 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
     run = weft.load(pairs.folder(kind))
     best = run.predict("badac", beam=3).ranked()
-    data = attention(run, "badac", ExplainOptions(beam=3, part="cross")).data
+    data = attention(run, "badac", ExplainConfig(beam_size=3, component="cross")).data
     mean = np.mean([np.mean(layer["weights"], axis=0) for layer in data["layers"]], axis=0)
     aligned = run.reader.align(["badac"], best[:1])[0]
     np.testing.assert_allclose(mean, aligned.weights, atol=1e-4)
@@ -55,7 +55,7 @@ def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
 
 def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
     run = weft.load(pairs.folder("transformer"))
-    view = attention(run, "bada", ExplainOptions(target="B A"))
+    view = attention(run, "bada", ExplainConfig(target="B A"))
     assert [(one["part"], one["layer"], np.shape(one["weights"])) for one in view.data["layers"]] == [
         ("cross", 1, (2, 3, 5)), ("cross", 2, (2, 3, 5)),
         ("encoder", 1, (2, 5, 5)), ("encoder", 2, (2, 5, 5)),
@@ -63,27 +63,27 @@ def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
     ]  # fmt: skip
     for one in view.data["layers"]:
         np.testing.assert_allclose(np.sum(one["weights"], axis=-1), 1.0, atol=1e-3)
-    assert len(view.lines) == 1 + 12 + 2 + 3 and len(view.pictures) == 6
+    assert len(view.lines) == 1 + 12 + 2 + 3 and len(view.figures) == 6
     json.dumps(view.data, allow_nan=False)
-    alone = attention(run, "bada", ExplainOptions(target="B A", part="encoder", layer=2, head=2))
+    alone = attention(run, "bada", ExplainConfig(target="B A", component="encoder", layer=2, head=2))
     assert len(alone.data["layers"]) == 1 and alone.data["layers"][0]["heads"] == [2]
     np.testing.assert_allclose(alone.data["layers"][0]["weights"][0], view.data["layers"][3]["weights"][1], atol=1e-6)
-    assert [picture.caption for picture in alone.pictures] == ["The encoder's self-attention: layer 2, head 2"]
+    assert [picture.caption for picture in alone.figures] == ["The encoder's self-attention: layer 2, head 2"]
 
 
 def test_a_language_model_looks_back_only(language):
     run = weft.load(language)
-    data = attention(run, "the cat", ExplainOptions()).data
+    data = attention(run, "the cat", ExplainConfig()).data
     weights = np.array(data["layers"][0]["weights"])
     assert weights.shape == (2, 9, 9) and (np.triu(weights[0], 1) == 0).all()
     assert [token["text"] for token in data["tokens"]] == [".", "\n", *"the cat"]
 
 
 def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
-    values = labels.values("labels-lstm", "model.pool=attention", "train.steps=3")
+    values = labels.values("labels-lstm", "model.pooling=attention", "train.max_steps=3")
     train_here(values, tmp_path / "run")
     run = weft.load(tmp_path / "run")
-    view = attention(run, "the old cat", ExplainOptions())
+    view = attention(run, "the old cat", ExplainConfig())
     assert [(one["part"], np.shape(one["weights"])) for one in view.data["layers"]] == [("pool", (1, 1, 5))]
     with torch.no_grad():
         reading = run.model
@@ -99,34 +99,34 @@ def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
 def test_rollout_by_hand():
     first, second = np.array([[[1.0, 0.0], [0.5, 0.5]]]), np.array([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])
     # A1 = [[1, 0], [.25, .75]], A2 = [[1, 0], [.25, .75]] (heads' mean [[1, 0], [.5, .5]]), A2 A1:
-    np.testing.assert_allclose(rolled_out([first, second]), [[1.0, 0.0], [0.4375, 0.5625]])
+    np.testing.assert_allclose(attention_rollout([first, second]), [[1.0, 0.0], [0.4375, 0.5625]])
 
 
 def test_rollout_of_runs(pairs, language, labels):
     for run, text, size in ((weft.load(pairs.folder("transformer")), "bada", 5), (weft.load(language), "the cat", 9)):
-        view = rollout(run, text, ExplainOptions(top=2))
+        view = rollout(run, text, ExplainConfig(top=2))
         weights = np.array(view.data["weights"])
         assert weights.shape == (size, size)
         np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-3)
-        part = "encoder" if run.settings.task == "translate" else "decoder"
-        layers = attention(run, text, ExplainOptions(part=part)).data["layers"]
-        np.testing.assert_allclose(weights, rolled_out([np.array(one["weights"]) for one in layers]), atol=1e-3)
+        part = "encoder" if run.config.task == "seq2seq" else "decoder"
+        layers = attention(run, text, ExplainConfig(component=part)).data["layers"]
+        np.testing.assert_allclose(weights, attention_rollout([np.array(one["weights"]) for one in layers]), atol=1e-3)
 
 
 def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
     run = weft.load(pairs.folder("lstm"))
     with pytest.raises(UsageError) as caught:
-        show(run, "bada", "rollout", ExplainOptions())
+        explain_text(run, "bada", "rollout", ExplainConfig())
     assert str(caught.value) == (
-        "--what rollout: it follows self-attention from layer to layer, and this run has none below what it says; "
-        f"{run.folder.path} has: {', '.join(fitting(run))}"
+        "--view rollout: it follows self-attention from layer to layer, and this run has none below what it says; "
+        f"{run.directory.path} has: {', '.join(available_views(run))}"
     )
-    train_here(labels.values("labels-transformer", "model.connection=highway", "train.steps=2"), tmp_path / "run")
+    train_here(labels.values("labels-transformer", "model.skip_connection=highway", "train.max_steps=2"), tmp_path / "run")
     with pytest.raises(UsageError) as caught:
-        rollout(weft.load(tmp_path / "run"), "the cat", ExplainOptions())
+        rollout(weft.load(tmp_path / "run"), "the cat", ExplainConfig())
     assert str(caught.value) == "rollout: it counts what a layer adds to, and connection = 'highway' does not add"
     with pytest.raises(UsageError) as caught:
-        rollout(weft.load(pairs.folder("transformer")), "the cat", ExplainOptions(layer=1))
+        rollout(weft.load(pairs.folder("transformer")), "the cat", ExplainConfig(layer=1))
     assert str(caught.value) == "rollout: goes through all layers and heads; drop --layer and --head"
 
 
@@ -136,34 +136,36 @@ def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
 def test_refusals(pairs):
     run = weft.load(pairs.folder("transformer"))
     wrong = {
-        "--part pool: this model has none; it has: cross, encoder, decoder": {"part": "pool"},
+        "--component pool: this model has none; it has: cross, encoder, decoder": {"part": "pool"},
         "--layer: must be from 1 to 2, not 3": {"layer": 3},
         "--head: must be from 1 to 2, not 3": {"head": 3},
     }
     for message, options in wrong.items():
         with pytest.raises(UsageError) as caught:
-            attention(run, "bada", ExplainOptions(**options))
+            attention(run, "bada", ExplainConfig(**options))
         assert str(caught.value) == message
     plain = weft.load(pairs.folder("sutskever"))
     with pytest.raises(UsageError) as caught:
-        attention(plain, "bada", ExplainOptions())
-    assert str(caught.value) == f"attention: {plain.folder.path} is a run of kind 'sutskever', in which nothing attends"
+        attention(plain, "bada", ExplainConfig())
+    assert str(caught.value) == f"attention: {plain.directory.path} is a run of kind 'sutskever', in which nothing attends"
     with pytest.raises(UsageError) as caught:
         plain.explain("bada", "attention")
     assert str(caught.value) == (
-        f"--what attention: in a run of kind 'sutskever' nothing attends; {plain.folder.path} has: {', '.join(fitting(plain))}"
+        f"--view attention: in a run of kind 'sutskever' nothing attends; {plain.directory.path} has: {', '.join(available_views(plain))}"
     )
     with pytest.raises(UsageError) as caught:
         plain.explain("bada", "attenton")
-    assert str(caught.value) == f"--what: no such view 'attenton'; did you mean 'attention'? known: {', '.join(VIEWS)}"
-    assert fitting(plain)[0] == "attribution" and plain.explain("bada", length=2, method="gradient").what == "attribution"
+    assert str(caught.value) == f"--view: no such view 'attenton'; did you mean 'attention'? known: {', '.join(VIEWS)}"
+    assert (
+        available_views(plain)[0] == "attribution" and plain.explain("bada", length=2, method="gradient").view == "attribution"
+    )
 
 
 def test_a_compiled_model_is_refused_by_name(pairs):
     run = weft.load(pairs.folder("transformer"))
     run.members[0].model.decoder.compile(backend="eager")
     with pytest.raises(UsageError) as caught:
-        attention(run, "bada", ExplainOptions(target="B", part="decoder"))
+        attention(run, "bada", ExplainConfig(target="B", component="decoder"))
     assert str(caught.value) == (
         "watch: 'decoder' is compiled, and nothing in it can be seen; load the run anew and watch that"
     )
@@ -181,10 +183,10 @@ OPTIONS = {
     "--method: no such method 'integrate'; did you mean 'integrated'? known: gradient, integrated, occlusion, exact": {
         "method": "integrate"
     },
-    "--part: no such part 'middle'; known: encoder, decoder, cross, pool": {"part": "middle"},
+    "--component: no such part 'middle'; known: encoder, decoder, cross, pool": {"part": "middle"},
     "--baseline: no such baseline 'zeros'; did you mean 'zero'? known: unk, mask, mean, zero": {"baseline": "zeros"},
     "--layer: must be from 1 to 10,000, not 0": {"layer": 0},
-    "--steps: must be from 1 to 100,000, not 0": {"steps": 0},
+    "--n-steps: must be from 1 to 100,000, not 0": {"steps": 0},
     "--top-p: must be in (0, 1], not 0": {"top_p": 0.0},
     "--min-p: must be in [0, 1], not 2": {"min_p": 2.0},
     "--unit: must be 1 or more, not 0": {"unit": [3, 0]},
@@ -195,5 +197,5 @@ OPTIONS = {
 @pytest.mark.parametrize("message", OPTIONS)
 def test_options_are_refused_as_the_command_line_spells_them(message):
     with pytest.raises(UsageError) as caught:
-        ExplainOptions(**OPTIONS[message])
+        ExplainConfig(**OPTIONS[message])
     assert str(caught.value) == message

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 import weft
 from weft.errors import UsageError
-from weft.explain import credit
+from weft.explain import attribution_methods as credit
 from weft.explain.attribution import attribution
-from weft.explain.credit import Vectors, attribute, incomplete
-from weft.explain.inputs import Reading, questions, read
-from weft.explain.options import ExplainOptions
-from weft.explain.views import show, show_together
-from weft.models.encoder import Text
+from weft.explain.attribution_methods import EmbeddingInputs, attribute, completeness_error
+from weft.explain.inputs import ModelInput, outputs_to_explain, read
+from weft.explain.options import ExplainConfig
+from weft.explain.views import explain_runs, explain_text
+from weft.models.encoder import EncoderInput
 
-BRIEF = ("train.steps=4", "train.validations=1")
+BRIEF = ("train.max_steps=4", "train.num_validations=1")
 LEARNED = ("pairs-transformer", "labels-regression", "labels-naive-bayes")  # the others need not be
 
 
@@ -50,17 +50,17 @@ class Runs:
                 train_here(self.labels.values(kind, *([] if kind in LEARNED else BRIEF)), out)
             return weft.load(out)
         out = self.place / name.replace(":", "-")
-        if task == "span" and not out.exists():
+        if task == "qa" and not out.exists():
             data = write_tsv(self.place / "asked.tsv", questions_asked(60))
-            train_here(span_file(data, kind, "train.steps=4", "train.validations=1"), out)
+            train_here(span_file(data, kind, "train.max_steps=4", "train.num_validations=1"), out)
         if not out.exists():
             values = run_file(self.text, "lstm" if kind in ("ngram", "masked") else kind)
             if kind == "ngram":
-                values["model"] = {"kind": "ngram", "order": 3}
+                values["model"] = {"arch": "ngram", "order": 3}
                 del values["train"]
             if kind == "masked":
-                values |= {"task": "masked-lm", "model": {"kind": "bert", "width": 8, "layers": 1, "heads": 2}}
-                values |= {"tokenizer": {"kind": "word"}}
+                values |= {"task": "masked-lm", "model": {"arch": "bert", "hidden_size": 8, "num_layers": 1, "num_heads": 2}}
+                values |= {"tokenizer": {"type": "word"}}
                 values["data"]["read"] = "lines"
             train_here(values, out)
         return weft.load(out)
@@ -104,17 +104,17 @@ class Handed(nn.Module):
         return self.x if self.whole else (self.x, given.keep)
 
 
-def handed(reading: Reading) -> tuple[nn.Module, list[Handed]]:
+def handed(reading: ModelInput) -> tuple[nn.Module, list[Handed]]:
     model: Any = copy.deepcopy(reading.model)
     fronts = []
     for side in reading.sides:
-        above, _, name = side.front.rpartition(".")
-        fronts.append(Handed(side.front in ("embedding", "decoder.front") or len(reading.sides) == 2))
+        above, _, name = side.embedder.rpartition(".")
+        fronts.append(Handed(side.embedder in ("embedding", "decoder.front") or len(reading.sides) == 2))
         setattr(model.get_submodule(above), name, fronts[-1])
     return model, fronts
 
 
-def forward_of(task: str, reading: Reading, model: Any, place: int) -> Any:
+def forward_of(task: str, reading: ModelInput, model: Any, place: int) -> Any:
     """Log-probabilities (R, V) at a place, by the model's own parts."""
     sides = [torch.tensor([side.tokens]) for side in reading.sides]
 
@@ -123,13 +123,13 @@ def forward_of(task: str, reading: Reading, model: Any, place: int) -> Any:
         ones = [torch.ones_like(side, dtype=torch.bool) for side in tokens]
         if task == "lm":
             return model.head(model(tokens[0])[0][:, len(sides[0][0]) - len(reading.places) + place])
-        if task == "translate":
+        if task == "seq2seq":
             state = model.encode(tokens[0], ones[0])
             return model.head(model(tokens[1], state)[0][:, place], state[1])
-        if task == "classify":
-            return model.head.log_probs(model(Text(tokens[0], ones[0])))
-        gap = (sides[0][0] == model.mask).nonzero()[place, 0]
-        return model.log_probs(model(Text(tokens[0], ones[0]))[:, gap])
+        if task == "classification":
+            return model.head.log_probs(model(EncoderInput(tokens[0], ones[0])))
+        gap = (sides[0][0] == model.mask_id).nonzero()[place, 0]
+        return model.log_probs(model(EncoderInput(tokens[0], ones[0]))[:, gap])
 
     return say
 
@@ -140,10 +140,10 @@ CHECKED = [name for name in TEXTS if ":spans" not in name and ":pairs" not in na
 @pytest.mark.parametrize("name", CHECKED)
 def test_captum_finds_the_same(runs, name):
     captum = pytest.importorskip("captum.attr", reason="captum is not installed: pip install captum")
-    run, options = runs(name), ExplainOptions()
+    run, options = runs(name), ExplainConfig()
     reading = read(run, TEXTS[name], options)
-    asked = questions(run, reading, options)[-1]
-    vectors = Vectors(reading, "unk", run.device)
+    asked = outputs_to_explain(run, reading, options)[-1]
+    vectors = EmbeddingInputs(reading, "unk", run.device)
     model, fronts = handed(reading)
     say = forward_of(run.settings.task, reading, model, asked.place)
 
@@ -174,7 +174,7 @@ def test_captum_finds_the_same(runs, name):
 
 @every
 def test_integrated_gradients_are_complete_within_a_hundredth(runs, name):
-    run, options = runs(name), ExplainOptions(length=6)
+    run, options = runs(name), ExplainConfig(max_new_tokens=6)
     data = attribution(run, TEXTS[name], options).data
     assert data["method"] == "integrated" and data["outputs"]
     values = np.concatenate([np.array(side["values"]) for side in data["sides"]], axis=1)
@@ -190,23 +190,23 @@ def test_integrated_gradients_are_complete_within_a_hundredth(runs, name):
 @pytest.mark.parametrize("name", [name for name in TEXTS if name.split(":")[1][:5] not in ("spans", "maske", "joint")])
 def test_the_difference_is_that_of_the_text_and_of_one_without_words(runs, name):
     """What they add up to, by a text in which every word is unknown."""
-    run, options = runs(name), ExplainOptions(length=6, baseline="unk")
+    run, options = runs(name), ExplainConfig(max_new_tokens=6, baseline="unk")
     reading = read(run, TEXTS[name], options)
-    asked = questions(run, reading, options)[:2]
+    asked = outputs_to_explain(run, reading, options)[:2]
     found = attribute(run, reading, asked, options)
     for side in reading.sides:
         side.tokens[:] = [0 if is_text else token for token, is_text in zip(side.tokens, side.of_text, strict=True)]
     with torch.no_grad():
-        blank = [float(reading.say(torch.tensor([one.place]))[0, one.choice]) for one in asked]
-    np.testing.assert_allclose(found.added, found.said - blank, atol=1e-4)
+        blank = [float(reading.log_probs(torch.tensor([one.place]))[0, one.choice]) for one in asked]
+    np.testing.assert_allclose(found.added, found.output - blank, atol=1e-4)
 
 
 def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
     run = runs("labels:pairs-transformer")
-    few = attribution(run, "the cat\tsome new", ExplainOptions(steps=1))
+    few = attribution(run, "the cat\tsome new", ExplainConfig(n_steps=1))
     assert few.data["steps"] == 1 and few.data["completeness"][0]["error"] > 0.01
     assert few.lines[-1].startswith("not complete: they miss what they should add up to by ")
-    many = attribution(run, "the cat\tsome new", ExplainOptions())
+    many = attribution(run, "the cat\tsome new", ExplainConfig())
     assert many.data["steps"] >= 32 and many.data["completeness"][0]["error"] < few.data["completeness"][0]["error"]
     whole = many.data["completeness"][0]["error"] <= 0.01
     told = (
@@ -218,43 +218,43 @@ def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
 
 
 def test_what_is_next_to_nothing_is_not_divided_by():
-    assert incomplete(np.array([0.5, 0.5]), 2.0) == 0.5
-    assert incomplete(np.array([0.001]), 0.0) == pytest.approx(0.01)
+    assert completeness_error(np.array([0.5, 0.5]), 2.0) == 0.5
+    assert completeness_error(np.array([0.001]), 0.0) == pytest.approx(0.01)
 
 
 # ---- baselines
 
 
 def test_what_stands_in_a_tokens_place(runs):
-    run, options = runs("lm:lstm"), ExplainOptions()
+    run, options = runs("lm:lstm"), ExplainConfig()
     reading = read(run, "the", options)
     weight = run.model.embedding.weight.detach()
     rows = {"unk": weight[0], "mean": weight.mean(0), "zero": torch.zeros_like(weight[0])}
     for name, row in rows.items():
-        vectors = Vectors(reading, name, run.device)
+        vectors = EmbeddingInputs(reading, name, run.device)
         torch.testing.assert_close(vectors.own[0][0], weight[torch.tensor(reading.sides[0].tokens)])
         before = len(run.reader.opening)
         torch.testing.assert_close(vectors.blank[0][0, before:], row.expand(3, -1))
         # what the text comes after stays
         torch.testing.assert_close(vectors.blank[0][0, :before], weight[torch.tensor(run.reader.opening)])
     masked = runs("lm:masked")
-    vectors = Vectors(read(masked, "the [MASK]", options), "mask", masked.device)
-    torch.testing.assert_close(vectors.blank[0][0, 1], masked.model.encoder.front.embedding.weight[-1].detach())
+    vectors = EmbeddingInputs(read(masked, "the [MASK]", options), "mask", masked.device)
+    torch.testing.assert_close(vectors.blank[0][0, 1], masked.model.encoder.embedder.embedding.weight[-1].detach())
 
 
 def test_a_shared_embedding_is_blanked_on_both_sides(runs):
-    run, options = runs("pairs:joint"), ExplainOptions(target="B A")
+    run, options = runs("pairs:joint"), ExplainConfig(target="B A")
     reading = read(run, "ab", options)
-    assert run.model.encoder.front.embedding is run.model.decoder.front.embedding
-    vectors, scale = Vectors(reading, "unk", run.device), run.model.decoder.front.scale
-    unknown = run.model.encoder.front.embedding.weight[0].detach() * scale
+    assert run.model.encoder.embedder.embedding is run.model.decoder.embedder.embedding
+    vectors, scale = EmbeddingInputs(reading, "unk", run.device), run.model.decoder.embedder.scale
+    unknown = run.model.encoder.embedder.embedding.weight[0].detach() * scale
     for blank, side in zip(vectors.blank, reading.sides, strict=True):
         torch.testing.assert_close(blank[0, torch.tensor(side.of_text)], unknown.expand(sum(side.of_text), -1))
 
 
 def test_the_baseline_is_one_that_training_has_shown(runs):
     kinds = {"lm:lstm": "mean", "lm:masked": "mask", "labels:labels-lstm": "unk", "labels:spans-lstm": "unk"}
-    assert {name: credit.baseline_of(runs(name), ExplainOptions()) for name in kinds} == kinds
+    assert {name: credit.baseline_of(runs(name), ExplainConfig()) for name in kinds} == kinds
 
 
 # ---- what is asked
@@ -262,41 +262,41 @@ def test_the_baseline_is_one_that_training_has_shown(runs):
 
 def test_the_parts_of_the_answer_have_places_in_the_text(runs):
     run = runs("labels:spans-lstm")
-    data = attribution(run, "the  mr bcdfo here", ExplainOptions(method="gradient")).data
+    data = attribution(run, "the  mr bcdfo here", ExplainConfig(method="gradient")).data
     assert [(one["text"], one["start"], one["stop"]) for one in data["tokens"]] == [
         ("<s>", 0, 0), ("the", 0, 3), ("mr", 5, 7), ("bcdfo", 8, 13), ("here", 14, 18), ("</s>", 0, 0),
     ]  # fmt: skip
     assert [one["start"] for one in data["outputs"]] == [0, 5, 8, 14]
     tagging = run.predict("the  mr bcdfo here")
     assert [one["text"] for one in data["outputs"]] == tagging.tags
-    one = attribution(run, "the  mr bcdfo here", ExplainOptions(method="gradient", position=3, target="O")).data
+    one = attribution(run, "the  mr bcdfo here", ExplainConfig(method="gradient", position=3, target="O")).data
     assert [(one["name"], one["start"]) for one in one["outputs"]] == [("bcdfo/O", 8)]
 
 
 def test_probabilities_are_those_the_run_says(runs):
     labels = runs("labels:labels-lstm")
     said = labels.predict("here the old cat")
-    asked = attribution(labels, "here the old cat", ExplainOptions(method="gradient", target="tool")).data["outputs"][0]
+    asked = attribution(labels, "here the old cat", ExplainConfig(method="gradient", target="tool")).data["outputs"][0]
     assert asked["probability"] == pytest.approx(said.probabilities["tool"], rel=1e-4)
     translator = runs("pairs:lstm")
     best = translator.predict("badac", beam=3)
-    data = attribution(translator, "badac", ExplainOptions(method="gradient", beam=3)).data
+    data = attribution(translator, "badac", ExplainConfig(method="gradient", beam_size=3)).data
     assert [one["text"] for one in data["outputs"]] == [translator.vocabulary.target.show(token) for token in best.tokens]
     assert sum(one["log_prob"] for one in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
     ends = [(one["start"], one["stop"]) for one in data["outputs"][:-1]]
     assert [best.text[low:high] for low, high in ends] == [one["text"] for one in data["outputs"][:-1]]
-    forced = attribution(translator, "badac", ExplainOptions(method="gradient", target="B A", position=2)).data
+    forced = attribution(translator, "badac", ExplainConfig(method="gradient", target="B A", position=2)).data
     score = translator.score([("badac", "B A")])[0]
     assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [("A", pytest.approx(score.log_probs[1], abs=1e-4))]
     language = runs("lm:transformer")
-    data = attribution(language, "the c", ExplainOptions(method="occlusion", target="at")).data
+    data = attribution(language, "the c", ExplainConfig(method="occlusion", target="at")).data
     scored = language.score("the cat").log_probs[-2:] if not language.reader.lines else []
     assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(scored, abs=1e-4)
 
 
 def test_both_ends_of_an_answer_are_asked_for(runs):
     run, text = runs("span:transformer"), TEXTS["span:transformer"]
-    data = attribution(run, text, ExplainOptions(method="occlusion", target="red cat")).data
+    data = attribution(run, text, ExplainConfig(method="occlusion", target="red cat")).data
     assert [one["name"] for one in data["outputs"]] == ["start/red", "end/cat"]
     assert [text[one["start"] : one["stop"]] for one in data["tokens"][1:5]] == ["where", "is", "it", "?"]
     tokens = [one["text"] for one in data["tokens"]]
@@ -304,14 +304,14 @@ def test_both_ends_of_an_answer_are_asked_for(runs):
     numbers = [1, *run.vocabulary.encode("where is it ?"), 2, *run.vocabulary.encode("ada has a red cat in rome ."), 2]
     row = torch.tensor([numbers])
     with torch.no_grad():
-        scores = run.model(Text(row, row >= 0, torch.tensor([segments]))).log_softmax(1)[0]
+        scores = run.model(EncoderInput(row, row >= 0, torch.tensor([segments]))).log_softmax(1)[0]
     expected = [float(scores[tokens.index("red"), 0]), float(scores[tokens.index("cat"), 1])]
     assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(expected, abs=1e-5)
 
 
 def test_later_tokens_have_no_share_in_earlier_outputs(runs):
     run = runs("lm:lstm")
-    values = np.array(attribution(run, "the", ExplainOptions(target=" cat")).data["sides"][0]["values"])
+    values = np.array(attribution(run, "the", ExplainConfig(target=" cat")).data["sides"][0]["values"])
     own = len(run.reader.opening) + 3
     assert values.shape == (4, own + 3) and (values[0, own:] == 0).all() and values[3, -1] != 0
 
@@ -319,7 +319,7 @@ def test_later_tokens_have_no_share_in_earlier_outputs(runs):
 def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
     run = runs("labels:labels-lstm")
     text = " ".join(["old"] * 1200)
-    view = attribution(run, text, ExplainOptions(method="gradient"))
+    view = attribution(run, text, ExplainConfig(method="gradient"))
     tokens = view.data["tokens"]
     assert len(tokens) == run.settings.data.longest and tokens[-1]["text"] == "</s>"
     assert view.lines[-1] == "the text is longer than the model reads, and was cut"
@@ -330,7 +330,7 @@ def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
 
 def test_ngrams_are_explained_by_occlusion(runs):
     run = runs("lm:ngram")
-    data = attribution(run, "a cat", ExplainOptions(target="s")).data
+    data = attribution(run, "a cat", ExplainConfig(target="s")).data
     before = len(run.reader.opening)
     tokens = torch.tensor([[*run.reader.opening, *run.vocabulary.encode("a cats").tolist()]])
     whole, expected = float(run.model.score(tokens)[0, -1]), []
@@ -340,7 +340,7 @@ def test_ngrams_are_explained_by_occlusion(runs):
         expected.append(whole - float(run.model.score(row)[0, -1]))
     np.testing.assert_allclose(data["sides"][0]["values"][0], expected, atol=1e-6)
     assert data["baseline"] == "<unk> in its place" and (np.array(expected)[:-2] == 0).all() and expected[-1] != 0
-    own = attribution(run, "a cat", ExplainOptions()).data["outputs"][0]
+    own = attribution(run, "a cat", ExplainConfig()).data["outputs"][0]
     best = run.model.start(tokens[:, :-1])[0][0]
     assert own["text"] == run.vocabulary.show(int(best.argmax())) and own["log_prob"] == pytest.approx(
         float(best.max()), abs=1e-5
@@ -350,13 +350,13 @@ def test_ngrams_are_explained_by_occlusion(runs):
 @pytest.mark.parametrize("kind", ["regression", "naive-bayes"])
 def test_linear_models_add_up_exactly(runs, kind):
     run = runs(f"labels:labels-{kind}")
-    data = attribution(run, "the old cat", ExplainOptions(target="tool")).data
+    data = attribution(run, "the old cat", ExplainConfig(target="tool")).data
     model = run.model.model
-    scores = model.scores(run.model.sparse([("the old cat",)]))[0] - model.bias
+    scores = model.scores(run.model.featurize([("the old cat",)]))[0] - model.bias
     at = run.labels.index("tool")
     assert data["completeness"][0]["sum"] == pytest.approx(scores[at] - scores.mean(), abs=1e-9)
     assert data["method"] == "exact" and {one["text"] for one in data["tokens"]} >= {"cat", "old cat"}
-    gone = attribution(run, "the old cat", ExplainOptions(target="tool", method="occlusion")).data
+    gone = attribution(run, "the old cat", ExplainConfig(target="tool", method="occlusion")).data
     whole, without = run.predict("the old cat"), run.predict("the  cat")
     expected = np.log(whole.probabilities["tool"]) - np.log(without.probabilities["tool"])
     assert gone["sides"][0]["values"][0][1] == pytest.approx(expected, abs=1e-5)
@@ -396,7 +396,7 @@ REFUSALS = {
     ("span:transformer", "who ?\t" + "ada " * 1000, ""): ("input: has 1,005 tokens, but RUN reads 64 at once; shorten it"),
     ("labels:spans-lstm", " ", ""): "input: has no words, and nothing to tag",
     ("pairs:lstm", "", ""): "input: is empty, and becomes an empty output; there is nothing to explain",
-    ("lm:lstm", "x", "steps=5 method=gradient"): "--steps: is for --method integrated, not for --method gradient; drop it",
+    ("lm:lstm", "x", "steps=5 method=gradient"): "--n-steps: is for --method integrated, not for --method gradient; drop it",
     ("lm:lstm", "x", "baseline=zero method=gradient"): (
         "--baseline: the gradient times the input is against nothing; drop it, or use --method integrated"
     ),
@@ -410,14 +410,14 @@ def test_refusals(runs, asked):
     pairs = re.findall(r"(\w+)=(.*?)(?= \w+=|$)", given)
     options = {key: int(value) if key in ("position", "steps") else value for key, value in pairs}
     with pytest.raises((UsageError, weft.errors.DataError)) as caught:
-        attribution(run, text, ExplainOptions(**options))
+        attribution(run, text, ExplainConfig(**options))
     assert str(caught.value).replace(str(run.folder.path), "RUN") == REFUSALS[asked]
 
 
 def test_several_models_are_not_explained_together(runs):
     run = weft.ensemble([runs.pairs.folder("lstm"), runs.pairs.folder("luong")])
     with pytest.raises(UsageError) as caught:
-        attribution(run, "ab", ExplainOptions())
+        attribution(run, "ab", ExplainConfig())
     assert str(caught.value) == "explain: several models say something together; explain one run"
 
 
@@ -457,7 +457,7 @@ class Heard(list[tuple[float, str]]):
 def test_what_takes_long_tells_of_its_progress(runs, monkeypatch, what, options):
     monkeypatch.setattr(credit, "POSITIONS", 32)  # few copies at a time, as of a long text
     heard, text = Heard(), "the old cat sees"
-    show(runs("lm:lstm"), text, what, ExplainOptions(**options), telling=heard)
+    explain_text(runs("lm:lstm"), text, what, ExplainConfig(**options), progress=heard)
     assert heard[0] == (0.0, "") and len(heard) >= 8
     assert heard.shares == sorted(heard.shares) and 0.9 < heard.shares[-1] <= 1
     assert {detail for _, detail in heard} == {""}
@@ -465,13 +465,13 @@ def test_what_takes_long_tells_of_its_progress(runs, monkeypatch, what, options)
 
 def test_progress_counts_outputs_and_runs(runs):
     heard = Heard()
-    options = ExplainOptions(target="bac bac", method="occlusion")
-    number = len(show(runs("pairs:transformer"), "abc", "attribution", options, telling=heard).data["outputs"])
+    options = ExplainConfig(target="bac bac", method="occlusion")
+    number = len(explain_text(runs("pairs:transformer"), "abc", "attribution", options, progress=heard).data["outputs"])
     assert number > 1
     assert list(dict.fromkeys(detail for _, detail in heard if detail)) == [f"{at} of {number} outputs" for at in range(number)]
     assert heard.shares == sorted(heard.shares) and heard.shares[-1] == 1
     heard = Heard()
     both = {name: runs(f"lm:{name}") for name in ("lstm", "transformer")}
-    show_together(both, "the old cat see", None, ExplainOptions(), telling=heard)
+    explain_runs(both, "the old cat see", None, ExplainConfig(), progress=heard)
     assert list(dict.fromkeys(detail for _, detail in heard)) == ["0 of 2 runs", "1 of 2 runs"]
     assert heard.shares == sorted(heard.shares) and 0.9 < heard.shares[-1] <= 1

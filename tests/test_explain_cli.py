@@ -26,17 +26,17 @@ from weft import explain
 from weft.cli.main import main
 from weft.errors import DataError, UsageError
 from weft.explain import guides
+from weft.explain.explanation import Explanation, Figure, TokenSpan, align_columns, unique_labels
 from weft.explain.page import page
-from weft.explain.view import Picture, Piece, View, aligned, told_apart
-from weft.plots.diverging_heatmap import signed_map
+from weft.plots.diverging_heatmap import diverging_heatmap
 from weft.plots.grid import Map, grid
-from weft.plots.heatmap import MANY, heatmap
+from weft.plots.heatmap import MAX_LABELED, heatmap
 from weft.plots.lines import Axis, Series, lines
 from weft.plots.png import png
-from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
+from weft.text.tokenizers import TYPES, Tokenizer, TokenizerConfig, train_tokenizer
 
 CHROMIUM = Path("/usr/bin/chromium")
-BRIEF = ("train.steps=3", "train.validations=1")  # nothing here needs to be learned
+BRIEF = ("train.max_steps=3", "train.num_validations=1")  # nothing here needs to be learned
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,19 @@ def test_a_summary_is_printed_and_nothing_written(run, capsys, tmp_path, monkeyp
 
 
 def test_json_has_the_numbers_with_places(run, capsys, quiet_machine):
-    words = ["explain", str(run), "bada", "--what", "attribution", "--method", "gradient", "--beam", "1", "--length", "3"]
+    words = [
+        "explain",
+        str(run),
+        "bada",
+        "--view",
+        "attribution",
+        "--method",
+        "gradient",
+        "--beam-size",
+        "1",
+        "--max-new-tokens",
+        "3",
+    ]
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["run"], found["input"]) == (str(run), "bada")
@@ -81,7 +93,7 @@ def test_json_has_the_numbers_with_places(run, capsys, quiet_machine):
 
 
 def test_what_was_written_is_named(run, capsys, tmp_path, quiet_machine):
-    words = ["explain", str(run), "bada", "--target", "B", "--what", "attention", "--what", "rollout", "--out"]
+    words = ["explain", str(run), "bada", "--target", "B", "--view", "attention", "--view", "rollout", "--output"]
     for name, told in (("a.html", "a page with attention and rollout"), ("a.json", "the numbers of attention and rollout")):
         assert main([*words, str(tmp_path / name)]) == 0
         assert capsys.readouterr().err == f"{tmp_path / name}: {told}\n"
@@ -90,9 +102,9 @@ def test_what_was_written_is_named(run, capsys, tmp_path, quiet_machine):
 
 
 def test_what_out_writes(run, capsys, tmp_path, quiet_machine):
-    words = ["explain", str(run), "bada", "--target", "B", "--what", "attention", "--what", "rollout", "--quiet"]
+    words = ["explain", str(run), "bada", "--target", "B", "--view", "attention", "--view", "rollout", "--quiet"]
     for name in ("a.html", "a.svg", "a.json"):
-        assert main([*words, "--out", str(tmp_path / name)]) == 0
+        assert main([*words, "--output", str(tmp_path / name)]) == 0
         assert "Rollout through 2 layers" in capsys.readouterr().out
     assert {one["what"] for one in json.loads((tmp_path / "a.json").read_text())["views"]} == {"attention", "rollout"}
     pictures = sorted(tmp_path.glob("*.svg"))
@@ -128,16 +140,16 @@ def test_a_text_that_nobody_could_look_at_is_refused(run):
 
 
 def test_refusals(run, counted, capsys, quiet_machine):
-    assert refused(capsys, "explain", str(run), "x", "--out", "x.pdf") == (
-        2, "--out: x.pdf must end in .html, .svg, .png or .json",
+    assert refused(capsys, "explain", str(run), "x", "--output", "x.pdf") == (
+        2, "--output: x.pdf must end in .html, .svg, .png or .json",
     )  # fmt: skip
-    code, line = refused(capsys, "explain", str(run), "x", "--what", "atention")
+    code, line = refused(capsys, "explain", str(run), "x", "--view", "atention")
     assert code == 2 and line.startswith(
-        "--what: no such view 'atention'; did you mean 'attention'? known: attention, rollout,"
+        "--view: no such view 'atention'; did you mean 'attention'? known: attention, rollout,"
     )
-    code, line = refused(capsys, "explain", str(counted), "x", "--what", "attention")
+    code, line = refused(capsys, "explain", str(counted), "x", "--view", "attention")
     assert code == 2 and line.startswith(
-        f"--what attention: in a run of kind 'ngram' nothing attends; {counted} has: attribution"
+        f"--view attention: in a run of kind 'ngram' nothing attends; {counted} has: attribution"
     )
 
 
@@ -147,7 +159,7 @@ def test_refusals(run, counted, capsys, quiet_machine):
 def test_a_page_of_odd_texts_stays_a_page():
     token = {"text": "</script><b>&\u202e", "start": 0, "stop": 1}
     layer = {"part": "encoder", "layer": 1, "heads": [1], "rows": [token], "columns": [token], "weights": [[[1.0]]]}
-    view = View("attention", "<i>t</i>", {"layers": [layer]}, [Picture("<u>c</u>", "<svg></svg>")], ["<b> 1"])
+    view = Explanation("attention", "<i>t</i>", {"layers": [layer]}, [Figure("<u>c</u>", "<svg></svg>")], ["<b> 1"])
     html = page([view], title="<script>alert(1)</script>")
     assert "<script>alert" not in html and "<i>t" not in html and "<u>c" not in html and "<b>" not in html
     assert html.count("</script>") == 2
@@ -166,16 +178,18 @@ def test_every_view_says_how_its_pictures_are_read():
     told = {name: text for name, text in vars(guides).items() if name.isupper()}
     assert {f"guides.{name}" for name in told} == set(found)
     assert all(40 < len(text) < 300 and text.endswith(".") for text in told.values())
-    view = View("x", "t", {}, [Picture("c", "<svg></svg>")], ["1"], "Read <it>.")
+    view = Explanation("x", "t", {}, [Figure("c", "<svg></svg>")], ["1"], "Read <it>.")
     assert '<p class="guide">Read &lt;it&gt;.</p>' in page([view])
-    assert "guide" not in page([view._replace(pictures=[])]).split("</style>")[1]
+    assert "guide" not in page([view._replace(figures=[])]).split("</style>")[1]
 
 
 def test_pictures_stand_in_two_columns_and_what_is_wider_says_that_it_scrolls(tmp_path):
     wide = '<svg width="1500" height="50" viewBox="0 0 1500 50"></svg>'
     chart = lines([Series("", [1, 2], [1, 2])], across=Axis("x"), up=Axis("y"))
-    one = View("a", "A", {}, [Picture("1", chart), Picture("2", chart), Picture("3", wide)], ["in words"])
-    html = page([one, View("b", "B", {}, [Picture("4", chart)], ["in words"]), View("c", "C", {}, [], ["in words"])])
+    one = Explanation("a", "A", {}, [Figure("1", chart), Figure("2", chart), Figure("3", wide)], ["in words"])
+    html = page(
+        [one, Explanation("b", "B", {}, [Figure("4", chart)], ["in words"]), Explanation("c", "C", {}, [], ["in words"])]
+    )
     assert html.count('<figure class="wide">') == 1
     assert [bool(opened) for opened in re.findall("<details( open)?>", html)] == [False, True, True]
     (tmp_path / "a.html").write_text(html)
@@ -197,7 +211,7 @@ def test_a_browser_shows_any_head(run, capsys, tmp_path, quiet_machine):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
     if not CHROMIUM.exists():
         pytest.skip("no Chromium here: apt-get install chromium")
-    assert main(["explain", str(run), "bada", "--target", "B A", "--out", str(tmp_path / "a.html")]) == 0
+    assert main(["explain", str(run), "bada", "--target", "B A", "--output", str(tmp_path / "a.html")]) == 0
     asked: list[str] = []
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
@@ -219,11 +233,11 @@ def test_a_browser_shows_any_head(run, capsys, tmp_path, quiet_machine):
 
 
 def test_tokens_that_look_alike_are_told_apart():
-    assert told_apart([Piece("a", 0, 1), Piece(" ", 1, 2), Piece("a", 2, 3)]) == ["a@1", "␣", "a@3"]
+    assert unique_labels([TokenSpan("a", 0, 1), TokenSpan(" ", 1, 2), TokenSpan("a", 2, 3)]) == ["a@1", "␣", "a@3"]
 
 
 def test_columns_are_aligned():
-    assert aligned([("a", "10", "x"), ("bcd", "2", "yy")], left=(0, 2)) == ["a    10  x", "bcd   2  yy"]
+    assert align_columns([("a", "10", "x"), ("bcd", "2", "yy")], left=(0, 2)) == ["a    10  x", "bcd   2  yy"]
 
 
 # ---- drawings
@@ -260,7 +274,7 @@ def test_small_maps_are_pictures_of_the_weights():
 
 
 def test_a_map_of_a_long_text_is_a_picture_of_its_cells():
-    weights = np.random.default_rng(0).random((MANY // 50, 60))
+    weights = np.random.default_rng(0).random((MAX_LABELED // 50, 60))
     drawn = heatmap(weights, rows=["a"] * len(weights), columns=["b"] * 60)
     (image,) = ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}image")
     found = pixels(base64.b64decode(image.get("href").split(",")[1]))
@@ -270,20 +284,20 @@ def test_a_map_of_a_long_text_is_a_picture_of_its_cells():
 
 def test_signed_cells_have_the_colour_of_their_sign():
     values = np.array([[1.0, -2.0], [0.0, 0.5]])
-    root = ET.fromstring(signed_map(values, rows=["a", "b"], columns=["c", "d"], name="nats", title="t"))
+    root = ET.fromstring(diverging_heatmap(values, rows=["a", "b"], columns=["c", "d"], name="nats", title="t"))
     cells = [
         (one.get("class"), float(one.get("opacity")))
         for one in root.iter("{http://www.w3.org/2000/svg}path")
         if one.get("opacity")
     ]
     assert cells == [("up", 0.601), ("down", 0.85), ("up", 0.425)]  # by the square root, and no zero
-    half = ET.fromstring(signed_map(values, rows=["a", "b"], columns=["c", "d"], name="nats", largest=4.0))
+    half = ET.fromstring(diverging_heatmap(values, rows=["a", "b"], columns=["c", "d"], name="nats", maximum=4.0))
     assert [one.get("opacity") for one in half.iter("{http://www.w3.org/2000/svg}path") if one.get("opacity")][1] == ".601"
     with pytest.raises(UsageError) as caught:
-        signed_map(values, rows=["a"], columns=["c", "d"], name="nats")
+        diverging_heatmap(values, rows=["a"], columns=["c", "d"], name="nats")
     assert str(caught.value) == "signed map: values have the shape (2, 2), but there are 1 rows and 2 columns"
     with pytest.raises(UsageError) as caught:
-        signed_map(np.full((2, 2), np.inf), rows=["a", "b"], columns=["c", "d"], name="nats")
+        diverging_heatmap(np.full((2, 2), np.inf), rows=["a", "b"], columns=["c", "d"], name="nats")
     assert str(caught.value) == "signed map: values must be finite"
 
 
@@ -294,25 +308,25 @@ SAMPLE = "the cat sat on the mat\nhello wörld \U0001f642 naïve  two\tspaces\n�
 
 
 def tokenizer_of(kind: str, *, lowercase: bool = False) -> Tokenizer:
-    table = TokenizerTable(kind=kind, size=300, lowercase=lowercase)
+    table = TokenizerConfig(type=kind, vocab_size=300, lowercase=lowercase)
     return train_tokenizer(table, iter(SAMPLE.splitlines(keepends=True)))
 
 
-TOKENIZERS = {kind: tokenizer_of(kind) for kind in KINDS}
+TOKENIZERS = {kind: tokenizer_of(kind) for kind in TYPES}
 TEXTS = st.text(st.sampled_from([*set(SAMPLE), "é", "\u0301", "İ", "\u2028"]), max_size=30)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 @settings(max_examples=40, deadline=None)
 @given(text=TEXTS)
 def test_spans_say_where_each_token_stands(kind, text):
     tokenizer = TOKENIZERS[kind]
-    numbers, spans = tokenizer.encode(text).tolist(), tokenizer.spans(text)
+    numbers, spans = tokenizer.encode(text).tolist(), tokenizer.offsets(text)
     assert len(numbers) == len(spans)
     assert all(low <= high for low, high in spans) and spans == sorted(spans)
     for number, (low, high) in zip(numbers, spans, strict=True):
-        shown = tokenizer.show(number)
-        if number == tokenizer.unk or "\\x" in shown:
+        shown = tokenizer.token_text(number)
+        if number == tokenizer.unk_id or "\\x" in shown:
             assert high > low
         else:
             assert shown.removeprefix("##") == text[low:high]
@@ -325,7 +339,7 @@ def test_spans_say_where_each_token_stands(kind, text):
 def test_spans_are_those_of_the_text_before_it_was_lowered(kind):
     tokenizer = tokenizer_of(kind, lowercase=True)
     text = "THE İCat"  # İ becomes two characters
-    numbers, spans = tokenizer.encode(text), tokenizer.spans(text)
+    numbers, spans = tokenizer.encode(text), tokenizer.offsets(text)
     assert len(numbers) == len(spans)
     first = spans[0]
     assert text[first[0] : first[1]] == ("THE" if kind == "word" else "T")

@@ -13,8 +13,8 @@ from command_line import refused
 from small_runs import run_file, train_here
 
 from weft.cli.main import main
-from weft.explain.counts import followers, no_counts
-from weft.explain.options import ExplainOptions
+from weft.explain.ngram_counts import followers, why_no_counts
+from weft.explain.options import ExplainConfig
 from weft.explain.views import explain
 from weft.runs.load import load
 
@@ -30,7 +30,7 @@ def students(tmp_path, monkeypatch) -> Path:
 
 
 def test_students_opened_their_books_four_times_in_ten(students, capsys):
-    assert main(["explain", "runs/students", "students opened their", "--what", "counts", "--json"]) == 0
+    assert main(["explain", "runs/students", "students opened their", "--view", "counts", "--json"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
     longest, shorter, *_, nothing = view["contexts"]
     assert longest["context"] == ["students", "opened", "their"] and longest["count"] == 50
@@ -43,7 +43,7 @@ def test_students_opened_their_books_four_times_in_ten(students, capsys):
 
 def test_counts_are_those_of_a_plain_loop_over_the_lines(students):
     lines = [["<s>", *line.split(), "</s>"] for line in (EXAMPLES / "data/students.txt").read_text().split("\n")[:-1]]
-    found = explain(load(students), "the students", "counts", ExplainOptions(top=50), {}).data["contexts"]
+    found = explain(load(students), "the students", "counts", ExplainConfig(top=50), {}).data["contexts"]
     assert [one["context"] for one in found] == [["<s>", "the", "students"], ["the", "students"], ["students"], []]
     for one in found:
         size = len(one["context"])
@@ -58,7 +58,7 @@ def test_counts_are_those_of_a_plain_loop_over_the_lines(students):
 
 
 def test_a_context_that_never_came_says_so(students, capsys):
-    assert main(["explain", "runs/students", "books opened", "--what", "counts", "--top", "2"]) == 0
+    assert main(["explain", "runs/students", "books opened", "--view", "counts", "--top", "2"]) == 0
     out = capsys.readouterr().out.split("\n")
     assert "never seen: no counts to go by" in out[1] and out[1].startswith("<s> books opened")
     assert any("(+" in line and "more)" in line for line in out)
@@ -74,10 +74,10 @@ def test_followers_are_found_at_every_place():
 def test_networks_have_counts_of_their_training_text_and_others_have_none(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("to be or not to be\n" * 30)  # the last tenth is held out
     folder = train_here(run_file(tmp_path / "text.txt", train__steps=2), tmp_path / "run").path
-    found = explain(load(folder), "not to", "counts", ExplainOptions(), {}).data["contexts"]
+    found = explain(load(folder), "not to", "counts", ExplainConfig(), {}).data["contexts"]
     assert found[0]["context"] == ["t", " ", "t", "o"] and found[0]["tokens"][0]["token"] == " " and found[0]["count"] == 27
     shutil.rmtree(folder / "data")
     told = "the tokens that it was trained with are not in its folder"
-    assert no_counts(load(folder)) == told
-    code, said = refused(capsys, "explain", str(folder), "not to", "--what", "counts")
-    assert code == 2 and said.startswith(f"--what counts: {told}; {folder} has: ")
+    assert why_no_counts(load(folder)) == told
+    code, said = refused(capsys, "explain", str(folder), "not to", "--view", "counts")
+    assert code == 2 and said.startswith(f"--view counts: {told}; {folder} has: ")

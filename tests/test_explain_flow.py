@@ -16,24 +16,24 @@ from torch import Tensor, nn
 
 import weft
 from weft.errors import DataError, UsageError
-from weft.explain.flow import (
-    Flow,
-    depth_picture,
+from weft.explain.gradient_flow import (
+    TimeGradients,
+    depth_figure,
     exact,
-    fresh,
-    gradients,
-    no_gradients,
-    relative,
+    gradient_flow,
+    reinitialized,
+    relative_norms,
     through_layers,
     through_time,
-    time_picture,
+    time_figure,
+    why_no_gradients,
 )
-from weft.explain.options import ExplainOptions
+from weft.explain.options import ExplainConfig
 from weft.explain.stacks import layers_of, named_parts
 from weft.models.build import stack
-from weft.models.language import LanguageModel, language_model
-from weft.models.tables import LanguageTable, StackTable
-from weft.nn.state import each, leaves
+from weft.models.config import LanguageModelConfig, StackConfig
+from weft.models.lm import LanguageModel, language_model
+from weft.nn.state import tree_leaves, tree_map
 from weft.plots.lines import Axis, Series, lines
 
 WORDS = 6
@@ -41,8 +41,8 @@ WORDS = 6
 
 def model_of(mixer: str, *, words: int = WORDS, **options: object) -> LanguageModel:
     torch.manual_seed(0)
-    table = LanguageTable(**{"mixer": mixer, "width": 16, "layers": 1, **options}).filled()
-    return language_model(table, words=words, window=256, vocabulary="")
+    table = LanguageModelConfig(**{"layer_type": mixer, "hidden_size": 16, "num_layers": 1, **options}).with_defaults()
+    return language_model(table, vocab_size=words, context_length=256, vocabulary="")
 
 
 def tokens_of(length: int, rows: int = 2) -> Tensor:
@@ -75,7 +75,7 @@ def test_a_vanilla_rnn_equals_the_formula(kind):
 @pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru", "gru-before"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_states_equal_the_rest_of_the_text_read_in_one_go(mixer, layers):
-    model, tokens = exact(model_of(mixer, layers=layers)), tokens_of(7)
+    model, tokens = exact(model_of(mixer, num_layers=layers)), tokens_of(7)
     flow = through_time(model, tokens)
     for at in range(1, 5):
         np.testing.assert_allclose(flow.norms[:, at - 1], side_by_side(model, tokens, at), rtol=1e-6)
@@ -89,19 +89,23 @@ def side_by_side(model: LanguageModel, tokens: Tensor, at: int) -> list[float]:
         seen, reached = model(tokens[:, : at + 1])[1]
     norms = []
     for layer in range(len(reached)):
-        own = each(lambda part: part.clone().requires_grad_(), reached[layer])
-        x, states = leaves(own)[0][:, None], [*reached[:layer], own]
+        own = tree_map(lambda part: part.clone().requires_grad_(), reached[layer])
+        x, states = tree_leaves(own)[0][:, None], [*reached[:layer], own]
         for above in range(layer + 1, len(reached)):
             x, state = model.stack.layers[above](x, before[above])
             states.append(state)
         nats, _ = model.loss(tokens[:, at + 1 : -1], tokens[:, at + 2 :], (seen, tuple(states)))
-        found = torch.autograd.grad(nats[:, -1].sum(), leaves(own))
+        found = torch.autograd.grad(nats[:, -1].sum(), tree_leaves(own))
         norms.append(np.sqrt(sum(rms(gradient) ** 2 for gradient in found)))
     return norms
 
 
 def test_attention_equals_one_pass_over_the_whole_text():
-    model = exact(model_of("attention", layers=2, heads=2, positions="sinusoidal", connection="residual", norm="layer"))
+    model = exact(
+        model_of(
+            "attention", num_layers=2, num_heads=2, position_encoding="sinusoidal", skip_connection="residual", norm="layernorm"
+        )
+    )
     tokens = tokens_of(8)
     kept = []
     handles = [
@@ -129,7 +133,7 @@ def test_at_the_output_of_a_fused_layer_nothing_is_seen():
 
 
 def test_layers_equal_gradients_that_are_kept_by_hand():
-    model, tokens = exact(model_of("gru", layers=3)), tokens_of(6)
+    model, tokens = exact(model_of("gru", num_layers=3)), tokens_of(6)
     x = model.embedding(tokens[:, :-1])
     kept = [x]
     for layer in model.stack.layers:
@@ -171,7 +175,7 @@ FAR = torch.tensor([[1, key] + [3] * 101 + [2, key] for key in KEYS])
 def test_over_100_steps_a_vanilla_rnn_loses_what_an_lstm_keeps():
     """The bar of this view: by more than 1e3, against less than 1e1; the LSTM's forget gate starts open."""
     trained = {"rnn": remembering("rnn", steps=100), "lstm": remembering("lstm", steps=300)}
-    rnn, lstm = (relative(through_time(exact(model), FAR))[:101] for model in trained.values())
+    rnn, lstm = (relative_norms(through_time(exact(model), FAR))[:101] for model in trained.values())
     assert rnn[0] == lstm[0] == 1.0
     assert rnn[100] < 1e-3
     assert lstm.min() > 0.1 and lstm.max() < 10
@@ -183,14 +187,14 @@ def test_a_forget_gate_that_starts_open_reaches_further():
     with torch.no_grad():
         shut.stack.layers[0].mixer.cell.all_weights[0][2][16:32] = 0.0
     tokens = tokens_of(53)
-    open_, closed = (relative(through_time(exact(one), tokens))[49] for one in (lstm, shut))
+    open_, closed = (relative_norms(through_time(exact(one), tokens))[49] for one in (lstm, shut))
     assert open_ > 100 * closed
 
 
 def test_connections_carry_gradients_down_a_deep_stack():
     tokens, found = tokens_of(12), {}
     for kind in ("plain", "residual", "highway", "dense"):
-        model = exact(model_of("rnn", layers=12, connection=kind))
+        model = exact(model_of("rnn", num_layers=12, skip_connection=kind))
         depth = through_layers(model, lambda model=model: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
         assert len(depth.places) == 13
         found[kind] = depth.norms[0] / depth.norms[-1]
@@ -214,12 +218,12 @@ def lstm(tmp_path_factory):
 
 def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
     state = torch.get_rng_state()
-    started = fresh(lstm)
+    started = reinitialized(lstm)
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(lstm.settings.seed)
-    first = language_model(lstm.settings.model, words=lstm.vocabulary.size, window=16, vocabulary="")
+    first = language_model(lstm.settings.model, vocab_size=lstm.vocabulary.size, context_length=16, vocabulary="")
     assert all(torch.equal(a, b) for a, b in zip(started.parameters(), first.parameters(), strict=True))
-    view = gradients(lstm, "the old cat", ExplainOptions())
+    view = gradient_flow(lstm, "the old cat", ExplainConfig())
     tokens = torch.tensor([[*lstm.reader.opening, *lstm.vocabulary.encode("the old cat")]])
     for when, model in (("at the start", started), ("trained", lstm.model)):
         flow = through_time(exact(model), tokens)
@@ -230,21 +234,21 @@ def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
     assert view.data["position"] == 11
     assert view.lines[0].split() == ["steps", "back", "at", "the", "start", "trained"]
     assert [line.split()[0] for line in view.lines[1:-1]] == ["1", "2", "5", "10"]
-    assert view.lines[4].split()[2] == f"{relative(flow)[9]:.2g}"
-    for picture in view.pictures:
+    assert view.lines[4].split()[2] == f"{relative_norms(flow)[9]:.2g}"
+    for picture in view.figures:
         ET.fromstring(picture.svg)
 
 
 def test_the_loss_of_another_token_may_be_meant(lstm):
-    view = gradients(lstm, "the old cat", ExplainOptions(position=5))
-    again = gradients(lstm, "the o", ExplainOptions())
+    view = gradient_flow(lstm, "the old cat", ExplainConfig(position=5))
+    again = gradient_flow(lstm, "the o", ExplainConfig())
     assert view.data == again.data
 
 
 @pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
 def test_decoders_of_a_source_are_followed_as_well(runs, name):
     run = weft.load(runs.folder(name))
-    view = gradients(run, "fade", ExplainOptions(target="F A D D E"))
+    view = gradient_flow(run, "fade", ExplainConfig(target="F A D D E"))
     norms = np.array(view.data["time"]["trained"]["norms"])
     expected = len(run.vocabulary.target.encode("F A D D E"))
     assert norms.shape[1] == expected and (norms[:, :-1] > 0).any()
@@ -254,8 +258,8 @@ def test_decoders_of_a_source_are_followed_as_well(runs, name):
 
 
 def test_what_has_no_gradients_to_follow_says_so(lstm, runs):
-    assert no_gradients(lstm) is None
-    assert no_gradients(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' counts, and has no gradients"
+    assert why_no_gradients(lstm) is None
+    assert why_no_gradients(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' counts, and has no gradients"
     for text, options, message in [
         ("a", {}, "text: has too few tokens, 1; gradients need three at least to flow through; give a longer text"),
         ("ab", {}, "text: has too few tokens, 2; gradients need three at least to flow through; give a longer text"),
@@ -263,10 +267,10 @@ def test_what_has_no_gradients_to_follow_says_so(lstm, runs):
         ("abc", {"position": 2}, "--position: must be from 3 to 3, the tokens of the text, not 2"),
     ]:
         with pytest.raises((DataError, UsageError)) as caught:
-            gradients(lstm, text, ExplainOptions(**options))
+            gradient_flow(lstm, text, ExplainConfig(**options))
         assert str(caught.value) == message
     with pytest.raises(DataError) as caught:
-        gradients(weft.load(runs.folder("lstm")), "fade", ExplainOptions(target="F"))
+        gradient_flow(weft.load(runs.folder("lstm")), "fade", ExplainConfig(target="F"))
     told = "output: has too few tokens, 2; gradients need three at least to flow through; give a longer one as --target"
     assert str(caught.value) == told
 
@@ -365,27 +369,27 @@ def test_odd_values_are_drawn_all_the_same(values, log):
 
 
 def test_several_models_go_on_one_plot():
-    flow = Flow(["layer 1"], np.array([[1e-4, 1e-2, 1.0, 3.0]]))
-    np.testing.assert_allclose(relative(flow), [1.0, 1e-2, 1e-4])
-    svg = time_picture({"rnn": {"at the start": flow, "trained": flow}, "lstm": {"trained": flow}}, title="t")
+    flow = TimeGradients(["layer 1"], np.array([[1e-4, 1e-2, 1.0, 3.0]]))
+    np.testing.assert_allclose(relative_norms(flow), [1.0, 1e-2, 1e-4])
+    svg = time_figure({"rnn": {"at the start": flow, "trained": flow}, "lstm": {"trained": flow}}, title="t")
     assert {"rnn, at the start", "rnn, trained", "lstm, trained"} <= {
         one.text for one in ET.fromstring(svg).findall(".//{*}text")
     }
-    model, tokens = exact(model_of("rnn", layers=2)), tokens_of(5)
+    model, tokens = exact(model_of("rnn", num_layers=2)), tokens_of(5)
     depth = through_layers(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
-    ET.fromstring(depth_picture({"rnn": {"trained": depth}}, title="t"))
+    ET.fromstring(depth_figure({"rnn": {"trained": depth}}, title="t"))
 
 
 # ---- names that agree with those of other views
 
 
 def test_attention_and_feed_forward_are_two_parts_of_one_layer(runs):
-    model, tokens = exact(model_of("attention", heads=2, layers=2, connection="residual")), tokens_of(6)
+    model, tokens = exact(model_of("attention", num_heads=2, num_layers=2, skip_connection="residual")), tokens_of(6)
     depth = through_layers(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
     parts = ["layer 1 attention", "layer 1 feed-forward", "layer 2 attention", "layer 2 feed-forward"]
     assert depth.places == ["read", *parts]
     assert through_time(model, tokens).layers == ["layer 1", "layer 2"]  # what remembers: attention alone
-    svg = depth_picture({"gpt": {"trained": depth}}, title="t")
+    svg = depth_figure({"gpt": {"trained": depth}}, title="t")
     ticks = {one.text for one in ET.fromstring(svg).findall(".//{*}text")}
     assert {"read", "layer 1", "layer 2"} <= ticks and "layer 1 attention" not in ticks
     assert "layer␣2␣feed-forward" in svg  # for the pointer
@@ -396,10 +400,12 @@ def test_attention_and_feed_forward_are_two_parts_of_one_layer(runs):
     ]
 
 
-@pytest.mark.parametrize(("mixer", "part"), [("lstm", "recurrent"), ("window", "window"), ("attention", "attention")])
+@pytest.mark.parametrize(
+    ("mixer", "part"), [("lstm", "recurrent"), ("context_length", "context_length"), ("attention", "attention")]
+)
 def test_layers_that_read_both_ways_have_names(mixer, part):
-    table = StackTable(mixer=mixer, width=8, layers=2, two_way=True, feed_forward=16).filled()
-    model = stack(table, window=8)
+    table = StackConfig(layer_type=mixer, hidden_size=8, num_layers=2, bidirectional=True, ffn_dim=16).with_defaults()
+    model = stack(table, context_length=8)
     names = named_parts(model, layers_of(model))
     assert names == [f"layer {number} {one}" for number in (1, 2) for one in (part, "feed-forward")]
 
@@ -420,5 +426,5 @@ def test_where_no_gradient_arrives_a_terminal_says_so(tmp_path):
     """gpt starts with an output of zeros: nothing comes back through it."""
     values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__steps=2, train__validations=1)
     run = weft.load(train_here(values, tmp_path / "run").path, device="cpu")
-    view = gradients(run, "the cat", ExplainOptions())
+    view = gradient_flow(run, "the cat", ExplainConfig())
     assert view.lines[-1] == "at the start: no gradient arrives; what is above it is zero"

@@ -12,13 +12,13 @@ from small_runs import make_text, run_file, train_here
 from torch import Tensor, nn
 
 import weft
-from weft.explain.flow import exact, fresh, no_gradients
-from weft.explain.flow_whole import gradients_whole, through_text, unrolled
+from weft.explain.gradient_flow import exact, reinitialized, why_no_gradients
+from weft.explain.gradient_flow_loss import gradient_flow_to_loss, through_text, unrolled
 from weft.explain.inputs import read
-from weft.explain.options import ExplainOptions
-from weft.models.encoder import Text
-from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore
-from weft.nn.two_way import Both
+from weft.explain.options import ExplainConfig
+from weft.models.encoder import EncoderInput
+from weft.nn.recurrent import GRU, LSTM, RNN, ResetBeforeGRU
+from weft.nn.two_way import Bidirectional
 from weft.runs.run import Run
 
 TEXT = "the old cat near here"
@@ -40,14 +40,14 @@ def by_hand(cell: nn.RNN, x: Tensor) -> list[Tensor]:
     return kept
 
 
-def two_way(kind: type[nn.Module]) -> Both:
+def two_way(kind: type[nn.Module]) -> Bidirectional:
     torch.manual_seed(0)
-    return Both(kind(6), kind(6)).double()
+    return Bidirectional(kind(6), kind(6)).double()
 
 
 def test_a_vanilla_rnn_that_reads_from_both_ends_equals_the_formula():
     mixer, x = two_way(RNN), torch.randn(1, 5, 6, dtype=torch.float64)
-    ahead, back = by_hand(mixer.ahead.cell, x[0]), by_hand(mixer.back.cell, x[0].flip(0))[::-1]
+    ahead, back = by_hand(mixer.ahead.cell, x[0]), by_hand(mixer.backward_mixer.cell, x[0].flip(0))[::-1]
     y = torch.stack([torch.cat(both) for both in zip(ahead, back, strict=True)])
     (y[2] ** 3).sum().backward()  # what is said of the third token
     expected = [
@@ -70,7 +70,7 @@ def test_a_vanilla_rnn_that_reads_from_both_ends_equals_the_formula():
     assert (np.array(expected) > 0).all()  # those before it by one direction, those after it by the other
 
 
-@pytest.mark.parametrize("kind", [RNN, LSTM, GRU, GRUBefore])
+@pytest.mark.parametrize("kind", [RNN, LSTM, GRU, ResetBeforeGRU])
 def test_reading_token_by_token_changes_nothing(kind):
     mixer, x = two_way(kind), torch.randn(1, 7, 6, dtype=torch.float64)
     plain, last = mixer(x, None, torch.ones(1, 7, dtype=torch.bool))
@@ -79,7 +79,7 @@ def test_reading_token_by_token_changes_nothing(kind):
     torch.testing.assert_close(stepped, plain)
     torch.testing.assert_close(end, last)
     assert all(len(states) == 7 for states in kept.values())
-    assert not mixer.ahead._forward_hooks and not mixer.back._forward_hooks
+    assert not mixer.ahead._forward_hooks and not mixer.backward_mixer._forward_hooks
 
 
 @pytest.mark.parametrize("name", ["labels-gru", "labels-lstm"])
@@ -87,10 +87,10 @@ def test_a_label_of_recurrent_layers_equals_states_that_are_moved(runs, name):
     """By numbers: a state is moved a little, both ways, and the loss read again. (At the start: where units have learned to
     saturate, a pool of maxima has ties.)"""
     run = weft.load(runs.folder(name))
-    view = gradients_whole(run, TEXT, ExplainOptions())
-    model = exact(fresh(run))
+    view = gradient_flow_to_loss(run, TEXT, ExplainConfig())
+    model = exact(reinitialized(run))
     tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode(TEXT), 2]])
-    row, label = Text(tokens, torch.ones_like(tokens, dtype=torch.bool)), run.labels.index(view.data["output"])
+    row, label = EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool)), run.labels.index(view.data["output"])
 
     def loss() -> Tensor:
         return -model(row).log_softmax(-1)[0, label]  # in float32: steps can not be tiny
@@ -99,7 +99,7 @@ def test_a_label_of_recurrent_layers_equals_states_that_are_moved(runs, name):
     np.testing.assert_allclose(view.data["text"]["at the start"]["norms"], flow.norms, rtol=1e-5)
     mixer = model.encoder.stack.layers[0].mixer
     at, step, squares = 2, 1e-3, 0.0
-    for part, place in ((mixer.ahead, at), (mixer.back, tokens.size(1) - 1 - at)):
+    for part, place in ((mixer.ahead, at), (mixer.backward_mixer, tokens.size(1) - 1 - at)):
         for leaf in range(2 if name.endswith("lstm") else 1):
             for unit in range(8):
                 low, high = (moved_loss(part, place, (leaf, unit, size), loss) for size in (-step, step))
@@ -131,18 +131,18 @@ def moved_loss(part: nn.Module, place: int, move: tuple[int, int, float], loss) 
 
 def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
     run = weft.load(runs.folder("speech-transformer"))
-    view = gradients_whole(run, "the bcdfo near dcbgi", ExplainOptions(position=2, target="NOUN"))
+    view = gradient_flow_to_loss(run, "the bcdfo near dcbgi", ExplainConfig(position=2, target="NOUN"))
     assert (view.data["output"], view.data["position"]) == ("NOUN", 2)
     assert view.title == "Where the loss of 'NOUN' at 'bcdfo' reaches"
     model, kept = exact(run.model), []
-    other = Run(run.folder, run.settings, run.vocabulary, run.device_name)
+    other = Run(run.directory, run.config, run.vocabulary, run.device_name)
     other.model = model
-    reading = read(other, "the bcdfo near dcbgi", ExplainOptions(target="NOUN"))
+    reading = read(other, "the bcdfo near dcbgi", ExplainConfig(target="NOUN"))
     handles = [
         layer.register_forward_pre_hook(lambda part, given: kept.append(given[0]) or given[0].retain_grad())
         for layer in model.encoder.stack.layers
     ]
-    (-reading.say(torch.tensor([1]))[0, reading.choices[1]]).backward()
+    (-reading.log_probs(torch.tensor([1]))[0, reading.choices[1]]).backward()
     for handle in handles:
         handle.remove()
     expected = [one.grad[0].norm(dim=1).tolist() for one in kept]
@@ -151,7 +151,7 @@ def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
 
 def test_a_tagger_reaches_both_ways_from_its_word(runs):
     run = weft.load(runs.folder("spans-lstm"))
-    view = gradients_whole(run, "the old mr bcdfo near here", ExplainOptions(position=4))
+    view = gradient_flow_to_loss(run, "the old mr bcdfo near here", ExplainConfig(position=4))
     assert [token["text"] for token in view.data["tokens"]] == ["<s>", "the", "old", "mr", "bcdfo", "near", "here", "</s>"]
     norms = np.array(view.data["text"]["at the start"]["norms"])
     assert norms.shape == (1, 8) and (norms > 0).all() and norms[0].argmax() == 4
@@ -159,13 +159,13 @@ def test_a_tagger_reaches_both_ways_from_its_word(runs):
     assert len(view.lines) == 1 + 8 + 1
     assert view.lines[0].split() == ["token", "at", "the", "start", "trained"]
     assert view.lines[-1] == "the gradient of the loss of 'B-PER' at 'bcdfo' at each token, as a share of the largest"
-    for picture in view.pictures:
+    for picture in view.figures:
         ET.fromstring(picture.svg)
 
 
 def test_every_task_with_a_network_has_the_view(runs, tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=2)
-    values |= {"task": "masked-lm", "model": {"kind": "bert", "width": 8, "layers": 1, "heads": 2}}
+    values |= {"task": "masked-lm", "model": {"arch": "bert", "hidden_size": 8, "num_layers": 1, "num_heads": 2}}
     values["data"] |= {"read": "lines"}
     values["data"].pop("window", None)
     masked = weft.load(train_here(values, tmp_path / "run").path)
@@ -174,7 +174,7 @@ def test_every_task_with_a_network_has_the_view(runs, tmp_path):
     pairs = weft.load(runs.folder("pairs-gru")).explain("the cat\tsome owl", "gradients")
     assert [token["text"] for token in pairs.data["tokens"]] == ["<s>", "the", "cat", "</s>", "some", "owl", "</s>"]
     bayes = weft.load(runs.folder("labels-naive-bayes"))
-    assert no_gradients(bayes) == "a run of kind 'naive-bayes' counts, and has no gradients"
+    assert why_no_gradients(bayes) == "a run of kind 'naive-bayes' counts, and has no gradients"
 
 
 def test_the_model_is_left_as_it_was(runs):

@@ -15,22 +15,22 @@ from small_runs import make_text, run_file, train_here
 
 import weft
 from weft.errors import DataError, UsageError
-from weft.explain.distribution import no_distribution
+from weft.explain.beam_search import why_no_search
+from weft.explain.distribution import why_no_distribution
 from weft.explain.inputs import read
-from weft.explain.lens import lens, looked_through, no_lens
-from weft.explain.options import ExplainOptions
-from weft.explain.search import no_search
-from weft.explain.surprisal import no_surprisal, surprisal
-from weft.models.encoder import Text
-from weft.plots.token_table import Guess, guesses
+from weft.explain.logit_lens import layer_log_probs, logit_lens, why_no_lens
+from weft.explain.options import ExplainConfig
+from weft.explain.surprisal import surprisal, why_no_surprisal
+from weft.models.encoder import EncoderInput
+from weft.plots.token_table import TokenGuess, token_table
 from weft.tasks.tagging.task import TAGGING
 
 TEXT = "the old cat"
 MODELS = {
     "lstm": {},
-    "transformer": {"layers": 2, "width": 16},
-    "gpt": {"layers": 3, "width": 16, "zero_init": False},
-    "dense": {"kind": "rnn", "connection": "dense", "layers": 3},
+    "transformer": {"num_layers": 2, "hidden_size": 16},
+    "gpt": {"num_layers": 3, "hidden_size": 16, "zero_init": False},
+    "dense": {"arch": "rnn", "skip_connection": "dense", "num_layers": 3},
 }
 
 
@@ -68,7 +68,7 @@ def language(place):
 )
 def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, labels):
     run = language(name)
-    found = looked_through(run, read(run, TEXT, ExplainOptions()))
+    found = layer_log_probs(run, read(run, TEXT, ExplainConfig()))
     assert found.layers == labels
     model, tokens = run.model.requires_grad_(False), torch.tensor([[*run.reader.opening, *run.vocabulary.encode(TEXT)]])
     at = torch.arange(tokens.size(1))[None]
@@ -84,14 +84,14 @@ def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, la
 
 
 def test_layers_of_another_width_are_left_out(language):
-    found = looked_through(language("dense"), read(language("dense"), TEXT, ExplainOptions()))
+    found = layer_log_probs(language("dense"), read(language("dense"), TEXT, ExplainConfig()))
     assert found.layers == ["output"]
 
 
 @pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
 def test_the_last_row_of_a_decoder_is_what_it_says_itself(runs, name):
     run = weft.load(runs.folder(name))
-    view = lens(run, "fade", ExplainOptions(target="F A D D E", top=1000))
+    view = logit_lens(run, "fade", ExplainConfig(target="F A D D E", top=1000))
     score = run.score([("fade", "F A D D E")])[0]
     last = view.data["layers"][-1]
     assert last["layer"] == "output"
@@ -104,7 +104,7 @@ def test_the_last_row_of_a_decoder_is_what_it_says_itself(runs, name):
 
 def test_the_view_names_guesses_ranks_and_what_comes(language):
     run = language("transformer")
-    view = lens(run, TEXT, ExplainOptions(top=3))
+    view = logit_lens(run, TEXT, ExplainConfig(top=3))
     tokens = torch.tensor([[*run.reader.opening, *run.vocabulary.encode(TEXT)]])
     with torch.no_grad():
         said = run.model.head(run.model(tokens)[0])[0]
@@ -118,7 +118,7 @@ def test_the_view_names_guesses_ranks_and_what_comes(language):
         assert last[at]["guesses"][0]["token"] == run.vocabulary.show(int(said[at].argmax()))
     assert set(last[-1]) == {"guesses"}  # what comes after the text is not known
     assert view.lines[-1].split()[0] == "output"
-    for picture in view.pictures:
+    for picture in view.figures:
         ET.fromstring(picture.svg)
 
 
@@ -129,7 +129,7 @@ def filler(place):
 
 
 def test_gaps_are_looked_at_where_they_are(filler):
-    view = lens(filler, "the [MASK]ld cat", ExplainOptions())
+    view = logit_lens(filler, "the [MASK]ld cat", ExplainConfig())
     (best, *_) = filler.predict("the [MASK]ld cat", n=1)[0]
     assert [token["text"] for token in view.data["tokens"]] == ["[MASK]"]
     (place,) = view.data["layers"][-1]["positions"]
@@ -137,8 +137,8 @@ def test_gaps_are_looked_at_where_they_are(filler):
 
 
 def test_what_has_no_layers_says_so(language, runs, filler):
-    assert no_lens(language("lstm")) is None and no_lens(filler) is None
-    assert no_lens(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' has no layers"
+    assert why_no_lens(language("lstm")) is None and why_no_lens(filler) is None
+    assert why_no_lens(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' has no layers"
 
 
 # ---- surprisal
@@ -147,37 +147,37 @@ def test_what_has_no_layers_says_so(language, runs, filler):
 def test_surprisal_is_the_loss_of_each_token(language, runs):
     for run in (language("lstm"), weft.load(runs.folder("lm-ngram"))):
         text = TEXT if run is language("lstm") else "F A D"
-        view = surprisal(run, text, ExplainOptions())
+        view = surprisal(run, text, ExplainConfig())
         ids = [*run.reader.opening, *run.vocabulary.encode(text), *([2] if run.reader.lines else [])]
         nats, _ = run.model.loss(torch.tensor([ids[:-1]]), torch.tensor([ids[1:]]))
         nats = nats[:, len(run.reader.opening) - 1 :]
         np.testing.assert_allclose(view.data["nats"], nats[0].detach(), atol=1e-5)
         np.testing.assert_allclose(view.data["bits"], nats[0].detach() / math.log(2), atol=1e-5)
         assert len(view.data["tokens"]) == len(ids) - len(run.reader.opening)
-        for picture in view.pictures:
+        for picture in view.figures:
             ET.fromstring(picture.svg)
     assert view.data["tokens"][-1] == {"text": "</s>", "start": 0, "stop": 0}
 
 
 def test_offsets_say_where_a_token_stands(language):
-    tokens = surprisal(language("lstm"), TEXT, ExplainOptions()).data["tokens"]
+    tokens = surprisal(language("lstm"), TEXT, ExplainConfig()).data["tokens"]
     assert "".join(TEXT[token["start"] : token["stop"]] for token in tokens) == TEXT
 
 
 def test_of_gaps_each_token_is_hidden_in_its_turn(filler):
-    view = surprisal(filler, TEXT, ExplainOptions())
+    view = surprisal(filler, TEXT, ExplainConfig())
     ids = [1, *filler.vocabulary.encode(TEXT), 2]
     for at in range(1, len(ids) - 1):
         row = torch.tensor([ids])
-        row[0, at] = filler.model.mask
-        y = filler.model(Text(row, torch.ones_like(row, dtype=torch.bool)))
+        row[0, at] = filler.model.mask_id
+        y = filler.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool)))
         assert view.data["nats"][at - 1] == pytest.approx(-filler.model.log_probs(y)[0, at, ids[at]].item(), abs=1e-4)
 
 
 def test_of_pairs_it_is_the_target_that_surprises(runs):
     run = weft.load(runs.folder("lstm"))
     for target in ("F A D D E", None):
-        view = surprisal(run, "fade", ExplainOptions(target=target))
+        view = surprisal(run, "fade", ExplainConfig(target=target))
         text = run.predict("fade").text if target is None else target
         np.testing.assert_allclose(view.data["nats"], -np.array(run.score([("fade", text)])[0].log_probs), atol=1e-6)
         assert view.data["tokens"][-1]["text"] == "</s>"
@@ -192,38 +192,38 @@ def test_what_is_impossible_is_null_and_still_drawn(runs, monkeypatch):
         return found._replace(log_probs=[-math.inf, *found.log_probs[1:]])
 
     monkeypatch.setattr(run, "score", never)
-    view = surprisal(run, "F A", ExplainOptions())
+    view = surprisal(run, "F A", ExplainConfig())
     assert view.data["nats"][0] is None and view.data["bits"][1] is not None
-    for picture in view.pictures:
+    for picture in view.figures:
         ET.fromstring(picture.svg)
 
 
 def test_an_empty_text_surprises_nobody(language, filler):
     for run in (language("lstm"), filler):
         with pytest.raises(DataError) as caught:
-            surprisal(run, "", ExplainOptions())
+            surprisal(run, "", ExplainConfig())
         assert str(caught.value) == "input: is empty; there is nothing to be surprised at"
     with pytest.raises(DataError) as caught:
-        surprisal(filler, "the " * 8, ExplainOptions())
+        surprisal(filler, "the " * 8, ExplainConfig())
     found = str(caught.value)
     assert found == f"input: has 34 tokens, but {filler.folder.path} reads at most 16; shorten it"
 
 
 def test_who_predicts_no_tokens_says_so(language):
-    assert no_surprisal(language("lstm")) is None
-    tagger = SimpleNamespace(settings=SimpleNamespace(task="tag", kind="lstm"), task=TAGGING, members=[language("lstm")])
-    for no in (no_surprisal, no_lens):
+    assert why_no_surprisal(language("lstm")) is None
+    tagger = SimpleNamespace(settings=SimpleNamespace(task="tagging", kind="lstm"), task=TAGGING, members=[language("lstm")])
+    for no in (why_no_surprisal, why_no_lens):
         assert no(tagger) == "a run of task 'tag' predicts no tokens"
-    assert no_search(tagger) == "a run of task 'tag' writes nothing, and searches for nothing"
-    assert no_distribution(tagger) == "a run of task 'tag' writes nothing token by token"
+    assert why_no_search(tagger) == "a run of task 'tag' writes nothing, and searches for nothing"
+    assert why_no_distribution(tagger) == "a run of task 'tag' writes nothing token by token"
 
 
 # ---- tables of guesses
 
 
 def test_a_wide_table_is_broken_into_bands_and_right_guesses_are_framed():
-    row = [Guess(f"word{at}", 0.5, "told <", at == 3) for at in range(30)]
-    root = ET.fromstring(guesses([row, row], rows=["b", "a"], columns=[str(at) for at in range(30)], corner="read"))
+    row = [TokenGuess(f"word{at}", 0.5, "told <", at == 3) for at in range(30)]
+    root = ET.fromstring(token_table([row, row], rows=["b", "a"], columns=[str(at) for at in range(30)], corner="read"))
     assert float(root.get("width")) < 720
     assert len([box for box in root.findall(".//{*}rect") if box.get("class") == "right"]) == 2
     assert len([text for text in root.findall(".//{*}text") if text.text == "read"]) >= 3
@@ -231,5 +231,5 @@ def test_a_wide_table_is_broken_into_bands_and_right_guesses_are_framed():
 
 def test_a_table_needs_a_name_for_each_row_and_column():
     with pytest.raises(UsageError) as caught:
-        guesses([[Guess("a", 0.5, "")]], rows=["x"], columns=["y", "z"])
+        token_table([[TokenGuess("a", 0.5, "")]], rows=["x"], columns=["y", "z"])
     assert str(caught.value) == "guesses: there are 1 rows of [1] cells, but 1 row names and 2 of columns"

@@ -11,41 +11,41 @@ import torch
 from pair_parts import ATTENTION, PLACES, shaken_pair, sources, targets
 from parts import shaken
 
-from weft.decode.beam import BeamOptions, beam
+from weft.decode.beam import BeamOptions, beam_search
 from weft.explain.attention import Site, one_head, sites
-from weft.explain.watch import Watched, pattern, watch
+from weft.explain.hooks import Activation, attention_weights, record_activations
 from weft.models.classifier import classifier
-from weft.models.encoder import Text
-from weft.models.encoder_tables import ClassifierTable
-from weft.models.language import LanguageModel, language_model
-from weft.models.tables import ADDED, INSIDE, LanguageTable
+from weft.models.config import ATTENTION_ENCODINGS, INPUT_ENCODINGS, LanguageModelConfig
+from weft.models.encoder import EncoderInput
+from weft.models.encoder_tables import ClassifierConfig
+from weft.models.lm import LanguageModel, language_model
 from weft.nn.names import SCORES
 
-POSITIONS = (*ADDED, *INSIDE)
+POSITIONS = (*INPUT_ENCODINGS, *ATTENTION_ENCODINGS)
 LENGTH, WORDS = 11, 13
 every_position = pytest.mark.parametrize("positions", POSITIONS)
 
 
-def check(seen: list[Watched], calls: int) -> None:
+def check(seen: list[Activation], calls: int) -> None:
     """Each call, and each head of it alone."""
     assert len(seen) == calls
     for call in seen:
-        whole, (_, _, v, *_) = pattern(call), call.inputs
+        whole, (_, _, v, *_) = attention_weights(call), call.inputs
         assert (whole @ v - call.output).abs().max() < 1e-5
         torch.testing.assert_close(whole.sum(-1), torch.ones_like(whole.sum(-1)))
         for head in range(whole.size(1)):
-            alone = pattern(one_head(call, head + 1))
+            alone = attention_weights(one_head(call, head + 1))
             assert (alone @ v[:, head : head + 1] - call.output[:, head : head + 1]).abs().max() < 1e-5
 
 
 @cache
 def language(positions: str, window: int = 64) -> LanguageModel:
     torch.manual_seed(0)
-    table = LanguageTable(
-        mixer="attention", width=16, layers=3, heads=[2, 4, 1], positions=positions, connection="residual", norm="rms",
-        qk_norm=True, head_size=4,
+    table = LanguageModelConfig(
+        layer_type="attention", hidden_size=16, num_layers=3, num_heads=[2, 4, 1], position_encoding=positions, skip_connection="residual", norm="rmsnorm",
+        qk_norm=True, head_dim=4,
     )  # fmt: skip
-    return shaken(language_model(table.filled(), words=WORDS, window=window, vocabulary="")).eval()
+    return shaken(language_model(table.with_defaults(), vocab_size=WORDS, context_length=window, vocabulary="")).eval()
 
 
 def text(rows: int = 2, length: int = LENGTH) -> torch.Tensor:
@@ -53,14 +53,14 @@ def text(rows: int = 2, length: int = LENGTH) -> torch.Tensor:
 
 
 def attends(model: torch.nn.Module, part: str | None = None) -> list[str]:
-    return [site.name for site in sites(model) if part in (None, site.part)]
+    return [site.name for site in sites(model) if part in (None, site.component)]
 
 
 @every_position
 @torch.no_grad()
 def test_a_causal_text(positions):
     model = language(positions)
-    with watch(model, attends(model)) as seen:
+    with record_activations(model, attends(model)) as seen:
         model(text())
     check(seen, 3)
     assert [call.inputs[4] for call in seen] == [positions not in ("relative", "alibi")] * 3  # both ways to be causal
@@ -71,10 +71,10 @@ def test_a_causal_text(positions):
 def test_padding(positions):
     model = language(positions)
     keep = torch.arange(LENGTH) < torch.tensor([[LENGTH], [4]])
-    with watch(model, attends(model)) as seen:
+    with record_activations(model, attends(model)) as seen:
         model(text(), None, keep)
     check(seen, 3)
-    assert (pattern(seen[0])[1, :, :, 4:] == 0).all()
+    assert (attention_weights(seen[0])[1, :, :, 4:] == 0).all()
 
 
 @every_position
@@ -83,33 +83,39 @@ def test_a_window_and_decoding_with_a_cache_that_forgets_what_is_past_it(positio
     if positions == "learned":
         pytest.skip("learned positions end where the window does")
     model, tokens = language(positions, window=3), text()
-    with watch(model, attends(model)) as seen:
+    with record_activations(model, attends(model)) as seen:
         _, state = model.start(tokens[:, :5])
         for at in range(5, LENGTH):
             _, state = model.step(tokens[:, at], state)
         model(tokens)
     check(seen, 3 * (2 + LENGTH - 5))
-    assert all(((pattern(call) > 0).sum(-1) <= 3).all() for call in seen)
+    assert all(((attention_weights(call) > 0).sum(-1) <= 3).all() for call in seen)
 
 
 @every_position
 @torch.no_grad()
 def test_a_text_read_both_ways(positions):
     torch.manual_seed(0)
-    table = ClassifierTable(mixer="attention", width=16, layers=2, heads=4, positions=positions, pool="attention")
-    model = classifier(table.filled(), words=WORDS, labels=3, longest=32, segments=False, several=False).eval()
+    table = ClassifierConfig(
+        layer_type="attention", hidden_size=16, num_layers=2, num_heads=4, position_encoding=positions, pooling="attention"
+    )
+    model = classifier(
+        table.with_defaults(), vocab_size=WORDS, labels=3, max_positions=32, segments=False, multilabel=False
+    ).eval()
     keep = torch.arange(LENGTH) < torch.tensor([[LENGTH], [4]])
-    with watch(model, attends(model, "encoder")) as seen, watch(model, "pool") as pooled:
-        model(Text(text(), keep))
-        model(Text(text(), torch.ones_like(keep)))
+    with record_activations(model, attends(model, "encoder")) as seen, record_activations(model, "pool") as pooled:
+        model(EncoderInput(text(), keep))
+        model(EncoderInput(text(), torch.ones_like(keep)))
     check(seen, 4)
     y, real = pooled[0].inputs
-    torch.testing.assert_close((pattern(pooled[0])[:, None] @ y.masked_fill(~real[..., None], 0.0))[:, 0], pooled[0].output)
+    torch.testing.assert_close(
+        (attention_weights(pooled[0])[:, None] @ y.masked_fill(~real[..., None], 0.0))[:, 0], pooled[0].output
+    )
 
 
 LOOKING: dict[str, dict[str, Any]] = {
     **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},
-    **{f"transformer-{kind}": {**ATTENTION, "layers": 2, "heads": 4, "positions": kind} for kind in POSITIONS},
+    **{f"transformer-{kind}": {**ATTENTION, "num_layers": 2, "num_heads": 4, "position_encoding": kind} for kind in POSITIONS},
 }
 
 
@@ -118,14 +124,14 @@ LOOKING: dict[str, dict[str, Any]] = {
 def test_a_source_and_its_output_in_one_pass_and_under_a_beam(name):
     model = shaken_pair(**LOOKING[name])
     names = attends(model)
-    with watch(model, names) as seen:
+    with record_activations(model, names) as seen:
         state = model.encode(*sources(5, 3))
         model(targets(2, 6), state)
     whole = len(seen)
     check(seen, whole)
-    with watch(model, names) as seen:
+    with record_activations(model, names) as seen:
         begin = torch.ones(2, 1, dtype=torch.long)
-        beam(model, begin, options=BeamOptions(width=3, limit=4, end=2), state=state)
+        beam_search(model, begin, options=BeamOptions(beam_size=3, max_new_tokens=4, eos_id=2), state=state)
     assert len(seen) >= len(attends(model, "cross"))
     check(seen, len(seen))
 
@@ -140,5 +146,5 @@ def test_the_parts_of_a_model_and_their_layers_from_the_bottom_up():
         Site("decoder", 1, "decoder.stack.layers.0.mixer.attend"),
         Site("decoder", 2, "decoder.stack.layers.3.mixer.attend"),
     ]
-    narrow = shaken_pair(**{**ATTENTION, "layers": 1, "attention": "none"})
-    assert [site.part for site in sites(narrow)] == ["encoder", "decoder"]
+    narrow = shaken_pair(**{**ATTENTION, "num_layers": 1, "attention": "none"})
+    assert [site.component for site in sites(narrow)] == ["encoder", "decoder"]

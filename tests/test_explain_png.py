@@ -12,10 +12,10 @@ import pytest
 from command_line import refused
 from pair_runs import PairRuns
 
-from weft.cli.drawn import write_views
+from weft.cli.explanation_output import write_explanations
 from weft.cli.main import main
 from weft.errors import ResourceError, UsageError
-from weft.explain.view import View
+from weft.explain.explanation import Explanation
 from weft.plots import raster as rastering
 from weft.plots.grid import Map, grid
 from weft.plots.heatmap import heatmap
@@ -23,7 +23,7 @@ from weft.plots.raster import check_raster, raster
 
 resvg = pytest.importorskip("resvg_py", reason='resvg-py is not installed: pip install "weft[report]"')
 try:
-    check_raster("--out")
+    check_raster("--output")
 except ResourceError:
     pytest.skip("no font is installed: apt-get install fonts-dejavu-core", allow_module_level=True)
 
@@ -77,36 +77,36 @@ def test_what_is_large_becomes_less_sharp_and_what_is_too_large_is_refused(monke
 
 
 def test_where_none_can_be_made_is_said_before_any_work(monkeypatch):
-    check_raster("--out")
+    check_raster("--output")
     monkeypatch.setattr(rastering, "BLANK", drawing(inside="<text></text>"))
     monkeypatch.setattr(resvg, "svg_to_bytes", lambda svg_string: b"")  # as where no font is installed
     with pytest.raises(ResourceError) as caught:
-        check_raster("--out")
-    assert str(caught.value) == "--out: .png needs a font, and none is installed: install DejaVu Sans, or write .svg"
+        check_raster("--output")
+    assert str(caught.value) == "--output: .png needs a font, and none is installed: install DejaVu Sans, or write .svg"
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(ResourceError) as caught:
-        check_raster("--draw")
-    assert str(caught.value) == '--draw: .png needs the package resvg-py: pip install "weft[report]", or write .svg'
+        check_raster("--plot")
+    assert str(caught.value) == '--plot: .png needs the package resvg-py: pip install "weft[report]", or write .svg'
 
 
 def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, quiet_machine):
-    run = PairRuns(tmp_path).folder("lstm", "train.steps=3", "train.validations=1")
+    run = PairRuns(tmp_path).folder("lstm", "train.max_steps=3", "train.num_validations=1")
     views = ["attention", "surprisal", "search", "gradients"]
-    words = ["explain", str(run), "bada", "--target", "B A", *(word for what in views for word in ("--what", what))]
-    assert main([*words, "--quiet", "--out", str(tmp_path / "x.png")]) == 0
-    assert main([*words, "--quiet", "--out", str(tmp_path / "x.svg")]) == 0
+    words = ["explain", str(run), "bada", "--target", "B A", *(word for what in views for word in ("--view", what))]
+    assert main([*words, "--quiet", "--output", str(tmp_path / "x.png")]) == 0
+    assert main([*words, "--quiet", "--output", str(tmp_path / "x.svg")]) == 0
     capsys.readouterr()
     drawn = sorted(path.stem for path in tmp_path.glob("*.svg"))
     assert sorted(path.stem for path in tmp_path.glob("*.png")) == drawn and len(drawn) >= len(views)
     for path in tmp_path.glob("*.png"):
         assert pixels(path.read_bytes()).std() > 5  # something is on the paper
-    assert refused(capsys, "explain", str(run), "x", "--out", "x.jpg") == (
-        2, "--out: x.jpg must end in .html, .svg, .png or .json",
+    assert refused(capsys, "explain", str(run), "x", "--output", "x.jpg") == (
+        2, "--output: x.jpg must end in .html, .svg, .png or .json",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["x.png", "x.svg"])
 def test_a_view_without_a_picture_says_so(tmp_path, name):
     with pytest.raises(UsageError) as caught:
-        write_views(Path(name), [View("lens", "t", {}, [])], title="t", numbers={}, quiet=True)
+        write_explanations(Path(name), [Explanation("lens", "t", {}, [])], title="t", numbers={}, quiet=True)
     assert str(caught.value) == f"{name}: there is no picture of lens to write; write .html or .json"

@@ -17,10 +17,10 @@ from small_runs import make_text, run_file, train_here
 import weft
 from weft.cli.main import main
 from weft.errors import UsageError
-from weft.explain.options import ExplainOptions
+from weft.explain.options import ExplainConfig
 from weft.explain.positions import KINDS, positions, sites
-from weft.models.language import LanguageModel, language_model
-from weft.models.tables import INSIDE, LanguageTable
+from weft.models.config import ATTENTION_ENCODINGS, LanguageModelConfig
+from weft.models.lm import LanguageModel, language_model
 from weft.nn import positions as parts
 
 WIDTH, HEADS, LAYERS, WINDOW, COUNT = 16, 2, 2, 24, 12
@@ -29,13 +29,15 @@ SIZE = WIDTH // HEADS
 
 def model_of(kind: str) -> LanguageModel:
     torch.manual_seed(0)
-    table = LanguageTable(mixer="attention", heads=HEADS, width=WIDTH, layers=LAYERS, positions=kind).filled()
-    return language_model(table, words=9, window=WINDOW, vocabulary="")
+    table = LanguageModelConfig(
+        layer_type="attention", num_heads=HEADS, hidden_size=WIDTH, num_layers=LAYERS, position_encoding=kind
+    ).with_defaults()
+    return language_model(table, vocab_size=9, context_length=WINDOW, vocabulary="")
 
 
 def shown(kind: str) -> Any:
     """What is seen of a model with such positions, where all its layers know the same."""
-    (site,) = sites(model_of(kind), COUNT, ExplainOptions())
+    (site,) = sites(model_of(kind), COUNT, ExplainConfig())
     return site
 
 
@@ -53,12 +55,12 @@ def test_sinusoidal_positions_are_the_formula_and_their_products_depend_on_dista
 
 def test_learned_positions_are_the_run_s_own_vectors():
     model = model_of("learned")
-    (site,) = sites(model, COUNT, ExplainOptions())
+    (site,) = sites(model, COUNT, ExplainConfig())
     vectors = model.stack.positions.table.weight.detach().double().numpy()[:COUNT]
     np.testing.assert_array_equal(site.shown.values, vectors)
     wanted = [np.mean([vectors[i] @ vectors[i + k] for i in range(COUNT - k)]) for k in range(COUNT)]
     np.testing.assert_allclose(site.shown.by_distance["mean p(i) · p(j)"], wanted, atol=1e-9)
-    (all_of_them,) = sites(model, 1000, ExplainOptions())
+    (all_of_them,) = sites(model, 1000, ExplainConfig())
     assert len(all_of_them.shown.rows) == WINDOW
 
 
@@ -94,7 +96,7 @@ def test_alibi_takes_off_a_slope_times_the_distance():
 
 def test_relative_positions_have_a_key_for_each_distance_in_each_layer():
     model = model_of("relative")
-    found = sites(model, COUNT, ExplainOptions())
+    found = sites(model, COUNT, ExplainConfig())
     assert [site.places for site in found] == [["layer 1"], ["layer 2"]]
     keys = model.stack.layers[2].mixer.positions.keys.weight.detach().double().numpy()  # attention, feed-forward, attention
     reach = COUNT - 1
@@ -102,14 +104,16 @@ def test_relative_positions_have_a_key_for_each_distance_in_each_layer():
     np.testing.assert_array_equal(found[1].shown.values, keys[32 - reach : 32 + reach + 1])
     norms = np.sqrt((keys[32 - reach : 32 + reach + 1] ** 2).sum(1))
     np.testing.assert_allclose(found[1].shown.by_distance["norm of the key vector"], norms)
-    (second,) = sites(model, COUNT, ExplainOptions(layer=2))
+    (second,) = sites(model, COUNT, ExplainConfig(layer=2))
     np.testing.assert_array_equal(second.shown.values, found[1].shown.values)
 
 
 def test_every_kind_of_positions_is_shown():
-    kinds = {one for one in vars(parts).values() if isinstance(one, type) and issubclass(one, parts.NoPositions)}
-    assert set(KINDS) == kinds - {parts.NoPositions}
-    assert {shown(kind).shown.kind for kind in ("sinusoidal", "learned", "rotary", "alibi")} | {"relative"} >= set(INSIDE)
+    kinds = {one for one in vars(parts).values() if isinstance(one, type) and issubclass(one, parts.PositionEncoding)}
+    assert set(KINDS) == kinds - {parts.PositionEncoding}
+    assert {shown(kind).shown.kind for kind in ("sinusoidal", "learned", "rotary", "alibi")} | {"relative"} >= set(
+        ATTENTION_ENCODINGS
+    )
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +125,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_no_text_is_needed_and_a_text_says_how_many(run, tmp_path, capsys):
     out = tmp_path / "x.json"
-    assert main(["explain", str(run), "--what", "positions", "--out", str(out), "--quiet"]) == 0
+    assert main(["explain", str(run), "--view", "positions", "--output", str(out), "--quiet"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "rotary positions, layer 1"
     assert told[1].split() == ["distance", "q", "·", "k", "of", "equal", "q,", "k", "bound", "(Su", "et", "al.)"]
@@ -130,32 +134,32 @@ def test_no_text_is_needed_and_a_text_says_how_many(run, tmp_path, capsys):
     assert view["positions"] == 40 and len(view["sites"][0]["values"]) == 40
     view = weft.load(run, device="cpu").explain("the cat", "positions")
     assert view.data["positions"] == 9  # a full stop and a newline, and seven letters
-    assert [picture.caption.split(":")[0] for picture in view.pictures] == ["Values", "Dot products", "By distance"]
-    for picture in view.pictures:
+    assert [picture.caption.split(":")[0] for picture in view.figures] == ["Values", "Dot products", "By distance"]
+    for picture in view.figures:
         assert ET.fromstring(picture.svg).tag.endswith("svg")
 
 
 def test_of_two_stacks_one_may_be_chosen(tmp_path):
-    values = pair_file(make_pairs(tmp_path / "pairs.tsv"), "learned", "train.steps=1", "train.validations=1")
+    values = pair_file(make_pairs(tmp_path / "pairs.tsv"), "learned", "train.max_steps=1", "train.num_validations=1")
     run = weft.load(train_here(values, tmp_path / "run").path, device="cpu")
-    view = positions(run, "", ExplainOptions())
+    view = positions(run, "", ExplainConfig())
     assert [site["places"] for site in view.data["sites"]] == [["encoder"], ["decoder"]]
-    view = positions(run, "", ExplainOptions(part="decoder"))
+    view = positions(run, "", ExplainConfig(component="decoder"))
     assert [site["places"] for site in view.data["sites"]] == [["decoder"]]
     with pytest.raises(UsageError) as caught:
-        positions(run, "", ExplainOptions(part="cross"))
-    assert str(caught.value) == "--part: positions are known in the encoder or the decoder, not in 'cross'"
+        positions(run, "", ExplainConfig(component="cross"))
+    assert str(caught.value) == "--component: positions are known in the encoder or the decoder, not in 'cross'"
 
 
 def test_a_run_without_positions_has_no_such_view(tmp_path, capsys):
     values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=1, train__validations=1)
     train_here(values, tmp_path / "run")
-    assert main(["explain", str(tmp_path / "run"), "--what", "positions"]) == 2
-    told = f"weft: --what positions: a run of kind 'lstm' has no position encodings; {tmp_path / 'run'} has: "
+    assert main(["explain", str(tmp_path / "run"), "--view", "positions"]) == 2
+    told = f"weft: --view positions: a run of kind 'lstm' has no position encodings; {tmp_path / 'run'} has: "
     assert capsys.readouterr().err.startswith(told)
 
 
 def test_a_layer_that_is_not_there_is_refused(run):
     with pytest.raises(UsageError) as caught:
         weft.load(run, device="cpu").explain("", "positions", layer=7)
-    assert str(caught.value) == "--layer, --part: no positions are known there; leave them out"
+    assert str(caught.value) == "--layer, --component: no positions are known there; leave them out"

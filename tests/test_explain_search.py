@@ -18,12 +18,12 @@ from toy_steps import TOYS
 
 import weft
 from weft.cli.main import app
-from weft.decode.beam import BeamOptions, beam
-from weft.decode.choose import ban
+from weft.decode.beam import BeamOptions, beam_search
+from weft.decode.logits_processors import ban_tokens
 from weft.errors import DataError, UsageError
-from weft.explain.distribution import distribution, no_distribution
-from weft.explain.options import ExplainOptions
-from weft.explain.search import Tree, no_search, search
+from weft.explain.beam_search import Tree, beam_search_tree, why_no_search
+from weft.explain.distribution import distribution, why_no_distribution
+from weft.explain.options import ExplainConfig
 from weft.explain.views import VIEWS
 from weft.plots.bars import Bar, bars
 from weft.plots.tree import KINDS, Node, tree
@@ -34,30 +34,30 @@ END, WORDS = 2, 7
 def plainly(model, options: BeamOptions, banned: list[int]) -> tuple[list[tuple[tuple[int, ...], float, str]], tuple[int, ...]]:
     """Beam search over lists: every candidate that was looked at, with its sum and its fate, and the best."""
     alive, looked, ended = {(): 0.0}, [], {}
-    for length in range(1, options.limit + 1):
+    for length in range(1, options.max_new_tokens + 1):
         candidates = []
         for said, total in alive.items():
             log_probs = model.start(torch.tensor([[1, *said]]))[0][0].double().tolist()
             within = sorted(
                 ((total + value, (*said, word)) for word, value in enumerate(log_probs) if word not in banned), reverse=True
             )
-            candidates += within[: 2 * options.width]
-        candidates = sorted(candidates, reverse=True)[: 2 * options.width]
+            candidates += within[: 2 * options.beam_size]
+        candidates = sorted(candidates, reverse=True)[: 2 * options.beam_size]
         going = {}
         for place, (total, said) in enumerate(candidates):
             if said[-1] == END:
-                fate = "ended" if place < options.width else "late"
+                fate = "ended" if place < options.beam_size else "late"
                 if fate == "ended":
-                    ended[said] = total / length**options.alpha
+                    ended[said] = total / length**options.length_penalty
             else:
-                fate = "kept" if len(going) < options.width else "cut"
+                fate = "kept" if len(going) < options.beam_size else "cut"
                 if fate == "kept":
                     going[said] = total
             looked.append((said, total, fate))
         alive = going
-        hope = max(alive.values()) / options.limit**options.alpha
-        if length == options.limit:
-            ended |= {said: total / length**options.alpha for said, total in alive.items()}
+        hope = max(alive.values()) / options.max_new_tokens**options.length_penalty
+        if length == options.max_new_tokens:
+            ended |= {said: total / length**options.length_penalty for said, total in alive.items()}
             looked = [(said, total, "limit" if said in alive else fate) for said, total, fate in looked]
         elif ended and max(ended.values()) >= hope:
             looked = [(said, total, "hopeless" if said in alive else fate) for said, total, fate in looked]
@@ -71,17 +71,19 @@ def plainly(model, options: BeamOptions, banned: list[int]) -> tuple[list[tuple[
 def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
     model = TOYS[toy](WORDS)
     found = Tree(options)
-    ((best,),) = beam(model, torch.tensor([[1]]), options=options, adjust=found.adjusting(ban(banned)), watch=found.watch)
+    ((best,),) = beam_search(
+        model, torch.tensor([[1]]), options=options, processor=found.adjusting(ban_tokens(banned)), progress=found.watch
+    )
     found.close()
     expected, winner = plainly(model, options, banned)
     own = [step for step in found.steps[1:] if step.fate != "banned"]
-    said = [tuple(found.said(at)) for at, step in enumerate(found.steps) if at and step.fate != "banned"]
+    said = [tuple(found.output(at)) for at, step in enumerate(found.steps) if at and step.fate != "banned"]
     assert list(zip(said, [step.fate for step in own], strict=True)) == [(said, fate) for said, _, fate in expected]
     np.testing.assert_allclose([step.log_prob for step in own], [total for _, total, _ in expected], atol=1e-5)
     for step in own:
         assert step.score == pytest.approx(step.log_prob / step.length**options.alpha)
     assert tuple(best.tokens) == winner
-    way = found.way(best.tokens)
+    way = found.path(best.tokens)
     assert [found.steps[at].token for at in way] == best.tokens
     assert found.steps[way[-1]].score == pytest.approx(best.score)
 
@@ -90,11 +92,13 @@ def test_what_a_ban_took_away_is_told():
     """At each step the banned tokens that would have gone on, were they allowed."""
     model, options, banned = TOYS["hashed"](WORDS), BeamOptions(3, 5, END), [0, 3, 5]
     found = Tree(options)
-    beam(model, torch.tensor([[1]]), options=options, adjust=found.adjusting(ban(banned)), watch=found.watch)
+    beam_search(
+        model, torch.tensor([[1]]), options=options, processor=found.adjusting(ban_tokens(banned)), progress=found.watch
+    )
     lost = [step for step in found.steps if step.fate == "banned"]
     assert lost and {step.token for step in lost} <= set(banned)
     for step in lost:
-        said = found.said(step.parent) if step.parent else []
+        said = found.output(step.parent) if step.parent else []
         value = model.start(torch.tensor([[1, *said]]))[0][0, step.token].item()
         assert step.log_prob == pytest.approx(found.steps[step.parent].log_prob + value, abs=1e-5)
         alive = [other.log_prob for other in found.steps if other.length == step.length and other.fate in ("kept", "hopeless")]
@@ -118,7 +122,7 @@ def lstm(tmp_path_factory):
 @pytest.mark.parametrize("name", ["lstm", "transformer", "bahdanau"])
 def test_the_best_of_the_tree_is_what_predict_says(runs, name):
     run = weft.load(runs.folder(name))
-    view = search(run, "fade", ExplainOptions(beam=4))
+    view = beam_search_tree(run, "fade", ExplainConfig(beam_size=4))
     found = run.predict("fade", beam=4)
     assert view.data["output"] == found.text and view.data["score"] == pytest.approx(found.score)
     way = [one for one in view.data["hypotheses"] if one["best"]]
@@ -126,20 +130,20 @@ def test_the_best_of_the_tree_is_what_predict_says(runs, name):
     assert way[-1]["score"] == pytest.approx(found.score, abs=1e-5)
     assert [one["parent"] for one in way] == [0, *(one["id"] for one in way[:-1])]
     assert {one["fate"] for one in view.data["hypotheses"]} <= set(KINDS)
-    ET.fromstring(view.pictures[0].svg)
+    ET.fromstring(view.figures[0].svg)
 
 
 def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
     for run, text in ((lstm, "the "), (weft.load(runs.folder("lm-ngram")), "F A")):
-        view = search(run, text, ExplainOptions(beam=3, length=6, alpha=0.7))
+        view = beam_search_tree(run, text, ExplainConfig(beam_size=3, max_new_tokens=6, length_penalty=0.7))
         found = run.generate(text, beam=3, length=6, alpha=0.7)
         assert view.data["score"] == pytest.approx(found.score)
         assert [one["token"] for one in view.data["hypotheses"] if one["best"]] == [
-            run.vocabulary.show(token) for token in found.tokens
+            run.vocabulary.show(token) for token in found.token_ids
         ]
-    assert no_search(lstm) is None and no_distribution(lstm) is None
+    assert why_no_search(lstm) is None and why_no_distribution(lstm) is None
     both = weft.ensemble([runs.folder("lstm"), runs.folder("luong")])
-    assert no_search(both) == no_distribution(both) == "several models choose together; explain one run"
+    assert why_no_search(both) == why_no_distribution(both) == "several models choose together; explain one run"
 
 
 def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
@@ -149,9 +153,9 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
         greedy = words.generate(text, temperature=0.0, length=9)
         for alpha in (0.0, 1.0, 3.0):
             found = words.generate(text, beam=1, alpha=alpha, length=9)
-            assert (found.text, found.tokens) == (greedy.text, greedy.tokens)
+            assert (found.text, found.token_ids) == (greedy.text, greedy.token_ids)
             assert found.log_prob == pytest.approx(greedy.log_prob)
-            view = search(words, text, ExplainOptions(beam=1, alpha=alpha, length=9))
+            view = beam_search_tree(words, text, ExplainConfig(beam_size=1, length_penalty=alpha, max_new_tokens=9))
             assert view.data["output"] == greedy.text.lstrip()
     for name in ("lstm", "transformer"):
         run = weft.load(runs.folder(name))
@@ -159,7 +163,7 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
             greedy = run.predict(text, temperature=0.0)
             for alpha in (0.0, 1.0, 3.0):
                 assert run.predict(text, beam=1, alpha=alpha).tokens == greedy.tokens
-                view = search(run, text, ExplainOptions(beam=1, alpha=alpha))
+                view = beam_search_tree(run, text, ExplainConfig(beam_size=1, length_penalty=alpha))
                 assert view.data["output"] == greedy.text and view.data["alpha"] == alpha
                 kept = [one for one in view.data["hypotheses"] if one["fate"] in ("kept", "ended", "limit")]
                 assert kept == [one for one in view.data["hypotheses"] if one["best"]]
@@ -171,7 +175,7 @@ def test_a_source_that_is_too_long_is_refused_by_every_view(runs):
     for what in ("attention", "search", "distribution", "attribution"):
         with pytest.raises(DataError) as caught:
             run.explain("a" * 40, what)
-        assert str(caught.value) == f"input: has 41 tokens, but {run.folder.path} reads at most 16; shorten it"
+        assert str(caught.value) == f"input: has 41 tokens, but {run.directory.path} reads at most 16; shorten it"
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -180,7 +184,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
-    options = ExplainOptions(target="cat", temperature=0.7, top_k=6, top_p=0.8, top=50)
+    options = ExplainConfig(target="cat", temperature=0.7, top_k=6, top_p=0.8, top=50)
     view = distribution(lstm, "the ", options)
     assert view.data["filters"] == ["never written", "temperature 0.7", "top-k 6", "top-p 0.8"]
     assert [token["text"] for token in view.data["tokens"]] == ["c", "a", "t"]
@@ -211,17 +215,17 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
         assert step["entropy"] == pytest.approx(-(before * own).sum(), abs=1e-4)
         assert [token["token"] for token in step["tokens"] if token["came"]] == [letter]
         text += letter
-    ET.fromstring(view.pictures[0].svg)
+    ET.fromstring(view.figures[0].svg)
 
 
 def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
-    view = distribution(lstm, "the ", ExplainOptions(length=4, min_p=0.1))
+    view = distribution(lstm, "the ", ExplainConfig(max_new_tokens=4, min_p=0.1))
     assert "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, length=4).text
     for step in view.data["steps"]:
         came = next(token for token in step["tokens"] if token["came"])
         assert came["cut"] is None and came["after"] >= came["before"]
     run = weft.load(runs.folder("luong"))
-    view = distribution(run, "fade", ExplainOptions(top_k=2))
+    view = distribution(run, "fade", ExplainConfig(top_k=2))
     nats = -np.array(run.score([("fade", run.predict("fade").text)])[0].log_probs)
     before = [next(token for token in step["tokens"] if token["came"])["before"] for step in view.data["steps"]]
     np.testing.assert_allclose(before, np.exp(-nats), atol=1e-4)
@@ -230,7 +234,7 @@ def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
 
 def test_after_a_text_that_nothing_follows_there_is_nothing_to_show(lstm):
     with pytest.raises(UsageError) as caught:
-        distribution(lstm, "the", ExplainOptions(target=""))
+        distribution(lstm, "the", ExplainConfig(target=""))
     assert str(caught.value) == "input: nothing comes after it; give --target, or a text that the model goes on with"
 
 
@@ -245,9 +249,9 @@ def test_the_pages_about_the_inside_name_commands_views_and_options_that_exist(p
     found += [shlex.split(code) for code in re.findall(r"`(weft [a-z]+ [^`]*)`", text)]
     assert len(found) >= 4
     for _, name, *words in found:
-        known = {flag for param in group.commands[name].params for flag in param.opts}
+        known = {flag for param in group.commands[name].match_params for flag in param.opts}
         assert {word for word in words if word.startswith("--")} <= known, words
-        assert {words[at + 1] for at, word in enumerate(words) if word == "--what"} <= set(VIEWS)
+        assert {words[at + 1] for at, word in enumerate(words) if word == "--view"} <= set(VIEWS)
     if page == "inside.md":
         listed = set(re.findall(r"^\|[^|]*\| `([a-z]+)` \|", text, re.MULTILINE))
         assert listed == {"units", "surprisal", "distribution", "search", "lens", "gradients", "positions"}
@@ -288,7 +292,7 @@ def test_a_tree_that_is_none_is_refused(nodes, message):
 
 
 def test_bars_are_as_long_as_their_shares():
-    svg = bars([("1. a", [Bar("a", 0.5, 1.0, "told", came=True), Bar("<b>", 0.25, 0.0, "told", "top-k 1")])])
+    svg = bars([("1. a", [Bar("a", 0.5, 1.0, "told", is_chosen=True), Bar("<b>", 0.25, 0.0, "told", "top-k 1")])])
     root = ET.fromstring(svg)
     long = [float(box.get("width")) for box in root.findall(".//{*}rect") if box.get("class") in ("before", "after")][:4]
     assert long == [55.0, 110.0, 27.5, 0.0]

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from weft.errors import UsageError
+from weft.explain.beam_search import beam_search_tree
 from weft.explain.distribution import distribution
-from weft.explain.options import ExplainOptions
-from weft.explain.search import search
+from weft.explain.options import ExplainConfig
 from weft.explain.surprisal import surprisal
-from weft.explain.views import VIEWS, fitting
+from weft.explain.views import VIEWS, available_views
 from weft.tasks.registry import TASKS, find_task
 
 ROOT = Path(__file__).parents[1] / "src" / "weft"
@@ -49,19 +49,19 @@ def test_every_task_can_be_explained(name):
 
 
 def tagger(task):
-    settings, folder = SimpleNamespace(task="tag", kind="lstm"), SimpleNamespace(path=Path("runs/a"))
+    settings, folder = SimpleNamespace(task="tagging", kind="lstm"), SimpleNamespace(path=Path("runs/a"))
     return SimpleNamespace(task=task, settings=settings, folder=folder, members=[])
 
 
 def test_a_view_that_a_task_lacks_is_refused_wherever_it_is_asked_for():
     reasons = {
-        search: "--what search: a run of task 'tag' writes nothing, and searches for nothing",
-        distribution: "--what distribution: a run of task 'tag' writes nothing token by token",
-        surprisal: "--what surprisal: a run of task 'tag' predicts no tokens",
+        beam_search_tree: "--view search: a run of task 'tag' writes nothing, and searches for nothing",
+        distribution: "--view distribution: a run of task 'tag' writes nothing token by token",
+        surprisal: "--view surprisal: a run of task 'tag' predicts no tokens",
     }
     for view, told in reasons.items():
         with pytest.raises(UsageError) as caught:
-            view(tagger(find_task("tag")), "a", ExplainOptions())
+            view(tagger(find_task("tag")), "a", ExplainConfig())
         assert str(caught.value) == told
 
 
@@ -69,8 +69,8 @@ def test_a_task_that_explains_nothing_is_refused():
     run = tagger(replace(find_task("tag"), explain=None))
     for view in ("surprisal", "counts"):
         with pytest.raises(UsageError) as caught:
-            VIEWS[view].unfit(run)
+            VIEWS[view].unavailable(run)
         assert str(caught.value) == "runs/a: is a run of task 'tag', whose models can't be explained"
     run.members = [SimpleNamespace(network=None)]
     with pytest.raises(UsageError):
-        fitting(run)
+        available_views(run)

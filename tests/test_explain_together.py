@@ -1,4 +1,4 @@
-"""`weft explain --with`: the gradients of several runs on one plot; and runs that were compiled."""
+"""`weft explain --compare-with`: the gradients of several runs on one plot; and runs that were compiled."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import weft
 import weft.runs.load
 from weft.cli.main import main
 from weft.errors import UsageError
-from weft.explain.alignment import attends_to_source
-from weft.explain.flow import Flow, relative
-from weft.explain.flow_together import gradients_together
-from weft.explain.options import ExplainOptions
-from weft.explain.watch import pattern, watch
+from weft.explain.alignment import has_source_attention
+from weft.explain.gradient_flow import TimeGradients, relative_norms
+from weft.explain.gradient_flow_runs import compare_gradient_flow
+from weft.explain.hooks import attention_weights, record_activations
+from weft.explain.options import ExplainConfig
 
 TEXT = "the old cat see"
 
@@ -46,25 +46,32 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 def test_several_runs_say_what_each_says_alone(place, capsys, quiet_machine):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
-    found = asked(capsys, lstm, TEXT, "--with", transformer, "--what", "gradients")
+    found = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradients")
     assert (found["run"], found["with"], found["input"]) == (lstm, [transformer], TEXT)
     (view,) = found["views"]
     assert [(one["name"], one["kind"]) for one in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
     for one, folder in zip(view["runs"], (lstm, transformer), strict=True):
-        (alone,) = asked(capsys, folder, TEXT, "--what", "gradients")["views"]
+        (alone,) = asked(capsys, folder, TEXT, "--view", "gradients")["views"]
         for part in ("tokens", "position", "time", "layers"):
             assert one[part] == alone[part]
 
 
 def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys, quiet_machine):
-    words = ["explain", str(place / "lstm"), TEXT, "--with", str(place / "transformer"), "--quiet"]  # gradients, without --what
-    assert main([*words, "--out", str(place / "x.svg")]) == 0
+    words = [
+        "explain",
+        str(place / "lstm"),
+        TEXT,
+        "--compare-with",
+        str(place / "transformer"),
+        "--quiet",
+    ]  # gradients, without --what
+    assert main([*words, "--output", str(place / "x.svg")]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].split() == ["run", "weights", "10", "steps", "back", "lowest"]
     assert [line.split()[0] for line in said[1:5]] == ["lstm", "lstm", "transformer", "transformer"]
-    view = gradients_together({"lstm": weft.load(place / "lstm")}, TEXT, ExplainOptions())
+    view = compare_gradient_flow({"lstm": weft.load(place / "lstm")}, TEXT, ExplainConfig())
     time, depth = view.data["runs"][0]["time"]["trained"], view.data["runs"][0]["layers"]["trained"]["norms"]
-    shares = relative(Flow(time["layers"], np.array(time["norms"])))
+    shares = relative_norms(TimeGradients(time["layers"], np.array(time["norms"])))
     assert said[1].split()[:4] == ["lstm", "at", "the", "start"]
     assert said[2].split() == ["lstm", "trained", f"{shares[9]:.2g}", f"{depth[0] / depth[-1]:.2g}"]
     assert said[5:] == [
@@ -76,12 +83,12 @@ def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys,
         legend = {one.text for one in root.iter("{http://www.w3.org/2000/svg}text")}
         assert {"lstm, at the start", "lstm, trained", "transformer, at the start", "transformer, trained"} <= legend
         assert (place / name).read_text().count("stroke-dasharray") == 4  # both at the start, in plot and legend
-    short = gradients_together({"lstm": weft.load(place / "lstm")}, "the", ExplainOptions())
+    short = compare_gradient_flow({"lstm": weft.load(place / "lstm")}, "the", ExplainConfig())
     assert short.lines[0].split() == ["run", "weights", "2", "steps", "back", "lowest"]
 
 
 def test_folders_of_one_name_are_told_apart_by_their_paths(place, capsys, quiet_machine):
-    words = [str(place / "lstm"), TEXT, "--with", str(place / "more" / "lstm")]
+    words = [str(place / "lstm"), TEXT, "--compare-with", str(place / "more" / "lstm")]
     (view,) = asked(capsys, *words)["views"]
     assert [one["name"] for one in view["runs"]] == [str(place / "lstm"), str(place / "more" / "lstm")]
     assert view["runs"][0]["time"] != view["runs"][1]["time"]
@@ -90,21 +97,21 @@ def test_folders_of_one_name_are_told_apart_by_their_paths(place, capsys, quiet_
 def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys, quiet_machine):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
     pairs, labels = PairRuns(tmp_path_factory.mktemp("pairs")), LabelRuns(tmp_path_factory.mktemp("labels"))
-    translator, ngram = (str(pairs.folder("lstm", "train.steps=2")), str(pairs.folder("lm-ngram")))
+    translator, ngram = (str(pairs.folder("lstm", "train.max_steps=2")), str(pairs.folder("lm-ngram")))
     labeller = str(labels.folder("labels-gru"))
     for words, message in [
-        ([lstm, "--with", transformer, "--what", "lens"],
-         "--with: several runs are shown together by --what gradients, not by --what lens; drop one"),
-        ([lstm, "--with", lstm], f"--with: {lstm} is given twice"),
-        ([transformer, "--with", translator],
-         "--with: lstm is of task 'translate', transformer of 'lm'; give runs of one task"),
-        ([lstm, "--with", ngram], "--with: lm-ngram: a run of kind 'ngram' counts, and has no gradients"),
-        ([lstm, "--with", labeller], "--with: labels-gru is of task 'classify', whose losses have no steps back; drop --with"),
+        ([lstm, "--compare-with", transformer, "--view", "lens"],
+         "--compare-with: several runs are shown together by --view gradients, not by --view lens; drop one"),
+        ([lstm, "--compare-with", lstm], f"--compare-with: {lstm} is given twice"),
+        ([transformer, "--compare-with", translator],
+         "--compare-with: lstm is of task 'translate', transformer of 'lm'; give runs of one task"),
+        ([lstm, "--compare-with", ngram], "--compare-with: lm-ngram: a run of kind 'ngram' counts, and has no gradients"),
+        ([lstm, "--compare-with", labeller], "--compare-with: labels-gru is of task 'classify', whose losses have no steps back; drop --compare-with"),
     ]:  # fmt: skip
         assert refused(capsys, "explain", words[0], TEXT, *words[1:]) == (2, message)
     with pytest.raises(UsageError) as caught:
-        gradients_together({"a": weft.load(lstm), "b": weft.load(translator)}, TEXT, ExplainOptions())
-    assert str(caught.value) == "--with: b is of task 'translate', a of 'lm'; give runs of one task"
+        compare_gradient_flow({"a": weft.load(lstm), "b": weft.load(translator)}, TEXT, ExplainConfig())
+    assert str(caught.value) == "--compare-with: b is of task 'translate', a of 'lm'; give runs of one task"
 
 
 # ---- compiled
@@ -125,8 +132,8 @@ def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, mon
     monkeypatch.undo()
     values["train"]["compile"] = False
     train_here(values, tmp_path / "plain")
-    for what, part in (("attention", "layers"), ("lens", "layers"), ("gradients", "time")):
-        views = [asked(capsys, str(tmp_path / name), TEXT, "--what", what)["views"][0] for name in ("compiled", "plain")]
+    for what, part in (("attention", "num_layers"), ("lens", "layers"), ("gradients", "time")):
+        views = [asked(capsys, str(tmp_path / name), TEXT, "--view", what)["views"][0] for name in ("compiled", "plain")]
         assert views[0]["tokens"] == views[1]["tokens"] and views[0][part] == views[1][part]
 
 
@@ -140,7 +147,7 @@ def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, mo
         return run
 
     monkeypatch.setattr(weft.runs.load, "load", load_compiled)
-    assert refused(capsys, "explain", str(place / "transformer"), TEXT, "--what", what) == (
+    assert refused(capsys, "explain", str(place / "transformer"), TEXT, "--view", what) == (
         2, "watch: 'stack' is compiled, and nothing in it can be seen; load the run anew and watch that",
     )  # fmt: skip
 
@@ -149,16 +156,18 @@ def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, mo
 def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_path_factory, kind, capsys, quiet_machine):
     """The search reads one token at a time from a cache; where its winner looked then is what the view shows."""
     runs = PairRuns(tmp_path_factory.mktemp("pairs"))
-    run = weft.load(runs.folder(kind, "train.steps=3", "train.validations=1"))
-    (view,) = asked(capsys, str(run.folder.path), "badac", "--what", "attention", "--part", "cross", "--beam", "1")["views"]
+    run = weft.load(runs.folder(kind, "train.max_steps=3", "train.num_validations=1"))
+    (view,) = asked(
+        capsys, str(run.directory.path), "badac", "--view", "attention", "--component", "cross", "--beam-size", "1"
+    )["views"]
     model = run.members[0].model
-    names = attends_to_source(model)
-    with watch(model, names) as seen:
+    names = has_source_attention(model)
+    with record_activations(model, names) as seen:
         best = run.predict("badac", beam=1)
-    steps = [pattern(one)[0].detach().numpy() for one in seen if one.name == names[-1]]
+    steps = [attention_weights(one)[0].detach().numpy() for one in seen if one.name == names[-1]]
     # the first steps measured how much memory a row takes
     stepped = np.concatenate(steps, axis=1)[:, -len(best.tokens) :]
     np.testing.assert_allclose(view["layers"][-1]["weights"], stepped, atol=1e-4)
-    wide = asked(capsys, str(run.folder.path), "badac", "--what", "attention", "--beam", "4")["views"][0]
+    wide = asked(capsys, str(run.directory.path), "badac", "--view", "attention", "--beam-size", "4")["views"][0]
     found = run.predict("badac", beam=4)
     assert [token["text"] for token in wide["output"]] == [run.vocabulary.target.show(number) for number in found.tokens]

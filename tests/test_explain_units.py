@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 import weft
 from weft.errors import UsageError
-from weft.explain.cells import CELLS, inside, recurrent
+from weft.explain.explanation import TokenSpan
+from weft.explain.hooks import record_activations
 from weft.explain.inputs import read
-from weft.explain.options import ExplainOptions
-from weft.explain.tracking import FEATURES, correlations, features, ranked
-from weft.explain.units import layers, no_units, units
-from weft.explain.view import Piece
-from weft.explain.watch import watch
+from weft.explain.options import ExplainConfig
+from weft.explain.recurrent_gates import CELLS, cell_values, recurrent
+from weft.explain.unit_correlations import FEATURES, correlations, features, ranked
+from weft.explain.units import layers, units, why_no_units
 from weft.nn.mixers import MIXERS
-from weft.plots.token_heatmap import coloured
+from weft.plots.token_heatmap import token_heatmap
 
 KINDS = ("rnn", "lstm", "gru", "gru-before")
 
@@ -75,9 +75,9 @@ def by_hand(kind: str, mixer: nn.Module, x: np.ndarray, h: np.ndarray, c: np.nda
 
 
 def called(mixer: nn.Module, x: Tensor, state: object = None) -> dict[str, Tensor]:
-    with torch.no_grad(), watch(mixer, "") as seen:
+    with torch.no_grad(), record_activations(mixer, "") as seen:
         mixer(x, state)
-    return inside(seen[0])
+    return cell_values(seen[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,10 +117,10 @@ def test_what_is_recomputed_gives_the_kernel_s_own_output():
 def test_every_recurrent_mixer_can_be_looked_into_and_nothing_else():
     assert {row.make for row in MIXERS.values() if row.state} == {MIXERS[kind].make for kind in KINDS} == set(CELLS)
     mixer = build_mixer("window")
-    with torch.no_grad(), watch(mixer, "") as seen:
+    with torch.no_grad(), record_activations(mixer, "") as seen:
         mixer(torch.randn(1, 3, 8))
     with pytest.raises(UsageError) as caught:
-        inside(seen[0])
+        cell_values(seen[0])
     assert str(caught.value) == "units: '' is no recurrent part, and has no gates"
 
 
@@ -143,7 +143,7 @@ def test_features_are_what_they_say():
 
 
 def test_a_feature_of_a_token_is_that_of_its_last_letter():
-    pieces = [Piece("Ab", 0, 2), Piece(' "c', 2, 5)]
+    pieces = [TokenSpan("Ab", 0, 2), TokenSpan(' "c', 2, 5)]
     assert features(TEXT, pieces)["quotes"].tolist() == [0, 1]
     assert features(TEXT, pieces)["place in the word"].tolist() == [2, 1]
     assert features(TEXT, []) == {}
@@ -182,22 +182,22 @@ def lstm(tmp_path_factory):
 
 
 def test_the_view_shows_what_the_model_computes(lstm):
-    view = units(lstm, "the old cat sees", ExplainOptions(layer=2, unit=[3, 8]))
+    view = units(lstm, "the old cat sees", ExplainConfig(layer=2, unit=[3, 8]))
     tokens = torch.tensor([[*lstm.reader.opening, *lstm.vocabulary.encode("the old cat sees")]])
-    with torch.no_grad(), watch(lstm.model, "stack.layers.1.mixer") as seen:
+    with torch.no_grad(), record_activations(lstm.model, "stack.layers.1.mixer") as seen:
         _, (_, states) = lstm.model(tokens)
     (layer,) = view.data["layers"]
     assert (layer["layer"], layer["part"], layer["units"]) == (2, "stack.layers.1.mixer", [3, 8])
     np.testing.assert_allclose(layer["hidden"], seen[0].output[0][0, :, [2, 7]].T, atol=1e-5)
     np.testing.assert_allclose(np.array(layer["cell"])[:, -1], states[1][1][0, [2, 7]], atol=1e-5)
     assert [token["text"] for token in layer["tokens"]] == [".", "\n", *"the old cat sees"]
-    assert len(view.pictures) == 4
-    for picture in view.pictures:
+    assert len(view.figures) == 4
+    for picture in view.figures:
         ET.fromstring(picture.svg)
 
 
 def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
-    view = units(lstm, "a dog", ExplainOptions(top=2))
+    view = units(lstm, "a dog", ExplainConfig(top=2))
     assert view.data["judged"]["by"] == "valid"
     assert view.data["judged"]["tokens"] > 200
     by = {one["feature"] for one in view.data["follows"]}
@@ -205,10 +205,10 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
     # by hand, over the same text
     (text,) = ["".join(lstm.settings.datasets["valid"].texts())[:4000]]
     tokens = torch.tensor([[*lstm.reader.opening, *lstm.vocabulary.encode(text)]])
-    with torch.no_grad(), watch(lstm.model, recurrent(lstm.model)) as seen:
+    with torch.no_grad(), record_activations(lstm.model, recurrent(lstm.model)) as seen:
         lstm.model(tokens)
     best = next(one for one in view.data["follows"] if one["feature"] == "spaces")
-    values = inside(seen[best["layer"] - 1])[best["quantity"]][0, len(lstm.reader.opening) :, best["unit"] - 1]
+    values = cell_values(seen[best["layer"] - 1])[best["quantity"]][0, len(lstm.reader.opening) :, best["unit"] - 1]
     told = [float(letter.isspace()) for letter in text]
     assert best["r"] == pytest.approx(np.corrcoef(values, told)[0, 1], abs=1e-4)
 
@@ -216,7 +216,7 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
 @pytest.mark.parametrize("name", ["lstm", "sutskever"])
 def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, name):
     run = weft.load(runs.folder(name))
-    reading = read(run, "fade", ExplainOptions(target="F A D D E"))
+    reading = read(run, "fade", ExplainConfig(target="F A D D E"))
     found = {one.name: one for one in layers(run, reading)}
     source = torch.tensor([reading.sides[0].tokens])
     with torch.no_grad():
@@ -234,7 +234,7 @@ def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, 
 
 
 def test_a_short_text_without_data_says_that_it_is_too_short(runs):
-    view = units(weft.load(runs.folder("lstm")), "fade", ExplainOptions())
+    view = units(weft.load(runs.folder("lstm")), "fade", ExplainConfig())
     assert view.data["follows"] == []
     assert view.lines[-1] == "what units follow takes a longer text to tell: judged by 4 tokens of the text"
 
@@ -245,18 +245,18 @@ def test_what_is_not_there_is_refused(lstm, runs):
         ({"unit": [9]}, "--unit: layer 1 has 8 units, and none of the number 9"),
     ]:
         with pytest.raises(UsageError) as caught:
-            units(lstm, "a dog", ExplainOptions(**options))
+            units(lstm, "a dog", ExplainConfig(**options))
         assert str(caught.value) == message
-    assert no_units(lstm) is None
-    assert no_units(weft.load(runs.folder("transformer"))) == "a run of kind 'transformer' has no recurrent layer"
-    assert no_units(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' has no recurrent layer"
+    assert why_no_units(lstm) is None
+    assert why_no_units(weft.load(runs.folder("transformer"))) == "a run of kind 'transformer' has no recurrent layer"
+    assert why_no_units(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' has no recurrent layer"
 
 
 # ---- coloured text
 
 
 def test_a_coloured_text_is_well_formed_and_has_a_colour_for_each_sign():
-    svg = coloured(["a<", " &", "b\n", "\u0301", "語"], np.array([1.0, -0.5, 0.0, 2.0, 0.1]), name="x", title="a < b")
+    svg = token_heatmap(["a<", " &", "b\n", "\u0301", "語"], np.array([1.0, -0.5, 0.0, 2.0, 0.1]), name="x", title="a < b")
     root = ET.fromstring(svg)
     boxes = [box for box in root.findall(".//{*}rect") if box.get("class") in ("up", "down")][:5]
     assert [box.get("class") for box in boxes] == ["up", "down", "up", "up", "up"]
@@ -274,7 +274,7 @@ def test_a_coloured_text_is_well_formed_and_has_a_colour_for_each_sign():
 )
 def test_a_coloured_text_needs_a_number_for_each_token(tokens, values, message):
     with pytest.raises(UsageError) as caught:
-        coloured(tokens, values, name="x")
+        token_heatmap(tokens, values, name="x")
     assert str(caught.value) == message
 
 
@@ -287,7 +287,7 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hello")
     (folder / "hello.txt").write_text("hello\n")
     values = run_file(folder / "hello.txt", data__read="lines", train__steps=3)
-    values["model"] = {"kind": "rnn", "layers": 1, "width": 4}
+    values["model"] = {"arch": "rnn", "num_layers": 1, "hidden_size": 4}
     del values["data"]["valid"], values["data"]["window"]
     train_here(values, folder / "run")
     return folder / "run"
@@ -309,7 +309,7 @@ def test_a_short_text_has_its_activations_and_scores_in_the_terminal(hello):
     run = weft.load(hello, device="cpu")
     hidden, scores = spelled_by_hand(run)
     names = [run.vocabulary.show(at) for at in range(run.vocabulary.size)]
-    view = units(run, "hello", ExplainOptions())
+    view = units(run, "hello", ExplainConfig())
     cells = [line.split() for line in view.lines]
     assert cells[0] == ["layer", "1", "<s>", "h", "e", "l", "l", "o"]
     assert cells[1:5] == [["hidden", str(unit + 1), *(f"{h:+.2f}" for h in hidden[:, unit])] for unit in range(4)]
@@ -325,14 +325,14 @@ def test_a_short_text_has_its_activations_and_scores_in_the_terminal(hello):
 def test_one_unit_has_a_row_and_a_long_text_no_table(hello):
     run = weft.load(hello, device="cpu")
     hidden, _ = spelled_by_hand(run)
-    view = units(run, "hello", ExplainOptions(unit=[3]))
+    view = units(run, "hello", ExplainConfig(unit=[3]))
     assert view.lines[0].split() == ["layer", "1,", "1", "of", "4", "units", "<s>", "h", "e", "l", "l", "o"]
     assert view.lines[1].split() == ["hidden", "3", *(f"{h:+.2f}" for h in hidden[:, 2])]
-    long = units(run, "hello" * 4, ExplainOptions())
+    long = units(run, "hello" * 4, ExplainConfig())
     assert not any("hidden" in line or "scores" in line for line in long.lines) and "output" not in long.data
 
 
 def test_one_unit_has_its_gates_as_well(lstm):
-    view = units(lstm, "the cat", ExplainOptions(unit=[2], layer=1))
+    view = units(lstm, "the cat", ExplainConfig(unit=[2], layer=1))
     names = [line.split(" 2 ")[0].strip() for line in view.lines[1:7]]
     assert names == ["hidden", "cell", "input gate", "forget gate", "output gate", "candidate"]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.config import plain, read_table
+from weft.config import parse_config, to_dict
 from weft.errors import ConfigError, DataError, ModelError
-from weft.text import grams
-from weft.text.features import ANALYZERS, Features, FeatureTable, Sparse, beside
+from weft.text import term_counts as grams
+from weft.text.features import ANALYZERS, FeatureConfig, Features, Sparse, hstack
 
 TEXTS = [
     "The cat sat, on the the mat!",
@@ -29,7 +29,7 @@ NEW = ["the dog  sat on zebra", "", "cat cat x y İ", "mat! the the the mat", "�
 WEIGHTS = [
     {"tfidf": False},
     {"tfidf": True},
-    {"tfidf": True, "sublinear": True},
+    {"tfidf": True, "sublinear_tf": True},
     {"tfidf": False, "binary": True},
     {"tfidf": True, "binary": True},
 ]
@@ -45,19 +45,19 @@ def dense(sparse: Sparse) -> np.ndarray:
 
 
 def fit(texts: list[str], **options) -> Features:
-    return Features.fit(texts, FeatureTable(**options))
+    return Features.fit(texts, FeatureConfig(**options))
 
 
-def theirs(table: FeatureTable):
+def theirs(table: FeatureConfig):
     text = pytest.importorskip("sklearn.feature_extraction.text")
-    options = {"ngram_range": tuple(table.ngrams), "lowercase": table.lowercase, "min_df": table.min_count}
+    options = {"ngram_range": tuple(table.ngram_range), "lowercase": table.lowercase, "min_df": table.min_df}
     options |= {"analyzer": table.analyzer, "binary": table.binary}
-    if table.analyzer == "space":
+    if table.analyzer == "whitespace":
         options |= {"analyzer": "word", "token_pattern": r"\S+"}
-    return text.TfidfVectorizer(sublinear_tf=table.sublinear, **options) if table.tfidf else text.CountVectorizer(**options)
+    return text.TfidfVectorizer(sublinear_tf=table.sublinear_tf, **options) if table.tfidf else text.CountVectorizer(**options)
 
 
-def assert_equal(table: FeatureTable, texts: list[str], new: list[str]) -> None:
+def assert_equal(table: FeatureConfig, texts: list[str], new: list[str]) -> None:
     """The same terms and numbers as scikit-learn, or neither finds a term."""
     other = theirs(table)
     try:
@@ -71,7 +71,7 @@ def assert_equal(table: FeatureTable, texts: list[str], new: list[str]) -> None:
     for some in (texts, new):
         mine, matrix = features.transform(some), other.transform(some)
         matrix.sort_indices()
-        assert mine.columns == matrix.shape[1] == features.size
+        assert mine.columns == matrix.shape[1] == features.num_features
         np.testing.assert_array_equal(mine.indptr, matrix.indptr)
         np.testing.assert_array_equal(mine.indices, matrix.indices)
         np.testing.assert_allclose(mine.values, matrix.data, rtol=1e-12)
@@ -83,7 +83,7 @@ def assert_equal(table: FeatureTable, texts: list[str], new: list[str]) -> None:
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_terms_and_numbers_are_those_of_scikit_learn(analyzer, ngrams, min_count, lowercase):
     for weights in WEIGHTS:
-        table = FeatureTable(analyzer=analyzer, ngrams=ngrams, min_count=min_count, lowercase=lowercase, **weights)
+        table = FeatureConfig(analyzer=analyzer, ngram_range=ngrams, min_df=min_count, lowercase=lowercase, **weights)
         assert_equal(table, TEXTS, NEW)
 
 
@@ -95,7 +95,7 @@ def test_terms_and_numbers_are_those_of_scikit_learn(analyzer, ngrams, min_count
     st.integers(1, 2),
 )
 def test_any_texts_give_the_numbers_of_scikit_learn(texts, analyzer, ngrams, min_count):
-    assert_equal(FeatureTable(analyzer=analyzer, ngrams=ngrams, min_count=min_count), texts, ["ab a é", *texts[:1]])
+    assert_equal(FeatureConfig(analyzer=analyzer, ngram_range=ngrams, min_df=min_count), texts, ["ab a é", *texts[:1]])
 
 
 def test_a_worked_example():
@@ -120,7 +120,7 @@ def test_a_word_shorter_than_every_n_gram_counts_whole_inside_words_only():
 @every_analyzer
 def test_pieces_change_nothing(monkeypatch, analyzer):
     texts = TEXTS * 5
-    table = FeatureTable(analyzer=analyzer, min_count=2, ngrams=[1, 3])
+    table = FeatureConfig(analyzer=analyzer, min_df=2, ngram_range=[1, 3])
     whole = Features.fit(texts, table)
     monkeypatch.setattr(grams, "PIECE", 20)
     parts = Features.fit(texts, table)
@@ -133,19 +133,19 @@ def test_most_keeps_the_most_frequent_and_of_equals_the_first():
     texts = ["dd dd dd aa", "bb bb cc cc aa", "ee"]
     assert fit(texts, ngrams=[1, 1], most=3).terms == ["aa", "bb", "dd"]
     assert fit(texts, ngrams=[1, 1], most=1).terms == ["dd"]
-    assert fit(texts, ngrams=[1, 1], most=99).size == 5
+    assert fit(texts, ngrams=[1, 1], most=99).num_features == 5
 
 
 def test_no_texts_give_no_rows():
     rows = fit(TEXTS).transform([])
     assert rows.rows == 0 and rows.indices.size == rows.values.size == 0
-    assert rows.columns == fit(TEXTS).size
+    assert rows.columns == fit(TEXTS).num_features
 
 
 def test_the_two_texts_of_a_pair_stand_side_by_side():
     one, two = fit(TEXTS, ngrams=[1, 1]), fit(NEW, analyzer="char", ngrams=[1, 2])
     first, second = one.transform(NEW), two.transform(NEW[::-1])
-    joined = beside([first, second])
+    joined = hstack([first, second])
     np.testing.assert_array_equal(dense(joined), np.hstack([dense(first), dense(second)]))
     assert all(
         (np.diff(joined.indices[low:high]) > 0).all() for low, high in zip(joined.indptr, joined.indptr[1:], strict=False)
@@ -157,7 +157,7 @@ def test_a_file_gives_back_the_same_features(tmp_path, analyzer):
     features = fit(TEXTS, analyzer=analyzer, ngrams=[2, 4] if "char" in analyzer else [1, 2], sublinear=True)
     features.save(tmp_path / "features.json")
     back = Features.load(tmp_path / "features.json")
-    assert (back.table, back.terms, back.documents) == (features.table, features.terms, len(TEXTS))
+    assert (back.config, back.terms, back.documents) == (features.config, features.terms, len(TEXTS))
     assert back.hash == features.hash != fit(TEXTS[1:]).hash
     for mine, other in zip(back.transform(NEW), features.transform(NEW), strict=True):
         np.testing.assert_array_equal(mine, other)
@@ -179,9 +179,9 @@ def test_a_file_gives_back_the_same_features(tmp_path, analyzer):
 )
 def test_a_damaged_file_is_refused(tmp_path, change, message):
     path = tmp_path / "features.json"
-    good = {"version": 1, "options": plain(FeatureTable()), "documents": 3, "terms": ["a", "b"], "counts": [2, 1]}
+    good = {"version": 1, "options": to_dict(FeatureConfig()), "documents": 3, "terms": ["a", "b"], "counts": [2, 1]}
     path.write_text(json.dumps(good))
-    assert Features.load(path).size == 2
+    assert Features.load(path).num_features == 2
     path.write_text(json.dumps(good | change))
     with pytest.raises(ModelError) as caught:
         Features.load(path)
@@ -211,19 +211,19 @@ def test_half_a_surrogate_pair_is_refused_with_its_text():
     ("options", "message"),
     [
         ({"analyzer": "words"}, "features.analyzer: no such analyzer 'words'; did you mean 'word'?"),
-        ({"ngrams": [3, 2]}, "features: ngrams=[3, 2] must not decrease: the shortest and the longest n-gram"),
-        ({"ngrams": [1]}, "features.ngrams: must"),
+        ({"ngram_range": [3, 2]}, "features: ngrams=[3, 2] must not decrease: the shortest and the longest n-gram"),
+        ({"ngram_range": [1]}, "features.ngrams: must"),
         (
-            {"sublinear": True, "binary": True},
+            {"sublinear_tf": True, "binary": True},
             "features: sublinear=true weighs counts, but binary=true leaves none; set one of them to false",
         ),
         (
-            {"sublinear": True, "tfidf": False},
+            {"sublinear_tf": True, "tfidf": False},
             "features: sublinear=true is a part of TF-IDF; set tfidf=true, or sublinear=false",
         ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ConfigError) as caught:
-        read_table(FeatureTable, options, at="features")
+        parse_config(FeatureConfig, options, at="features")
     assert str(caught.value).startswith(message)

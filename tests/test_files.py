@@ -93,7 +93,7 @@ def test_json_keeps_its_order_ends_in_a_newline_and_has_no_nan(tmp_path):
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x'])
 def test_damaged_json_is_refused_by_name(tmp_path, raw):
-    path = tmp_path / "cursor.json"
+    path = tmp_path / "train_state.json"
     path.write_bytes(raw)
     message = refusal(ModelError, lambda: files.read_json(path))
     assert message.startswith(f"{path}: is damaged: it can't be read as JSON: ")
@@ -101,7 +101,7 @@ def test_damaged_json_is_refused_by_name(tmp_path, raw):
 
 
 def test_missing_and_unreadable_json(tmp_path):
-    path = tmp_path / "cursor.json"
+    path = tmp_path / "train_state.json"
     assert refusal(ModelError, lambda: files.read_json(path)) == f"{path}: is missing"
     assert refusal(ResourceError, lambda: files.read_json(tmp_path)) == f"{tmp_path}: can't be read: Is a directory"
 
@@ -135,7 +135,7 @@ def test_what_the_system_names_is_written_into_and_a_folder_in_memory_is_one_lik
 def test_a_block_that_fails_leaves_the_old_file_and_its_own_error(tmp_path):
     path = tmp_path / "x"
     files.write_bytes(path, b"old")
-    with pytest.raises(OSError, match="elsewhere"), files.writing(path) as write:
+    with pytest.raises(OSError, match="elsewhere"), files.atomic_write(path) as write:
         write(b"new")
         raise OSError(errno.ENOENT, "elsewhere")
     assert path.read_bytes() == b"old"
@@ -143,7 +143,7 @@ def test_a_block_that_fails_leaves_the_old_file_and_its_own_error(tmp_path):
 
 
 def test_a_stream_of_pieces_becomes_one_file(tmp_path):
-    with files.writing(tmp_path / "x") as write:
+    with files.atomic_write(tmp_path / "x") as write:
         for number in range(100):
             write(memoryview(torch.full((3,), number, dtype=torch.int16).numpy()))
         assert not (tmp_path / "x").exists()
@@ -569,7 +569,7 @@ def test_no_tensor_file_at_all(tmp_path):
 def checkpoint(folder: Path, value: int = 1) -> Path:
     folder.mkdir(parents=True)
     tensor_files.write_tensors(folder / "model.safetensors", _tensors(value))
-    files.write_json(folder / "cursor.json", {"step": value})
+    files.write_json(folder / "train_state.json", {"step": value})
     (folder / "parts").mkdir()
     files.write_bytes(folder / "parts" / "a", b"%d" % value)
     files.write_manifest(folder)
@@ -580,7 +580,7 @@ def test_a_manifest_lists_size_and_hash_of_every_file(tmp_path):
     folder = checkpoint(tmp_path / "000400")
     listed = json.loads((folder / "manifest.json").read_text())
     assert listed["version"] == 1
-    assert list(listed["files"]) == ["cursor.json", "model.safetensors", "parts/a"]
+    assert list(listed["files"]) == ["train_state.json", "model.safetensors", "parts/a"]
     assert listed["files"]["parts/a"] == {"size": 1, "sha256": hashlib.sha256(b"1").hexdigest()}
     (folder / ".DS_Store").touch()
     (folder / ".x").mkdir()
@@ -591,7 +591,7 @@ def test_a_manifest_lists_size_and_hash_of_every_file(tmp_path):
 def test_every_flipped_bit_is_noticed(tmp_path):
     folder = checkpoint(tmp_path / "000400")
     chance = random.Random(0)
-    for name in ("cursor.json", "model.safetensors", "parts/a", "manifest.json"):
+    for name in ("train_state.json", "model.safetensors", "parts/a", "manifest.json"):
         path = folder / name
         raw = path.read_bytes()
         for _ in range(50):
@@ -607,7 +607,7 @@ def test_every_flipped_bit_is_noticed(tmp_path):
 
 def test_missing_short_foreign_and_linked_files_are_named(tmp_path):
     folder = checkpoint(tmp_path / "000400")
-    path = folder / "cursor.json"
+    path = folder / "train_state.json"
     raw = path.read_bytes()
     path.write_bytes(raw[:-2])
     assert refusal(ModelError, lambda: files.verify(folder)) == (
@@ -687,7 +687,7 @@ def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatc
     )
     files.remove(final)
     files.publish(other, final)
-    assert files.read_json(final / "cursor.json") == {"step": 2}
+    assert files.read_json(final / "train_state.json") == {"step": 2}
     assert os.listdir(tmp_path) == ["000400"]
 
 
@@ -808,7 +808,7 @@ def test_killed_before_each_call_of_a_save_the_newest_complete_checkpoint_loads(
         for path in kept:
             files.verify(path)
         assert kept
-        assert files.read_json(kept[-1] / "cursor.json")["step"] == int(kept[-1].name)
+        assert files.read_json(kept[-1] / "train_state.json")["step"] == int(kept[-1].name)
         files.sweep(folder)
         assert sorted(folder.iterdir()) == kept
         if not os.WIFSIGNALED(status):

@@ -14,7 +14,7 @@ from small_runs import make_text, train_here
 import weft
 from weft.cli.main import main
 from weft.errors import DataError, UsageError
-from weft.models.encoder import Text
+from weft.models.encoder import EncoderInput
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 KINDS = {"word": 40, "wordpiece": 60, "bpe": 290, "char": 60}
@@ -28,10 +28,10 @@ def runs(tmp_path_factory):
     for kind, size in KINDS.items():
         values: dict[str, Any] = {
             "task": "masked-lm",
-            "data": {"train": str(text), "valid": 0.1, "test": 0.1, "read": "lines", "window": 48},
-            "tokenizer": {"kind": kind, "size": size},
-            "model": {"kind": "bert", "width": 16, "layers": 1, "heads": 2},
-            "train": {"steps": 3, "validations": 1, "batch_tokens": 512, "device": "cpu"},
+            "data": {"train": str(text), "valid": 0.1, "test": 0.1, "read_as": "lines", "context_length": 48},
+            "tokenizer": {"type": kind, "vocab_size": size},
+            "model": {"arch": "bert", "hidden_size": 16, "num_layers": 1, "num_heads": 2},
+            "train": {"max_steps": 3, "num_validations": 1, "batch_tokens": 512, "device": "cpu"},
         }
         train_here(values, place / kind)
     return place
@@ -52,7 +52,7 @@ def test_a_gap_is_filled_by_the_most_probable_tokens(run):
     row = torch.tensor([[1, *ids, 2]])
     row[0, [2, 5]] = run.vocabulary.size
     with torch.no_grad():
-        log_probs = run.model.log_probs(run.model(Text(row, torch.ones_like(row, dtype=torch.bool))))
+        log_probs = run.model.log_probs(run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool))))
     for gap, at in zip(gaps, (2, 5), strict=True):
         best = log_probs[0, at, 3:-1].exp().topk(3)
         assert [one.probability for one in gap] == pytest.approx(best.values.tolist(), abs=1e-6)
@@ -108,7 +108,7 @@ def test_vectors_do_not_depend_on_what_is_embedded_beside_them(run):
 def test_a_vector_is_the_mean_of_what_the_encoder_says(run):
     row = torch.tensor([[1, *run.vocabulary.encode("the cat").tolist(), 2]])
     with torch.no_grad():
-        y = run.model(Text(row, torch.ones_like(row, dtype=torch.bool)))[0].numpy()
+        y = run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool)))[0].numpy()
     assert run.embed(["the cat"])[0] == pytest.approx(y.mean(0), abs=1e-5)
     assert run.embed(["the cat"], pool="first")[0] == pytest.approx(y[0], abs=1e-5)
 
@@ -117,10 +117,10 @@ def test_a_long_text_is_cut_before_its_end(run):
     long = " ".join(["cat"] * 100)
     short = " ".join(["cat"] * 46)
     told: list[tuple[int, int]] = []
-    found, cut = run.embedded([long, short, "dog"], progress=lambda what, *done: told.append(done))
+    found, cut = run.embed_with_info([long, short, "dog"], progress=lambda what, *done: told.append(done))
     assert cut.tolist() == [True, False, False] and told[-1] == (3, 3)
     assert found[0] == pytest.approx(found[1], abs=1e-5)
-    assert run.embedded(["dog"]).cut.tolist() == [False]
+    assert run.embed_with_info(["dog"]).cut.tolist() == [False]
 
 
 def test_a_pool_that_is_none(run):
@@ -133,13 +133,13 @@ def test_a_pool_that_is_none(run):
 
 
 def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
-    assert main(["fill", str(runs / "word"), "the [MASK] sees [MASK]", "--n", "2"]) == 0
+    assert main(["fill", str(runs / "word"), "the [MASK] sees [MASK]", "--n-best", "2"]) == 0
     blocks = capsys.readouterr().out.split("\n\n")
     assert len(blocks) == 2 and all(len(block.strip().split("\n")) == 2 for block in blocks)
     probability, token = blocks[0].split("\n")[0].split("\t")
     assert 0 < float(probability) < 1 and token
     feed(monkeypatch, b"the [MASK]\nno gap\n\xff\n[MASK] sees\n")
-    assert main(["fill", str(runs / "word"), "--n", "1"]) == 3
+    assert main(["fill", str(runs / "word"), "--n-best", "1"]) == 3
     out, err = capsys.readouterr()
     assert [line.split("\t")[:2] for line in out.split("\n")[:-1]] == [["1", "1"], [""], [""], ["4", "1"]]
     assert err.split("\n")[:2] == [
@@ -147,7 +147,7 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
         "weft: standard input: line 3 (byte 0xff) is not utf-8; convert it first",
     ]
     feed(monkeypatch, b"the [MASK]\n")
-    assert main(["fill", str(runs / "word"), "--n", "1", "--json"]) == 0
+    assert main(["fill", str(runs / "word"), "--n-best", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["text"] == "the [MASK]" and set(told["gaps"][0][0]) == {"token", "probability"}
 
@@ -155,7 +155,7 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
 def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch, capsys):
     """A program that writes a line and waits for what becomes of it gets it."""
     chunks = [b"the [MASK]\na [MA", b"SK]\n", b"[MASK] sees\n"]
-    for words in (["fill", "--n", "1"], ["embed"]):
+    for words in (["fill", "--n-best", "1"], ["embed"]):
         counts, out = answered(monkeypatch, chunks, words[0], str(runs / "word"), *words[1:])
         assert counts == [0, 1, 2, 3]
         feed(monkeypatch, b"".join(chunks))
@@ -170,24 +170,24 @@ def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):
     run: Any = weft.load(runs / "word", device="cpu")
     wanted = run.embed(["the cat", "a dog"])
     feed(monkeypatch, b"the cat\na dog\n")
-    assert main(["embed", str(runs / "word"), "--out", str(tmp_path / "x.npy"), "--quiet"]) == 0
+    assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
     assert np.load(tmp_path / "x.npy", allow_pickle=False) == pytest.approx(wanted, abs=1e-6)
     feed(monkeypatch, b"the cat\na dog\n")
-    assert main(["embed", str(runs / "word"), "--out", str(tmp_path / "x.jsonl"), "--quiet", "--pool", "first"]) == 0
+    assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.jsonl"), "--quiet", "--pooling", "first"]) == 0
     told = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     assert [one["text"] for one in told] == ["the cat", "a dog"]
     assert np.array([one["vector"] for one in told]) == pytest.approx(run.embed(["the cat", "a dog"], pool="first"), abs=1e-6)
     assert main(["embed", str(runs / "word"), "the cat"]) == 0
     assert json.loads(capsys.readouterr().out)["vector"] == pytest.approx(wanted[0].tolist(), abs=1e-6)
     feed(monkeypatch, b"a\n\xff\n" + b"cat " * 60 + b"\n")
-    assert main(["embed", str(runs / "word"), "--out", str(tmp_path / "y.npy")]) == 3
+    assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "y.npy")]) == 3
     assert np.isnan(np.load(tmp_path / "y.npy", allow_pickle=False)).all(1).tolist() == [False, True, False]
     assert "weft: 1 line was longer than the model reads, and cut\n" in capsys.readouterr().err
     feed(monkeypatch, b"\xff\n")
     assert main(["embed", str(runs / "word"), "--quiet"]) == 3
     assert json.loads(capsys.readouterr().out)["vector"] is None
     feed(monkeypatch, b"")
-    assert main(["embed", str(runs / "word"), "--out", str(tmp_path / "z.npy")]) == 0
+    assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "z.npy")]) == 0
     assert np.load(tmp_path / "z.npy", allow_pickle=False).shape == (0, 0)
 
 
@@ -195,7 +195,7 @@ def test_evaluate_gives_pseudo_perplexity(runs, capsys):
     assert main(["evaluate", str(runs / "word"), "--json", "--quiet"]) == 0
     told = json.loads(capsys.readouterr().out)
     nats, perplexity = told["scores"]
-    assert (nats["name"], perplexity["name"]) == ("pseudo_nats_per_token", "pseudo_perplexity")
+    assert (nats["name"], perplexity["name"]) == ("pseudo_loss", "pseudo_perplexity")
     assert np.exp(nats["value"]) == pytest.approx(perplexity["value"]) and nats["low"] < nats["value"] < nats["high"]
     assert "|context:masked:line|unit:line|" in nats["signature"]
 
@@ -209,10 +209,10 @@ def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
         2,
         "--context: not available for task 'masked-lm'",
     )
-    assert refused(capsys, "fill", run, "x", "--data", "y") == (2, "--data: does not go with a text; give one of them")
-    assert refused(capsys, "embed", run, "x", "--out", "x.txt") == (2, "--out: x.txt must end in .npy or .jsonl")
+    assert refused(capsys, "fill", run, "x", "--input", "y") == (2, "--data: does not go with a text; give one of them")
+    assert refused(capsys, "embed", run, "x", "--output", "x.txt") == (2, "--output-dir: x.txt must end in .npy or .jsonl")
     text = make_text(tmp_path / "text.txt")
-    train_here({"task": "lm", "data": {"train": str(text)}, "model": {"kind": "ngram"}}, tmp_path / "lm")
+    train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, tmp_path / "lm")
     lm = str(tmp_path / "lm")
     assert refused(capsys, "fill", lm, "x") == (2, f"{lm}: is a language model, which continues texts; use weft generate")
     assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: is a run of task 'lm', which has no encoder of texts")

@@ -21,13 +21,13 @@ from weft.config import read_toml
 from weft.errors import DataError, InUseError, ModelError, ResourceError, TrainingInterrupted, UsageError, WeftError
 from weft.lock import Lock
 from weft.runs import folder as folder
-from weft.runs.folder import RunFolder, make_folder, open_folder
+from weft.runs.folder import RunDir, make_directory, open_run_dir
 from weft.runs.job import train
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task
 from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer
-from weft.train import checkpoint
+from weft.training import checkpoint
 
 KINDS = [(task, kind) for task, shared in ((name, find_task(name)) for name in TASKS) for kind in shared.presets]
 
@@ -88,10 +88,10 @@ def test_a_run_folder_is_this_and_no_more(finished):
 @pytest.mark.parametrize(("task", "kind"), KINDS)
 def test_the_resolved_file_reads_back_to_equal_settings(tmp_path, text, task, kind):
     train = str(text) if task == "lm" else "pairs.tsv"  # what it holds is not looked at
-    values = {"task": task, "data": {"train": train, "valid": 0.1}, "model": {"kind": kind}}
+    values = {"task": task, "data": {"train": train, "valid": 0.1}, "model": {"arch": kind}}
     settings = resolve(values, base=Path("elsewhere"))
-    with Lock(make_folder(tmp_path / "run").path):
-        RunFolder(tmp_path / "run").begin(settings, "", fresh=False)
+    with Lock(make_directory(tmp_path / "run").path):
+        RunDir(tmp_path / "run").begin(settings, "", overwrite=False)
     again = resolve(read_toml(tmp_path / "run" / "resolved.toml"), base=Path("somewhere/else"))
     assert again == settings
     assert again.to_toml() == settings.to_toml() == (tmp_path / "run" / "resolved.toml").read_text()
@@ -100,9 +100,9 @@ def test_the_resolved_file_reads_back_to_equal_settings(tmp_path, text, task, ki
 def test_the_run_file_is_kept_as_it_was_given(finished, text):
     assert read_toml(finished / "run.toml") == small(text)
     resolved = read_toml(finished / "resolved.toml")
-    assert resolved["model"]["mixer"] == "window"
+    assert resolved["model"]["layer_type"] == "conv"
     assert resolved["data"]["stride"] == 16
-    assert resolved["tokenizer"] == {"kind": "char", "size": 8000, "lowercase": False}
+    assert resolved["tokenizer"] == {"type": "char", "vocab_size": 8000, "lowercase": False}
 
 
 def test_another_spelling_of_the_same_run_resumes_it_and_the_first_one_is_kept(run, text):
@@ -115,10 +115,10 @@ def test_a_run_is_resumed_from_another_place(tmp_path, text, monkeypatch):
     """Paths of a run file are seen from where it lies, once and for all."""
     values = small(text, data__train=text.name)
     with pytest.raises(TrainingInterrupted):
-        train(values, tmp_path / "run", base=text.parent, watcher=Silent(stop_at=1))
+        train(values, tmp_path / "run", base=text.parent, callback=Silent(stop_at=1))
     monkeypatch.chdir(tmp_path)
-    train(values, Path("run"), base=text.parent, watcher=Silent())
-    assert weft.load("run").settings.data.train == str(text)
+    train(values, Path("run"), base=text.parent, callback=Silent())
+    assert weft.load("run").config.data.train == str(text)
 
 
 # ---- whose it is
@@ -126,21 +126,21 @@ def test_a_run_is_resumed_from_another_place(tmp_path, text, monkeypatch):
 
 def test_a_run_of_a_version_that_lacked_an_option_goes_on_as_that_is_by_itself(tmp_path, text):
     out = tmp_path / "run"
-    resolved = make_folder(out).resolved
+    resolved = make_directory(out).resolved
     whole = resolve(small(text), base=tmp_path).to_toml()
     older = whole.replace("init_loose = false\n", "")
     assert older != whole
     resolved.write_text(older)
     train_here(small(text), out)
     assert resolved.read_text() == older  # whose the weights are is told by its sum
-    assert weft.load(out).settings.train.init_loose is False
+    assert weft.load(out).config.train.init_loose is False
 
 
 def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
     before = contents(run)
     assert refusal(UsageError, lambda: train_here(small(text, model__width=16, train__lr=0.02), run)) == (
-        f"{run}: holds another run (model.width: 8 there, 16 here; train.lr: 0.01 there, 0.02 here);"
-        " choose another --out, or --fresh"
+        f"{run}: holds another run (model.hidden_size: 8 there, 16 here; train.lr: 0.01 there, 0.02 here);"
+        " choose another --output-dir, or --overwrite"
     )
     assert contents(run) == before
 
@@ -148,8 +148,8 @@ def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
 def test_many_differences_are_shown_as_three(run, text):
     values = small(text, model__width=16, model__context=2, train__lr=0.02, train__clip="none", seed=9)
     assert refusal(UsageError, lambda: train_here(values, run)) == (
-        f"{run}: holds another run (model.context: 3 there, 2 here; model.width: 8 there, 16 here; seed: 3 there, 9 here);"
-        " choose another --out, or --fresh"
+        f"{run}: holds another run (model.kernel_size: 3 there, 2 here; model.hidden_size: 8 there, 16 here; seed: 3 there, 9 here);"
+        " choose another --output-dir, or --overwrite"
     )
 
 
@@ -158,7 +158,7 @@ def test_fresh_starts_over(run, text):
     (run / "notes.txt").write_text("of the old run")
     (run / ".hidden").write_text("not ours")
     train_here(small(text, model__width=16), run, fresh=True)
-    assert open_folder(run).read_weights(Tokenizer.load(run / "tokenizer.json").hash)["embedding.weight"].shape[1] == 16
+    assert open_run_dir(run).read_weights(Tokenizer.load(run / "tokenizer.json").hash)["embedding.weight"].shape[1] == 16
     assert not (run / "notes.txt").exists()
     assert (run / ".hidden").exists()
 
@@ -183,7 +183,7 @@ def test_fresh_that_is_refused_leaves_the_old_run_as_it_was(run, text, tmp_path,
         train_here(values, run, fresh=True)
     assert contents(run) == before
     train_here(small(text), run)  # it is finished, and stays so
-    assert weft.load(run).info()["kind"] == "window"
+    assert weft.load(run).info()["kind"] == "conv"
 
 
 def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text):
@@ -193,16 +193,16 @@ def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text
     class Looking(Silent):
         def working(self, name, done, total):
             seen.append(
-                {str(Path(name).relative_to(".set-aside")): data for name, data in contents(run).items() if ".set" in name}
+                {str(Path(name).relative_to(".previous")): data for name, data in contents(run).items() if ".set" in name}
             )
 
         def stopping(self):
-            assert (run / ".set-aside").exists() != (run / "model.safetensors").exists()
+            assert (run / ".previous").exists() != (run / "model.safetensors").exists()
             return super().stopping()
 
     train_here(small(text, seed=4), run, Looking(), fresh=True)
     assert seen[0] == before
-    assert not (run / ".set-aside").exists()
+    assert not (run / ".previous").exists()
 
 
 def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypatch):
@@ -217,19 +217,19 @@ def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypa
 
     monkeypatch.setattr(Path, "rename", killed)
     message = refusal(ResourceError, lambda: train_here(small(text, seed=4), run, fresh=True))
-    assert message == f"{run / 'environment.json'}: can't be moved to {run / '.set-aside'}: Input/output error"
+    assert message == f"{run / 'environment.json'}: can't be moved to {run / '.previous'}: Input/output error"
     assert contents(run) == before
     monkeypatch.undo()
     settings = resolve(small(text, seed=4), base=run)
-    RunFolder(run).begin(settings, "", fresh=True)
-    assert sorted(path.name for path in run.iterdir()) == [".lock", ".set-aside", "resolved.toml", "run.toml"]
-    RunFolder(run).begin(settings, "", fresh=True)  # killed there, and asked again
+    RunDir(run).begin(settings, "", overwrite=True)
+    assert sorted(path.name for path in run.iterdir()) == [".lock", ".previous", "resolved.toml", "run.toml"]
+    RunDir(run).begin(settings, "", overwrite=True)  # killed there, and asked again
     with pytest.raises(DataError):
         train_here(small(run / "none.txt", seed=4), run, fresh=True)
     assert contents(run) == before
-    (run / ".set-aside").mkdir()
+    (run / ".previous").mkdir()
     for name in ("checkpoints", "model.safetensors"):
-        (run / name).rename(run / ".set-aside" / name)
+        (run / name).rename(run / ".previous" / name)
     train_here(small(text), run)
     assert {name: data for name, data in contents(run).items() if "timings" not in name} == {
         name: data for name, data in before.items() if "timings" not in name
@@ -238,7 +238,7 @@ def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypa
 
 def waiting(run: Path) -> str:
     return (
-        f"{run}: the run that is to replace the one in {run / '.set-aside'} has no weights yet; weft train, without --fresh, "
+        f"{run}: the run that is to replace the one in {run / '.previous'} has no weights yet; weft train, without --overwrite, "
         "goes on with the one whose run file it is given"
     )
 
@@ -248,14 +248,14 @@ def killed(run, text):
     """A run, and the one that was to replace it, killed before it saved anything."""
     settings = resolve(small(text, seed=4), base=run)
     before = contents(run)
-    RunFolder(run).begin(settings, "", fresh=True)
+    RunDir(run).begin(settings, "", overwrite=True)
     return before
 
 
 def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(run, text, killed):
     message = refusal(ModelError, lambda: weft.load(run))
     assert message == waiting(run)
-    assert weft.load(run / ".set-aside").info()["kind"] == "window"
+    assert weft.load(run / ".previous").info()["kind"] == "conv"
     watcher = Silent()
     train_here(small(text), run, watcher)
     assert watcher.notes[0] == f"{run}: the run that was to be replaced is back; nothing was saved of the other"
@@ -265,7 +265,7 @@ def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(ru
 
 def test_the_run_that_is_to_replace_one_goes_on_by_its_own_run_file(run, text, killed):
     train_here(small(text, seed=4), run)
-    assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".set-aside").exists()
+    assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".previous").exists()
 
 
 def late(text: Path, **options: Any) -> dict[str, Any]:
@@ -288,12 +288,12 @@ def test_a_run_waits_until_the_new_one_has_weights(run, text):
     before = unlocked(run)
     for seed in (4, 5):  # the one in between is gone, the one that has weights is not
         stopped_early(run, late(text, seed=seed))
-        assert unlocked(run / ".set-aside") == before
-    assert weft.load(run / ".set-aside").info()["settings"]["seed"] == 3
-    assert weft.load(run).settings.seed == 5  # it can be looked at, but not used
+        assert unlocked(run / ".previous") == before
+    assert weft.load(run / ".previous").info()["settings"]["seed"] == 3
+    assert weft.load(run).config.seed == 5  # it can be looked at, but not used
     assert refusal(ModelError, lambda: weft.load(run).generate("a")) == waiting(run)
     train_here(late(text, seed=5), run)
-    assert weft.load(run).info()["settings"]["seed"] == 5 and not (run / ".set-aside").exists()
+    assert weft.load(run).info()["settings"]["seed"] == 5 and not (run / ".previous").exists()
 
 
 def test_a_failure_after_a_checkpoint_takes_nothing_away(run, tmp_path):
@@ -302,19 +302,19 @@ def test_a_failure_after_a_checkpoint_takes_nothing_away(run, tmp_path):
     text.write_text("another text\n" * 40)
     with pytest.raises(WeftError):
         train_here(late(text, seed=4), run)
-    assert checkpoint.names(run) == ["000001"] and unlocked(run / ".set-aside") == before
+    assert checkpoint.names(run) == ["000001"] and unlocked(run / ".previous") == before
 
 
 def test_the_run_file_of_one_that_waits_takes_no_checkpoint_away(run, text):
     before = unlocked(run)
     stopped_early(run, late(text, seed=4))
     assert refusal(UsageError, lambda: train_here(small(text), run)) == (
-        f"{run}: holds another run (seed: 4 there, 3 here; train.validations: 1 there, 2 here); choose another --out, or "
-        f"--fresh; remove {run / 'checkpoints'} to go on with the one that waits in {run / '.set-aside'}"
+        f"{run}: holds another run (seed: 4 there, 3 here; train.num_validations: 1 there, 2 here); choose another --output-dir, or "
+        f"--overwrite; remove {run / 'checkpoints'} to go on with the one that waits in {run / '.previous'}"
     )
-    assert checkpoint.names(run) == ["000001"] and unlocked(run / ".set-aside") == before
+    assert checkpoint.names(run) == ["000001"] and unlocked(run / ".previous") == before
     shutil.rmtree(run / "checkpoints")
-    RunFolder(run).begin(resolve(small(text), base=run), "", fresh=False)
+    RunDir(run).begin(resolve(small(text), base=run), "", overwrite=False)
     assert unlocked(run) == before
 
 
@@ -324,15 +324,15 @@ def test_the_same_run_anew_goes_on_from_its_own_checkpoint(run, text):
     stopped_early(run, late(text))
     train_here(late(text), run, watcher)
     assert watcher.notes == ["resuming at step 1"]
-    assert sums(run) == before and not (run / ".set-aside").exists()
+    assert sums(run) == before and not (run / ".previous").exists()
 
 
 def test_killed_between_its_weights_and_the_end_of_the_old_one_the_new_one_stays(run, text):
     shutil.copytree(run, run.parent / "old")
     train_here(small(text, seed=4), run, fresh=True)
-    shutil.copytree(run.parent / "old", run / ".set-aside")
+    shutil.copytree(run.parent / "old", run / ".previous")
     train_here(small(text, seed=4), run)
-    assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".set-aside").exists()
+    assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".previous").exists()
 
 
 def test_a_file_is_no_run_folder(tmp_path):
@@ -354,7 +354,7 @@ def test_a_folder_of_somebody_else_is_refused_and_nothing_is_touched(tmp_path, t
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
     (tmp_path / "thesis" / "appendix").mkdir()
     message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", fresh=fresh))
-    assert message == f"{tmp_path / 'thesis'}: is no run folder and not empty (appendix); choose another --out"
+    assert message == f"{tmp_path / 'thesis'}: is no run folder and not empty (appendix); choose another --output-dir"
     assert contents(tmp_path / "thesis") == {"chapter.tex": b"x"}
 
 
@@ -374,14 +374,14 @@ def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
                 re.escape(f"{run}: in use by process {os.getpid()} (since ") + r"[-\d]+ [:\d]+\)",
                 message,
             )
-        assert weft.load(run).info()["kind"] == "window"
+        assert weft.load(run).info()["kind"] == "conv"
 
 
 def test_a_folder_that_can_not_be_made(tmp_path, text):
     (tmp_path / "file").write_text("")
     for out, told in (("file", "is a file"), ("file/run", f"{tmp_path / 'file'} is a file")):
         message = refusal(UsageError, lambda out=out: train_here(small(text), tmp_path / out))
-        assert message == f"{tmp_path / out}: {told}, not a folder; choose another --out"
+        assert message == f"{tmp_path / out}: {told}, not a folder; choose another --output-dir"
 
 
 def test_no_run_folder(tmp_path):
@@ -453,7 +453,7 @@ def test_weights_of_another_version_are_refused(run):
 
 
 def test_another_tokenizer_is_refused(tmp_path, run, text):
-    train_here(small(text, tokenizer={"kind": "char", "size": 10}), tmp_path / "other")
+    train_here(small(text, tokenizer={"type": "char", "vocab_size": 10}), tmp_path / "other")
     shutil.copy(tmp_path / "other" / "tokenizer.json", run / "tokenizer.json")
     message = refusal(ModelError, lambda: weft.load(run).model)
     assert message == f"{run / 'tokenizer.json'}: is not the tokenizer that the weights were trained with"
@@ -537,7 +537,7 @@ def test_data_that_is_gone_is_refused(tmp_path, stopped):
 
 def test_tokens_that_are_gone_are_made_anew_from_the_same_text(tmp_path, stopped):
     values, out = stopped
-    (out / "data" / "train.tokens").unlink()
+    (out / "data" / "train.max_tokens").unlink()
     train_here(values, out)
     train_here(values, tmp_path / "whole")
     assert sums(out) == sums(tmp_path / "whole")
@@ -555,7 +555,7 @@ def test_until_there_is_a_checkpoint_changed_data_are_a_new_run(tmp_path, model)
     text = make_text(tmp_path / "text.txt")
     values = small(text)
     if model == "ngram":
-        values["model"] = {"kind": "ngram", "order": 2}
+        values["model"] = {"arch": "ngram", "order": 2}
     train_here(values, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints", ignore_errors=True)
     text.write_text(text.read_text().replace("cat", "Çat"))
@@ -583,7 +583,7 @@ def test_tensorboard_shows_the_metrics_and_changes_nothing(tmp_path, text, finis
         for value in event.summary.value:
             shown.setdefault(value.tag, []).append((event.step, pytest.approx(value.tensor.float_val[0])))
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().split("\n") if line]
-    for name in ("train_nats_per_token", "valid_nats_per_token", "tokens"):
+    for name in ("train_loss", "valid_loss", "tokens"):
         assert [(record["step"], record[name]) for record in records if name in record] == shown[name]
     assert sums(tmp_path / "run").items() - sums(finished).items() == {("best", sums(tmp_path / "run")["best"])}
     assert sums(tmp_path / "run")["model"] == sums(finished)["model"]
@@ -595,7 +595,7 @@ def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
     values, out = small(text, train__tensorboard=True, train__steps=8), tmp_path / "run"
 
     def crash(loop):
-        if loop.cursor.step == 7:
+        if loop.train_state.step == 7:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -605,7 +605,7 @@ def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
     assert len(list((out / "tensorboard").iterdir())) == 2
     shown = accumulator.EventAccumulator(str(out / "tensorboard")).Reload()
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().split("\n") if line]
-    for name in ("train_nats_per_token", "valid_nats_per_token"):
+    for name in ("train_loss", "valid_loss"):
         points = [(event.step, event.value) for event in shown.Scalars(name)]
         assert points == [(record["step"], pytest.approx(record[name])) for record in records if name in record]
 

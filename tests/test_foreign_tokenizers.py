@@ -16,10 +16,10 @@ from tokenizers import Tokenizer as Theirs
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from weft.errors import ModelError
-from weft.interop.hf_tokenizer import Renumbered, renumbered
-from weft.interop.huggingface import Found
-from weft.text import foreign
-from weft.text.tokenizers import Tokenizer, from_words
+from weft.interop.hf_tokenizer import RenumberedTokenizer, renumber
+from weft.interop.huggingface import Checkpoint
+from weft.text import external_tokenizer as foreign
+from weft.text.tokenizers import Tokenizer, from_vocab
 
 
 def parts_of(kind: str) -> dict[str, Any]:
@@ -78,12 +78,12 @@ def test_a_damaged_tokenizer_is_refused_in_one_line_or_works(kind, tmp_path):
             mutant = mutant[:at] + bytes([chance.randrange(256)]) + mutant[at + 1 :]
         (tmp_path / "tokenizer.json").write_bytes(mutant)
         try:
-            found = renumbered(tmp_path, kind)
+            found = renumber(tmp_path, kind)
         except ModelError as error:
             refused += 1
             assert str(error).startswith(str(tmp_path)) and "\n" not in str(error)
         else:
-            assert isinstance(found, Renumbered) and len(found.tokenizer.encode("the cat")) >= 0
+            assert isinstance(found, RenumberedTokenizer) and len(found.tokenizer.encode("the cat")) >= 0
     assert 20 < refused < 150
 
 
@@ -91,26 +91,26 @@ def test_a_vocabulary_that_is_no_text(tmp_path):
     (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n[CLS]\n\xff\n")
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ModelError) as caught:
-        renumbered(tmp_path, "bert")
+        renumber(tmp_path, "bert")
     assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: is damaged: byte 12 is not UTF-8"
     words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
-    assert renumbered(tmp_path, "bert").rows == [0, 1, 2, 4, 3]
+    assert renumber(tmp_path, "bert").rows == [0, 1, 2, 4, 3]
     (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": "yes"}')
-    assert renumbered(tmp_path, "bert").rows == [0, 1, 2, 4, 3]
+    assert renumber(tmp_path, "bert").rows == [0, 1, 2, 4, 3]
 
 
 # ---- rules that take all the time or the memory
 
 
 def with_rules(**rules: Any) -> bytes:
-    return json.dumps({**json.loads(from_words(["a", "b"]).data), **rules}).encode()
+    return json.dumps({**json.loads(from_vocab(["a", "b"]).data), **rules}).encode()
 
 
 def test_a_pattern_that_backtracks_is_one_line(capfd):
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     tokenizer = Tokenizer(with_rules(pre_tokenizer=split), "here")
-    for ask in (tokenizer.encode, tokenizer.spans, lambda text: tokenizer.unknown([text])):
+    for ask in (tokenizer.encode, tokenizer.offsets, lambda text: tokenizer.count_unknown([text])):
         with pytest.raises(ModelError) as caught:
             ask("a" * 40 + "b")
         told = "tokenizer: can't encode a text: Onig: Regex search error: retry-limit-in-match over"
@@ -170,7 +170,7 @@ def test_standard_error_is_back_whoever_was_inside(capfd):
     def work() -> None:
         gate.wait()
         for _ in range(200):
-            with foreign.refusing("x"):
+            with foreign.wrap_errors("x"):
                 pass
 
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -191,7 +191,7 @@ def test_an_index_that_names_no_file_of_its_folder(name, tmp_path):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"x": name}}))
     with pytest.raises(ModelError) as caught:
-        Found(tmp_path, "")
+        Checkpoint(tmp_path, "")
     assert str(caught.value) == f"{index}: is damaged: its weight_map names no files of this folder"
 
 
@@ -202,9 +202,9 @@ def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path):
         Tokenizer.load(tmp_path / "tokenizer.json")
     assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: is larger than 128 MB; no tokenizer is"
     with pytest.raises(ModelError) as caught:
-        renumbered(tmp_path, "bert")
+        renumber(tmp_path, "bert")
     assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: is larger than 128 MB; no such file of a run is"
     (tmp_path / "tokenizer.json").rename(tmp_path / "vocab.txt")
     with pytest.raises(ModelError) as caught:
-        renumbered(tmp_path, "bert")
+        renumber(tmp_path, "bert")
     assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: is larger than 128 MB; no vocabulary is"

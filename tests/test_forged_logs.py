@@ -13,8 +13,8 @@ from small_runs import make_text, run_file, train_here
 from weft import files
 from weft.cli.main import main
 from weft.errors import ModelError
-from weft.log import SUM, read_log, sealed
-from weft.text.labels import Labels
+from weft.log import SUM, read_log, with_checksum
+from weft.text.labels import LabelVocabulary
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +24,10 @@ def run(tmp_path_factory: Any) -> Path:
 
 
 BAD = [
-    '{"step": 1, "valid_nats_per_token": "3.1"}',
-    '{"step": 1, "tokens": "many", "train_nats_per_token": 2.0}',
-    '{"step": 1, "valid_nats_per_token": 1' + "0" * 400 + "}",
-    '{"step": 1, "valid_nats_per_token": NaN}',
+    '{"step": 1, "valid_loss": "3.1"}',
+    '{"step": 1, "tokens": "many", "train_loss": 2.0}',
+    '{"step": 1, "valid_loss": 1' + "0" * 400 + "}",
+    '{"step": 1, "valid_loss": NaN}',
     '{"step": -1}',
     '{"step": true}',
     '{"step": 1, "more": {"a": 1}}',
@@ -38,7 +38,7 @@ BAD = [
 def signed(line: str) -> str:
     """The line with the sum that weft would write: a forger can do that too."""
     try:
-        return json.dumps(sealed({name: value for name, value in json.loads(line).items() if name != SUM}))
+        return json.dumps(with_checksum({name: value for name, value in json.loads(line).items() if name != SUM}))
     except (RecursionError, ValueError):
         return line
 
@@ -65,7 +65,7 @@ def test_a_score_that_nobody_knows_is_no_score(run, capsys, monkeypatch, tmp_pat
     monkeypatch.chdir(tmp_path)
     metrics = run / "metrics.jsonl"
     whole = metrics.read_text()
-    lines = whole.replace("valid_nats_per_token", "valid_nats_per_tokfn").split("\n")[:-1]
+    lines = whole.replace("valid_loss", "valid_nats_per_tokfn").split("\n")[:-1]
     metrics.write_text("".join(f"{signed(line)}\n" for line in lines))
     try:
         assert main(["info", str(run), "--json"]) == 0
@@ -92,7 +92,7 @@ def test_no_file_takes_all_the_memory(tmp_path, monkeypatch):
     """A sparse file of gigabytes takes no space on the disk."""
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("it was read"))
     for path, load, most in (
-        (sparse(tmp_path / "labels.json", 3 << 30), Labels.load, 64),
+        (sparse(tmp_path / "labels.json", 3 << 30), LabelVocabulary.load, 64),
         (sparse(tmp_path / "x.json", 3 << 30), files.read_json, 256),
     ):
         with pytest.raises(ModelError) as caught:
@@ -105,7 +105,7 @@ def test_no_file_takes_all_the_memory(tmp_path, monkeypatch):
 
 def test_a_torn_line_is_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text(json.dumps(sealed({"step": 1})) + "\n" + "[" * 1000)
+    path.write_text(json.dumps(with_checksum({"step": 1})) + "\n" + "[" * 1000)
     assert read_log(path) == [{"step": 1}]
     assert read_log(tmp_path / "none.jsonl") == []
 

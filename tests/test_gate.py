@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import DataError
-from weft.text import gate, unpack
-from weft.text.gate import clean, cut, read_lines, read_text, shown, survey
+from weft.text import compression as unpack
+from weft.text import reading as gate
+from weft.text.reading import check_text, preview, read_lines, read_text, split_at_newlines, summarize
 
 
 def write(folder: Path, data: bytes, name: str = "a.txt") -> Path:
@@ -66,7 +67,7 @@ def test_the_size_of_chunks_and_pieces_changes_nothing(tmp_path_factory, data, c
         patch.setattr(unpack, "CHUNK", chunk)
         pieces = list(read_text(path))
         # what a file is cut into is what the same text is cut into
-        assert [part for piece in pieces for part in cut(piece)] == cut(whole)
+        assert [part for piece in pieces for part in split_at_newlines(piece)] == split_at_newlines(whole)
         assert all(len(piece) <= 8 for piece in pieces)
         lines = list(read_lines(path))
     assert "".join(pieces) == whole
@@ -86,7 +87,7 @@ def test_another_encoding_is_read_on_request(tmp_path):
     assert list(read_lines(write(tmp_path, "café\r\nb".encode("utf-16")), "utf-16")) == ["café", "b"]
     message = refusal(lambda: list(read_lines(write(tmp_path, b"a"), "utf-9")))
     assert message == "data.encoding: no such text encoding 'utf-9'; usual ones: utf-8, latin-1, cp1252, utf-16"
-    assert refusal(lambda: survey(write(tmp_path, b"a"), "rot13")).startswith("data.encoding: no such text encoding")
+    assert refusal(lambda: summarize(write(tmp_path, b"a"), "rot13")).startswith("data.encoding: no such text encoding")
 
 
 def test_several_files_are_one_text_and_no_line_is_glued_to_the_next(tmp_path):
@@ -101,13 +102,13 @@ def test_invalid_bytes_are_refused_with_their_place(tmp_path, short_pieces):
     assert refusal(lambda: list(read_text(path))) == told
     path = write(tmp_path, b"cut off \xe2\x82")
     told = f'{path}: line 1, byte 8 (0xe2) is not utf-8; convert it, or set data.encoding, e.g. "latin-1", in the run file'
-    assert refusal(lambda: survey(path)) == told
+    assert refusal(lambda: summarize(path)) == told
     path = write(tmp_path, b"a\xff\n")
     told = f"{path}: line 1, byte 1 (0xff) is not ascii; convert it, or set data.encoding to what it is"
-    assert refusal(lambda: survey(path, "ascii")) == told
+    assert refusal(lambda: summarize(path, "ascii")) == told
     path = write(tmp_path, b"plain bytes!")
     told = f"{path}: is not utf-16: UTF-16 stream does not start with BOM; set data.encoding"
-    assert refusal(lambda: survey(path, "utf-16")) == told
+    assert refusal(lambda: summarize(path, "utf-16")) == told
 
 
 def test_a_nul_or_utf_16_is_refused(tmp_path):
@@ -116,7 +117,7 @@ def test_a_nul_or_utf_16_is_refused(tmp_path):
     assert refusal(lambda: list(read_lines(path))) == told
     path = write(tmp_path, "abc\n".encode("utf-16"))
     assert (
-        refusal(lambda: survey(path))
+        refusal(lambda: summarize(path))
         == f'{path}: starts like UTF-16, not UTF-8; convert it, or set data.encoding = "utf-16" in the run file'
     )
 
@@ -124,17 +125,17 @@ def test_a_nul_or_utf_16_is_refused(tmp_path):
 def test_what_holds_no_text_is_refused(tmp_path):
     path = tmp_path / "none.txt"
     assert refusal(lambda: list(read_text(path))) == f"{path}: no such file"
-    assert refusal(lambda: survey(tmp_path)) == f"{tmp_path}: is a folder; give the files in it"
+    assert refusal(lambda: summarize(tmp_path)) == f"{tmp_path}: is a folder; give the files in it"
     path = write(tmp_path, b"")
     assert refusal(lambda: list(read_lines(path))) == f"{path}: is empty; give a file with text in it"
-    assert refusal(lambda: survey(write(tmp_path, b"\xef\xbb\xbf"))) == f"{path}: is empty; give a file with text in it"
+    assert refusal(lambda: summarize(write(tmp_path, b"\xef\xbb\xbf"))) == f"{path}: is empty; give a file with text in it"
     path = write(tmp_path, b"\n\r\n\n")
     told = f"{path}: holds 3 empty lines and no text; give a file with text in it"
     assert refusal(lambda: list(read_text(path))) == told
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     told = f"{pipe}: is not an ordinary file; text is read more than once, so write it to one first"
-    assert refusal(lambda: survey(pipe)) == told
+    assert refusal(lambda: summarize(pipe)) == told
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_what_holds_no_text_is_refused(tmp_path):
 )
 def test_what_is_no_text_is_named(tmp_path, data, kind):
     path = write(tmp_path, data)
-    assert refusal(lambda: survey(path)) == f"{path}: is {kind}"
+    assert refusal(lambda: summarize(path)) == f"{path}: is {kind}"
 
 
 def test_packed_files_are_read(tmp_path):
@@ -162,16 +163,16 @@ def test_packed_files_are_read(tmp_path):
 
 def test_damaged_packed_files_are_refused(tmp_path):
     path = write(tmp_path, b"no gzip", "a.gz")
-    assert refusal(lambda: survey(path)) == f"{path}: is damaged or not .gz data: not a gzipped file (b'no')"
+    assert refusal(lambda: summarize(path)) == f"{path}: is damaged or not .gz data: not a gzipped file (b'no')"
     path = write(tmp_path, gzip.compress(b"abc" * 1000)[:-12], "b.gz")
     told = f"{path}: is damaged or not .gz data: compressed file ended before the end-of-stream marker was reached"
-    assert refusal(lambda: survey(path)) == told
+    assert refusal(lambda: summarize(path)) == told
     path = write(tmp_path, b"no xz at all", "a.xz")
     told = f"{path}: is damaged or not .xz data: input format not supported by decoder"
-    assert refusal(lambda: survey(path)) == told
+    assert refusal(lambda: summarize(path)) == told
     pytest.importorskip("zstandard")
     path = write(tmp_path, b"no zstd at all", "a.zst")
-    assert refusal(lambda: survey(path)).startswith(f"{path}: is damaged or not .zst data: ")
+    assert refusal(lambda: summarize(path)).startswith(f"{path}: is damaged or not .zst data: ")
 
 
 def test_zst_without_its_package_says_what_to_install(tmp_path, monkeypatch):
@@ -180,21 +181,21 @@ def test_zst_without_its_package_says_what_to_install(tmp_path, monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", missing)
     path = write(tmp_path, b"", "a.zst")
-    assert refusal(lambda: survey(path)) == f'{path}: .zst needs zstandard; pip install "weft[data]"'
+    assert refusal(lambda: summarize(path)) == f'{path}: .zst needs zstandard; pip install "weft[data]"'
 
 
 def test_a_file_made_to_swell_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(unpack, "RATIO_COUNTS_FROM", 1 << 16)
     path = write(tmp_path, gzip.compress(b"a\n" * (4 << 20)), "a.gz")
     told = f"{path}: unpacks to more than 200 times its size; if it is meant to, unpack it yourself"
-    assert refusal(lambda: survey(path)) == told
+    assert refusal(lambda: summarize(path)) == told
 
 
 def test_memory_does_not_grow_with_the_length_of_a_line(tmp_path):
     path = write(tmp_path, b"ab " * (8 << 20))
     tracemalloc.start()
     length = sum(len(piece) for piece in read_text(path))
-    assert survey(path).lines == 1
+    assert summarize(path).lines == 1
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert length == 24 << 20
@@ -202,16 +203,16 @@ def test_memory_does_not_grow_with_the_length_of_a_line(tmp_path):
 
 
 def test_strings_that_no_file_could_hold_are_refused():
-    assert clean("a\u2028é", "prompt") == "a\u2028é"
+    assert check_text("a\u2028é", "prompt") == "a\u2028é"
     told = "prompt: character 1 is U+D800, half of a surrogate pair; send whole characters"
-    assert refusal(lambda: clean("a\ud800b", "prompt")) == told
+    assert refusal(lambda: check_text("a\ud800b", "prompt")) == told
     told = "prompt: character 2 is NUL; text has none, is this binary data?"
-    assert refusal(lambda: clean("ab\0", "prompt")) == told
+    assert refusal(lambda: check_text("ab\0", "prompt")) == told
 
 
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
     path = write(tmp_path, b"\xef\xbb\xbfone\r\n\r\ntwo \xe2\x80\xae\x07\r\n" + b"x" * 200 + b"\r\nfour")
-    seen = survey(path)
+    seen = summarize(path)
     assert (seen.lines, seen.blank, seen.newline, seen.encoding) == (5, 1, "CRLF", "utf-8")
     assert seen.characters == 4 + 1 + 7 + 201 + 4
     assert seen.bytes == path.stat().st_size
@@ -223,12 +224,12 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         "  e.g.: two \\u{202e}\\u{7}\n"
         f"  e.g.: {'x' * 100}..."
     )
-    mixed = survey(write(tmp_path, b"a\nb\r\nc\nd\n"))
+    mixed = summarize(write(tmp_path, b"a\nb\r\nc\nd\n"))
     assert mixed.describe().split("\n")[0].endswith("4 lines, 8 characters, 9 bytes of utf-8, mixed line ends (1 CRLF)")
-    both = survey([str(path), str(path)])
+    both = summarize([str(path), str(path)])
     assert both.describe().startswith(f"2 files ({path}, ...): 8 lines")
 
 
 def test_control_characters_are_shown_as_escapes():
-    assert shown("a\tb\u202ec\x1b[31m\ud800") == "a\\u{9}b\\u{202e}c\\u{1b}[31m\\u{d800}"
-    assert shown("abc", 2) == "ab..."
+    assert preview("a\tb\u202ec\x1b[31m\ud800") == "a\\u{9}b\\u{202e}c\\u{1b}[31m\\u{d800}"
+    assert preview("abc", 2) == "ab..."

@@ -11,26 +11,26 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from toy_steps import TOYS, Bigram, Bytes, Hashed, Strings, TinyGRU, follow
 
-from weft.decode.beam import BeamOptions, beam
-from weft.decode.ensemble import Ensemble, Mixture, Product
+from weft.decode.batch_size import COPIES
+from weft.decode.beam import BeamOptions, beam_search
+from weft.decode.detokenize import StopStringFilter, StreamingText, added_text, decode_until_stop
+from weft.decode.ensemble import Ensemble, LinearEnsemble, LogLinearEnsemble
 from weft.decode.generate import Frame, generate, stream
-from weft.decode.options import GenerateOptions
-from weft.decode.pieces import Stopping, Text, added, spell
-from weft.decode.room import COPIES
+from weft.decode.options import GenerationConfig
 from weft.errors import ResourceError, UsageError
-from weft.machine import peak, size
-from weft.models.language import language_model
-from weft.models.ngram import NgramTable, estimate
-from weft.models.tables import LanguageTable
-from weft.nn.state import leaves
-from weft.text.tokenizers import KINDS, TokenizerTable, train_tokenizer
+from weft.models.config import LanguageModelConfig
+from weft.models.lm import language_model
+from weft.models.ngram import NgramConfig, fit
+from weft.nn.state import tree_leaves
+from weft.resources import measure_peak_memory, size
+from weft.text.tokenizers import TYPES, TokenizerConfig, train_tokenizer
 
 LETTERS = Strings("abcdefghij")
 every_toy = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
 
 
 def pieces(speller, prompt, tokens, stops=()):
-    text = Text(speller, prompt, stops)
+    text = StreamingText(speller, prompt, stops)
     return [*(text.push(token) for token in tokens), text.finish()]
 
 
@@ -58,15 +58,15 @@ def test_words_after_a_prompt_begin_with_their_space():
 KINDS_OF_TEXT = ["the cat sat on the mat.\nthe dog didn't.\n", "Ünïcode 😀 and tabs\t too\n"] * 8
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_pieces_of_every_tokenizer_join_to_the_whole(kind):
-    tokenizer = train_tokenizer(TokenizerTable(kind=kind, size=300), iter(KINDS_OF_TEXT))
+    tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter(KINDS_OF_TEXT))
     rng = np.random.default_rng(0)
     for prompt in ("", "the cat", "the cat sat\n", "Ünïcode"):
         before = [1, *tokenizer.encode(prompt).tolist()]
         for _ in range(15):
-            tokens = rng.integers(3, tokenizer.size, size=rng.integers(1, 25)).tolist()
-            assert "".join(pieces(tokenizer, before, [*tokens, 2])) == added(tokenizer, before, tokens)
+            tokens = rng.integers(3, tokenizer.vocab_size, size=rng.integers(1, 25)).tolist()
+            assert "".join(pieces(tokenizer, before, [*tokens, 2])) == added_text(tokenizer, before, tokens)
     # a text goes on as it was: a prompt and what is added to it make the text that its tokens spell
     text = tokenizer.encode(KINDS_OF_TEXT[0]).tolist()
     whole = tokenizer.decode(text)
@@ -90,7 +90,7 @@ def naive_cut(text, stops):
 )
 @example(["a", "b", "c"], ["abc", "b"])
 def test_the_cut_does_not_depend_on_the_pieces(parts, stops):
-    stopping = Stopping(stops)
+    stopping = StopStringFilter(stops)
     found = [stopping.push(part) for part in parts]
     sure = "".join(found)
     whole = naive_cut("".join(parts), stops)
@@ -102,17 +102,21 @@ def test_the_cut_does_not_depend_on_the_pieces(parts, stops):
 @given(st.lists(st.integers(3, 258), max_size=30), st.lists(st.text("ab\ufffdé", min_size=1, max_size=3), max_size=2))
 def test_a_stream_says_what_the_whole_says_before_a_stop_string(tokens, stops):
     whole = naive_cut(Bytes().decode(tokens), stops) if stops else Bytes().decode(tokens)
-    assert spell(Bytes(), [1], tokens, stops) == whole
+    assert decode_until_stop(Bytes(), [1], tokens, stops) == whole
 
 
 def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
     # a b b c ..., said by tokens of one or two letters
     speller = Strings(["a", "bb", "bc", "cd"])
     model = follow([1, 3, 4, 5, 6, 3], 7)
-    [[found]] = generate(model, speller, [""], GenerateOptions(length=9, stop=["bcc"], temperature=0.0), frame=Frame(None))
+    [[found]] = generate(
+        model, speller, [""], GenerationConfig(max_new_tokens=9, stop=["bcc"], temperature=0.0), frame=Frame(None)
+    )
     assert found.text == "abb"
-    assert found.tokens == [3, 4, 5, 6]
-    assert list(stream(model, speller, "", GenerateOptions(length=9, stop=["bcc"], temperature=0.0), frame=Frame(None))) == [
+    assert found.token_ids == [3, 4, 5, 6]
+    assert list(
+        stream(model, speller, "", GenerationConfig(max_new_tokens=9, stop=["bcc"], temperature=0.0), frame=Frame(None))
+    ) == [
         "a",
         "b",
         "b",
@@ -133,7 +137,7 @@ def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
 )
 @pytest.mark.parametrize("end", [None, 2], ids=["running", "lines"])
 def test_a_stream_joins_to_what_generate_gives(toy, options, end):
-    model, options = toy(13), GenerateOptions(length=30, **options)
+    model, options = toy(13), GenerationConfig(max_new_tokens=30, **options)
     for prompt in ("", "abc"):
         [[whole]] = generate(model, LETTERS, [prompt], options, frame=Frame(end))
         assert "".join(stream(model, LETTERS, prompt, options, frame=Frame(end))) == whole.text
@@ -142,7 +146,7 @@ def test_a_stream_joins_to_what_generate_gives(toy, options, end):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_stream_of_bytes_joins_to_what_generate_gives(seed):
-    model, options = TinyGRU(259, seed=seed), GenerateOptions(length=80, seed=seed, stop=["\ufffd\ufffd"])
+    model, options = TinyGRU(259, seed=seed), GenerationConfig(max_new_tokens=80, seed=seed, stop=["\ufffd\ufffd"])
     [[whole]] = generate(model, Bytes(), ["é"], options, frame=Frame(None))
     assert "".join(stream(model, Bytes(), "é", options, frame=Frame(None))) == whole.text
 
@@ -160,8 +164,10 @@ def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monk
         asked.append((done, total))
         return done % 100_000 < 6
 
-    found = generate(model, LETTERS, prompts, GenerateOptions(length=100_000, **search), frame=Frame(2), going=going)
-    wanted = generate(model, LETTERS, prompts, GenerateOptions(length=6, **search), frame=Frame(2))
+    found = generate(
+        model, LETTERS, prompts, GenerationConfig(max_new_tokens=100_000, **search), frame=Frame(2), should_continue=going
+    )
+    wanted = generate(model, LETTERS, prompts, GenerationConfig(max_new_tokens=6, **search), frame=Frame(2))
     assert [[one[:2] for one in best] for best in found] == [[one[:2] for one in best] for best in wanted]
     for here, there in zip(found, wanted, strict=True):
         assert [one.score for one in here] == pytest.approx([one.score for one in there], abs=1e-4)
@@ -173,7 +179,7 @@ def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monk
 @every_toy
 @pytest.mark.parametrize("options", [{"samples": 3, "seed": 5}, {"beam": 4, "n_best": 3}], ids=["samples", "beam"])
 def test_batches_change_nothing(toy, options, monkeypatch):
-    model, options = toy(13), GenerateOptions(length=15, **options)
+    model, options = toy(13), GenerationConfig(max_new_tokens=15, **options)
     prompts = ["abcdef", "", "jj", "a", "hihihihi"]
     whole = generate(model, LETTERS, prompts, options, frame=Frame(2))
     for rows in (1, 7):
@@ -186,7 +192,7 @@ def test_batches_change_nothing(toy, options, monkeypatch):
 
 
 def test_seeds_repeat_and_samples_differ():
-    model, options = Hashed(13), GenerateOptions(length=20, samples=4, seed=1)
+    model, options = Hashed(13), GenerationConfig(max_new_tokens=20, num_samples=4, seed=1)
     first = generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
     assert first == generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
     assert len({one.text for many in first for one in many}) == 8
@@ -201,11 +207,11 @@ def test_seeds_repeat_and_samples_differ():
 @pytest.mark.parametrize("options", [{"samples": 2}, {"beam": 3, "n_best": 3, "alpha": 0.5}], ids=["samples", "beam"])
 def test_log_probabilities_equal_scoring_again(toy, options):
     model = toy(13)
-    [found] = generate(model, LETTERS, ["abc"], GenerateOptions(length=12, **options), frame=Frame(2))
+    [found] = generate(model, LETTERS, ["abc"], GenerationConfig(max_new_tokens=12, **options), frame=Frame(2))
     for one in found:
-        again = model.score(torch.tensor([[1, 3, 4, 5, *one.tokens]]))[0, 3:].sum().item()
+        again = model.score(torch.tensor([[1, 3, 4, 5, *one.token_ids]]))[0, 3:].sum().item()
         assert one.log_prob == pytest.approx(again, abs=1e-4)
-        assert one.text == LETTERS.decode(one.tokens)
+        assert one.text == LETTERS.decode(one.token_ids)
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True) or "samples" in options
 
 
@@ -213,12 +219,12 @@ def test_log_probabilities_equal_scoring_again(toy, options):
 def test_special_tokens_are_never_said(options):
     table = torch.full((13, 13), -4.0)
     table[:, :3] = 0.0  # the model would say little else
-    model, options = Bigram(13, table=table.log_softmax(1)), GenerateOptions(length=8, **options)
+    model, options = Bigram(13, table=table.log_softmax(1)), GenerationConfig(max_new_tokens=8, **options)
     [running] = generate(model, LETTERS, [""], options, frame=Frame(None))
-    assert all(min(one.tokens) > 2 and len(one.tokens) == 8 for one in running)
+    assert all(min(one.token_ids) > 2 and len(one.token_ids) == 8 for one in running)
     [lines] = generate(model, LETTERS, [""], options, frame=Frame(2))
-    assert {min(one.tokens) for one in lines} == {2}
-    assert all(2 not in one.tokens[:-1] for one in lines)
+    assert {min(one.token_ids) for one in lines} == {2}
+    assert all(2 not in one.token_ids[:-1] for one in lines)
 
 
 def test_the_end_waits_for_the_least_length():
@@ -226,9 +232,9 @@ def test_the_end_waits_for_the_least_length():
     table[:, 2] = 0.0
     model = Bigram(13, table=table.log_softmax(1))
     for more in ({}, {"temperature": 0.0}, {"beam": 2}):
-        [[one]] = generate(model, LETTERS, [""], GenerateOptions(length=9, least=4, **more), frame=Frame(2))
-        assert len(one.tokens) >= 5
-        assert one.tokens.index(2) >= 4
+        [[one]] = generate(model, LETTERS, [""], GenerationConfig(max_new_tokens=9, min_new_tokens=4, **more), frame=Frame(2))
+        assert len(one.token_ids) >= 5
+        assert one.token_ids.index(2) >= 4
 
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -238,8 +244,8 @@ NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no
 @pytest.mark.parametrize("mixer", ["attention", "lstm", "window"])
 def test_real_models_say_what_they_score(mixer, device):
     torch.manual_seed(0)
-    table = LanguageTable(mixer=mixer, layers=2, width=16).filled()
-    model = language_model(table, words=13, window=32, vocabulary="").eval().to(device)
+    table = LanguageModelConfig(layer_type=mixer, num_layers=2, hidden_size=16).with_defaults()
+    model = language_model(table, vocab_size=13, context_length=32, vocabulary="").eval().to(device)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)
@@ -249,11 +255,11 @@ def test_real_models_say_what_they_score(mixer, device):
     ]
     prompts = ["abc", "", "fghij"]
     for options in asked:
-        found = generate(model, LETTERS, prompts, GenerateOptions(length=10, **options), frame=Frame(2), device=device)
+        found = generate(model, LETTERS, prompts, GenerationConfig(max_new_tokens=10, **options), frame=Frame(2), device=device)
         for prompt, many in zip(prompts, found, strict=True):
             before = [1, *LETTERS.ids(prompt)]
             for one in many:
-                tokens = torch.tensor([before + one.tokens], device=device)
+                tokens = torch.tensor([before + one.token_ids], device=device)
                 again = model.score(tokens)[0, len(before) - 1 :].sum().item()
                 assert one.log_prob == pytest.approx(again, abs=1e-3)
 
@@ -261,41 +267,46 @@ def test_real_models_say_what_they_score(mixer, device):
 # ---- memory
 
 STACKS = {
-    "window": {"mixer": "window", "context": 4},
-    "lstm": {"mixer": "lstm"},
-    "gru-before": {"mixer": "gru-before", "connection": "dense"},
-    "rotary": {"mixer": "attention", "positions": "rotary"},
-    "heads": {"mixer": "attention", "heads": [1, 4], "head_size": 6},
+    "window": {"layer_type": "conv", "kernel_size": 4},
+    "lstm": {"layer_type": "lstm"},
+    "gru-before": {"layer_type": "gru-reset-before", "skip_connection": "dense"},
+    "rotary": {"layer_type": "attention", "position_encoding": "rotary"},
+    "heads": {"layer_type": "attention", "num_heads": [1, 4], "head_dim": 6},
 }
 
 
 @pytest.mark.parametrize("name", STACKS)
 def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
     torch.manual_seed(0)
-    model = language_model(LanguageTable(layers=2, width=8, **STACKS[name]).filled(), words=20, window=5, vocabulary="").eval()
+    model = language_model(
+        LanguageModelConfig(num_layers=2, hidden_size=8, **STACKS[name]).with_defaults(),
+        vocab_size=20,
+        context_length=5,
+        vocabulary="",
+    ).eval()
     state, most = None, 0
     for read in range(1, 31):
         _, state = model.start(torch.tensor([[3]]), None, state)
-        most = max(most, sum(part.nbytes for part in leaves(state)))
-        said = model.row_bytes(read) - 2 * 4 * 20
+        most = max(most, sum(part.nbytes for part in tree_leaves(state)))
+        said = model.bytes_per_row(read) - 2 * 4 * 20
         assert said == most if read < 10 else most <= said <= 10 / 9 * most
-    assert model.row_bytes(10**9) == model.row_bytes(10)
+    assert model.bytes_per_row(10**9) == model.bytes_per_row(10)
 
 
 def test_what_a_state_of_attention_takes():
     """Keys and values, two heads of four numbers in each of two layers, and a position; one number says how much was read."""
-    table = LanguageTable(mixer="attention", layers=2, width=8, heads=2).filled()
-    model = language_model(table, words=20, window=500, vocabulary="").eval()
-    assert model.row_bytes(100) == 2 * 100 * (2 * 2 * 4 * 4 + 8) + 8 + 2 * 20 * 4
-    again = language_model(table, words=20, window=1, vocabulary="").eval()
-    assert again.row_bytes(100) == 2 * 1 * (2 * 2 * 4 * 4 + 8) + 8 + 2 * 20 * 4
+    table = LanguageModelConfig(layer_type="attention", num_layers=2, hidden_size=8, num_heads=2).with_defaults()
+    model = language_model(table, vocab_size=20, context_length=500, vocabulary="").eval()
+    assert model.bytes_per_row(100) == 2 * 100 * (2 * 2 * 4 * 4 + 8) + 8 + 2 * 20 * 4
+    again = language_model(table, vocab_size=20, context_length=1, vocabulary="").eval()
+    assert again.bytes_per_row(100) == 2 * 1 * (2 * 2 * 4 * 4 + 8) + 8 + 2 * 20 * 4
 
 
 def test_an_n_gram_keeps_its_last_words_and_an_ensemble_what_its_parts_keep():
-    trigram = estimate(np.array([3, 4, 5, 3]), None, NgramTable(order=3), size=6, vocabulary="v")
-    assert trigram.row_bytes(7) == trigram.row_bytes(7000) == 8 * 2 + 2 * 4 * 6
-    both = Ensemble([trigram, trigram], Mixture([0.5, 0.5]))
-    assert both.row_bytes(7) == 2 * trigram.row_bytes(7)
+    trigram = fit(np.array([3, 4, 5, 3]), None, NgramConfig(order=3), size=6, vocabulary="v")
+    assert trigram.bytes_per_row(7) == trigram.bytes_per_row(7000) == 8 * 2 + 2 * 4 * 6
+    both = Ensemble([trigram, trigram], LinearEnsemble([0.5, 0.5]))
+    assert both.bytes_per_row(7) == 2 * trigram.bytes_per_row(7)
 
 
 def held(monkeypatch, number):
@@ -306,13 +317,13 @@ def held(monkeypatch, number):
 @pytest.mark.parametrize("how", [{"beam": 4}, {"samples": 3}, {"temperature": 0.0}])
 def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, how):
     toy, rows = Hashed(13), how.get("beam", 1)
-    options = GenerateOptions(length=50, **how)
-    needed = COPIES * rows * (toy.row_bytes(54) + 8 * 54)
+    options = GenerationConfig(max_new_tokens=50, **how)
+    needed = COPIES * rows * (toy.bytes_per_row(54) + 8 * 54)
     held(monkeypatch, needed)
     assert generate(toy, LETTERS, ["abcd"], options, frame=Frame(2))
     toy.steps_taken.clear()
     held(monkeypatch, needed - 1)
-    what, cure = ("a beam of 4 rows", "--beam or --length") if rows > 1 else ("a row", "--length")
+    what, cure = ("a beam of 4 rows", "--beam-size or --max-new-tokens") if rows > 1 else ("a row", "--max-new-tokens")
     for call in (generate, stream):
         with pytest.raises(ResourceError) as caught:
             call(toy, LETTERS, ["a", "abcd"] if call is generate else "abcd", options, frame=Frame(2))
@@ -326,11 +337,11 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
 @pytest.mark.parametrize("how", [{"beam": 4}, {"samples": 3}])
 def test_where_memory_is_short_fewer_are_computed_at_once_and_nothing_changes(monkeypatch, how):
     toy, rows = Hashed(13), how.get("beam", 1)
-    options, prompts = GenerateOptions(length=20, **how), ["abcd", "a", "fg", "", "abc"]
+    options, prompts = GenerationConfig(max_new_tokens=20, **how), ["abcd", "a", "fg", "", "abc"]
     whole = generate(toy, LETTERS, prompts, options, frame=Frame(None))
     assert max(toy.steps_taken) == (20 if rows > 1 else 15)
     toy.steps_taken.clear()
-    held(monkeypatch, 2 * COPIES * rows * (toy.row_bytes(24) + 8 * 24))
+    held(monkeypatch, 2 * COPIES * rows * (toy.bytes_per_row(24) + 8 * 24))
     assert generate(toy, LETTERS, prompts, options, frame=Frame(None)) == whole
     assert max(toy.steps_taken) == 2 * rows
 
@@ -338,13 +349,15 @@ def test_where_memory_is_short_fewer_are_computed_at_once_and_nothing_changes(mo
 def test_reading_long_prompts_is_counted_by_one_of_them(monkeypatch):
     """The gates of a GRU at 401 positions take more than all its state does later; a single prompt needs no look."""
     torch.manual_seed(0)
-    model = language_model(LanguageTable(mixer="gru", width=64).filled(), words=13, window=8, vocabulary="").eval()
+    model = language_model(
+        LanguageModelConfig(layer_type="gru", hidden_size=64).with_defaults(), vocab_size=13, context_length=8, vocabulary=""
+    ).eval()
     with torch.no_grad():
-        one = peak(lambda rows: model.start(torch.zeros(1, 401, dtype=torch.long)), 1)
-    assert one > COPIES * model.row_bytes(402)
+        one = measure_peak_memory(lambda rows: model.start(torch.zeros(1, 401, dtype=torch.long)), 1)
+    assert one > COPIES * model.bytes_per_row(402)
     read = []
     monkeypatch.setattr(model, "start", lambda *given: read.append(given[0].shape) or type(model).start(model, *given))
-    options, prompts = GenerateOptions(length=2), ["ab" * 200] * 20
+    options, prompts = GenerationConfig(max_new_tokens=2), ["ab" * 200] * 20
     whole = generate(model, LETTERS, prompts, options, frame=Frame(None))
     assert read == [(1, 401), (20, 401)]
     read.clear()
@@ -359,17 +372,17 @@ def test_reading_long_prompts_is_counted_by_one_of_them(monkeypatch):
 
 
 def test_no_prompt_gives_no_continuation():
-    assert generate(Hashed(13), LETTERS, [], GenerateOptions(), frame=Frame(None)) == []
+    assert generate(Hashed(13), LETTERS, [], GenerationConfig(), frame=Frame(None)) == []
 
 
 @pytest.mark.parametrize("how", [generate, stream])
 def test_a_prompt_that_passes_the_last_position_is_refused_before_the_first_step(how):
-    model, options = Bigram(13, longest=16), GenerateOptions(length=12)
+    model, options = Bigram(13, longest=16), GenerationConfig(max_new_tokens=12)
     prompt = ["", "abcdef"] if how is generate else "abcdef"
     with pytest.raises(UsageError) as caught:
         how(model, LETTERS, prompt, options, frame=Frame(None))
     assert str(caught.value) == (
-        "--length: 7 prompt tokens and 12 more need 18 positions, but the model reads at most 16; use --length 10"
+        "--max-new-tokens: 7 prompt tokens and 12 more need 18 positions, but the model reads at most 16; use --max-new-tokens 10"
     )
     assert model.steps_taken == []
 
@@ -382,12 +395,12 @@ def explicit(models, weights, tokens, kind):
     """The ensemble's log-probabilities after tokens, by the definition, in float64."""
     rows = torch.stack([model.start(torch.tensor([tokens]))[0][0].double() for model in models])
     weights = torch.tensor(weights, dtype=torch.float64).unsqueeze(1)
-    if kind is Mixture:
+    if kind is LinearEnsemble:
         return (rows.exp() * weights).sum(0).log()
     return (rows * weights).sum(0).log_softmax(0)
 
 
-@pytest.mark.parametrize("kind", [Mixture, Product])
+@pytest.mark.parametrize("kind", [LinearEnsemble, LogLinearEnsemble])
 def test_an_ensemble_is_what_its_definition_says(kind):
     weights = [0.5, 0.3, 0.2]
     model = both(kind(weights))
@@ -402,7 +415,7 @@ def test_an_ensemble_is_what_its_definition_says(kind):
     assert scores.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Mixture, Product])
+@pytest.mark.parametrize("kind", [LinearEnsemble, LogLinearEnsemble])
 def test_an_ensemble_scores_ragged_rows_and_searches(kind):
     model = both(kind([0.5, 0.3, 0.2]))
     tokens, keep = torch.tensor([[1, 4, 8, 3], [1, 5, 0, 0]]), torch.tensor([[True] * 4, [True] * 2 + [False] * 2])
@@ -410,38 +423,38 @@ def test_an_ensemble_scores_ragged_rows_and_searches(kind):
     assert scores[1, 1:].tolist() == [0, 0]
     torch.testing.assert_close(scores[1:, :1], model.score(tokens[1:, :2]))
     assert model.score(tokens[:, :1]).shape == (2, 0)
-    [found] = beam(model, torch.tensor([[1]]), options=BeamOptions(width=3, limit=6, end=2, n_best=2))
+    [found] = beam_search(model, torch.tensor([[1]]), options=BeamOptions(beam_size=3, max_new_tokens=6, eos_id=2, n_best=2))
     for one in found:
         assert one.log_prob == pytest.approx(model.score(torch.tensor([[1, *one.tokens]])).sum().item(), abs=1e-4)
 
 
 def test_parts_that_agree_on_nothing_leave_nothing():
     one, other = follow([1, 3], 5), follow([1, 4], 5)
-    log_probs, _ = Ensemble([one, other], Product([1.0, 0.5])).start(torch.tensor([[1]]))
+    log_probs, _ = Ensemble([one, other], LogLinearEnsemble([1.0, 0.5])).start(torch.tensor([[1]]))
     assert log_probs.tolist() == [[-math.inf] * 5]
-    log_probs, _ = Ensemble([one, other], Mixture([0.25, 0.75])).start(torch.tensor([[1]]))
+    log_probs, _ = Ensemble([one, other], LinearEnsemble([0.25, 0.75])).start(torch.tensor([[1]]))
     torch.testing.assert_close(log_probs.exp(), torch.tensor([[0, 0, 0, 0.25, 0.75]]))
 
 
 def test_an_ensemble_reads_as_far_as_its_shortest_part():
     parts = [Bigram(5), Bigram(5, longest=64), Bigram(5, longest=32)]
-    assert Ensemble(parts, Product([1, 1, 1])).longest == 32
-    assert Ensemble(parts[:1], Product([1])).longest is None
+    assert Ensemble(parts, LogLinearEnsemble([1, 1, 1])).max_positions == 32
+    assert Ensemble(parts[:1], LogLinearEnsemble([1])).max_positions is None
 
 
 def test_parts_that_do_not_fit_are_refused():
     one, other = Bigram(5), Bigram(5, vocabulary="99887766" * 8)
     with pytest.raises(UsageError) as caught:
-        Ensemble([one, one, other], Product([1, 1, 1]))
+        Ensemble([one, one, other], LogLinearEnsemble([1, 1, 1]))
     assert str(caught.value) == (
         "ensemble: model 1 has the tokenizer ab12cd34, model 3 has 99887766; train them with one (--tokenizer-from)"
     )
     with pytest.raises(UsageError) as caught:
-        Ensemble([one, one], Product([1.0]))
+        Ensemble([one, one], LogLinearEnsemble([1.0]))
     assert str(caught.value) == "ensemble: 2 models, but 1 weights"
     with pytest.raises(UsageError) as caught:
-        Product([1.0, 0.0])
+        LogLinearEnsemble([1.0, 0.0])
     assert str(caught.value) == "ensemble: weights must be positive numbers, not [1.0, 0.0]"
     with pytest.raises(UsageError) as caught:
-        Mixture([0.5, 0.6])
+        LinearEnsemble([0.5, 0.6])
     assert str(caught.value) == "ensemble: the weights of a mixture must add up to 1, not 1.1"

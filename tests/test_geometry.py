@@ -20,13 +20,13 @@ from small_runs import Silent, make_text, run_file, train_here
 import weft
 from weft.cli.main import main
 from weft.errors import DataError, UsageError
-from weft.explain import explained
-from weft.explain.geometry import Pairs, Stage, geometry, measured, principal
+from weft.explain import explained_variance as explained
+from weft.explain.geometry import Pairs, Stage, geometry, measure_geometry, principal
 from weft.explain.vectors import sample, tracks, vectors
 from weft.plots.scatter import Points, scatter
 from weft.tasks.seq2seq.data import pairs as pairs_of
 
-TRAIN = {"steps": 4, "batch_tokens": 300, "device": "cpu", "validations": 1}
+TRAIN = {"max_steps": 4, "batch_tokens": 300, "device": "cpu", "num_validations": 1}
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def text(place: Path) -> Path:
 @pytest.fixture(scope="module")
 def language(place: Path, text: Path) -> Any:
     """A Transformer over pieces of words."""
-    model = {"kind": "gpt", "width": 12, "layers": 2, "heads": 2}
-    values = {**run_file(text, train=TRAIN, tokenizer={"kind": "bpe", "size": 270}, data__window=64), "model": model}
+    model = {"arch": "gpt", "hidden_size": 12, "num_layers": 2, "num_heads": 2}
+    values = {**run_file(text, train=TRAIN, tokenizer={"type": "bpe", "vocab_size": 270}, data__window=64), "model": model}
     return weft.load(train_here(values, place / "lm", Silent()).path, device="cpu")
 
 
@@ -143,11 +143,11 @@ def test_numbers_are_those_of_all_pairs(language: Any, text: Path) -> None:
 
 
 def test_vectors_that_take_too_much_room_are_read_again(language: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = sample([language], text, most=200, distinct=True)
-    whole, told = measured(language, given), list[tuple[int, int]]()
+    given = sample([language], text, max_words=200, distinct=True)
+    whole, told = measure_geometry(language, given), list[tuple[int, int]]()
     monkeypatch.setattr(explained, "ROOM", 2 * 4 * 12 * whole[0].words)  # two of four stages at once
     assert explained.batches([[12] * 4], [whole[0].words]) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
-    again = measured(language, given, told=lambda done, total: told.append((done, total)))
+    again = measure_geometry(language, given, progress=lambda done, total: told.append((done, total)))
     assert again[0].spreads == whole[0].spreads and again[0].spots.word == whole[0].spots.word
     assert told[-1] == (2 * len(given.lines), 2 * len(given.lines))
     monkeypatch.setattr(explained, "ROOM", 1)
@@ -157,12 +157,14 @@ def test_vectors_that_take_too_much_room_are_read_again(language: Any, text: Pat
 def test_explained_variance() -> None:
     rows = np.random.default_rng(0).normal(size=(9, 5)) + 100
     for own in (rows, rows.T):
-        assert explained.explained(torch.from_numpy(own)) == pytest.approx(first_share(own), abs=1e-9)
+        assert explained.explained_variance(torch.from_numpy(own)) == pytest.approx(first_share(own), abs=1e-9)
     line = np.outer(np.arange(5.0), np.ones(3)) + 7  # all on one
-    assert explained.explained(torch.from_numpy(line)) == pytest.approx(1.0)
+    assert explained.explained_variance(torch.from_numpy(line)) == pytest.approx(1.0)
     # a word that is one vector has no variance that could be explained, whatever rounding leaves
-    assert np.isnan(explained.explained(torch.full((7, 3), 0.1))) and np.isnan(explained.explained(torch.zeros(3, 2)))
-    kept = explained.Kept()
+    assert np.isnan(explained.explained_variance(torch.full((7, 3), 0.1))) and np.isnan(
+        explained.explained_variance(torch.zeros(3, 2))
+    )
+    kept = explained.VectorStore()
     kept.add(torch.from_numpy(rows), torch.tensor([1, -1, 0, 0, 1, 0, 1, 1, -1]))
     wanted = (first_share(rows[[2, 3, 5]]) + first_share(rows[[0, 4, 6, 7]])) / 2
     assert kept.shares(2) == pytest.approx((wanted, first_share(rows)), abs=1e-5)
@@ -192,10 +194,10 @@ def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
     """Words of both sides have as many vectors as the model has positions for them, whatever way its decoder is run."""
     from pair_runs import MODELS
 
-    MODELS.setdefault("cho", {"kind": "cho", "width": 16})
+    MODELS.setdefault("cho", {"arch": "cho", "hidden_size": 16})
     run: Any = weft.load(pairs.folder(name), device="cpu")
     known = tracks(run)
-    given = sample([run], None, most=40)
+    given = sample([run], None, max_words=40)
     (line,) = given.lines[0]
     sides = vectors(line, known, run.device)
     source, target = next(iter(pairs_of(run.settings.datasets["valid"])))
@@ -215,7 +217,7 @@ def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
 
 def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
     runs = LabelRuns(place)
-    model = {"kind": "bert", "width": 12, "layers": 2, "heads": 2}
+    model = {"arch": "bert", "hidden_size": 12, "num_layers": 2, "num_heads": 2}
     masked = train_here(
         {**run_file(text, train=TRAIN, task="masked-lm", tokenizer={"kind": "word"}), "model": model}, place / "bert"
     )
@@ -225,16 +227,16 @@ def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
         (runs.folder("spans-lstm"), ["input", "layer 1"]),
         (masked.path, ["input", "layer 1", "layer 2"]),
     ):
-        (side,) = geometry(weft.load(folder, device="cpu"), most=300).data["sides"]
+        (side,) = geometry(weft.load(folder, device="cpu"), max_words=300).data["sides"]
         assert [one["layer"] for one in side["layers"]] == layers
         assert all(-1 <= one["anisotropy"] <= 1 for one in side["layers"])
     run: Any = weft.load(masked.path, device="cpu")
-    (line,) = sample([run], text, most=5).lines[0]
-    from weft.models.encoder import Text
+    (line,) = sample([run], text, max_words=5).lines[0]
+    from weft.models.encoder import EncoderInput
 
     tokens = torch.tensor([line.reading.sides[0].tokens])
     with torch.no_grad():
-        y = run.model(Text(tokens, torch.ones_like(tokens, dtype=torch.bool)))
+        y = run.model(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool)))
     torch.testing.assert_close(vectors(line, tracks(run), run.device)[0][-1], y[0, 1:-1].double())
 
 
@@ -247,7 +249,7 @@ def test_long_lines_are_read_in_pieces(language: Any, place: Path) -> None:
     assert "".join(line.text for (line,) in given.lines[:-1]).startswith("the old cat") and given.left_out == 1
     words = [unit.text for (line,) in given.lines for unit in line.units[0]]
     assert words[:180] == ["the", "old", "cat", "sees", "a", "bird"] * 30  # none was torn
-    assert len(sample([language], long, most=3).lines) < len(given.lines)
+    assert len(sample([language], long, max_words=3).lines) < len(given.lines)
 
 
 def test_principal_directions() -> None:
@@ -264,20 +266,20 @@ def test_principal_directions() -> None:
 
 
 def test_a_map_shows_the_words_that_are_named(language: Any, text: Path) -> None:
-    view = geometry(language, text, words=["cat", "river"], layer=1, most=500)
+    view = geometry(language, text, words=["cat", "river"], layer=1, max_words=500)
     told = view.data["sides"][0]["map"]
     assert told["layer"] == "layer 1" and {one["text"] for one in told["points"]} == {"cat", "river"}
     assert all(one["text"] in one["context"] for one in told["points"])
-    assert [picture.caption for picture in view.pictures] == [
+    assert [picture.caption for picture in view.figures] == [
         "How alike the vectors of words are: text",
         "How much of a word one direction explains (MEV): text",
         "Some words in their contexts, text, layer 1",
     ]
-    given = sample([language], text, most=500, distinct=True)
-    (found,) = measured(language, given, words=["cat", "river"], layer=1)
+    given = sample([language], text, max_words=500, distinct=True)
+    (found,) = measure_geometry(language, given, words=["cat", "river"], layer=1)
     places, _ = principal(torch.stack(found.spots.vectors).numpy())
     assert [one["x"] for one in told["points"]] == pytest.approx(places[:, 0].tolist())
-    assert len(geometry(language, text, most=500).data["sides"][0]["map"]["points"]) > 10  # chosen for us
+    assert len(geometry(language, text, max_words=500).data["sides"][0]["map"]["points"]) > 10  # chosen for us
 
 
 def test_drawings_of_points() -> None:
@@ -298,21 +300,21 @@ def test_drawings_of_points() -> None:
 
 def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(language.folder.path)
-    assert main(["geometry", folder, "--data", str(text), "--most", "300", "--out", str(place / "x.html")]) == 0
+    assert main(["geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("text: 30") and "any two" in said.out and "MEV" in said.out
     assert (place / "x.html").read_text().count("<svg") == 3
     twice = place / "twice.txt"
     twice.write_text("the cat sees a bird\n" * 3)
     assert (
-        main(["geometry", folder, "--data", str(twice), "--out", str(place / "one.svg")]) == 0
+        main(["geometry", folder, "--data", str(twice), "--output", str(place / "one.svg")]) == 0
     )  # one sentence: no two to compare
     said = capsys.readouterr()
     assert said.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
     assert "weft: 2 texts were there before; each is read once" in said.err
-    assert main(["geometry", folder, "--most", "100", "--json", "--quiet"]) == 0  # the run's own validation data
+    assert main(["geometry", folder, "--max-words", "100", "--json", "--quiet"]) == 0  # the run's own validation data
     assert json.loads(capsys.readouterr().out)["unit"] == "words"
-    assert main(["geometry", folder, "--most", "100", "--out", str(place / "x.json"), "--quiet"]) == 0
+    assert main(["geometry", folder, "--max-words", "100", "--output", str(place / "x.json"), "--quiet"]) == 0
     assert json.loads((place / "x.json").read_text())["sides"][0]["side"] == "text"
 
 
@@ -324,18 +326,18 @@ def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsy
 
     assert line(folder, *data, "--words", "zebra") == "--words: 'zebra' is not among the words of the data"
     assert line(folder, *data, "--layer", "3") == "--layer: must be from 0, the input, to 2, not 3"
-    assert line(folder, "--most", "1") == "--most: must be 2 or more, not 1"
-    assert line(folder, "--out", "x.pdf") == "--out: x.pdf must end in .html, .svg, .png or .json"
+    assert line(folder, "--max-words", "1") == "--max-words: must be 2 or more, not 1"
+    assert line(folder, "--output", "x.pdf") == "--output: x.pdf must end in .html, .svg, .png or .json"
     blank = place / "blank.txt"
     blank.write_text("  \n \n")
     assert line(folder, "--data", str(blank)) == f"data: has no text that {folder} can read: it is blank"
-    ngram = train_here({"task": "lm", "data": {"train": str(text)}, "model": {"kind": "ngram"}}, place / "ngram")
+    ngram = train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, place / "ngram")
     assert line(str(ngram.path)) == f"vectors: {ngram.path} is a run of kind 'ngram', which has no vectors of words"
-    bare = train_here({**run_file(text, train=TRAIN), "data": {"train": str(text), "window": 16}}, place / "bare")
+    bare = train_here({**run_file(text, train=TRAIN), "data": {"train": str(text), "context_length": 16}}, place / "bare")
     assert line(str(bare.path)) == f"{bare.path}: the run has no validation or test data; give --data FILE"
     long = place / "long.tsv"
     long.write_text("a" * 40 + "\tA\n")
     run = weft.load(pairs.folder("transformer"), device="cpu")
     with pytest.raises(DataError) as caught:
         geometry(run, long)
-    assert str(caught.value).startswith(f"data: has no text that {run.folder.path} can read: input: has 41 tokens, but ")
+    assert str(caught.value).startswith(f"data: has no text that {run.directory.path} can read: input: has 41 tokens, but ")

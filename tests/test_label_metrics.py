@@ -9,22 +9,22 @@ import pytest
 
 from weft import __version__
 from weft.errors import DataError
-from weft.metrics.items import Items, join, sums
-from weft.metrics.labels import (
+from weft.metrics.classification import (
     BINS,
     MULTI_LABEL,
     SINGLE_LABEL,
-    Labelled,
+    LabeledSplit,
     confusion,
     label_items,
     label_scores,
+    multilabel_items,
     per_label,
     reliability,
-    several_label_items,
 )
+from weft.metrics.items import ItemStatistics, join, total
 
-HOW = Labelled(labels="0123456789abcdef")
-SEVERAL = Labelled(labels="0123456789abcdef", several=True)
+HOW = LabeledSplit(labels="0123456789abcdef")
+SEVERAL = LabeledSplit(labels="0123456789abcdef", multilabel=True)
 # three examples of three labels and one of a label never seen; said: 0, 1, 0, 2
 PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.5, 0.4], [0.58, 0.32, 0.1], [0.25, 0.25, 0.5]])
 GOLD = np.array([0, 1, 1, -1])
@@ -35,7 +35,7 @@ def one(probs, gold):
 
 
 def several(probs, gold, unseen=None):
-    return several_label_items(probs, gold, np.zeros(len(gold)) if unseen is None else unseen, np.arange(len(gold)))
+    return multilabel_items(probs, gold, np.zeros(len(gold)) if unseen is None else unseen, np.arange(len(gold)))
 
 
 def values(items, labelled=HOW):
@@ -58,15 +58,15 @@ def drawn(seed, *, examples=200, labels=5, unseen=0.0):
 def test_four_examples_by_hand():
     found = values(one(PROBS, GOLD))
     assert found["accuracy"] == pytest.approx(100 * 2 / 4)
-    assert found["micro_f1"] == pytest.approx(100 * 2 / 4)
+    assert found["f1_micro"] == pytest.approx(100 * 2 / 4)
     # label 0: 1 right of 2 said and 1 meant; label 1: 1 of 1 and 2; label 2: 0 of 1 and 0; never seen: 0
-    assert found["macro_f1"] == pytest.approx(100 * (2 / 3 + 2 / 3 + 0 + 0) / 4)
+    assert found["f1_macro"] == pytest.approx(100 * (2 / 3 + 2 / 3 + 0 + 0) / 4)
     nats = -np.log([0.7, 0.5, 0.32, np.finfo(np.float64).eps])
     assert found["log_loss"] == pytest.approx(nats.mean())
     # sums of squares; the last has 1 more, for the label that got nothing
-    assert found["brier"] == pytest.approx((0.14 + 0.42 + 0.8088 + (0.375 + 1)) / 4)
+    assert found["brier_score"] == pytest.approx((0.14 + 0.42 + 0.8088 + (0.375 + 1)) / 4)
     # confidences 0.7 (right) and 0.58 (wrong) in bins of their own, 0.5 twice in one, of which one is right
-    assert found["calibration_error"] == pytest.approx(100 * (0.3 + 0.58 + 0.0) / 4)
+    assert found["ece"] == pytest.approx(100 * (0.3 + 0.58 + 0.0) / 4)
 
 
 def test_what_a_label_and_a_confusion_are_by_hand():
@@ -101,23 +101,23 @@ def test_several_labels_by_hand():
     found = values(several(probs, gold, np.array([0, 0, 1])), SEVERAL)
     # 0.5 is not said; the last example has a label that training never saw
     assert found["exact_match"] == pytest.approx(100 / 3)
-    assert found["micro_f1"] == pytest.approx(100 * 2 * 3 / (3 + 5))
-    assert found["macro_f1"] == pytest.approx(100 * (2 / 3 + 1 + 1 + 0) / 4)
+    assert found["f1_micro"] == pytest.approx(100 * 2 * 3 / (3 + 5))
+    assert found["f1_macro"] == pytest.approx(100 * (2 / 3 + 1 + 1 + 0) / 4)
     held = np.array([0.9, 0.8, 0.6, 0.5, 0.8, 0.9, 0.7, 0.9, 0.8])
     assert found["log_loss"] == pytest.approx(-np.log(held).mean())
-    assert found["brier"] == pytest.approx(np.square(1 - held).mean())
+    assert found["brier_score"] == pytest.approx(np.square(1 - held).mean())
 
 
 def test_perfect_and_hopeless():
     sure = np.eye(3)
     with np.errstate(divide="ignore"):
         right, wrong = values(one(sure, np.arange(3))), values(one(sure, np.array([1, 2, 0])))
-    assert right == dict.fromkeys(("accuracy", "macro_f1", "micro_f1"), 100.0) | dict.fromkeys(
-        ("log_loss", "brier", "calibration_error"), 0.0
+    assert right == dict.fromkeys(("accuracy", "f1_macro", "f1_micro"), 100.0) | dict.fromkeys(
+        ("log_loss", "brier_score", "ece"), 0.0
     )
-    assert wrong["accuracy"] == wrong["macro_f1"] == wrong["micro_f1"] == 0
+    assert wrong["accuracy"] == wrong["f1_macro"] == wrong["f1_micro"] == 0
     assert wrong["log_loss"] == pytest.approx(36.0437, abs=1e-4)  # not infinite: scikit-learn's smallest probability
-    assert (wrong["brier"], wrong["calibration_error"]) == (2.0, 100.0)
+    assert (wrong["brier_score"], wrong["ece"]) == (2.0, 100.0)
 
 
 # ---- against scikit-learn
@@ -133,11 +133,11 @@ def test_one_label_is_scored_as_by_scikit_learn(seed, labels):
     items = one(probs, gold)
     found = values(items)
     assert found["accuracy"] == pytest.approx(100 * sk.accuracy_score(gold, said))
-    assert found["macro_f1"] == pytest.approx(100 * sk.f1_score(gold, said, average="macro"))
-    assert found["micro_f1"] == pytest.approx(100 * sk.f1_score(gold, said, average="micro"))
+    assert found["f1_macro"] == pytest.approx(100 * sk.f1_score(gold, said, average="macro"))
+    assert found["f1_micro"] == pytest.approx(100 * sk.f1_score(gold, said, average="micro"))
     assert found["log_loss"] == pytest.approx(sk.log_loss(gold, probs, labels=every))
     theirs = sk.brier_score_loss(gold, probs if labels > 2 else probs[:, 1], labels=every)
-    assert found["brier"] == pytest.approx(theirs)
+    assert found["brier_score"] == pytest.approx(theirs)
     assert (confusion(items)[:-1] == sk.confusion_matrix(gold, said, labels=every)).all()
     table = np.array(per_label(items))
     rows = sk.precision_recall_fscore_support(gold, said, labels=every, zero_division=0)
@@ -153,8 +153,8 @@ def test_labels_that_do_not_occur_or_were_never_seen_are_as_for_scikit_learn(see
     found = values(one(probs, gold))
     assert (gold == -1).any() and 4 not in said and 4 not in gold
     assert found["accuracy"] == pytest.approx(100 * sk.accuracy_score(gold, said))
-    assert found["macro_f1"] == pytest.approx(100 * sk.f1_score(gold, said, average="macro", zero_division=0))
-    assert found["micro_f1"] == found["accuracy"]
+    assert found["f1_macro"] == pytest.approx(100 * sk.f1_score(gold, said, average="macro", zero_division=0))
+    assert found["f1_micro"] == found["accuracy"]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -171,7 +171,7 @@ def test_several_labels_are_scored_as_by_scikit_learn(seed):
         wanted = sk.f1_score(gold, said, average=average, zero_division=0)
         assert found[f"{average}_f1"] == pytest.approx(100 * wanted)
     assert found["log_loss"] == pytest.approx(sk.log_loss(gold.ravel(), probs.ravel()))
-    assert found["brier"] == pytest.approx(sk.brier_score_loss(gold.ravel(), probs.ravel()))
+    assert found["brier_score"] == pytest.approx(sk.brier_score_loss(gold.ravel(), probs.ravel()))
     rows = sk.precision_recall_fscore_support(gold, said, zero_division=0)
     np.testing.assert_allclose(np.array(per_label(items)).T, [100 * rows[0], 100 * rows[1], 100 * rows[2], rows[3]])
 
@@ -186,7 +186,7 @@ def test_the_reliability_curve_is_scikit_learn_s(seed):
     np.testing.assert_allclose([bin.accuracy for bin in curve], accuracy)
     np.testing.assert_allclose([bin.confidence for bin in curve], confidence)
     gaps = [bin.size * abs(bin.accuracy - bin.confidence) for bin in curve]
-    assert values(one(probs, gold))["calibration_error"] == pytest.approx(100 * sum(gaps) / len(gold))
+    assert values(one(probs, gold))["ece"] == pytest.approx(100 * sum(gaps) / len(gold))
 
 
 # ---- sums, intervals, signatures
@@ -199,7 +199,7 @@ def test_batches_in_any_order_give_the_same_scores(labelled):
     parts = []
     for rows in np.split(np.random.default_rng(0).permutation(200), [7, 90, 91]):
         unseen = (gold[rows] < 0).astype(float)
-        part = several_label_items(probs[rows], known[rows], unseen, rows)
+        part = multilabel_items(probs[rows], known[rows], unseen, rows)
         parts.append(part if labelled.several else label_items(np.log(probs[rows]), gold[rows], rows))
     whole = several(probs, known, (gold < 0).astype(float)) if labelled.several else one(probs, gold)
     for ours, theirs in zip(label_scores(join(parts), labelled), label_scores(whole, labelled), strict=True):
@@ -215,7 +215,7 @@ def test_intervals_are_those_of_resampled_examples():
     for _ in range(300):
         rows = rng.integers(60, size=60)
         again.append(100 * sk.f1_score(gold[rows], said[rows], average="macro"))
-    score = next(score for score in label_scores(one(probs, gold), HOW._replace(samples=300)) if score.name == "macro_f1")
+    score = next(score for score in label_scores(one(probs, gold), HOW._replace(samples=300)) if score.name == "f1_macro")
     low, high = np.sort(again)[[7, 292]]
     assert (score.low, score.high) == (pytest.approx(low), pytest.approx(high))
 
@@ -225,7 +225,7 @@ def test_which_scores_have_intervals():
     scores = label_scores(one(probs, gold), HOW)
     assert [score.name for score in scores] == [metric.name for metric in SINGLE_LABEL]
     for score in scores:
-        if score.name == "calibration_error":
+        if score.name == "ece":
             assert score.low is None and score.high is None
         else:
             assert score.low < score.value < score.high
@@ -242,12 +242,12 @@ def test_a_signature_names_every_choice():
 
 
 def test_scores_are_functions_of_sums():
-    total = sums(one(PROBS, GOLD).statistics)
-    assert {metric.name: metric.of(total).item() for metric in SINGLE_LABEL} == values(one(PROBS, GOLD))
+    sums = total(one(PROBS, GOLD).statistics)
+    assert {metric.name: metric.of(sums).item() for metric in SINGLE_LABEL} == values(one(PROBS, GOLD))
 
 
 def test_nothing_to_score():
-    for items in (Items(np.zeros(0, np.int64), {}), one(np.zeros((0, 3)), np.zeros(0, np.int64))):
+    for items in (ItemStatistics(np.zeros(0, np.int64), {}), one(np.zeros((0, 3)), np.zeros(0, np.int64))):
         with pytest.raises(DataError) as caught:
             label_scores(items, HOW)
         assert str(caught.value) == "evaluate: there is no example to score; give it a file that is not empty"

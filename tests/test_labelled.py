@@ -15,13 +15,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.config import plain, read_table
+from weft.config import parse_config, to_dict
 from weft.data.corpus import write_corpus
-from weft.data.dataset import Dataset, stratified
+from weft.data.dataset import Dataset, stratified_order
 from weft.errors import ConfigError, DataError
-from weft.tasks.classification.data import LabelledFormat, LabelledTable, count_long, labels_of
+from weft.tasks.classification.data import LabeledDataConfig, LabelledFormat, count_long, labels_of
 from weft.tasks.classification.files import Reading, Record
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 EXAMPLES = [("pos", "a good film"), ("neg", "dull, é \u2028 \u00a0 x"), ("pos", 'the "best"')]
 
@@ -95,7 +95,7 @@ def test_label_first_lines_end_the_label_at_white_space(tmp_path):
     assert read(path) == [("DESC:manner", "How did  it ?"), ("ENTY", "What\tis it "), ("0", "x")]
     source = labelled(path)
     assert [source.place(number) for number in range(3)] == [f"{path}: line {line}" for line in (1, 3, 5)]
-    assert source.seen.files.blank == 2
+    assert source.summary.files.blank == 2
     # other white space is content
     assert read(write(tmp_path / "b.txt", "a\u00a0b c\u2028d\n")) == [("a\u00a0b", "c\u2028d")]
 
@@ -106,7 +106,7 @@ def test_blank_lines_of_tables_are_skipped_and_counted(kind, tmp_path):
     path = write(tmp_path / f"a.{kind}", "\n\n".join([*lines, ""]))
     assert read(path) == EXAMPLES
     source = labelled(path)
-    assert f"blank lines that were skipped: {len(lines)}" in " ".join(source.seen.notes())
+    assert f"blank lines that were skipped: {len(lines)}" in " ".join(source.summary.notes())
     assert source.place(1) == f"{path}: line 3"
 
 
@@ -166,7 +166,7 @@ def test_a_folder_with_a_file_for_every_label(tmp_path):
         ("a", "__label__z one"), ("a", "two"), ("b.x", "three"), ("b.x", " four"), ("Ä", "five six"),
     ]  # fmt: skip
     assert source.place(3) == f"{tmp_path / 'names' / 'b.x.txt.gz'}: line 3"
-    assert source.seen.notes()[:1] == ["names: a file for every label, every line in it is an example"]
+    assert source.summary.notes()[:1] == ["names: a file for every label, every line in it is an example"]
     # names with points that are no suffix
     write(tmp_path / "news" / "alt.atheism", "x\n")
     write(tmp_path / "news" / "comp.graphics", "y\n")
@@ -180,13 +180,13 @@ def test_a_folder_with_a_folder_for_every_label(tmp_path):
     assert read(tmp_path / "films") == [("neg", "label\ttext"), ("pos", "a"), ("pos", "b\nc\n")]
     source = labelled(tmp_path / "films")
     assert source.place(2) == f"{tmp_path / 'films' / 'pos' / '2.txt'}: line 1"
-    assert source.seen.notes()[:1] == ["films: a folder for every label, every file in it is an example"]
+    assert source.summary.notes()[:1] == ["films: a folder for every label, every file in it is an example"]
     assert source.column("0").size() == 15
 
 
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
     path = write(tmp_path / "a.tsv", "\ufeff" + as_tsv([*EXAMPLES, ("odd", "last")]).replace("\n", "\r\n"))
-    seen = labelled(path).seen
+    seen = labelled(path).summary
     assert (seen.count, seen.crlf, seen.characters) == (4, 4, 38)
     assert seen.describe() == (
         f"{path}: 4 examples of 38 characters with 3 labels, utf-8, CRLF line ends in 4 places\n"
@@ -200,7 +200,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     )
     pairs = write(tmp_path / "b.jsonl", '{"a": "x", "b": "", "label": []}\n{"a": "y", "b": "z", "label": ["k", "l"]}\n')
     reading = Reading(text=("a", "b"), multi=True)
-    assert labelled(pairs, pairs, pairs, reading=reading).seen.describe() == (
+    assert labelled(pairs, pairs, pairs, reading=reading).summary.describe() == (
         f"{pairs} and {pairs} and 1 more: 6 examples of 9 characters with 2 labels, utf-8, LF line ends\n"
         "  note: empty texts in column 2: 3\n"
         "  note: examples without a label: 3\n"
@@ -213,13 +213,13 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
 
 def test_labels_that_are_none_and_many_files_are_told(tmp_path):
     plain_text = write(tmp_path / "a.txt", "".join(f"w{number} and so on\n" for number in range(12)))
-    notes = labelled(plain_text).seen.notes()
+    notes = labelled(plain_text).summary.notes()
     assert notes == ["a.txt: lines start with a label", "12 labels for 12 examples; are they labels?"]
     for number in range(13):
         write(tmp_path / "many" / "x" / str(number), "\ufefftext")
-    seen = labelled(tmp_path / "many").seen
+    seen = labelled(tmp_path / "many").summary
     assert seen.notes()[10:11] == ["and 4 such notes more"]
-    assert "  labels: w0, w1, w10, w11, w2, w3, w4, w5, w6, w7 and 2 more\n" in labelled(plain_text).seen.describe()
+    assert "  labels: w0, w1, w10, w11, w2, w3, w4, w5, w6, w7 and 2 more\n" in labelled(plain_text).summary.describe()
 
 
 # ---- what is refused
@@ -230,19 +230,19 @@ BAD_FILES = [
     ("a.txt", "a x\n b y\n", "line 2 starts with white space, not with a label:  b y"),
     ("a.txt", "__label__a x\nb y\n", "line 2 does not start with __label__, as the first line does: b y"),
     ("a.txt", "__label__a x __label__b y\n", "line 1 has a __label__ inside its text: x __label__b y; labels come first"),
-    ("a.txt", "__label__a __label__b x\n", "line 1 has 2 labels: a, b; set data.multi = true"),
+    ("a.txt", "__label__a __label__b x\n", "line 1 has 2 labels: a, b; set data.multilabel = true"),
     ("a.txt", "__label__ x\n", "line 1 has no text after its label: __label__ x; a line is a label, white space, and a text"),
     ("a.txt", "", "is empty; give a file with text in it"),
     ("a.txt", "a x\0y\n", "line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"),
     (
         "a.tsv",
         "sentence\tlabel\nx\t1\n",
-        "line 1, its header, has no column 'text', which data.text names; known: sentence, label",
+        "line 1, its header, has no column 'text', which data.text_column names; known: sentence, label",
     ),
     (
         "a.csv",
         "Text,Class\nx,1\n",
-        "line 1, its header, has no column 'label', which data.label names; known: Text, Class",
+        "line 1, its header, has no column 'label', which data.label_column names; known: Text, Class",
     ),
     ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", "line 1, its header, has 2 columns 'text'; rename all but one"),
     ("a.tsv", "text\tlabel\n", "has a header and nothing below it; give a file with examples in it"),
@@ -253,7 +253,7 @@ BAD_FILES = [
     ),
     ("a.tsv", "a\tx\nb\ty\tz\n", "line 2 has 3 columns, not 2 as line 1 has: 'b', 'y', 'z'; columns are separated by a tab"),
     ("a.csv", "\na,x\n", "line 1 is blank; a table begins with its header, or with its first row; take it out"),
-    ("a.tsv", "a\tx\n \ty\n", "line 2 has no label; give it one, or set data.multi = true, where an example may have none"),
+    ("a.tsv", "a\tx\n \ty\n", "line 2 has no label; give it one, or set data.multilabel = true, where an example may have none"),
     ("a.tsv", "a\tx\nb\t \n", "line 2 has the label b and no text; give it one, or take it out"),
     (
         "a.csv",
@@ -268,7 +268,7 @@ BAD_FILES = [
     ("a.jsonl", '{"text": 1, "label": "b"}\n', "line 1 has a number as 'text', not a string; put it in quotes"),
     ("a.jsonl", '{"text": "a", "label": 0.5}\n', "line 1 has a number as 'label', not a string; put it in quotes"),
     ("a.jsonl", '{"text": "a", "label": null}\n', "line 1 has null as 'label', not a string; put it in quotes"),
-    ("a.jsonl", '{"text": "a", "label": ["b", "c"]}\n', "line 1 has 2 labels: b, c; set data.multi = true"),
+    ("a.jsonl", '{"text": "a", "label": ["b", "c"]}\n', "line 1 has 2 labels: b, c; set data.multilabel = true"),
     (
         "a.jsonl",
         '{"text": "a", "label": ["b", null]}\n',
@@ -291,18 +291,18 @@ def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
 def test_columns_that_are_not_there(tmp_path):
     table = write(tmp_path / "a.tsv", "premise\tgold\nx\ty\n")
     assert refusal(lambda: read(table, reading=Reading(text=("premise", "hypo"), label="gold"))) == (
-        f"{table}: line 1, its header, has no column 'hypo', which data.text names; known: premise, gold"
+        f"{table}: line 1, its header, has no column 'hypo', which data.text_column names; known: premise, gold"
     )
     assert refusal(lambda: read(table, reading=Reading(text=("premise",), label="golden"))) == (
-        f"{table}: line 1, its header, has no column 'golden', which data.label names;"
+        f"{table}: line 1, its header, has no column 'golden', which data.label_column names;"
         " did you mean 'gold'? known: premise, gold"
     )
     assert refusal(lambda: read(table, reading=Reading(text=(3,), label=1))) == (
-        f"{table}: line 1 has 2 columns, so there is no column 3, which data.text names"
+        f"{table}: line 1 has 2 columns, so there is no column 3, which data.text_column names"
     )
     objects = write(tmp_path / "a.jsonl", '{"a": "b"}\n')
     assert refusal(lambda: read(objects, reading=Reading(text=(2,), label=1))) == (
-        f'{objects}: has keys and no columns, but data.label = 1; name a key, data.label = "..."'
+        f'{objects}: has keys and no columns, but data.label_column = 1; name a key, data.label_column = "..."'
     )
     lines = write(tmp_path / "a.txt", "a x\n")
     tables = ".tsv, .csv, .xlsx, .jsonl, .json or .parquet"
@@ -343,8 +343,8 @@ def test_an_example_without_a_text_is_skipped_and_counted(name, tmp_path):
     path = write(tmp_path / name, text)
     assert read(path) == [("pos", "good film"), ("neg", "dull")]
     source = labelled(path)
-    assert source.seen.count == 2
-    assert f"examples without a text that were skipped: 2, the first at {path}: line {line}" in source.seen.notes()
+    assert source.summary.count == 2
+    assert f"examples without a text that were skipped: 2, the first at {path}: line {line}" in source.summary.notes()
     assert source.place(1) == f"{path}: line {line + 1}"
     assert refusal(lambda: read(path, skip_empty=False)) == (
         f"{path}: line {line} has the label neg and no text; give it one, or take it out"
@@ -357,7 +357,7 @@ def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
     folder = tmp_path / "films"
     assert read(folder) == [("neg", "dull"), ("pos", "good film")]
     told = f"examples without a text that were skipped: 3, the first at {folder / 'neg' / '2'}: line 1"
-    assert told in labelled(folder).seen.notes()
+    assert told in labelled(folder).summary.notes()
     assert refusal(lambda: read(folder, skip_empty=False)) == (
         f"{folder / 'neg' / '2'}: holds 2 empty lines and no text; give a file with text in it"
     )
@@ -366,14 +366,14 @@ def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
 def test_files_of_which_no_example_has_a_text_are_refused(tmp_path):
     path = write(tmp_path / "a.tsv", "label\ttext\npos\t\nneg\t\n")
     assert refusal(lambda: read(path)) == (
-        f"{path}: none of its examples has a text, 2 were read; is data.text the right column?"
+        f"{path}: none of its examples has a text, 2 were read; is data.text_column the right column?"
     )
 
 
 def test_shares_are_taken_of_the_examples_that_are_not_skipped(tmp_path):
     rows = [("pos" if at % 2 else "neg", "" if at in (3, 10) else f"t{at}") for at in range(22)]
     write(tmp_path / "a.tsv", "label\ttext\n" + as_tsv(rows))
-    found = LabelledTable(train="a.tsv", valid=0.1).sources(tmp_path)
+    found = LabeledDataConfig(train="a.tsv", valid=0.1).sources(tmp_path)
     texts = {name: [record.texts[0] for record in part.records()] for name, part in found.items()}
     assert [len(texts[name]) for name in ("train", "valid")] == [18, 2]
     assert sorted(texts["train"] + texts["valid"]) == sorted(text for _, text in rows if text)
@@ -383,7 +383,8 @@ def test_skipping_changes_no_origin_of_a_corpus(tmp_path):
     """Files without empty texts have the same corpora however it is set: none is made again for it."""
     write(tmp_path / "a.tsv", "label\ttext\npos\tx\nneg\ty\n")
     origins = [
-        LabelledTable(train="a.tsv", skip_empty=skip).sources(tmp_path)["train"].column("0").origin() for skip in (True, False)
+        LabeledDataConfig(train="a.tsv", skip_empty=skip).sources(tmp_path)["train"].column("0").provenance()
+        for skip in (True, False)
     ]
     assert origins[0] == origins[1] and "skip_empty" not in origins[0]
 
@@ -432,29 +433,36 @@ OPTIONS = "train, valid, test, encoding, delimiter, sheet, text, label, multi, s
 MESSAGES = [
     ({"train": ""}, "data: train='' names no file"),
     ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
-    ({"train": "a", "text": []}, "data: text names 0 columns; give one, or two for pairs of texts"),
-    ({"train": "a", "text": ["a", "b", "c"]}, "data: text names 3 columns; give one, or two for pairs of texts"),
-    ({"train": "a", "label": ""}, "data: label='' names no column; give a name, or a place from 1 on"),
-    ({"train": "a", "text": 0, "label": 1}, "data: text=0 names no column; give a name, or a place from 1 on"),
-    ({"train": "a", "text": 2}, "data: text and label mix names and places; a table has a header or it has none"),
-    ({"train": "a", "text": ["x", "label"]}, "data: text and label name one column twice; give each its own"),
-    ({"train": "a", "multi": True, "separator": ""}, "data: separator='' separates nothing; drop it"),
-    ({"train": "a", "coarse": ""}, "data: coarse='' separates nothing; drop it"),
-    ({"train": "a", "separator": ";"}, "data: separator=';', but multi=false has one label an example; drop it"),
-    ({"train": "a", "longest": 3}, "data.longest: must be greater than or equal to 4, not 3"),
+    ({"train": "a", "text_column": []}, "data: text names 0 columns; give one, or two for pairs of texts"),
+    ({"train": "a", "text_column": ["a", "b", "c"]}, "data: text names 3 columns; give one, or two for pairs of texts"),
+    ({"train": "a", "label_column": ""}, "data: label='' names no column; give a name, or a place from 1 on"),
+    ({"train": "a", "text_column": 0, "label_column": 1}, "data: text=0 names no column; give a name, or a place from 1 on"),
+    ({"train": "a", "text_column": 2}, "data: text and label mix names and places; a table has a header or it has none"),
+    ({"train": "a", "text_column": ["x", "label"]}, "data: text and label name one column twice; give each its own"),
+    ({"train": "a", "multilabel": True, "label_separator": ""}, "data: separator='' separates nothing; drop it"),
+    ({"train": "a", "strip_label_after": ""}, "data: coarse='' separates nothing; drop it"),
+    ({"train": "a", "label_separator": ";"}, "data: separator=';', but multi=false has one label an example; drop it"),
+    ({"train": "a", "max_length": 3}, "data.max_length: must be greater than or equal to 4, not 3"),
     ({"train": "a", "lable": "x"}, f"data.lable: no such option; did you mean 'label'? known: {OPTIONS}"),
 ]
 
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
 def test_a_table_that_can_t_be_right(values, message):
-    assert refusal(lambda: read_table(LabelledTable, values, at="data"), ConfigError) == message
+    assert refusal(lambda: parse_config(LabeledDataConfig, values, at="data"), ConfigError) == message
 
 
-@pytest.mark.parametrize("more", [{"multi": True}, {"text": ["a", "b"], "valid": 0.2}, {"text": 2, "label": 1, "coarse": ":"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"multi": True},
+        {"text_column": ["a", "b"], "valid": 0.2},
+        {"text_column": 2, "label_column": 1, "strip_label_after": ":"},
+    ],
+)
 def test_what_a_table_says_can_be_read_again(more):
-    table = read_table(LabelledTable, {"train": ["a", "b"], **more}, at="data").resolved()
-    assert read_table(LabelledTable, plain(table), at="data") == table == table.resolved()
+    table = parse_config(LabeledDataConfig, {"train": ["a", "b"], **more}, at="data").resolved()
+    assert parse_config(LabeledDataConfig, to_dict(table), at="data") == table == table.resolved()
 
 
 # ---- shares
@@ -462,7 +470,7 @@ def test_what_a_table_says_can_be_read_again(more):
 
 def split_of(labels: list[str], tmp_path: Path, **shares: float) -> dict[str, list[Record]]:
     write(tmp_path / "a.txt", "".join(f"{label} {number}\n" for number, label in enumerate(labels)))
-    return {name: list(part.records()) for name, part in LabelledTable(train="a.txt", **shares).sources(tmp_path).items()}
+    return {name: list(part.records()) for name, part in LabeledDataConfig(train="a.txt", **shares).sources(tmp_path).items()}
 
 
 @given(
@@ -505,13 +513,13 @@ def test_a_rare_label_stays_in_training(tmp_path):
 
 def test_the_order_never_changes():
     # as it was first drawn: another order would move examples from test to train in runs that go on
-    assert stratified(np.array([0] * 8 + [1] * 4)).tolist() == [3, 11, 2, 1, 8, 6, 0, 10, 7, 4, 9, 5]
+    assert stratified_order(np.array([0] * 8 + [1] * 4)).tolist() == [3, 11, 2, 1, 8, 6, 0, 10, 7, 4, 9, 5]
 
 
 def test_several_labels_are_shared_out_by_the_rarest(tmp_path):
     labels = ["common,rare"] * 20 + ["common"] * 180 + ["other"] * 100
     write(tmp_path / "a.txt", "".join(f"{label} {number}\n" for number, label in enumerate(labels)))
-    parts = LabelledTable(train="a.txt", valid=0.1, multi=True).sources(tmp_path)
+    parts = LabeledDataConfig(train="a.txt", valid=0.1, multilabel=True).sources(tmp_path)
     counts = Counter(label for labels in labels_of(parts["valid"]) for label in labels)
     assert counts == {"common": 20, "rare": 2, "other": 10}
 
@@ -527,7 +535,7 @@ def test_too_few_for_a_share(tmp_path):
 def test_splits_of_their_own_are_whole(tmp_path):
     write(tmp_path / "a.txt", "a x\nb y\n")
     write(tmp_path / "b.txt", "b z\n")
-    sources = LabelledTable(train="a.txt", valid=["b.txt"], test=0.5).sources(tmp_path)
+    sources = LabeledDataConfig(train="a.txt", valid=["b.txt"], test=0.5).sources(tmp_path)
     assert [len(labels_of(sources[name])) for name in ("train", "valid", "test")] == [1, 1, 1]
     assert labels_of(sources["valid"]) == [("b",)]
 
@@ -540,11 +548,11 @@ def test_a_corpus_of_each_column_is_its_texts_encoded(tmp_path):
     path = write(
         tmp_path / "a.jsonl", "".join(json.dumps(dict(zip(("a", "b", "label"), row, strict=True))) + "\n" for row in rows)
     )
-    source = LabelledTable(train="a.jsonl", text=["a", "b"]).sources(tmp_path)["train"]
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["two lines xyz é a\n"]))
+    source = LabeledDataConfig(train="a.jsonl", text_column=["a", "b"]).sources(tmp_path)["train"]
+    tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["two lines xyz é a\n"]))
     for at in (0, 1):
         side = source.column(str(at))
-        corpus = write_corpus(side, tokenizer, tmp_path, f"train.{at}", watch=lambda done, total: None)
+        corpus = write_corpus(side, tokenizer, tmp_path, f"train.{at}", progress=lambda done, total: None)
         found = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
         assert found == [[*tokenizer.encode(row[at]).tolist(), 2] for row in rows]
         assert side.name == f"{path} ({'ab'[at]})"
@@ -555,11 +563,11 @@ def test_a_corpus_of_each_column_is_its_texts_encoded(tmp_path):
 def test_a_corpus_is_made_anew_if_its_text_or_its_part_changes(tmp_path):
     write(tmp_path / "x" / "a.txt", "x\ny\n")
     write(tmp_path / "x" / "b.txt", "z\n")
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["xyz"]))
+    tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["xyz"]))
 
     def made(folder: Path, **shares: float) -> str:
-        source = LabelledTable(train=folder.name, **shares).sources(tmp_path)["train"]
-        return write_corpus(source.column("0"), tokenizer, tmp_path, "train", must_match=known).origin
+        source = LabeledDataConfig(train=folder.name, **shares).sources(tmp_path)["train"]
+        return write_corpus(source.column("0"), tokenizer, tmp_path, "train", must_match=known).provenance
 
     known = None
     known = made(tmp_path / "x")
@@ -573,26 +581,26 @@ def test_a_corpus_is_made_anew_if_its_text_or_its_part_changes(tmp_path):
 
 def test_a_file_that_goes_to_another_label_is_noticed(tmp_path):
     write(tmp_path / "x" / "a" / "1", "text")
-    before = labelled(tmp_path / "x").column("0").origin()
+    before = labelled(tmp_path / "x").column("0").provenance()
     (tmp_path / "x" / "a").rename(tmp_path / "x" / "b")
-    assert labelled(tmp_path / "x").column("0").origin() != before
+    assert labelled(tmp_path / "x").column("0").provenance() != before
 
 
 def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
     path = write(tmp_path / "a.tsv", "a\tb\tlabel\nxx\tx\tk\nxxx\txxx\tk\nx\txxxxx\tk\n")
-    source = LabelledTable(train="a.tsv", text=["a", "b"]).sources(tmp_path)["train"]
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["x"]))
+    source = LabeledDataConfig(train="a.tsv", text_column=["a", "b"]).sources(tmp_path)["train"]
+    tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["x"]))
     corpora = [write_corpus(source.column(str(at)), tokenizer, tmp_path, f"train.{at}") for at in (0, 1)]
     # <s>, the tokens of both, and two </s>
-    assert [count_long(corpora, source, longest=longest, truncate=True) for longest in (9, 8, 6, 5)] == [0, 2, 2, 3]
-    assert count_long(corpora, source, longest=9, truncate=False) == 0
-    assert refusal(lambda: count_long(corpora, source, longest=8, truncate=False)) == (
-        f"{path}: line 3 (and 1 more): has 9 tokens, more than data.longest = 8;"
+    assert [count_long(corpora, source, max_length=longest, truncate=True) for longest in (9, 8, 6, 5)] == [0, 2, 2, 3]
+    assert count_long(corpora, source, max_length=9, truncate=False) == 0
+    assert refusal(lambda: count_long(corpora, source, max_length=8, truncate=False)) == (
+        f"{path}: line 3 (and 1 more): has 9 tokens, more than data.max_length = 8;"
         " raise that, or set data.truncate = true to have it cut"
     )
 
 
 def test_one_label_for_all_is_told_of(tmp_path):
     told = "all examples have the same label; there is nothing to tell apart"
-    assert labelled(write(tmp_path / "a.csv", "label,text\na,x\na,y\n")).seen.notes() == [told]
-    assert labelled(write(tmp_path / "b.csv", "label,text\na,x\na,y\nb,z\nb,z\n")).seen.notes() == []
+    assert labelled(write(tmp_path / "a.csv", "label,text\na,x\na,y\n")).summary.notes() == [told]
+    assert labelled(write(tmp_path / "b.csv", "label,text\na,x\na,y\nb,z\nb,z\n")).summary.notes() == []

@@ -11,37 +11,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import DataError, ModelError
-from weft.text.labels import Labels
+from weft.text.labels import LabelVocabulary
 
 
 def test_labels_are_sorted_by_frequency_and_then_by_name():
-    assert Labels.count(["b", "c", "a", "b", "ä", "a"]).names == ("a", "b", "c", "ä")
+    assert LabelVocabulary.count(["b", "c", "a", "b", "ä", "a"]).names == ("a", "b", "c", "ä")
 
 
 @given(st.lists(st.sampled_from(["x", "y", "z", "é", "a b"]), min_size=1), st.integers())
 def test_the_order_of_the_data_is_no_matter(names, seed):
     mixed = list(names)
     random.Random(seed).shuffle(mixed)
-    assert Labels.count(iter(mixed)) == Labels.count(names)
-    labels = Labels.count(names)
+    assert LabelVocabulary.count(iter(mixed)) == LabelVocabulary.count(names)
+    labels = LabelVocabulary.count(names)
     assert [labels.index(name) for name in labels.names] == list(range(labels.size))
     assert labels.index("unheard of") is None
 
 
 def test_no_label_at_all():
     with pytest.raises(DataError) as caught:
-        Labels.count([])
+        LabelVocabulary.count([])
     assert str(caught.value) == "labels: the training data has none; give data with labels"
 
 
 def test_a_file_gives_the_same_labels_and_its_sha256_is_their_hash(tmp_path):
-    labels = Labels(("NOUN", "é\u2028", "B-person"))
+    labels = LabelVocabulary(("NOUN", "é\u2028", "B-person"))
     labels.save(tmp_path / "labels.json")
     raw = (tmp_path / "labels.json").read_bytes()
     assert json.loads(raw) == {"version": 1, "labels": ["NOUN", "é\u2028", "B-person"]}
-    assert Labels.load(tmp_path / "labels.json") == labels
-    assert labels.hash == hashlib.sha256(raw).hexdigest() == Labels.load(tmp_path / "labels.json").hash
-    assert labels.hash != Labels(("é\u2028", "NOUN", "B-person")).hash
+    assert LabelVocabulary.load(tmp_path / "labels.json") == labels
+    assert labels.hash == hashlib.sha256(raw).hexdigest() == LabelVocabulary.load(tmp_path / "labels.json").hash
+    assert labels.hash != LabelVocabulary(("é\u2028", "NOUN", "B-person")).hash
     assert [path.name for path in tmp_path.iterdir()] == ["labels.json"]
 
 
@@ -64,11 +64,11 @@ def test_a_damaged_file_is_refused_by_name(text, message, tmp_path):
     path = tmp_path / "labels.json"
     path.write_text(text)
     with pytest.raises(ModelError) as caught:
-        Labels.load(path)
+        LabelVocabulary.load(path)
     assert str(caught.value) == f"{path}: {message}"
 
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(ModelError) as caught:
-        Labels.load(tmp_path / "labels.json")
+        LabelVocabulary.load(tmp_path / "labels.json")
     assert str(caught.value) == f"{tmp_path / 'labels.json'}: is missing"

@@ -25,7 +25,8 @@ from weft.errors import ConfigError, DataError, ModelError, ResourceError
 from weft.interop.arpa import read_arpa
 from weft.runs.load import load
 from weft.runs.resolve import resolve
-from weft.text import gate, unpack
+from weft.text import compression as unpack
+from weft.text import reading as gate
 
 # ---- lines and files
 
@@ -33,14 +34,14 @@ from weft.text import gate, unpack
 def test_a_line_without_end_is_refused_where_lines_are_texts(tmp_path, monkeypatch):
     """predict and score refuse it so as well."""
     path = tmp_path / "text.txt"
-    path.write_text("short\n" + "x " * (gate.LONGEST // 2 + 1) + "\nmore\n")
+    path.write_text("short\n" + "x " * (gate.MAX_LINE_CHARS // 2 + 1) + "\nmore\n")
     told = f"{path}: line 2 has more than 16,777,216 characters; is it text?"
     with pytest.raises(DataError) as caught:
         list(Source((path,), lines=True).batches())
     assert str(caught.value) == told
     assert [row.line for row in Source((path,)).rows()] == [1, 2, 3]  # running text may come without line ends
     monkeypatch.chdir(tmp_path)
-    run = '[data]\ntrain = "text.txt"\nread = "lines"\n[model]\nkind = "gru"\nwidth = 4\n[train]\nsteps = 1\n'
+    run = '[data]\ntrain = "text.txt"\nread_as = "lines"\n[model]\narch = "gru"\nhidden_size = 4\n[train]\nmax_steps = 1\n'
     Path("run.toml").write_text('task = "lm"\n' + run)
     assert main(["train", "run.toml", "-q"]) == 3
     assert not Path("runs").exists()
@@ -50,9 +51,9 @@ def test_the_limit_counts_one_line_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "PIECE", 4)
     path = tmp_path / "text.txt"
     path.write_text("aaaa\n" * 3 + "bbbbb")
-    assert list(gate.read_lines(path, longest=5)) == ["aaaa"] * 3 + ["bbbbb"]
+    assert list(gate.read_lines(path, max_length=5)) == ["aaaa"] * 3 + ["bbbbb"]
     with pytest.raises(DataError) as caught:
-        list(gate.read_lines([path, path], longest=4))
+        list(gate.read_lines([path, path], max_length=4))
     assert str(caught.value) == f"{path}: line 4 has more than 4 characters; is it text?"
 
 
@@ -63,7 +64,7 @@ def test_too_many_open_files_are_no_fault_of_the_data(tmp_path, monkeypatch):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(Path, "open", no_more)
-    for read in (lambda: list(unpack.read_bytes(path)), Source((path,)).origin):
+    for read in (lambda: list(unpack.read_bytes(path)), Source((path,)).provenance):
         with pytest.raises(ResourceError) as caught:
             read()
         assert str(caught.value) == f"{path}: can't be read: Too many open files"
@@ -95,7 +96,7 @@ def test_a_packed_model_is_read_as_before(tmp_path):
     text = b"\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-0.5\ta\n\n\\end\\\n"
     (tmp_path / "a.arpa").write_bytes(text)
     (tmp_path / "a.arpa.gz").write_bytes(gzip.compress(text))
-    plain, packed = (read_arpa(tmp_path / name).model.grams[0].log_prob.tolist() for name in ("a.arpa", "a.arpa.gz"))
+    plain, packed = (read_arpa(tmp_path / name).model.levels[0].log_prob.tolist() for name in ("a.arpa", "a.arpa.gz"))
     assert plain == packed
 
 
@@ -124,10 +125,10 @@ def test_keys_and_values_that_are_meant(tmp_path):
     ("settings", "told"),
     [
         (["train.lr=1e39", "train.optimizer=sgd"], "train: lr=1e+39 must be 1e+38 or less"),
-        (["train.matrix_lr=1e39", "train.optimizer=muon"], "train: matrix_lr=1e+39 must be 1e+38 or less"),
+        (["train.muon_lr=1e39", "train.optimizer=muon"], "train: matrix_lr=1e+39 must be 1e+38 or less"),
         (["train.weight_decay=1e39"], "train: weight_decay=1e+39 must be 1e+38 or less"),
         (
-            ["train.lr=1e30", "train.rates={'embedding' = 1e9}"],
+            ["train.lr=1e30", "train.lr_multipliers={'embedding' = 1e9}"],
             "train: rates: embedding=1e+09 times the learning rate must be 1e+38 or less",
         ),
     ],
@@ -135,7 +136,7 @@ def test_keys_and_values_that_are_meant(tmp_path):
 def test_a_rate_that_no_weight_can_hold(settings, told, tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"))
     values["train"].pop("lr")
-    values["train"]["rates"] = {"embedding": 1e9} if "rates" in settings[-1] else {}
+    values["train"]["lr_multipliers"] = {"embedding": 1e9} if "rates" in settings[-1] else {}
     with pytest.raises(ConfigError) as caught:
         resolve(override(values, [one for one in settings if "rates" not in one]), base=tmp_path)
     assert str(caught.value) == told
@@ -161,7 +162,7 @@ def test_a_view_shows_as_many_tokens_as_it_has_memory_for(tmp_path):
 def test_sighup_saves_as_sigterm_does(tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), train__steps=9_999_999, train__validations=999_999)
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
-    command = [sys.executable, "-m", "weft.cli.main", "train", "run.toml", "--out", "run"]
+    command = [sys.executable, "-m", "weft.cli.main", "train", "run.toml", "--output-dir", "run"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         for line in process.stderr or ():
             if line.startswith("step"):
@@ -191,7 +192,7 @@ def test_under_nohup_nobody_stops(monkeypatch):
             signal.raise_signal(signal.SIGHUP)
             with Stop() as stop:
                 signal.raise_signal(signal.SIGHUP)
-                assert not stop.asked
+                assert not stop.is_requested
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

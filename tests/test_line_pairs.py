@@ -11,26 +11,26 @@ import pytest
 import torch
 from small_runs import Silent, make_text, sums, train_here
 
+from weft.data.batching import Batch
 from weft.data.corpus import Corpus, lines_of
-from weft.data.line_pairs import PairedLines, paired
-from weft.data.order import Batch
+from weft.data.line_pairs import LinePairBatchSampler, pair_lines
 from weft.errors import TrainingInterrupted
-from weft.models.encoder_tables import MaskedTable
-from weft.tasks.masked_lm.objective import as_text, candidates, texts
-from weft.text.tokenizers import from_words
+from weft.models.encoder_tables import MaskedLMConfig
+from weft.tasks.masked_lm.objective import as_text, maskable, texts
+from weft.text.tokenizers import from_vocab
 
-TOKENIZER = from_words(list("abcdefghij"))
+TOKENIZER = from_vocab(list("abcdefghij"))
 
 
 def shown(corpus: Corpus) -> list[str]:
     """Each text as it is read, | for </s>."""
     starts = corpus.line_starts()
     texts = [corpus.tokens[low:high].tolist() for low, high in pairwise(starts)]
-    return ["".join("|" if token == 2 else TOKENIZER.token(token) for token in text) for text in texts]
+    return ["".join("|" if token == 2 else TOKENIZER.id_to_token(token) for token in text) for text in texts]
 
 
 def pairs_of(lines: list[str], *, longest: int = 100, phase: int = 0) -> list[str]:
-    return shown(paired(lines_of(TOKENIZER, lines), longest=longest, phase=phase))
+    return shown(pair_lines(lines_of(TOKENIZER, lines), max_length=longest, phase=phase))
 
 
 def test_lines_go_two_by_two_and_the_other_way_the_next_time():
@@ -58,20 +58,20 @@ def test_one_line_is_no_pair():
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 def test_every_line_is_read_once_an_epoch(epoch):
     lines = [" ".join(np.random.default_rng(at).choice(list("abcdefghij"), 1 + at % 5)) for at in range(37)]
-    order = PairedLines(lines_of(TOKENIZER, lines), longest=20, batch_tokens=40, seed=1)
+    order = LinePairBatchSampler(lines_of(TOKENIZER, lines), max_length=20, batch_tokens=40, seed=1)
     read = [order.batch(epoch, index) for index in range(order.batches(epoch))]
     found = sorted(
-        "".join(TOKENIZER.token(token) for token in row[keep].tolist() if token > 2)
+        "".join(TOKENIZER.id_to_token(token) for token in row[keep].tolist() if token > 2)
         for batch in read
-        for row, keep in zip(batch.tokens, batch.keep, strict=True)
+        for row, keep in zip(batch.tokens, batch.token_mask, strict=True)
     )
     assert "".join(sorted("".join(found))) == "".join(sorted("".join(lines).replace(" ", "")))
-    assert max(batch.tokens.size(1) for batch in read) <= order.largest().tokens.size(1) <= 20
-    assert order.rows == int(40 / np.diff(order.phases[0].corpus.line_starts()).mean()) and order.anew(3)
+    assert max(batch.tokens.size(1) for batch in read) <= order.largest_batch().tokens.size(1) <= 20
+    assert order.rows == int(40 / np.diff(order.phases[0].corpus.line_starts()).mean()) and order.resets_state(3)
 
 
 def test_places_are_said_by_lines_of_the_file():
-    order = PairedLines(lines_of(TOKENIZER, ["a", "b", "c", "d"]), longest=20, batch_tokens=100, seed=0)
+    order = LinePairBatchSampler(lines_of(TOKENIZER, ["a", "b", "c", "d"]), max_length=20, batch_tokens=100, seed=0)
     assert order.describe(0, 0) == "lines, pairs of lines from line 1, 3"
     assert order.describe(1, 0) == "lines, pairs of lines from line 1, 2, 4"
 
@@ -82,34 +82,34 @@ def test_what_follows_the_first_end_is_the_second_text():
     text = as_text(Batch(tokens, keep))
     assert text.segments is not None
     assert text.segments.tolist() == [[0, 0, 0, 0, 1, 1], [0] * 6]
-    assert candidates(tokens, keep).tolist() == [[False, True, True, False, True, False], [False, True] + [False] * 4]
+    assert maskable(tokens, keep).tolist() == [[False, True, True, False, True, False], [False, True] + [False] * 4]
 
 
 def test_validation_reads_pairs_too():
-    corpus = paired(lines_of(TOKENIZER, ["a b", "c", "d"]), longest=20)
+    corpus = pair_lines(lines_of(TOKENIZER, ["a b", "c", "d"]), max_length=20)
     found = {tuple(row[keep].tolist()) for read in texts(corpus, window=20) for row, keep in zip(*read.text[:2], strict=True)}
     assert found == {(1, 3, 4, 2, 5, 2), (1, 6, 2)}
 
 
 def test_segments_go_with_pairs_unless_given():
     for pairs, segments, wanted in ((True, None, True), (False, None, False), (False, True, True), (True, False, False)):
-        assert MaskedTable(pairs=pairs, segments=segments).filled().segments is wanted
+        assert MaskedLMConfig(sentence_pairs=pairs, segment_embeddings=segments).with_defaults().segment_embeddings is wanted
 
 
 def run_file(text: Path, **model: Any) -> dict[str, Any]:
     return {
         "task": "masked-lm",
         "seed": 3,
-        "data": {"train": str(text), "valid": 0.1, "read": "lines", "window": 64},
-        "tokenizer": {"kind": "word", "size": 40},
-        "model": {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, **model},
-        "train": {"steps": 14, "batch_tokens": 128, "validations": 2, "device": "cpu"},
+        "data": {"train": str(text), "valid": 0.1, "read_as": "lines", "context_length": 64},
+        "tokenizer": {"type": "word", "vocab_size": 40},
+        "model": {"arch": "transformer", "hidden_size": 16, "num_layers": 1, "num_heads": 2, **model},
+        "train": {"max_steps": 14, "batch_tokens": 128, "num_validations": 2, "device": "cpu"},
     }
 
 
 def test_a_run_on_pairs_goes_on_as_if_it_had_not_stopped_over_both_sorts_of_epoch(tmp_path):
     text = make_text(tmp_path / "text.txt", words=200)
-    values = run_file(text, pairs=True, masking="span", dropout=0.1)
+    values = run_file(text, sentence_pairs=True, masking="span", dropout=0.1)
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=9))
@@ -121,15 +121,15 @@ def test_a_classifier_of_pairs_starts_with_trained_segments(tmp_path):
     import weft
 
     text = make_text(tmp_path / "text.txt", words=200)
-    train_here(run_file(text, pairs=True), tmp_path / "first")
-    train_here(run_file(text, segments=True), tmp_path / "alone")
+    train_here(run_file(text, sentence_pairs=True), tmp_path / "first")
+    train_here(run_file(text, segment_embeddings=True), tmp_path / "alone")
     (tmp_path / "pairs.csv").write_text("label,one,two\n" + "yes,a cat,a\nno,a cat,the\n" * 20)
     values = {
-        "task": "classify",
-        "data": {"train": str(tmp_path / "pairs.csv"), "valid": 0.2, "text": ["one", "two"]},
+        "task": "classification",
+        "data": {"train": str(tmp_path / "pairs.csv"), "valid": 0.2, "text_column": ["one", "two"]},
         "tokenizer": {"file": str(tmp_path / "first" / "tokenizer.json")},
-        "model": {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "norm": "rms", "qk_norm": True},
-        "train": {"steps": 1, "lr": 1e-9, "validations": 1, "device": "cpu", "average": "none",
+        "model": {"arch": "transformer", "hidden_size": 16, "num_layers": 1, "num_heads": 2, "norm": "rmsnorm", "qk_norm": True},
+        "train": {"max_steps": 1, "lr": 1e-9, "num_validations": 1, "device": "cpu", "ema_decay": "none",
                   "init_from": str(tmp_path / "first")},
     }  # fmt: skip
     watcher = Silent()
@@ -137,7 +137,7 @@ def test_a_classifier_of_pairs_starts_with_trained_segments(tmp_path):
     (said,) = [note for note in watcher.notes if note.startswith("started from")]
     assert said.endswith("(head.temperature, head.scores.weight, head.scores.bias), left there: 2 (head.bias, head.weight)")
     first, alone, second = (
-        weft.load(tmp_path / name, device="cpu").model.encoder.front.segments.weight.detach()
+        weft.load(tmp_path / name, device="cpu").model.encoder.embedder.segments.weight.detach()
         for name in ("first", "alone", "second")
     )
     assert torch.allclose(first, second, atol=1e-6)

@@ -14,28 +14,28 @@ import torch
 from small_runs import Silent, make_corpus, make_text, run_file, sums, train_here
 from torch import Tensor, nn
 
-from weft.data.order import Batch, Lines, Order, Streams, Windows
+from weft.data.batching import Batch, BatchSampler, Lines, Streams, Windows
 from weft.errors import ConfigError, DivergedError, ResourceError, UsageError
 from weft.metrics.metric import Metric
-from weft.models.language import LanguageModel, language_model
-from weft.models.tables import LanguageTable
-from weft.nn.state import detach, leaves
+from weft.models.config import LanguageModelConfig
+from weft.models.lm import LanguageModel, language_model
+from weft.nn.state import detach, tree_leaves
 from weft.runs.load import load
 from weft.runs.resolve import resolve
 from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.objective import LanguageTask
 from weft.tensors import read_tensors
-from weft.train import checkpoint, memory
-from weft.train import loop as loop_module
-from weft.train.device import pick_device
-from weft.train.learner import Learner
-from weft.train.loop import Loop, Place
-from weft.train.objective import Loss, Watch
-from weft.train.optimizers import optimizers
-from weft.train.schedules import schedule
-from weft.train.tables import TrainTable
+from weft.training import checkpoint, memory
+from weft.training import loop as loop_module
+from weft.training.config import TrainConfig
+from weft.training.device import pick_device
+from weft.training.loop import DeviceConfig, Loop
+from weft.training.loss_module import LossModule
+from weft.training.objective import Loss, ProgressCallback
+from weft.training.optimizers import optimizers
+from weft.training.schedules import schedule
 
-CPU = Place(torch.device("cpu"), torch.float32)
+CPU = DeviceConfig(torch.device("cpu"), torch.float32)
 WINDOW = 4
 CORPUS = make_corpus(torch.randint(3, 9, (99,), generator=torch.Generator().manual_seed(0)).tolist())
 
@@ -65,7 +65,7 @@ class Notebook:
         raise NotImplementedError
 
     def save(self, loop: Loop) -> None:
-        self.saved.append(loop.cursor.step)
+        self.saved.append(loop.train_state.step)
 
     def keep_best(self, model: nn.Module, step: int) -> None:
         self.best.append(step)
@@ -78,29 +78,29 @@ class Scored:
         self.loss, self.unit, self.monitors, self.scores = task.loss, task.unit, task.monitors, list(scores)
         self.inner, self.prepare = task.inner, task.prepare
 
-    def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float]:
+    def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> dict[str, float]:
         assert not model.training and not torch.is_grad_enabled()
-        return {"nats_per_token": self.scores.pop(0), "other": -1.0}
+        return {"loss": self.scores.pop(0), "other": -1.0}
 
 
 def small_model(mixer: str = "lstm", **options: Any) -> LanguageModel:
     torch.manual_seed(0)
-    table = LanguageTable(mixer=mixer, width=8, layers=1, **options).filled()
-    return language_model(table, words=9, window=WINDOW, vocabulary="")
+    table = LanguageModelConfig(layer_type=mixer, hidden_size=8, num_layers=1, **options).with_defaults()
+    return language_model(table, vocab_size=9, context_length=WINDOW, vocabulary="")
 
 
 def small_loop(
     model: LanguageModel, *, stream: bool = False, rows: int = 4, scores: list[float] | None = None, **train: Any
 ) -> Loop:
     """A loop over CORPUS: 24 windows of 4 tokens, 6 batches an epoch; or as streams."""
-    given = {"batch_tokens": rows * WINDOW, "lr": 0.1, "warmup": 0.0, "schedule": "constant", **train}
-    table = TrainTable(**given).filled()
-    order: Order = Windows(CORPUS, window=WINDOW, stride=WINDOW, rows=rows, seed=0)
+    given = {"batch_tokens": rows * WINDOW, "lr": 0.1, "warmup_ratio": 0.0, "lr_schedule": "constant", **train}
+    table = TrainConfig(**given).with_defaults()
+    order: BatchSampler = Windows(CORPUS, context_length=WINDOW, stride=WINDOW, rows=rows, seed=0)
     if stream:
-        order = Streams(CORPUS, window=WINDOW, rows=rows)
-    task: Any = LanguageTask(carries=stream, valid=None, context=Context("carry", WINDOW), device=CPU.device)
-    learner = Learner(task if scores is None else Scored(task, scores), model)
-    return Loop(learner, optimizers(model, model.matrices(), table), order, table=table, seed=0, place=CPU)
+        order = Streams(CORPUS, context_length=WINDOW, rows=rows)
+    task: Any = LanguageTask(carry_state=stream, valid=None, context=Context("carry", WINDOW), device=CPU.device)
+    learner = LossModule(task if scores is None else Scored(task, scores), model)
+    return Loop(learner, optimizers(model, model.muon_parameters(), table), order, config=table, seed=0, device_config=CPU)
 
 
 def run(loop: Loop, watcher: Silent | None = None) -> Notebook:
@@ -110,7 +110,7 @@ def run(loop: Loop, watcher: Silent | None = None) -> Notebook:
 
 
 def weights(loop: Loop) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in loop.learner.model.state_dict().items()}
+    return {name: weight.detach().clone() for name, weight in loop.loss_module.model.state_dict().items()}
 
 
 # ---- how far
@@ -119,25 +119,25 @@ def weights(loop: Loop) -> dict[str, Tensor]:
 def test_a_budget_in_steps():
     loop = small_loop(small_model(), steps=8)
     run(loop)
-    assert loop.cursor.step == 8
-    assert (loop.cursor.epoch, loop.cursor.index) == (1, 2)
-    assert loop.cursor.done
+    assert loop.train_state.step == 8
+    assert (loop.train_state.epoch, loop.train_state.batch_index) == (1, 2)
+    assert loop.train_state.done
 
 
 @pytest.mark.parametrize(("epochs", "steps", "place"), [(1, 6, (1, 0)), (2.5, 15, (2, 3)), (0.01, 1, (0, 1))])
 def test_a_budget_in_epochs(epochs, steps, place):
     loop = small_loop(small_model(), epochs=epochs)
     run(loop)
-    assert (loop.cursor.step, (loop.cursor.epoch, loop.cursor.index)) == (steps, place)
+    assert (loop.train_state.step, (loop.train_state.epoch, loop.train_state.batch_index)) == (steps, place)
 
 
 @pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (16, 1), (17, 2), (100, 7)])
 def test_a_budget_in_tokens_ends_with_the_batch_that_reaches_it(tokens, steps):
     loop = small_loop(small_model(), tokens=tokens)
     run(loop)
-    assert loop.cursor.step == steps
-    assert loop.cursor.tokens == 16 * steps
-    assert loop.cursor.tokens - 16 < tokens <= loop.cursor.tokens
+    assert loop.train_state.step == steps
+    assert loop.train_state.tokens == 16 * steps
+    assert loop.train_state.tokens - 16 < tokens <= loop.train_state.tokens
 
 
 def test_tokens_are_those_that_the_loss_counts():
@@ -145,9 +145,9 @@ def test_tokens_are_those_that_the_loss_counts():
     loop = small_loop(small_model(), steps=2)
     corpus = make_corpus([3, 2, 4, 5, 2, 6, 7, 8, 3, 2])
     lines = type(corpus)(**{**vars(corpus), "starts": torch.tensor([0, 2, 5, 10]).numpy()})
-    loop.order = Lines(lines, batch_tokens=100, seed=0)
+    loop.batch_sampler = Lines(lines, batch_tokens=100, seed=0)
     run(loop)
-    assert loop.cursor.tokens == 2 * 10
+    assert loop.train_state.tokens == 2 * 10
 
 
 def test_a_budget_in_minutes(monkeypatch):
@@ -156,8 +156,8 @@ def test_a_budget_in_minutes(monkeypatch):
     monkeypatch.setattr(loop_module.time, "perf_counter", lambda: float(next(now)))
     loop = small_loop(small_model(), minutes=0.1)
     run(loop)
-    assert loop.cursor.seconds == 6.0
-    assert loop.cursor.step == 6
+    assert loop.train_state.seconds == 6.0
+    assert loop.train_state.step == 6
 
 
 def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch):
@@ -196,13 +196,13 @@ def test_patience_counts_validations_without_a_better_score():
     scores = [5.0, 4.0, 4.5, 4.0, 3.0, 3.0, 3.5, 2.0]
     loop = small_loop(small_model(), steps=8, validations=8, patience=2, scores=scores)
     notebook = run(loop)
-    assert loop.cursor.step == 4  # 4.5 and another 4.0 are no better than 4.0
-    assert (loop.cursor.best, loop.cursor.best_step, loop.cursor.waited) == (4.0, 2, 2)
-    assert loop.cursor.done
+    assert loop.train_state.step == 4  # 4.5 and another 4.0 are no better than 4.0
+    assert (loop.train_state.best, loop.train_state.best_step, loop.train_state.validations_without_improvement) == (4.0, 2, 2)
+    assert loop.train_state.done
     assert (notebook.best, notebook.saved) == ([1, 2], [1, 2, 3, 4])
     loop = small_loop(small_model(), steps=8, validations=8, patience=3, scores=scores)
     assert run(loop).best == [1, 2, 5, 8]
-    assert loop.cursor.step == 8
+    assert loop.train_state.step == 8
 
 
 def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
@@ -220,26 +220,26 @@ def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
         def __init__(self, task: Any) -> None:
             self.loss, self.right, self.wrong = task.loss, iter([1.0, 3.0, 2.0, 4.0]), iter([4.0, 5.0, 3.0, 5.0])
 
-        def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float]:
+        def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> dict[str, float]:
             return {"words_right": next(self.right), "words_wrong": next(self.wrong)}
 
     for monitor, best in ((None, [1, 2, 4]), ("words_right", [1, 2, 4]), ("words_wrong", [1, 3])):
         loop = small_loop(small_model(), steps=4, validations=4, monitor=monitor)
-        loop.learner.task = Counting(loop.learner.task)
+        loop.loss_module.task = Counting(loop.loss_module.task)
         assert run(loop).best == best
     loop = small_loop(small_model(), steps=4, validations=4, monitor="never_measured")
-    loop.learner.task = Counting(loop.learner.task)
+    loop.loss_module.task = Counting(loop.loss_module.task)
     with pytest.raises(DivergedError) as caught:
         run(loop)
     assert str(caught.value) == (
-        "step 1: the never_measured of the validation data is nan; the last checkpoint is kept; lower train.lr or train.clip"
+        "step 1: the never_measured of the validation data is nan; the last checkpoint is kept; lower train.lr or train.max_grad_norm"
     )
 
 
 def test_without_patience_the_best_is_kept_and_the_run_goes_on():
     loop = small_loop(small_model(), steps=5, validations=5, scores=[2.0, 3.0, 3.0, 1.0, 3.0])
     assert run(loop).best == [1, 4]
-    assert loop.cursor.step == 5
+    assert loop.train_state.step == 5
 
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
@@ -254,14 +254,14 @@ def test_without_validation_data_the_latest_weights_are_kept():
     loop = small_loop(small_model(), steps=6, validations=3)
     notebook = run(loop)
     assert notebook.best == [2, 4, 6]
-    assert loop.cursor.best is None
+    assert loop.train_state.best is None
 
 
 def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkeypatch):
     scores = iter([3.0, 1.0, 2.0, 2.0])
-    monkeypatch.setattr(LanguageTask, "validate", lambda task, model, watch: {"nats_per_token": next(scores)})
+    monkeypatch.setattr(LanguageTask, "validate", lambda task, model, watch: {"loss": next(scores)})
     seen: dict[int, dict[str, Tensor]] = {}
-    watcher = Silent(look=lambda loop: seen.update({loop.cursor.step: weights(loop)}))
+    watcher = Silent(look=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
     train_here(run_file(text, "gpt", train__steps=8, train__validations=4), tmp_path / "run", watcher)
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
@@ -284,22 +284,22 @@ def test_a_long_run_saves_every_minute_too(monkeypatch):
 @pytest.mark.parametrize("tied", [False, True])
 def test_averages_by_hand(tied):
     """The decay is (1 + step) / (10 + step) as long as that is less; tied weights are averaged once."""
-    loop = small_loop(small_model(tied=tied), steps=5, average=0.25)
+    loop = small_loop(small_model(tie_embeddings=tied), steps=5, average=0.25)
     wanted = weights(loop)
     for step, decay in enumerate((2 / 11, 3 / 12, 0.25, 0.25, 0.25), start=1):
         loop._advance(*loop.update())
         wanted = {name: decay * wanted[name] + (1 - decay) * weight for name, weight in weights(loop).items()}
-        for name, average in loop.average.tensors().items():
+        for name, average in loop.ema.tensors().items():
             torch.testing.assert_close(average, wanted[name], msg=f"{name} at step {step}")
-    assert ("head.weight" in loop.average.tensors()) != tied
-    with loop.average.shown():
+    assert ("head.weight" in loop.ema.tensors()) != tied
+    with loop.ema.applied():
         assert all(torch.allclose(weight, wanted[name], atol=1e-6) for name, weight in weights(loop).items())
 
 
 def test_an_average_of_decay_0_is_the_weights():
     loop = small_loop(small_model(), steps=4, average=0.0)
     run(loop)
-    assert all(torch.equal(average, weights(loop)[name]) for name, average in loop.average.tensors().items())
+    assert all(torch.equal(average, weights(loop)[name]) for name, average in loop.ema.tensors().items())
 
 
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
@@ -314,15 +314,15 @@ def test_training_goes_on_with_the_weights_themselves(mixer):
 def test_averaged_weights_are_validated_and_kept(tmp_path, text, monkeypatch):
     scores, validated = iter([3.0, 1.0, 2.0, 2.0]), []
 
-    def validate(task: LanguageTask, model: nn.Module, watch: Watch) -> dict[str, float]:
+    def validate(task: LanguageTask, model: nn.Module, watch: ProgressCallback) -> dict[str, float]:
         validated.append({name: weight.clone() for name, weight in model.state_dict().items()})
-        return {"nats_per_token": next(scores)}
+        return {"loss": next(scores)}
 
     monkeypatch.setattr(LanguageTask, "validate", validate)
     seen: dict[int, dict[str, Tensor]] = {}
 
     def look(loop: Loop) -> None:
-        seen[loop.cursor.step] = {name: average.clone() for name, average in loop.average.tensors().items()}
+        seen[loop.train_state.step] = {name: average.clone() for name, average in loop.ema.tensors().items()}
 
     values = run_file(text, "gpt", train__steps=8, train__validations=4, train__average=0.9)
     train_here(values, tmp_path / "run", Silent(look=look))
@@ -345,7 +345,7 @@ def test_the_weights_are_back_after_a_validation_that_failed():
 
 def test_averages_are_counted_before_there_are_any(monkeypatch):
     parameters = sum(weight.numel() for weight in small_model().parameters())
-    table = TrainTable(average=0.5).filled()
+    table = TrainConfig(ema_decay=0.5).with_defaults()
     monkeypatch.setattr(memory, "free", lambda device: 4 * 5 * parameters)
     assert memory.check_weights(small_model, table, CPU.device) == parameters
     monkeypatch.setattr(memory, "free", lambda device: 4 * 5 * parameters - 1)
@@ -354,7 +354,7 @@ def test_averages_are_counted_before_there_are_any(monkeypatch):
     needed, there = memory.size(20 * parameters), memory.size(20 * parameters - 1)
     assert str(caught.value) == (
         f"model: {parameters} parameters need {needed} for weights, gradients, averages and adamw, "
-        f"but {there} are free; lower model.width or model.layers"
+        f"but {there} are free; lower model.hidden_size or model.num_layers"
     )
 
 
@@ -373,13 +373,13 @@ def test_metrics_are_functions_of_the_run_only(tmp_path, text):
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
     records = metrics(tmp_path / "run")
-    trained = [record for record in records if "train_nats_per_token" in record]
-    validated = [record for record in records if "valid_nats_per_token" in record]
+    trained = [record for record in records if "train_loss" in record]
+    validated = [record for record in records if "valid_loss" in record]
     assert [record["step"] for record in trained] == [1, 2, 3, 4, 5, 6]
     gradients = {"grad_norm", "grad_norm_max", "learning_rate", "clipped_steps"}
-    assert set(trained[0]) == {"step", "epoch", "tokens", "train_nats_per_token", "crc32"} | gradients
-    assert [record["train_nats_per_token"] for record in trained] == pytest.approx(watcher.losses)
-    assert [(record["step"], record["valid_nats_per_token"]) for record in validated] == watcher.scores
+    assert set(trained[0]) == {"step", "epoch", "tokens", "train_loss", "crc32"} | gradients
+    assert [record["train_loss"] for record in trained] == pytest.approx(watcher.losses)
+    assert [(record["step"], record["valid_loss"]) for record in validated] == watcher.scores
     assert [record["tokens"] for record in trained] == [64 * step for step in range(1, 7)]
 
 
@@ -389,7 +389,7 @@ def test_a_long_run_has_about_200_lines_each_the_mean_since_the_one_before():
     steps = [record["step"] for record in notebook.records]
     assert steps[:5] == [1, 3, 5, 8, 10]
     assert len(steps) == 201
-    found = [record["train_nats_per_token"] for record in notebook.records]
+    found = [record["train_loss"] for record in notebook.records]
     edges = [0, *steps]
     means = [sum(watcher.losses[low:high]) / (high - low) for low, high in pairwise(edges)]
     assert found == pytest.approx(means)
@@ -410,7 +410,7 @@ def test_what_happens_between_steps_changes_nothing(tmp_path, text):
 
     def meddle(loop: Loop) -> None:
         torch.rand(7)
-        loop.learner.model(torch.zeros(1, 3, dtype=torch.long))
+        loop.loss_module.model(torch.zeros(1, 3, dtype=torch.long))
 
     found = []
     for name, validations, look in (("a", 1, None), ("b", 6, None), ("c", 1, meddle)):
@@ -422,7 +422,7 @@ def test_what_happens_between_steps_changes_nothing(tmp_path, text):
 
 def test_dropout_differs_from_step_to_step():
     loop = small_loop(small_model(dropout=0.5), steps=2, lr=1e-30)
-    loop.order.batch = lambda epoch, index: Batch(torch.arange(20).reshape(4, 5) % 9, None)  # type: ignore[method-assign]
+    loop.batch_sampler.batch = lambda epoch, index: Batch(torch.arange(20).reshape(4, 5) % 9, None)  # type: ignore[method-assign]
     watcher = Silent()
     run(loop, watcher)
     assert watcher.losses[0] != watcher.losses[1]
@@ -446,7 +446,7 @@ def test_updates_by_parts_are_updates_by_whole_batches(mixer, stream, optimizer)
     for loop in loops[1:]:
         for name, weight in weights(loops[0]).items():
             torch.testing.assert_close(weights(loop)[name], weight, atol=1e-6, rtol=0.0, msg=name)
-        for one, other in zip(leaves(loops[0].carry), leaves(loop.carry), strict=True):
+        for one, other in zip(tree_leaves(loops[0].carry), tree_leaves(loop.carry), strict=True):
             torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-5)
 
 
@@ -454,7 +454,7 @@ def test_an_update_by_hand():
     """SGD without momentum: the weights less the rate times the gradient of the mean loss."""
     loop = small_loop(small_model(), steps=1, optimizer="sgd", momentum=0.0, weight_decay=0.0, clip="none")
     model = small_model()
-    batch = loop.order.batch(0, 0)
+    batch = loop.batch_sampler.batch(0, 0)
     nats, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:])
     nats.mean().backward()
     run(loop)
@@ -466,7 +466,7 @@ def test_an_update_by_hand():
 def test_clipping_shortens_what_is_longer_and_leaves_the_rest(monkeypatch, clip, norm):
     loop = small_loop(small_model(), steps=1, clip=clip, optimizer="sgd", momentum=0.0, weight_decay=0.0)
     before, model = weights(loop), small_model()
-    batch = loop.order.batch(0, 0)
+    batch = loop.batch_sampler.batch(0, 0)
     model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:])[0].mean().backward()
     length = torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()])
     run(loop)
@@ -487,10 +487,10 @@ def test_streams_start_from_the_state_that_the_batch_before_ended_in():
     run(loop, watcher)
     state, losses = None, []
     for index in range(6):  # 24 tokens a stream: 6 batches of 4
-        tokens = loop.order.batch(0, index).tokens
+        tokens = loop.batch_sampler.batch(0, index).tokens
         nats, state = model.loss(tokens[:, :-1], tokens[:, 1:], state)
         losses.append(nats.mean().item())
-    assert loop.order.batches(0) == 6
+    assert loop.batch_sampler.batches(0) == 6
     # the next epoch starts from nothing
     assert watcher.losses == pytest.approx([*losses, *losses[:3]], abs=1e-6)
 
@@ -500,7 +500,7 @@ def test_training_with_a_carry_is_not_training_without(mixer):
     found = []
     for carries in (True, False):
         loop = small_loop(small_model(mixer), stream=True, steps=4)
-        loop.learner.task.carries = carries
+        loop.loss_module.task.carry_state = carries
         run(loop)
         found.append(torch.cat([weight.flatten() for weight in weights(loop).values()]))
     assert not torch.equal(*found)
@@ -510,22 +510,22 @@ def test_training_with_a_carry_is_not_training_without(mixer):
 def test_a_carry_is_cut_off_from_the_graph_and_has_a_row_for_each_stream(mixer):
     loop = small_loop(small_model(mixer), stream=True, steps=3)
     run(loop)
-    parts = leaves(loop.carry)
+    parts = tree_leaves(loop.carry)
     assert parts
     assert all(part.grad_fn is None and not part.requires_grad and part.size(0) == 4 for part in parts)
 
 
 def test_the_carry_of_attention_is_bounded_and_what_it_forgot_was_out_of_sight():
     """Twice the window at most, and the loss is that of a model which keeps everything and masks it."""
-    model, sizes, losses, longest = small_model("attention", positions="rotary"), [], [], None
-    loop = small_loop(small_model("attention", positions="rotary"), stream=True, rows=2, steps=12, lr=1e-30)
-    watcher = Silent(look=lambda loop: sizes.append(max(part.size(1) for part in leaves(loop.carry) if part.dim() == 2)))
+    model, sizes, losses, longest = small_model("attention", position_encoding="rotary"), [], [], None
+    loop = small_loop(small_model("attention", position_encoding="rotary"), stream=True, rows=2, steps=12, lr=1e-30)
+    watcher = Silent(look=lambda loop: sizes.append(max(part.size(1) for part in tree_leaves(loop.carry) if part.dim() == 2)))
     run(loop, watcher)
     for layer in model.stack.layers:
         if layer.mixer.__class__.__name__ == "SelfAttention":
             layer.mixer._recent = lambda keys, values, key_at: (keys, values, key_at)
     for index in range(12):
-        tokens = loop.order.batch(0, index).tokens
+        tokens = loop.batch_sampler.batch(0, index).tokens
         nats, longest = model.loss(tokens[:, :-1], tokens[:, 1:], longest)
         losses.append(nats.mean().item())
     assert max(sizes) < 2 * WINDOW
@@ -541,7 +541,7 @@ def test_windows_carry_nothing():
 
 # ---- what it refuses to go on with
 
-CURE = "no update was made and the last checkpoint is kept; lower train.lr or train.clip, or look at those lines"
+CURE = "no update was made and the last checkpoint is kept; lower train.lr or train.max_grad_norm, or look at those lines"
 
 
 def diverged(loop: Loop) -> str:
@@ -552,13 +552,13 @@ def diverged(loop: Loop) -> str:
 
 def spoil(loop: Loop, at: int, change: Callable[[Loss, nn.Module], Loss]) -> None:
     """Have the loss changed from step `at` on."""
-    honest = loop.learner.task.loss
+    honest = loop.loss_module.task.loss
 
     def loss(model: nn.Module, batch: Batch, carry: Any) -> Loss:
         found = honest(model, batch, carry)
-        return found if loop.cursor.step < at else change(found, model)
+        return found if loop.train_state.step < at else change(found, model)
 
-    loop.learner.task.loss = loss  # type: ignore[method-assign]
+    loop.loss_module.task.loss = loss  # type: ignore[method-assign]
 
 
 class Steep(torch.autograd.Function):
@@ -578,13 +578,13 @@ def test_a_weight_that_is_nan_stops_the_run_before_the_update():
     for _ in range(8):
         loop._advance(*loop.update())
     with torch.no_grad():
-        loop.learner.model.head.weight[0, 0] = math.nan
+        loop.loss_module.model.head.weight[0, 0] = math.nan
     before, momenta = weights(loop), {name: part.clone() for name, part in loop.optimizers.tensors().items()}
-    rows = ", ".join(map(str, loop.order.starts(1, 2)))  # type: ignore[attr-defined]
+    rows = ", ".join(map(str, loop.batch_sampler.starts(1, 2)))  # type: ignore[attr-defined]
     assert diverged(loop) == (
         f"step 9: the loss is nan in batch 2 of epoch 1 (train, windows of 4 tokens from token {rows}); {CURE}"
     )
-    assert loop.cursor.step == 8
+    assert loop.train_state.step == 8
     for name, weight in weights(loop).items():
         torch.testing.assert_close(weight, before[name], rtol=0, atol=0, equal_nan=True)
     assert all(torch.equal(part, momenta[name]) for name, part in loop.optimizers.tensors().items())
@@ -597,7 +597,7 @@ def test_a_gradient_that_overflows_stops_the_run_and_the_carry_is_as_before():
     spoil(loop, 1, lambda loss, model: loss._replace(total=Steep.apply(loss.total)))
     where = "batch 1 of epoch 0 (train, tokens 4 to 7 of each of 4 streams of 24)"
     assert diverged(loop) == f"step 2: the norm of the gradient is inf in {where}; {CURE}"
-    assert all(map(torch.equal, leaves(loop.carry), leaves(carry)))
+    assert all(map(torch.equal, tree_leaves(loop.carry), tree_leaves(carry)))
 
 
 def test_an_infinite_loss_with_a_finite_gradient_stops_the_run():
@@ -614,21 +614,21 @@ def test_a_validation_score_that_is_no_number_stops_the_run(value):
     """Else nothing would ever be better than it."""
     loop = small_loop(small_model(), steps=9, validations=9, scores=[3.0, value])
     assert diverged(loop) == (
-        f"step 2: the nats_per_token of the validation data is {value}; "
-        "the last checkpoint is kept; lower train.lr or train.clip"
+        f"step 2: the loss of the validation data is {value}; "
+        "the last checkpoint is kept; lower train.lr or train.max_grad_norm"
     )
-    assert (loop.cursor.best, loop.cursor.best_step) == (3.0, 1)
+    assert (loop.train_state.best, loop.train_state.best_step) == (3.0, 1)
 
 
 def test_a_run_that_diverges_keeps_its_checkpoint_and_its_best_weights(tmp_path, text):
     values, out = run_file(text, "lstm", train__steps=9, train__validations=9), tmp_path / "run"
 
     def spoil_weights(loop: Loop) -> None:
-        if loop.cursor.step == 5:
+        if loop.train_state.step == 5:
             with torch.no_grad():
-                loop.learner.model.embedding.weight.fill_(math.inf)
+                loop.loss_module.model.embedding.weight.fill_(math.inf)
 
-    with pytest.raises(DivergedError, match=r"^step 5: the nats_per_token of the validation data is nan; "):
+    with pytest.raises(DivergedError, match=r"^step 5: the loss of the validation data is nan; "):
         train_here(values, out, Silent(look=spoil_weights))
     assert checkpoint.names(out) == ["000003", "000004"]
     assert checkpoint.newest(out)[1] == []
@@ -652,7 +652,9 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 def test_streams_run_past_any_learned_position(text):
     with pytest.raises(ConfigError) as caught:
         resolve(run_file(text, "transformer", data__read="stream"), base=text.parent)
-    assert str(caught.value) == ("model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'")
+    assert str(caught.value) == (
+        "model.position_encoding: 'learned' has a last position, but data.read_as='stream' runs on; use 'rotary'"
+    )
 
 
 def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
@@ -672,8 +674,8 @@ def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
 @pytest.mark.parametrize("read", ["windows", "lines"])
 def test_every_kind_learns(tmp_path, text, kind, read):
     values = run_file(text, "window", data__read=read, data__window=48, train__batch_tokens=256, train__validations=2)
-    values["model"] = {"kind": "gru", "mixer": "gru-before"} if kind == "gru-before" else {"kind": kind}
-    values["model"] |= {"width": 16, "layers": 1}
+    values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if kind == "gru-before" else {"kind": kind}
+    values["model"] |= {"hidden_size": 16, "num_layers": 1}
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
     assert watcher.scores[-1][1] < watcher.scores[0][1] < watcher.losses[0]

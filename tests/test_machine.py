@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from weft import machine
-from weft.machine import free, peak, size
+from weft import resources as machine
+from weft.resources import free, measure_peak_memory, size
 
 CPU = torch.device("cpu")
 
@@ -118,7 +118,7 @@ def test_a_mac_counts_no_free_pages(tmp_path, monkeypatch):
 def test_the_most_memory_used_is_in_bytes(monkeypatch, system, unit):
     monkeypatch.setattr(machine.sys, "platform", system)
     monkeypatch.setattr(machine.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=5000))
-    assert machine.most_used() == 5000 * unit
+    assert machine.peak_memory() == 5000 * unit
 
 
 def test_what_torch_keeps_of_a_gpu_can_still_be_had(monkeypatch):
@@ -156,15 +156,15 @@ def test_the_peak_of_many_rows_is_told_from_a_few(rows):
         ran.append(count)
         chain(count)
 
-    assert peak(noted, rows) == rows * 4400
+    assert measure_peak_memory(noted, rows) == rows * 4400
     assert ran == ([rows] if rows <= 3 else [2, 3])
-    assert peak(shared, rows) == 4000 + 400 * rows
+    assert measure_peak_memory(shared, rows) == 4000 + 400 * rows
 
 
 def test_what_was_there_before_is_not_counted():
     before = torch.zeros(1000)
-    assert peak(lambda rows: [before.view(10, 100), before + 1], 1) == 4000
-    assert peak(lambda rows: before.add_(1), 1) == 0
+    assert measure_peak_memory(lambda rows: [before.view(10, 100), before + 1], 1) == 4000
+    assert measure_peak_memory(lambda rows: before.add_(1), 1) == 0
 
 
 def test_work_of_another_form_at_every_size_is_scaled():
@@ -173,10 +173,10 @@ def test_work_of_another_form_at_every_size_is_scaled():
             torch.zeros(100)
         return torch.zeros(100 * rows)
 
-    assert peak(uneven, 9) == 9 * 400
+    assert measure_peak_memory(uneven, 9) == 9 * 400
 
 
 def test_the_way_back_is_seen():
     """x stays for the way back; there, the gradients of y, of x * x, of one factor and of their sum, at most three at once."""
     x = torch.ones(1000, requires_grad=True)
-    assert peak(lambda rows: torch.autograd.grad((x * x).sum(), [x]), 1) >= 2 * 4000
+    assert measure_peak_memory(lambda rows: torch.autograd.grad((x * x).sum(), [x]), 1) >= 2 * 4000

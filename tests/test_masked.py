@@ -14,16 +14,16 @@ from small_runs import Silent, make_text, sums, train_here
 from weft.data.corpus import lines_of, write_corpus
 from weft.data.source import Source
 from weft.errors import ConfigError, DataError, TrainingInterrupted
-from weft.metrics.items import Items
-from weft.metrics.language import Measured
-from weft.metrics.masked import masked_scores
-from weft.models.encoder import Text
-from weft.models.encoder_tables import MaskedTable
-from weft.models.masked import masked_model
+from weft.metrics.items import ItemStatistics
+from weft.metrics.lm import EvaluationSetup
+from weft.metrics.masked_lm import masked_scores
+from weft.models.encoder import EncoderInput
+from weft.models.encoder_tables import MaskedLMConfig
+from weft.models.masked_lm import masked_language_model
 from weft.runs.resolve import resolve
-from weft.tasks.masked_lm.objective import MaskedTask, Masking, as_text, candidates, masked, pseudo_nats, texts
-from weft.text.tokenizers import Tokenizer, TokenizerTable, from_words, train_tokenizer
-from weft.text.whole_words import begins_word
+from weft.tasks.masked_lm.objective import MaskedTask, Masking, as_text, mask_tokens, maskable, pseudo_nll, texts
+from weft.text.tokenizers import Tokenizer, TokenizerConfig, from_vocab, train_tokenizer
+from weft.text.whole_words import word_starts
 
 WORDS = 50
 MASK = WORDS  # what stands for a hidden token
@@ -45,25 +45,25 @@ def rows(lengths: list[int], *, seed: int = 0) -> tuple[torch.Tensor, torch.Tens
 def test_a_share_of_every_text_is_chosen_but_one_token_at_least():
     tokens, keep = rows([1, 3, 10, 40, 0])
     for share in (0.15, 0.4):
-        chosen = masked(tokens, keep, Masking(MASK, share)).chosen
+        chosen = mask_tokens(tokens, keep, Masking(MASK, share)).targets_mask
         assert chosen.sum(1).tolist() == [max(1, round(share * length)) for length in (1, 3, 10, 40)] + [0]
-        assert not (chosen & ~candidates(tokens, keep)).any()
+        assert not (chosen & ~maskable(tokens, keep)).any()
 
 
 def test_begin_end_and_padding_are_never_hidden():
     tokens, keep = rows([2, 30])
-    found = masked(tokens, keep, Masking(MASK, 1.0))
-    assert torch.equal(found.chosen, candidates(tokens, keep))
-    aside = ~found.chosen
+    found = mask_tokens(tokens, keep, Masking(MASK, 1.0))
+    assert torch.equal(found.targets_mask, maskable(tokens, keep))
+    aside = ~found.targets_mask
     assert torch.equal(found.tokens[aside], tokens[aside])
-    assert candidates(tokens, keep)[0].tolist() == [False, True, True] + [False] * 29
+    assert maskable(tokens, keep)[0].tolist() == [False, True, True] + [False] * 29
 
 
 def test_eighty_ten_ten():
     tokens, keep = rows([1000] * 20)
     torch.manual_seed(0)
-    found = masked(tokens, keep, Masking(MASK, 0.5))
-    shown, real = found.tokens[found.chosen], tokens[found.chosen]
+    found = mask_tokens(tokens, keep, Masking(MASK, 0.5))
+    shown, real = found.tokens[found.targets_mask], tokens[found.targets_mask]
     hidden, same = (shown == MASK).double().mean(), (shown == real).double().mean()
     assert hidden == pytest.approx(0.8, abs=0.015)
     assert same == pytest.approx(0.1 + 0.1 / (WORDS - 3), abs=0.01)
@@ -73,17 +73,17 @@ def test_eighty_ten_ten():
 
 def test_gaps_are_other_ones_each_time_and_follow_the_generator():
     tokens, keep = rows([100])
-    one, two = (masked(tokens, keep, Masking(MASK), torch.Generator().manual_seed(7)) for _ in range(2))
-    assert torch.equal(one.tokens, two.tokens) and torch.equal(one.chosen, two.chosen)
+    one, two = (mask_tokens(tokens, keep, Masking(MASK), torch.Generator().manual_seed(7)) for _ in range(2))
+    assert torch.equal(one.tokens, two.tokens) and torch.equal(one.targets_mask, two.targets_mask)
     torch.manual_seed(1)
-    first, second = (masked(tokens, keep, Masking(MASK)).chosen for _ in range(2))
+    first, second = (mask_tokens(tokens, keep, Masking(MASK)).targets_mask for _ in range(2))
     assert not torch.equal(first, second)
 
 
 def test_every_token_has_the_same_chance():
     tokens, keep = rows([20] * 4000)
     torch.manual_seed(3)
-    often = masked(tokens, keep, Masking(MASK, 0.25)).chosen.double().mean(0)[1:-1]
+    often = mask_tokens(tokens, keep, Masking(MASK, 0.25)).targets_mask.double().mean(0)[1:-1]
     assert often.numpy() == pytest.approx(0.25, abs=0.03)
 
 
@@ -91,7 +91,7 @@ def test_words_are_hidden_whole():
     begins = torch.rand(WORDS + 1, generator=torch.Generator().manual_seed(1)) < 0.4
     tokens, keep = rows([30] * 200, seed=2)
     torch.manual_seed(0)
-    chosen = masked(tokens, keep, Masking(MASK, 0.15, begins)).chosen
+    chosen = mask_tokens(tokens, keep, Masking(MASK, 0.15, begins)).targets_mask
     for row, hit in zip(tokens, chosen, strict=True):
         word = torch.cumsum(begins[row] | (row == 1) | (row == 2), 0)
         inside = (row != 1) & (row != 2)
@@ -102,17 +102,17 @@ def test_words_are_hidden_whole():
 
 def tokenizer_of(kind: str) -> Tokenizer:
     text = ["the quick fox. quicker, the quickest naïve fox\n"] * 30
-    return train_tokenizer(TokenizerTable(kind=kind, size=320), iter(text))
+    return train_tokenizer(TokenizerConfig(type=kind, vocab_size=320), iter(text))
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "word", "space", "char", "byte"])
 def test_which_tokens_start_a_word(kind):
     tokenizer = tokenizer_of(kind)
-    begins = begins_word(tokenizer)
+    begins = word_starts(tokenizer)
     if kind in ("char", "byte"):
         assert begins is None
         return
-    assert begins is not None and begins.shape == (tokenizer.size,)
+    assert begins is not None and begins.shape == (tokenizer.vocab_size,)
     ids = tokenizer.encode("zebra quickest naïve, the")
     starts = begins[ids]
     if kind in ("word", "space"):
@@ -124,7 +124,7 @@ def test_which_tokens_start_a_word(kind):
 
 def test_a_tokenizer_that_can_not_tell():
     data = tokenizer_of("wordpiece").data.replace(b'"continuing_subword_prefix":"##"', b'"continuing_subword_prefix":"@@"')
-    assert begins_word(Tokenizer(data, "here")) is None
+    assert word_starts(Tokenizer(data, "here")) is None
 
 
 # ---- the model
@@ -132,59 +132,59 @@ def test_a_tokenizer_that_can_not_tell():
 
 def model_of(**options: Any) -> Any:
     torch.manual_seed(0)
-    table = MaskedTable(**{"mixer": "attention", "width": 16, "heads": 2, "positions": "learned", "connection": "post-norm",
-                           "norm": "layer", "embedding_norm": True, "transform": True, **options}).filled()  # fmt: skip
-    return masked_model(table, words=WORDS, longest=64).eval()
+    table = MaskedLMConfig(**{"layer_type": "attention", "hidden_size": 16, "num_heads": 2, "position_encoding": "learned", "skip_connection": "post-norm",
+                           "norm": "layernorm", "embedding_norm": True, "head_transform": True, **options}).with_defaults()  # fmt: skip
+    return masked_language_model(table, vocab_size=WORDS, max_positions=64).eval()
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"transform": False, "tied": False},
+        {"head_transform": False, "tie_embeddings": False},
         {"segments": True},
-        {"mixer": "lstm", "heads": None, "positions": "none", "connection": "plain"},
+        {"layer_type": "lstm", "num_heads": None, "position_encoding": "none", "skip_connection": "none"},
     ],
 )
 def test_the_loss_is_the_nats_of_the_chosen(options):
     model = model_of(**options)
     tokens, keep = rows([5, 9])
-    chosen = masked(tokens, keep, Masking(MASK, 0.5)).chosen
-    text = Text(tokens.masked_fill(chosen, MASK), keep)
+    chosen = mask_tokens(tokens, keep, Masking(MASK, 0.5)).targets_mask
+    text = EncoderInput(tokens.masked_fill(chosen, MASK), keep)
     nats = model.loss(text, tokens, chosen)
     expected = -model.log_probs(model(text)).gather(-1, tokens[..., None])[..., 0][chosen]
     assert torch.allclose(nats, expected, atol=1e-5)
     assert model.log_probs(model(text)).exp().sum(-1).allclose(torch.ones(2, 11), atol=1e-5)
-    assert model.mask == MASK
+    assert model.mask_id == MASK
 
 
 def test_padding_changes_nothing():
     model = model_of()
     tokens, keep = rows([5, 20])
-    alone = model(Text(tokens[:1, :7], keep[:1, :7]))
-    assert torch.allclose(model(Text(tokens, keep))[:1, :7], alone, atol=1e-5)
+    alone = model(EncoderInput(tokens[:1, :7], keep[:1, :7]))
+    assert torch.allclose(model(EncoderInput(tokens, keep))[:1, :7], alone, atol=1e-5)
 
 
 def test_what_is_tied_and_what_has_which_name():
     model = model_of()
     names = set(model.state_dict())
-    assert model.head.weight is model.encoder.front.embedding.weight
+    assert model.head.weight is model.encoder.embedder.embedding.weight
     assert {"encoder.front.embedding.weight", "encoder.stack.inlet.weight", "transform.0.weight", "head.bias"} <= names
-    assert model.encoder.front.embedding.weight.shape == (WORDS + 1, 16)
-    assert model_of(tied=False).head.weight is not model_of(tied=False).encoder.front.embedding.weight
-    assert len(model_of(segments=True).encoder.front.segments.weight) == 2
+    assert model.encoder.embedder.embedding.weight.shape == (WORDS + 1, 16)
+    assert model_of(tie_embeddings=False).head.weight is not model_of(tie_embeddings=False).encoder.embedder.embedding.weight
+    assert len(model_of(segment_embeddings=True).encoder.embedder.segments.weight) == 2
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"two_way": False}, "two_way=false hides what stands after a gap; a masked language model reads both ways"),
+        ({"bidirectional": False}, "two_way=false hides what stands after a gap; a masked language model reads both ways"),
         (
-            {"mixer": "lstm", "embedding": 8},
+            {"layer_type": "lstm", "embedding_dim": 8},
             "tied=true makes the embedding the output, which reads width=256, not embedding=8; add tied=false",
         ),
         (
-            {"mixer": "attention", "transform": True, "activation": "gated"},
+            {"layer_type": "attention", "head_transform": True, "activation": "swiglu"},
             "transform=true has no gate, which activation='gated' is; use another activation, or transform=false",
         ),
         ({"norm_eps": 1e-6}, "norm_eps=1e-06, but norm='none' has none"),
@@ -192,13 +192,13 @@ def test_what_is_tied_and_what_has_which_name():
 )
 def test_tables_that_can_not_be(options, said):
     with pytest.raises(ConfigError) as caught:
-        resolve({"task": "masked-lm", "data": {"train": "x"}, "model": {"kind": "lstm", **options}}, base=Path("/nowhere"))
+        resolve({"task": "masked-lm", "data": {"train": "x"}, "model": {"arch": "lstm", **options}}, base=Path("/nowhere"))
     assert str(caught.value) == f"model: {said}"
 
 
 def test_eps_of_norms_is_what_the_table_says():
-    assert model_of(norm_eps=1e-12).encoder.stack.inlet.eps == 1e-12
-    assert model_of().encoder.stack.inlet.eps == 1e-5
+    assert model_of(norm_eps=1e-12).encoder.stack.input_proj.eps == 1e-12
+    assert model_of().encoder.stack.input_proj.eps == 1e-5
 
 
 # ---- texts
@@ -206,7 +206,7 @@ def test_eps_of_norms_is_what_the_table_says():
 
 def text_corpus(tmp_path: Path, text: str, *, lines: bool) -> tuple[Any, Tokenizer]:
     (tmp_path / "text.txt").write_text(text)
-    tokenizer = from_words(sorted(set(text.split())))
+    tokenizer = from_vocab(sorted(set(text.split())))
     return write_corpus(Source((tmp_path / "text.txt",), "utf-8", lines), tokenizer, tmp_path, "text"), tokenizer
 
 
@@ -217,57 +217,63 @@ def test_running_text_is_read_once_in_windows_of_its_own_ends(tmp_path):
     inner = [row[keep][1:-1].tolist() for read in found for row, keep in zip(*read.text[:2], strict=True)]
     assert [token for row in inner for token in row] == corpus.tokens.tolist()
     for read in found:
-        for row, keep in zip(read.text.tokens, read.text.keep, strict=True):
+        for row, keep in zip(read.text.tokens, read.text.token_mask, strict=True):
             assert (row[keep][0], row[keep][-1]) == (1, 2)
 
 
 def test_a_window_of_training_has_ends_of_its_own():
-    from weft.data.order import Batch
+    from weft.data.batching import Batch
 
     text = as_text(Batch(torch.arange(3, 11)[None], None))
-    assert text.tokens.tolist() == [[1, 4, 5, 6, 7, 8, 9, 2]] and text.keep.all()
+    assert text.tokens.tolist() == [[1, 4, 5, 6, 7, 8, 9, 2]] and text.token_mask.all()
 
 
 def test_pseudo_nats_hide_one_token_at_a_time(tmp_path):
     corpus, tokenizer = text_corpus(tmp_path, "a b c\nb\n\nc a\n", lines=True)
     torch.manual_seed(0)
-    table = MaskedTable(mixer="attention", width=8, positions="sinusoidal").filled()
-    model: Any = masked_model(table, words=tokenizer.size, longest=16).eval()
+    table = MaskedLMConfig(layer_type="attention", hidden_size=8, position_encoding="sinusoidal").with_defaults()
+    model: Any = masked_language_model(table, vocab_size=tokenizer.vocab_size, max_positions=16).eval()
     told: list[tuple[int, int]] = []
     with torch.no_grad():
-        items = pseudo_nats(model, corpus, window=16, device=torch.device("cpu"), watch=lambda *done: told.append(done))
+        items = pseudo_nll(model, corpus, window=16, device=torch.device("cpu"), progress=lambda *done: told.append(done))
     assert items.keys.tolist() == [0, 1, 2, 3] and items.statistics["tokens"].tolist() == [3, 1, 0, 2] and told[-1] == (6, 6)
     for line, text in enumerate(["a b c", "b", "", "c a"]):
         ids = [1, *tokenizer.encode(text).tolist(), 2]
         nats = 0.0
         for at in range(1, len(ids) - 1):
             row = torch.tensor([ids])
-            row[0, at] = tokenizer.size
-            nats -= model.log_probs(model(Text(row, torch.ones_like(row, dtype=torch.bool))))[0, at, ids[at]].item()
+            row[0, at] = tokenizer.vocab_size
+            nats -= model.log_probs(model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool))))[0, at, ids[at]].item()
         assert items.statistics["nats"][line] == pytest.approx(nats, abs=1e-4)
 
 
 def test_scores_and_their_intervals():
-    items = Items(np.arange(3), {"nats": np.array([2.0, 4.0, 0.0]), "tokens": np.array([2.0, 2.0, 0.0])})
-    nats, perplexity = masked_scores(items, Measured("masked:line", "line", "abcdefghij"))
-    assert (nats.name, nats.value) == ("pseudo_nats_per_token", 1.5)
+    items = ItemStatistics(np.arange(3), {"nats": np.array([2.0, 4.0, 0.0]), "tokens": np.array([2.0, 2.0, 0.0])})
+    nats, perplexity = masked_scores(items, EvaluationSetup("masked:line", "line", "abcdefghij"))
+    assert (nats.name, nats.value) == ("pseudo_loss", 1.5)
     assert (perplexity.name, perplexity.value) == ("pseudo_perplexity", pytest.approx(math.exp(1.5)))
     assert nats.low is not None and nats.high is not None and 1.0 <= nats.low <= 1.5 <= nats.high <= 2.0
     assert "context:masked:line|unit:line|tokens:4" in nats.signature
     with pytest.raises(DataError) as caught:
-        masked_scores(Items(np.arange(1), {"nats": np.zeros(1), "tokens": np.zeros(1)}), Measured("x", "line", "y"))
+        masked_scores(
+            ItemStatistics(np.arange(1), {"nats": np.zeros(1), "tokens": np.zeros(1)}), EvaluationSetup("x", "line", "y")
+        )
     assert str(caught.value) == "evaluate: there is no token to hide; give it a text that is not empty"
 
 
 def test_validation_makes_the_same_gaps_every_time(tmp_path):
     corpus, tokenizer = text_corpus(tmp_path, "a b c d e\nb c d\n" * 30, lines=True)
-    model = masked_model(MaskedTable(width=8).filled(), words=tokenizer.size, longest=16).eval()
-    task = MaskedTask(Masking(tokenizer.size, 0.3), valid=corpus, window=16, device=torch.device("cpu"))
+    model = masked_language_model(
+        MaskedLMConfig(hidden_size=8).with_defaults(), vocab_size=tokenizer.vocab_size, max_positions=16
+    ).eval()
+    task = MaskedTask(Masking(tokenizer.vocab_size, 0.3), valid=corpus, context_length=16, device=torch.device("cpu"))
     with torch.no_grad():
         first, second = task.validate(model), task.validate(model)
-    assert first == second and first is not None and list(first) == ["masked_nats", "masked_accuracy"]
-    assert 0 <= first["masked_accuracy"] <= 100
-    empty = MaskedTask(Masking(tokenizer.size), valid=lines_of(tokenizer, ["", ""]), window=16, device=torch.device("cpu"))
+    assert first == second and first is not None and list(first) == ["mlm_loss", "mlm_accuracy"]
+    assert 0 <= first["mlm_accuracy"] <= 100
+    empty = MaskedTask(
+        Masking(tokenizer.vocab_size), valid=lines_of(tokenizer, ["", ""]), context_length=16, device=torch.device("cpu")
+    )
     with pytest.raises(DataError) as caught, torch.no_grad():
         empty.validate(model)
     assert str(caught.value) == "data: lines has no token that could be hidden; give it a text that is not empty"
@@ -280,18 +286,18 @@ def run_file(text: Path, kind: str = "bert", **model: Any) -> dict[str, Any]:
     return {
         "task": "masked-lm",
         "seed": 3,
-        "data": {"train": str(text), "valid": 0.1, "read": "lines", "window": 64},
-        "tokenizer": {"kind": "word", "size": 40},
-        "model": {"kind": kind, "width": 16, "layers": 1, **({} if kind == "lstm" else {"heads": 2}), **model},
-        "train": {"steps": 8, "batch_tokens": 256, "validations": 2, "device": "cpu"},
+        "data": {"train": str(text), "valid": 0.1, "read_as": "lines", "context_length": 64},
+        "tokenizer": {"type": "word", "vocab_size": 40},
+        "model": {"arch": kind, "hidden_size": 16, "num_layers": 1, **({} if kind == "lstm" else {"heads": 2}), **model},
+        "train": {"max_steps": 8, "batch_tokens": 256, "num_validations": 2, "device": "cpu"},
     }
 
 
 @pytest.mark.parametrize("kind", ["bert", "transformer", "lstm"])
 @pytest.mark.parametrize("read", ["lines", "windows"])
 def test_a_run_that_was_stopped_goes_on_as_if_not(tmp_path, kind, read):
-    values = run_file(make_text(tmp_path / "text.txt"), kind, segments=kind == "bert", dropout=0.1)
-    values["data"] |= {"read": read, "window": 24 if read == "windows" else 64}
+    values = run_file(make_text(tmp_path / "text.txt"), kind, segment_embeddings=kind == "bert", dropout=0.1)
+    values["data"] |= {"read_as": read, "context_length": 24 if read == "windows" else 64}
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
@@ -303,8 +309,8 @@ def test_it_learns_what_stands_on_both_sides(tmp_path):
     """In lines 'x k y' the middle follows from the two ends together; from either alone it does not."""
     lines = [f"a{i} m{(i + j) % 6} b{j}" for i in range(6) for j in range(6)] * 8
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
-    values = run_file(tmp_path / "text.txt", "transformer", width=64, share=0.34, dropout=0.0)
-    values["train"] |= {"steps": 250, "batch_tokens": 1024, "validations": 1}
+    values = run_file(tmp_path / "text.txt", "transformer", hidden_size=64, mask_prob=0.34, dropout=0.0)
+    values["train"] |= {"max_steps": 250, "batch_tokens": 1024, "num_validations": 1}
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
     import weft
@@ -337,25 +343,25 @@ def test_what_does_not_go_together(tmp_path):
         return str(caught.value)
 
     assert said(ConfigError, data={"read": "stream"}) == (
-        "data.read: 'stream' goes on from text to text, but a masked language model reads each one whole; "
+        "data.read_as: 'stream' goes on from text to text, but a masked language model reads each one whole; "
         "use 'lines' or 'windows'"
     )
-    assert said(ConfigError, data={"read": "windows", "window": 2}) == (
-        "data.window: 2 has no room for a token between <s> and </s>; at least 3"
+    assert said(ConfigError, data={"read_as": "windows", "context_length": 2}) == (
+        "data.context_length: 2 has no room for a token between <s> and </s>; at least 3"
     )
     assert said(ConfigError, model={"masking": "word"}, tokenizer={"kind": "char"}) == (
         "model.masking: 'word' needs tokens that show where a word starts, which those of kind 'char' "
-        "don't; use tokenizer.kind = 'wordpiece' or 'bpe', or masking = 'token' or 'span'"
+        "don't; use tokenizer.type = 'wordpiece' or 'bpe', or masking = 'token' or 'span'"
     )
     assert said(ConfigError, model={"masking": "spans"}) == (
         "model.masking: no such choice 'spans'; did you mean 'span'? known: token, word, span"
     )
     assert said(ConfigError, model={"pairs": True}, data={"read": "windows"}) == (
-        "model.pairs: true reads two lines as one text, but data.read = 'windows' knows no lines; use read = 'lines'"
+        "model.sentence_pairs: true reads two lines as one text, but data.read_as = 'windows' knows no lines; use read = 'lines'"
     )
     found = said(DataError, data={"window": 6})
     assert found.startswith("data: line ") and found.endswith(
-        "positions, <s> and </s> among them, but the model reads at most 6; shorten it, or train with data.window = 10 "
+        "positions, <s> and </s> among them, but the model reads at most 6; shorten it, or train with data.context_length = 10 "
         "or other positions"
     )
 
@@ -363,7 +369,7 @@ def test_what_does_not_go_together(tmp_path):
 @pytest.mark.parametrize(("masking", "kind"), [("word", "wordpiece"), ("span", "wordpiece"), ("span", "char")])
 def test_what_is_hidden_together_trains(tmp_path, masking, kind):
     values = run_file(make_text(tmp_path / "text.txt"), masking=masking)
-    values["tokenizer"] = {"kind": kind, "size": 60}
+    values["tokenizer"] = {"type": kind, "vocab_size": 60}
     values["train"] |= {"steps": 2}
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)

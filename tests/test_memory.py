@@ -19,28 +19,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from weft.data.batch import WHOLE, cropped
-from weft.data.order import Batch
+from weft.data.batching import Batch
 from weft.errors import ResourceError
-from weft.machine import size
 from weft.models import ngram
-from weft.models.counts import count_ngrams
-from weft.models.language import LanguageModel, language_model
-from weft.models.ngram import NgramTable, bytes_ahead, estimate
-from weft.models.pair_tables import Seq2SeqTable
+from weft.models.config import GPT, TRANSFORMER, LanguageModelConfig
+from weft.models.lm import LanguageModel, language_model
+from weft.models.ngram import NgramConfig, estimate_memory, fit
+from weft.models.ngram_counts import count_ngrams
 from weft.models.seq2seq import encoder_decoder
-from weft.models.tables import GPT, TEXTBOOK, LanguageTable
+from weft.models.seq2seq_config import Seq2SeqConfig
+from weft.resources import size
 from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.objective import LanguageTask
-from weft.tasks.seq2seq.objective import TranslationTask
+from weft.tasks.seq2seq.objective import Seq2SeqTask
 from weft.tasks.seq2seq.order import PairBatch
-from weft.train import memory
-from weft.train.learner import Learner
-from weft.train.loop import Place
-from weft.train.memory import AnyBatch
-from weft.train.optimizers import optimizers
-from weft.train.tables import TrainTable
+from weft.training import memory
+from weft.training.config import TrainConfig
+from weft.training.loop import DeviceConfig
+from weft.training.loss_module import LossModule
+from weft.training.memory import AnyBatch
+from weft.training.optimizers import optimizers
 
-CPU = Place(torch.device("cpu"), torch.float32)
+CPU = DeviceConfig(torch.device("cpu"), torch.float32)
 WINDOW = 32
 
 
@@ -69,17 +69,17 @@ def refusal(call: Any) -> str:
 
 def model(words: int = 50, window: int = WINDOW, **options: Any) -> LanguageModel:
     torch.manual_seed(0)
-    table = LanguageTable(**{"width": 16, "layers": 1, **options}).filled()
-    return language_model(table, words=words, window=window, vocabulary="")
+    table = LanguageModelConfig(**{"hidden_size": 16, "num_layers": 1, **options}).with_defaults()
+    return language_model(table, vocab_size=words, context_length=window, vocabulary="")
 
 
-def check(of: Learner, batch: AnyBatch, table: TrainTable, place: Place) -> int:
+def check(of: LossModule, batch: AnyBatch, table: TrainConfig, place: DeviceConfig) -> int:
     """Of a batch that is shortened as lines and windows are."""
     return memory.check_batch(of, partial(cropped, batch), table, place)
 
 
-def learner(of: LanguageModel, *, carries: bool = False) -> Learner:
-    return Learner(LanguageTask(carries=carries, valid=None, context=Context("carry", WINDOW), device=CPU.device), of)
+def learner(of: LanguageModel, *, carries: bool = False) -> LossModule:
+    return LossModule(LanguageTask(carry_state=carries, valid=None, context=Context("carry", WINDOW), device=CPU.device), of)
 
 
 def batch(rows: int, words: int = 50) -> Batch:
@@ -93,21 +93,21 @@ def batch(rows: int, words: int = 50) -> Batch:
 def test_weights_gradients_and_optimiser_are_counted_before_there_are_any(monkeypatch, optimizer, copies):
     """50 words and an LSTM, 16 wide: embedding, four gates of two matrices and two biases, head with its biases."""
     parameters = 50 * 16 + 4 * (2 * 16 * 16 + 2 * 16) + 50 * 16 + 50
-    table = TrainTable(optimizer=optimizer).filled()
+    table = TrainConfig(optimizer=optimizer).with_defaults()
     free(monkeypatch, 4 * copies * parameters)
     assert memory.check_weights(lambda: model(), table, CPU.device) == parameters
     free(monkeypatch, 4 * copies * parameters - 1)
     shown = {4: "61.2 kB", 3: "45.9 kB"}[copies]
     assert refusal(lambda: memory.check_weights(lambda: model(), table, CPU.device)) == (
         f"model: 3826 parameters need {shown} for weights, gradients and {optimizer}, but {shown} are free; "
-        "lower model.width or model.layers"
+        "lower model.hidden_size or model.num_layers"
     )
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 def test_an_optimiser_keeps_no_more_than_is_counted(optimizer):
-    of, table = model(mixer="attention"), TrainTable(optimizer=optimizer).filled()
-    steps = optimizers(of, of.matrices(), table)
+    of, table = model(layer_type="attention"), TrainConfig(optimizer=optimizer).with_defaults()
+    steps = optimizers(of, of.muon_parameters(), table)
     of.loss(batch(2).tokens[:, :-1], batch(2).tokens[:, 1:])[0].sum().backward()
     steps.step(1.0)
     kept = sum(part.numel() for part in steps.tensors().values() if part.numel() > 1)
@@ -127,7 +127,7 @@ def test_a_model_of_terabytes_is_refused_without_allocating_it(tmp_path, text):
     there = message.rpartition("but ")[2].partition(" are free")[0]
     assert message == (
         f"model: {parameters} parameters need 52.8 TB for weights, gradients and adamw, but {there} are free; "
-        "lower model.width or model.layers"
+        "lower model.hidden_size or model.num_layers"
     )
     assert not (tmp_path / "run" / "checkpoints").exists()
 
@@ -157,7 +157,7 @@ class Live(TorchDispatchMode):
         self.now -= count
 
 
-def really_needed(of: Learner, data: AnyBatch) -> int:
+def really_needed(of: LossModule, data: AnyBatch) -> int:
     """The most bytes alive at once, forwards and backwards, beside the weights: the state that is carried on included."""
     live = Live()
     live.known.update(part.untyped_storage() for part in [*of.parameters(), *of.buffers(), *data] if part is not None)
@@ -169,17 +169,17 @@ def really_needed(of: Learner, data: AnyBatch) -> int:
 
 
 TABLES: dict[str, dict[str, Any]] = {
-    "window": {"mixer": "window", "context": 3},
-    "rnn": {"mixer": "rnn"},
-    "lstm": {"mixer": "lstm", "layers": 2},
-    "lstm-dense": {"mixer": "lstm", "layers": 2, "connection": "dense"},
-    "gru": {"mixer": "gru"},
-    "gru-before": {"mixer": "gru-before"},
-    "transformer": {**TEXTBOOK, "layers": 2},
-    "transformer-dropout": {**TEXTBOOK, "layers": 2, "dropout": 0.1},
+    "window": {"layer_type": "conv", "kernel_size": 3},
+    "rnn": {"layer_type": "rnn"},
+    "lstm": {"layer_type": "lstm", "num_layers": 2},
+    "lstm-dense": {"layer_type": "lstm", "num_layers": 2, "skip_connection": "dense"},
+    "gru": {"layer_type": "gru"},
+    "gru-before": {"layer_type": "gru-reset-before"},
+    "transformer": {**TRANSFORMER, "layers": 2},
+    "transformer-dropout": {**TRANSFORMER, "num_layers": 2, "dropout": 0.1},
     "gpt": {**GPT, "layers": 2},
-    "alibi": {**TEXTBOOK, "layers": 2, "positions": "alibi"},
-    "relative": {**TEXTBOOK, "layers": 2, "positions": "relative"},
+    "alibi": {**TRANSFORMER, "num_layers": 2, "position_encoding": "alibi"},
+    "relative": {**TRANSFORMER, "num_layers": 2, "position_encoding": "relative"},
 }
 CASES = [
     (name, words, carries)
@@ -195,45 +195,45 @@ def test_what_a_batch_needs_is_known_from_three_rows(name, words, carries):
     """With few words the layers count, with many the scores of all words."""
     of, data = learner(model(words, **TABLES[name]), carries=carries), batch(8, words)
     assert (of(data, None).carry is not None) == carries
-    assert check(of, data, TrainTable(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
+    assert check(of, data, TrainConfig(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
 
 
 def test_the_masks_of_a_long_window_are_counted():
     """They are not saved for the way back, and still the most of what such a stream takes: a position, eight bytes, to each
     pair of a query and a key that may be one window older."""
-    of = learner(model(mixer="attention", positions="rotary", window=1024), carries=True)
+    of = learner(model(layer_type="attention", position_encoding="rotary", window=1024), carries=True)
     data = Batch(torch.zeros(2, 1025, dtype=torch.long), None)
-    needed = check(of, data, TrainTable(), CPU)
+    needed = check(of, data, TrainConfig(), CPU)
     assert needed > 2 * 1024 * 2048 * 8
     assert needed == pytest.approx(really_needed(of, data), rel=0.05)
 
 
 def test_a_mask_that_all_rows_share_is_counted_once():
-    of = learner(model(mixer="attention", positions="alibi", heads=8, window=512))
+    of = learner(model(layer_type="attention", position_encoding="alibi", num_heads=8, window=512))
     data = Batch(torch.zeros(16, 513, dtype=torch.long), None)
-    assert check(of, data, TrainTable(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
+    assert check(of, data, TrainConfig(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
 
 
 def test_pairs_are_measured_as_well():
     """An odd pair: a long source and a short target; both are cut in the part that is run first."""
     torch.manual_seed(0)
-    table = Seq2SeqTable(encoder={"width": 16}, decoder={"width": 16}).filled()
-    of = encoder_decoder(table, source_words=20, target_words=30, longest=2000, vocabulary="")
+    table = Seq2SeqConfig(encoder={"width": 16}, decoder={"width": 16}).with_defaults()
+    of = encoder_decoder(table, source_vocab_size=20, target_vocab_size=30, max_positions=2000, vocabulary="")
     source, target = torch.zeros(6, 1500, dtype=torch.long), torch.zeros(6, 9, dtype=torch.long)
     data = PairBatch(source, torch.ones_like(source, dtype=torch.bool), target, torch.ones_like(target, dtype=torch.bool))
-    task = TranslationTask(valid=None, tokenizer=None, device=CPU.device)
-    true = really_needed(Learner(task, of), data)
-    assert true <= check(Learner(task, of), data, TrainTable(), CPU) <= 2 * true
+    task = Seq2SeqTask(valid=None, tokenizer=None, device=CPU.device)
+    true = really_needed(LossModule(task, of), data)
+    assert true <= check(LossModule(task, of), data, TrainConfig(), CPU) <= 2 * true
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 3, 4])
 def test_parts_of_a_batch_need_parts_of_the_memory(accumulate):
     of = learner(model(words=3000))
-    whole = check(of, batch(24, 3000), TrainTable(), CPU)
-    part = check(of, batch(24, 3000), TrainTable(accumulate=accumulate), CPU)
+    whole = check(of, batch(24, 3000), TrainConfig(), CPU)
+    part = check(of, batch(24, 3000), TrainConfig(micro_batches=accumulate), CPU)
     gradients = 4 * sum(weight.numel() for weight in of.parameters())
     held = gradients if accumulate > 1 else 0  # those of the parts before
-    assert part == held + check(of, batch(24 // accumulate, 3000), TrainTable(), CPU)
+    assert part == held + check(of, batch(24 // accumulate, 3000), TrainConfig(), CPU)
     # gradients are as large as ever
     assert (part - held - gradients) * accumulate == pytest.approx(whole - gradients, rel=0.1)
 
@@ -246,25 +246,25 @@ def test_gradients_of_earlier_parts_are_alive_with_those_of_the_next():
     with live:
         for part in (Batch(data.tokens[:2], None), Batch(data.tokens[2:], None)):
             of(part, None).total.backward()
-    found = check(of, data, TrainTable(accumulate=2), CPU)
+    found = check(of, data, TrainConfig(micro_batches=2), CPU)
     assert live.most <= found <= 1.5 * live.most
     assert found - 4 * sum(weight.numel() for weight in of.parameters()) < live.most  # which is what was counted before
 
 
 def test_what_the_allocator_keeps_is_counted(monkeypatch):
     of, data = learner(model(words=3000)), batch(24, 3000)
-    found = check(of, data, TrainTable(), CPU)
+    found = check(of, data, TrainConfig(), CPU)
     assert found == pytest.approx(2.3 * really_needed(of, data), rel=0.05)  # it is small
     monkeypatch.setattr(memory, "KEPT_MOST", {"cpu": 1000})
-    assert check(of, data, TrainTable(), CPU) == pytest.approx(1000 + 1.3 * really_needed(of, data), rel=0.05)
+    assert check(of, data, TrainConfig(), CPU) == pytest.approx(1000 + 1.3 * really_needed(of, data), rel=0.05)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
     free(monkeypatch, later + int(1.2 * really_needed(of, data)))  # enough for all that is alive, and not for the process
-    assert "need about " in refusal(lambda: check(of, data, TrainTable(), CPU))
+    assert "need about " in refusal(lambda: check(of, data, TrainConfig(), CPU))
 
 
 @pytest.mark.parametrize(("optimizer", "average", "copies"), [("adamw", "none", 2), ("sgd", 0.9, 2), ("muon", 0.9, 3)])
 def test_room_is_left_for_the_optimiser_and_averages(monkeypatch, optimizer, average, copies):
-    of, table = learner(model()), TrainTable(optimizer=optimizer, average=average)
+    of, table = learner(model()), TrainConfig(optimizer=optimizer, ema_decay=average)
     later = 4 * copies * sum(weight.numel() for weight in of.parameters())
     needed = check(of, batch(8), table, CPU)
     free(monkeypatch, needed + later)
@@ -285,26 +285,26 @@ def test_a_long_row_is_measured_in_growing_parts(monkeypatch):
     monkeypatch.setattr(memory, "batch_bytes", batch_bytes)
     later = 2 * gradients
     free(monkeypatch, later + gradients + 3 * 10_001**2)
-    assert check(of, data, TrainTable(), CPU) == gradients + 3 * 10_001**2
+    assert check(of, data, TrainConfig(), CPU) == gradients + 3 * 10_001**2
     assert lengths == [1024]
     lengths.clear()
     free(monkeypatch, later + gradients + 3 * 9500**2)
-    assert refusal(lambda: check(of, data, TrainTable(), CPU)) == (
+    assert refusal(lambda: check(of, data, TrainConfig(), CPU)) == (
         "train.batch_tokens: 3 rows of 10000 tokens need about 285.0 MB for activations and gradients, "
-        "but 270.8 MB are free; lower train.batch_tokens, or raise train.accumulate from 1"
+        "but 270.8 MB are free; lower train.batch_tokens, or raise train.micro_batches from 1"
     )
     assert lengths == [1024, 2048, 4096, 8192, 9499]
     lengths.clear()
     monkeypatch.setattr(memory, "batch_bytes", lambda learner, batch, place: lengths.append(batch.tokens.size(1)) or 10**6)
     free(monkeypatch, later + 10**7)
-    assert check(of, data, TrainTable(), CPU) == gradients + (10**6 - gradients) * 10_001**2 // 4096**2
+    assert check(of, data, TrainConfig(), CPU) == gradients + (10**6 - gradients) * 10_001**2 // 4096**2
     assert lengths == [1024, 2048, 4096]
 
 
 def test_measuring_a_batch_leaves_no_trace():
     of = learner(model(dropout=0.5), carries=True)
     before = {name: weight.clone() for name, weight in of.state_dict().items()}
-    check(of, batch(3), TrainTable(), CPU)
+    check(of, batch(3), TrainConfig(), CPU)
     assert all(weight.grad is None for weight in of.parameters())
     assert all(torch.equal(weight, before[name]) for name, weight in of.state_dict().items())
     assert of.training
@@ -323,14 +323,14 @@ def test_a_batch_of_lines_is_measured_by_its_longest_lines(tmp_path, text, monke
 def test_a_batch_too_large_is_refused_with_the_cure(tmp_path, text, monkeypatch):
     """The weights fit, the activations do not, until the batch is computed in parts."""
     of, data = learner(model(words=3000)), batch(64, 3000)
-    needed = check(of, data, TrainTable(), CPU)
+    needed = check(of, data, TrainConfig(), CPU)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
     free(monkeypatch, needed + later - 1)
-    assert refusal(lambda: check(of, data, TrainTable(), CPU)) == (
+    assert refusal(lambda: check(of, data, TrainConfig(), CPU)) == (
         f"train.batch_tokens: 64 rows of 32 tokens need about {size(needed)} for activations and gradients, "
-        f"but {size(needed - 1)} are free; lower train.batch_tokens, or raise train.accumulate from 1"
+        f"but {size(needed - 1)} are free; lower train.batch_tokens, or raise train.micro_batches from 1"
     )
-    assert check(of, data, TrainTable(accumulate=2), CPU) < 0.6 * needed
+    assert check(of, data, TrainConfig(micro_batches=2), CPU) < 0.6 * needed
     free(monkeypatch, 1_000_000)
     values = run_file(text, "lstm", train__batch_tokens=1600)
     assert refusal(lambda: train_here(values, tmp_path / "run")).startswith(
@@ -351,7 +351,7 @@ def zipf(count: int, words: int) -> NDArray[np.uint16]:
 def counted(tokens: NDArray[np.uint16], starts: NDArray[np.int64] | None, order: int, words: int) -> int:
     """The most bytes that arrays take while a model is estimated."""
     tracemalloc.start()
-    estimate(tokens, starts, NgramTable(order=order), size=words, vocabulary="v")
+    fit(tokens, starts, NgramConfig(order=order), size=words, vocabulary="v")
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return most
@@ -365,8 +365,8 @@ def test_what_counting_takes_is_known_beforehand(order, lines):
     starts = np.unique(np.minimum(np.cumsum([0, *np.arange(1, 700)]), len(tokens))) if lines else None
     tokens = tokens if starts is None else tokens[: starts[-1]]
     true = counted(tokens, starts, order, words)
-    most = bytes_ahead(tokens, starts, order=order, size=words, room=10**12)
-    sampled = bytes_ahead(tokens, starts, order=order, size=words, room=most - 1)
+    most = estimate_memory(tokens, starts, order=order, size=words, room=10**12)
+    sampled = estimate_memory(tokens, starts, order=order, size=words, room=most - 1)
     assert true <= sampled <= 2.5 * true
     assert sampled <= most
 
@@ -376,25 +376,25 @@ def test_a_line_as_long_as_a_book_is_counted_in_blocks(monkeypatch):
 
     def count(tokens, starts, *, order, size, begin):
         seen.append((len(tokens), starts))
-        return count_ngrams(tokens, starts, order=order, size=size, begin=begin)
+        return count_ngrams(tokens, starts, order=order, size=size, bos_id=begin)
 
     monkeypatch.setattr(ngram, "count_ngrams", count)
     tokens = zipf(200_000, 50)
-    assert bytes_ahead(tokens, np.array([0, 10, 200_000]), order=5, size=53, room=30_000_000) > 0
+    assert estimate_memory(tokens, np.array([0, 10, 200_000]), order=5, size=53, room=30_000_000) > 0
     assert [starts for _, starts in seen] == [None, None]
     assert all(length <= 60_000 for length, _ in seen)
     seen.clear()
-    bytes_ahead(tokens, None, order=5, size=53, room=10**12)
+    estimate_memory(tokens, None, order=5, size=53, room=10**12)
     assert seen == []  # whatever the text holds, it fits
 
 
 def test_a_text_too_large_to_count_is_refused_with_the_cure(tmp_path, text, monkeypatch):
-    values = run_file(text) | {"model": {"kind": "ngram", "order": 4}}
+    values = run_file(text) | {"model": {"arch": "ngram", "order": 4}}
     ends = [match.end() for match in re.finditer("\n", text.read_text())]
     tokens = min(ends, key=lambda end: abs(end - 0.9 * len(text.read_text())))  # shares are cut at line ends
     free(monkeypatch, 100_000)
     words = len(set(text.read_text())) + 3
-    needed = bytes_ahead(np.zeros(tokens, np.uint16), None, order=4, size=words, room=10**12)
+    needed = estimate_memory(np.zeros(tokens, np.uint16), None, order=4, size=words, room=10**12)
     assert refusal(lambda: train_here(values, tmp_path / "run")) == (
         f"model.order: n-grams of up to 4 of {tokens} tokens need about {size(needed)} to be counted, "
         "but 100.0 kB are free; lower model.order, or give less text"

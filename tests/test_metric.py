@@ -11,27 +11,27 @@ import pytest
 from sklearn.metrics import f1_score
 
 from weft.log import Log
-from weft.metrics.items import Items
-from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL, label_items, several_label_items
+from weft.metrics.classification import MULTI_LABEL, SINGLE_LABEL, label_items, multilabel_items
+from weft.metrics.items import ItemStatistics
 from weft.metrics.metric import Metric, metric_names, metrics_of, scores, values
-from weft.metrics.probes import PAIRS
-from weft.runs.story import read_story
+from weft.metrics.minimal_pairs import PAIRS
+from weft.runs.story import read_run_status
 from weft.tasks.registry import TASKS, find_task
 
 LOWER = {
     *(f"{name}_per_{unit}" for name in ("nats", "bits") for unit in ("token", "character", "byte", "word")),
-    *("perplexity", "word_perplexity", "pseudo_nats_per_token", "pseudo_perplexity", "masked_nats"),
-    *("edit_rate", "character_error_rate", "log_loss", "brier", "calibration_error"),
+    *("perplexity", "word_perplexity", "pseudo_loss", "pseudo_perplexity", "mlm_loss"),
+    *("token_error_rate", "character_error_rate", "log_loss", "brier_score", "ece"),
 }
 HIGHER = {
-    *("masked_accuracy", "exact_match", "bleu", "bleu_lc", "chrf", "accuracy", "macro_f1", "micro_f1"),
+    *("mlm_accuracy", "exact_match", "bleu", "bleu_lc", "chrf", "accuracy", "f1_macro", "f1_micro"),
     *("token_accuracy", "sentence_accuracy", "oov_accuracy", "span_f1", "span_precision", "span_recall"),
-    *("answer_f1", "has_answer_f1", "no_answer_accuracy"),
+    *("f1", "f1_has_answer", "accuracy_no_answer"),
 }
 SINGLE = {  # by task: what tells single items apart
-    "translate": {"bleu": "chrf", "bleu_lc": "chrf"},
-    "tag": dict.fromkeys(("span_f1", "span_precision", "span_recall", "oov_accuracy"), "token_accuracy"),
-    "span": {"has_answer_f1": "answer_f1", "no_answer_accuracy": "exact_match"},
+    "seq2seq": {"bleu": "chrf", "bleu_lc": "chrf"},
+    "tagging": dict.fromkeys(("span_f1", "span_precision", "span_recall", "oov_accuracy"), "token_accuracy"),
+    "qa": {"f1_has_answer": "f1", "accuracy_no_answer": "exact_match"},
     "lm": {},
     "masked-lm": {},
 }
@@ -49,16 +49,16 @@ def test_directions_are_recorded():
 
 def test_percents_have_two_decimals_and_shares_end_at_a_hundred():
     every = [metric for _, suite in EVERY for metric in suite]
-    assert {metric.name for metric in every if metric.percent} == HIGHER | {"edit_rate"}
+    assert {metric.name for metric in every if metric.percent} == HIGHER | {"token_error_rate"}
     assert {metric.name for metric in every if metric.most == 100.0} == HIGHER
     assert {metric.most for metric in every if metric.name not in HIGHER} == {math.inf}
 
 
 def test_what_compares_between_tokenizers_and_what_has_an_interval():
     every = [metric for _, suite in EVERY for metric in suite]
-    per_token = {"nats_per_token", "bits_per_token", "perplexity", "pseudo_nats_per_token", "pseudo_perplexity"}
+    per_token = {"loss", "bits_per_token", "perplexity", "pseudo_loss", "pseudo_perplexity"}
     assert {metric.name for metric in every if metric.per_token} == per_token
-    assert {metric.name for metric in every if not metric.interval} == {"calibration_error"}
+    assert {metric.name for metric in every if not metric.interval} == {"ece"}
 
 
 def test_what_tells_single_items_apart():
@@ -67,7 +67,7 @@ def test_what_tells_single_items_apart():
         assert found == expected, task
     for right, suite in (("accuracy", SINGLE_LABEL), ("exact_match", MULTI_LABEL)):
         found = {metric.name: metric.single for metric in suite if metric.single}
-        assert found == {"macro_f1": right, "micro_f1": right, "calibration_error": "log_loss"}
+        assert found == {"f1_macro": right, "f1_micro": right, "ece": "log_loss"}
         assert {metric.name: metric.finer for metric in suite if metric.finer} == {right: "log_loss"}
 
 
@@ -83,14 +83,14 @@ def test_every_task_has_what_decides_and_what_is_validated():
         task = find_task(name)
         assert task.decides and set(task.decides) <= set(metric_names(task.suites)) and task.validation
     assert [metric.name for metric in find_task("translate").validation[0]] == [
-        "nats_per_token",
+        "loss",
         "bleu",
         "chrf",
         "exact_match",
-        "edit_rate",
+        "token_error_rate",
     ]
-    assert metric_names(find_task("masked-lm").validation) == ["masked_nats", "masked_accuracy"]
-    assert metric_names(find_task("lm").validation) == ["nats_per_token"]
+    assert metric_names(find_task("masked-lm").validation) == ["mlm_loss", "mlm_accuracy"]
+    assert metric_names(find_task("lm").validation) == ["loss"]
 
 
 # ---- two formulas of one name
@@ -98,14 +98,14 @@ def test_every_task_has_what_decides_and_what_is_validated():
 
 def test_one_name_has_the_formula_of_its_suite():
     """Of a label that neither occurs nor is said, macro F1 of one label takes no notice; that of several counts it as 0."""
-    single = metrics_of(find_task("classify").suites, ["accuracy", "macro_f1"])["macro_f1"]
-    multi = metrics_of(find_task("classify").suites, ["exact_match", "macro_f1"])["macro_f1"]
+    single = metrics_of(find_task("classify").suites, ["accuracy", "f1_macro"])["f1_macro"]
+    multi = metrics_of(find_task("classify").suites, ["exact_match", "f1_macro"])["f1_macro"]
     gold, said = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
     log_probs = np.log(np.where(np.arange(3) == said[:, None], 0.8, 0.1))
-    found = values(label_items(log_probs, gold, np.arange(4)), [single])["macro_f1"]
+    found = values(label_items(log_probs, gold, np.arange(4)), [single])["f1_macro"]
     assert found == pytest.approx(100 * f1_score(gold, said, average="macro"))
     meant = np.arange(3) == gold[:, None]
-    found = values(several_label_items(np.exp(log_probs), meant, np.zeros(4), np.arange(4)), [multi])["macro_f1"]
+    found = values(multilabel_items(np.exp(log_probs), meant, np.zeros(4), np.arange(4)), [multi])["f1_macro"]
     wanted = f1_score(meant, np.arange(3) == said[:, None], average="macro", zero_division=0.0)
     assert found == pytest.approx(100 * wanted)
 
@@ -124,14 +124,14 @@ def mean(name: str) -> Metric:
 
 
 def test_what_was_not_counted_or_is_of_nothing_is_left_out():
-    items = Items(np.arange(3), {"count": np.ones(3), "a": np.array([1.0, 2.0, 6.0]), "none": np.full(3, np.nan)})
+    items = ItemStatistics(np.arange(3), {"count": np.ones(3), "a": np.array([1.0, 2.0, 6.0]), "none": np.full(3, np.nan)})
     metrics = [mean("a"), mean("b"), mean("none"), mean("a")._replace(name="again", interval=False)]
     assert values(items, metrics) == {"a": 3.0, "again": 3.0}
     first, again = scores(items, metrics, {"a": "one", "again": "two"}, samples=50, seed=1)
     assert (first.name, first.value, first.signature) == ("a", 3.0, "one")
     assert first.low is not None and first.low <= 3.0 <= first.high
     assert again == ("again", 3.0, None, None, "two")
-    alone = Items(np.arange(1), {"count": np.ones(1), "a": np.ones(1)})
+    alone = ItemStatistics(np.arange(1), {"count": np.ones(1), "a": np.ones(1)})
     assert scores(alone, metrics[:1], "all") == [("a", 1.0, None, None, "all")]
 
 
@@ -156,16 +156,16 @@ def test_a_story_asks_the_task_of_the_run(tmp_path):
         {"exact_match": 30.0, "log_loss": 3.0},
         {"exact_match": 20.0, "log_loss": 1.0},
     ]
-    found = read_story(counted(tmp_path / "first", "classify", rows))
+    found = read_run_status(counted(tmp_path / "first", "classify", rows))
     assert found.best is not None and found.best_step == 2
     assert found.best[0] is MULTI_LABEL[0] and found.best[1] == 30.0
-    found = read_story(counted(tmp_path / "named", "classify", rows, "log_loss"))
+    found = read_run_status(counted(tmp_path / "named", "classify", rows, "log_loss"))
     assert (found.best[0].name, found.best[1], found.best_step) == ("log_loss", 1.0, 3)
     assert found.to_json()["best_valid"] == {"name": "log_loss", "value": 1.0, "step": 3}
-    other = read_story(counted(tmp_path / "other", "classify", rows, "bleu"))  # no metric of this task: the first decides
+    other = read_run_status(counted(tmp_path / "other", "classify", rows, "bleu"))  # no metric of this task: the first decides
     assert (other.best[0].name, other.best_step) == ("exact_match", 2)
 
 
 def test_a_story_of_scores_that_the_task_does_not_have_has_no_best(tmp_path):
-    assert read_story(counted(tmp_path / "a", "lm", [{"bleu": 1.0}])).best is None
-    assert read_story(counted(tmp_path / "b", "dance", [{"bleu": 1.0}])).best is None
+    assert read_run_status(counted(tmp_path / "a", "lm", [{"bleu": 1.0}])).best is None
+    assert read_run_status(counted(tmp_path / "b", "dance", [{"bleu": 1.0}])).best is None

@@ -11,15 +11,17 @@ import pytest
 
 from weft import __version__
 from weft.errors import DataError
-from weft.metrics.items import Items, interval, join, resample, sums
-from weft.metrics.language import Measured, block_size, language_scores, signature
+from weft.metrics.items import ItemStatistics, interval, join, resample, total
+from weft.metrics.lm import EvaluationSetup, block_size, language_scores, signature
 
-HOW = Measured(context="stride:64/256", unit="line", tokenizer="ab12cd34" * 8)
+HOW = EvaluationSetup(context="stride:64/256", unit="line", tokenizer="ab12cd34" * 8)
 
 
 def items(nats, tokens, **more):
     statistics = {"nats": nats, "tokens": tokens, **more}
-    return Items(np.arange(len(nats)), {name: np.array(values, dtype=np.float64) for name, values in statistics.items()})
+    return ItemStatistics(
+        np.arange(len(nats)), {name: np.array(values, dtype=np.float64) for name, values in statistics.items()}
+    )
 
 
 def by_name(scores):
@@ -31,11 +33,11 @@ def test_scores_by_hand():
     two = items([8 * math.log(2), 12 * math.log(2)], [4, 6], characters=[8, 12], bytes=[20, 20], words=[2, 3])
     scores = by_name(language_scores(two, HOW))
     expected = {
-        "nats_per_token": 2 * math.log(2),
+        "loss": 2 * math.log(2),
         "bits_per_token": 2,
         "perplexity": 4,
         "nats_per_character": math.log(2),
-        "bits_per_character": 1,
+        "bits_per_char": 1,
         "nats_per_byte": math.log(2) / 2,
         "bits_per_byte": 0.5,
         "nats_per_word": 4 * math.log(2),
@@ -72,7 +74,7 @@ def test_a_short_text_has_shorter_blocks(length, size):
 
 def test_an_impossible_token_makes_perplexity_infinite_and_nothing_else():
     scores = by_name(language_scores(items([1.0, math.inf, 2.0], [4, 6, 5], words=[1, 1, 0]), HOW))
-    for name in ("nats_per_token", "perplexity", "word_perplexity"):
+    for name in ("loss", "perplexity", "word_perplexity"):
         assert scores[name].value == math.inf
         assert scores[name].high == math.inf
         assert not math.isnan(scores[name].low)
@@ -83,12 +85,12 @@ def test_an_impossible_token_makes_perplexity_infinite_and_nothing_else():
 def test_a_perplexity_beyond_all_numbers_is_infinite():
     scores = by_name(language_scores(items([9000.0, 8000.0], [1, 1]), HOW))
     assert scores["perplexity"].value == math.inf
-    assert scores["nats_per_token"].value == 8500
+    assert scores["loss"].value == 8500
 
 
 def test_units_that_were_not_counted_or_do_not_occur_give_no_score():
     scores = by_name(language_scores(items([1.0, 2.0], [4, 6], words=[0, 0]), HOW))
-    assert list(scores) == ["nats_per_token", "bits_per_token", "perplexity"]
+    assert list(scores) == ["loss", "bits_per_token", "perplexity"]
 
 
 def test_one_item_has_no_interval():
@@ -161,11 +163,11 @@ def test_a_hundred_thousand_items_take_seconds_and_little_memory():
 
 
 def test_items_do_not_care_how_they_were_batched():
-    whole = Items(np.arange(6), {"nats": np.arange(6.0), "hits": np.arange(12.0).reshape(6, 2)}, list("abcdef"))
+    whole = ItemStatistics(np.arange(6), {"nats": np.arange(6.0), "hits": np.arange(12.0).reshape(6, 2)}, list("abcdef"))
 
     def rows(index):
         index = np.array(index)
-        return Items(index, {name: v[index] for name, v in whole.statistics.items()}, ["abcdef"[i] for i in index])
+        return ItemStatistics(index, {name: v[index] for name, v in whole.statistics.items()}, ["abcdef"[i] for i in index])
 
     joined = join([rows([5, 0]), rows([3]), rows([1, 4, 2])])
     assert joined.keys.tolist() == whole.keys.tolist()
@@ -176,21 +178,21 @@ def test_items_do_not_care_how_they_were_batched():
 
 def test_parts_of_one_item_are_added_up():
     parts = [
-        Items(np.array([1, 0]), {"nats": np.array([1.0, 2.0]), "hits": np.array([[1.0, 0], [0, 1]])}),
-        Items(np.array([1, 1]), {"nats": np.array([4.0, 8.0]), "hits": np.array([[1.0, 0], [1, 1]])}),
+        ItemStatistics(np.array([1, 0]), {"nats": np.array([1.0, 2.0]), "hits": np.array([[1.0, 0], [0, 1]])}),
+        ItemStatistics(np.array([1, 1]), {"nats": np.array([4.0, 8.0]), "hits": np.array([[1.0, 0], [1, 1]])}),
     ]
     joined = join(parts)
     assert joined.keys.tolist() == [0, 1]
     assert joined.statistics["nats"].tolist() == [2, 13]
     assert joined.statistics["hits"].tolist() == [[0, 1], [3, 1]]
-    assert {name: values.tolist() for name, values in sums(joined.statistics).items()} == {
+    assert {name: values.tolist() for name, values in total(joined.statistics).items()} == {
         "nats": [15],
         "hits": [[3, 2]],
     }
 
 
 def test_two_outputs_can_not_be_added_up():
-    one = Items(np.array([3]), {"nats": np.ones(1)}, ["said"])
+    one = ItemStatistics(np.array([3]), {"nats": np.ones(1)}, ["said"])
     with pytest.raises(ValueError) as caught:
         join([one, one])
     assert str(caught.value) == "join: items with outputs share a key"

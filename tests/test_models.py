@@ -14,28 +14,30 @@ import torch
 from parts import shaken
 from torch import Tensor, nn
 
-from weft.config import read_table
-from weft.decode.beam import BeamOptions, beam
-from weft.decode.choose import uniforms
-from weft.decode.ensemble import Ensemble, Mixture, Product
-from weft.decode.sampling import Until, sample
-from weft.models.language import LanguageModel, language_model
-from weft.models.ngram import NgramModel, NgramTable, estimate
-from weft.models.tables import ADDED, CONNECTIONS, INSIDE
-from weft.nn.state import join, leaves, select
+from weft.config import parse_config
+from weft.decode.beam import BeamOptions, beam_search
+from weft.decode.ensemble import Ensemble, LinearEnsemble, LogLinearEnsemble
+from weft.decode.logits_processors import random_noise
+from weft.decode.sampling import StoppingCriteria, sample
+from weft.models.config import ATTENTION_ENCODINGS, CONNECTIONS, INPUT_ENCODINGS
+from weft.models.lm import LanguageModel, language_model
+from weft.models.ngram import NgramConfig, NgramModel, fit
+from weft.nn.state import join, select, tree_leaves
 from weft.tasks.lm.presets import PRESETS as LM
 
 WORDS, WIDTH, WINDOW = 7, 8, 32
-NETWORKS = [kind for kind, preset in LM.items() if preset.table is not NgramTable]
+NETWORKS = [kind for kind, preset in LM.items() if preset.config_class is not NgramConfig]
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def fresh(kind: str, *, window: int = WINDOW, words: int = WORDS, **options: Any) -> LanguageModel:
     """A small network of a kind, as it begins."""
     preset = LM[kind]
-    table = read_table(preset.table, {**preset.values, "width": WIDTH, "layers": 2, **options}, at="model").filled()
+    table = parse_config(
+        preset.config_class, {**preset.values, "hidden_size": WIDTH, "num_layers": 2, **options}, at="model"
+    ).filled()
     torch.manual_seed(0)
-    return language_model(table, words=words, window=window, vocabulary="v").eval()
+    return language_model(table, vocab_size=words, context_length=window, vocabulary="v").eval()
 
 
 def network(kind: str, **options: Any) -> LanguageModel:
@@ -46,26 +48,29 @@ def ngram(words: int = WORDS, **options: Any) -> NgramModel:
     generator = np.random.default_rng(0)
     lines = [[*generator.integers(3, words, generator.integers(0, 9)).tolist(), 2] for _ in range(40)]
     tokens, starts = np.concatenate(lines), np.cumsum([0, *map(len, lines)])
-    return estimate(tokens, starts, NgramTable(**options), size=words, vocabulary="v")
+    return fit(tokens, starts, NgramConfig(**options), size=words, vocabulary="v")
 
 
 BUILDERS: dict[str, Callable[[], Any]] = {
     **{kind: lambda kind=kind: network(kind) for kind in NETWORKS},
-    **{f"gpt-{where}": lambda where=where: network("gpt", positions=where) for where in (*ADDED, *INSIDE)},
-    **{f"lstm-{where}": lambda where=where: network("lstm", positions=where) for where in ADDED[1:]},
-    **{f"gru-{kind}": lambda kind=kind: network("gru", connection=kind, norm="layer") for kind in CONNECTIONS},
-    **{f"transformer-{kind}": lambda kind=kind: network("transformer", connection=kind) for kind in CONNECTIONS},
-    "gru-before": lambda: network("gru", mixer="gru-before"),
+    **{
+        f"gpt-{where}": lambda where=where: network("gpt", position_encoding=where)
+        for where in (*INPUT_ENCODINGS, *ATTENTION_ENCODINGS)
+    },
+    **{f"lstm-{where}": lambda where=where: network("lstm", position_encoding=where) for where in INPUT_ENCODINGS[1:]},
+    **{f"gru-{kind}": lambda kind=kind: network("gru", skip_connection=kind, norm="layernorm") for kind in CONNECTIONS},
+    **{f"transformer-{kind}": lambda kind=kind: network("transformer", skip_connection=kind) for kind in CONNECTIONS},
+    "gru-before": lambda: network("gru", layer_type="gru-reset-before"),
     "gpt-window-4": lambda: network("gpt", window=4),
-    "gpt-heads": lambda: network("gpt", heads=[1, 2], head_size=4, feed_forward="none", activation=None),
-    "gpt-tied": lambda: network("gpt", tied=True, zero_init=False),
-    "lstm-tied": lambda: network("lstm", tied=True, feed_forward=16, connection="residual"),
+    "gpt-heads": lambda: network("gpt", num_heads=[1, 2], head_dim=4, ffn_dim="none", activation=None),
+    "gpt-tied": lambda: network("gpt", tie_embeddings=True, zero_init=False),
+    "lstm-tied": lambda: network("lstm", tie_embeddings=True, ffn_dim=16, skip_connection="residual"),
     **{f"ngram-{order}": lambda order=order: ngram(order=order) for order in (1, 2, 5)},
     **{f"ngram-{way}": lambda way=way: ngram(order=3, smoothing=way) for way in ("back-off", "add-delta", "ml")},
 }
 ENSEMBLES: dict[str, Callable[[], Any]] = {
-    "mixture": lambda: Ensemble([ngram(), network("lstm"), network("gpt", window=4)], Mixture([0.5, 0.3, 0.2])),
-    "product": lambda: Ensemble([ngram(), network("transformer")], Product([0.7, 0.6])),
+    "mixture": lambda: Ensemble([ngram(), network("lstm"), network("gpt", window=4)], LinearEnsemble([0.5, 0.3, 0.2])),
+    "product": lambda: Ensemble([ngram(), network("transformer")], LogLinearEnsemble([0.7, 0.6])),
 }
 made = cache(lambda name: (BUILDERS | ENSEMBLES)[name]())
 every_model = pytest.mark.parametrize("name", BUILDERS)
@@ -245,7 +250,7 @@ SEARCHED: dict[str, Callable[[], Any]] = {
     "lstm": lambda: network("lstm", words=5),
     "transformer": lambda: network("transformer", words=5),
     "gpt": lambda: network("gpt", words=5, window=3),
-    "ensemble": lambda: Ensemble([ngram(5, order=2), network("lstm", words=5)], Mixture([0.4, 0.6])),
+    "ensemble": lambda: Ensemble([ngram(5, order=2), network("lstm", words=5)], LinearEnsemble([0.4, 0.6])),
 }
 
 
@@ -254,8 +259,8 @@ SEARCHED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("alpha", [0.0, 0.8])
 def test_a_wide_beam_finds_the_best_of_all_texts(name, prompt, alpha):
     model, limit = SEARCHED[name](), 4
-    options = BeamOptions(width=5**3, limit=limit, end=2, alpha=alpha, n_best=6)
-    found = beam(model, torch.tensor([prompt]), options=options)[0]
+    options = BeamOptions(beam_size=5**3, max_new_tokens=limit, eos_id=2, length_penalty=alpha, n_best=6)
+    found = beam_search(model, torch.tensor([prompt]), options=options)[0]
     every = texts_by_force(model, prompt, limit=limit, end=2, words=5)
     every = sorted(((value / len(tokens) ** alpha, tokens, value) for value, tokens in every), reverse=True)[:6]
     assert [one.tokens for one in found] == [tokens for _, tokens, _ in every]
@@ -266,7 +271,7 @@ def test_a_wide_beam_finds_the_best_of_all_texts(name, prompt, alpha):
 @everything_that_steps
 def test_greedy_is_the_path_of_the_most_probable_tokens(name):
     model, tokens = made(name), text(2, 3)
-    drawn = [one.tokens for one in sample(model, tokens, until=Until(limit=8))]
+    drawn = [one.tokens for one in sample(model, tokens, criteria=StoppingCriteria(max_new_tokens=8))]
     for _ in range(8):
         tokens = torch.cat([tokens, model.start(tokens)[0].argmax(1, keepdim=True)], dim=1)
     assert torch.equal(torch.stack(drawn, dim=1), tokens[:, 3:])
@@ -276,8 +281,8 @@ def test_greedy_is_the_path_of_the_most_probable_tokens(name):
 def test_sampling_says_what_the_model_scores(name):
     model, prompt = made(name), text(3, 4)
     keep = torch.arange(4) < torch.tensor([[4], [2], [1]])
-    noise = [uniforms(0, row, 0) for row in range(3)]
-    drawn = list(sample(model, prompt, until=Until(limit=12), keep=keep, noise=noise))
+    noise = [random_noise(0, row, 0) for row in range(3)]
+    drawn = list(sample(model, prompt, criteria=StoppingCriteria(max_new_tokens=12), token_mask=keep, noise=noise))
     said = torch.stack([one.tokens for one in drawn], dim=1)
     spent = torch.stack([one.log_probs for one in drawn], dim=1)
     assert len(set(map(tuple, said.tolist()))) == 3
@@ -291,14 +296,14 @@ def test_sampling_says_what_the_model_scores(name):
 # ---- attention's memory
 
 
-@pytest.mark.parametrize("where", ["none", "sinusoidal", *INSIDE])
+@pytest.mark.parametrize("where", ["none", "sinusoidal", *ATTENTION_ENCODINGS])
 @pytest.mark.parametrize("read", [1, 7, 30])
 def test_what_attention_remembers_is_bounded_and_generation_runs_on(where, read):
-    model, window = network("gpt", positions=where, window=4), 4
+    model, window = network("gpt", position_encoding=where, window=4), 4
     log_probs, state = model.start(text(2, read))
     tokens = text(2, read)
     for _ in range(25):
-        columns = [key_at.size(1) for key_at in leaves(state) if key_at.dtype == torch.long][1:]
+        columns = [key_at.size(1) for key_at in tree_leaves(state) if key_at.dtype == torch.long][1:]
         assert columns and max(columns) < 2 * window
         assert torch.isfinite(log_probs).all()
         tokens = torch.cat([tokens, log_probs.argmax(1, keepdim=True)], dim=1)
@@ -309,7 +314,7 @@ def test_what_attention_remembers_is_bounded_and_generation_runs_on(where, read)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_attention_forgets_what_lies_beyond_its_window_in_each_layer(layers):
     """Each layer looks window - 1 tokens further back: what lies beyond all of them changes nothing."""
-    model, tokens = network("gpt", window=4, layers=layers), text(1, 20)
+    model, tokens = network("gpt", window=4, num_layers=layers), text(1, 20)
     reach = layers * 3 + 1
     for back, same in ((reach, False), (reach + 1, True)):
         other = tokens.clone()
@@ -345,27 +350,30 @@ def test_parameters_of_options_by_hand():
     d = WIDTH
     plain = sum(weight.numel() for weight in fresh("gru").parameters())
     more = {
-        "gru-before": (fresh("gru", mixer="gru-before"), -2 * 3 * d),  # one bias a gate, not two
-        "tied": (fresh("gru", tied=True), -WORDS * d),
-        "residual": (fresh("gru", connection="residual"), 0),
-        "highway": (fresh("gru", connection="highway"), 2 * (d * d + d)),
-        "dense": (fresh("gru", connection="dense"), (d * d + d) + (2 * d * d + d) + (3 * d * d + d)),
-        "post-norm": (fresh("gru", connection="post-norm", norm="layer"), 2 * 2 * d),
-        "layer": (fresh("gru", norm="layer"), 3 * 2 * d),
-        "rms": (fresh("gru", norm="rms"), 3 * d),
-        "sinusoidal": (fresh("gru", positions="sinusoidal"), 0),
-        "feed-forward": (fresh("gru", feed_forward=5), 2 * (2 * 5 * d + 5 + d)),
-        "gated": (fresh("gru", feed_forward=5, activation="gated"), 2 * (d * 10 + 10 + 5 * d + d)),
+        "gru-before": (fresh("gru", layer_type="gru-reset-before"), -2 * 3 * d),  # one bias a gate, not two
+        "tied": (fresh("gru", tie_embeddings=True), -WORDS * d),
+        "residual": (fresh("gru", skip_connection="residual"), 0),
+        "highway": (fresh("gru", skip_connection="highway"), 2 * (d * d + d)),
+        "dense": (fresh("gru", skip_connection="dense"), (d * d + d) + (2 * d * d + d) + (3 * d * d + d)),
+        "post-norm": (fresh("gru", skip_connection="post-norm", norm="layernorm"), 2 * 2 * d),
+        "layer": (fresh("gru", norm="layernorm"), 3 * 2 * d),
+        "rms": (fresh("gru", norm="rmsnorm"), 3 * d),
+        "sinusoidal": (fresh("gru", position_encoding="sinusoidal"), 0),
+        "feed-forward": (fresh("gru", ffn_dim=5), 2 * (2 * 5 * d + 5 + d)),
+        "gated": (fresh("gru", ffn_dim=5, activation="swiglu"), 2 * (d * 10 + 10 + 5 * d + d)),
     }
     assert {name: sum(w.numel() for w in model.parameters()) - plain for name, (model, _) in more.items()} == {
         name: expected for name, (_, expected) in more.items()
     }
-    gpt = sum(weight.numel() for weight in fresh("gpt", positions="none").parameters())
+    gpt = sum(weight.numel() for weight in fresh("gpt", position_encoding="none").parameters())
     more = {
         "rotary": (fresh("gpt"), 0),
-        "alibi": (fresh("gpt", positions="alibi"), 0),
-        "relative": (fresh("gpt", positions="relative"), 2 * 65 * d),  # one head: a vector a distance from -32 to 32
-        "heads": (fresh("gpt", positions="none", heads=[1, 2], head_size=4), -2 * (4 * d * d + 3 * d) + 12 * (4 * d + 3)),
+        "alibi": (fresh("gpt", position_encoding="alibi"), 0),
+        "relative": (fresh("gpt", position_encoding="relative"), 2 * 65 * d),  # one head: a vector a distance from -32 to 32
+        "heads": (
+            fresh("gpt", position_encoding="none", num_heads=[1, 2], head_dim=4),
+            -2 * (4 * d * d + 3 * d) + 12 * (4 * d + 3),
+        ),
     }
     assert {name: sum(w.numel() for w in model.parameters()) - gpt for name, (model, _) in more.items()} == {
         name: expected for name, (_, expected) in more.items()
@@ -374,9 +382,9 @@ def test_parameters_of_options_by_hand():
 
 def test_parameters_of_an_ngram_model_are_its_ngrams():
     # 3 4 3 4 </s>: five pairs with the one of <s>, all different but 3 4
-    model = estimate(np.array([3, 4, 3, 4, 2]), np.array([0, 5]), NgramTable(order=2), size=5, vocabulary="v")
+    model = fit(np.array([3, 4, 3, 4, 2]), np.array([0, 5]), NgramConfig(order=2), size=5, vocabulary="v")
     assert model.counts == [5, 4]
-    assert model.parameters == 9
+    assert model.num_parameters == 9
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if not name.startswith("ngram")])
@@ -389,7 +397,7 @@ def test_matrices_are_the_linear_and_recurrent_maps_inside(name):
         for own, weight in part.named_parameters()
         if weight.dim() > 1
     }
-    assert model.matrices() == weights and weights
+    assert model.muon_parameters() == weights and weights
     assert all(dict(model.named_parameters())[name].dim() == 2 for name in weights)
 
 
@@ -408,7 +416,7 @@ def test_zero_init_gives_uniform_predictions_and_a_stack_that_does_nothing():
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_a_model_begins_knowing_nothing(kind, tied):
     """Its first loss is about that of a guess, log V; large scores would have to be unlearned first."""
-    model = fresh(kind, width=128, words=100, layers=4, tied=tied, zero_init=False)
+    model = fresh(kind, hidden_size=128, words=100, num_layers=4, tie_embeddings=tied, zero_init=False)
     tokens = text(8, 33, words=100)
     nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:])
     assert nats.mean().item() == pytest.approx(math.log(100), abs=0.8)
@@ -416,13 +424,13 @@ def test_a_model_begins_knowing_nothing(kind, tied):
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer", "gpt"])
 def test_highways_begin_mostly_closed_around_every_mixer(kind):
-    for layer in fresh(kind, connection="highway").stack.layers:
+    for layer in fresh(kind, skip_connection="highway").stack.layers:
         assert torch.equal(layer.connection.gate.bias, torch.full((WIDTH,), -1.0))
 
 
 def test_what_writes_to_the_residual_stream_begins_smaller_the_deeper_the_stack():
     for layers in (1, 8):
-        model = fresh("transformer", layers=layers, width=64)
+        model = fresh("transformer", num_layers=layers, hidden_size=64)
         spread = [weight.std().item() for name, weight in model.named_parameters() if name.endswith("to_out.weight")]
         assert spread == pytest.approx([0.02 * (2 * layers) ** -0.5] * 2 * layers, rel=0.1)
         inside = [

@@ -16,13 +16,13 @@ from small_runs import Silent, make_text, run_file
 from span_toy import asked, span_file, write_tsv
 
 from weft.config import override
-from weft.data.grouped import Examples, alike
-from weft.data.order import changed
-from weft.runs.folder import RunFolder
+from weft.data.batching import changed
+from weft.data.bucketing import Examples, alike
+from weft.runs.folder import RunDir
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
 from weft.tasks.prepare import prepare
-from weft.train.network import NetworkTask, make_objective, read_training
+from weft.training.neural import NetworkTask, make_objective, read_training
 
 NAMES = [
     "lm-windows", "lm-lines", "lm-stream", "masked-windows", "masked-lines", "pairs", "labels", "several", "spans", "asked",
@@ -39,7 +39,7 @@ def values(name: str, place: Path) -> dict[str, Any]:
         return pair_file(make_pairs(place / "pairs.tsv"), "joint")
     if name == "asked":
         return span_file(write_tsv(place / "asked.tsv", asked(60)))
-    return override(LabelRuns(place).values(f"{name}-lstm"), ["model.width=8"])
+    return override(LabelRuns(place).values(f"{name}-lstm"), ["model.hidden_size=8"])
 
 
 class Read(NamedTuple):
@@ -52,7 +52,7 @@ class Read(NamedTuple):
 @pytest.fixture(params=NAMES)
 def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
     settings = resolve(values(request.param, tmp_path), base=tmp_path)
-    shape, folder = settings.preset.estimator.shape, RunFolder(tmp_path / "run")
+    shape, folder = settings.preset.estimator.shape, RunDir(tmp_path / "run")
     assert shape is not None
     folder.path.mkdir()
     vocabulary, corpora = prepare(settings.spec, settings, folder, Silent())
@@ -63,7 +63,7 @@ def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
 
 def test_the_plain_loss_counts_what_examples_say(read: Read) -> None:
     """Each example that has a loss once; of masked language models a text without a gap counts as one."""
-    settings, examples = read.job.settings, read.train
+    settings, examples = read.job.config, read.train
     plain = read.shape.objective(settings, read.job.tokenizer, None, None, torch.device("cpu"))
     groups = list(alike(examples, examples.known(), batch_tokens=512))
     assert sorted(np.concatenate(groups).tolist()) == examples.known().tolist()
@@ -78,9 +78,9 @@ def test_the_plain_loss_counts_what_examples_say(read: Read) -> None:
 def test_the_largest_batch_has_a_loss_however_it_is_shortened(read: Read) -> None:
     train, order = read_training(read.shape, read.job)
     objective = make_objective(read.shape, read.job, train, read.model.longest)
-    whole, sizes = order.largest(), []
+    whole, sizes = order.largest_batch(), []
     for share in (Fraction(1), Fraction(2, 3), Fraction(1, 5), Fraction(1, 1000)):
-        batch = order.largest(share)
+        batch = order.largest_batch(share)
         assert type(batch) is type(whole) and len(batch[0]) == len(whole[0])
         with torch.no_grad():
             assert torch.isfinite(objective.loss(read.model, batch, None).total)

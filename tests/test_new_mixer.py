@@ -23,16 +23,16 @@ from torch import Tensor, nn
 
 import weft
 from weft.cli.main import main
-from weft.compare import comparing
-from weft.config import Table, plain, read_table, read_toml
+from weft.comparison import comparing
+from weft.config import Config, parse_config, read_toml, to_dict
 from weft.errors import ConfigError
 from weft.models.build import stack
-from weft.models.pair_tables import merge
-from weft.models.parts import parts_of
-from weft.models.tables import LanguageTable, StackTable
+from weft.models.config import LanguageModelConfig, StackConfig
+from weft.models.parts import count_parameters
+from weft.models.seq2seq_config import merge
 from weft.nn.mixers import MIXERS, Mixer
-from weft.nn.recurrent import last
-from weft.nn.two_way import Both
+from weft.nn.recurrent import last_token_state
+from weft.nn.two_way import Bidirectional
 from weft.runs.resolve import resolve
 from weft.tasks.lm.contexts import Context, default_context
 from weft.tasks.lm.presets import NETWORK as language
@@ -48,20 +48,20 @@ class Smoothing(nn.Module):
         super().__init__()
         self.decay, self.read = decay, nn.Linear(inlet or dim, dim)
 
-    def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         read = self.read(x)
         s, outputs = read.new_zeros(read.shape[::2]) if state is None else state.to(read.dtype), list[Tensor]()
         for entered in read.unbind(1):
             s = self.decay * s + (1 - self.decay) * entered
             outputs.append(s)
         y = torch.stack(outputs, dim=1)
-        return y, last(y, keep, state)
+        return y, last_token_state(y, token_mask, state)
 
 
 ROW = Mixer(Smoothing, "smoothing", state=1, options={"decay": 0.9})
 
 
-def below(kind: type[Table]) -> list[type[Table]]:
+def below(kind: type[Config]) -> list[type[Config]]:
     return [kind, *(found for own in kind.__subclasses__() for found in below(own))]
 
 
@@ -69,14 +69,14 @@ def below(kind: type[Table]) -> list[type[Table]]:
 def smoothing(monkeypatch) -> Iterator[None]:
     """The row, and `decay: float | None = Field(None, gt=0.0, lt=1.0)` as if it stood in StackTable."""
     monkeypatch.setitem(MIXERS, "smoothing", ROW)
-    for kind in below(StackTable):
+    for kind in below(StackConfig):
         kind.model_fields["decay"] = FieldInfo.from_annotated_attribute(float | None, Field(None, gt=0.0, lt=1.0))
-    for kind in below(Table):
+    for kind in below(Config):
         kind.model_rebuild(force=True)
     yield
-    for kind in below(StackTable):
+    for kind in below(StackConfig):
         del kind.model_fields["decay"]
-    for kind in below(Table):
+    for kind in below(Config):
         kind.model_rebuild(force=True)
 
 
@@ -105,19 +105,19 @@ def test_a_layer_and_a_stack_of_it_keep_the_laws_of_mixers(law):
 
     def layers() -> nn.Module:
         torch.manual_seed(0)
-        options = {"positions": "sinusoidal", "connection": "residual", "norm": "layer", "feed_forward": 12}
-        return shaken(stack(table(mixer="smoothing", **options), window=32)).eval()
+        options = {"position_encoding": "sinusoidal", "skip_connection": "residual", "norm": "layernorm", "ffn_dim": 12}
+        return shaken(stack(table(layer_type="smoothing", **options), context_length=32)).eval()
 
     for build in (layer, layers):
         law(build, *([4] if "cut" in inspect.signature(law).parameters else []))
 
 
 PAIRS: dict[str, dict[str, Any]] = {
-    "smoothing-copy": {"mixer": "smoothing", "layers": 2, "bridge": "copy"},
-    "smoothing-before": {"mixer": "smoothing", "decay": 0.5, "attention": "additive", "place": "before"},
+    "smoothing-copy": {"layer_type": "smoothing", "num_layers": 2, "bridge": "copy"},
+    "smoothing-before": {"layer_type": "smoothing", "decay": 0.5, "attention": "additive", "place": "before"},
     "smoothing-under-attention": {
-        "encoder": {"mixer": "smoothing", "decay": 0.5},
-        "decoder": {"mixer": "attention", "heads": 2, "connection": "residual", "norm": "layer"},
+        "encoder": {"layer_type": "smoothing", "decay": 0.5},
+        "decoder": {"layer_type": "attention", "num_heads": 2, "skip_connection": "residual", "norm": "layernorm"},
         "attention": "scaled-dot",
     },
 }
@@ -136,48 +136,48 @@ def test_encoder_decoders_of_it_keep_theirs(monkeypatch, law):
 
 
 def test_its_default_comes_from_the_row_and_a_value_reaches_every_layer():
-    assert table(mixer="smoothing").decay == 0.9 and "decay" not in plain(table(mixer="lstm"))
-    model = stack(table(mixer="smoothing", decay=0.25, two_way=True), window=8)
+    assert table(layer_type="smoothing").decay == 0.9 and "decay" not in to_dict(table(layer_type="lstm"))
+    model = stack(table(layer_type="smoothing", decay=0.25, bidirectional=True), context_length=8)
     found = [part.decay for part in model.modules() if isinstance(part, Smoothing)]
-    assert found == [0.25] * 4 and sum(isinstance(part, Both) for part in model.modules()) == 2
-    assert [(part.name, part.parameters) for part in parts_of(model)] == [("smoothing", 4 * (DIM // 2) * (DIM + 1))]
+    assert found == [0.25] * 4 and sum(isinstance(part, Bidirectional) for part in model.modules()) == 2
+    assert [(part.name, part.num_parameters) for part in count_parameters(model)] == [("smoothing", 4 * (DIM // 2) * (DIM + 1))]
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"mixer": "lstm", "decay": 0.5}, "model: decay=0.5, but mixer='lstm' has none"),
-        ({"mixer": "smoothing", "heads": 2}, "model: heads=2, but mixer='smoothing' has none"),
-        ({"mixer": "smoothing", "context": 2}, "model: context=2, but mixer='smoothing' has none"),
-        ({"mixer": "smoothing", "nonlinearity": "tanh"}, "model: nonlinearity='tanh', but mixer='smoothing' has none"),
+        ({"layer_type": "lstm", "decay": 0.5}, "model: decay=0.5, but mixer='lstm' has none"),
+        ({"layer_type": "smoothing", "num_heads": 2}, "model: heads=2, but mixer='smoothing' has none"),
+        ({"layer_type": "smoothing", "kernel_size": 2}, "model: context=2, but mixer='smoothing' has none"),
+        ({"layer_type": "smoothing", "nonlinearity": "tanh"}, "model: nonlinearity='tanh', but mixer='smoothing' has none"),
         (
-            {"mixer": "smoothing", "positions": "rotary"},
+            {"layer_type": "smoothing", "position_encoding": "rotary"},
             "model: positions='rotary' stand inside attention; mixer='smoothing' takes none, sinusoidal, learned",
         ),
-        ({"mixer": "smoothing", "decay": 1.5}, "model.decay: must be less than 1, not 1.5"),
+        ({"layer_type": "smoothing", "decay": 1.5}, "model.decay: must be less than 1, not 1.5"),
         (
-            {"mixer": "smoothin"},
-            "model.mixer: no such choice 'smoothin'; did you mean 'smoothing'? known: window, rnn, lstm, gru, gru-before, "
+            {"layer_type": "smoothin"},
+            "model.layer_type: no such choice 'smoothin'; did you mean 'smoothing'? known: window, rnn, lstm, gru, gru-before, "
             "attention, smoothing",
         ),
     ],
 )
 def test_what_does_not_apply_is_refused_in_the_words_of_all_mixers(values, message):
     with pytest.raises(ConfigError) as caught:
-        read_table(LanguageTable, values, at="model")
+        parse_config(LanguageModelConfig, values, at="model")
     assert str(caught.value) == message
 
 
 def test_a_side_that_gets_another_mixer_loses_it():
-    preset = {"mixer": "smoothing", "decay": 0.5, "layers": 1}
-    merged = merge(preset, {"decoder": {"mixer": "gru"}})
-    assert merged["encoder"] == preset and merged["decoder"] == {"mixer": "gru", "layers": 1}
-    assert "decay" not in merge({"mixer": "lstm"}, {"encoder": {"mixer": "smoothing"}})["encoder"]
+    preset = {"layer_type": "smoothing", "decay": 0.5, "layers": 1}
+    merged = merge(preset, {"decoder": {"layer_type": "gru"}})
+    assert merged["encoder"] == preset and merged["decoder"] == {"layer_type": "gru", "num_layers": 1}
+    assert "decay" not in merge({"layer_type": "lstm"}, {"encoder": {"layer_type": "smoothing"}})["encoder"]
 
 
 def test_every_option_of_a_row_is_one_of_the_table_and_of_the_class():
     for name, row in MIXERS.items():
-        assert set(row.options) <= set(StackTable.model_fields), name
+        assert set(row.options) <= set(StackConfig.model_fields), name
         if not row.attends:
             kinds = [kind for kind in (row.make, row.around) if kind is not None]
             assert all({"inlet", *row.options} <= set(inspect.signature(kind).parameters) for kind in kinds), name
@@ -185,9 +185,9 @@ def test_every_option_of_a_row_is_one_of_the_table_and_of_the_class():
 
 def test_a_mixer_that_attends_one_way_alone_says_so(monkeypatch):
     monkeypatch.setitem(MIXERS, "ahead", MIXERS["attention"]._replace(two_way=None))
-    assert stack(table(mixer="ahead", heads=2), window=4)(torch.zeros(1, 3, DIM))[0].shape == (1, 3, DIM)
+    assert stack(table(layer_type="ahead", num_heads=2), context_length=4)(torch.zeros(1, 3, DIM))[0].shape == (1, 3, DIM)
     with pytest.raises(ConfigError) as caught:
-        read_table(StackTable, {"mixer": "ahead", "two_way": True}, at="model")
+        parse_config(StackConfig, {"layer_type": "ahead", "bidirectional": True}, at="model")
     assert str(caught.value) == "model: two_way=true, but mixer='ahead' reads one way; set two_way=false"
 
 
@@ -200,35 +200,35 @@ seed = 5
 train = "text.txt"
 valid = 0.1
 test = 0.1
-read = "lines"
+read_as = "lines"
 [tokenizer]
-kind = "char"
+type = "char"
 [model]
-kind = "smoothing"
-width = 8
-layers = 1
+arch = "smoothing"
+hidden_size = 8
+num_layers = 1
 decay = 0.5
 [train]
-steps = 6
+max_steps = 6
 batch_tokens = 128
-validations = 2
+num_validations = 2
 """
 PAIRED = """
-task = "translate"
+task = "seq2seq"
 [data]
 train = "pairs.tsv"
 valid = 0.2
 [tokenizer]
-kind = "char"
+type = "char"
 [model]
-kind = "lstm"
-mixer = "smoothing"
-width = 8
+arch = "lstm"
+layer_type = "smoothing"
+hidden_size = 8
 decay = 0.5
 [train]
-steps = 4
+max_steps = 4
 batch_tokens = 128
-validations = 2
+num_validations = 2
 """
 NAMES = "".join(f"{a}{b}{c}\n" for a in ("an", "ber", "cla") for b in ("a", "ni", "to") for c in ("", "s", "ra", "mi", "l"))
 
@@ -243,31 +243,31 @@ def there(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(comparing, "Trainer", Here)
     monkeypatch.setattr(Here, "trained", [], raising=False)
-    preset = Preset(language, LanguageTable, {"mixer": "smoothing"}, RECURRENT)
+    preset = Preset(language, LanguageModelConfig, {"layer_type": "smoothing"}, RECURRENT)
     monkeypatch.setitem(find_task("lm").presets, "smoothing", preset)  # type: ignore[arg-type]
     return tmp_path
 
 
 def test_a_language_model_of_it_is_checked_trained_measured_and_used(there, capsys):
     assert main(["check", "run.toml"]) == 0
-    assert main(["train", "run.toml", "--out", "run", "--quiet"]) == 0
+    assert main(["train", "run.toml", "--output-dir", "run", "--quiet"]) == 0
     assert "\ndecay = 0.5\n" in (there / "run" / "resolved.toml").read_text()
     capsys.readouterr()
     assert main(["evaluate", "run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["scores"]
-    assert main(["generate", "run", "an", "--length", "5", "--seed", "1"]) == 0
+    assert main(["generate", "run", "an", "--max-new-tokens", "5", "--seed", "1"]) == 0
     assert main(["info", "run"]) == 0
     assert "smoothing" in capsys.readouterr().out
     run: Any = weft.load(there / "run", device="cpu")
     (layer,) = (part for part in run.model.modules() if isinstance(part, Smoothing))
     assert layer.decay == 0.5
     assert default_context(run.settings) == Context("reset", run.settings.data.window)
-    code, said = refused(capsys, "train", "run.toml", "--quiet", "--out", "other", "--set", "model.decay=2")
+    code, said = refused(capsys, "train", "run.toml", "--quiet", "--output-dir", "other", "--set", "model.decay=2")
     assert (code, said) == (2, "model.decay: must be less than 1, not 2")
 
 
 def test_an_encoder_decoder_of_it_is_trained_and_predicts(there, monkeypatch, capsys):
-    assert main(["train", "pairs.toml", "--out", "run", "--quiet"]) == 0
+    assert main(["train", "pairs.toml", "--output-dir", "run", "--quiet"]) == 0
     feed(monkeypatch, b"anas\nberto\n")
     capsys.readouterr()
     assert main(["predict", "run"]) == 0

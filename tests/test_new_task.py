@@ -34,14 +34,14 @@ seed = 1
 train = "films.tsv"
 valid = 0.1
 test = 0.2
-longest = 9
+max_length = 9
 [model]
-kind = "gru"
-width = 16
+arch = "gru"
+hidden_size = 16
 [train]
-steps = 60
+max_steps = 60
 batch_tokens = 256
-validations = 3
+num_validations = 3
 lr = 0.02
 device = "cpu"
 """
@@ -136,7 +136,7 @@ def test_it_predicts_lines_tables_and_from_python(trained, capsys, monkeypatch):
     rows = [json.loads(line) for line in said(capsys, "predict", str(trained), "--json").split("\n") if line]
     assert rows == [{"text": "good film", "number": pytest.approx(float(lines[0]), abs=1e-3)}, {"text": "", "number": None}]
     Path("new.csv").write_text("id,text\n7,good film\n8,the bad film\n")
-    table = said(capsys, "predict", str(trained), "--data", "new.csv").split("\n")
+    table = said(capsys, "predict", str(trained), "--input", "new.csv").split("\n")
     assert table[0] == "id,text,prediction" and table[1].startswith("7,good film,") and len(table) == 4
     run: Any = weft.load(trained)
     found = run.try_predict(iter(["good film", "a\0b", 7, "film " * 20]))
@@ -160,8 +160,8 @@ def test_info_and_what_it_can_t_do(trained, capsys):
 def test_it_is_compared_and_reported(capsys, tmp_path):
     for kind in ("gru", "lstm"):
         values = read_toml(tmp_path / "run.toml")
-        train_here({**values, "model": {**values["model"], "kind": kind}}, tmp_path / kind)
-    code, out, err = compare(capsys, "gru", "lstm", "--out", "compared", "--json")
+        train_here({**values, "model": {**values["model"], "arch": kind}}, tmp_path / kind)
+    code, out, err = compare(capsys, "gru", "lstm", "--output-dir", "compared", "--json")
     assert code == 0, err
     found = json.loads(out)
     assert [row["name"] for row in found["rows"]] and len(found["rows"]) == 2

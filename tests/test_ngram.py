@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from ngram_formulas import FORMULAS
 
 from weft import tensors as tensor_files
-from weft.config import plain, read_table
+from weft.config import parse_config, to_dict
 from weft.errors import ConfigError, DataError, ModelError
-from weft.models import counts, lookup, ngram
-from weft.models.lookup import Lookup, halve
-from weft.models.ngram import NgramModel, NgramTable, estimate
+from weft.models import ngram
+from weft.models import ngram_counts as counts
+from weft.models import ngram_index as lookup
+from weft.models.ngram import NgramConfig, NgramModel, fit
+from weft.models.ngram_index import NgramIndex, halve
 from weft.nn.state import join, select
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -44,7 +46,7 @@ def flat(lines: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def model_of(lines: list[list[int]], size: int = SIZE, **options) -> NgramModel:
-    return estimate(*flat(lines), NgramTable(**options), size=size, vocabulary="v")
+    return fit(*flat(lines), NgramConfig(**options), size=size, vocabulary="v")
 
 
 def contexts(seed: int, longest: int) -> list[tuple[int, ...]]:
@@ -71,7 +73,7 @@ def row(model: NgramModel, context: tuple[int, ...]) -> torch.Tensor:
 def test_every_probability_is_that_of_the_formulas(smoothing, order, prune, closed):
     lines, prune = text(order), prune[:order]
     options = {"delta": 0.3} if smoothing == "add-delta" else {}
-    model = model_of(lines, order=order, smoothing=smoothing, prune=prune, closed=closed, **options)
+    model = model_of(lines, order=order, smoothing=smoothing, prune=prune, closed_vocab=closed, **options)
     formulas = FORMULAS[smoothing](lines, order=order, size=SIZE, prune=prune, closed=closed, delta=0.3)
     for context in contexts(order, order):
         expected = torch.tensor([formulas.p(word, context) for word in range(SIZE)], dtype=torch.float64)
@@ -127,9 +129,9 @@ lines_of_ids = st.lists(st.lists(st.integers(3, 7), max_size=6).map(lambda line:
     running=st.booleans(),
 )
 def test_probabilities_after_any_context_sum_to_one(lines, order, smoothing, prune, closed, running):
-    table = NgramTable(order=order, smoothing=smoothing, prune=prune[:order], closed=closed)
+    table = NgramConfig(order=order, smoothing=smoothing, prune=prune[:order], closed_vocab=closed)
     tokens, starts = flat(lines)
-    model = estimate(tokens, None if running else starts, table, size=SIZE, vocabulary="v")
+    model = fit(tokens, None if running else starts, table, size=SIZE, vocabulary="v")
     prompts = torch.tensor(np.random.default_rng(0).integers(0, SIZE, (30, 3)))
     for length in (1, 2, 3):
         log_probs, _ = model.start(prompts[:, :length])
@@ -140,13 +142,13 @@ def test_probabilities_after_any_context_sum_to_one(lines, order, smoothing, pru
 
 def test_a_token_that_never_occurs_is_as_likely_as_the_unknown_one_unless_the_vocabulary_is_closed():
     lines = text(1)
-    open_, closed = (row(model_of(lines, order=3, closed=flag), (3, 4)) for flag in (False, True))
+    open_, closed = (row(model_of(lines, order=3, closed_vocab=flag), (3, 4)) for flag in (False, True))
     assert open_[8] == open_[0] > 0
     assert closed[8] == closed[0] == 0
 
 
 def test_an_unknown_token_in_the_training_text_is_counted_like_any_other():
-    model = model_of([[0, 3, 2]] * 3 + [[3, 2]], size=5, order=2, smoothing="ml")
+    model = model_of([[0, 3, 2]] * 3 + [[3, 2]], size=5, order=2, smoothing="mle")
     assert row(model, (1,))[0].item() == pytest.approx(3 / 4)
     assert row(model, (0,))[3].item() == pytest.approx(1)
 
@@ -236,19 +238,19 @@ def test_a_whole_text_is_scored_as_its_lines_are(monkeypatch, order, running):
 def test_a_long_text_counted_in_pieces_gives_the_same_model(monkeypatch, tmp_path, order, running):
     tokens, starts = flat(text(6, lines=150))
     starts = None if running else starts
-    table = NgramTable(order=order, prune=[0, 1][:order])
-    whole = estimate(tokens, starts, table, size=SIZE, vocabulary="v").arrays()
+    table = NgramConfig(order=order, prune=[0, 1][:order])
+    whole = fit(tokens, starts, table, size=SIZE, vocabulary="v").arrays()
     tokens.tofile(tmp_path / "tokens")
     monkeypatch.setattr(counts, "PIECE", 50)
     mapped = np.memmap(tmp_path / "tokens", np.uint32, "r")
-    pieces = estimate(mapped, starts, table, size=SIZE, vocabulary="v").arrays()
+    pieces = fit(mapped, starts, table, size=SIZE, vocabulary="v").arrays()
     assert whole.keys() == pieces.keys()
     assert all(np.array_equal(whole[name], pieces[name]) for name in whole)
 
 
 def test_orders_beyond_what_one_number_can_hold_are_sorted_in_several_passes():
     line = [int(word) for word in np.random.default_rng(0).integers(3, 70_000, 40)] * 2
-    model = model_of([[*line, 2], [*line, 2]], size=70_000, order=9, smoothing="ml")
+    model = model_of([[*line, 2], [*line, 2]], size=70_000, order=9, smoothing="mle")
     assert model.counts == [70_000, *[42] * 8]  # 40 in the round, one at each end
     # only the last word of the round leaves a choice, between its first and the end, and comes twice
     assert model.score_corpus(*flat([[*line, 2]])).sum() == pytest.approx(2 * math.log(1 / 2), abs=1e-6)
@@ -257,8 +259,8 @@ def test_orders_beyond_what_one_number_can_hold_are_sorted_in_several_passes():
 @every_smoothing
 def test_running_text_is_one_long_line_without_an_end(smoothing):
     words = [word for line in text(8) for word in line[:-1]]
-    table = NgramTable(order=3, smoothing=smoothing)
-    model = estimate(np.array(words), None, table, size=SIZE, vocabulary="v")
+    table = NgramConfig(order=3, smoothing=smoothing)
+    model = fit(np.array(words), None, table, size=SIZE, vocabulary="v")
     formulas = FORMULAS[smoothing]([words], order=3, size=SIZE)
     for context in contexts(8, 3):
         expected = torch.tensor([formulas.p(word, context) for word in range(SIZE)], dtype=torch.float64)
@@ -267,7 +269,7 @@ def test_running_text_is_one_long_line_without_an_end(smoothing):
 
 def test_running_text_has_one_begin_and_no_line_ends():
     tokens = np.array([3, 4, 3, 4, 3])
-    model = estimate(tokens, None, NgramTable(order=2, smoothing="ml"), size=5, vocabulary="v")
+    model = fit(tokens, None, NgramConfig(order=2, smoothing="mle"), size=5, vocabulary="v")
     assert row(model, (1,))[3].item() == 1
     assert row(model, (3,))[4].item() == 1
     assert row(model, ())[3].item() == pytest.approx(3 / 5)
@@ -278,12 +280,12 @@ def test_the_hash_table_finds_what_halving_finds():
     keys = np.unique(generator.integers(0, 4000, 1500))
     keys = np.concatenate([keys, np.unique(generator.integers(2**50, 2**62, 500))])
     wanted = np.concatenate([generator.integers(0, 4000, 5000), keys, keys + 1, [-1, -7, 2**63 - 1]])
-    by_table = Lookup(keys)
+    by_table = NgramIndex(keys)
     found = by_table.find(wanted)
     assert by_table.table is not None
     np.testing.assert_array_equal(found, halve(keys, wanted))
     assert (keys[found[found >= 0]] == wanted[found >= 0]).all()
-    assert lookup.Lookup(keys[:0]).find(wanted).max() == -1
+    assert lookup.NgramIndex(keys[:0]).find(wanted).max() == -1
 
 
 def test_arrays_come_back_from_a_mapped_file(tmp_path):
@@ -291,9 +293,9 @@ def test_arrays_come_back_from_a_mapped_file(tmp_path):
     tensor_files.write_tensors(tmp_path / "model.safetensors", model.arrays())
     tensors, _ = tensor_files.read_arrays(tmp_path / "model.safetensors")
     again = NgramModel.from_arrays(tensors, vocabulary="w")
-    assert again.grams[2].keys.ctypes.data == tensors["3.keys"].ctypes.data  # nothing was copied
-    assert (again.order, again.size, again.begin, again.vocabulary, again.longest) == (3, SIZE, 1, "w", None)
-    assert again.parameters == model.parameters == sum(model.counts)
+    assert again.levels[2].keys.ctypes.data == tensors["3.keys"].ctypes.data  # nothing was copied
+    assert (again.order, again.size, again.bos_id, again.vocabulary, again.max_positions) == (3, SIZE, 1, "w", None)
+    assert again.num_parameters == model.num_parameters == sum(model.counts)
     tokens = torch.tensor([[1, 3, 4, 5, 3, 2]])
     assert torch.equal(again.score(tokens), model.score(tokens))
     assert all(torch.equal(again.start(tokens)[i], model.start(tokens)[i]) for i in (0, 1))
@@ -355,13 +357,13 @@ def test_ids_of_another_vocabulary_are_refused():
         assert str(caught.value) == "n-gram model: token id 9, but it knows 9 tokens; use its own tokenizer"
     for ids, bad in ((np.array([3, 9, 2]), 9), (np.array([3, -1, 2]), -1)):
         with pytest.raises(DataError) as refused:
-            estimate(ids, None, NgramTable(), size=9, vocabulary="v")
+            fit(ids, None, NgramConfig(), size=9, vocabulary="v")
         assert str(refused.value) == (f"n-gram counts: token id {bad}, but the vocabulary has 9 tokens; use its own tokenizer")
 
 
 def test_a_text_without_tokens_is_refused():
     with pytest.raises(DataError) as caught:
-        estimate(np.zeros(0, np.uint16), None, NgramTable(), size=9, vocabulary="v")
+        fit(np.zeros(0, np.uint16), None, NgramConfig(), size=9, vocabulary="v")
     assert str(caught.value) == "n-gram counts: the training text has no tokens"
 
 
@@ -370,10 +372,10 @@ def test_discounts_that_fall_back_are_noted():
     assert model.notes == (
         "kneser-ney: the counts of 1-grams give no usable discounts (small or repetitive text?): 0.5, 1 and 1.5 are used",
     )
-    assert model_of([[3, 2]], order=1, smoothing="back-off").notes == (
+    assert model_of([[3, 2]], order=1, smoothing="backoff").notes == (
         "back-off: no 1-gram occurs twice: a discount of 0.5 is used",
     )
-    assert model_of([[3, 2]] * 2, order=1, smoothing="back-off").notes == (
+    assert model_of([[3, 2]] * 2, order=1, smoothing="backoff").notes == (
         "back-off: no 1-gram occurs once: a discount of 0.5 is used",
     )
 
@@ -399,16 +401,16 @@ def test_discounts_that_fall_back_are_noted():
 )
 def test_tables_that_can_not_be_right_are_refused(values, message):
     with pytest.raises(ConfigError) as caught:
-        read_table(NgramTable, values, at="model")
+        parse_config(NgramConfig, values, at="model")
     assert str(caught.value) == message
 
 
 def test_a_filled_table_reads_back_equal():
     for values in ({}, {"smoothing": "add-delta"}, {"smoothing": "add-delta", "delta": 0.5}, {"prune": [0, 0, 1]}):
-        table = read_table(NgramTable, values, at="model").filled()
-        assert read_table(NgramTable, plain(table), at="model") == table
-    assert NgramTable(smoothing="add-delta").filled().delta == 1.0
-    assert "delta" not in plain(NgramTable().filled())
+        table = parse_config(NgramConfig, values, at="model").with_defaults()
+        assert parse_config(NgramConfig, to_dict(table), at="model") == table
+    assert NgramConfig(smoothing="add-delta").with_defaults().delta == 1.0
+    assert "delta" not in to_dict(NgramConfig().with_defaults())
 
 
 @pytest.mark.skipif(not (DATA / "names-makemore").exists(), reason="needs the names-makemore data")
@@ -416,5 +418,5 @@ def test_the_bigram_of_names_with_one_added_is_the_lecture_s_number():
     # Karpathy's makemore: 27 symbols, '.' for both ends, every pair counted once more: 2.4546 nats on all of it
     names = (DATA / "names-makemore" / "names.txt").read_text().split()
     lines = [[ord(letter) - ord("a") + 3 for letter in name] + [2] for name in names]
-    model = model_of(lines, size=29, order=2, smoothing="add-delta", delta=1.0, closed=True)
+    model = model_of(lines, size=29, order=2, smoothing="add-delta", delta=1.0, closed_vocab=True)
     assert f"{-model.score_corpus(*flat(lines)).mean(dtype=float):.4f}" == "2.4546"

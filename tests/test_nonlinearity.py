@@ -10,14 +10,14 @@ import torch
 from pair_parts import memory_of, pair_model, pair_table, sources, targets
 from torch import Tensor, nn
 
-from weft.config import read_table
+from weft.config import parse_config
 from weft.errors import ConfigError
 from weft.models.build import mixer
-from weft.models.tables import StackTable
-from weft.nn.cross import Look
+from weft.models.config import StackConfig
+from weft.nn.cross_attention import SourceAttention
 from weft.nn.mixers import MIXERS, Mixer, recurrent
-from weft.nn.recurrent import NONLINEARITIES, RNN, Window, last
-from weft.nn.two_way import Centred
+from weft.nn.recurrent import NONLINEARITIES, RNN, CausalConv, last_token_state
+from weft.nn.two_way import CenteredConv
 from weft.tasks.registry import TASKS, find_task
 
 FUNCTIONS: dict[str, Any] = {
@@ -39,7 +39,7 @@ def array(x: Tensor) -> np.ndarray:
 def test_a_recurrent_network_is_its_equation(kind):
     """h(t) = f(W h(t-1) + U x(t) + b)."""
     torch.manual_seed(0)
-    part, x, h = RNN(5, inlet=3, nonlinearity=kind).double(), random(2, 4, 3), random(2, 5, seed=1)
+    part, x, h = RNN(5, input_size=3, nonlinearity=kind).double(), random(2, 4, 3), random(2, 5, seed=1)
     u, w, b, c = (array(weight) for weight in part.cell.all_weights[0])
     state, expected = array(h), []
     for t in range(4):
@@ -58,7 +58,7 @@ def test_a_recurrent_network_is_its_equation(kind):
 @pytest.mark.parametrize("kind", ["tanh", "relu"])
 def test_a_fused_network_is_torch_s(kind):
     torch.manual_seed(0)
-    part, reference = RNN(5, inlet=3, nonlinearity=kind), nn.RNN(3, 5, nonlinearity=kind, batch_first=True)
+    part, reference = RNN(5, input_size=3, nonlinearity=kind), nn.RNN(3, 5, nonlinearity=kind, batch_first=True)
     reference.load_state_dict(part.cell.state_dict())
     x = random(2, 6, 3).float()
     y, h = part(x)
@@ -78,12 +78,12 @@ def test_all_three_begin_with_the_same_weights():
 @pytest.mark.parametrize("kind", NONLINEARITIES)
 def test_a_fixed_window_is_its_equation(kind):
     torch.manual_seed(0)
-    part, x = Window(4, context=2, inlet=3, nonlinearity=kind).double(), random(1, 3, 3)
+    part, x = CausalConv(4, context=2, input_size=3, nonlinearity=kind).double(), random(1, 3, 3)
     padded = np.concatenate([np.zeros((1, 3)), array(x[0])])
     weight, bias = array(part.hidden.weight), array(part.hidden.bias)
     expected = [FUNCTIONS[kind](weight @ np.concatenate([padded[t], padded[t + 1]]) + bias) for t in range(3)]
     np.testing.assert_allclose(array(part(x)[0][0]), expected, atol=1e-12)
-    around = Centred(4, context=2, inlet=3, nonlinearity=kind).double()
+    around = CenteredConv(4, context=2, input_size=3, nonlinearity=kind).double()
     around.around.load_state_dict(part.hidden.state_dict())
     torch.testing.assert_close(around(x)[0][:, :2], part(x)[0][:, 1:])
 
@@ -92,29 +92,29 @@ def test_a_fixed_window_is_its_equation(kind):
 def test_the_option_reaches_every_mixer_that_has_it(kind):
     for name in ("rnn", "window"):
         for two_way in (False, True):
-            options = {"mixer": name, "two_way": two_way, "width": 4, "nonlinearity": kind}
-            made: Any = mixer(read_table(StackTable, options, at="model").filled(), 0, None, inlet=4)
-            parts = (made.ahead, made.back) if name == "rnn" and two_way else (made,)
+            options = {"layer_type": name, "bidirectional": two_way, "hidden_size": 4, "nonlinearity": kind}
+            made: Any = mixer(parse_config(StackConfig, options, at="model").with_defaults(), 0, None, input_size=4)
+            parts = (made.ahead, made.backward_mixer) if name == "rnn" and two_way else (made,)
             assert all(part.nonlinearity in (kind, NONLINEARITIES[kind]) for part in parts)
 
 
 def test_tanh_is_the_default_and_others_have_none():
-    assert read_table(StackTable, {"mixer": "rnn"}, at="model").filled().nonlinearity == "tanh"
-    assert read_table(StackTable, {"mixer": "lstm"}, at="model").filled().nonlinearity is None
+    assert parse_config(StackConfig, {"layer_type": "rnn"}, at="model").with_defaults().nonlinearity == "tanh"
+    assert parse_config(StackConfig, {"layer_type": "lstm"}, at="model").with_defaults().nonlinearity is None
     with pytest.raises(ConfigError) as caught:
-        read_table(StackTable, {"mixer": "lstm", "nonlinearity": "relu"}, at="model")
+        parse_config(StackConfig, {"layer_type": "lstm", "nonlinearity": "relu"}, at="model")
     assert str(caught.value) == "model: nonlinearity='relu', but mixer='lstm' has none"
     with pytest.raises(ConfigError) as caught:
-        read_table(StackTable, {"mixer": "rnn", "nonlinearity": "rely"}, at="model")
+        parse_config(StackConfig, {"layer_type": "rnn", "nonlinearity": "rely"}, at="model")
     assert str(caught.value) == ("model.nonlinearity: no such choice 'rely'; did you mean 'relu'? known: tanh, relu, sigmoid")
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_it(task):
     preset = find_task(task).presets["rnn"] if "rnn" in find_task(task).presets else find_task(task).presets["lstm"]
-    options = {"mixer": "rnn", "nonlinearity": "relu"}
-    table: Any = read_table(preset.table, preset.merged(options), at="model").filled()
-    sides = (table.encoder, table.decoder) if task == "translate" else (table,)
+    options = {"layer_type": "rnn", "nonlinearity": "relu"}
+    table: Any = parse_config(preset.config_class, preset.merged(options), at="model").filled()
+    sides = (table.encoder, table.decoder) if task == "seq2seq" else (table,)
     assert {side.nonlinearity for side in sides} == {"relu"}
 
 
@@ -125,7 +125,7 @@ def test_every_task_has_it(task):
 def test_additive_attention_of_any_depth_is_its_equation(size):
     """e(s) = w . tanh(U q + b + W k(s)), where w has `size` numbers."""
     torch.manual_seed(0)
-    look: Any = Look(4, score="additive", inlet=5, size=size).double()
+    look: Any = SourceAttention(4, score="additive", memory_size=5, size=size).double()
     deep = size or 4
     assert look.attend.weight.shape == (deep,) and look.to_q.weight.shape == (deep, 4) and look.to_k.weight.shape == (deep, 5)
     memory, x = memory_of(3, 2, width=5), random(2, 2, 4)
@@ -140,11 +140,11 @@ def test_additive_attention_of_any_depth_is_its_equation(size):
 
 
 def test_the_depth_is_the_decoder_s_width_unless_given():
-    assert pair_table(attention="additive").attention_size == 8
-    assert pair_table(attention="additive", attention_size=3).attention_size == 3
-    assert pair_table(attention="dot").attention_size is None
+    assert pair_table(attention="additive").attention_dim == 8
+    assert pair_table(attention="additive", attention_dim=3).attention_dim == 3
+    assert pair_table(attention="dot").attention_dim is None
     with pytest.raises(ConfigError) as caught:
-        pair_table(attention="multiplicative", attention_size=3)
+        pair_table(attention="multiplicative", attention_dim=3)
     assert str(caught.value) == "model: attention_size=3, but attention='multiplicative' has none"
 
 
@@ -158,20 +158,20 @@ class Leaky(nn.Module):
         super().__init__()
         self.dim, self.read = dim, nn.Linear(inlet or dim, dim)
 
-    def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         h, outputs = x.new_zeros(x.size(0), self.dim) if state is None else state, []
         for entered in self.read(x).unbind(1):
             h = (h + entered) / 2
             outputs.append(h)
         y = torch.stack(outputs, dim=1)
-        return y, last(y, keep, state)
+        return y, last_token_state(y, token_mask, state)
 
 
 class Pair(Leaky):
     """The same with a state of two vectors, as an LSTM's."""
 
-    def forward(self, x: Tensor, state: Any = None, keep: Tensor | None = None) -> Any:
-        y, h = super().forward(x, None if state is None else state[0], keep)
+    def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> Any:
+        y, h = super().forward(x, None if state is None else state[0], token_mask)
         return y, (h, h)
 
 
@@ -182,7 +182,7 @@ class Blurred(nn.Module):
         super().__init__()
         self.read = nn.Linear(inlet or dim, dim)
 
-    def forward(self, x: Tensor, state: Any = None, keep: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
+    def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
         return self.read(x.cumsum(1)), ()
 
 
@@ -193,15 +193,15 @@ class Blurred(nn.Module):
         {},
         {"bridge": "project"},
         {"attention": "additive"},
-        {"attention": "dot", "place": "before"},
-        {"every_step": True},
-        {"encoder": {"two_way": False}},
+        {"attention": "dot", "attention_placement": "before"},
+        {"feed_context": True},
+        {"encoder": {"bidirectional": False}},
     ],
 )
 def test_a_mixer_that_is_added_trains_an_encoder_decoder(monkeypatch, row, options):
     monkeypatch.setitem(MIXERS, "toy", row)
     assert recurrent() == ["rnn", "lstm", "gru", "gru-before", "toy"]
-    model = pair_model(mixer="toy", **options).train()
+    model = pair_model(layer_type="toy", **options).train()
     (source, keep), tokens = sources(5, 3), targets(2, 4)
     steps = torch.optim.SGD(model.parameters(), lr=0.5)
     losses = []
@@ -219,11 +219,11 @@ def test_a_mixer_that_is_added_trains_an_encoder_decoder(monkeypatch, row, optio
 
 def test_a_mixer_without_vectors_for_a_state_encodes_by_its_mean_and_decodes_nothing(monkeypatch):
     monkeypatch.setitem(MIXERS, "toy", Mixer(Blurred, "mean"))
-    model = pair_model(encoder={"mixer": "toy", "two_way": False}, decoder={"mixer": "gru"})
+    model = pair_model(encoder={"layer_type": "toy", "bidirectional": False}, decoder={"layer_type": "gru"})
     memory = model.encoder(*sources(5, 2))
     torch.testing.assert_close(memory.summary[1], memory.values[1, :2].mean(0))
     with pytest.raises(ConfigError) as caught:
-        pair_table(decoder={"mixer": "toy"})
+        pair_table(decoder={"layer_type": "toy"})
     assert str(caught.value) == (
         "model.decoder: mixer='toy' has no state to start from a source; use rnn, lstm, gru, gru-before or attention"
     )

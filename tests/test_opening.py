@@ -16,13 +16,13 @@ from small_runs import MODELS, Silent, make_corpus, run_file, train_here
 
 import weft
 from weft.cli.main import main
-from weft.data.opening import find_opening, opened, read_opening, write_opening
-from weft.decode.options import GenerateOptions
+from weft.data.bos import find_bos, read_bos, with_bos, write_bos
+from weft.decode.options import GenerationConfig
 from weft.errors import DataError, ModelError, UsageError
 from weft.explain.inputs import read
-from weft.explain.options import ExplainOptions
+from weft.explain.options import ExplainConfig
 from weft.runs.run import Run
-from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
+from weft.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 
 NAMES = ["Ida", "Emil", "Nora", "Ben"]
 THINGS = ["a red coat", "the old map", "a letter", "her key"]
@@ -35,12 +35,12 @@ def tales(count: int, *, between: str = "\n", seed: int = 0) -> str:
 
 
 def tokenizer_of(kind: str, text: str) -> Tokenizer:
-    return train_tokenizer(TokenizerTable(kind=kind, size=300), iter([text]))
+    return train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter([text]))
 
 
 def shown(kind: str, text: str, trained_on: str | None = None) -> str | None:
     tokenizer = tokenizer_of(kind, trained_on or text)
-    return find_opening(make_corpus(tokenizer.encode(text).tolist()), tokenizer)
+    return find_bos(make_corpus(tokenizer.encode(text).tolist()), tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def runs(tmp_path_factory) -> dict[str, Run]:
     (place / "one.txt").write_text(tales(300, between=" "))
     found = dict[str, Run]()
     for name, (text, model, read_as) in {
-        "ngram": ("lines.txt", {"kind": "ngram", "order": 3, "smoothing": "ml"}, "windows"),
+        "ngram": ("lines.txt", {"arch": "ngram", "order": 3, "smoothing": "mle"}, "windows"),
         "lstm": ("lines.txt", MODELS["lstm"], "stream"),
         "gpt": ("lines.txt", MODELS["gpt"], "windows"),
         "lines": ("lines.txt", MODELS["lstm"], "lines"),
@@ -144,20 +144,20 @@ def test_every_view_of_a_text_begins_alike(runs, name):
 @pytest.mark.parametrize("name", ["gpt", "sentences", "lines"])
 def test_what_a_text_comes_after_is_none_of_its_tokens(runs, name):
     run = runs[name]
-    (side,) = read(run, "Ida", ExplainOptions()).sides
+    (side,) = read(run, "Ida", ExplainConfig()).sides
     count = len(run.reader.opening)
     assert side.tokens == [*run.reader.opening, *run.vocabulary.encode("Ida").tolist()]
     assert side.of_text == [False] * count + [True] * 3
-    assert [(piece.start, piece.stop) for piece in side.pieces] == [(0, 0)] * count + [(0, 1), (1, 2), (2, 3)]
+    assert [(piece.start, piece.end) for piece in side.pieces] == [(0, 0)] * count + [(0, 1), (1, 2), (2, 3)]
 
 
 def test_minimal_pairs_begin_alike(runs, tmp_path):
-    from weft.compare.probe import probe
-    from weft.data.probe_files import read_suite
+    from weft.comparison.minimal_pairs import evaluate_minimal_pairs
+    from weft.data.minimal_pair_files import read_suite
 
     (tmp_path / "pairs.tsv").write_text("good\tbad\nIda finds a letter.\tida finds a letter.\n")
     suite = read_suite([tmp_path / "pairs.tsv"])
-    items = probe(runs["gpt"], suite.pairs)
+    items = evaluate_minimal_pairs(runs["gpt"], suite.pairs)
     good, bad = (line.log_prob for line in runs["gpt"].score(["Ida finds a letter.", "ida finds a letter."]))
     assert items.statistics["right"].tolist() == [float(good > bad)]
 
@@ -166,7 +166,7 @@ def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):
     (tmp_path / "text.txt").write_text("Ida finds a")
     for name in ("ngram", "lstm", "gpt"):
         run = runs[name]
-        (value,) = (one.value for one in run.evaluate(tmp_path / "text.txt").scores if one.name == "nats_per_token")
+        (value,) = (one.value for one in run.evaluate(tmp_path / "text.txt").scores if one.name == "loss")
         assert value == pytest.approx(-run.score("Ida finds a").log_prob / 11, rel=1e-5)
 
 
@@ -181,15 +181,15 @@ def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     with pytest.raises(UsageError) as refused:
         run.generate("", length=16)
     assert str(refused.value) == (
-        "--length: 2 prompt tokens and 16 more need 17 positions, but the model reads at most 16; use --length 15"
+        "--max-new-tokens: 2 prompt tokens and 16 more need 17 positions, but the model reads at most 16; use --max-new-tokens 15"
     )
-    assert list(run.reader.faults_of_prompts(["", "a"], GenerateOptions(length=15))) == [1]
+    assert list(run.reader.faults_of_prompts(["", "a"], GenerationConfig(max_new_tokens=15))) == [1]
 
 
 def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
     """No space before the first word, and no newline: that one is not generated."""
     (tmp_path / "text.txt").write_text(tales(200))
-    changed = {"model": {"kind": "ngram", "order": 4}, "train": {}, "tokenizer": {"kind": "word"}}
+    changed = {"model": {"arch": "ngram", "order": 4}, "train": {}, "tokenizer": {"type": "word"}}
     train_here(run_file(tmp_path / "text.txt") | changed, tmp_path / "run")
     run = weft.load(tmp_path / "run")
     assert isinstance(run, Run)
@@ -231,11 +231,11 @@ def test_it_is_shown(runs, capsys):
 )
 def test_a_damaged_file_is_refused(tmp_path, written):
     tokenizer = tokenizer_of("char", tales(10))
-    write_opening(tmp_path, "\n", tokenizer)
-    assert read_opening(tmp_path, tokenizer) == tokenizer.encode("\n").tolist()
+    write_bos(tmp_path, "\n", tokenizer)
+    assert read_bos(tmp_path, tokenizer) == tokenizer.encode("\n").tolist()
     (tmp_path / "opening.json").write_text(written)
     with pytest.raises(ModelError) as caught:
-        read_opening(tmp_path, tokenizer)
+        read_bos(tmp_path, tokenizer)
     assert str(caught.value) == (
         f"{tmp_path / 'opening.json'}: is damaged: its tokens are not those of its text; put it back, or train the run again"
     )
@@ -243,9 +243,9 @@ def test_a_damaged_file_is_refused(tmp_path, written):
 
 def test_lines_keep_their_begin_token(tmp_path):
     tokenizer = tokenizer_of("char", tales(10))
-    write_opening(tmp_path, "\n", tokenizer)
+    write_bos(tmp_path, "\n", tokenizer)
     running: Any = make_corpus([3, 4])
-    assert opened(running, tmp_path, tokenizer).opening == (*tokenizer.encode("\n"),)
+    assert with_bos(running, tmp_path, tokenizer).bos_ids == (*tokenizer.encode("\n"),)
     lines = running.__class__("a", np.array([3, 2]), np.array([0, 2]), running.marks, "")
-    assert opened(lines, tmp_path, tokenizer) == lines
-    assert opened(running, Path(tmp_path / "nowhere"), tokenizer).opening == (1,)
+    assert with_bos(lines, tmp_path, tokenizer) == lines
+    assert with_bos(running, Path(tmp_path / "nowhere"), tokenizer).bos_ids == (1,)

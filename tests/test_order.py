@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.data import shuffle
+from weft.data.batching import BatchSampler, Lines, Streams, Windows, by_length, carried_windows, sliding_windows
 from weft.data.corpus import Corpus, write_corpus
-from weft.data.order import Lines, Order, Streams, Windows, by_length, carried, strided
-from weft.data.shuffle import Shuffled
+from weft.data.shuffle import Permutation
 from weft.data.source import Source
 from weft.errors import DataError
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 
 def running(count: int) -> Corpus:
@@ -41,26 +41,26 @@ def refusal(action) -> str:
 
 
 ORDERS = {
-    "windows": Windows(running(1000), window=16, stride=8, rows=7, seed=3),
-    "streams": Streams(running(1000), window=16, rows=7),
+    "windows": Windows(running(1000), context_length=16, stride=8, rows=7, seed=3),
+    "streams": Streams(running(1000), context_length=16, rows=7),
     "lines": Lines(of_lines(lengths_like_text(300)), batch_tokens=256, seed=3),
 }
 every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys())
 
 
 @every_order
-def test_a_batch_depends_on_nothing_but_epoch_and_index(order: Order):
+def test_a_batch_depends_on_nothing_but_epoch_and_index(order: BatchSampler):
     places = [(epoch, index) for epoch in range(3) for index in range(order.batches(epoch))]
     first = [order.batch(*place) for place in places]
     for number in np.random.default_rng(0).permutation(len(places))[:60]:
         again = order.batch(*places[number])
         assert torch.equal(again.tokens, first[number].tokens)
-        assert (again.keep is None) == (first[number].keep is None)
-        assert again.keep is None or torch.equal(again.keep, first[number].keep)
+        assert (again.token_mask is None) == (first[number].keep is None)
+        assert again.token_mask is None or torch.equal(again.token_mask, first[number].keep)
 
 
 @every_order
-def test_rows_are_int64_and_at_least_one_target_long(order: Order):
+def test_rows_are_int64_and_at_least_one_target_long(order: BatchSampler):
     for index in range(order.batches(0)):
         tokens, keep = order.batch(0, index)
         assert tokens.dtype is torch.int64
@@ -74,16 +74,16 @@ def test_rows_are_int64_and_at_least_one_target_long(order: Order):
 
 
 @every_order
-def test_no_batch_is_larger_than_the_largest(order: Order):
-    most = order.largest().tokens[:, 1:]
+def test_no_batch_is_larger_than_the_largest(order: BatchSampler):
+    most = order.largest_batch().tokens[:, 1:]
     for index in range(order.batches(0)):
         tokens = order.batch(0, index).tokens[:, 1:]
         assert tokens.size(1) <= most.size(1)
         assert tokens.numel() <= max(most.numel(), 256)
 
 
-def shuffled(count: int, seed: int) -> Shuffled:
-    return Shuffled(count, np.random.default_rng(seed))
+def shuffled(count: int, seed: int) -> Permutation:
+    return Permutation(count, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 20])
@@ -101,7 +101,7 @@ def test_a_shuffle_is_a_permutation(kept, count, seed):
 
 def test_a_shuffle_of_very_many_is_random():
     count = 5_000_011
-    assert count > shuffle.MOST_KEPT
+    assert count > shuffle.MAX_CACHED
     found = shuffled(count, 1)(np.arange(20_000))
     assert len(set(found.tolist())) == 20_000
     assert abs(np.corrcoef(np.arange(20_000), found)[0, 1]) < 0.04
@@ -120,7 +120,7 @@ def windows_of(order: Windows, epoch: int) -> torch.Tensor:
 
 
 def test_windows_are_full_and_begin_stands_before_the_first_token():
-    order = Windows(running(20), window=4, stride=4, rows=3, seed=0)
+    order = Windows(running(20), context_length=4, stride=4, rows=3, seed=0)
     seen = set()
     for epoch in range(40):
         rows = windows_of(order, epoch)
@@ -134,7 +134,7 @@ def test_windows_are_full_and_begin_stands_before_the_first_token():
 
 
 def test_windows_of_one_epoch_lie_on_one_grid_and_none_comes_twice():
-    order = Windows(running(1000), window=16, stride=8, rows=7, seed=3)
+    order = Windows(running(1000), context_length=16, stride=8, rows=7, seed=3)
     grids = set()
     for epoch in range(30):
         starts = windows_of(order, epoch)[:, 1].sort().values
@@ -146,9 +146,9 @@ def test_windows_of_one_epoch_lie_on_one_grid_and_none_comes_twice():
 
 
 def test_windows_come_in_another_order_each_epoch_and_for_each_seed():
-    first = windows_of(Windows(running(1000), window=8, stride=8, rows=9, seed=1), 0)
-    assert not torch.equal(first, windows_of(Windows(running(1000), window=8, stride=8, rows=9, seed=1), 1))
-    assert not torch.equal(first, windows_of(Windows(running(1000), window=8, stride=8, rows=9, seed=2), 0))
+    first = windows_of(Windows(running(1000), context_length=8, stride=8, rows=9, seed=1), 0)
+    assert not torch.equal(first, windows_of(Windows(running(1000), context_length=8, stride=8, rows=9, seed=1), 1))
+    assert not torch.equal(first, windows_of(Windows(running(1000), context_length=8, stride=8, rows=9, seed=2), 0))
 
 
 @given(count=st.integers(1, 60), window=st.integers(1, 60), stride=st.integers(1, 60), rows=st.integers(1, 9))
@@ -156,7 +156,7 @@ def test_windows_come_in_another_order_each_epoch_and_for_each_seed():
 def test_windows_of_any_size_stay_inside(count, window, stride, rows):
     if window > count:
         return
-    order = Windows(running(count), window=window, stride=min(stride, window), rows=rows, seed=0)
+    order = Windows(running(count), context_length=window, stride=min(stride, window), rows=rows, seed=0)
     for epoch in range(3):
         found = windows_of(order, epoch)
         assert len(found) == order.count
@@ -167,7 +167,7 @@ def test_windows_of_any_size_stay_inside(count, window, stride, rows):
 
 def test_streams_go_on_where_they_stopped():
     corpus = running(103)
-    order = Streams(corpus, window=4, rows=5)
+    order = Streams(corpus, context_length=4, rows=5)
     parts = [order.batch(0, index).tokens for index in range(order.batches(0))]
     assert [part.size(1) - 1 for part in parts] == [4, 4, 4, 4, 4]
     for before, after in pairwise(parts):
@@ -176,9 +176,9 @@ def test_streams_go_on_where_they_stopped():
     # all but the last three tokens, each once
     assert targets.flatten().tolist() == list(range(10, 110))
     assert parts[0][:, 0].tolist() == [1, 29, 49, 69, 89]
-    assert [order.anew(index) for index in range(3)] == [True, False, False]
+    assert [order.resets_state(index) for index in range(3)] == [True, False, False]
     assert torch.equal(order.batch(7, 2).tokens, parts[2])
-    short = Streams(running(103), window=6, rows=5)
+    short = Streams(running(103), context_length=6, rows=5)
     assert [short.batch(0, index).tokens.size(1) - 1 for index in range(short.batches(0))] == [6, 6, 6, 2]
 
 
@@ -217,8 +217,8 @@ def test_batches_of_lines_have_other_members_each_epoch():
 
 def test_the_largest_batch_of_lines_holds_the_longest():
     order = Lines(of_lines([3, 9, 1, 9, 2]), batch_tokens=20, seed=0)
-    assert order.largest().tokens.shape == (2, 11)
-    assert Lines(of_lines([3, 50]), batch_tokens=20, seed=0).largest().tokens.shape == (1, 52)
+    assert order.largest_batch().tokens.shape == (2, 11)
+    assert Lines(of_lines([3, 50]), batch_tokens=20, seed=0).largest_batch().tokens.shape == (1, 52)
 
 
 def counted(stretches) -> list[int]:
@@ -236,30 +236,30 @@ def counted(stretches) -> list[int]:
 @settings(deadline=None)
 def test_strided_windows_count_every_token_once(count, window, stride, rows):
     stride = min(stride, window)
-    stretches = list(strided(running(count), window=window, stride=stride, rows=rows))
+    stretches = list(sliding_windows(running(count), context_length=window, stride=stride, rows=rows))
     assert counted(stretches) == [(number, number + 10) for number in range(count)]
     for number, stretch in enumerate(stretches):
         assert len(stretch.tokens) <= rows
-        assert stretch.keep is None
-        assert stretch.anew
-        assert stretch.tokens[0, 0] == (1 if stretch.at[0] == 0 else stretch.at[0] + 9)
+        assert stretch.token_mask is None
+        assert stretch.resets_state
+        assert stretch.tokens[0, 0] == (1 if stretch.start[0] == 0 else stretch.start[0] + 9)
         # all but the first window have at least window - stride tokens to look back at
         assert (stretch.first[number == 0 :] >= min(window - stride, count)).all()
 
 
 def test_strided_windows_by_hand():
-    first, second = strided(running(9), window=4, stride=2, rows=2)
+    first, second = sliding_windows(running(9), context_length=4, stride=2, rows=2)
     assert first.tokens.tolist() == [[1, 10, 11, 12, 13], [11, 12, 13, 14, 15]]
     assert second.tokens.tolist() == [[13, 14, 15, 16, 17], [14, 15, 16, 17, 18]]
     assert [first.first.tolist(), second.first.tolist()] == [[0, 2], [2, 3]]
-    assert [first.at.tolist(), second.at.tolist()] == [[0, 2], [4, 5]]
+    assert [first.start.tolist(), second.start.tolist()] == [[0, 2], [4, 5]]
 
 
 @pytest.mark.parametrize("window", [1, 4, 9, 100])
 def test_a_carried_pass_counts_every_token_once_in_order(window):
-    stretches = list(carried(running(30), window=window))
+    stretches = list(carried_windows(running(30), context_length=window))
     assert counted(stretches) == [(number, number + 10) for number in range(30)]
-    assert [stretch.anew for stretch in stretches] == [True] + [False] * (len(stretches) - 1)
+    assert [stretch.resets_state for stretch in stretches] == [True] + [False] * (len(stretches) - 1)
 
 
 def test_lines_by_length_count_every_token_once_and_say_which_they_are():
@@ -270,23 +270,25 @@ def test_lines_by_length_count_every_token_once_and_say_which_they_are():
     assert sorted(np.concatenate([stretch.lines for stretch in stretches]).tolist()) == list(range(len(lengths)))
     for stretch in stretches:
         assert stretch.tokens[:, 1:].size <= 128 or len(stretch.tokens) == 1
-        assert stretch.keep.sum(1).tolist() == [lengths[line] + 2 for line in stretch.lines]
-        assert stretch.at.tolist() == corpus.starts[stretch.lines].tolist()
+        assert stretch.token_mask.sum(1).tolist() == [lengths[line] + 2 for line in stretch.lines]
+        assert stretch.start.tolist() == corpus.starts[stretch.lines].tolist()
 
 
 def test_what_is_too_small_is_refused_with_numbers_and_cure():
-    told = refusal(lambda: Windows(running(9), window=10, stride=10, rows=2, seed=0))
-    assert told == ("data: train has 9 tokens, fewer than one window of 10; give more text, or set data.window to 9 or less")
-    told = refusal(lambda: Streams(running(9), window=10, rows=12))
+    told = refusal(lambda: Windows(running(9), context_length=10, stride=10, rows=2, seed=0))
+    assert told == (
+        "data: train has 9 tokens, fewer than one window of 10; give more text, or set data.context_length to 9 or less"
+    )
+    told = refusal(lambda: Streams(running(9), context_length=10, rows=12))
     assert told == "data: train has 9 tokens, too few for 12 streams; give more text, or fewer rows a batch"
     told = refusal(lambda: Lines(running(9), batch_tokens=10, seed=0))
-    assert told == 'data: train is running text and has no lines; set data.read = "lines"'
+    assert told == 'data: train is running text and has no lines; set data.read_as = "lines"'
     assert refusal(lambda: list(by_length(running(9), batch_tokens=10))) == told
 
 
 def test_a_batch_can_be_named_in_a_message():
     assert ORDERS["streams"].describe(0, 1) == "train, tokens 16 to 31 of each of 7 streams of 142"
-    order = Windows(running(20), window=4, stride=4, rows=2, seed=0)
+    order = Windows(running(20), context_length=4, stride=4, rows=2, seed=0)
     starts = order.starts(5, 1).tolist()
     assert order.describe(5, 1) == f"train, windows of 4 tokens from token {starts[0]}, {starts[1]}"
     order = Lines(of_lines([1] * 12), batch_tokens=100, seed=0)
@@ -295,10 +297,10 @@ def test_a_batch_can_be_named_in_a_message():
 
 def test_a_corpus_on_disk_is_read_as_it_is(tmp_path: Path):
     (tmp_path / "a.txt").write_text("abc\nde\n")
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcde\n"]))
+    tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcde\n"]))
     corpus = write_corpus(Source((tmp_path / "a.txt",)), tokenizer, tmp_path, "train")
-    tokens = Windows(corpus, window=7, stride=7, rows=4, seed=0).batch(0, 0).tokens
-    assert tokens[0, 0] == tokenizer.begin
+    tokens = Windows(corpus, context_length=7, stride=7, rows=4, seed=0).batch(0, 0).tokens
+    assert tokens[0, 0] == tokenizer.bos_id
     assert tokenizer.decode(tokens[0].tolist()) == "abc\nde\n"
     corpus = write_corpus(Source((tmp_path / "a.txt",), lines=True), tokenizer, tmp_path, "lines")
     tokens, keep = Lines(corpus, batch_tokens=100, seed=0).batch(0, 0)

@@ -10,9 +10,9 @@ from command_line import refused
 from label_runs import tagged, write_conll
 
 from weft.errors import DataError
-from weft.tasks.classification.data import LabelledTable
+from weft.tasks.classification.data import LabeledDataConfig
 
-LM = 'task = "{task}"\n[data]\ntrain = "{train}"\n[model]\nkind = "{kind}"\n[train]\nsteps = 1\n'
+LM = 'task = "{task}"\n[data]\ntrain = "{train}"\n[model]\narch = "{kind}"\n[train]\nmax_steps = 1\n'
 
 
 @pytest.mark.parametrize(("task", "kind"), [("lm", "ngram"), ("lm", "lstm"), ("masked-lm", "bert")])
@@ -23,9 +23,9 @@ def test_language_models_are_not_trained_on_tables(task, kind, command, name, ki
     path.write_text("label,text\npos,the cat\n")
     run_file = tmp_path / "run.toml"
     run_file.write_text(
-        LM.format(task=task, train=name, kind=kind).replace("[train]\nsteps = 1\n" if kind == "ngram" else "#", "")
+        LM.format(task=task, train=name, kind=kind).replace("[train]\nmax_steps = 1\n" if kind == "ngram" else "#", "")
     )
-    words = (command, str(run_file), *(("--out", str(tmp_path / "run")) if command == "train" else ()))
+    words = (command, str(run_file), *(("--output-dir", str(tmp_path / "run")) if command == "train" else ()))
     assert refused(capsys, *words) == (
         3,
         f"{path}: is {kind_of} by its name, and language models read plain text; write the texts of its column to a .txt file,"
@@ -39,14 +39,14 @@ def test_nor_on_words_with_tags(name, tmp_path, capsys):
     path = tmp_path / name
     path.write_text("EU B-ORG\nrejects O\n\n")
     (tmp_path / "run.toml").write_text(LM.format(task="lm", train=name, kind="lstm"))
-    assert refused(capsys, "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")) == (
+    assert refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run")) == (
         3,
         f"{path}: is CoNLL by its name, words with tags; this run reads plain text: give a sentence a line",
     )
 
 
 def labelled(path: Path) -> int:
-    return sum(1 for _ in LabelledTable(train=path.name).sources(path.parent)["train"].records())
+    return sum(1 for _ in LabeledDataConfig(train=path.name).sources(path.parent)["train"].records())
 
 
 def speech(count: int) -> list[list[tuple[str, str]]]:

@@ -41,7 +41,7 @@ def test_no_command_reads_a_file_that_training_never_saw(language, capsys, monke
         assert refused(capsys, command, str(run)) == (3, differs(test, "test", run))
     assert not (tmp_path / "report.html").exists() and not (run / "evidence").exists()
     assert main(["evaluate", str(run), "--data", str(test)]) == 0  # a file that somebody names is read
-    assert main(["report", str(run), "--data", str(test), "--out", str(tmp_path / "page.html"), "-q"]) == 0
+    assert main(["report", str(run), "--data", str(test), "--report", str(tmp_path / "page.html"), "-q"]) == 0
     capsys.readouterr()
     text = tmp_path / "train.txt"  # its validation data is a part of this
     text.write_text(SECRET)
@@ -75,9 +75,9 @@ def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
 @pytest.mark.parametrize("kind", ["naive-bayes", "lstm"])
 def test_labelled_texts(kind, tmp_path):
     data, test = (write_tsv(tmp_path / f"{name}.tsv", one_label(60, seed=seed)) for seed, name in enumerate(("train", "test")))
-    values = class_file(data, kind, f"data.test={test}", "train.steps=1")
+    values = class_file(data, kind, f"data.test={test}", "train.max_steps=1")
     if kind != "lstm":
-        values = {**values, "model": {"kind": kind}}
+        values = {**values, "model": {"arch": kind}}
     run = train_here(values, tmp_path / "run").path
     assert load(run, device="cpu").evaluate().scores
     test.write_text("label\ttext\n" + "".join(f"good\t{line}\n" for line in SECRET.split("\n")[:-1]))
@@ -89,7 +89,7 @@ def test_labelled_texts(kind, tmp_path):
 def test_a_training_text_that_changed_counts_as_gone(tmp_path):
     """Which words training had is not told from another text."""
     data, test = (write_conll(tmp_path / f"{name}.txt", tagged(40, seed=at)) for at, name in enumerate(("train", "test")))
-    run = train_here(tag_file(data, "lstm", f"data.test={test}", "train.steps=1"), tmp_path / "run").path
+    run = train_here(tag_file(data, "lstm", f"data.test={test}", "train.max_steps=1"), tmp_path / "run").path
     known = {score.name for score in load(run, device="cpu").evaluate().scores}
     write_conll(data, tagged(40, seed=5))
     changed = {score.name for score in load(run, device="cpu").evaluate().scores}
@@ -100,7 +100,7 @@ def test_a_training_text_that_changed_counts_as_gone(tmp_path):
 def test_a_smaller_run_knows_the_data_of_the_whole_one(language, capsys):
     run, test = language
     small = run.parent / "small"
-    assert main(["prune", str(run), "--heads", "1", "--out", str(small), "-q"]) == 0
+    assert main(["prune", str(run), "--remove", "1", "--output-dir", str(small), "-q"]) == 0
     capsys.readouterr()
     assert refused(capsys, "evaluate", str(small)) == (3, differs(test, "test", small))
     make_text(test, words=200, seed=9)

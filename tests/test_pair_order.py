@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from weft.data.batching import BatchSampler, Lines
+from weft.data.bucketing import batch_edges
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.dataset import Dataset
-from weft.data.grouped import filled
-from weft.data.order import Lines, Order
 from weft.errors import DataError
 from weft.tasks.seq2seq.data import PairFormat
 from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.tasks.seq2seq.order import PairBatch, Pairs, pairs_by_length
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
 
@@ -47,7 +47,7 @@ def test_a_batch_in_full():
     batch = order.batch(0, 0)
     assert order.lines(0, 0).tolist() == [0, 1]  # by target
     assert batch.source.tolist() == [[10, 10, 2], [2, 0, 0]]
-    assert batch.source_keep.tolist() == [[True, True, True], [True, False, False]]
+    assert batch.source_mask.tolist() == [[True, True, True], [True, False, False]]
     assert batch.tokens.tolist() == [[1, 10, 2, 0, 0], [1, 11, 11, 11, 2]]
     assert batch.keep.tolist() == [[True, True, True, False, False], [True] * 5]
     assert [part.dtype for part in batch] == [torch.int64, torch.bool] * 2
@@ -57,7 +57,7 @@ def test_a_batch_in_full():
 @pytest.mark.parametrize("budget", [64, 256, 5000])
 def test_every_pair_comes_once_an_epoch_and_both_sides_together(budget):
     source, target = like_text(300)
-    order: Order[PairBatch] = Pairs(source, target, batch_tokens=budget, seed=3)
+    order: BatchSampler[PairBatch] = Pairs(source, target, batch_tokens=budget, seed=3)
     for epoch in range(2):
         found = [row for index in range(order.batches(epoch)) for row in rows_of(order.batch(epoch, index))]
         assert sorted(found) == sorted(
@@ -124,7 +124,7 @@ def test_both_sides_pad_little_where_random_batches_are_half_padding():
     assert of_target < 0.05
     # against sorting by the target alone, and not at all
     lengths = pairs.lengths[np.argsort(pairs.lengths[:, 1], kind="stable")]
-    edges = filled(lengths.max(axis=1), 2048)
+    edges = batch_edges(lengths.max(axis=1), 2048)
     cells = sum(len(part) * part[:, 0].max() for part in np.split(lengths, edges[1:-1]))
     assert of_source < 0.7 * (1 - lengths[:, 0].sum() / cells)
     cells = sum(len(part) * part[:, 0].max() for part in np.split(pairs.lengths, range(64, 10_000, 64)))
@@ -134,17 +134,17 @@ def test_both_sides_pad_little_where_random_batches_are_half_padding():
 def test_no_batch_is_wider_than_the_largest_on_any_side():
     source, target = side([3, 9, 4, 5, 6], "a"), side([8, 2, 4, 5, 7], "b")
     order = Pairs(source, target, batch_tokens=24, seed=0)
-    largest = order.largest()
+    largest = order.largest_batch()
     assert [tuple(part.shape) for part in largest] == [(2, 10), (2, 10), (2, 10), (2, 10)]
-    assert sorted(largest.source_keep.sum(dim=1).tolist()) == [7, 10]
+    assert sorted(largest.source_mask.sum(dim=1).tolist()) == [7, 10]
     assert sorted(largest.keep.sum(dim=1).tolist()) == [9, 10]
-    assert Pairs(side([1], "a"), side([50], "b"), batch_tokens=8, seed=0).largest().tokens.shape == (1, 52)
+    assert Pairs(side([1], "a"), side([50], "b"), batch_tokens=8, seed=0).largest_batch().tokens.shape == (1, 52)
 
 
 def test_a_batch_is_described_by_its_lines():
     order = Pairs(side([2, 0], "train.source"), side([1, 3], "train.target"), batch_tokens=100, seed=0)
     assert order.describe(0, 0) == "train.source and train.target, lines 1, 2"
-    assert order.anew(3)
+    assert order.resets_state(3)
 
 
 def test_evaluation_reads_every_pair_once_and_short_ones_first():
@@ -171,14 +171,14 @@ def test_sides_of_unequal_lengths_and_running_text_are_refused():
 
 
 def test_lengths_that_fall_are_filled_by_the_longest_so_far():
-    assert filled(np.array([5, 3, 3, 8, 1, 1]), 16).tolist() == [0, 3, 5, 6]
+    assert batch_edges(np.array([5, 3, 3, 8, 1, 1]), 16).tolist() == [0, 3, 5, 6]
     assert Lines(side([3, 3], "a"), batch_tokens=8, seed=0).batches(0) == 1
 
 
 @pytest.mark.skipif(not MULTI30K.exists(), reason="Multi30k is not there")
 def test_translations_of_multi30k_pad_little(tmp_path):
     pairs = Dataset((MULTI30K / "train.en.gz", MULTI30K / "train.de.gz"), PairFormat())
-    words = train_tokenizer(TokenizerTable(kind="space"), (text for pair in pairs_of(pairs) for text in pair))
+    words = train_tokenizer(TokenizerConfig(type="space"), (text for pair in pairs_of(pairs) for text in pair))
     source, target = (write_corpus(pairs.column(which), words, tmp_path, which) for which in ("source", "target"))
     order = Pairs(source, target, batch_tokens=2048, seed=0)
     assert len(order.lengths) == 29_000

@@ -8,62 +8,74 @@ from typing import Any
 
 import pytest
 
-from weft.config import override, plain, read_table
+from weft.config import override, parse_config, to_dict
 from weft.errors import ConfigError
-from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2SeqTable, spread
 from weft.models.seq2seq import encoder_decoder
+from weft.models.seq2seq_config import BRIDGES, DecoderConfig, EncoderConfig, Seq2SeqConfig, broadcast_to_sides
 from weft.nn.mixers import recurrent
 from weft.nn.names import SCORES
 from weft.runs.resolve import resolve
-from weft.runs.settings import Settings
+from weft.runs.settings import RunConfig
 from weft.tasks.registry import find_task
 from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
 from weft.tasks.seq2seq.presets import TRAIN as PAIRS
-from weft.train.tables import TrainTable
+from weft.training.config import TrainConfig
 
 BASE = Path("runs", "files").absolute()
 every_kind = pytest.mark.parametrize("kind", TRANSLATE)
 
 
 def run_file(kind: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {"task": "translate", "data": {"train": "a.tsv"}, "model": {"kind": kind}}
+    values: dict[str, Any] = {"task": "seq2seq", "data": {"train": "a.tsv"}, "model": {"arch": kind}}
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table}
     return override(values, settings)
 
 
-def settings_of(*args: Any, **tables: Any) -> Settings:
+def settings_of(*args: Any, **tables: Any) -> RunConfig:
     return resolve(run_file(*args, **tables), base=BASE)
 
 
-def table_of(**values: Any) -> Seq2SeqTable:
-    return read_table(Seq2SeqTable, spread(values), at="model")
+def table_of(**values: Any) -> Seq2SeqConfig:
+    return parse_config(Seq2SeqConfig, broadcast_to_sides(values), at="model")
 
 
 # ---- what wins over what
 
 
 def test_options_of_stacks_go_to_both_sides_and_a_side_s_own_win():
-    assert spread({"width": 8, "tied": True}) == {"tied": True, "encoder": {"width": 8}, "decoder": {"width": 8}}
-    own = {"width": 8, "mixer": "gru", "encoder": {"width": 6}, "attention": "additive", "decoder": {"layers": 3}}
-    assert spread(own) == {
+    assert broadcast_to_sides({"hidden_size": 8, "tie_embeddings": True}) == {
+        "tie_embeddings": True,
+        "encoder": {"hidden_size": 8},
+        "decoder": {"hidden_size": 8},
+    }
+    own = {
+        "hidden_size": 8,
+        "layer_type": "gru",
+        "encoder": {"hidden_size": 6},
         "attention": "additive",
-        "encoder": {"width": 6, "mixer": "gru"},
-        "decoder": {"width": 8, "mixer": "gru", "layers": 3},
+        "decoder": {"num_layers": 3},
+    }
+    assert broadcast_to_sides(own) == {
+        "attention": "additive",
+        "encoder": {"hidden_size": 6, "layer_type": "gru"},
+        "decoder": {"hidden_size": 8, "layer_type": "gru", "num_layers": 3},
     }
     assert own["encoder"] == {"width": 6}  # a copy was changed
-    assert spread({"encoder": 3, "width": 8}) == {"encoder": 3, "decoder": {"width": 8}}
+    assert broadcast_to_sides({"encoder": 3, "hidden_size": 8}) == {"encoder": 3, "decoder": {"hidden_size": 8}}
 
 
 def test_the_preset_stands_under_the_run_file_table_by_table():
     plain_model = settings_of("sutskever").model
     assert (plain_model.encoder.layers, plain_model.encoder.reverse, plain_model.encoder.two_way) == (4, True, False)
-    changed = settings_of("sutskever", model={"layers": 2, "encoder": {"reverse": False, "two_way": True}}).model
+    changed = settings_of(
+        "sutskever", model={"num_layers": 2, "encoder": {"reverse_source": False, "bidirectional": True}}
+    ).model
     assert (changed.encoder.layers, changed.decoder.layers) == (2, 2)
     assert (changed.encoder.reverse, changed.encoder.two_way) == (False, True)
     # an option at [model] wins over what the preset says of one side
-    assert settings_of("cho", model={"width": 64, "decoder": {"width": 32}}).model.encoder.width == 64
-    asked = settings_of("luong", settings=("model.encoder.layers=3", "model.decoder.layers=1", "model.bridge=project"))
+    assert settings_of("cho", model={"hidden_size": 64, "decoder": {"hidden_size": 32}}).model.encoder.width == 64
+    asked = settings_of("luong", settings=("model.encoder.num_layers=3", "model.decoder.num_layers=1", "model.bridge=project"))
     assert (asked.model.encoder.layers, asked.model.decoder.layers, asked.model.bridge) == (3, 1, "project")
     assert asked.model.decoder.dropout == 0.2
 
@@ -71,11 +83,11 @@ def test_the_preset_stands_under_the_run_file_table_by_table():
 @every_kind
 def test_a_preset_sets_what_it_says(kind):
     settings, preset = settings_of(kind), TRANSLATE[kind]
-    for name, value in spread(preset.values).items():
+    for name, value in broadcast_to_sides(preset.values).items():
         found = getattr(settings.model, name)
         assert ({key: getattr(found, key) for key in value} if isinstance(value, dict) else found) == value
-    assert {name: getattr(settings.train, name) for name in preset.train} == dict(preset.train) == dict(PAIRS)
-    assert type(settings.model) is Seq2SeqTable
+    assert {name: getattr(settings.train, name) for name in preset.train_defaults} == dict(preset.train_defaults) == dict(PAIRS)
+    assert type(settings.model) is Seq2SeqConfig
 
 
 def test_the_kinds_of_translators_are_what_their_papers_say():
@@ -89,7 +101,7 @@ def test_the_kinds_of_translators_are_what_their_papers_say():
         "gru": ("gru", "gru"),
         "transformer": ("attention", "attention"),
     }
-    assert {kind: (m.attention, m.place, m.feeding, m.bridge, m.every_step) for kind, m in found.items()} == {
+    assert {kind: (m.attention, m.place, m.input_feeding, m.bridge, m.feed_context) for kind, m in found.items()} == {
         "sutskever": ("none", None, None, "copy", False),
         "cho": ("none", None, None, "project", True),
         "bahdanau": ("additive", "before", False, "project", None),
@@ -106,15 +118,15 @@ def test_the_kinds_of_translators_are_what_their_papers_say():
 @pytest.mark.parametrize("budget", [{"minutes": 2.0}, {"epochs": 3.0}, {"tokens": 500}, {"steps": 7}])
 def test_a_budget_of_the_run_file_takes_the_place_of_the_preset_s(budget):
     train = settings_of("lstm", train=budget).train
-    given = {name: getattr(train, name) for name in ("steps", "tokens", "epochs", "minutes")}
+    given = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_epochs", "max_minutes")}
     assert {name: value for name, value in given.items() if value is not None} == budget
-    assert settings_of("lstm").train.steps == 3500
-    assert settings_of("lstm", settings=("train.minutes=2.0",)).train.steps is None
+    assert settings_of("lstm").train.max_steps == 3500
+    assert settings_of("lstm", settings=("train.max_minutes=2.0",)).train.max_steps is None
 
 
 def test_two_budgets_of_the_run_file_are_two():
     with pytest.raises(ConfigError) as caught:
-        settings_of("lstm", train={"minutes": 2.0, "epochs": 1.0})
+        settings_of("lstm", train={"max_minutes": 2.0, "max_epochs": 1.0})
     assert str(caught.value) == "train: epochs and minutes are given; a run has one budget"
 
 
@@ -123,59 +135,72 @@ def test_two_budgets_of_the_run_file_are_two():
 
 def test_a_recurrent_decoder_copies_where_it_can_and_projects_elsewhere():
     for mixer in recurrent():
-        assert table_of(mixer=mixer).filled().bridge == "copy"
-        assert table_of(mixer=mixer, decoder={"layers": 1}).filled().bridge == "project"
-        assert table_of(mixer=mixer, encoder={"width": 128}).filled().bridge == "project"
-        assert table_of(mixer=mixer, encoder={"mixer": "attention"}).filled().bridge == "project"
-    assert table_of(encoder={"mixer": "gru"}, decoder={"mixer": "gru-before"}).filled().bridge == "project"
-    assert {table_of(bridge=bridge).filled().bridge for bridge in BRIDGES} == set(BRIDGES)
+        assert table_of(layer_type=mixer).with_defaults().bridge == "copy"
+        assert table_of(layer_type=mixer, decoder={"layers": 1}).with_defaults().bridge == "project"
+        assert table_of(layer_type=mixer, encoder={"width": 128}).with_defaults().bridge == "project"
+        assert table_of(layer_type=mixer, encoder={"layer_type": "attention"}).with_defaults().bridge == "project"
+    assert (
+        table_of(encoder={"layer_type": "gru"}, decoder={"layer_type": "gru-reset-before"}).with_defaults().bridge == "project"
+    )
+    assert {table_of(bridge=bridge).with_defaults().bridge for bridge in BRIDGES} == set(BRIDGES)
 
 
 def test_what_does_not_apply_is_not_filled_in():
-    bare, attends, grows = table_of().filled(), table_of(attention="dot").filled(), table_of(mixer="attention").filled()
-    assert (bare.place, bare.feeding, bare.bridge, bare.every_step) == (None, None, "copy", False)
-    assert (attends.place, attends.feeding, attends.bridge, attends.every_step) == ("after", False, "copy", None)
-    assert (grows.place, grows.feeding, grows.bridge, grows.every_step) == (None, None, None, None)
-    assert (grows.encoder.heads, grows.decoder.heads, bare.decoder.feed_forward) == (8, 8, "none")
-    assert (bare.encoder.two_way, bare.decoder.two_way) == (True, False)
+    bare, attends, grows = (
+        table_of().with_defaults(),
+        table_of(attention="dot").with_defaults(),
+        table_of(layer_type="attention").with_defaults(),
+    )
+    assert (bare.attention_placement, bare.input_feeding, bare.bridge, bare.feed_context) == (None, None, "copy", False)
+    assert (attends.attention_placement, attends.input_feeding, attends.bridge, attends.feed_context) == (
+        "after",
+        False,
+        "copy",
+        None,
+    )
+    assert (grows.attention_placement, grows.input_feeding, grows.bridge, grows.feed_context) == (None, None, None, None)
+    assert (grows.encoder.num_heads, grows.decoder.num_heads, bare.decoder.ffn_dim) == (8, 8, "none")
+    assert (bare.encoder.bidirectional, bare.decoder.bidirectional) == (True, False)
 
 
 GOOD: list[dict[str, Any]] = [
     {},
-    {"mixer": "gru-before", "every_step": True, "encoder": {"two_way": False}},
-    *({"attention": score, "place": place} for score in SCORES for place in ("before", "after")),
-    {"attention": "additive", "feeding": True, "copying": True, "shared": True, "tied": True},
-    {"attention": "multiplicative", "encoder": {"width": 64, "mixer": "window", "context": 5}},
-    {"mixer": "attention", "attention": "scaled-dot", "heads": 4, "embedding_dropout": 0.1},
-    {"mixer": "attention", "encoder": {"positions": "rotary"}, "decoder": {"positions": "alibi"}},
-    {"mixer": "attention", "feeding": False, "every_step": False},
-    {"encoder": {"mixer": "attention"}, "attention": "dot", "bridge": "project"},
-    {"encoder": {"reverse": True, "two_way": False}},
+    {"layer_type": "gru-reset-before", "feed_context": True, "encoder": {"bidirectional": False}},
+    *({"attention": score, "attention_placement": place} for score in SCORES for place in ("before", "after")),
+    {"attention": "additive", "input_feeding": True, "copy_mechanism": True, "share_embeddings": True, "tie_embeddings": True},
+    {"attention": "multiplicative", "encoder": {"hidden_size": 64, "layer_type": "conv", "kernel_size": 5}},
+    {"layer_type": "attention", "attention": "scaled-dot", "num_heads": 4, "embedding_dropout": 0.1},
+    {"layer_type": "attention", "encoder": {"position_encoding": "rotary"}, "decoder": {"position_encoding": "alibi"}},
+    {"layer_type": "attention", "input_feeding": False, "feed_context": False},
+    {"encoder": {"layer_type": "attention"}, "attention": "dot", "bridge": "project"},
+    {"encoder": {"reverse_source": True, "bidirectional": False}},
 ]
 
 
 @pytest.mark.parametrize("values", GOOD, ids=str)
 def test_a_filled_table_reads_back_equal_builds_and_has_nothing_left_to_fill(values):
-    filled = table_of(**{"width": 16, **values}).filled()
-    assert filled.filled() == filled
-    assert read_table(Seq2SeqTable, plain(filled), at="model") == filled
-    model = encoder_decoder(filled, source_words=5, target_words=5, longest=16, vocabulary="v")
+    filled = table_of(**{"width": 16, **values}).with_defaults()
+    assert filled.with_defaults() == filled
+    assert parse_config(Seq2SeqConfig, to_dict(filled), at="model") == filled
+    model = encoder_decoder(filled, source_vocab_size=5, target_vocab_size=5, max_positions=16, vocabulary="v")
     assert sum(weight.numel() for weight in model.parameters()) > 0
 
 
 def test_each_side_has_its_own_number_of_words_and_width():
-    table = table_of(encoder={"width": 6, "mixer": "gru"}, decoder={"width": 8}, layers=1).filled()
-    model = encoder_decoder(table, source_words=5, target_words=9, longest=16, vocabulary="v")
-    assert model.encoder.front.embedding.weight.shape == (5, 6)
-    assert model.decoder.front.embedding.weight.shape == model.head.head.weight.shape == (9, 8)  # type: ignore[union-attr]
+    table = table_of(encoder={"hidden_size": 6, "layer_type": "gru"}, decoder={"width": 8}, num_layers=1).with_defaults()
+    model = encoder_decoder(table, source_vocab_size=5, target_vocab_size=9, max_positions=16, vocabulary="v")
+    assert model.encoder.embedder.embedding.weight.shape == (5, 6)
+    assert model.decoder.embedder.embedding.weight.shape == model.head.head.weight.shape == (9, 8)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("dropout", [None, 0.0, 0.5])
 def test_embeddings_are_dropped_as_each_side_unless_told(dropout):
     options = {} if dropout is None else {"embedding_dropout": dropout}
-    table = table_of(width=8, encoder={"dropout": 0.1}, decoder={"dropout": 0.2}, attention="dot", **options).filled()
-    model = encoder_decoder(table, source_words=5, target_words=5, longest=16, vocabulary="v")
-    fronts = (model.encoder.front.dropout.p, model.decoder.front.dropout.p)
+    table = table_of(
+        hidden_size=8, encoder={"dropout": 0.1}, decoder={"dropout": 0.2}, attention="dot", **options
+    ).with_defaults()
+    model = encoder_decoder(table, source_vocab_size=5, target_vocab_size=5, max_positions=16, vocabulary="v")
+    fronts = (model.encoder.embedder.dropout.p, model.decoder.embedder.dropout.p)
     assert fronts == ((0.1, 0.2) if dropout is None else (dropout, dropout))
 
 
@@ -183,12 +208,15 @@ def test_embeddings_are_dropped_as_each_side_unless_told(dropout):
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "plain": {},
-    "sides": {"model": {"width": 64, "encoder": {"layers": 2}, "decoder": {"layers": 2, "dropout": 0.25}}},
-    "tokenizers": {"tokenizer": {"source": {"kind": "char"}, "target": {"kind": "space"}}, "data": {"longest": 50}},
+    "sides": {"model": {"hidden_size": 64, "encoder": {"num_layers": 2}, "decoder": {"num_layers": 2, "dropout": 0.25}}},
+    "tokenizers": {"tokenizer": {"source": {"type": "char"}, "target": {"type": "whitespace"}}, "data": {"max_length": 50}},
     "files": {"tokenizer": {"source": {"file": "a.json"}, "target": {"file": "b.json"}}},
-    "joint": {"tokenizer": {"kind": "bpe", "size": 300}, "model": {"shared": True, "tied": True, "copying": True}},
+    "joint": {
+        "tokenizer": {"type": "bpe", "vocab_size": 300},
+        "model": {"share_embeddings": True, "tie_embeddings": True, "copy_mechanism": True},
+    },
     "data": {"data": {"train": ["a.en", "a.de"], "valid": 0.1, "test": ["b.en", "b.de"], "truncate": True}},
-    "train": {"data": {"valid": "v.tsv"}, "train": {"minutes": 2.5, "monitor": "exact_match", "patience": 3}},
+    "train": {"data": {"valid": "v.tsv"}, "train": {"max_minutes": 2.5, "monitor": "exact_match", "patience": 3}},
 }
 
 
@@ -206,9 +234,9 @@ def test_a_resolved_file_reads_back_equal(kind, tables):
 @every_kind
 def test_a_resolved_file_names_every_option_that_applies_and_sides_only(kind):
     model = settings_of(kind).to_dict()["model"]
-    assert model["kind"] == kind
-    assert set(model) - {"kind"} <= set(Seq2SeqTable.model_fields)
-    for name, table in (("encoder", EncoderTable), ("decoder", DecoderTable)):
+    assert model["arch"] == kind
+    assert set(model) - {"kind"} <= set(Seq2SeqConfig.model_fields)
+    for name, table in (("encoder", EncoderConfig), ("decoder", DecoderConfig)):
         left_out = set(table.model_fields) - set(model[name])
         assert all(table.model_fields[option].default is None for option in left_out)
 
@@ -231,10 +259,10 @@ MODEL = (
     "embedding_dropout, cap"
 )
 KINDS = "sutskever, cho, bahdanau, luong, rnn, lstm, gru, transformer, seq2seq"
-SCORED = "nats_per_token, bleu, chrf, exact_match, edit_rate"
-TRAIN = ", ".join(TrainTable.model_fields)
-TWO = {"tokenizer": {"source": {"kind": "char"}, "target": {"kind": "space"}}}
-GROWS = {"mixer": "attention", "attention": "scaled-dot"}
+SCORED = "loss, bleu, chrf, exact_match, token_error_rate"
+TRAIN = ", ".join(TrainConfig.model_fields)
+TWO = {"tokenizer": {"source": {"type": "char"}, "target": {"type": "whitespace"}}}
+GROWS = {"layer_type": "attention", "attention": "scaled-dot"}
 GROWN = "is for recurrent decoders, but decoder.mixer='attention', whose state grows; drop it"
 
 MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
@@ -249,91 +277,94 @@ MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
         f"model.encoder.revers: no such option; did you mean 'reverse'? known: {ENCODER}",
     ),
     ({"decoder": {"layrs": 8}}, f"model.decoder.layrs: no such option; did you mean 'layers'? known: {STACK}, cross_heads"),
-    ({"decoder": {"reverse": True}}, f"model.decoder.reverse: no such option; known: {STACK}, cross_heads"),
+    ({"decoder": {"reverse": True}}, f"model.decoder.reverse_source: no such option; known: {STACK}, cross_heads"),
     (
-        {"encoder": {"mixer": "gur"}},
-        "model.encoder.mixer: no such choice 'gur'; did you mean 'gru'? known: window, rnn, lstm, gru, gru-before, attention",
+        {"encoder": {"layer_type": "gur"}},
+        "model.encoder.layer_type: no such choice 'gur'; did you mean 'gru'? known: window, rnn, lstm, gru, gru-before, attention",
     ),
     ({"encoder": 3}, "model.encoder: must be a valid dictionary or instance of EncoderTable, not 3"),
-    ({"width": 0}, "model.encoder.width: must be greater than or equal to 1, not 0"),
-    ({"decoder": {"layers": 0}}, "model.decoder.layers: must be greater than or equal to 1, not 0"),
+    ({"width": 0}, "model.encoder.hidden_size: must be greater than or equal to 1, not 0"),
+    ({"decoder": {"layers": 0}}, "model.decoder.num_layers: must be greater than or equal to 1, not 0"),
     ({"embedding_dropout": 1.0}, "model.embedding_dropout: must be less than 1, not 1.0"),
     (
         {"attention": "dott"},
         "model.attention: no such choice 'dott'; did you mean 'dot'? known: none, dot, scaled-dot, multiplicative, additive",
     ),
-    ({"attention": "dot", "place": "befor"}, "model.place: must be 'before' or 'after', not 'befor'"),
+    (
+        {"attention": "dot", "attention_placement": "befor"},
+        "model.attention_placement: must be 'before' or 'after', not 'befor'",
+    ),
     ({"bridge": "coppy"}, "model.bridge: no such choice 'coppy'; did you mean 'copy'? known: copy, project"),
     (
         {"encoder": {"reverse": True}},
         "model.encoder: reverse=true turns round a source that two_way=true reads from both ends; set two_way=false",
     ),
     (
-        {"width": 7, "decoder": {"width": 8}},
+        {"hidden_size": 7, "decoder": {"hidden_size": 8}},
         "model.encoder: two_way gives each side half the width: mixer='lstm', width=7 can't be halved so",
     ),
     ({"encoder": {"heads": 4}}, "model.encoder: heads=4, but mixer='lstm' has none"),
     (
-        {"decoder": {"two_way": True}},
+        {"decoder": {"bidirectional": True}},
         "model.decoder: two_way=true lets a position see the tokens it must predict; a decoder reads one way",
     ),
     (
-        {"two_way": True},
+        {"bidirectional": True},
         "model.decoder: two_way=true lets a position see the tokens it must predict; a decoder reads one way",
     ),
     (
-        {"decoder": {"mixer": "window"}},
+        {"decoder": {"layer_type": "conv"}},
         "model.decoder: mixer='window' has no state to start from a source; use rnn, lstm, gru, gru-before or attention",
     ),
     (
-        {"mixer": "attention", "attention": "additive"},
+        {"layer_type": "attention", "attention": "additive"},
         "model: attention='additive', but decoder.mixer='attention' takes scaled-dot, or none",
     ),
     (
-        {"attention": "dot", "encoder": {"width": 128}},
+        {"attention": "dot", "encoder": {"hidden_size": 128}},
         "model: attention='dot' multiplies states of encoder.width=128 and decoder.width=256; make them equal, "
         "or use 'multiplicative'",
     ),
     (
-        {"attention": "scaled-dot", "decoder": {"width": 128}},
+        {"attention": "scaled-dot", "decoder": {"hidden_size": 128}},
         "model: attention='scaled-dot' multiplies states of encoder.width=256 and decoder.width=128; make them equal, "
         "or use 'multiplicative'",
     ),
     (
-        {"attention": "dot", "feeding": True, "place": "before"},
+        {"attention": "dot", "input_feeding": True, "attention_placement": "before"},
         "model: feeding=true feeds what is read out after the step; set feeding=false, or place='after'",
     ),
     (
-        {"bridge": "copy", "decoder": {"layers": 1}},
+        {"bridge": "copy", "decoder": {"num_layers": 1}},
         "model: bridge='copy' needs two stacks of one mixer, width and number of layers, not lstm 2 x 256 and "
         "lstm 1 x 256; use 'project'",
     ),
     (
-        {"bridge": "copy", "encoder": {"mixer": "attention"}},
+        {"bridge": "copy", "encoder": {"layer_type": "attention"}},
         "model: bridge='copy' needs two stacks of one mixer, width and number of layers, not attention 2 x 256 and "
         "lstm 2 x 256; use 'project'",
     ),
     (
-        {"shared": True, "encoder": {"width": 128}},
+        {"share_embeddings": True, "encoder": {"hidden_size": 128}},
         "model: shared=true is one embedding for vectors of 128 in the encoder and 256 in the decoder; set embedding, or make "
         "the widths equal",
     ),
     (
-        {"tied": True, "embedding": 128},
+        {"tie_embeddings": True, "embedding_dim": 128},
         "model: tied=true makes decoder.embedding=128 the output of decoder.width=256; make them equal",
     ),
     (
-        {"mixer": "attention", "embedding": 128},
+        {"layer_type": "attention", "embedding_dim": 128},
         "model.encoder: embedding=128, but mixer='attention' adds to what it reads, of width=256; drop it",
     ),
     ({**GROWS, "place": "before"}, f"model: place='before' {GROWN}"),
     ({**GROWS, "feeding": True}, f"model: feeding=true {GROWN}"),
     ({**GROWS, "bridge": "project"}, f"model: bridge='project' {GROWN}"),
-    ({"mixer": "attention", "every_step": True}, f"model: every_step=true {GROWN}"),
+    ({"layer_type": "attention", "feed_context": True}, f"model: every_step=true {GROWN}"),
     ({"place": "after"}, "model: place='after', but attention='none' has none"),
     ({"feeding": True}, "model: feeding=true, but attention='none' has none"),
     (
-        {"every_step": True, "attention": "dot"},
+        {"feed_context": True, "attention": "dot"},
         "model: every_step=true is for decoders without attention, but attention='dot'; drop it",
     ),
 ]
@@ -354,9 +385,9 @@ def one_tokenizer(option: str) -> str:
 
 
 RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
-    (run_file("lstn"), f"model.kind: no such kind 'lstn'; did you mean 'lstm'? known: {KINDS}"),
-    (run_file("gpt"), f"model.kind: no such kind 'gpt'; known: {KINDS}"),
-    ({**run_file(), "model": {}}, f"model.kind: is needed and not given; known: {KINDS}"),
+    (run_file("lstn"), f"model.arch: no such kind 'lstn'; did you mean 'lstm'? known: {KINDS}"),
+    (run_file("gpt"), f"model.arch: no such kind 'gpt'; known: {KINDS}"),
+    ({**run_file(), "model": {}}, f"model.arch: is needed and not given; known: {KINDS}"),
     (run_file(model={"shared": True}, **TWO), one_tokenizer("shared")),
     (run_file(model={"copying": True}, **TWO), one_tokenizer("copying")),
     (
@@ -377,7 +408,7 @@ RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
         "model: feeding=true, but attention='none' has none",
     ),
     (
-        run_file("transformer", model={"decoder": {"mixer": "lstm", "heads": 4}}),
+        run_file("transformer", model={"decoder": {"layer_type": "lstm", "num_heads": 4}}),
         "model.decoder: heads=4, but mixer='lstm' has none",
     ),
     (
@@ -386,7 +417,7 @@ RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         run_file(data={"read": "lines"}),
-        "data.read: no such option; known: train, valid, test, encoding, delimiter, sheet, source, target, longest, truncate",
+        "data.read_as: no such option; known: train, valid, test, encoding, delimiter, sheet, source, target, longest, truncate",
     ),
 ]
 
@@ -399,20 +430,20 @@ def test_what_a_run_file_refuses_and_in_which_words(values, message):
 
 
 def test_one_tokenizer_for_both_sides_may_be_shared_and_copied_from():
-    model = settings_of("lstm", model={"shared": True, "copying": True}).model
-    assert (model.shared, model.copying) == (True, True)
+    model = settings_of("lstm", model={"share_embeddings": True, "copy_mechanism": True}).model
+    assert (model.shared, model.copy_mechanism) == (True, True)
     apart = settings_of("lstm", **TWO).model
-    assert (apart.shared, apart.copying) == (False, False)
+    assert (apart.shared, apart.copy_mechanism) == (False, False)
 
 
 @pytest.mark.parametrize(
     ("kind", "sides"),
     [
-        ("transformer", {"encoder": {"mixer": "lstm"}}),
-        ("transformer", {"decoder": {"mixer": "gru"}, "attention": "additive"}),
-        ("transformer", {"mixer": "rnn"}),
-        ("lstm", {"decoder": {"mixer": "attention"}, "attention": "scaled-dot"}),
-        ("seq2seq", {"encoder": {"mixer": "window"}}),
+        ("transformer", {"encoder": {"layer_type": "lstm"}}),
+        ("transformer", {"decoder": {"layer_type": "gru"}, "attention": "additive"}),
+        ("transformer", {"layer_type": "rnn"}),
+        ("lstm", {"decoder": {"layer_type": "attention"}, "attention": "scaled-dot"}),
+        ("seq2seq", {"encoder": {"layer_type": "conv"}}),
     ],
     ids=str,
 )
@@ -420,14 +451,14 @@ def test_a_side_with_another_mixer_forgets_what_the_preset_says_of_its_own(kind,
     settings = settings_of(kind, model=sides)
     for side in ("encoder", "decoder"):
         table, own = getattr(settings.model, side), {**sides, **sides.get(side, {})}
-        assert table.mixer == own.get("mixer", spread(TRANSLATE[kind].values)[side].get("mixer"))
+        assert table.mixer == own.get("layer_type", broadcast_to_sides(TRANSLATE[kind].values)[side].get("layer_type"))
         assert (table.heads is not None) == (table.mixer == "attention")
-        assert table.dropout == spread(TRANSLATE[kind].values)[side]["dropout"]  # what any mixer has, stays
+        assert table.dropout == broadcast_to_sides(TRANSLATE[kind].values)[side]["dropout"]  # what any mixer has, stays
     assert resolve(tomllib.loads(settings.to_toml()), base=BASE).model == settings.model
 
 
 def test_an_lstm_may_stand_under_a_transformer_decoder():
-    decoder = {"mixer": "attention", "positions": "sinusoidal", "connection": "residual", "norm": "layer"}
+    decoder = {"layer_type": "attention", "position_encoding": "sinusoidal", "skip_connection": "residual", "norm": "layernorm"}
     model = settings_of("lstm", model={"attention": "scaled-dot", "decoder": decoder}).model
     assert (model.encoder.mixer, model.encoder.two_way, model.decoder.mixer, model.decoder.heads) == (
         "lstm",

@@ -14,13 +14,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.config import plain, read_table
+from weft.config import parse_config, to_dict
 from weft.data.corpus import open_corpus, write_corpus
 from weft.data.dataset import Dataset
 from weft.errors import ConfigError, DataError
-from weft.tasks.seq2seq.data import PairFormat, PairsTable, fit_side
+from weft.tasks.seq2seq.data import PairDataConfig, PairFormat, fit_side
 from weft.tasks.seq2seq.data import pairs as pairs_of
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 PAIRS = [("a cat", "eine Katze"), ("the dog", "der Hund"), ("", "nichts"), ("nothing", ""), ("é, \u2028 ü", "ß\u0085")]
 
@@ -99,7 +99,7 @@ def test_columns_by_name_and_by_place(tmp_path):
     ]
     objects = write(tmp_path / "d.jsonl", '{"en": "cat", "de": "Katze"}\n')
     assert read(objects, columns=("en", "de")) == [("cat", "Katze")]
-    assert read(write(tmp_path / "e.csv", "text\nab\n"), columns=("text", "text")) == [("ab", "ab")]
+    assert read(write(tmp_path / "e.csv", "text\nab\n"), columns=("text_column", "text_column")) == [("ab", "ab")]
 
 
 def test_each_file_of_several_has_its_own_header(tmp_path):
@@ -119,8 +119,8 @@ def test_line_numbers_are_those_of_the_file(tmp_path):
 
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
     path = write(tmp_path / "a.tsv", "\ufeff\tx\r\n" + as_tsv([*PAIRS, ("three", "drei")]).replace("\n", "\r\n"))
-    seen = Dataset((path,), PairFormat()).seen
-    assert (seen.count, seen.source.empty, seen.target.empty, seen.files.crlf) == (7, 2, 1, 7)
+    seen = Dataset((path,), PairFormat()).summary
+    assert (seen.count, seen.source.empty, seen.target.empty, seen.files.has_crlf) == (7, 2, 1, 7)
     assert seen.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
     assert seen.characters == sum(len(source + target) for source, target in PAIRS) + 10
     assert seen.describe() == (
@@ -132,9 +132,9 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         "  e.g.: the dog -> der Hund\n"
         "  e.g.: é, \u2028 ü -> ß\\u{85}"
     )
-    three = Dataset((path, path, path), PairFormat()).seen.describe()
+    three = Dataset((path, path, path), PairFormat()).summary.describe()
     assert three.startswith(f"{path} and {path} and 1 more: 21 pairs of 90 and 93 characters, utf-8, CRLF")
-    assert "LF line ends\n" in Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat()).seen.describe()
+    assert "LF line ends\n" in Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat()).summary.describe()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_blank_lines_are_no_rows(tmp_path, name, text):
     found = [(one.source, one.target, one.line) for one in source.records()]
     head = int(name != "a.jsonl")
     assert found == [("a", "b", 1 + head), ("c", "", 4 + head), ("", "", 5 + head)]
-    assert "  note: blank lines that were skipped: 3\n" in source.seen.describe()
+    assert "  note: blank lines that were skipped: 3\n" in source.summary.describe()
 
 
 def test_a_blank_line_in_quotes_is_text(tmp_path):
@@ -249,7 +249,7 @@ def test_unequal_files_are_refused_with_both_counts_and_where_they_part(tmp_path
         f"{en} has 500 lines and {de} has 499 lines: parallel files have equally many;"
         " by their lengths they part at about line 301, so look there first"
     )
-    assert "part at about line 301" in refusal(lambda: Dataset((de, en), PairFormat()).seen)
+    assert "part at about line 301" in refusal(lambda: Dataset((de, en), PairFormat()).summary)
 
 
 CURE = 'is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet: name a table so, or give two parallel files, {} = ["a.en", "a.de"]'
@@ -267,21 +267,23 @@ MESSAGES = [
         {"train": "a.tsv", "encoding": "utf-9"},
         "data: no such text encoding 'utf-9'; usual ones: utf-8, latin-1, cp1252, utf-16",
     ),
-    ({"train": "a.tsv", "source": ""}, "data: source='' names no column"),
-    ({"train": ["a.en", "a.de"], "target": "de"}, "data: target='de', but parallel files have no columns; drop it"),
-    ({"train": "a.tsv", "longest": 1}, "data.longest: must be greater than or equal to 2, not 1"),
-    ({"train": "a.tsv", "read": "lines"}, f"data.read: no such option; known: {OPTIONS}"),
+    ({"train": "a.tsv", "source_column": ""}, "data: source='' names no column"),
+    ({"train": ["a.en", "a.de"], "target_column": "de"}, "data: target='de', but parallel files have no columns; drop it"),
+    ({"train": "a.tsv", "max_length": 1}, "data.max_length: must be greater than or equal to 2, not 1"),
+    ({"train": "a.tsv", "read_as": "lines"}, f"data.read_as: no such option; known: {OPTIONS}"),
 ]
 
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
 def test_a_table_that_can_t_be_right(values, message):
-    assert refusal(lambda: read_table(PairsTable, values, at="data"), ConfigError) == message
+    assert refusal(lambda: parse_config(PairDataConfig, values, at="data"), ConfigError) == message
 
 
 def test_what_a_table_says_can_be_read_again():
-    table = read_table(PairsTable, {"train": "a.tsv", "valid": ["a.en", "a.de"], "test": 0.1, "target": "ipa"}, at="data")
-    assert read_table(PairsTable, plain(table.resolved()), at="data") == table
+    table = parse_config(
+        PairDataConfig, {"train": "a.tsv", "valid": ["a.en", "a.de"], "test": 0.1, "target_column": "ipa"}, at="data"
+    )
+    assert parse_config(PairDataConfig, to_dict(table.resolved()), at="data") == table
 
 
 # ---- parts, sides, corpora
@@ -289,7 +291,7 @@ def test_what_a_table_says_can_be_read_again():
 
 def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
     write(tmp_path / "a.tsv", "".join(f"{number}\tx{number}\n" for number in range(50)))
-    table = PairsTable(train="a.tsv", valid=0.1, test=0.2)
+    table = PairDataConfig(train="a.tsv", valid=0.1, test=0.2)
     sources = table.sources(tmp_path)
     assert {name: [int(source) for source, _ in pairs_of(part)] for name, part in sources.items()} == {
         "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
@@ -313,11 +315,11 @@ def test_names_of_sources(tmp_path):
 def test_corpora_of_both_sides_are_their_texts_encoded(tmp_path):
     pairs = [*PAIRS, ("two\nlines", "zwei\n\nZeilen")]
     source = Dataset((write(tmp_path / "a.csv", as_csv(pairs)),), PairFormat())
-    tokenizer = train_tokenizer(TokenizerTable(kind="bpe", size=300), (text for pair in pairs for text in pair))
+    tokenizer = train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), (text for pair in pairs for text in pair))
     told = []
     for index, which in enumerate(("source", "target")):
         corpus = write_corpus(
-            source.column(which), tokenizer, tmp_path, f"train.{which}", watch=lambda done, total: told.append((done, total))
+            source.column(which), tokenizer, tmp_path, f"train.{which}", progress=lambda done, total: told.append((done, total))
         )
         expected = [[*tokenizer.encode(pair[index]).tolist(), 2] for pair in pairs]
         found = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
@@ -328,8 +330,8 @@ def test_corpora_of_both_sides_are_their_texts_encoded(tmp_path):
 
 def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
     source = Dataset((write(tmp_path / "a.tsv", "a\tb\n"),), PairFormat())
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["ab"]))
-    known = write_corpus(source.column("source"), tokenizer, tmp_path, "train").origin
+    tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["ab"]))
+    known = write_corpus(source.column("source"), tokenizer, tmp_path, "train").provenance
     message = "is not what {} was made from: side was 'source' and is 'target'; put it back, or start a new run"
     assert (
         refusal(lambda: write_corpus(source.column("target"), tokenizer, tmp_path, "train", must_match=known))
@@ -340,9 +342,9 @@ def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
 
 def test_a_side_of_parallel_files_is_made_anew_only_if_its_own_file_changes(tmp_path, monkeypatch):
     en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcde"]))
+    tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcde"]))
     known = {
-        which: write_corpus(Dataset((en, de), PairFormat()).column(which), tokenizer, tmp_path, which).origin
+        which: write_corpus(Dataset((en, de), PairFormat()).column(which), tokenizer, tmp_path, which).provenance
         for which in ("source", "target")
     }
     write(de, "c\ne\n")
@@ -356,29 +358,31 @@ def test_a_side_of_parallel_files_is_made_anew_only_if_its_own_file_changes(tmp_
 @pytest.fixture
 def long_lines(tmp_path):
     source = Dataset((write(tmp_path / "a.tsv", "source\ttarget\nab\tabcdefg\nabcd\ta\nabc\tabcdef\n"),), PairFormat())
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcdefg"]))
+    tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcdefg"]))
     return source, write_corpus(source.column("target"), tokenizer, tmp_path, "train.target")
 
 
 def test_what_is_too_long_is_refused_with_its_line(long_lines, tmp_path):
     source, corpus = long_lines
-    assert refusal(lambda: fit_side(corpus, source, "target", longest=6, truncate=False)) == (
-        f"{tmp_path / 'a.tsv'}: line 2 (and 1 more): its target has 8 tokens, more than data.longest = 6;"
+    assert refusal(lambda: fit_side(corpus, source, "target", max_length=6, truncate=False)) == (
+        f"{tmp_path / 'a.tsv'}: line 2 (and 1 more): its target has 8 tokens, more than data.max_length = 6;"
         " raise that, or set data.truncate = true to have it cut"
     )
-    assert "line 2: its target has 8 tokens" in refusal(lambda: fit_side(corpus, source, "target", longest=7, truncate=False))
-    assert fit_side(corpus, source, "target", longest=8, truncate=False) is corpus
-    assert fit_side(corpus, source, "target", longest=8, truncate=True) is corpus
+    assert "line 2: its target has 8 tokens" in refusal(
+        lambda: fit_side(corpus, source, "target", max_length=7, truncate=False)
+    )
+    assert fit_side(corpus, source, "target", max_length=8, truncate=False) is corpus
+    assert fit_side(corpus, source, "target", max_length=8, truncate=True) is corpus
 
 
 @pytest.mark.parametrize("longest", [2, 5, 7])
 def test_what_is_cut_keeps_its_end(longest, long_lines, tmp_path):
     source, corpus = long_lines
-    cut = fit_side(corpus, source, "target", longest=longest, truncate=True)
+    cut = fit_side(corpus, source, "target", max_length=longest, truncate=True)
     rows = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
     found = [cut.tokens[a:b].tolist() for a, b in pairwise(cut.starts)]
     assert found == [row if len(row) <= longest else [*row[: longest - 1], 2] for row in rows]
-    assert (cut.name, cut.tokenizer, cut.begin) == (corpus.name, corpus.tokenizer, corpus.begin)
+    assert (cut.name, cut.tokenizer, cut.bos_id) == (corpus.name, corpus.tokenizer, corpus.begin)
     assert cut.line_edges().tolist() == cut.starts.tolist()
     # what is on disk stays whole
     assert open_corpus(tmp_path, "train.target").tokens.tolist() == corpus.tokens.tolist()

@@ -17,24 +17,24 @@ from pair_runs import PairRuns, make_pairs, pair_file
 from small_runs import train_here
 
 import weft
-from weft.cli import lines
+from weft.cli import input_lines as lines
 from weft.cli.commands.evaluate import Evaluate
-from weft.cli.lines import any_lines, batched
+from weft.cli.input_lines import any_lines, batched
 from weft.cli.main import main
 from weft.data.batch import changed, cropped
-from weft.data.rows import TableOptions
-from weft.decode.predict_options import PredictOptions
+from weft.data.table_rows import TableOptions
+from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, ModelError, WeftError
 from weft.runs.load import load
 from weft.tasks.seq2seq.files import read_records
 from weft.tasks.seq2seq.order import PairBatch
 from weft.tasks.seq2seq.task import SEQ2SEQ
-from weft.text.gate import Seen
-from weft.text.unpack import read_bytes
-from weft.train import memory
-from weft.train.loop import Place
-from weft.train.tables import TrainTable
+from weft.text.compression import read_bytes
+from weft.text.reading import FileSummary
+from weft.training import memory
+from weft.training.config import TrainConfig
+from weft.training.loop import DeviceConfig
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_a_bad_byte_of_utf_16_ends_the_reading(monkeypatch):
 
 
 def test_what_came_before_the_end_of_reading_is_not_lost(runs, capsys, monkeypatch):
-    monkeypatch.setattr("weft.cli.lines.LONGEST", 1000)
+    monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
     feed(monkeypatch, b"abc\n" + b"x" * 200_000 + b"\nabc\n")
     told = "weft: standard input: line 2 has more than 1,000 characters; is it text?\n"
     assert predicted(capsys, str(runs.folder("lstm"))) == (3, outputs(runs, "abc"), told)
@@ -138,7 +138,7 @@ def test_batches_are_full_and_in_order_and_stop_with_their_items():
 
     def items():
         yield 1
-        raise DataError("no more")
+        raise DataError("", "no more")
 
     found = batched(items(), 5)
     assert next(found) == [1]
@@ -152,7 +152,7 @@ def test_batches_are_full_and_in_order_and_stop_with_their_items():
 def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
     said = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
     monkeypatch.setattr(
-        "weft.tasks.seq2seq.translator.Translator.predict", lambda self, read, *rest, **named: [[said] for _ in read]
+        "weft.tasks.seq2seq.translator.Seq2SeqRun.predict", lambda self, read, *rest, **named: [[said] for _ in read]
     )
     folder = str(runs.folder("lstm"))
     assert predicted(capsys, folder, "abc") == (0, ["A\\nB\\0\\nC"], "")
@@ -200,8 +200,8 @@ def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, mon
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
     assert main(["evaluate", folder, "--data", str(path), "--truncate", "--quiet", "--json"]) == 0
     scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
-    assert scores["nats_per_token"] == pytest.approx(
-        {s.name: s.value for s in run.evaluate(path, PredictOptions(truncate=True)).scores}["nats_per_token"]
+    assert scores["loss"] == pytest.approx(
+        {s.name: s.value for s in run.evaluate(path, PredictionConfig(truncate=True)).scores}["loss"]
     )
     feed(monkeypatch, path.read_bytes())
     assert main(["score", folder, "--truncate", "--quiet"]) == 0
@@ -245,7 +245,7 @@ def test_one_bad_pair_costs_no_other_its_score(runs, capsys, monkeypatch):
 def test_a_bad_pair_says_why_in_json_and_has_no_tokens(runs, capsys, monkeypatch):
     folder = str(runs.folder("lstm"))
     feed(monkeypatch, b"abc\n\xff\n")
-    assert main(["score", folder, "--quiet", "--json", "--tokens"]) == 3
+    assert main(["score", folder, "--quiet", "--json", "--per-token"]) == 3
     odd, broken = map(json.loads, capsys.readouterr().out.split("\n")[:-1])
     none = {"log_prob": None, "perplexity": None, "tokens": []}
     assert odd == {"text": "abc", **none, "error": "has 0 tabs; a pair is a source, one tab, and a target"}
@@ -273,9 +273,9 @@ def test_language_models_have_no_sources_to_cut(runs, capsys):
 
 
 def test_alignments_are_refused_before_a_line_is_read(runs, capsys, monkeypatch):
-    monkeypatch.setattr("weft.cli.lines.any_lines", lambda *rest: pytest.fail("it read"))
+    monkeypatch.setattr("weft.cli.input_lines.any_lines", lambda *rest: pytest.fail("it read"))
     message = "alignments: this model has no attention to its source; train one with model.attention = 'additive'"
-    assert refused(capsys, "predict", str(runs.folder("sutskever")), "--alignments", "looks") == (2, message)
+    assert refused(capsys, "predict", str(runs.folder("sutskever")), "--save-alignments", "looks") == (2, message)
 
 
 def test_a_language_model_has_a_weight_above_nothing(runs, capsys):
@@ -287,12 +287,15 @@ def test_a_language_model_has_a_weight_above_nothing(runs, capsys):
 
 def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
     folder = str(runs.folder("learned"))
-    message = "--least: must be at most {}, the positions that the model has left to write to, not {}"
-    assert refused(capsys, "predict", folder, "abc", "--least", "17") == (2, message.format(16, 17))
-    assert refused(capsys, "predict", folder, "abc", "--least", "15", "--prefix", "A BB") == (2, message.format(14, 15))
+    message = "--min-new-tokens: must be at most {}, the positions that the model has left to write to, not {}"
+    assert refused(capsys, "predict", folder, "abc", "--min-new-tokens", "17") == (2, message.format(16, 17))
+    assert refused(capsys, "predict", folder, "abc", "--min-new-tokens", "15", "--target-prefix", "A BB") == (
+        2,
+        message.format(14, 15),
+    )
     run = load(folder, SEQ2SEQ, device="cpu")
-    assert len(run.predict("abc", least=16).tokens) == 16
-    assert len(run.predict("abc", least=14, prefixes=["A BB"]).tokens) == 14
+    assert len(run.predict("abc", least=16).token_ids) == 16
+    assert len(run.predict("abc", least=14, prefixes=["A BB"]).token_ids) == 14
 
 
 def test_half_of_parallel_files_is_no_data(runs, capsys):
@@ -308,23 +311,23 @@ def test_half_of_parallel_files_is_no_data(runs, capsys):
 def test_a_header_in_other_letters_is_no_pair(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("ID\tSource\tTARGET \n1\tabc\tA BB C\n")
-    message = f"{path}: line 1 looks like a header, but not like 'source' and 'target'; set data.source = 'Source' and "
-    message += "data.target = 'TARGET ', or rename them"
+    message = f"{path}: line 1 looks like a header, but not like 'source' and 'target'; set data.source_column = 'Source' and "
+    message += "data.target_column = 'TARGET ', or rename them"
 
     def read(columns: tuple[str, str]) -> list[str]:
-        return [record.target for record in read_records([path], columns, TableOptions(), Seen([path], "utf-8"))]
+        return [record.target for record in read_records([path], columns, TableOptions(), FileSummary([path], "utf-8"))]
 
     assert refusal(DataError, lambda: read(("source", "target"))) == message
     assert read(("Source", "TARGET ")) == ["A BB C"]
 
 
 def test_weights_of_a_folder_with_an_apostrophe(runs, tmp_path, capsys):
-    values = pair_file(make_pairs(tmp_path / "pairs.tsv"), "luong", "train.steps=2")
+    values = pair_file(make_pairs(tmp_path / "pairs.tsv"), "luong", "train.max_steps=2")
     values["tokenizer"] = {"kind": "char"}
     odd = train_here(values, tmp_path / "it's" / 'a "run"').path
     run_file = tmp_path / "run.toml"
     run_file.write_text((odd / "resolved.toml").read_text())
-    assert main(["train", str(run_file), "--out", str(tmp_path / "new"), "--init-from", str(odd), "--quiet"]) == 0
+    assert main(["train", str(run_file), "--output-dir", str(tmp_path / "new"), "--init-from", str(odd), "--quiet"]) == 0
     assert (tmp_path / "new" / "model.safetensors").exists()
 
 
@@ -333,9 +336,14 @@ def test_a_run_is_not_deleted_to_start_from_itself(runs, tmp_path, capsys, optio
     run = Path(shutil.copytree(runs.folder("lstm"), tmp_path / "run"))
     shutil.copy(run / "resolved.toml", tmp_path / "run.toml")
     kept = sorted(path.name for path in run.iterdir())
-    code, said = refused(capsys, "train", str(tmp_path / "run.toml"), "--out", str(run), option, str(run), "--fresh", "--quiet")
+    code, said = refused(
+        capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(run), option, str(run), "--overwrite", "--quiet"
+    )
     eaten = run if option == "--init-from" else run / "tokenizer.source.json"
-    assert (code, said) == (2, f"{run}: --fresh would delete {eaten}, which this run starts from; choose another --out")
+    assert (code, said) == (
+        2,
+        f"{run}: --overwrite would delete {eaten}, which this run starts from; choose another --output-dir",
+    )
     assert sorted(path.name for path in run.iterdir()) == kept
 
 
@@ -380,7 +388,7 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
     """The bytes of a made-up learner that needs much for each target position and little for each of the source."""
     seen = []
 
-    def bytes_of(learner: Any, batch: PairBatch, place: Place) -> int:
+    def bytes_of(learner: Any, batch: PairBatch, place: DeviceConfig) -> int:
         seen.append((batch.source.size(1), batch.tokens.size(1)))
         return batch.source.size(1) + 1000 * batch.tokens.size(1)
 
@@ -389,8 +397,8 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
     monkeypatch.setattr(memory, "KEPT", {"cpu": 1.0})
     monkeypatch.setattr(memory, "KEPT_MOST", {"cpu": 0})
     batch = PairBatch(*(torch.zeros(1, size, dtype=torch.long) for size in (4096, 4096, 100, 100)))
-    table = TrainTable(steps=1).filled()
-    widest, place = partial(cropped, batch), Place(torch.device("cpu"), torch.float32)
+    table = TrainConfig(max_steps=1).with_defaults()
+    widest, place = partial(cropped, batch), DeviceConfig(torch.device("cpu"), torch.float32)
     needed = memory.check_batch(torch.nn.Module(), widest, table, place)  # type: ignore[arg-type]
     assert 4096 + 100 * 1000 <= needed <= 150_000 and seen[0] == (1024, 25)
 
@@ -409,7 +417,7 @@ def test_reading_a_text_is_shown_too(runs, monkeypatch):
     assert said and said[-1][0] == said[-1][1] > 0
     shown = []
     monkeypatch.setattr("weft.cli.display.Display.show", lambda self, what, share, detail="": shown.append(what))
-    assert Evaluate(folder=runs.folder("lstm"), device="cpu", beam=1).run() == 0
+    assert Evaluate(run_dir=runs.folder("lstm"), device="cpu", beam_size=1).run() == 0
     assert shown[0] == "reading" and shown[-1] == "evaluating"
-    assert Evaluate(folder=runs.folder("lm-ngram"), data=[runs.place / "phones.txt"]).run() == 0
+    assert Evaluate(run_dir=runs.folder("lm-ngram"), data=[runs.place / "phones.txt"]).run() == 0
     assert "tokenising" in shown

@@ -13,19 +13,19 @@ from pair_runs import PairRuns
 from torch import Tensor
 
 from weft.cli.main import main
-from weft.decode.beam import BeamOptions, beam
-from weft.decode.ensemble import Ensemble, Mixture
-from weft.decode.steps import Steps
+from weft.decode.beam import BeamOptions, beam_search
+from weft.decode.ensemble import Ensemble, LinearEnsemble
+from weft.decode.incremental import IncrementalModel
 
 # ---- a narrow beam
 
 LIMIT = 7
 DECODERS: dict[str, dict[str, Any]] = {
-    "bahdanau": {"mixer": "gru-before", "attention": "additive", "place": "before"},
-    "luong": {"mixer": "lstm", "attention": "multiplicative", "feeding": True},
+    "bahdanau": {"layer_type": "gru-reset-before", "attention": "additive", "attention_placement": "before"},
+    "luong": {"layer_type": "lstm", "attention": "multiplicative", "input_feeding": True},
     "transformer": {**ATTENTION, "positions": "rotary"},
-    "bottleneck": {"mixer": "rnn", "bridge": "copy"},
-    "copying": {"mixer": "gru", "attention": "dot", "copying": True},
+    "bottleneck": {"layer_type": "rnn", "bridge": "copy"},
+    "copying": {"layer_type": "gru", "attention": "dot", "copy_mechanism": True},
 }
 
 
@@ -43,23 +43,23 @@ def plain_beam(model: Any, source: Tensor, options: BeamOptions) -> list[Plain]:
     """Beam search over lists: each prefix is read from its start, nothing leaves early. The end counts among the `width` best
     candidates of a step, and the `width` best others go on."""
     alive, ended = [Plain(0.0, [])], []
-    for count in range(options.limit):
+    for count in range(options.max_new_tokens):
         prompts = torch.tensor([[BEGIN, *one.tokens] for one in alive])
         log_probs, _ = model.start(prompts, None, encoded(model, source.expand(len(alive), -1)))
         candidates = [
             Plain(one.log_prob + value, [*one.tokens, word])
             for one, row in zip(alive, log_probs.tolist(), strict=True)
             for word, value in enumerate(row)
-            if word != END or count >= options.least
+            if word != END or count >= options.min_new_tokens
         ]
         best = sorted(candidates, key=lambda one: -one.log_prob)
-        ended += [one for one in best[: options.width] if one.tokens[-1] == END]
-        alive = [one for one in best if one.tokens[-1] != END][: options.width]
-    return sorted(ended + alive, key=lambda one: -one.score(options.alpha))[: options.n_best]
+        ended += [one for one in best[: options.beam_size] if one.tokens[-1] == END]
+        alive = [one for one in best if one.tokens[-1] != END][: options.beam_size]
+    return sorted(ended + alive, key=lambda one: -one.score(options.length_penalty))[: options.n_best]
 
 
 def encoded(model: Any, rows: Tensor) -> Any:
-    parts = model.parts if isinstance(model, Ensemble) else [model]
+    parts = model.models if isinstance(model, Ensemble) else [model]
     states = tuple(part.encode(rows, torch.ones_like(rows, dtype=torch.bool)) for part in parts)
     return states if isinstance(model, Ensemble) else states[0]
 
@@ -67,7 +67,7 @@ def encoded(model: Any, rows: Tensor) -> Any:
 def decoder(name: str) -> Any:
     model = shaken_pair(**DECODERS[name])
     with torch.no_grad():  # some targets end early, and what is said depends on the source
-        model.decoder.front.embedding.weight.mul_(2)
+        model.decoder.embedder.embedding.weight.mul_(2)
         model.head.head.weight.mul_(1.5)
         model.head.head.bias.zero_()
     return model
@@ -75,32 +75,35 @@ def decoder(name: str) -> Any:
 
 def searched(model: Any, options: BeamOptions) -> None:
     rows, _ = sources(6, 6, 6)
-    found = beam(model, torch.full((3, 1), BEGIN), options=options, state=encoded(model, rows))
+    found = beam_search(model, torch.full((3, 1), BEGIN), options=options, state=encoded(model, rows))
     for source, best in zip(rows, found, strict=True):
         expected = plain_beam(model, source, options)
         assert [one.tokens for one in best] == [one.tokens for one in expected]
         assert [one.log_prob for one in best] == pytest.approx([one.log_prob for one in expected], abs=1e-4)
-        assert [one.score for one in best] == pytest.approx([one.score(options.alpha) for one in expected], abs=1e-4)
+        assert [one.score for one in best] == pytest.approx([one.score(options.length_penalty) for one in expected], abs=1e-4)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize(("width", "best", "alpha", "least"), [(2, 2, 0.0, 0), (3, 2, 1.0, 0), (5, 5, 0.7, 3)])
 @torch.no_grad()
 def test_a_narrow_beam_is_the_plain_loop(name, width, best, alpha, least):
-    searched(decoder(name), BeamOptions(width=width, limit=LIMIT, end=END, alpha=alpha, n_best=best, least=least))
+    searched(
+        decoder(name),
+        BeamOptions(beam_size=width, max_new_tokens=LIMIT, eos_id=END, length_penalty=alpha, n_best=best, min_new_tokens=least),
+    )
 
 
 @torch.no_grad()
 def test_a_narrow_beam_of_an_ensemble_is_the_plain_loop():
-    both = Ensemble([decoder("luong"), decoder("transformer")], Mixture([0.6, 0.4]))
-    searched(both, BeamOptions(width=3, limit=LIMIT, end=END, alpha=1.0, n_best=3))
+    both = Ensemble([decoder("luong"), decoder("transformer")], LinearEnsemble([0.6, 0.4]))
+    searched(both, BeamOptions(beam_size=3, max_new_tokens=LIMIT, eos_id=END, length_penalty=1.0, n_best=3))
 
 
 @torch.no_grad()
 def test_the_score_of_a_long_output_is_the_sum_of_its_log_probabilities():
-    model, (source, keep) = pair_model(mixer="gru", attention="dot", words=200), sources(9, words=200)
-    options = BeamOptions(width=3, limit=500, end=END, n_best=3, least=499)
-    for one in beam(model, torch.tensor([[BEGIN]]), options=options, state=model.encode(source, keep))[0]:
+    model, (source, keep) = pair_model(layer_type="gru", attention="dot", words=200), sources(9, words=200)
+    options = BeamOptions(beam_size=3, max_new_tokens=500, eos_id=END, n_best=3, min_new_tokens=499)
+    for one in beam_search(model, torch.tensor([[BEGIN]]), options=options, state=model.encode(source, keep))[0]:
         assert len(one.tokens) == 500 and one.score == pytest.approx(one.log_prob, abs=1e-4)
 
 
@@ -108,7 +111,7 @@ def test_the_score_of_a_long_output_is_the_sum_of_its_log_probabilities():
 
 
 def test_an_encoder_decoder_has_all_that_steps_promise():
-    promised = {name for name in vars(Steps) if not name.startswith("_")}
+    promised = {name for name in vars(IncrementalModel) if not name.startswith("_")}
     assert {name for name in promised if not hasattr(pair_model(), name)} == set()
 
 
@@ -136,7 +139,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 def test_weft_score_gives_an_output_the_number_that_weft_predict_gave_it(runs, name, capsys, monkeypatch):
     folder = str(runs.folder(name))
     feed(monkeypatch, b"abc\nfade\ncab\n")
-    _, out, _ = said(capsys, "predict", folder, "--json", "--n-best", "3", "--alpha", "0")
+    _, out, _ = said(capsys, "predict", folder, "--json", "--n-best", "3", "--length-penalty", "0")
     pairs = [(row["source"], one) for row in map(json.loads, out.splitlines()) for one in row["predictions"]]
     ended = [(source, one) for source, one in pairs if one["tokens"] < 32]  # what is cut off at the limit has no </s>
     feed(monkeypatch, "".join(f"{source}\t{one['text']}\n" for source, one in ended).encode())
@@ -156,7 +159,7 @@ def test_a_pair_that_is_too_long_is_named_by_its_own_line(runs, capsys, monkeypa
 def test_weft_score_has_the_company_that_weft_predict_has(runs, company, capsys, monkeypatch):
     folder, words = str(runs.folder("lstm")), list[str]()
     if "with" in company:
-        words += ["--with", str(runs.folder("transformer"))]
+        words += ["--ensemble", str(runs.folder("transformer"))]
     if "lm" in company:
         words += ["--lm", str(runs.folder("lm-ngram")), "--lm-weight", "0.4"]
     _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--n-best", "3", *words)
@@ -170,7 +173,7 @@ def test_weft_score_has_the_company_that_weft_predict_has(runs, company, capsys,
 def test_what_the_limit_has_cut_says_so(runs, capsys):
     folder = str(runs.folder("lstm"))
     for length, cut in (("1", True), ("30", False)):
-        _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--least", "1", "--length", length)
+        _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--min-new-tokens", "1", "--max-new-tokens", length)
         (one,) = json.loads(out)["predictions"]
         assert (one["cut"], one["tokens"] == int(length)) == (cut, cut)
 
@@ -194,7 +197,7 @@ def test_a_cure_that_is_named_can_be_taken(runs, command, capsys, tmp_path):
 def test_lines_of_several_batches_are_sampled_independently(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
     feed(monkeypatch, b"fade\n" * 3)
-    _, out, _ = said(capsys, "predict", str(runs.folder("lstm")), "--samples", "5", "--seed", "1")
+    _, out, _ = said(capsys, "predict", str(runs.folder("lstm")), "--num-samples", "5", "--seed", "1")
     drawn = [[line.split("\t")[2] for line in out.splitlines() if line.startswith(f"{number}\t")] for number in (1, 2, 3)]
     assert drawn[0] != drawn[1] and drawn[0] != drawn[2]
 
@@ -202,7 +205,7 @@ def test_lines_of_several_batches_are_sampled_independently(runs, capsys, monkey
 def test_samples_of_a_line_depend_neither_on_batches_nor_on_lines_around_it(runs, capsys, monkeypatch):
     def drawn(text: bytes) -> list[str]:
         feed(monkeypatch, text)
-        return said(capsys, "predict", str(runs.folder("lstm")), "--samples", "5", "--seed", "1")[1].splitlines()
+        return said(capsys, "predict", str(runs.folder("lstm")), "--num-samples", "5", "--seed", "1")[1].splitlines()
 
     whole = drawn(b"abc\nfade\n\ncab\n")
     other = drawn(b"cab\n\nfade\ncab\n")

@@ -14,29 +14,31 @@ from small_runs import make_text, run_file, train_here
 from torch import nn
 
 from weft.cli.main import main
-from weft.models.language import language_model
-from weft.models.parts import parts_of
+from weft.models.config import LanguageModelConfig
+from weft.models.lm import language_model
+from weft.models.parts import count_parameters
 from weft.models.seq2seq import encoder_decoder
-from weft.models.tables import LanguageTable
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task
-from weft.text.labels import Labels
+from weft.text.labels import LabelVocabulary
 
 WORDS, WIDTH, LAYERS, HIDDEN, WINDOW = 11, 8, 2, 32, 16
 
 
 def counts(model: nn.Module) -> dict[str, int]:
-    return {part.title: part.parameters for part in parts_of(model)}
+    return {part.title: part.num_parameters for part in count_parameters(model)}
 
 
 def language(**options: Any) -> nn.Module:
-    table = LanguageTable(width=WIDTH, layers=LAYERS, **options).filled()
-    return language_model(table, words=WORDS, window=WINDOW, vocabulary="")
+    table = LanguageModelConfig(hidden_size=WIDTH, num_layers=LAYERS, **options).with_defaults()
+    return language_model(table, vocab_size=WORDS, context_length=WINDOW, vocabulary="")
 
 
 def test_a_transformer_by_the_book():
     """Four matrices of attention, two of feed-forward, a norm before each and one on top, each with its biases."""
-    found = counts(language(mixer="attention", heads=2, positions="learned", connection="residual", norm="layer"))
+    found = counts(
+        language(layer_type="attention", num_heads=2, position_encoding="learned", skip_connection="residual", norm="layernorm")
+    )
     assert found == {
         "embedding": WORDS * WIDTH,
         "positions": WINDOW * WIDTH,
@@ -49,38 +51,38 @@ def test_a_transformer_by_the_book():
 
 @pytest.mark.parametrize(("mixer", "gates"), [("rnn", 1), ("lstm", 4), ("gru", 3)])
 def test_recurrent_layers_have_a_block_for_each_gate(mixer, gates):
-    found = counts(language(mixer=mixer))
+    found = counts(language(layer_type=mixer))
     assert found["recurrent"] == LAYERS * gates * (2 * WIDTH**2 + 2 * WIDTH)  # torch has two biases
     assert set(found) == {"embedding", "recurrent", "output"}
 
 
 def test_tied_weights_are_counted_once_and_named():
-    model = language(mixer="lstm", tied=True)
-    first, *_, last = parts_of(model)
-    assert (first.name, first.parameters, first.tied) == ("embedding", WORDS * WIDTH, ("output",))
-    assert (last.name, last.parameters) == ("output", WORDS)  # its bias
+    model = language(layer_type="lstm", tie_embeddings=True)
+    first, *_, last = count_parameters(model)
+    assert (first.name, first.num_parameters, first.tied) == ("embedding", WORDS * WIDTH, ("output",))
+    assert (last.name, last.num_parameters) == ("output", WORDS)  # its bias
 
 
 def test_relative_positions_are_no_embedding():
-    found = counts(language(mixer="attention", heads=2, positions="relative"))
+    found = counts(language(layer_type="attention", num_heads=2, position_encoding="relative"))
     assert found["embedding"] == WORDS * WIDTH
     assert found["positions"] == LAYERS * 65 * (WIDTH // 2)
 
 
 def pair_model(name: str, tmp: Path) -> nn.Module:
     settings = resolve(pair_file(tmp / "pairs.tsv", name), base=tmp)
-    return encoder_decoder(settings.model, source_words=9, target_words=9, longest=16, vocabulary="")
+    return encoder_decoder(settings.model, source_vocab_size=9, target_vocab_size=9, max_positions=16, vocabulary="")
 
 
 @pytest.mark.parametrize("name", PAIR_MODELS)
 def test_encoder_and_decoder_stand_apart(tmp_path, name):
     model: Any = pair_model(name, tmp_path)
-    found = parts_of(model)
+    found = count_parameters(model)
     total = {side: sum(w.numel() for w in getattr(model, side).parameters()) for side in ("encoder", "decoder")}
-    shared = sum(part.parameters for part in found if part.side == "encoder" and "decoder embedding" in part.tied)
-    assert sum(part.parameters for part in found if part.side == "encoder") == total["encoder"]
-    assert sum(part.parameters for part in found if part.side == "decoder") == total["decoder"] - shared
-    assert sum(part.parameters for part in found) == sum(w.numel() for w in model.parameters())
+    shared = sum(part.num_parameters for part in found if part.side == "encoder" and "decoder embedding" in part.tied)
+    assert sum(part.num_parameters for part in found if part.side == "encoder") == total["encoder"]
+    assert sum(part.num_parameters for part in found if part.side == "decoder") == total["decoder"] - shared
+    assert sum(part.num_parameters for part in found) == sum(w.numel() for w in model.parameters())
 
 
 def test_attention_and_bridge_of_a_decoder(tmp_path):
@@ -104,21 +106,21 @@ LINES = {"data": {"train": "x"}}
     ],
 )
 def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
-    values = {"task": task, "data": {"train": "data.tsv"}, "model": {"kind": kind}}
+    values = {"task": task, "data": {"train": "data.tsv"}, "model": {"arch": kind}}
     settings = resolve(values, base=tmp_path)
 
     class Words:
         """As much of a tokenizer, of one side or two, as building needs."""
 
-        size, hash, unk, begin, end, mask, labels = 12, "", 0, 1, 2, 3, Labels(("O", "B-x", "I-x"))
+        size, hash, unk, bos_id, end, mask, labels = 12, "", 0, 1, 2, 3, LabelVocabulary(("O", "B-x", "I-x"))
 
         def __getattr__(self, name: str) -> Any:
             return self
 
     with torch.device("meta"):
         model = settings.preset.estimator.shape.build(settings, Words())()
-    found = parts_of(model)
-    assert sum(part.parameters for part in found) == sum(weight.numel() for weight in model.parameters())
+    found = count_parameters(model)
+    assert sum(part.num_parameters for part in found) == sum(weight.numel() for weight in model.parameters())
     assert [part.title for part in found if part.name == "other"] == []
 
 
@@ -146,7 +148,7 @@ def test_info_shows_parts_and_their_shares(tmp_path, monkeypatch, capsys):
 def test_info_of_n_grams_has_a_part_a_length(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     values = run_file(make_text(tmp_path / "text.txt"))
-    values["model"] = {"kind": "ngram", "order": 3}
+    values["model"] = {"arch": "ngram", "order": 3}
     train_here(values, tmp_path / "run")
     assert main(["info", "run", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.nn.pooling import POOLS, AttentionPool
+from weft.nn.pooling import POOLINGS, AttentionPooling
 
 DIM = 3
 LENGTHS = [5, 1, 3, 2]
@@ -21,7 +21,7 @@ def text(*shape: int) -> Tensor:
 
 def built(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    return POOLS[name](DIM).double()
+    return POOLINGS[name](DIM).double()
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def built(name: str) -> torch.nn.Module:
 def test_two_features_of_three_tokens_by_hand(name, wanted):
     y = torch.tensor([[[1.0, -2.0], [0.0, -1.0], [5.0, 0.0], [9.0, 9.0]]])
     keep = torch.tensor([[True, True, True, False]])
-    assert POOLS[name](2)(y, keep).tolist() == [wanted]
+    assert POOLINGS[name](2)(y, keep).tolist() == [wanted]
 
 
 def test_attention_by_its_equation():
@@ -49,7 +49,7 @@ def test_attention_goes_where_it_learns_to():
     y = 0.1 * torch.randn(64, 10, DIM)
     at, answer = torch.randint(10, (64,)), torch.randint(2, (64,)) * 2.0 - 1
     y[torch.arange(64), at, 0], y[torch.arange(64), at, 1] = 1.0, answer
-    pool = AttentionPool(DIM)
+    pool = AttentionPooling(DIM)
     optimizer = torch.optim.Adam(pool.parameters(), lr=0.05)
     for _ in range(150):
         optimizer.zero_grad()
@@ -58,7 +58,7 @@ def test_attention_goes_where_it_learns_to():
     assert (pool.weights(y).argmax(1) == at).all()
 
 
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("name", POOLINGS)
 @pytest.mark.parametrize("filler", [0.0, 1e6, -1e6, math.inf, math.nan])
 def test_padding_never_matters(name, filler):
     pool, y = built(name), text(4, 5, DIM)
@@ -71,13 +71,13 @@ def test_padding_never_matters(name, filler):
     assert all(weight.grad.isfinite().all() for weight in pool.parameters())
 
 
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("name", POOLINGS)
 def test_keeping_all_is_as_keeping_none_back(name):
     pool, y = built(name), text(4, 5, DIM)
     torch.testing.assert_close(pool(y, torch.ones(4, 5, dtype=torch.bool)), pool(y))
 
 
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("name", POOLINGS)
 def test_a_row_without_a_token_gives_zeros_and_finite_gradients(name):
     pool, y = built(name), text(2, 3, DIM).requires_grad_()
     pooled = pool(y, torch.tensor([[True, True, False], [False, False, False]]))
@@ -86,13 +86,13 @@ def test_a_row_without_a_token_gives_zeros_and_finite_gradients(name):
     assert y.grad.isfinite().all() and not y.grad[1].any()
 
 
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("name", POOLINGS)
 def test_gradients_are_right(name):
     pool, y = built(name), text(4, 5, DIM).requires_grad_()
     assert torch.autograd.gradcheck(lambda y: pool(y, KEEP), (y,))
 
 
-@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("name", POOLINGS)
 def test_half_precision_stays_half(name):
     pool, y = built(name).bfloat16(), text(4, 5, DIM).bfloat16()
     pooled = pool(y, KEEP)

@@ -16,26 +16,26 @@ from pair_parts import ATTENTION, BEGIN, END, shaken_pair
 from torch import Tensor
 from toy_steps import Strings
 
-from weft.config import read_table
-from weft.decode.beam import BeamOptions, beam
-from weft.decode.choose import ban
-from weft.decode.ensemble import Ensemble, Fusion, Mixture, Product
-from weft.decode.predict import Request, limit_of, predict
-from weft.decode.predict_options import PredictOptions
+from weft.config import parse_config
+from weft.decode.beam import BeamOptions, beam_search
+from weft.decode.ensemble import Ensemble, LinearEnsemble, LogLinearEnsemble, ShallowFusion
+from weft.decode.logits_processors import ban_tokens
+from weft.decode.predict import PredictionRequest, limit_of, predict
+from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import UsageError
-from weft.models.language import language_model
-from weft.models.ngram import NgramTable, estimate
+from weft.models.config import LanguageModelConfig
+from weft.models.lm import language_model
+from weft.models.ngram import NgramConfig, fit
 from weft.models.seq2seq import EncoderDecoder
-from weft.models.tables import LanguageTable
 
 SPELLER = Strings("abcdefgh")
 DECODERS: dict[str, dict[str, Any]] = {
-    "cho": {"mixer": "gru-before", "every_step": True, "encoder": {"two_way": False}},
-    "bahdanau": {"mixer": "gru-before", "attention": "additive", "place": "before"},
-    "luong": {"mixer": "lstm", "attention": "multiplicative", "feeding": True},
+    "cho": {"layer_type": "gru-reset-before", "feed_context": True, "encoder": {"bidirectional": False}},
+    "bahdanau": {"layer_type": "gru-reset-before", "attention": "additive", "attention_placement": "before"},
+    "luong": {"layer_type": "lstm", "attention": "multiplicative", "input_feeding": True},
     "transformer": {**ATTENTION, "positions": "sinusoidal"},
-    "copying": {"mixer": "lstm", "attention": "dot", "copying": True},
+    "copying": {"layer_type": "lstm", "attention": "dot", "copy_mechanism": True},
 }
 every_decoder = pytest.mark.parametrize("name", DECODERS)
 CPU = torch.device("cpu")
@@ -46,7 +46,7 @@ def model_of(name: str, *, words: int = 11) -> EncoderDecoder:
     model = shaken_pair(**DECODERS[name], words=words)
     with torch.no_grad():
         # what is said depends on what was: targets of several different tokens, most of which end before the limit
-        model.decoder.front.embedding.weight.mul_(3)
+        model.decoder.embedder.embedding.weight.mul_(3)
         model.head.head.weight.mul_(2.5)
         model.head.head.bias.zero_()
     return model
@@ -66,22 +66,24 @@ def encoded(model: Any, sources: Sequence[Sequence[int]]) -> Any:
 
 def asking(
     model: Any, sources: list[list[int]], *, prefixes: list[list[int]] | None = None, encode: Any = None, speller: Any = SPELLER
-) -> Request:
+) -> PredictionRequest:
     """A request for targets of these sources."""
 
     def chosen(rows: Sequence[int]) -> Any:
         return (encode or (lambda some: encoded(model, some)))([sources[row] for row in rows])
 
     lengths = [len(source) for source in sources]
-    return Request(model, speller, chosen, lengths, prefixes or [[] for _ in sources], CPU)
+    return PredictionRequest(model, speller, chosen, lengths, prefixes or [[] for _ in sources], CPU)
 
 
 def ask(model: Any, sources: list[list[int]], *, prefixes: Any = None, encode: Any = None, **options: Any) -> Any:
-    return predict(asking(model, sources, prefixes=prefixes, encode=encode), PredictOptions(**options))
+    return predict(asking(model, sources, prefixes=prefixes, encode=encode), PredictionConfig(**options))
 
 
 def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
-    assert [(one.text, one.tokens, one.prefix) for one in found] == [(one.text, one.tokens, one.prefix) for one in expected]
+    assert [(one.text, one.token_ids, one.prefix) for one in found] == [
+        (one.text, one.token_ids, one.prefix) for one in expected
+    ]
     for value in ("score", "log_prob"):
         assert [getattr(one, value) for one in found] == pytest.approx([getattr(one, value) for one in expected], abs=1e-4)
 
@@ -92,13 +94,13 @@ def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
 @every_decoder
 def test_a_beam_of_one_takes_the_best_token_each_time(name):
     model, sources = model_of(name), source_tokens(4)
-    options = PredictOptions(beam=1, alpha=0.7, length=8)
-    searched = beam(
+    options = PredictionConfig(beam_size=1, length_penalty=0.7, max_new_tokens=8)
+    searched = beam_search(
         model,
         torch.full((4, 1), BEGIN),
-        options=BeamOptions(width=1, limit=8, end=END),
+        options=BeamOptions(beam_size=1, max_new_tokens=8, eos_id=END),
         state=encoded(model, sources),
-        adjust=ban([0, BEGIN]),
+        processor=ban_tokens([0, BEGIN]),
     )
     for source, (found,), (hypothesis,) in zip(sources, predict(asking(model, sources), options), searched, strict=True):
         log_probs, state = model.start(torch.tensor([[BEGIN]]), None, encoded(model, [source]))
@@ -109,7 +111,7 @@ def test_a_beam_of_one_takes_the_best_token_each_time(name):
             tokens.append(int(log_probs.argmax()))
             total += log_probs[0, tokens[-1]].item()
             log_probs, state = model.step(torch.tensor(tokens[-1:]), state)
-        assert found.tokens == tokens == hypothesis.tokens
+        assert found.token_ids == tokens == hypothesis.tokens
         assert found.text == SPELLER.decode(tokens)
         assert found.log_prob == pytest.approx(total, abs=1e-4)
         assert found.log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
@@ -148,7 +150,7 @@ def log_probs_by_part(model: Any, source: list[int], prefix: Sequence[int] = ())
 def check_best(found: Sequence[Prediction], totals: Tensor, alpha: float) -> None:
     """The three best of all sequences, by the sum of their log-probabilities under the length penalty."""
     ranked = sorted(zip(sequences(), totals.tolist(), strict=True), key=lambda pair: -pair[1] / len(pair[0]) ** alpha)[:3]
-    assert [one.tokens for one in found] == [tokens for tokens, _ in ranked]
+    assert [one.token_ids for one in found] == [tokens for tokens, _ in ranked]
     assert [one.log_prob for one in found] == pytest.approx([total for _, total in ranked], abs=1e-4)
     assert [one.score for one in found] == pytest.approx([total / len(tokens) ** alpha for tokens, total in ranked], abs=1e-4)
 
@@ -167,10 +169,12 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(name, alpha, prefix):
 def language_of(kind: str) -> Any:
     if kind == "ngram":
         tokens = np.array([3, 4, END, 4, 4, 5, END, 5, 3, 3, END, END])
-        return estimate(tokens, np.array([0, 3, 7, 11, 12]), NgramTable(order=3), size=WORDS, vocabulary="ab12cd34" * 8)
+        return fit(tokens, np.array([0, 3, 7, 11, 12]), NgramConfig(order=3), size=WORDS, vocabulary="ab12cd34" * 8)
     torch.manual_seed(3)
-    table = read_table(LanguageTable, {"mixer": "gru", "width": 8, "layers": 1}, at="model").filled()
-    model = language_model(table, words=WORDS, window=16, vocabulary="ab12cd34" * 8).eval()
+    table = parse_config(
+        LanguageModelConfig, {"layer_type": "gru", "hidden_size": 8, "num_layers": 1}, at="model"
+    ).with_defaults()
+    model = language_model(table, vocab_size=WORDS, context_length=16, vocabulary="ab12cd34" * 8).eval()
     with torch.no_grad():
         model.head.weight.mul_(4)
     return model
@@ -180,7 +184,7 @@ def language_of(kind: str) -> Any:
 def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
     parts = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS), model_of("copying", words=WORDS)]
     weights, source = [0.5, 0.3, 0.2], [3, 5, 4, END]
-    both = Ensemble(parts, Mixture(weights))
+    both = Ensemble(parts, LinearEnsemble(weights))
 
     def encode(some: Any) -> Any:
         return tuple(encoded(part, some) for part in parts)
@@ -198,7 +202,7 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
 @pytest.mark.parametrize("name", ["luong", "transformer"])
 def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
     model, lm, source = model_of(name, words=WORDS), language_of(kind), [3, 5, 4, END]
-    fused = Ensemble([model, lm], Fusion([1.0, 0.4]))
+    fused = Ensemble([model, lm], ShallowFusion([1.0, 0.4]))
 
     def encode(some: Any) -> Any:
         return encoded(model, some), None
@@ -215,7 +219,7 @@ def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
 
 def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
     parts, lm, source = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS)], language_of("gru"), [5, 3, END]
-    fused = Ensemble([Ensemble(parts, Mixture([0.5, 0.5])), lm], Fusion([1.0, 0.3]))
+    fused = Ensemble([Ensemble(parts, LinearEnsemble([0.5, 0.5])), lm], ShallowFusion([1.0, 0.3]))
 
     def encode(some: Any) -> Any:
         return tuple(encoded(part, some) for part in parts), None
@@ -227,10 +231,10 @@ def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
 
 def test_a_product_is_normalised_over_the_vocabulary_and_a_fusion_is_not():
     rows = [torch.randn(2, 5, generator=torch.Generator().manual_seed(seed)).log_softmax(-1) for seed in (0, 1)]
-    fused, product = Fusion([1.0, 0.5])(rows), Product([1.0, 0.5])(rows)
+    fused, product = ShallowFusion([1.0, 0.5])(rows), LogLinearEnsemble([1.0, 0.5])(rows)
     torch.testing.assert_close(fused, rows[0] + 0.5 * rows[1])
     torch.testing.assert_close(product, fused.log_softmax(-1))
-    assert Fusion.pointwise and not Product.pointwise
+    assert ShallowFusion.pointwise and not LogLinearEnsemble.pointwise
 
 
 # ---- a batch and one at a time
@@ -253,7 +257,7 @@ def test_a_batch_of_32_equals_one_at_a_time(name, options):
 def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
     monkeypatch.setattr("weft.decode.predict.ROWS", 3)
     model, sources, told = model_of("luong"), [*source_tokens(10), [3] * 40 + [END]], []
-    found = predict(asking(model, sources), PredictOptions(beam=2), watch=lambda *done: told.append(done))
+    found = predict(asking(model, sources), PredictionConfig(beam_size=2), progress=lambda *done: told.append(done))
     monkeypatch.undo()
     for one, expected in zip(found, ask(model, sources, beam=2), strict=True):
         same(one, expected)
@@ -318,15 +322,15 @@ def test_a_target_is_as_long_as_was_asked(name):
 def test_the_limit_follows_from_the_source_alone():
     model = model_of("luong")
     request = asking(model, [[3] * size for size in (1, 16, 17, 200)])
-    assert [limit_of(request, row, PredictOptions()) for row in range(4)] == [64, 64, 96, 448]
-    assert [limit_of(request, row, PredictOptions(length=7)) for row in range(4)] == [7] * 4
+    assert [limit_of(request, row, PredictionConfig()) for row in range(4)] == [64, 64, 96, 448]
+    assert [limit_of(request, row, PredictionConfig(max_new_tokens=7)) for row in range(4)] == [7] * 4
     # the end may come after so many tokens, so there is room for it
-    assert [limit_of(request, row, PredictOptions(least=100)) for row in range(4)] == [101, 101, 101, 448]
+    assert [limit_of(request, row, PredictionConfig(min_new_tokens=100)) for row in range(4)] == [101, 101, 101, 448]
 
 
 @pytest.mark.parametrize("options", [{"beam": 2}, {"beam": 1}, {"samples": 2}], ids=["beam", "greedy", "samples"])
 def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
-    model = shaken_pair(**ATTENTION, positions="learned", longest=12)
+    model = shaken_pair(**ATTENTION, position_encoding="learned", longest=12)
     sources, prefixes = source_tokens(4), [[3] * 11, [], [4] * 5, []]
     with torch.no_grad():
         model.head.head.bias[END] = -50.0  # it never ends by itself
@@ -335,12 +339,12 @@ def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
     with pytest.raises(UsageError) as caught:
         ask(model, sources, length=13, **options)
     assert str(caught.value) == (
-        "--length: 1 prompt tokens and 13 more need 13 positions, but the model reads at most 12; use --length 12"
+        "--max-new-tokens: 1 prompt tokens and 13 more need 13 positions, but the model reads at most 12; use --max-new-tokens 12"
     )
     with pytest.raises(UsageError) as caught:
         ask(model, sources, prefixes=[[3] * 12] * 4, **options)
     assert str(caught.value) == (
-        "--length: 13 prompt tokens and 1 more need 13 positions, but the model reads at most 12; "
+        "--max-new-tokens: 13 prompt tokens and 1 more need 13 positions, but the model reads at most 12; "
         "keep at most 12 tokens of the prompt"
     )
 
@@ -351,7 +355,7 @@ def test_what_is_banned_must_be_one_token():
     for text, fault in (("ab", f"is 2 {several}"), ("z", unknown), ("", f"is 0 {several}")):
         with pytest.raises(UsageError) as caught:
             ask(model_of("luong"), source_tokens(1), ban=[text])
-        assert str(caught.value) == f"--ban {text!r}: {fault}"
+        assert str(caught.value) == f"--ban-token {text!r}: {fault}"
 
 
 # ---- sampling
@@ -394,47 +398,47 @@ def test_samples_are_as_frequent_as_they_are_probable():
 # ---- options
 
 
-KNOWN = "--beam, --alpha, --n-best, --length, --least, --ban, --temperature, --top-k, --top-p, --samples, --seed, --truncate"
+KNOWN = "--beam-size, --length-penalty, --n-best, --max-new-tokens, --min-new-tokens, --ban-token, --temperature, --top-k, --top-p, --num-samples, --seed, --truncate"
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"bem": 3}, f"--bem: no such option; did you mean '--beam'? known: {KNOWN}"),
+    ({"bem": 3}, f"--bem: no such option; did you mean '--beam-size'? known: {KNOWN}"),
     ({"stop": ["x"]}, f"--stop: no such option; did you mean '--top-p'? known: {KNOWN}"),
-    ({"beam": "wide"}, "--beam: must be a valid integer, not 'wide'"),
-    ({"beam": 0}, "--beam: must be 1 or more, not 0"),
-    ({"beam": 1001}, "--beam: must be 1000 or less, not 1001"),
-    ({"alpha": -0.5}, "--alpha: must be 0 or more, not -0.5"),
-    ({"alpha": 11.0}, "--alpha: must be 10 or less, not 11.0"),
+    ({"beam": "wide"}, "--beam-size: must be a valid integer, not 'wide'"),
+    ({"beam": 0}, "--beam-size: must be 1 or more, not 0"),
+    ({"beam": 1001}, "--beam-size: must be 1000 or less, not 1001"),
+    ({"alpha": -0.5}, "--length-penalty: must be 0 or more, not -0.5"),
+    ({"alpha": 11.0}, "--length-penalty: must be 10 or less, not 11.0"),
     ({"n_best": 0}, "--n-best: must be 1 or more, not 0"),
-    ({"n_best": 6}, "--n-best: must be at most --beam 5, not 6"),
-    ({"n_best": 2, "beam": 1}, "--n-best: must be at most --beam 1, not 2"),
-    ({"length": 0}, "--length: must be 1 or more, not 0"),
-    ({"length": 10**6 + 1}, "--length: must be 1000000 or less, not 1000001"),
-    ({"least": -1}, "--least: must be 0 or more, not -1"),
-    ({"length": 3, "least": 4}, "--least: must be at most --length 3, not 4"),
+    ({"n_best": 6}, "--n-best: must be at most --beam-size 5, not 6"),
+    ({"n_best": 2, "beam": 1}, "--n-best: must be at most --beam-size 1, not 2"),
+    ({"length": 0}, "--max-new-tokens: must be 1 or more, not 0"),
+    ({"length": 10**6 + 1}, "--max-new-tokens: must be 1000000 or less, not 1000001"),
+    ({"least": -1}, "--min-new-tokens: must be 0 or more, not -1"),
+    ({"length": 3, "least": 4}, "--min-new-tokens: must be at most --max-new-tokens 3, not 4"),
     ({"seed": -1}, "--seed: must be 0 or more, not -1"),
     ({"temperature": -1.0}, "--temperature: must be 0 or more, not -1"),
     ({"temperature": math.nan}, "--temperature: must be a finite number, not nan"),
     ({"top_k": 0}, "--top-k: must be 1 or more, not 0"),
     ({"top_p": 0.0}, "--top-p: must be in (0, 1], not 0"),
     ({"top_p": 1.5}, "--top-p: must be in (0, 1], not 1.5"),
-    ({"samples": 0}, "--samples: must be 1 or more, not 0"),
-    ({"samples": 10**4 + 1}, "--samples: must be 10000 or less, not 10001"),
+    ({"samples": 0}, "--num-samples: must be 1 or more, not 0"),
+    ({"samples": 10**4 + 1}, "--num-samples: must be 10000 or less, not 10001"),
     (
         {"samples": 2, "beam": 3},
-        "--beam: does not go with sampling; drop it, or --samples, --temperature, --top-k, --top-p",
+        "--beam-size: does not go with sampling; drop it, or --num-samples, --temperature, --top-k, --top-p",
     ),
     (
         {"top_k": 2, "alpha": 0.5},
-        "--alpha: does not go with sampling; drop it, or --samples, --temperature, --top-k, --top-p",
+        "--length-penalty: does not go with sampling; drop it, or --num-samples, --temperature, --top-k, --top-p",
     ),
-    ({"top_p": 0.5, "n_best": 3}, "--n-best 3: does not go with sampling; use --samples 3"),
-    ({"temperature": 0.0, "samples": 3}, "--samples 3: --temperature 0 gives one output; raise it"),
+    ({"top_p": 0.5, "n_best": 3}, "--n-best 3: does not go with sampling; use --num-samples 3"),
+    ({"temperature": 0.0, "samples": 3}, "--num-samples 3: --temperature 0 gives one output; raise it"),
 ]
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED, ids=[message[:50] for _, message in REFUSED])
 def test_what_is_refused_and_in_which_words(options, message):
     with pytest.raises(UsageError) as caught:
-        PredictOptions(**options)
+        PredictionConfig(**options)
     assert str(caught.value) == message
 
 
@@ -452,4 +456,4 @@ def test_what_is_refused_and_in_which_words(options, message):
     ],
 )
 def test_a_search_is_described_for_signatures(options, words):
-    assert PredictOptions(**options).describe() == words
+    assert PredictionConfig(**options).describe() == words

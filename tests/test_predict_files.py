@@ -21,7 +21,7 @@ from span_toy import write_tsv as write_asked
 
 import weft
 from weft.cli.main import main
-from weft.data.source import Counted
+from weft.data.source import RowCount
 from weft.errors import DataError
 
 TEXTS = ["the cat", 'a "red", thing', "two\nlines: saw", "", "some; old dog"]
@@ -35,24 +35,28 @@ class Runs(LabelRuns):
         if folder.exists():
             return folder
         if name == "pairs":
-            values = pair_file(make_pairs(self.place / "words.tsv"), "lstm", "train.steps=2")
+            values = pair_file(make_pairs(self.place / "words.tsv"), "lstm", "train.max_steps=2")
         elif name == "asked":
-            values = span_file(write_asked(self.place / "asked.tsv", asked(60)), "lstm", "train.steps=2")
+            values = span_file(write_asked(self.place / "asked.tsv", asked(60)), "lstm", "train.max_steps=2")
         elif name in ("lm", "masked-lm"):
             (self.place / "text.txt").write_text("the cat sees a dog .\n" * 40)
-            model = {"kind": "lstm", "width": 8, "layers": 1} if name == "lm" else {"kind": "bert", "width": 8, "heads": 1}
+            model = (
+                {"arch": "lstm", "hidden_size": 8, "num_layers": 1}
+                if name == "lm"
+                else {"arch": "bert", "hidden_size": 8, "num_heads": 1}
+            )
             values = {
                 "task": name,
-                "data": {"train": str(self.place / "text.txt"), "read": "lines"},
-                "tokenizer": {"kind": "word"},
+                "data": {"train": str(self.place / "text.txt"), "read_as": "lines"},
+                "tokenizer": {"type": "word"},
                 "model": model,
-                "train": {"steps": 2, "device": "cpu"},
+                "train": {"max_steps": 2, "device": "cpu"},
             }
         elif name == "reviews":
             path = write_tsv(self.place / "reviews.tsv", one_label(60), "sentiment\treview")
-            values = class_file(path, "naive-bayes", "data.text=review", "data.label=sentiment")
+            values = class_file(path, "naive-bayes", "data.text_column=review", "data.label_column=sentiment")
         elif name == "tags":
-            values = tag_file(write_conll(self.place / "tags.conll", tagged(30)), "lstm", "train.steps=2")
+            values = tag_file(write_conll(self.place / "tags.conll", tagged(30)), "lstm", "train.max_steps=2")
         else:
             (self.place / "first.txt").write_text("".join(f"{label} {text}\n" for label, text in one_label(60)))
             values = class_file(self.place / "first.txt", "naive-bayes")
@@ -106,32 +110,32 @@ def test_csv_in_csv_out_with_label_and_probability(name, delimiter, bayes, tmp_p
     table = [["id", "text", "note"], *([f"{at}", text, 'x "y"'] for at, text in enumerate(TEXTS))]
     path = write_csv(tmp_path / name, table, delimiter)
     note = "" if delimiter == "," else "weft: a.csv: columns are separated by semicolons\n"
-    found = out(capsys, "predict", bayes, "--data", str(path), err=note)
+    found = out(capsys, "predict", bayes, "--input", str(path), err=note)
     added = [["prediction", "probability"], *labels_of(bayes, TEXTS)]
     assert found.startswith("\ufeff") and "\r\n" in found  # as it was
     assert rows_of(found[1:], delimiter) == [[*row, *more] for row, more in zip(table, added, strict=True)]
     # what evaluate reads is what predict reads: the label is no part of the text
-    labelled = write_csv(tmp_path / "b.csv", [["label", "text"], *(["animal", text] for text in TEXTS)])
-    assert [row[2:] for row in rows_of(out(capsys, "predict", bayes, "--data", str(labelled)))] == added
+    labelled = write_csv(tmp_path / "b.csv", [["label_column", "text_column"], *(["animal", text] for text in TEXTS)])
+    assert [row[2:] for row in rows_of(out(capsys, "predict", bayes, "--input", str(labelled)))] == added
 
 
 def test_what_was_there_stays_as_it_was(bayes, tmp_path, capsys):
     (tmp_path / "a.csv").write_text('text,n\n"cat", 1.50\n"a ""dog""",x\n\n')
-    assert out(capsys, "predict", bayes, "--data", str(tmp_path / "a.csv")).split("\n")[1].startswith('"cat", 1.50,animal,')
+    assert out(capsys, "predict", bayes, "--input", str(tmp_path / "a.csv")).split("\n")[1].startswith('"cat", 1.50,animal,')
     (tmp_path / "a.tsv").write_text('prediction\ttext\nold\tthe "cat"\n')
-    said = out(capsys, "predict", bayes, "--data", str(tmp_path / "a.tsv"))
+    said = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.tsv"))
     assert said.startswith('prediction\ttext\tprediction_2\tprobability\nold\tthe "cat"\tanimal\t0.')
 
 
 def test_jsonl_in_jsonl_out(bayes, tmp_path, capsys):
     lines = ['{"n": 1.50, "text": "the cat\\né", "label": "tool"}', '{"text": ""}', '{ "text": "saw" }']
     (tmp_path / "a.jsonl").write_text("\n\n".join(lines) + "\n")
-    said = out(capsys, "predict", bayes, "--data", str(tmp_path / "a.jsonl")).split("\n")[:-1]
+    said = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")).split("\n")[:-1]
     assert said[0].startswith('{"n": 1.50, "text": "the cat\\né", "label": "tool", "prediction": "animal", "probability": 0.')
     assert [json.loads(line)["prediction"] for line in said] == ["animal", None, "tool"]
     # a list of objects is answered by lines
     (tmp_path / "a.json").write_text(json.dumps([json.loads(line) for line in lines], indent=1))
-    same = out(capsys, "predict", bayes, "--data", str(tmp_path / "a.json")).split("\n")[:-1]
+    same = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.json")).split("\n")[:-1]
     assert [json.loads(line) for line in same] == [json.loads(line) for line in said]
 
 
@@ -139,16 +143,16 @@ def test_columns_have_the_names_of_training(runs, tmp_path, capsys):
     folder = str(runs.quick("reviews"))
     path = tmp_path / "a.csv"
     path.write_text("review,stars\nthe cat,5\n")
-    assert out(capsys, "predict", folder, "--data", str(path)).startswith(
+    assert out(capsys, "predict", folder, "--input", str(path)).startswith(
         "review,stars,prediction,probability\nthe cat,5,animal"
     )
     path.write_text("id,text\n1,the cat\n")
-    assert refused(capsys, "predict", folder, "--data", str(path)) == (
+    assert refused(capsys, "predict", folder, "--input", str(path)) == (
         3,
-        f"{path}: line 1, its header, has no column 'review', which data.text names; known: id, text",
+        f"{path}: line 1, its header, has no column 'review', which data.text_column names; known: id, text",
     )
     (tmp_path / "a.jsonl").write_text('{"doc": {"text": "x"}}\n')
-    assert refused(capsys, "predict", folder, "--data", str(tmp_path / "a.jsonl")) == (
+    assert refused(capsys, "predict", folder, "--input", str(tmp_path / "a.jsonl")) == (
         3,
         f"{tmp_path / 'a.jsonl'}: line 1 has no key 'review'; known: doc.text",
     )
@@ -158,11 +162,11 @@ def test_a_table_without_a_header_is_read_as_training_reads_it(bayes, tmp_path, 
     path = tmp_path / "a.tsv"
     path.write_text("tool\tthe cat\ntool\ta dog\n")
     note = "weft: a.tsv: line 1 is no header: text is column 2 of 2\n"
-    assert out(capsys, "predict", bayes, "--data", str(path), err=note).startswith("tool\tthe cat\tanimal\t0.")
+    assert out(capsys, "predict", bayes, "--input", str(path), err=note).startswith("tool\tthe cat\tanimal\t0.")
     path.write_text("the cat\na dog\n")  # nothing but texts
-    assert out(capsys, "predict", bayes, "--data", str(path)).startswith("the cat\tanimal\t0.")
+    assert out(capsys, "predict", bayes, "--input", str(path)).startswith("the cat\tanimal\t0.")
     path.write_text("id\treview\n1\tthe cat sat\n2\ta dog\n")
-    assert refused(capsys, "predict", bayes, "--data", str(path)) == (
+    assert refused(capsys, "predict", bayes, "--input", str(path)) == (
         3,
         f"{path}: line 1 looks like a header, and has no column 'text': id, review; rename the one that is meant, or take the"
         " line out",
@@ -176,24 +180,24 @@ def test_records_that_can_t_be_read_do_not_stop_the_others(bayes, tmp_path, caps
         f"weft: {path}: line 3: has 1 column, not 2 as line 1 has: 'only'; columns are separated by a comma\n"
         f"weft: {path}: line 4 (byte 0xe9) is not utf-8; convert it first\n"
     )
-    lines = out(capsys, "predict", bayes, "--data", str(path), "--json", code=3, err=faults).split("\n")[:-1]
+    lines = out(capsys, "predict", bayes, "--input", str(path), "--json", code=3, err=faults).split("\n")[:-1]
     told = [json.loads(line) for line in lines]
     assert [one["text"] for one in told] == ["the cat", None, None, "saw"]
     assert [set(one) for one in told][:2] == [{"text", "labels", "probabilities"}, {"text", "labels", "probabilities", "error"}]
     (tmp_path / "a.jsonl").write_text('{"text": "the cat"}\n{"text": \n[]\n{"text": 3}\n')
-    assert main(["predict", bayes, "--data", str(tmp_path / "a.jsonl")]) == 3
+    assert main(["predict", bayes, "--input", str(tmp_path / "a.jsonl")]) == 3
     said = capsys.readouterr()
     assert [json.loads(line).get("error", "")[-20:] for line in said.out.split("\n")[:-1]] == [
         "", "has one object a line", " an object with 'text'", "put it in quotes",
     ][:1] + [line[-20:] for line in said.err.split("\n")[:-1]]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n\n")
-    assert refused(capsys, "predict", bayes, "--data", str(tmp_path / "a.jsonl")) == (
+    assert refused(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")) == (
         3,
         f"{tmp_path / 'a.jsonl'}: has no object in it; give a file with some",
     )
     path.write_text('text\n"open\n')
     message = f"weft: {path}: line 2 is not CSV: unexpected end of data; is a quote not closed, or not doubled?"
-    told = out(capsys, "predict", bayes, "--data", str(path), code=3, err=f"{message} (.tsv has no quotes)\n")
+    told = out(capsys, "predict", bayes, "--input", str(path), code=3, err=f"{message} (.tsv has no quotes)\n")
     assert told == "text,prediction,probability\n"
 
 
@@ -202,7 +206,7 @@ def test_what_is_in_a_file_is_written_as_it_was_to_the_byte(runs, bayes, tmp_pat
 
     def predicted(folder: str, name: str, data: bytes) -> bytes:
         (tmp_path / name).write_bytes(data)
-        main(["predict", folder, "--data", str(tmp_path / name)])
+        main(["predict", folder, "--input", str(tmp_path / name)])
         return capsysbinary.readouterr().out
 
     rows = [b"the cat,1", b"only", b"b\xe9\xff\xf6,2", b'"two\nlines:\r\nsaw",3', b"axe,4"]
@@ -224,30 +228,30 @@ def test_several_files_make_one_table_or_none(bayes, tmp_path, capsys):
     one, two = tmp_path / "a.csv", tmp_path / "b.csv"
     one.write_text("id,text\n1,cat\n")
     two.write_text("id,text\n2,dog\n")
-    found = rows_of(out(capsys, "predict", bayes, "--data", str(one), "--data", str(two)))
+    found = rows_of(out(capsys, "predict", bayes, "--input", str(one), "--input", str(two)))
     assert [row[0] for row in found] == ["id", "1", "2"]
     two.write_text("text,id\ndog,2\n")
     message = f"--data: {two} and {one} are of two kinds, or have other columns; give one at a time"
-    assert refused(capsys, "predict", bayes, "--data", str(one), "--data", str(two)) == (2, message)
-    assert out(capsys, "predict", bayes, "--data", str(one), "--data", str(two), "--json").count("\n") == 2
+    assert refused(capsys, "predict", bayes, "--input", str(one), "--input", str(two)) == (2, message)
+    assert out(capsys, "predict", bayes, "--input", str(one), "--input", str(two), "--json").count("\n") == 2
 
 
 def test_several_labels_stand_in_one_cell(runs, tmp_path, capsys):
     folder = str(runs.folder("several-naive-bayes"))
     (tmp_path / "a.csv").write_text("text\nthe cat saw red axe\nhere\n")
-    found = rows_of(out(capsys, "predict", folder, "--data", str(tmp_path / "a.csv")))
+    found = rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "a.csv")))
     run = weft.load(folder, device="cpu")
     for row in found[1:]:
         said = run.predict(row[0])
         assert row[1:] == [",".join(said.labels), ",".join(f"{said.probabilities[name]:.4f}" for name in said.labels)]
     (tmp_path / "a.jsonl").write_text('{"text": "the cat saw red axe"}\n')
-    assert isinstance(json.loads(out(capsys, "predict", folder, "--data", str(tmp_path / "a.jsonl")))["prediction"], list)
+    assert isinstance(json.loads(out(capsys, "predict", folder, "--input", str(tmp_path / "a.jsonl")))["prediction"], list)
 
 
 def test_two_texts_are_two_columns(runs, tmp_path, capsys):
     folder = str(runs.folder("pairs-naive-bayes"))
     (tmp_path / "a.csv").write_text("two,one\nthe cat,a thing\n")
-    found = rows_of(out(capsys, "predict", folder, "--data", str(tmp_path / "a.csv")))
+    found = rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "a.csv")))
     assert found[1][2] == weft.load(folder, device="cpu").predict(("a thing", "the cat")).labels[0]
 
 
@@ -256,7 +260,7 @@ def test_two_texts_are_two_columns(runs, tmp_path, capsys):
 
 def test_lines_stay_one_line_in_one_line_out(bayes, tmp_path, monkeypatch, capsys):
     (tmp_path / "a.txt").write_text("the cat,red\n\nsaw\n")
-    said = out(capsys, "predict", bayes, "--data", str(tmp_path / "a.txt"))
+    said = out(capsys, "predict", bayes, "--input", str(tmp_path / "a.txt"))
     feed(monkeypatch, b"the cat,red\n\nsaw\n")
     assert said == out(capsys, "predict", bayes) and said.count("\n") == 3
     feed(monkeypatch, b"label,text\n")  # standard input is lines, whatever it looks like
@@ -267,11 +271,11 @@ def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
     path, plain = tmp_path / "a.txt", tmp_path / "b.txt"
     path.write_text("__label__tool the cat\n__label__a __label__b saw\n")
     plain.write_text("the cat\nsaw\n")
-    wanted = out(capsys, "predict", bayes, "--data", str(plain))
+    wanted = out(capsys, "predict", bayes, "--input", str(plain))
     note = "weft: a.txt: {} start with a label, which is no part of the text\n"
-    assert out(capsys, "predict", bayes, "--data", str(path), err=note.format("2 of 2 lines")) == wanted
+    assert out(capsys, "predict", bayes, "--input", str(path), err=note.format("2 of 2 lines")) == wanted
     path.write_text("tool the cat\n" * 4)  # labels of the run, but it was trained on a table
-    assert out(capsys, "predict", bayes, "--data", str(path)).count("\n") == 4
+    assert out(capsys, "predict", bayes, "--input", str(path)).count("\n") == 4
     first = str(runs.quick("first"))
     for given, meant, told in (
         ("tool the cat\n" * 4, "the cat\n" * 4, "4 of 4 lines"),
@@ -283,11 +287,11 @@ def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
         path.write_text(given)
         plain.write_text(meant)
         want = [label for (label, _) in labels_of(first, meant.split("\n")[:-1])]
-        said = out(capsys, "predict", first, "--data", str(path), err="" if told is None else note.format(told))
+        said = out(capsys, "predict", first, "--input", str(path), err="" if told is None else note.format(told))
         assert [line.partition("\t")[0] for line in said.split("\n")[:-1]] == want
     path.write_text("tool the cat\n")
     told = "weft: a.txt: 1 of 1 line starts with a label, which is no part of the text\n"
-    out(capsys, "predict", first, "--data", str(path), err=told)
+    out(capsys, "predict", first, "--input", str(path), err=told)
 
 
 def test_a_text_that_is_the_name_of_a_file_is_noted(bayes, runs, tmp_path, monkeypatch, capsys):
@@ -329,11 +333,11 @@ def test_conllu_in_conllu_out(runs, tmp_path, capsys):
     path = tmp_path / "a.conllu.gz"
     path.write_bytes(gzip.compress(CONLLU.encode()))
     note = "weft: a.conllu.gz: CoNLL-U, tags are written to UPOS\n"
-    said = out(capsys, "predict", folder, "--data", str(path), err=note)
+    said = out(capsys, "predict", folder, "--input", str(path), err=note)
     (one, two), (three,) = tags_of(folder, ["the", "mr"]), tags_of(folder, ["old"])
     wanted = CONLLU.replace("the\tthe\tX", f"the\tthe\t{one}").replace("mr\tmr\tX", f"mr\tmr\t{two}")
     assert said == wanted.replace("old\told\tX", f"old\told\t{three}")
-    told = out(capsys, "predict", folder, "--data", str(path), "--json", "-q").split("\n")[:-1]
+    told = out(capsys, "predict", folder, "--input", str(path), "--json", "-q").split("\n")[:-1]
     assert [json.loads(line)["words"] for line in told] == [["the", "mr"], ["old"]]
 
 
@@ -343,28 +347,28 @@ def test_columns_get_their_tags_replaced_or_added(runs, tmp_path, capsys):
     path.write_text("-DOCSTART- x O\n\nthe  DT O\nmr NN  B-PER\n\n\nold JJ O")
     note = "weft: a.txt: words are in column 1 of 3, tags are written to column 3\n"
     wanted = f"-DOCSTART- x O\n\nthe  DT {tags[0]}\nmr NN  {tags[1]}\n\n\nold JJ {tags_of(folder, ['old'])[0]}\n"
-    assert out(capsys, "predict", folder, "--data", str(path), err=note) == wanted
+    assert out(capsys, "predict", folder, "--input", str(path), err=note) == wanted
     for name, text, gap in (("a.conll", "the\nmr\n", " "), ("a.tsv", "the\tDT\nmr\tNN\n", "\t")):
         (tmp_path / name).write_text(text)
         count = text.count("\t") // 2 + 1
         note = f"weft: {name}: words are in column 1 of {count}, tags are added as column {count + 1}\n"
         lines = [f"{line}{gap}{tag}\n" for line, tag in zip(text.split(), tags, strict=False)] if count == 1 else [
             f"the\tDT\t{tags[0]}\n", f"mr\tNN\t{tags[1]}\n"]  # fmt: skip
-        assert out(capsys, "predict", folder, "--data", str(tmp_path / name), err=note) == "".join(lines)
+        assert out(capsys, "predict", folder, "--input", str(tmp_path / name), err=note) == "".join(lines)
     path.write_text("the mr\nold\n")  # a text: a sentence a line
-    assert out(capsys, "predict", folder, "--data", str(path)).startswith("the/")
+    assert out(capsys, "predict", folder, "--input", str(path)).startswith("the/")
 
 
 def test_a_tagger_reads_no_tables_and_goes_on_after_a_fault(runs, tmp_path, capsys):
     folder, path = str(runs.quick("tags")), tmp_path / "a.csv"
     path.write_text("text\nx\n")
-    assert refused(capsys, "predict", folder, "--data", str(path)) == (
+    assert refused(capsys, "predict", folder, "--input", str(path)) == (
         3,
         f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line",
     )
     ragged = tmp_path / "a.conll"
     ragged.write_text("the O\n\nmr O\nodd\n\nold O\n")
-    assert main(["predict", folder, "--data", str(ragged), "--quiet"]) == 3
+    assert main(["predict", folder, "--input", str(ragged), "--quiet"]) == 3
     said = capsys.readouterr()
     assert said.err == f"weft: {ragged}: line 4 has 1 column, not 2 as the first line has: 'odd'\n"
     assert said.out.split("\n")[2:5] == ["mr O", "odd", ""] and said.out.count("\n") == 6
@@ -378,22 +382,22 @@ def test_questions_of_tables_and_of_squad(runs, tmp_path, capsys):
     run = weft.load(folder, device="cpu")
     said = run.predict([row[:2] for row in rows])
     table = write_asked(tmp_path / "a.tsv", rows)
-    found = rows_of(out(capsys, "predict", folder, "--data", str(table)), "\t")
+    found = rows_of(out(capsys, "predict", folder, "--input", str(table)), "\t")
     assert found[0] == ["question", "passage", "answer", "prediction", "probability"]
     assert [row[3:] for row in found[1:]] == [[one.text, f"{one.probability:.4f}"] for one in said]
     squad = write_squad(tmp_path / "a.json", rows)
-    assert json.loads(out(capsys, "predict", folder, "--data", str(squad))) == {
+    assert json.loads(out(capsys, "predict", folder, "--input", str(squad))) == {
         str(at): one.text for at, one in enumerate(said)
     }
     unanswered = json.loads(squad.read_text())
     for article in unanswered["data"]:
         del article["paragraphs"][0]["qas"][0]["answers"]
     squad.write_text(json.dumps(unanswered))
-    told = out(capsys, "predict", folder, "--data", str(squad), "--json").split("\n")[:-1]
+    told = out(capsys, "predict", folder, "--input", str(squad), "--json").split("\n")[:-1]
     assert [json.loads(line)["answer"] for line in told] == [one.text for one in said]
     lines = tmp_path / "a.txt"
     lines.write_text("".join(f"{row[0]}\t{row[1]}\n" for row in rows))
-    assert out(capsys, "predict", folder, "--data", str(lines)) == "".join(f"{one.text}\n" for one in said)
+    assert out(capsys, "predict", folder, "--input", str(lines)) == "".join(f"{one.text}\n" for one in said)
 
 
 # ---- outputs and scores of pairs
@@ -412,15 +416,15 @@ def test_sources_are_read_and_outputs_added(runs, tmp_path, capsys):
     told = out(capsys, "predict", folder, *data, "--json", err=note).split("\n")[:-1]
     assert [json.loads(line)["source"] for line in told] == words
     (tmp_path / "b.csv").write_text("source\nabc\nfade\n")
-    assert rows_of(out(capsys, "predict", folder, "--data", str(tmp_path / "b.csv")))[1:] == [
+    assert rows_of(out(capsys, "predict", folder, "--input", str(tmp_path / "b.csv")))[1:] == [
         [word, text] for word, text in zip(words, wanted, strict=True)
     ]
     scores = run.score([("abc", "A BB C"), ("fade", "F A DD E")])
     (tmp_path / "c.csv").write_text("target,n,source\nA BB C,1,abc\nF A DD E,2,fade\n")
-    found = rows_of(out(capsys, "score", folder, "--data", str(tmp_path / "c.csv")))
+    found = rows_of(out(capsys, "score", folder, "--input", str(tmp_path / "c.csv")))
     assert found[0][3:] == ["log_prob", "perplexity"]
     assert [row[3:] for row in found[1:]] == [[f"{one.log_prob:.4f}", f"{one.perplexity:.4f}"] for one in scores]
-    assert out(capsys, "score", folder, "--data", str(tmp_path / "c.csv"), "--tokens").count("\n\n") == 2
+    assert out(capsys, "score", folder, "--input", str(tmp_path / "c.csv"), "--per-token").count("\n\n") == 2
 
 
 # ---- texts of language models, vectors
@@ -432,10 +436,10 @@ def test_language_models_read_the_text_column(runs, tmp_path, capsys):
     path.write_text('n,text\n1,"the [MASK], sees"\n')
     other.write_text("n,words\n1,the cat\n")
     (score,) = weft.load(lm, device="cpu").score(["the [MASK], sees"])
-    assert rows_of(out(capsys, "score", lm, "--data", str(path)))[1][2] == f"{score.log_prob:.4f}"
-    (one,) = (json.loads(line) for line in out(capsys, "fill", masked, "--data", str(path), "--json").split("\n")[:-1])
+    assert rows_of(out(capsys, "score", lm, "--input", str(path)))[1][2] == f"{score.log_prob:.4f}"
+    (one,) = (json.loads(line) for line in out(capsys, "fill", masked, "--input", str(path), "--json").split("\n")[:-1])
     assert one["text"] == "the [MASK], sees" and len(one["gaps"]) == 1
-    told = json.loads(out(capsys, "generate", lm, "--prompt-file", str(path), "--json", "--length", "2", "-q"))
+    told = json.loads(out(capsys, "generate", lm, "--input", str(path), "--json", "--max-new-tokens", "2", "-q"))
     assert [one["prompt"] for one in told["results"]] == ["the [MASK], sees"]
     for words in (("score", lm), ("fill", masked)):
         assert refused(capsys, *words, "--data", str(other)) == (
@@ -448,12 +452,12 @@ def test_vectors_are_those_of_the_texts(runs, tmp_path, capsys):
     folder = str(runs.folder("labels-lstm"))
     run = weft.load(folder, device="cpu")
     (tmp_path / "a.csv").write_text('label,text\ntool,"the cat,"\ntool,saw\n')
-    told = out(capsys, "embed", folder, "--data", str(tmp_path / "a.csv")).split("\n")[:-1]
+    told = out(capsys, "embed", folder, "--input", str(tmp_path / "a.csv")).split("\n")[:-1]
     assert [json.loads(line)["text"] for line in told] == ["the cat,", "saw"]
     np.testing.assert_allclose([json.loads(line)["vector"] for line in told], run.embed(["the cat,", "saw"]), atol=1e-5)
     tags = str(runs.quick("tags"))
     (tmp_path / "a.conllu").write_text(CONLLU)
-    told = out(capsys, "embed", tags, "--data", str(tmp_path / "a.conllu"), "--quiet").split("\n")[:-1]
+    told = out(capsys, "embed", tags, "--input", str(tmp_path / "a.conllu"), "--quiet").split("\n")[:-1]
     assert [json.loads(line)["text"] for line in told] == ["the mr", "old"]
     for command in ("geometry", "similarity"):
         assert main([command, tags, "--data", str(tmp_path / "a.conllu"), "--json"]) == 0
@@ -469,7 +473,7 @@ def test_labels_that_are_all_unseen_are_an_error(bayes, runs, tmp_path, capsys):
     assert refused(capsys, "evaluate", bayes, "--data", str(path)) == (
         3,
         f"{path}: none of its labels is one of {bayes}'s: 'ham' 2, 'spam' 1; those are 'animal', 'colour', 'tool';"
-        " is data.label = 'label' the right column? columns: label, text",
+        " is data.label_column = 'label' the right column? columns: label, text",
     )
     lines = tmp_path / "a.txt"
     lines.write_text("good the cat\n")
@@ -487,7 +491,7 @@ def test_labels_that_are_all_unseen_are_an_error(bayes, runs, tmp_path, capsys):
     assert refused(capsys, "evaluate", tags, "--data", str(columns)) == (
         3,
         f"{columns}: none of its tags is one of {tags}'s: 'DET' 1, 'NOUN' 1; those are {names};"
-        " a.conll: words are in column 1, tags in column 2 of 2, with blanks between; set data.tag for another",
+        " a.conll: words are in column 1, tags in column 2 of 2, with blanks between; set data.tag_column for another",
     )
 
 
@@ -517,9 +521,9 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
             3,
             f"{sentences}: is CoNLL by its name, words with tags; this run reads plain text: give a sentence a line",
         )
-    assert refused(capsys, "generate", lm, "--prompt-file", str(sentences))[0] == 3
+    assert refused(capsys, "generate", lm, "--input", str(sentences))[0] == 3
     for run in (lm, masked):
-        for words in (("evaluate", run), ("compare", run, "--out", str(tmp_path / "compared"))):
+        for words in (("evaluate", run), ("compare", run, "--output-dir", str(tmp_path / "compared"))):
             assert refused(capsys, *words, "--data", str(table)) == (
                 3,
                 f"{table}: is JSONL by its name, and this run was trained on plain text; give plain text",
@@ -529,7 +533,7 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
 def test_a_key_that_only_a_later_object_has_is_not_written_twice(bayes, tmp_path, capsys):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "the cat"}\n{"text": "saw", "prediction": "old", "error": 7}\n{"text": 1, "error": "e"}\n')
-    assert main(["predict", bayes, "--data", str(path)]) == 3
+    assert main(["predict", bayes, "--input", str(path)]) == 3
     rows = [json.loads(line, object_pairs_hook=list) for line in capsys.readouterr().out.split("\n")[:-1]]
     assert [[key for key, _ in row] for row in rows] == [
         ["text", "prediction", "probability"],
@@ -541,7 +545,7 @@ def test_a_key_that_only_a_later_object_has_is_not_written_twice(bayes, tmp_path
 def test_prompts_of_cells_stay_one_a_line(runs, tmp_path, capsys):
     path = tmp_path / "a.csv"
     path.write_text('text\n"the cat\nsees"\na dog\n')
-    said = out(capsys, "generate", str(runs.quick("lm")), "--prompt-file", str(path), "--length", "2", "-q")
+    said = out(capsys, "generate", str(runs.quick("lm")), "--input", str(path), "--max-new-tokens", "2", "-q")
     first, second = said.split("\n")[:-1]
     assert first.startswith("the cat\\nsees") and second.startswith("a dog")
 
@@ -553,7 +557,7 @@ def test_what_is_written_is_said_only_where_it_is(runs, tmp_path, capsys):
         out(capsys, *words, "--data", str(path), err="weft: a.conllu: CoNLL-U\n")
     path = tmp_path / "a.tsv"
     path.write_text("question\tpassage\nwho ?\t\n")
-    assert main(["predict", str(runs.quick("asked")), "--data", str(path)]) == 3
+    assert main(["predict", str(runs.quick("asked")), "--input", str(path)]) == 3
     assert capsys.readouterr().err == f"weft: {path}: line 2: needs a question and a passage, and has 1 text\n"
     text = tmp_path / "a.txt"
     text.write_text("the cat sees a dog .\n\nthe cat sees a dog .\na dog sees the cat .\n")
@@ -562,4 +566,4 @@ def test_what_is_written_is_said_only_where_it_is(runs, tmp_path, capsys):
         "weft: 1 text is blank or longer than the model reads, and left out\nweft: 1 text was there before; each is read once\n"
     )
     with pytest.raises(DataError, match=r"^a\.txt: 1 character is too few to take the share 0 to 0\.5 of them; give more text"):
-        Counted("a.txt", 1, "characters", "text").span(0, 0.5)
+        RowCount("a.txt", 1, "characters", "text").span(0, 0.5)

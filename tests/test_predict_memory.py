@@ -6,13 +6,13 @@ import pytest
 import torch
 from test_predict import CPU, asking, encoded, every_decoder, model_of, source_tokens
 
+from weft.decode import batch_size as room
 from weft.decode import predict as module
-from weft.decode import room
-from weft.decode.ensemble import Ensemble, Mixture
+from weft.decode.ensemble import Ensemble, LinearEnsemble
 from weft.decode.predict import predict
-from weft.decode.predict_options import PredictOptions
+from weft.decode.predict_options import PredictionConfig
 from weft.errors import ResourceError
-from weft.nn.state import leaves
+from weft.nn.state import tree_leaves
 
 GROWING, STANDING = "transformer", "luong"
 
@@ -24,7 +24,7 @@ def needed(name: str, monkeypatch, sources=None, **options: int) -> int:
         middle = (low + high) // 2
         monkeypatch.setattr(room, "free", lambda device, there=middle: there)
         try:
-            module._fitting(asking(model_of(name), sources or source_tokens(1)), PredictOptions(**options), 0)
+            module._batch_size(asking(model_of(name), sources or source_tokens(1)), PredictionConfig(**options), 0)
             high = middle
         except ResourceError:
             low = middle
@@ -47,15 +47,15 @@ def test_only_a_state_that_grows_takes_more_for_more_tokens(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "what", "cure"),
     [
-        ({"beam": 4}, "a beam of 4 rows", "--beam or --length"),
-        ({"samples": 3}, "a line with 3 samples", "--samples or --length"),
-        ({"beam": 1}, "a line", "--length"),
+        ({"beam": 4}, "a beam of 4 rows", "--beam-size or --max-new-tokens"),
+        ({"samples": 3}, "a line with 3 samples", "--num-samples or --max-new-tokens"),
+        ({"beam": 1}, "a line", "--max-new-tokens"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_step(options, what, cure, monkeypatch):
     monkeypatch.setattr(room, "free", lambda device: 1000)
     with pytest.raises(ResourceError) as caught:
-        predict(asking(model_of(GROWING), source_tokens(3)), PredictOptions(length=10, **options))
+        predict(asking(model_of(GROWING), source_tokens(3)), PredictionConfig(max_new_tokens=10, **options))
     said = str(caught.value)
     assert said.startswith(f"predict: {what} of up to 10 tokens needs about ")
     assert said.endswith(f" for its state and scores, but 1.0 kB are free; lower {cure}")
@@ -63,7 +63,7 @@ def test_what_does_not_fit_is_refused_before_the_first_step(options, what, cure,
 
 def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):
     sources = source_tokens(8)
-    whole = predict(asking(model_of(GROWING), sources), PredictOptions(beam=3))
+    whole = predict(asking(model_of(GROWING), sources), PredictionConfig(beam_size=3))
     longest = sorted(sources, key=len)[-1:]
     one = needed(GROWING, monkeypatch, longest, beam=3)
     sizes = []
@@ -74,9 +74,9 @@ def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):
         return request.encode(rows)
 
     monkeypatch.setattr(room, "free", lambda device: 4 * one + 1)
-    again = predict(request._replace(encode=encode, device=torch.device(CPU)), PredictOptions(beam=3))
+    again = predict(request._replace(encode=encode, device=torch.device(CPU)), PredictionConfig(beam_size=3))
     assert max(sizes) == 4
-    assert [best[0].tokens for best in again] == [best[0].tokens for best in whole]
+    assert [best[0].token_ids for best in again] == [best[0].token_ids for best in whole]
 
 
 @every_decoder
@@ -85,10 +85,13 @@ def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
     model = model_of(name)
     for source in source_tokens(4):
         state = start = encoded(model, [source])
-        before = sum(part.nbytes for part in leaves(state))
+        before = sum(part.nbytes for part in tree_leaves(state))
         for read in range(1, 12):
             log_probs, state = model.step(torch.tensor([3]), state)
-            assert model.row_bytes(read, start) + before == sum(part.nbytes for part in leaves(state)) + 2 * log_probs.nbytes
+            assert (
+                model.bytes_per_row(read, start) + before
+                == sum(part.nbytes for part in tree_leaves(state)) + 2 * log_probs.nbytes
+            )
 
 
 def test_a_row_is_measured_from_its_own_state_whatever_the_source_is_made_of(monkeypatch):
@@ -96,13 +99,13 @@ def test_a_row_is_measured_from_its_own_state_whatever_the_source_is_made_of(mon
     model = model_of(GROWING)
     state = encoded(model, source_tokens(1))
     monkeypatch.setattr(model, "encode", None)
-    assert room.bytes_of(model, room.Rows(1, 9, state)) > room.bytes_of(model, room.Rows(1, 8, state)) > 0
+    assert room.estimate_bytes(model, room.Rows(1, 9, state)) > room.estimate_bytes(model, room.Rows(1, 8, state)) > 0
 
 
 def test_an_ensemble_takes_what_its_parts_take_and_its_tokens_once():
     parts = [model_of(GROWING), model_of(STANDING)]
-    both = Ensemble(parts, Mixture([0.5, 0.5]))
+    both = Ensemble(parts, LinearEnsemble([0.5, 0.5]))
     state = tuple(encoded(part, source_tokens(1)) for part in parts)
-    assert both.row_bytes(9, state) == sum(part.row_bytes(9, own) for part, own in zip(parts, state, strict=True))
-    apart = sum(room.bytes_of(part, room.Rows(3, 9, own)) for part, own in zip(parts, state, strict=True))
-    assert room.bytes_of(both, room.Rows(3, 9, state)) == apart - room.COPIES * 3 * 8 * 9
+    assert both.bytes_per_row(9, state) == sum(part.bytes_per_row(9, own) for part, own in zip(parts, state, strict=True))
+    apart = sum(room.estimate_bytes(part, room.Rows(3, 9, own)) for part, own in zip(parts, state, strict=True))
+    assert room.estimate_bytes(both, room.Rows(3, 9, state)) == apart - room.COPIES * 3 * 8 * 9

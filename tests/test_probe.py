@@ -20,12 +20,12 @@ from small_runs import train_here
 
 import weft
 from weft.cli.main import main
-from weft.compare.probe import breakdowns, decided, probe, rows
-from weft.data.probe_files import Pair, first_difference, read_suite
+from weft.comparison.minimal_pairs import breakdowns, decided_by_one_token, evaluate_minimal_pairs, rows
+from weft.data.minimal_pair_files import MinimalPair, first_difference, read_suite
 from weft.errors import DataError, UsageError
-from weft.metrics.items import sums
-from weft.metrics.probes import pair_accuracy, pair_items
-from weft.models.encoder import Text
+from weft.metrics.items import total
+from weft.metrics.minimal_pairs import pair_accuracy, pair_items
+from weft.models.encoder import EncoderInput
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 ROOT = Path(__file__).parents[1]
@@ -70,7 +70,7 @@ def write(path: Path, content: str) -> Path:
     return path
 
 
-def pairs_of(path: Path) -> list[Pair]:
+def pairs_of(path: Path) -> list[MinimalPair]:
     return read_suite([path]).pairs
 
 
@@ -80,18 +80,18 @@ def pairs_of(path: Path) -> list[Pair]:
 def test_tsv_has_sentences_phenomena_and_attractors(tmp_path):
     first, second, *_ = pairs_of(write(tmp_path / "x.tsv", TSV))
     choice = ("the cat sleeps", "the cat sleep")
-    assert first == Pair("the cat sleeps", "the cat sleep", "plain", "", 0, choice)
+    assert first == MinimalPair("the cat sleeps", "the cat sleep", "plain", "", 0, choice)
     assert (second.phenomenon, second.attractors, second.forced) == ("near", 1, False)
     (bare,) = pairs_of(write(tmp_path / "y.tsv.gz", "bad\tgood\nx y z\tx w z\n"))
-    assert bare == Pair("x w z", "x y z", choice=("x w", "x y"))
+    assert bare == MinimalPair("x w z", "x y z", choice=("x w", "x y"))
 
 
 def test_the_word_that_decides_is_the_first_that_differs():
     assert first_difference("a b c", "a  x c") == ("a b", "a x")
     assert first_difference("a b", "a b c") is None
-    blimp = [Pair("a b", "a b c"), Pair("a b", "a c", choice=("a b", "a c"))]
-    assert decided(blimp, None) == decided(blimp, "sentence") == blimp
-    assert decided(blimp, "word") == blimp[1:]
+    blimp = [MinimalPair("a b", "a b c"), MinimalPair("a b", "a c", choice=("a b", "a c"))]
+    assert decided_by_one_token(blimp, None) == decided_by_one_token(blimp, "sentence") == blimp
+    assert decided_by_one_token(blimp, "word") == blimp[1:]
 
 
 def test_blimp_is_read_by_phenomenon_and_paradigm(tmp_path):
@@ -109,10 +109,10 @@ def test_linzen_has_places_in_one_file_and_sentences_in_another(tmp_path, end):
     gold = write(tmp_path / f"a.gold{end}", "3\tSleeps\tSleep\t1\n1\tlie\tlie\t0\n")
     write(tmp_path / f"a.text{end}", "cat near dogs sleeps here . <eos>\nthey lie <eos>\n")
     suite = read_suite([gold])
-    assert suite.same == 1
+    assert suite.identical == 1
     choice = ("cat near dogs sleeps", "cat near dogs sleep")
     whole = ("cat near dogs sleeps here .", "cat near dogs sleep here .")
-    assert suite.pairs == [Pair(*whole, "subject_verb_agreement", "a", 1, choice, forced=True)]
+    assert suite.pairs == [MinimalPair(*whole, "subject_verb_agreement", "a", 1, choice, forced=True)]
 
 
 def test_gulordava_has_a_line_for_each_form(tmp_path):
@@ -238,7 +238,7 @@ def test_ties_count_half_and_so_does_what_cannot_be_told_apart():
     long = [False] * 6 + [True, False]
     items = pair_items(good, bad, no_faults(8, equal=equal, long=long))
     assert items.statistics["right"].tolist() == [1, 0, 0.5, 0.5, 0.5, 0.5, 0.5, 0]
-    assert pair_accuracy(sums(items.statistics)).item() == pytest.approx(100 * 3.5 / 8)
+    assert pair_accuracy(total(items.statistics)).item() == pytest.approx(100 * 3.5 / 8)
 
 
 # ---- models
@@ -249,17 +249,22 @@ def runs(tmp_path_factory):
     """A small run of each family, over words and lines, one over running text, one that fills gaps."""
     place = tmp_path_factory.mktemp("runs")
     path = write(place / "text.txt", text())
-    training = {"steps": 12, "validations": 1, "batch_tokens": 256, "lr": 0.01, "device": "cpu"}
+    training = {"max_steps": 12, "num_validations": 1, "batch_tokens": 256, "lr": 0.01, "device": "cpu"}
     for name in (*KINDS, "windows", "masked"):
         kind = {"windows": "lstm", "masked": "bert"}.get(name, name)
         values: dict[str, Any] = {
             "task": "masked-lm" if name == "masked" else "lm",
-            "data": {"train": str(path), "valid": 0.1, "read": "windows" if name == "windows" else "lines", "window": 16},
-            "tokenizer": {"kind": "word", "size": 40},
-            "model": {"kind": kind} if kind == "ngram" else {"kind": kind, "width": 16, "layers": 1},
+            "data": {
+                "train": str(path),
+                "valid": 0.1,
+                "read_as": "windows" if name == "windows" else "lines",
+                "context_length": 16,
+            },
+            "tokenizer": {"type": "word", "vocab_size": 40},
+            "model": {"kind": kind} if kind == "ngram" else {"arch": kind, "hidden_size": 16, "num_layers": 1},
         }
         if kind in ("gpt", "transformer", "bert"):
-            values["model"]["heads"] = 2
+            values["model"]["num_heads"] = 2
         train_here(values | ({} if kind == "ngram" else {"train": training}), place / name)
     return place
 
@@ -286,7 +291,7 @@ def log_prob(run: Any, sentence: str, *, end: bool) -> float:
 def test_a_sentence_has_the_probability_of_its_tokens_and_a_choice_no_end(runs, suite, name, by):
     run: Any = weft.load(runs / name, device="cpu")
     pairs = pairs_of(suite)
-    items = probe(run, pairs, by=by)
+    items = evaluate_minimal_pairs(run, pairs, by=by)
     for side, of in (("good", 0), ("bad", 1)):
         texts = [(pair.good, pair.bad)[of] if by == "sentence" else pair.choice[of] for pair in pairs if pair.choice]
         expected = [log_prob(run, sentence, end=name != "windows" and by == "sentence") for sentence in texts]
@@ -298,7 +303,7 @@ def test_a_sentence_has_the_probability_of_its_tokens_and_a_choice_no_end(runs, 
 def test_the_mean_is_a_token_s(runs, suite):
     run: Any = weft.load(runs / "lstm", device="cpu")
     pairs = pairs_of(suite)
-    whole, mean = (probe(run, pairs, by="sentence", mean=mean).statistics["good"] for mean in (False, True))
+    whole, mean = (evaluate_minimal_pairs(run, pairs, by="sentence", mean=mean).statistics["good"] for mean in (False, True))
     lengths = [len(run.vocabulary.encode(pair.good)) + 1 for pair in pairs]
     assert mean == pytest.approx(whole / lengths)
 
@@ -306,17 +311,17 @@ def test_the_mean_is_a_token_s(runs, suite):
 def test_a_suite_says_what_its_authors_compare(runs):
     run = weft.load(runs / "lstm", device="cpu")
     choice = ("the cat sleeps", "the cat sleep")
-    pair = Pair("the cat sleeps near", "the cat sleep near", choice=choice)
-    whole, forced = probe(run, [pair]), probe(run, [pair._replace(forced=True)])
-    assert whole.statistics["good"] == pytest.approx(probe(run, [pair], by="sentence").statistics["good"])
-    assert forced.statistics["good"] == pytest.approx(probe(run, [pair], by="word").statistics["good"])
+    pair = MinimalPair("the cat sleeps near", "the cat sleep near", choice=choice)
+    whole, forced = evaluate_minimal_pairs(run, [pair]), evaluate_minimal_pairs(run, [pair._replace(forced=True)])
+    assert whole.statistics["good"] == pytest.approx(evaluate_minimal_pairs(run, [pair], by="sentence").statistics["good"])
+    assert forced.statistics["good"] == pytest.approx(evaluate_minimal_pairs(run, [pair], by="word").statistics["good"])
     assert forced.statistics["good"] > whole.statistics["good"]
 
 
 def test_a_masked_model_hides_one_token_after_another(runs, suite):
     run: Any = weft.load(runs / "masked", device="cpu")
     pairs = [pair._replace(forced=True) for pair in pairs_of(suite)]  # whole sentences all the same
-    items = probe(run, pairs)
+    items = evaluate_minimal_pairs(run, pairs)
     for pair, found in zip(pairs, items.statistics["good"].tolist(), strict=True):
         tokens = torch.tensor([[run.vocabulary.begin, *run.vocabulary.encode(pair.good).tolist(), run.vocabulary.end]])
         total = 0.0
@@ -324,7 +329,7 @@ def test_a_masked_model_hides_one_token_after_another(runs, suite):
             hidden = tokens.clone()
             hidden[0, at] = run.vocabulary.size
             with torch.inference_mode():
-                y = run.model(Text(hidden, torch.ones_like(hidden, dtype=torch.bool)))
+                y = run.model(EncoderInput(hidden, torch.ones_like(hidden, dtype=torch.bool)))
                 total += float(run.model.log_probs(y[0, at])[tokens[0, at]])
         assert found == pytest.approx(total, abs=1e-4)
 
@@ -332,12 +337,12 @@ def test_a_masked_model_hides_one_token_after_another(runs, suite):
 def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
     run = weft.load(runs / "lstm", device="cpu")
     pairs = [
-        Pair("the cat sleeps", "the cat sleep"),
-        Pair("the zebra sleeps", "the zebra sleep"),  # unknown, and the same in both
-        Pair("the cat snores", "the cat sleeps"),  # unknown in what differs
-        Pair("the zebra sleeps", "the gnu sleeps"),  # both unknown: one and the same
+        MinimalPair("the cat sleeps", "the cat sleep"),
+        MinimalPair("the zebra sleeps", "the zebra sleep"),  # unknown, and the same in both
+        MinimalPair("the cat snores", "the cat sleeps"),  # unknown in what differs
+        MinimalPair("the zebra sleeps", "the gnu sleeps"),  # both unknown: one and the same
     ]
-    found = probe(run, pairs).statistics
+    found = evaluate_minimal_pairs(run, pairs).statistics
     assert found["unknown"].tolist() == [0, 1, 1, 1]
     assert found["unknown_choice"].tolist() == [0, 0, 1, 1]
     assert found["equal"].tolist() == [0, 0, 0, 1]
@@ -348,8 +353,8 @@ def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
 def test_what_is_longer_than_a_model_reads_counts_half(runs, monkeypatch, name):
     run: Any = weft.load(runs / name, device="cpu")
     monkeypatch.setattr(type(run.model), "longest", 5)
-    pairs = [Pair("the cat", "cat the"), Pair("the cat near the dogs sleeps", "the cat near the dogs sleep")]
-    found = probe(run, pairs).statistics
+    pairs = [MinimalPair("the cat", "cat the"), MinimalPair("the cat near the dogs sleeps", "the cat near the dogs sleep")]
+    found = evaluate_minimal_pairs(run, pairs).statistics
     assert found["long"].tolist() == [0, 1]
     assert found["right"][1] == 0.5
     assert found["good"][0] != found["bad"][0]
@@ -359,13 +364,16 @@ def test_counting_follows_the_nearest_noun_where_that_is_all_it_sees(tmp_path):
     """In this text a noun by its verb agrees with it, but for the sentences that the pairs are about."""
     plain = "".join(f"the {noun[n]} {verb[n]}\n" for noun in NOUNS for verb in VERBS for n in (0, 1)) * 5
     path = write(tmp_path / "text.txt", plain)
-    values = {"task": "lm", "data": {"train": str(path), "read": "lines"}, "tokenizer": {"kind": "word"}}
-    train_here({**values, "model": {"kind": "ngram", "order": 2, "smoothing": "add-delta"}}, tmp_path / "run")
+    values = {"task": "lm", "data": {"train": str(path), "read_as": "lines"}, "tokenizer": {"type": "word"}}
+    train_here({**values, "model": {"arch": "ngram", "order": 2, "smoothing": "add-delta"}}, tmp_path / "run")
     suite = [
-        Pair(f"the {a[n]} near the {b[m]} {v[n]}", f"the {a[n]} near the {b[m]} {v[1 - n]}", attractors=int(n != m))
+        MinimalPair(f"the {a[n]} near the {b[m]} {v[n]}", f"the {a[n]} near the {b[m]} {v[1 - n]}", attractors=int(n != m))
         for a in NOUNS for b in NOUNS for v in VERBS for n in (0, 1) for m in (0, 1)
     ]  # fmt: skip
-    found = {row.name: row.found["x"].value for row in rows({"x": [probe(weft.load(tmp_path / "run"), suite)]}, suite)}
+    found = {
+        row.name: row.found["x"].value
+        for row in rows({"x": [evaluate_minimal_pairs(weft.load(tmp_path / "run"), suite)]}, suite)
+    }
     assert found == {"all": 50, "0": 100, "1": 0, "no attractor": 100, "1 or more attractors": 0}
 
 
@@ -373,19 +381,20 @@ def test_runs_that_score_no_sentence_are_refused(runs, suite, tmp_path):
     pairs = PairRuns(tmp_path)
     run = weft.load(pairs.folder("lstm"), device="cpu")
     with pytest.raises(UsageError) as caught:
-        probe(run, pairs_of(suite))
+        evaluate_minimal_pairs(run, pairs_of(suite))
     assert str(caught.value) == (
         f"{tmp_path / 'lstm'}: is a run of task 'translate', which gives a sentence by itself no probability; "
         "probe runs of tasks 'lm' and 'masked-lm'"
     )
     with pytest.raises(UsageError) as caught:
-        probe(weft.load(runs / "masked"), pairs_of(suite), by="word")
+        evaluate_minimal_pairs(weft.load(runs / "masked"), pairs_of(suite), by="word")
     assert (
-        str(caught.value) == f"--by: {runs / 'masked'} reads a sentence from both sides, so there is no choice by word; drop it"
+        str(caught.value)
+        == f"--score-by: {runs / 'masked'} reads a sentence from both sides, so there is no choice by word; drop it"
     )
     with pytest.raises(UsageError) as caught:
-        probe(weft.load(runs / "lstm"), pairs_of(suite), by="words")
-    assert str(caught.value) == "--by: no such unit 'words'; did you mean 'word'? known: sentence, word"
+        evaluate_minimal_pairs(weft.load(runs / "lstm"), pairs_of(suite), by="words")
+    assert str(caught.value) == "--score-by: no such unit 'words'; did you mean 'word'? known: sentence, word"
 
 
 # ---- tables
@@ -397,11 +406,11 @@ def made(right: list[float]) -> Any:
 
 
 PAIRS = [
-    Pair("a", "b", "agreement", "distractor_agreement_x", 1),
-    Pair("a", "b", "agreement", "distractor_agreement_x", 1),
-    Pair("a", "b", "agreement", "plain", 0),
-    Pair("a", "b", "islands", "islands", None),
-    Pair("a", "b", "agreement", "plain", 3),
+    MinimalPair("a", "b", "agreement", "distractor_agreement_x", 1),
+    MinimalPair("a", "b", "agreement", "distractor_agreement_x", 1),
+    MinimalPair("a", "b", "agreement", "plain", 0),
+    MinimalPair("a", "b", "islands", "islands", None),
+    MinimalPair("a", "b", "agreement", "plain", 3),
 ]
 
 
@@ -428,7 +437,7 @@ def test_rows_are_phenomena_paradigms_attractors_and_recency():
 def test_intervals_are_those_of_a_proportion():
     chance = np.random.default_rng(0)
     right = (chance.random(2000) < 0.7).astype(float)
-    found = rows({"x": [made(right.tolist())]}, [Pair("a", "b")] * 2000)[0].found["x"]
+    found = rows({"x": [made(right.tolist())]}, [MinimalPair("a", "b")] * 2000)[0].found["x"]
     wide = 1.96 * math.sqrt(right.mean() * (1 - right.mean()) / 2000) * 100
     assert (found.value - found.low, found.high - found.value) == pytest.approx((wide, wide), abs=0.25)
 
@@ -457,14 +466,14 @@ def test_seeds_of_a_name_are_one_column_and_rows_become_breakdowns():
     [(["", ""], ["all"]), (["a", "a"], ["a"]), (["a", ""], ["all", "a"]), (["a", "b"], ["all", "a", "b"])],
 )
 def test_all_pairs_are_a_bin_unless_one_phenomenon_is_all_of_them(phenomena, bins):
-    (found,) = breakdowns(rows({"x": [made([1, 0])]}, [Pair("a", "b", name) for name in phenomena]))
+    (found,) = breakdowns(rows({"x": [made([1, 0])]}, [MinimalPair("a", "b", name) for name in phenomena]))
     assert (found["by"], found["bins"]) == ("phenomenon of minimal pairs", bins)
 
 
 def test_intervals_over_seeds_have_bounds_that_an_accuracy_can_have():
     told: list[tuple[int, int]] = []
     found = rows(
-        {"x": [made([1, 1, 1, 1, 0]), made([1, 1, 1, 1, 1])]}, PAIRS, watch=lambda done, total: told.append((done, total))
+        {"x": [made([1, 1, 1, 1, 0]), made([1, 1, 1, 1, 1])]}, PAIRS, progress=lambda done, total: told.append((done, total))
     )
     assert (found[0].found["x"].value, found[0].found["x"].high) == (90, 100)
     assert told[-1][0] == told[-1][1] == sum(row.size for row in found) and len(told) == len(found)
@@ -476,7 +485,7 @@ def test_intervals_over_seeds_have_bounds_that_an_accuracy_can_have():
 def test_the_command_puts_runs_side_by_side(runs, suite, tmp_path, capsys):
     out, each = tmp_path / "t.csv", tmp_path / "p.csv"
     words = ["probe", str(runs / "ngram"), str(runs / "masked"), "--suite", str(suite)]
-    assert main([*words, "--csv", str(out), "--pairs", str(each)]) == 0
+    assert main([*words, "--csv", str(out), "--save-pairs", str(each)]) == 0
     said, err = capsys.readouterr()
     assert err == ""
     lines = [line.rstrip() for line in said.split("\n")]
@@ -506,7 +515,7 @@ def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path
     said, err = capsys.readouterr()
     assert err == "weft: 1 pairs stand there twice; they count twice\n"
     assert "pairs that become equal (count half)" in said
-    assert main([*words, "--known", "--json", "--by", "sentence", "--mean"]) == 0
+    assert main([*words, "--skip-unknown", "--json", "--score-by", "sentence", "--mean-log-prob"]) == 0
     said, err = capsys.readouterr()
     assert err.split("\n")[1] == "weft: 2 of 6 pairs differ in an unknown word; left out"
     found = json.loads(said)
@@ -517,7 +526,7 @@ def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path
 def test_the_command_tells_what_it_leaves_out(runs, tmp_path, capsys):
     write(tmp_path / "a.tsv", "good\tbad\nthe cat\tthe cat cat\ncat\tdog\n")
     write(tmp_path / "note.txt", "hello\n")
-    assert main(["probe", str(runs / "lstm"), "--suite", str(tmp_path), "--by", "word", "--csv", "-"]) == 0
+    assert main(["probe", str(runs / "lstm"), "--suite", str(tmp_path), "--score-by", "word", "--csv", "-"]) == 0
     said, err = capsys.readouterr()
     assert said.split("\n")[1].startswith("all,all,1,")
     assert err == (
@@ -529,15 +538,15 @@ def test_the_command_tells_what_it_leaves_out(runs, tmp_path, capsys):
 def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", "good\tbad\nthe cat\tthe cat cat\n")
     run = str(runs / "lstm")
-    said = "--by word: no one word decides any of the 1 pairs; use --by sentence"
-    assert refused(capsys, "probe", run, "--suite", str(path), "--by", "word") == (3, said)
-    said = "--by: no such unit 'letter'; known: sentence, word"
-    assert refused(capsys, "probe", run, "--suite", str(path), "--by", "letter") == (2, said)
+    said = "--score-by word: no one word decides any of the 1 pairs; use --score-by sentence"
+    assert refused(capsys, "probe", run, "--suite", str(path), "--score-by", "word") == (3, said)
+    said = "--score-by: no such unit 'letter'; known: sentence, word"
+    assert refused(capsys, "probe", run, "--suite", str(path), "--score-by", "letter") == (2, said)
     said = f"{suite}: is a file, not a run folder; --suite goes before every file, or before their folder"
     assert refused(capsys, "probe", run, str(suite), "--suite", str(path)) == (2, said)
     path = write(tmp_path / "y.tsv", "good\tbad\nthe gnu\tthe cat\n")
-    said = "--known: every one of the 1 pairs differs in a word that some run does not know"
-    assert refused(capsys, "probe", run, "--suite", str(path), "--known", "--quiet") == (3, said)
+    said = "--skip-unknown: every one of the 1 pairs differs in a word that some run does not know"
+    assert refused(capsys, "probe", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, said)
 
 
 def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anything(runs, suite, tmp_path, capsys):
@@ -546,8 +555,8 @@ def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anythi
     table, nowhere, folder = (str(tmp_path / name) for name in ("a.csv", "none/a.csv", "folder"))
     for options, told in (
         (["--csv", nowhere], f"--csv: {nowhere}: there is no folder {tmp_path / 'none'} to write it into; make it first"),
-        (["--pairs", folder], f"--pairs: {folder} is a folder; name a file"),
-        (["--csv", table, "--pairs", table], f"--csv and --pairs: both name {table}; give each a file of its own"),
+        (["--save-pairs", folder], f"--save-pairs: {folder} is a folder; name a file"),
+        (["--csv", table, "--save-pairs", table], f"--csv and --save-pairs: both name {table}; give each a file of its own"),
     ):
         assert refused(capsys, *words, *options) == (2, told)
 
@@ -577,7 +586,7 @@ def test_the_published_suites_are_read_whole():
     assert len(blimp.pairs) == 13_000
     assert [path.name for path in blimp.skipped] == ["human_validation_summary.csv", "models_summary.jsonl"]
     linzen = read_suite([SHARED / "agreement-linzen"])
-    assert (len(linzen.pairs), linzen.same) == (7_485, 4)
+    assert (len(linzen.pairs), linzen.identical) == (7_485, 4)
     counted = np.bincount([pair.attractors for pair in linzen.pairs])
     assert counted.tolist() == [1970, 1957, 1943, 1285, 330]
     colorless = pairs_of(SHARED / "agreement-colorless" / "english.generated.tab")

@@ -20,21 +20,21 @@ import weft
 from weft.cli.main import main
 from weft.errors import ConfigError, DataError, UsageError
 from weft.explain.attention import sites
-from weft.explain.heads import Head, cut_out, every, heads_of, kept, named, without
-from weft.explain.held_loss import loss, portions
-from weft.explain.importance import by_gradient, by_masking
+from weft.explain.eval_loss import eval_batches, loss
+from weft.explain.heads import Head, all_heads, heads_of, masked_heads, named, remaining_heads, remove_heads
+from weft.explain.importance import importance_by_gradient, importance_by_masking
 from weft.explain.inputs import network
-from weft.explain.prune import count, passes, prune, write
-from weft.models.language import language_model
-from weft.models.pair_tables import DecoderTable
-from weft.models.tables import LanguageTable, StackTable
-from weft.nn.attention import Headless
+from weft.explain.pruning import count, count_passes, prune, write
+from weft.models.config import LanguageModelConfig, StackConfig
+from weft.models.lm import language_model
+from weft.models.seq2seq_config import DecoderConfig
+from weft.nn.attention import PrunedAttention
 from weft.runs.resolve import resolve
 from weft.tasks.seq2seq.data import pairs
 
 MEASURED: dict[str, Any] = {"measure": "masking", "data": "validation data"}
-SMALL = {"width": 16, "layers": 2, "heads": 4}
-TRAIN = {"steps": 4, "batch_tokens": 300, "device": "cpu", "validations": 1}
+SMALL = {"hidden_size": 16, "num_layers": 2, "num_heads": 4}
+TRAIN = {"max_steps": 4, "batch_tokens": 300, "device": "cpu", "num_validations": 1}
 
 
 class Runs:
@@ -53,7 +53,7 @@ class Runs:
     def values(self, task: str, *options: str) -> dict[str, Any]:
         positions = options[0] if options else "learned"
         if task in ("lm", "masked"):
-            model = {"kind": "transformer" if task == "lm" else "bert", **SMALL, "positions": positions}
+            model = {"arch": "transformer" if task == "lm" else "bert", **SMALL, "position_encoding": positions}
             model |= {"qk_norm": True} if positions == "rotary" else {}
             found = run_file(self.text, train=TRAIN, tokenizer={"kind": "word"}, task="lm" if task == "lm" else "masked-lm")
             return {**found, "model": model}
@@ -63,7 +63,7 @@ class Runs:
             settings = [f"model.{key}={value}" for key, value in {**SMALL, "positions": positions}.items()]
             found = pair_file(self.pairs.pairs, "transformer", *settings)
             return {**found, "train": TRAIN}
-        name = {"classify": "labels-transformer", "tag": "spans-transformer"}[task]
+        name = {"classification": "labels-transformer", "tagging": "spans-transformer"}[task]
         settings = [f"model.{key}={value}" for key, value in {**SMALL, "positions": positions}.items()]
         return {**self.labels.values(name, *settings), "train": TRAIN}
 
@@ -75,7 +75,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def parts_of(run: Any, place: Path, data: Any = None) -> Any:
     place.mkdir(exist_ok=True)
-    return portions(run, data, place, tokens=10**6)
+    return eval_batches(run, data, place, tokens=10**6)
 
 
 def shaken(run: Any) -> Any:
@@ -112,11 +112,11 @@ def test_a_pruned_run_says_what_the_whole_one_says_with_those_heads_silent(runs:
         {Head(3, 0), Head(3, 1), Head(3, 3), Head(4, 1), *(Head(5, head) for head in range(4))} if len(layers) > 2 else set()
     )
     found = prune(model, layers, parts_of(run, tmp_path / "data")[:1], wanted=0)
-    found = found._replace(steps=[*found.steps, found.steps[0]._replace(gone=sorted(gone))])
+    found = found._replace(steps=[*found.steps, found.steps[0]._replace(removed=sorted(gone))])
     write(run, tmp_path / "small", found, MEASURED)
     smaller: Any = weft.load(tmp_path / "small", device="cpu")
     before = [part.nats().detach() for part in parts_of(run, tmp_path / "data")]
-    with without(model, layers, gone):
+    with masked_heads(model, layers, gone):
         silent = [part.nats().detach() for part in parts_of(run, tmp_path / "data")]
     after = [part.nats().detach() for part in parts_of(smaller, tmp_path / "data")]
     for one, two, whole in zip(silent, after, before, strict=True):
@@ -125,11 +125,11 @@ def test_a_pruned_run_says_what_the_whole_one_says_with_those_heads_silent(runs:
     theirs, ours = network(run), network(smaller)
     assert theirs is not None and ours is not None
     assert sum(weight.numel() for weight in ours.parameters()) < sum(weight.numel() for weight in theirs.parameters())
-    assert [one.heads for one in heads_of(smaller)] == [len(stay) for stay in kept(layers, gone)]
-    assert sum(isinstance(part, Headless) for part in ours.modules()) == (2 if len(layers) > 2 else 1)
+    assert [one.heads for one in heads_of(smaller)] == [len(stay) for stay in remaining_heads(layers, gone)]
+    assert sum(isinstance(part, PrunedAttention) for part in ours.modules()) == (2 if len(layers) > 2 else 1)
     # layers keep their numbers, whatever they have lost
-    wanted = {(one.part, one.layer) for at, one in enumerate(layers) if kept(layers, gone)[at]}
-    assert {(site.part, site.layer) for site in sites(ours)} == wanted
+    wanted = {(one.part, one.layer) for at, one in enumerate(layers) if remaining_heads(layers, gone)[at]}
+    assert {(site.component, site.layer) for site in sites(ours)} == wanted
 
 
 def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
@@ -138,10 +138,10 @@ def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
     model, layers = shaken(run), heads_of(run)
     gone = [Head(0, 0), Head(0, 3), *(Head(1, head) for head in range(4))]
     found = prune(model, layers, parts_of(run, tmp_path / "data")[:1], wanted=0)
-    write(run, tmp_path / "small", found._replace(steps=[found.steps[0]._replace(gone=gone)]), MEASURED)
+    write(run, tmp_path / "small", found._replace(steps=[found.steps[0]._replace(removed=gone)]), MEASURED)
     smaller: Any = weft.load(tmp_path / "small", device="cpu").model
     tokens = torch.randint(3, 9, (3, 11), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad(), without(model, layers, gone):
+    with torch.no_grad(), masked_heads(model, layers, gone):
         wanted = model.head(model(tokens)[0])
     with torch.no_grad():
         torch.testing.assert_close(smaller.head(smaller(tokens)[0]), wanted, rtol=1e-5, atol=1e-5)
@@ -156,8 +156,8 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
     run, pairs = runs.load("pairs-sinusoidal"), runs.pairs.pairs
     shaken(run)
     small, data = str(tmp_path / "small"), str(pairs)
-    words = ["prune", str(run.folder.path), "--heads", "50%", "--at-once", "6", "--data", data, "--tokens", "300"]
-    assert main([*words, "--out", small, "--quiet"]) == 0
+    words = ["prune", str(run.folder.path), "--remove", "50%", "--heads-per-round", "6", "--data", data, "--max-tokens", "300"]
+    assert main([*words, "--output-dir", small, "--quiet"]) == 0
     assert "heads gone" in capsys.readouterr().out
     smaller: Any = weft.load(small, device="cpu")
     with torch.no_grad():
@@ -167,11 +167,14 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
     scored = smaller.score([("abc", best.text)])[0].log_probs[: len(best.tokens)]  # with the cache, and without
     assert sum(scored) == pytest.approx(best.log_prob, rel=1e-4)
     assert main(["evaluate", small, "--data", data, "--quiet"]) == 0
-    assert main(["explain", small, "abc", "--what", "attention", "--quiet"]) == 0
+    assert main(["explain", small, "abc", "--view", "attention", "--quiet"]) == 0
     # prune again, and train on: its run file starts from its own weights
-    assert main(["prune", small, "--heads", "2", "--data", data, "--tokens", "300", "--out", small + "2", "--quiet"]) == 0
+    assert (
+        main(["prune", small, "--remove", "2", "--data", data, "--max-tokens", "300", "--output-dir", small + "2", "--quiet"])
+        == 0
+    )
     capsys.readouterr()
-    train = ["train", small + "2/run.toml", "--out", str(tmp_path / "on"), "--set", "train.steps=2"]
+    train = ["train", small + "2/run.toml", "--output-dir", str(tmp_path / "on"), "--set", "train.max_steps=2"]
     assert main(train) == 0
     assert "started from" in capsys.readouterr().err
     assert [one.heads for one in heads_of(weft.load(tmp_path / "on"))] == [
@@ -180,7 +183,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
     told = json.loads((tmp_path / "small2" / "prune.json").read_text())
     assert told["heads"] == 12 and len(told["steps"]) == 3 and told["unit"] == "nats a token"
     # what was measured, and not how much was allowed: whole batches until there are 300
-    sizes = [one.size for one in portions(weft.load(small), data, tmp_path / "again", tokens=300)]
+    sizes = [one.size for one in eval_batches(weft.load(small), data, tmp_path / "again", tokens=300)]
     assert told["tokens"] == sum(sizes) >= 300 > sum(sizes[:-1])
 
 
@@ -221,9 +224,9 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
 def test_a_part_of_the_data_is_always_the_same(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("lm-alibi")
     (tmp_path / "data").mkdir()
-    whole = portions(run, runs.text, tmp_path / "data", tokens=10**6)
-    some = portions(run, runs.text, tmp_path / "data", tokens=1)
-    assert len(some) == 1 <= len(whole) and loss(some) == loss(portions(run, runs.text, tmp_path / "data", tokens=1))
+    whole = eval_batches(run, runs.text, tmp_path / "data", tokens=10**6)
+    some = eval_batches(run, runs.text, tmp_path / "data", tokens=1)
+    assert len(some) == 1 <= len(whole) and loss(some) == loss(eval_batches(run, runs.text, tmp_path / "data", tokens=1))
 
 
 def test_importance_by_masking_is_the_loss_without_a_head(runs: Runs, tmp_path: Path) -> None:
@@ -231,8 +234,8 @@ def test_importance_by_masking_is_the_loss_without_a_head(runs: Runs, tmp_path: 
     run = runs.load("pairs-learned")
     model, layers = shaken(run), heads_of(run)
     parts = parts_of(run, tmp_path / "data")
-    found = by_masking(model, layers, parts, gone=[Head(1, 1)])
-    assert set(found) == set(every(layers)) - {Head(1, 1)}
+    found = importance_by_masking(model, layers, parts, removed=[Head(1, 1)])
+    assert set(found) == set(all_heads(layers)) - {Head(1, 1)}
     names = [(1, "encoder.stack.layers.2.mixer", 1), (4, "decoder.stack.layers.1.mixer", 3)]
     outlets: list[Any] = [model.get_submodule(f"{name}.to_out") for _, name, _ in names]
     with torch.no_grad():
@@ -253,7 +256,7 @@ def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_
     data.write_text(
         "label\ttext\n" + "".join(f"{name}\t{row}\n" for name, row in zip(("animal", "tool", "colour"), rows, strict=True))
     )
-    found = by_gradient(model, layers, parts_of(run, tmp_path / "data", data))
+    found = importance_by_gradient(model, layers, parts_of(run, tmp_path / "data", data))
     wanted = 0.0
     outlet: Any = model.get_submodule(f"{layers[1].name}.to_out")
     for line in data.read_text().splitlines()[1:]:  # |d loss / d share| of each row, by itself
@@ -275,23 +278,23 @@ def test_heads_go_in_the_order_of_their_worth_and_are_measured_anew(runs: Runs, 
     run = runs.load("lm-learned")
     model, layers = shaken(run), heads_of(run)
     parts, seen = parts_of(run, tmp_path / "data"), list[tuple[int, int]]()
-    found = prune(model, layers, parts, wanted=3, at_once=1, told=lambda done, total: seen.append((done, total)))
-    assert seen == [(at, 25) for at in range(1, 26)] and passes(8, 3, 1, "masking") == 25  # 8 + 7 + 6, and four losses
+    found = prune(model, layers, parts, wanted=3, heads_per_round=1, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(at, 25) for at in range(1, 26)] and count_passes(8, 3, 1, "masking") == 25  # 8 + 7 + 6, and four losses
     gone = list[Head]()
     for step in found.steps[1:]:
-        worth = by_masking(model, layers, parts, gone)
-        assert step.gone == [min(worth, key=lambda head: worth[head])]
-        gone += step.gone
-        with without(model, layers, gone):
+        worth = importance_by_masking(model, layers, parts, gone)
+        assert step.removed == [min(worth, key=lambda head: worth[head])]
+        gone += step.removed
+        with masked_heads(model, layers, gone):
             assert loss(parts) == step.loss
-    assert found.gone == gone and found.importance == by_masking(model, layers, parts)
-    fast = prune(model, layers, parts, wanted=3, at_once=2, measure="gradient")
-    assert [len(step.gone) for step in fast.steps] == [0, 2, 1]
-    assert passes(8, 3, 2, "gradient") == 5 and passes(8, 0, 1, "masking") == 10
+    assert found.removed == gone and found.importance == importance_by_masking(model, layers, parts)
+    fast = prune(model, layers, parts, wanted=3, heads_per_round=2, measure="gradient")
+    assert [len(step.removed) for step in fast.steps] == [0, 2, 1]
+    assert count_passes(8, 3, 2, "gradient") == 5 and count_passes(8, 0, 1, "masking") == 10
 
 
 def test_a_layer_that_loses_all_heads_keeps_its_bias() -> None:
-    part, x = Headless(3), torch.randn(2, 4, 3)
+    part, x = PrunedAttention(3), torch.randn(2, 4, 3)
     with torch.no_grad():
         part.bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
     y, state = part(x, None, None)
@@ -300,9 +303,9 @@ def test_a_layer_that_loses_all_heads_keeps_its_bias() -> None:
 
 def test_weights_of_a_head_are_found_where_they_stand() -> None:
     """Each weight says which head and row of it it is of."""
-    from weft.explain.heads import Heads
+    from weft.explain.heads import LayerHeads
 
-    own = Heads("decoder", 1, "m", 3, 2)
+    own = LayerHeads("decoder", 1, "m", 3, 2)
     labels = torch.tensor([[100 * part + 10 * head + row for head in range(3) for row in range(2)] for part in range(3)])
     tensors = {
         "m.to_qkv.weight": labels.flatten()[:, None].expand(18, 5).contiguous(),
@@ -311,12 +314,12 @@ def test_weights_of_a_head_are_found_where_they_stand() -> None:
         "m.to_out.bias": torch.arange(5),
         "other": torch.zeros(1),
     }
-    found = cut_out(tensors, [own], [[0, 2]])
+    found = remove_heads(tensors, [own], [[0, 2]])
     stay = [100 * part + 10 * head + row for part in range(3) for head in (0, 2) for row in range(2)]
     assert found["m.to_qkv.bias"].tolist() == stay and found["m.to_qkv.weight"][:, 4].tolist() == stay
     assert found["m.to_out.weight"].tolist() == [stay[:4]] * 5 and found["m.to_out.bias"].tolist() == list(range(5))
     assert found["other"] is tensors["other"]
-    bare = cut_out(tensors, [own], [[]])
+    bare = remove_heads(tensors, [own], [[]])
     assert set(bare) == {"other", "m.bias"} and bare["m.bias"].tolist() == list(range(5))
     assert named([own], Head(0, 2)) == "decoder 1.3"
 
@@ -325,13 +328,13 @@ def test_weights_of_a_head_are_found_where_they_stand() -> None:
 
 
 def test_heads_by_layer_are_built_as_they_are_said() -> None:
-    table = LanguageTable(
-        mixer="attention", layers=3, width=12, heads=[3, 0, 1], head_size=[4, 4, 2], positions="alibi",
-        slopes=[[0.5, 0.1, 0.2], [], [0.25]],
-    ).filled()  # fmt: skip
-    model = language_model(table, words=7, window=8, vocabulary="")
+    table = LanguageModelConfig(
+        layer_type="attention", num_layers=3, hidden_size=12, num_heads=[3, 0, 1], head_dim=[4, 4, 2], position_encoding="alibi",
+        alibi_slopes=[[0.5, 0.1, 0.2], [], [0.25]],
+    ).with_defaults()  # fmt: skip
+    model = language_model(table, vocab_size=7, context_length=8, vocabulary="")
     mixers = [model.stack.layers[at].mixer for at in (0, 2, 4)]
-    assert [getattr(mixer, "heads", 0) for mixer in mixers] == [3, 0, 1]
+    assert [getattr(mixer, "num_heads", 0) for mixer in mixers] == [3, 0, 1]
     assert mixers[0].to_qkv.out_features == 36 and mixers[2].to_qkv.out_features == 6
     assert torch.equal(mixers[0].positions.slope, torch.tensor([0.5, 0.1, 0.2]))
 
@@ -340,43 +343,45 @@ def test_heads_by_layer_are_built_as_they_are_said() -> None:
     ("options", "message"),
     [
         ({"heads": 0}, "heads=0 must be at least 1"),
-        ({"heads": [2, -1], "head_size": 4}, "heads=-1 must be at least 1"),
+        ({"num_heads": [2, -1], "head_dim": 4}, "heads=-1 must be at least 1"),
         ({"heads": [2, 0]}, "heads=0 in a layer leaves open how wide a head is; give head_size"),
         ({"heads": [2]}, "heads has 1 numbers for layers=2; give one number, or one a layer"),
-        ({"head_size": [2]}, "head_size has 1 numbers for layers=2; give one number, or one a layer"),
-        ({"slopes": [[0.1]]}, "slopes are those of positions='alibi', but positions='none'; drop them"),
+        ({"head_dim": [2]}, "head_size has 1 numbers for layers=2; give one number, or one a layer"),
+        ({"alibi_slopes": [[0.1]]}, "slopes are those of positions='alibi', but positions='none'; drop them"),
         (
-            {"heads": [2, 1], "slopes": [[0.1], [0.1]], "positions": "alibi"},
+            {"num_heads": [2, 1], "alibi_slopes": [[0.1], [0.1]], "position_encoding": "alibi"},
             "slopes has [1, 1] numbers for heads=[2, 1]; give one a head",
         ),
-        ({"mixer": "lstm", "slopes": [[0.1]]}, "slopes=[[0.1]], but mixer='lstm' has none"),
+        ({"layer_type": "lstm", "alibi_slopes": [[0.1]]}, "slopes=[[0.1]], but mixer='lstm' has none"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
-    from weft.config import read_table
+    from weft.config import parse_config
 
     with pytest.raises(ConfigError) as caught:
-        read_table(StackTable, {"mixer": "attention", "layers": 2, "width": 8, **options}, at="model")
+        parse_config(StackConfig, {"layer_type": "attention", "num_layers": 2, "hidden_size": 8, **options}, at="model")
     assert str(caught.value) == f"model: {message}"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mixer": "lstm", "cross_heads": 2}, "cross_heads=2, but mixer='lstm' has none"),
+        ({"layer_type": "lstm", "num_cross_heads": 2}, "cross_heads=2, but mixer='lstm' has none"),
         (
-            {"mixer": "attention", "layers": 2, "cross_heads": [1]},
+            {"layer_type": "attention", "num_layers": 2, "num_cross_heads": [1]},
             "cross_heads has 1 numbers for layers=2; give one number, or one a layer",
         ),
     ],
 )
 def test_cross_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
-    from weft.config import read_table
+    from weft.config import parse_config
 
     with pytest.raises(ConfigError) as caught:
-        read_table(DecoderTable, options, at="model.decoder")
+        parse_config(DecoderConfig, options, at="model.decoder")
     assert str(caught.value) == f"model.decoder: {message}"
-    assert DecoderTable(mixer="attention", width=8, heads=2, cross_heads=3).filled().cross_heads_of(1) == (3, 4)
+    assert DecoderConfig(
+        layer_type="attention", hidden_size=8, num_heads=2, num_cross_heads=3
+    ).with_defaults().cross_heads_in_layer(1) == (3, 4)
 
 
 # ---- refusals, and the command line
@@ -390,19 +395,19 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         return refused(capsys, "prune", *words, "--quiet")[1]
 
     assert line(str(recurrent)) == f"heads: {recurrent} is a run of kind 'luong', which has no heads of attention"
-    assert line(place, "--heads", "half") == "--heads: must be a number or a share, such as 8 or 50%, not 'half'"
-    assert line(place, "--heads", "9") == "--heads: must be from 1 to 8, which the model has, not 9"
-    assert line(place, "--heads", "0", "--out", str(tmp_path / "new")).startswith("--heads: must be from 1 to 8")
+    assert line(place, "--remove", "half") == "--remove: must be a number or a share, such as 8 or 50%, not 'half'"
+    assert line(place, "--remove", "9") == "--remove: must be from 1 to 8, which the model has, not 9"
+    assert line(place, "--remove", "0", "--output-dir", str(tmp_path / "new")).startswith("--remove: must be from 1 to 8")
     assert not (tmp_path / "new").exists()
-    assert line(place, "--heads", "0%") == "--heads: must be from 1 to 8, which the model has, not 0%"
-    assert line(place, "--heads", "1", "--at-once", "0") == "--at-once: must be 1 or more, not 0"
-    assert line(place, "--measure", "grdient") == (
-        "--measure: no such measure 'grdient'; did you mean 'gradient'? known: masking, gradient"
+    assert line(place, "--remove", "0%") == "--remove: must be from 1 to 8, which the model has, not 0%"
+    assert line(place, "--remove", "1", "--heads-per-round", "0") == "--heads-per-round: must be 1 or more, not 0"
+    assert line(place, "--importance", "grdient") == (
+        "--importance: no such measure 'grdient'; did you mean 'gradient'? known: masking, gradient"
     )
-    assert line(place, "--tokens", "0") == "--tokens: must be 1 or more, not 0"
-    assert line(place, "--out", "x") == "--out: a smaller run needs --heads, how many go"
-    assert line(place, "--heads", "1", "--out", place) == f"{place}: holds a run already; choose another --out"
-    assert line(place, "--draw", "x.pdf") == "--draw: x.pdf must end in .html, .svg, .png or .json"
+    assert line(place, "--max-tokens", "0") == "--max-tokens: must be 1 or more, not 0"
+    assert line(place, "--output-dir", "x") == "--output-dir: a smaller run needs --remove, how many go"
+    assert line(place, "--remove", "1", "--output-dir", place) == f"{place}: holds a run already; choose another --output-dir"
+    assert line(place, "--plot", "x.pdf") == "--plot: x.pdf must end in .html, .svg, .png or .json"
     values = runs.values("lm", "alibi")
     values["data"] = {**values["data"], "valid": None}
     del values["data"]["valid"]
@@ -427,16 +432,18 @@ def test_data_that_measures_nothing_and_several_runs_together_are_refused(runs: 
 def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.load("tag-relative")
     place, page = str(run.folder.path), tmp_path / "x.html"
-    assert main(["prune", place, "--draw", str(page), "--quiet"]) == 0  # only measured
+    assert main(["prune", place, "--plot", str(page), "--quiet"]) == 0  # only measured
     out = capsys.readouterr().out
     assert "encoder 1.1" in out and "heads gone" not in out and page.read_text().count("<svg") == 1
-    assert main(["prune", place, "--heads", "3", "--measure", "gradient", "--json", "--quiet"]) == 0
+    assert main(["prune", place, "--remove", "3", "--importance", "gradient", "--json", "--quiet"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
     assert told["unit"] == "nats a word" and math.isfinite(told["steps"][-1]["loss"])
     words = [one.words for one in run.settings.datasets["valid"].records()]
     assert told["tokens"] == sum(2 + sum(len(run.vocabulary.tokenizer.encode(word)) for word in some) for some in words)
-    assert main(["prune", place, "--heads", "1", "--draw", str(tmp_path / "y.svg"), "--out", str(tmp_path / "small")]) == 0
+    assert (
+        main(["prune", place, "--remove", "1", "--plot", str(tmp_path / "y.svg"), "--output-dir", str(tmp_path / "small")]) == 0
+    )
     said = capsys.readouterr().err
     assert "7 of 8 heads" in said and (tmp_path / "y.svg").exists() and (tmp_path / "y-2.svg").exists()
 
@@ -446,11 +453,11 @@ def test_the_smaller_run_file_is_whole(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("lm-alibi")
     model, layers = network(run), heads_of(run)
     assert model is not None
-    found = prune(model, layers, parts_of(run, tmp_path / "data"), wanted=5, at_once=5)
+    found = prune(model, layers, parts_of(run, tmp_path / "data"), wanted=5, heads_per_round=5)
     folder = write(run, tmp_path / "small", found, MEASURED)
     settings = resolve(folder.read_resolved(), base=folder.path)
-    stay = kept(layers, set(found.gone))
-    assert settings.model.heads == [len(own) for own in stay] and settings.model.head_size == 4
+    stay = remaining_heads(layers, set(found.removed))
+    assert settings.model.heads == [len(own) for own in stay] and settings.model.head_dim == 4
     slopes = [2.0 ** (-8 / 4 * (head + 1)) for head in range(4)]
-    assert settings.model.slopes == [[pytest.approx(slopes[head]) for head in own] for own in stay]
+    assert settings.model.alibi_slopes == [[pytest.approx(slopes[head]) for head in own] for own in stay]
     assert settings.train.init_from == str(tmp_path / "small")

@@ -21,7 +21,7 @@ from rich.console import Console
 from small_runs import make_text, run_file, sums
 
 import weft
-from weft.compare import comparing
+from weft.comparison import comparing
 from weft.config import apply_overrides
 from weft.errors import ConfigError, DataError, ModelError, TrainingInterrupted, UsageError
 from weft.explain.alignment import Alignment
@@ -29,8 +29,8 @@ from weft.runs.progress_bar import progress_bar
 
 ROOT = Path(__file__).parents[1]
 REVIEWS = [("good soup", "yes"), ("bad soup", "no"), ("nice room", "yes"), ("awful room", "no")]
-BAYES: dict[str, Any] = {"task": "classify", "model": {"kind": "naive-bayes"}}
-NGRAM: dict[str, Any] = {"task": "lm", "model": {"kind": "ngram", "order": 2}}
+BAYES: dict[str, Any] = {"task": "classification", "model": {"arch": "naive-bayes"}}
+NGRAM: dict[str, Any] = {"task": "lm", "model": {"arch": "ngram", "order": 2}}
 
 
 @pytest.fixture
@@ -74,13 +74,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_callback_hears_of_everything(lm, tmp_path):
     callback = Remembers()
     run = weft.train(lm, output_dir=tmp_path / "run", callback=callback)
-    assert run.folder.path == tmp_path / "run" and run.settings.kind == "lstm"
+    assert run.directory.path == tmp_path / "run" and run.config.arch == "lstm"
     assert [state.step for state in callback.steps] == [1, 2, 3, 4, 5, 6]
     last = callback.steps[-1]
     assert (last.total_steps, last.progress, last.best_step) == (6, 1.0, callback.steps[2].step)
-    assert {"note", "tokenising train", "validating", "nats_per_token"} <= {*callback.told}
+    assert {"note", "tokenising train", "validating", "loss"} <= {*callback.told}
     counted = Remembers()
-    weft.train({**lm, "model": {"kind": "ngram"}, "train": {}}, output_dir=tmp_path / "counted", callback=counted)
+    weft.train({**lm, "model": {"arch": "ngram"}, "train": {}}, output_dir=tmp_path / "counted", callback=counted)
     assert not counted.steps and counted.told[-1].startswith("fit ")
 
 
@@ -145,18 +145,18 @@ def test_the_directory_is_that_of_the_command_line(lm, tmp_path, monkeypatch):
     import tomli_w
 
     monkeypatch.chdir(tmp_path)
-    file = {**lm, "model": {"kind": "ngram"}, "train": {}}
+    file = {**lm, "model": {"arch": "ngram"}, "train": {}}
     Path("mine.toml").write_text(tomli_w.dumps(file))
-    assert weft.train("mine.toml").folder.path == Path("runs/mine")
-    assert weft.train(file, overrides={"model": {"order": 2}}).folder.path == Path("runs/run")
+    assert weft.train("mine.toml").directory.path == Path("runs/mine")
+    assert weft.train(file, overrides={"model": {"order": 2}}).directory.path == Path("runs/run")
 
 
 def test_overrides_are_strings_or_a_dict():
-    values = {"task": "lm", "model": {"kind": "lstm", "width": 8}, "train": {"steps": 5}}
-    wanted = {"task": "lm", "model": {"kind": "lstm", "width": 16}, "train": {"epochs": 2}}
-    for overrides in (["model.width=16", "train.epochs=2"], {"model.width": 16, "train": {"epochs": 2}}):
+    values = {"task": "lm", "model": {"arch": "lstm", "hidden_size": 8}, "train": {"max_steps": 5}}
+    wanted = {"task": "lm", "model": {"arch": "lstm", "hidden_size": 16}, "train": {"max_epochs": 2}}
+    for overrides in (["model.hidden_size=16", "train.max_epochs=2"], {"model.hidden_size": 16, "train": {"max_epochs": 2}}):
         assert apply_overrides(values, overrides) == wanted
-    assert apply_overrides(values, "model.width=16")["model"] == wanted["model"]
+    assert apply_overrides(values, "model.hidden_size=16")["model"] == wanted["model"]
     assert values["train"] == {"steps": 5}
     with pytest.raises(ConfigError, match=r"^task\.kind: task is a value, not a table$"):
         apply_overrides(values, {"task.kind": 1})
@@ -169,10 +169,10 @@ def test_the_bar_is_one_line_in_a_terminal_and_nothing_elsewhere(lm, tmp_path, c
         with progress_bar(Console(file=stream, force_terminal=terminal, width=100)) as bar:
             bar.on_progress("tokenising train", 2, 2)
             bar.on_step(state, 1.25)
-            bar.on_validation(state, {"nats_per_token": 2.5})
+            bar.on_validation(state, {"loss": 2.5})
             bar.on_step(state, 1.5)
         said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-        assert ("3/6  loss 1.5000  nats_per_token 2.5000" in said) == terminal
+        assert ("3/6  loss 1.5000  loss 2.5000" in said) == terminal
         assert bool(said) == terminal
         assert "0:00:00" not in said.partition("loss")[2]  # what is done of one work is not done of another
     weft.train(lm, output_dir=tmp_path / "run")
@@ -251,7 +251,9 @@ def real(package: str, make: str) -> Any:
 def test_whatever_holds_the_data_the_run_is_the_same(tmp_path, make):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": make[1]()})
     written = (tmp_path / "run" / "inputs" / "train.jsonl").read_text()
-    assert [json.loads(line) for line in written.splitlines()] == [{"text": text, "label": label} for text, label in REVIEWS]
+    assert [json.loads(line) for line in written.splitlines()] == [
+        {"text_column": text, "label_column": label} for text, label in REVIEWS
+    ]
     assert run.predict("good room").labels == ("yes",)
     again = run.evaluate(make[1]())
     assert again["accuracy"].value == 100.0 and again.units == 4
@@ -289,7 +291,7 @@ def test_what_was_given_is_kept_and_must_be_given_again(tmp_path):
 
 def test_a_network_resumes_with_the_same_data(lm, tmp_path):
     texts = Path(lm["data"]["train"]).read_text().splitlines()
-    values = {**lm, "data": {"read": "lines"}}
+    values = {**lm, "data": {"read_as": "lines"}}
     data = {"train": texts, "valid": 0.2}
     with pytest.raises(TrainingInterrupted):
         weft.train(values, output_dir=tmp_path / "run", data=data, callback=Remembers(last=3))
@@ -298,36 +300,41 @@ def test_a_network_resumes_with_the_same_data(lm, tmp_path):
     resumed = Remembers()
     run = weft.train(values, output_dir=tmp_path / "run", data={**data, "train": iter(texts)}, callback=resumed)
     assert [state.step for state in resumed.steps] == [4, 5, 6]
-    from_file = {**lm, "data": {**lm["data"], "read": "lines", "valid": 0.2}}
-    assert run.settings.data.valid == 0.2
+    from_file = {**lm, "data": {**lm["data"], "read_as": "lines", "valid": 0.2}}
+    assert run.config.data.valid == 0.2
     other = weft.train(from_file, output_dir=tmp_path / "file")
     assert run.score("the cat") == other.score("the cat")
 
 
 def test_every_task_takes_data_in_memory(tmp_path):
-    few = {"train": {"steps": 1, "batch_tokens": 64, "device": "cpu"}}
-    small = {"width": 8, "layers": 1}
-    translate = {"task": "translate", "model": {"kind": "transformer", "heads": 2, **small}, **few}
+    few = {"train": {"max_steps": 1, "batch_tokens": 64, "device": "cpu"}}
+    small = {"hidden_size": 8, "num_layers": 1}
+    translate = {"task": "seq2seq", "model": {"arch": "transformer", "num_heads": 2, **small}, **few}
     pairs = weft.train(translate, output_dir=tmp_path / "pairs", data={"train": [("a b", "A B"), ("b", "B")]})
     assert isinstance(pairs.predict("a b", length=3).text, str)
     assert pairs.evaluate({"source": ["a"], "target": ["A"]}, beam=1).units == 1
-    tag = {"task": "tag", "model": {"kind": "lstm", **small}, **few}
+    tag = {"task": "tagging", "model": {"arch": "lstm", **small}, **few}
     sentences = [(["Ida", "works"], ["B-PER", "O"]), ("Otto sleeps", "B-PER O")]
     tagger = weft.train(tag, output_dir=tmp_path / "tags", data={"train": sentences})
     assert (tmp_path / "tags" / "inputs" / "train.conll").read_text() == "Ida\tB-PER\nworks\tO\n\nOtto\tB-PER\nsleeps\tO\n\n"
     assert len(tagger.predict("Ida sleeps").tags) == 2
     asked = [("who ?", "Ida works", "Ida"), {"question": "what ?", "passage": "she works", "answer": None}]
     qa = weft.train(
-        {"task": "span", "model": {"kind": "lstm", **small}, **few}, output_dir=tmp_path / "qa", data={"train": asked}
+        {"task": "qa", "model": {"arch": "lstm", **small}, **few}, output_dir=tmp_path / "qa", data={"train": asked}
     )
     assert qa.evaluate(asked).units == 2
-    masked = {"task": "masked-lm", "model": {"kind": "transformer", "heads": 2, **small}, "data": {"read": "lines"}, **few}
+    masked = {
+        "task": "masked-lm",
+        "model": {"arch": "transformer", "num_heads": 2, **small},
+        "data": {"read_as": "lines"},
+        **few,
+    }
     filler = weft.train(masked, output_dir=tmp_path / "masked", data={"train": ["the cat", "the dog"] * 4})
     assert len(filler.predict("the [MASK]", n=2)[0]) == 2
 
 
 def test_columns_are_those_that_the_run_file_names(tmp_path):
-    values = {**BAYES, "data": {"text": ["title", "body"], "label": "stars"}}
+    values = {**BAYES, "data": {"text_column": ["title", "body"], "label_column": "stars"}}
     rows = [{"body": "bb " * n, "stars": n % 2, "title": "tt"} for n in range(1, 5)]
     run = weft.train(values, output_dir=tmp_path / "run", data={"train": rows})
     assert run.labels == ("0", "1")
@@ -340,9 +347,9 @@ def test_columns_are_those_that_the_run_file_names(tmp_path):
         ({"train": 7.5}, None),
         ({"training": REVIEWS}, "data: no such split 'training'; did you mean 'train'? known: train, valid, test"),
         ({"train": object()}, "data['train']: is object; give a path, a list of records, a dict of columns, or a table"),
-        ({"train": {"text": ["a"], "label": ["x", "y"]}}, "data['train']: its columns are not equally long"),
+        ({"train": {"text_column": ["a"], "label_column": ["x", "y"]}}, "data['train']: its columns are not equally long"),
         (
-            {"train": {"text": "a", "label": ["x"]}},
+            {"train": {"text_column": "a", "label_column": ["x"]}},
             "data['train']: column 'text' is str, not a list; give a dict of columns",
         ),
         (
@@ -378,7 +385,7 @@ def test_what_is_no_data(tmp_path, data, message):
     ids=str,
 )
 def test_what_is_no_tagged_sentence(tmp_path, options, record, message):
-    values = {"task": "tag", "model": {"kind": "lstm"}, "data": options}
+    values = {"task": "tagging", "model": {"arch": "lstm"}, "data": options}
     with pytest.raises(DataError) as caught:
         weft.train(values, output_dir=tmp_path / "run", data={"train": [record]})
     assert str(caught.value).removeprefix("data['train']: ").startswith(message)
@@ -390,14 +397,19 @@ def test_what_is_no_tagged_sentence(tmp_path, options, record, message):
     ids=str,
 )
 def test_tagged_sentences_stand_in_the_columns_that_are_read(tmp_path, options, name, line):
-    values = {"task": "tag", "model": {"kind": "lstm", "width": 8, "layers": 1}, "data": options, "train": {"steps": 1}}
+    values = {
+        "task": "tagging",
+        "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1},
+        "data": options,
+        "train": {"max_steps": 1},
+    }
     run = weft.train(values, output_dir=tmp_path / "run", data={"train": {"words": [["Ida"]], "tags": [["X"]]}})
     assert (tmp_path / "run" / "inputs" / name).read_text() == f"{line}\n\n"
     assert run.labels == ("X",)
 
 
 def test_columns_by_place_are_those_of_files(tmp_path):
-    values = {**BAYES, "data": {"text": 2, "label": 1}}
+    values = {**BAYES, "data": {"text_column": 2, "label_column": 1}}
     with pytest.raises(UsageError) as caught:
         weft.train(values, output_dir=tmp_path / "run", data={"train": REVIEWS})
     assert str(caught.value) == "data: column 2 is a place, but records in memory have names; drop it, or name a key"
@@ -418,18 +430,18 @@ def test_a_task_that_reads_files_alone_says_so(tmp_path, monkeypatch):
 
 def test_texts_that_are_names_of_files_are_refused(tmp_path):
     path = make_text(tmp_path / "text.txt")
-    lines = {**NGRAM, "data": {"read": "lines"}}
+    lines = {**NGRAM, "data": {"read_as": "lines"}}
     with pytest.raises(UsageError) as caught:
         weft.train(lines, output_dir=tmp_path / "run", data={"train": [str(path)]})
     assert str(caught.value) == "data['train']: its texts are names of files; give paths as pathlib.Path, texts as str"
     run = weft.train(lines, output_dir=tmp_path / "run", data={"train": [path]})
-    assert run.settings.data.train == [str(path)] and not (tmp_path / "run" / "inputs").exists()
-    assert run.evaluate([path])["nats_per_token"].value == run.evaluate(path)["nats_per_token"].value
+    assert run.config.data.train == [str(path)] and not (tmp_path / "run" / "inputs").exists()
+    assert run.evaluate([path])["loss"].value == run.evaluate(path)["loss"].value
     texts = path.read_text().splitlines()
-    assert run.evaluate(texts)["nats_per_token"].value == run.evaluate(path)["nats_per_token"].value
+    assert run.evaluate(texts)["loss"].value == run.evaluate(path)["loss"].value
     with pytest.raises(DataError) as fault:
         run.evaluate(["a", "b\nc"])
-    told = "has a line end inside, but every text is a line (data.read = 'lines'); split it"
+    told = "has a line end inside, but every text is a line (data.read_as = 'lines'); split it"
     assert str(fault.value) == f"data: record 2: {told}"
     with pytest.raises(DataError, match="record 1: is int, not a text"):
         run.evaluate([1])
@@ -488,7 +500,7 @@ def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
         weft.compare([], output_dir=tmp_path / "all")
     assert str(caught.value) == "compare: no run is given; give run directories, or a run file"
     with pytest.raises(UsageError) as caught:
-        weft.compare([tmp_path / "run"], output_dir=tmp_path / "all", grid={"model.layers": [1]})
+        weft.compare([tmp_path / "run"], output_dir=tmp_path / "all", grid={"model.num_layers": [1]})
     assert str(caught.value) == "compare: grid is for a comparison of a run file; runs that are there are not trained"
     lm["data"]["test"] = 0.1
     weft.train(lm, output_dir=tmp_path / "run")
@@ -523,9 +535,9 @@ def test_notebooks_show_results(tmp_path):
 
 
 def test_importing_packages_leaves_the_functions_alone():
-    code = "import weft, weft.train.loop; from weft.train import loop; print(callable(weft.train), loop.__name__)"
+    code = "import weft, weft.training.loop; from weft.training import loop; print(callable(weft.training), loop.__name__)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "True weft.train.loop\n"
+    assert found.stdout == "True weft.training.loop\n"
 
 
 def test_the_python_of_the_pages_has_types_that_hold(tmp_path):

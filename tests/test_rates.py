@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from weft.config import read_table
+from weft.config import parse_config
 from weft.errors import ConfigError
-from weft.nn.stack import numbered
+from weft.nn.stack import layer_numbers
 from weft.tasks.registry import find_task
-from weft.train.optimizers import optimizers
-from weft.train.rates import Rate, rates_of
-from weft.train.tables import TrainTable
+from weft.training.config import TrainConfig
+from weft.training.optimizers import optimizers
+from weft.training.param_groups import LrFactor, lr_factors
 
 NAMES = [
     "encoder.front.embedding.weight",
@@ -27,24 +27,24 @@ NAMES = [
 LAYERS = {"encoder.stack.layers.0": 0, "encoder.stack.layers.1": 1}
 
 
-def table(**options: Any) -> TrainTable:
-    return read_table(TrainTable, options, at="train").filled()
+def table(**options: Any) -> TrainConfig:
+    return parse_config(TrainConfig, options, at="train").with_defaults()
 
 
 def test_without_options_every_weight_learns_at_the_rate_of_the_run():
-    assert set(rates_of(NAMES, LAYERS, table()).values()) == {Rate(1.0, 0.0)}
+    assert set(lr_factors(NAMES, LAYERS, table()).values()) == {LrFactor(1.0, 0.0)}
 
 
 def test_lower_layers_learn_slower_by_the_same_factor_each():
-    found = [rate.factor for rate in rates_of(NAMES, LAYERS, table(layer_decay=0.5)).values()]
+    found = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(layer_decay=0.5)).values()]
     assert found == [0.125, 0.25, 0.5, 1.0, 1.0]
 
 
 def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
     """A small network of a preset, of two layers on each side."""
     preset = find_task(task).presets[kind]
-    small = {"width": 8, "layers": 2, **options}
-    settings = SimpleNamespace(model=read_table(preset.table, preset.merged(small), at="model").filled())
+    small = {"hidden_size": 8, "num_layers": 2, **options}
+    settings = SimpleNamespace(model=parse_config(preset.config_class, preset.merged(small), at="model").filled())
     settings.data = SimpleNamespace(longest=16, window=16, columns=lambda: ["text"], multi=False)
     tokens = SimpleNamespace(size=9, hash="ab")
     tokens.tokenizer, tokens.letters, tokens.labels = tokens, tokens, SimpleNamespace(size=3, names=["A", "B", "C"])
@@ -54,7 +54,7 @@ def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
 
 def factors(model: nn.Module) -> dict[str, float]:
     names = dict(model.named_parameters())
-    return {name: rate.factor for name, rate in rates_of(names, numbered(model), table(layer_decay=0.5)).items()}
+    return {name: rate.factor for name, rate in lr_factors(names, layer_numbers(model), table(layer_decay=0.5)).items()}
 
 
 def shares(found: dict[str, float], *starts: str) -> set[float]:
@@ -62,7 +62,7 @@ def shares(found: dict[str, float], *starts: str) -> set[float]:
 
 
 @pytest.mark.parametrize(
-    ("task", "kind", "sizes"), [("masked-lm", "bert", (2, 2)), ("span", "bert", (2, 2)), ("classify", "lstm", (1, 1))]
+    ("task", "kind", "sizes"), [("masked-lm", "bert", (2, 2)), ("span", "bert", (2, 2)), ("classification", "lstm", (1, 1))]
 )
 def test_attention_and_feed_forward_of_one_layer_learn_alike(task, kind, sizes):
     model = two_layers(task, kind)
@@ -104,7 +104,7 @@ def test_letters_beside_words_learn_as_embeddings():
 
 
 def test_layers_thaw_from_the_top_down_at_equal_distances():
-    found = rates_of(NAMES, LAYERS, table(thaw=0.6))
+    found = lr_factors(NAMES, LAYERS, table(thaw=0.6))
     assert [rate.start for rate in found.values()] == pytest.approx([0.6, 0.4, 0.2, 0.0, 0.0])
     second = found[NAMES[2]]
     assert (second.at(0.1), second.at(0.2), second.at(1.0)) == (0.0, 1.0, 1.0)
@@ -112,15 +112,15 @@ def test_layers_thaw_from_the_top_down_at_equal_distances():
 
 def test_the_longest_name_counts_and_zero_freezes():
     given = {"encoder": 0.1, "encoder.stack.layers.1": 2.0, "head": 0.0}
-    found = [rate.factor for rate in rates_of(NAMES, LAYERS, table(rates=given)).values()]
+    found = [rate.factor for rate in lr_factors(NAMES, LAYERS, table(rates=given)).values()]
     assert found == [0.1, 0.1, 2.0, 0.1, 0.0]
 
 
 def test_what_is_no_part_is_refused_with_the_nearest():
     with pytest.raises(ConfigError) as caught:
-        rates_of(NAMES, LAYERS, table(rates={"encoder.stak": 0.1}))
+        lr_factors(NAMES, LAYERS, table(rates={"encoder.stak": 0.1}))
     assert str(caught.value).startswith(
-        "train.rates: no weight is called 'encoder.stak', or starts so; did you mean 'encoder.stack'?"
+        "train.lr_multipliers: no weight is called 'encoder.stak', or starts so; did you mean 'encoder.stack'?"
     )
 
 
@@ -170,4 +170,4 @@ def test_a_part_that_has_not_thawed_stays_and_then_moves():
 def test_a_model_that_is_all_frozen_is_refused():
     with pytest.raises(ConfigError) as caught:
         optimizers(Small(), set(), table(rates={"front": 0.0, "head": 0.0}))
-    assert str(caught.value) == "train.rates: every weight is frozen; there is nothing to train"
+    assert str(caught.value) == "train.lr_multipliers: every weight is frozen; there is nothing to train"

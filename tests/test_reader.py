@@ -17,20 +17,20 @@ from span_toy import asked, span_file, write_squad, write_tsv
 
 import weft
 from weft.cli.main import main
-from weft.config import read_table
+from weft.config import parse_config
 from weft.data.corpus import lines_of
 from weft.errors import ConfigError, DataError, TrainingInterrupted
-from weft.models.encoder import Text
-from weft.models.encoder_tables import SpanTable
-from weft.models.span import SpanHead, SpanModel, answerable, span_model
-from weft.runs.job import borrow_tokenizer
+from weft.models.encoder import EncoderInput
+from weft.models.encoder_tables import QAConfig
+from weft.models.qa import QAHead, QANetwork, answer_mask, qa_network
+from weft.runs.job import with_tokenizer_from
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
-from weft.tasks.qa.objective import Odds, SpanTask, best_of, best_spans
+from weft.tasks.qa.objective import QATask, SpanLogits, best_spans, best_window
 from weft.tasks.qa.order import Passages
 from weft.tasks.qa.presets import PRESETS as SPAN
 from weft.tensors import read_tensors
-from weft.text.tokenizers import from_words
+from weft.text.tokenizers import from_vocab
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 CPU = torch.device("cpu")
@@ -68,14 +68,16 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 # ---- the model
 
 
-def make_model(kind: str = "lstm", **options: Any) -> SpanModel:
+def make_model(kind: str = "lstm", **options: Any) -> QANetwork:
     torch.manual_seed(0)
-    table = read_table(SpanTable, {**SPAN[kind].values, "width": 16, "layers": 1, "dropout": 0.0, **options}, at="model")
-    return span_model(table.filled(), words=23, longest=16).eval()
+    table = parse_config(
+        QAConfig, {**SPAN[kind].values, "hidden_size": 16, "num_layers": 1, "dropout": 0.0, **options}, at="model"
+    )
+    return qa_network(table.with_defaults(), vocab_size=23, max_positions=16).eval()
 
 
 def make_passages(*, longest: int = 12, stride: int = 3, count: int = 5) -> Passages:
-    tokenizer = from_words([f"w{at}" for at in range(19)])
+    tokenizer = from_vocab([f"w{at}" for at in range(19)])
     rng = np.random.default_rng(0)
 
     def texts(most: int) -> list[str]:
@@ -89,22 +91,22 @@ def test_answers_are_in_the_passage_and_padding_changes_nothing(kind):
     model, data = make_model(kind), make_passages()
     batch = data.batch(np.arange(4))
     with torch.no_grad():
-        scores = model(Text(*batch[:3]))
-    rows = zip(data.before(np.arange(4)).tolist(), data.cut.size[:4].tolist(), strict=True)
+        scores = model(EncoderInput(*batch[:3]))
+    rows = zip(data.before(np.arange(4)).tolist(), data.passage_windows.size[:4].tolist(), strict=True)
     for row, (before, size) in enumerate(rows):
         finite = torch.isfinite(scores[row, :, 0]).nonzero()[:, 0].tolist()
         assert finite == [0, *range(before, before + size)]
         alone = data.batch(np.array([row]))
         with torch.no_grad():
-            own = model(Text(*alone[:3]))[0]
+            own = model(EncoderInput(*alone[:3]))[0]
         torch.testing.assert_close(scores[row, : len(own)], own, atol=2e-5, rtol=1e-4)
 
 
 def test_the_loss_is_that_of_the_two_ends_and_reaches_every_weight():
     model, data = make_model("transformer"), make_passages()
     batch = data.batch(np.arange(4))._replace(spans=torch.tensor([[0, 0], [0, 0], [7, 8], [0, 0]]))
-    text = Text(*batch[:3])
-    task = SpanTask(valid=None, longest_answer=3, device=CPU)
+    text = EncoderInput(*batch[:3])
+    task = QATask(valid=None, longest_answer=3, device=CPU)
     loss = task.loss(model, batch, None)
     loss.total.backward()
     assert all(weight.grad is not None and torch.isfinite(weight.grad).all() for weight in model.parameters())
@@ -119,15 +121,17 @@ def test_the_loss_is_that_of_the_two_ends_and_reaches_every_weight():
 
 def test_without_a_second_text_there_is_no_answer():
     tokens = torch.tensor([[1, 5, 6, 2]])
-    assert answerable(Text(tokens, torch.ones_like(tokens, dtype=torch.bool))).tolist() == [[True, False, False, False]]
-    head = SpanHead(4)
+    assert answer_mask(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool))).tolist() == [
+        [True, False, False, False]
+    ]
+    head = QAHead(4)
     assert head.threshold.item() == 0.0 and "threshold" not in dict(head.named_parameters())
 
 
 # ---- the best answer
 
 
-def enumerated(windows: list[Odds], longest: int) -> tuple[dict[tuple[int, int], float], float]:
+def enumerated(windows: list[SpanLogits], longest: int) -> tuple[dict[tuple[int, int], float], float]:
     """The odds of every answer, by trying all; and of all answers and none together."""
     found: dict[tuple[int, int], float] = {}
     for begin, first, last in windows:
@@ -142,27 +146,27 @@ def enumerated(windows: list[Odds], longest: int) -> tuple[dict[tuple[int, int],
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_answer_of_overlapping_windows_is_the_best_of_all(seed, longest):
     rng = np.random.default_rng(seed)
-    windows = [Odds(begin, rng.normal(size=6), rng.normal(size=6)) for begin in (0, 2, 4, 9)]
+    windows = [SpanLogits(begin, rng.normal(size=6), rng.normal(size=6)) for begin in (0, 2, 4, 9)]
     every, total = enumerated(windows, longest)
-    first, last, margin, log_total = best_of(windows, longest)
+    first, last, margin, log_total = best_window(windows, longest)
     assert every[(first, last)] == pytest.approx(max(every.values())) == pytest.approx(margin)
     assert log_total == pytest.approx(math.log(total))
     assert sum(math.exp(value - log_total) for value in every.values()) + math.exp(-log_total) == pytest.approx(1.0)
-    assert best_of([Odds(0, np.zeros(0), np.zeros(0))], longest) == (0, 0, -np.inf, 0.0)
+    assert best_window([SpanLogits(0, np.zeros(0), np.zeros(0))], longest) == (0, 0, -np.inf, 0.0)
 
 
 def test_batches_of_windows_give_what_each_gives_alone():
     model, data = make_model("gru"), make_passages(count=9)
-    assert len(data.cut.question) > 15
+    assert len(data.passage_windows.question) > 15
     with torch.inference_mode():
         found = best_spans(model, data, longest_answer=3, device=CPU)
         for number in range(9):
             windows = []
-            for at in np.flatnonzero(data.cut.question == number).tolist():
-                scores = model(Text(*data.batch(np.array([at]))[:3]))[0].double().numpy()
-                low = int(data.asked[number]) + 2
-                part = (scores - scores[:1])[low : low + int(data.cut.size[at])]
-                windows.append(Odds(int(data.cut.begin[at]), part[:, 0], part[:, 1]))
+            for at in np.flatnonzero(data.passage_windows.question == number).tolist():
+                scores = model(EncoderInput(*data.batch(np.array([at]))[:3]))[0].double().numpy()
+                low = int(data.question_lengths[number]) + 2
+                part = (scores - scores[:1])[low : low + int(data.passage_windows.size[at])]
+                windows.append(SpanLogits(int(data.passage_windows.begin[at]), part[:, 0], part[:, 1]))
             every, total = enumerated(windows, 3)
             assert every[(int(found.first[number]), int(found.last[number]))] == pytest.approx(found.margins[number], abs=1e-5)
             assert found.margins[number] == pytest.approx(max(every.values()), abs=1e-5)
@@ -176,7 +180,7 @@ def test_batches_of_windows_give_what_each_gives_alone():
 def test_readers_learn_to_answer_and_to_say_nothing(runs, kind):
     run = loaded(runs.folder(kind))
     found = values_of(run)
-    assert found["exact_match"] > 90 and found["answer_f1"] > 90
+    assert found["exact_match"] > 90 and found["f1"] > 90
     questions = ["who has it ?", "where is it ?", "which colour has it ?", "what is it ?"]
     said = run.predict([(question, PASSAGE) for question in questions])
     assert [answer.text for answer in said] == ["ada ben", "rome", "red", "cat"]
@@ -188,13 +192,15 @@ def test_readers_learn_to_answer_and_to_say_nothing(runs, kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in SPAN if kind not in ("lstm", "transformer")])
 def test_every_other_kind_trains_and_answers(runs, kind):
-    run = loaded(runs.folder(kind, "train.steps=12", "train.validations=1", "data.test=0.05"))
-    assert set(values_of(run)) == {"answer_f1", "exact_match", "has_answer_f1", "no_answer_accuracy"}
+    run = loaded(runs.folder(kind, "train.max_steps=12", "train.num_validations=1", "data.test=0.05"))
+    assert set(values_of(run)) == {"f1", "exact_match", "f1_has_answer", "accuracy_no_answer"}
     assert run.info()["kind"] == kind and run.info()["parameters"] > 1000
 
 
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path):
-    values = span_file(runs.data, "transformer", "train.steps=8", "train.validations=4", "model.dropout=0.2", "data.longest=20")
+    values = span_file(
+        runs.data, "transformer", "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2", "data.max_length=20"
+    )
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
@@ -209,7 +215,7 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
     kept = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
     run = loaded(folder)
     assert kept.item() != 0 and math.isfinite(kept.item()) and run.reader.threshold == pytest.approx(kept.item())
-    valid = list(run.settings.datasets["valid"].records())
+    valid = list(run.config.datasets["valid"].records())
     pairs = [(record.question, record.passage) for record in valid]
     references = [[answer.text for answer in record.answers] for record in valid]
 
@@ -221,9 +227,9 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
     assert right(math.inf) == sum(not texts for texts in references)
     # where every question has an answer, none is never said
     every = write_tsv(tmp_path / "all.tsv", asked(60, none=0.0))
-    sure = loaded(train_here(span_file(every, "gru", "train.steps=2"), tmp_path / "run").path)
+    sure = loaded(train_here(span_file(every, "gru", "train.max_steps=2"), tmp_path / "run").path)
     assert sure.reader.threshold == -math.inf
-    assert set(values_of(sure)) == {"answer_f1", "exact_match"}
+    assert set(values_of(sure)) == {"f1", "exact_match"}
     assert all(answer.text for answer in sure.predict([("where is it ?", "we have a new one today .")]))
 
 
@@ -231,7 +237,7 @@ def test_long_passages_are_read_in_windows(runs, tmp_path):
     """Trained on short passages, asked about one of three hundred words: all windows without the answer say none."""
     longer = [(q, f"today we have one . {p} today we have one .", a) for q, p, a in asked(700, seed=5)]
     data = write_tsv(tmp_path / "long.tsv", longer)
-    values = span_file(data, "transformer", "data.longest=22", "data.stride=8")
+    values = span_file(data, "transformer", "data.max_length=22", "data.stride=8")
     run = loaded(train_here(values, tmp_path / "run").path)
     assert values_of(run)["exact_match"] > 85
     filler = "today we have one . "
@@ -243,29 +249,29 @@ def test_long_passages_are_read_in_windows(runs, tmp_path):
 def test_what_can_not_be_learned_is_said(tmp_path):
     rows = [("w " * 9 + "?", "a b c d e f g h i j k l m n o p", "e f g h i j")] * 20
     data, watcher = write_tsv(tmp_path / "a.tsv", rows), Silent()
-    settings = ("data.longest=12", "data.stride=5", "train.steps=1")
+    settings = ("data.max_length=12", "data.stride=5", "train.max_steps=1")
     train_here(span_file(data, "lstm", *settings), tmp_path / "run", watcher)
     assert watcher.notes[1:] == [
-        "train: 14 questions have more than half of data.longest = 12 tokens, and are cut",
-        "valid: 3 questions have more than half of data.longest = 12 tokens, and are cut",
-        "test: 3 questions have more than half of data.longest = 12 tokens, and are cut",
+        "train: 14 questions have more than half of data.max_length = 12 tokens, and are cut",
+        "valid: 3 questions have more than half of data.max_length = 12 tokens, and are cut",
+        "test: 3 questions have more than half of data.max_length = 12 tokens, and are cut",
         "train: 14 answers have more than data.longest_answer = 4 tokens; none so long is said",
-        "train: 14 answers are whole in no window; lower data.stride, or raise data.longest",
+        "train: 14 answers are whole in no window; lower data.stride, or raise data.max_length",
     ]
 
 
 def test_squad_files_train_the_same_weights_as_tables(runs, tmp_path):
     rows = asked(80)
     files = [write_tsv(tmp_path / "a.tsv", rows), write_squad(tmp_path / "a.json", rows)]
-    folders = [train_here(span_file(path, "gru", "train.steps=3"), tmp_path / path.suffix[1:]).path for path in files]
+    folders = [train_here(span_file(path, "gru", "train.max_steps=3"), tmp_path / path.suffix[1:]).path for path in files]
     one, other = (read_tensors(folder / "model.safetensors")[0] for folder in folders)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert values_of(loaded(folders[0]), files[1]) == values_of(loaded(folders[1]), files[0])
 
 
-@pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.accumulate=3"), ("train.precision=bfloat16",)])
+@pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
 def test_other_ways_to_train_learn_too(runs, settings):
-    folder = runs.folder("transformer", *settings, "train.steps=30", "train.validations=1")
+    folder = runs.folder("transformer", *settings, "train.max_steps=30", "train.num_validations=1")
     losses = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().split("\n")[:-1]]
     trained = [row["train_nats_per_window"] for row in losses if "train_nats_per_window" in row]
     assert trained[-1] < 0.8 * trained[0]
@@ -277,10 +283,10 @@ def test_options_that_do_not_go_together(runs, tmp_path):
     assert str(caught.value) == "train.label_smoothing=0.1: answers are learned as they are given; drop it"
     every = write_tsv(tmp_path / "all.tsv", asked(40, none=0.0))
     with pytest.raises(ConfigError) as caught:
-        train_here(span_file(every, "lstm", "train.monitor=no_answer_accuracy"), tmp_path / "run")
+        train_here(span_file(every, "lstm", "train.monitor=accuracy_no_answer"), tmp_path / "run")
     assert str(caught.value) == (
-        "train.monitor: 'no_answer_accuracy' is about questions with and without an answer, but data.valid has only one sort; "
-        "use 'answer_f1'"
+        "train.monitor: 'accuracy_no_answer' is about questions with and without an answer, but data.valid has only one sort; "
+        "use 'f1'"
     )
 
 
@@ -291,15 +297,15 @@ def test_a_masked_language_model_starts_a_reader(runs, tmp_path):
     text = make_text(tmp_path / "text.txt")
     values = {
         "task": "masked-lm",
-        "data": {"train": str(text), "read": "lines", "window": 64},
-        "tokenizer": {"kind": "wordpiece", "size": 200},
-        "model": {"kind": "bert", "width": 32, "layers": 2, "segments": True},
-        "train": {"steps": 2, "batch_tokens": 256, "device": "cpu"},
+        "data": {"train": str(text), "read_as": "lines", "context_length": 64},
+        "tokenizer": {"type": "wordpiece", "vocab_size": 200},
+        "model": {"arch": "bert", "hidden_size": 32, "num_layers": 2, "segment_embeddings": True},
+        "train": {"max_steps": 2, "batch_tokens": 256, "device": "cpu"},
     }
     first = train_here(values, tmp_path / "bert").path
-    still = ("train.steps=1", "train.lr=1e-30", "train.average=none", f"train.init_from={first}")
+    still = ("train.max_steps=1", "train.lr=1e-30", "train.ema_decay=none", f"train.init_from={first}")
     watcher = Silent()
-    folder = train_here(borrow_tokenizer(span_file(runs.data, "bert", *still), first), tmp_path / "run", watcher).path
+    folder = train_here(with_tokenizer_from(span_file(runs.data, "bert", *still), first), tmp_path / "run", watcher).path
     before, after = (read_tensors(path / "model.safetensors")[0] for path in (first, folder))
     copied = [name for name in after if name.startswith("encoder.")]
     assert all(torch.equal(before[name], after[name]) for name in copied)
@@ -350,7 +356,7 @@ def test_a_question_that_is_too_long_is_cut_and_counted(runs):
     # it belongs to the answer, not to the latest call
     run.predict([("who has it ?", PASSAGE)])
     assert found[0].cut
-    assert run.embedded(["ada " * 100, "x"]).cut.tolist() == [True, False]
+    assert run.embed_with_info(["ada " * 100, "x"]).truncated.tolist() == [True, False]
 
 
 # ---- the command line
@@ -383,11 +389,11 @@ def test_evaluate_check_and_info(runs, tmp_path, capsys):
     folder = str(runs.folder("lstm"))
     assert main(["evaluate", folder, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [score["name"] for score in found["scores"]] == ["answer_f1", "exact_match", "has_answer_f1", "no_answer_accuracy"]
+    assert [score["name"] for score in found["scores"]] == ["f1", "exact_match", "f1_has_answer", "accuracy_no_answer"]
     assert found["data"] == [str(runs.data)]
     assert main(["info", folder]) == 0
     assert "lstm (span), " in capsys.readouterr().out
-    (tmp_path / "run.toml").write_text(f'task = "span"\n[data]\ntrain = "{runs.data}"\n[model]\nkind = "lstm"\n')
+    (tmp_path / "run.toml").write_text(f'task = "qa"\n[data]\ntrain = "{runs.data}"\n[model]\narch = "lstm"\n')
     assert main(["check", str(tmp_path / "run.toml"), "--quiet"]) == 0
     said = capsys.readouterr().out
     assert said.split("\n")[1].startswith("train  question  1,000") and "length" not in said
@@ -395,11 +401,11 @@ def test_evaluate_check_and_info(runs, tmp_path, capsys):
 
 def test_what_is_not_for_readers_is_refused(runs, tmp_path, capsys):
     folder = str(runs.folder("lstm"))
-    assert refused(capsys, "predict", folder, "x\ty", "--beam", "3") == (
-        2, "--beam: not available for task 'span'"
+    assert refused(capsys, "predict", folder, "x\ty", "--beam-size", "3") == (
+        2, "--beam-size: not available for task 'span'"
     )  # fmt: skip
-    assert refused(capsys, "evaluate", folder, "--beam", "3") == (
-        2, "--beam: not available for task 'span'"
+    assert refused(capsys, "evaluate", folder, "--beam-size", "3") == (
+        2, "--beam-size: not available for task 'span'"
     )  # fmt: skip
     assert refused(capsys, "evaluate", folder, "--strict") == (
         2, "--strict: not available for task 'span'"
@@ -411,8 +417,8 @@ def test_what_is_not_for_readers_is_refused(runs, tmp_path, capsys):
     bad.write_text("question\tpassage\tanswer\nwho ?\tada has it .\tben\n")
     said = f"{bad}: line 2 has the answer 'ben', which is not in its passage; copy it from there"
     assert refused(capsys, "evaluate", folder, "--data", str(bad), "--quiet") == (3, said)
-    (tmp_path / "run.toml").write_text('task = "span"\n[data]\ntrain = "bad.tsv"\n[model]\nkind = "lstm"\n')
-    assert refused(capsys, "train", str(tmp_path / "run.toml"), "--quiet", "--out", str(tmp_path / "run")) == (3, said)
+    (tmp_path / "run.toml").write_text('task = "qa"\n[data]\ntrain = "bad.tsv"\n[model]\narch = "lstm"\n')
+    assert refused(capsys, "train", str(tmp_path / "run.toml"), "--quiet", "--output-dir", str(tmp_path / "run")) == (3, said)
 
 
 def test_a_reader_has_a_head_of_its_own_name():

@@ -13,14 +13,14 @@ from parts import shaken
 from torch import Tensor, nn
 
 from weft.models.build import stack
-from weft.models.language import LanguageModel, language_model
-from weft.models.tables import CONNECTIONS, NORMS, LanguageTable, StackTable
-from weft.nn import heads
+from weft.models.config import CONNECTIONS, NORMS, LanguageModelConfig, StackConfig
+from weft.models.lm import LanguageModel, language_model
+from weft.nn import lm_head as heads
 from weft.nn.attention import ACTIVATIONS, FeedForward, SelfAttention
-from weft.nn.heads import TokenHead
-from weft.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal
-from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore, Window
-from weft.nn.two_way import Both
+from weft.nn.lm_head import LMHead
+from weft.nn.positions import AlibiBias, LearnedPositions, RelativePositions, RotaryEmbedding, SinusoidalPositions
+from weft.nn.recurrent import GRU, LSTM, RNN, CausalConv, ResetBeforeGRU
+from weft.nn.two_way import Bidirectional
 
 Array = NDArray[np.float64]
 EXACT = {"atol": 1e-12, "rtol": 1e-10}
@@ -51,10 +51,10 @@ def sigmoid(x: Array) -> Array:
 # ---- the recurrent equations: one row (T, I), its state before, the outputs (T, D) and the state after
 
 
-def window_equations(part: Window, x: Array, past: Array) -> tuple[Array, Array]:
+def window_equations(part: CausalConv, x: Array, past: Array) -> tuple[Array, Array]:
     w, b = array(part.hidden.weight), array(part.hidden.bias)
     seen = [*past, *x]
-    outputs = [np.tanh(w @ np.concatenate(seen[t : t + part.reach]) + b) for t in range(len(x))]
+    outputs = [np.tanh(w @ np.concatenate(seen[t : t + part.kernel_size]) + b) for t in range(len(x))]
     return np.array(outputs), np.array(seen[len(x) :])
 
 
@@ -96,8 +96,8 @@ def gru_after_equations(part: GRU, x: Array, h: Array) -> tuple[Array, Array]:
     return np.array(outputs), h
 
 
-def gru_before_equations(part: GRUBefore, x: Array, h: Array) -> tuple[Array, Array]:
-    (u_u, u_r, u_h), (b_u, b_r, b_h) = np.split(array(part.read.weight), 3), np.split(array(part.read.bias), 3)
+def gru_before_equations(part: ResetBeforeGRU, x: Array, h: Array) -> tuple[Array, Array]:
+    (u_u, u_r, u_h), (b_u, b_r, b_h) = np.split(array(part.input_proj.weight), 3), np.split(array(part.input_proj.bias), 3)
     (w_u, w_r), w_h = np.split(array(part.gates.weight), 2), array(part.candidate.weight)
     outputs = []
     for read in x:
@@ -110,11 +110,11 @@ def gru_before_equations(part: GRUBefore, x: Array, h: Array) -> tuple[Array, Ar
 
 
 RECURRENT = {
-    "window": (lambda: Window(5, context=3, inlet=4), window_equations, (2, 4)),
-    "rnn": (lambda: RNN(5, inlet=4), rnn_equations, (5,)),
-    "lstm": (lambda: LSTM(5, inlet=4), lstm_equations, (5,)),
-    "gru": (lambda: GRU(5, inlet=4), gru_after_equations, (5,)),
-    "gru-before": (lambda: GRUBefore(5, inlet=4), gru_before_equations, (5,)),
+    "window": (lambda: CausalConv(5, context=3, input_size=4), window_equations, (2, 4)),
+    "rnn": (lambda: RNN(5, input_size=4), rnn_equations, (5,)),
+    "lstm": (lambda: LSTM(5, input_size=4), lstm_equations, (5,)),
+    "gru": (lambda: GRU(5, input_size=4), gru_after_equations, (5,)),
+    "gru-before": (lambda: ResetBeforeGRU(5, input_size=4), gru_before_equations, (5,)),
 }
 
 
@@ -167,7 +167,11 @@ JOINED = [(kind, norm) for kind in CONNECTIONS for norm in NORMS if (kind, norm)
 
 @pytest.mark.parametrize(("kind", "norm"), JOINED)
 def test_a_stack_is_its_connections_equations(kind, norm):
-    whole = seeded(lambda: stack(StackTable(mixer="rnn", width=6, connection=kind, norm=norm).filled(), window=16))
+    whole = seeded(
+        lambda: stack(
+            StackConfig(layer_type="rnn", hidden_size=6, skip_connection=kind, norm=norm).with_defaults(), context_length=16
+        )
+    )
     given = text(1, 5, 6)
     x, before = array(given[0]), "none" if kind == "post-norm" else norm
     for layer in whole.layers:
@@ -196,8 +200,8 @@ ACTIVATION_EQUATIONS: dict[str, Callable[[Array], Array]] = {
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_feed_forward_layer_is_its_equation(activation):
-    part, x = seeded(lambda: FeedForward(4, hidden=7, activation=activation)), text(1, 3, 4)
-    w, b, out, c = (array(weight) for weight in (part.widen.weight, part.widen.bias, part.to_out.weight, part.to_out.bias))
+    part, x = seeded(lambda: FeedForward(4, ffn_dim=7, activation=activation)), text(1, 3, 4)
+    w, b, out, c = (array(weight) for weight in (part.up_proj.weight, part.up_proj.bias, part.to_out.weight, part.to_out.bias))
     expected = [out @ ACTIVATION_EQUATIONS[activation](w @ position + b) + c for position in array(x[0])]
     y, state = part(x)
     agree(y[0], np.array(expected))
@@ -206,7 +210,7 @@ def test_a_feed_forward_layer_is_its_equation(activation):
 
 @pytest.mark.parametrize("cap", [None, 1.5])
 def test_the_token_head_is_a_capped_softmax(cap):
-    part, x, targets = seeded(lambda: TokenHead(4, 6, cap=cap)), text(2, 3, 4), torch.tensor([[0, 5, 2], [1, 1, 4]])
+    part, x, targets = seeded(lambda: LMHead(4, 6, logit_softcap=cap)), text(2, 3, 4), torch.tensor([[0, 5, 2], [1, 1, 4]])
     log_probs, nats = part(x), part.loss(x, targets)
     for row in range(2):
         for t in range(3):
@@ -220,7 +224,7 @@ def test_the_token_head_is_a_capped_softmax(cap):
 
 
 def test_without_gradients_losses_come_a_few_positions_at_a_time(monkeypatch):
-    part, x, targets = seeded(lambda: TokenHead(4, 6)), text(2, 7, 4), torch.arange(14).view(2, 7) % 6
+    part, x, targets = seeded(lambda: LMHead(4, 6)), text(2, 7, 4), torch.arange(14).view(2, 7) % 6
     monkeypatch.setattr(heads, "MOST", 18)  # three positions
     asked: list[int] = []
     scores = part.scores
@@ -233,9 +237,11 @@ def test_without_gradients_losses_come_a_few_positions_at_a_time(monkeypatch):
 
 def test_tied_weights_are_one_parameter_that_learns_from_both_sides():
     torch.manual_seed(0)
-    options = {"mixer": "rnn", "layers": 1, "width": 6}
-    tied = language_model(LanguageTable(**options, tied=True).filled(), words=5, window=8, vocabulary="")
-    loose = language_model(LanguageTable(**options).filled(), words=5, window=8, vocabulary="")
+    options = {"layer_type": "rnn", "num_layers": 1, "hidden_size": 6}
+    tied = language_model(
+        LanguageModelConfig(**options, tie_embeddings=True).with_defaults(), vocab_size=5, context_length=8, vocabulary=""
+    )
+    loose = language_model(LanguageModelConfig(**options).with_defaults(), vocab_size=5, context_length=8, vocabulary="")
     loose.load_state_dict(tied.state_dict())  # the state has the matrix under both its names
     assert tied.head.weight is tied.embedding.weight
     assert "head.weight" not in dict(tied.named_parameters())
@@ -267,7 +273,7 @@ def score(part: SelfAttention, kind: str, q: Array, k: Array, where: tuple[int, 
         case "rotary":
             return turned(q, i) @ turned(k, j) / root
         case "alibi":
-            return q @ k / root - 2.0 ** (-8.0 * (head + 1) / part.heads) * (i - j)
+            return q @ k / root - 2.0 ** (-8.0 * (head + 1) / part.num_heads) * (i - j)
         case "relative":
             reach = part.positions.reach
             return q @ (k + array(part.positions.keys.weight)[max(j - i, -reach) + reach]) / root
@@ -280,9 +286,9 @@ def score(part: SelfAttention, kind: str, q: Array, k: Array, where: tuple[int, 
 
 def attention_equations(part: SelfAttention, kind: str, x: Array, window: int) -> Array:
     queries, keys, values = np.split(x @ array(part.to_qkv.weight).T + array(part.to_qkv.bias), 3, axis=-1)
-    size = queries.shape[1] // part.heads
+    size = queries.shape[1] // part.num_heads
     y = np.zeros_like(queries)
-    for head in range(part.heads):
+    for head in range(part.num_heads):
         own = slice(head * size, (head + 1) * size)
         for i in range(len(x)):
             seen = range(max(0, i - window + 1), i + 1)
@@ -293,9 +299,9 @@ def attention_equations(part: SelfAttention, kind: str, x: Array, window: int) -
 
 INNER = {
     "none": {},
-    "rotary": {"positions": Rotary(4)},
-    "alibi": {"positions": Alibi(3)},
-    "relative": {"positions": Relative(4, reach=3)},
+    "rotary": {"positions": RotaryEmbedding(4)},
+    "alibi": {"positions": AlibiBias(3)},
+    "relative": {"positions": RelativePositions(4, max_distance=3)},
     "qk-norm": {"inner_norm": nn.RMSNorm(4, elementwise_affine=False)},
 }
 
@@ -303,15 +309,15 @@ INNER = {
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("kind", INNER)
 def test_attention_is_its_equations(kind, window):
-    part = seeded(lambda: SelfAttention(6, heads=3, head_size=4, window=window, **INNER[kind]))
+    part = seeded(lambda: SelfAttention(6, num_heads=3, head_dim=4, context_length=window, **INNER[kind]))
     x = text(1, 8, 6)
     # rates and slopes are made in float32
     agree(part(x)[0][0], attention_equations(part, kind, array(x[0]), window or 8), atol=1e-6, rtol=1e-6)
 
 
 def test_rotary_is_the_papers_rotation_of_neighbours_with_the_coordinates_in_another_order():
-    part, x = Rotary(6).double(), text(1, 1, 5, 6)
-    found = part.turn(x, torch.arange(5)[None] + 3)[0, 0]
+    part, x = RotaryEmbedding(6).double(), text(1, 1, 5, 6)
+    found = part.rotate(x, torch.arange(5)[None] + 3)[0, 0]
     order = [0, 2, 4, 1, 3, 5]  # where the paper's coordinate pairs (0, 1), (2, 3), (4, 5) stand here
     for t in range(5):
         matrix = np.zeros((6, 6))
@@ -328,27 +334,27 @@ def test_rotary_is_the_papers_rotation_of_neighbours_with_the_coordinates_in_ano
 
 @pytest.mark.parametrize("shift", [1, 17, 1000])
 def test_rotary_scores_see_distances_only(shift):
-    part, q, k, at = Rotary(8).double(), text(1, 2, 6, 8), text(1, 2, 6, 8, seed=1), torch.arange(6)[None]
-    here = part.turn(q, at) @ part.turn(k, at).mT
-    there = part.turn(q, at + shift) @ part.turn(k, at + shift).mT
+    part, q, k, at = RotaryEmbedding(8).double(), text(1, 2, 6, 8), text(1, 2, 6, 8, seed=1), torch.arange(6)[None]
+    here = part.rotate(q, at) @ part.rotate(k, at).mT
+    there = part.rotate(q, at + shift) @ part.rotate(k, at + shift).mT
     torch.testing.assert_close(there, here, atol=1e-9, rtol=0.0)
-    assert (part.turn(q, at + shift) @ part.turn(k, at).mT - here).abs().max() > 0.1
+    assert (part.rotate(q, at + shift) @ part.rotate(k, at).mT - here).abs().max() > 0.1
 
 
 def test_far_into_a_stream_positions_are_still_told_apart():
     """In float32 the angle of position 10 million would be off by half a radian."""
-    part, q, k, at = Rotary(8), text(1, 2, 6, 8).float(), text(1, 2, 6, 8, seed=1).float(), torch.arange(6)[None]
-    here = part.turn(q, at) @ part.turn(k, at).mT
+    part, q, k, at = RotaryEmbedding(8), text(1, 2, 6, 8).float(), text(1, 2, 6, 8, seed=1).float(), torch.arange(6)[None]
+    here = part.rotate(q, at) @ part.rotate(k, at).mT
     far = at + 10**7
-    torch.testing.assert_close(part.turn(q, far) @ part.turn(k, far).mT, here, atol=1e-5, rtol=0.0)
-    waves = Sinusoidal(8).enter(torch.zeros(1, 6, 8), far)
-    exact = Sinusoidal(8).double().enter(torch.zeros(1, 6, 8, dtype=torch.double), far)
+    torch.testing.assert_close(part.rotate(q, far) @ part.rotate(k, far).mT, here, atol=1e-5, rtol=0.0)
+    waves = SinusoidalPositions(8).add_to(torch.zeros(1, 6, 8), far)
+    exact = SinusoidalPositions(8).double().enter(torch.zeros(1, 6, 8, dtype=torch.double), far)
     torch.testing.assert_close(waves, exact.float(), atol=1e-6, rtol=0.0)
 
 
 @pytest.mark.parametrize("dim", [6, 7])
 def test_sinusoidal_positions_are_the_papers(dim):
-    found = Sinusoidal(dim).double().enter(torch.zeros(1, 9, dim, dtype=torch.double), torch.arange(9)[None])
+    found = SinusoidalPositions(dim).double().enter(torch.zeros(1, 9, dim, dtype=torch.double), torch.arange(9)[None])
     for at in range(9):
         for i in range(dim):
             angle = at / 10000.0 ** (2 * (i // 2) / dim)
@@ -356,7 +362,7 @@ def test_sinusoidal_positions_are_the_papers(dim):
 
 
 def test_learned_positions_are_rows_of_a_table():
-    part, x = seeded(lambda: Learned(3, longest=5)), text(2, 2, 3)
+    part, x = seeded(lambda: LearnedPositions(3, max_positions=5)), text(2, 2, 3)
     found = part.enter(x, torch.tensor([[0, 1], [3, 4]]))
     for row, position, at in ((0, 0, 0), (0, 1, 1), (1, 0, 3), (1, 1, 4)):
         agree(found[row, position], array(x[row, position]) + array(part.table.weight)[at])
@@ -372,7 +378,7 @@ def test_learned_positions_are_rows_of_a_table():
 def test_two_recurrent_layers_are_torchs(ours, theirs):
     torch.manual_seed(0)
     reference = theirs(6, 6, num_layers=2, batch_first=True)
-    whole = stack(StackTable(mixer=ours.__name__.lower(), width=6).filled(), window=16)
+    whole = stack(StackConfig(layer_type=ours.__name__.lower(), hidden_size=6).with_defaults(), context_length=16)
     for number, layer in enumerate(whole.layers):
         for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(layer.mixer.cell, f"{kind}_l0").data.copy_(getattr(reference, f"{kind}_l{number}"))
@@ -389,8 +395,8 @@ def test_two_recurrent_layers_are_torchs(ours, theirs):
 @pytest.mark.parametrize(("ours", "theirs"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
 def test_a_two_way_layer_is_torchs_on_packed_rows(ours, theirs):
     torch.manual_seed(0)
-    reference, part = theirs(6, 4, bidirectional=True, batch_first=True), Both(ours(4, inlet=6), ours(4, inlet=6))
-    for side, suffix in ((part.ahead, "l0"), (part.back, "l0_reverse")):
+    reference, part = theirs(6, 4, bidirectional=True, batch_first=True), Bidirectional(ours(4, inlet=6), ours(4, inlet=6))
+    for side, suffix in ((part.ahead, "l0"), (part.backward_mixer, "l0_reverse")):
         for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(side.cell, f"{kind}_l0").data.copy_(getattr(reference, f"{kind}_{suffix}"))
     x, lengths = text(3, 7, 6).float().requires_grad_(), torch.tensor([4, 7, 1])
@@ -414,7 +420,7 @@ def copy_attention(part: SelfAttention, reference: nn.MultiheadAttention) -> Non
 
 def test_attention_is_torchs():
     torch.manual_seed(0)
-    reference, part, x = nn.MultiheadAttention(8, 2, batch_first=True), SelfAttention(8, heads=2), text(2, 6, 8).float()
+    reference, part, x = nn.MultiheadAttention(8, 2, batch_first=True), SelfAttention(8, num_heads=2), text(2, 6, 8).float()
     copy_attention(part, shaken(reference))
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
     torch.testing.assert_close(part(x)[0], reference(x, x, x, attn_mask=future, need_weights=False)[0], **FLOAT32)
@@ -428,17 +434,17 @@ def test_a_transformer_is_torchs(connection, activation):
     one = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=activation, batch_first=True, norm_first=before)
     top = nn.LayerNorm(8) if before else None
     reference = shaken(nn.TransformerEncoder(one, 2, norm=top, enable_nested_tensor=False))
-    options = {"mixer": "attention", "width": 8, "heads": 2, "feed_forward": 16, "norm": "layer"}
-    whole = stack(StackTable(**options, activation=activation, connection=connection).filled(), window=16)
+    options = {"layer_type": "attention", "hidden_size": 8, "num_heads": 2, "ffn_dim": 16, "norm": "layernorm"}
+    whole = stack(StackConfig(**options, activation=activation, skip_connection=connection).with_defaults(), context_length=16)
     for number, theirs in enumerate(reference.layers):
         attend, forward = whole.layers[2 * number : 2 * number + 2]
         copy_attention(attend.mixer, theirs.self_attn)
-        forward.mixer.widen.load_state_dict(theirs.linear1.state_dict())
+        forward.mixer.up_proj.load_state_dict(theirs.linear1.state_dict())
         forward.mixer.to_out.load_state_dict(theirs.linear2.state_dict())
         for ours, norm in ((attend, theirs.norm1), (forward, theirs.norm2)):
             (ours if before else ours.connection).norm.load_state_dict(norm.state_dict())
     if top is not None:
-        whole.outlet.load_state_dict(reference.norm.state_dict())
+        whole.final_norm.load_state_dict(reference.norm.state_dict())
     x = text(2, 6, 8).float().requires_grad_()
     y, expected = whole(x)[0], reference(x, nn.Transformer.generate_square_subsequent_mask(6), is_causal=True)
     torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-4)
@@ -465,7 +471,7 @@ def copy_gpt2(model: LanguageModel, theirs: dict[str, Tensor]) -> None:
             copy(part, f"h.{number}.{name}")
         for part, name in ((attend.mixer.to_qkv, "attn.c_attn"), (attend.mixer.to_out, "attn.c_proj")):
             copy(part, f"h.{number}.{name}", turn=True)
-        for part, name in ((forward.mixer.widen, "mlp.c_fc"), (forward.mixer.to_out, "mlp.c_proj")):
+        for part, name in ((forward.mixer.up_proj, "mlp.c_fc"), (forward.mixer.to_out, "mlp.c_proj")):
             copy(part, f"h.{number}.{name}", turn=True)
     copy(model.stack.outlet, "ln_f")
 
@@ -477,9 +483,15 @@ def test_a_textbook_transformer_is_gpt2():
     sizes = {"vocab_size": 11, "n_positions": 12, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24}
     reference = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, activation_function="gelu"))
     shaken(reference).eval()
-    options = {"mixer": "attention", "positions": "learned", "connection": "residual", "norm": "layer", "tied": True}
-    table = LanguageTable(**options, layers=2, width=16, heads=4, feed_forward=24).filled()
-    model = language_model(table, words=11, window=12, vocabulary="").eval()
+    options = {
+        "layer_type": "attention",
+        "position_encoding": "learned",
+        "skip_connection": "residual",
+        "norm": "layernorm",
+        "tie_embeddings": True,
+    }
+    table = LanguageModelConfig(**options, num_layers=2, hidden_size=16, num_heads=4, ffn_dim=24).with_defaults()
+    model = language_model(table, vocab_size=11, context_length=12, vocabulary="").eval()
     copy_gpt2(model, reference.state_dict())
     tokens = torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -518,8 +530,8 @@ def test_one_step_of_an_rnn_worked_by_hand():
 
 def test_an_rnn_learns_to_spell_hello():
     torch.manual_seed(0)
-    table = LanguageTable(mixer="rnn", layers=1, width=8).filled()
-    model = language_model(table, words=4, window=8, vocabulary="")
+    table = LanguageModelConfig(layer_type="rnn", num_layers=1, hidden_size=8).with_defaults()
+    model = language_model(table, vocab_size=4, context_length=8, vocabulary="")
     letters = "helo"
     tokens = torch.tensor([[letters.index(letter) for letter in "hello"]])
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)

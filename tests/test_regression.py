@@ -7,17 +7,17 @@ import pytest
 import torch
 from test_bayes import labels_for, random_texts, targets_for
 
-from weft.config import read_table
+from weft.config import parse_config
 from weft.errors import ConfigError
-from weft.models import regression
-from weft.models.baseline_tables import RegressionTable
+from weft.models import logistic_regression as regression
+from weft.models.baseline_config import LogisticRegressionConfig
 from weft.models.linear import LinearModel, transposed
 from weft.models.linear_fit import memberships
-from weft.models.regression import Objective
+from weft.models.logistic_regression import Objective
 
 
-def table(**options) -> RegressionTable:
-    return RegressionTable(**options)
+def table(**options) -> LogisticRegressionConfig:
+    return LogisticRegressionConfig(**options)
 
 
 def theirs(dense, targets, C, weights=None):
@@ -71,7 +71,7 @@ def test_each_of_several_labels_has_a_logistic_regression_of_its_own():
     (train, dense_train), (test, dense_test) = random_texts(1, 120), random_texts(2, 30)
     labels, weights = labels_for(3, 120, 3), np.array([1.0, 2.0, 0.5])
     model = regression.fit(train, labels, 3, table(C=5.0), weights=weights)
-    assert model.multi
+    assert model.multilabel
     for label in range(3):
         other = theirs(dense_train, labels[:, label], 5.0, {False: 1.0, True: weights[label]})
         expected = other.predict_proba(dense_test)[:, 1]
@@ -118,14 +118,14 @@ def test_the_same_data_give_the_same_weights_and_a_file_gives_them_back():
 def test_who_watches_is_told_of_every_question_and_may_stop():
     train, _ = random_texts(1, 60)
     asked = list[int]()
-    regression.fit(train, targets_for(3, 60, 3), 3, table(), watch=asked.append)
+    regression.fit(train, targets_for(3, 60, 3), 3, table(), progress=asked.append)
     assert asked == list(range(1, len(asked) + 1)) and len(asked) > 5
 
     def stop(count: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        regression.fit(train, targets_for(3, 60, 3), 3, table(), watch=stop)
+        regression.fit(train, targets_for(3, 60, 3), 3, table(), progress=stop)
 
 
 def test_a_search_that_is_cut_off_says_so(monkeypatch):
@@ -138,4 +138,4 @@ def test_a_search_that_is_cut_off_says_so(monkeypatch):
 
 def test_a_penalty_must_be_finite_and_positive():
     with pytest.raises(ConfigError, match=r"model.C: must be greater than 0, not 0.0"):
-        read_table(RegressionTable, {"C": 0.0}, at="model")
+        parse_config(LogisticRegressionConfig, {"C": 0.0}, at="model")

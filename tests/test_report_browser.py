@@ -295,7 +295,7 @@ def test_words_that_differ_are_marked_and_no_others(look):
     document = tags()
     outputs = {"crf": "a b c d e", "lstm": "a x c e e"}
     item = {"key": 7, "input": "1 2 3", "reference": "a b c e", "outputs": outputs, "values": {"crf": 1.0, "lstm": 0.5}}
-    document.update({"task": "translate", "items": [item]})
+    document.update({"task": "seq2seq", "items": [item]})
     seen = look(document)
     assert seen.all("article .output:nth-child(1) mark") == ["b", "d"]
     assert seen.all("article .output:nth-child(2) mark") == ["x", "e"]
@@ -352,7 +352,7 @@ def test_every_part_says_which_score_it_is_of(look):
 
 def test_items_may_be_told_apart_by_a_score_that_goes_the_other_way(look):
     document = translation(6)
-    document["item_score"] = {"name": "edit_rate", "better": "lower"}
+    document["item_score"] = {"name": "token_error_rate", "better": "lower"}
     seen = look(document)
     seen.page.locator('[data-chart="items"] select').nth(1).select_option(label="rnn")
     values = {item["key"]: item["values"]["rnn"] - item["values"]["transformer"] for item in document["items"]}

@@ -17,10 +17,10 @@ from report_documents import labels, language, tags, translation
 
 from weft.cli.commands.report import Report
 from weft.cli.main import main
-from weft.compare import evidence
+from weft.comparison import results as evidence
 from weft.errors import ModelError, UsageError
 from weft.report.page import page
-from weft.report.page_check import fault, seal
+from weft.report.page_check import find_problem, seal
 
 Place = tuple[str | int, ...]
 
@@ -36,12 +36,12 @@ def save(document: Any, folder: Path) -> Path:
 
 def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
     folder = save(translation(), tmp_path / "comparison")
-    assert Report(what=[folder]).run() == 0
+    assert Report(inputs=[folder]).run() == 0
     made = folder / "report.html"
     assert capsys.readouterr().out == f"{made}\n"
     assert made.read_text() == page(json.loads((folder / "comparison.json").read_text()))
     other = tmp_path / "other.html"
-    assert Report(what=[folder / "comparison.json"], out=other, json=True).run() == 0
+    assert Report(inputs=[folder / "comparison.json"], report=other, json=True).run() == 0
     told = json.loads(capsys.readouterr().out)
     assert told == {
         "report": str(other),
@@ -54,18 +54,18 @@ def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
 def test_what_is_no_comparison_is_refused(tmp_path):
     folder = save(translation(), tmp_path / "comparison")
     with pytest.raises(UsageError) as caught:
-        Report(what=[folder, tmp_path]).run()
+        Report(inputs=[folder, tmp_path]).run()
     assert str(caught.value) == f"report: {folder} is a comparison; give one alone, or runs"
     for wrong in ([], {"rows": []}, {"rows": [1], "score": {}}):
         (folder / "comparison.json").write_text(json.dumps(wrong))
         with pytest.raises(ModelError) as damaged:
-            Report(what=[folder]).run()
+            Report(inputs=[folder]).run()
         file = folder / "comparison.json"
         assert str(damaged.value) == f"{file}: is no comparison: it has no rows with a score; make it with weft compare"
     (folder / "comparison.json").unlink()
     (folder / "plan.toml").write_text("")
     with pytest.raises(UsageError) as unfinished:
-        Report(what=[folder]).run()
+        Report(inputs=[folder]).run()
     assert str(unfinished.value) == (
         f"{folder}: has no comparison.json: the comparison is not finished; the same weft compare goes on with it"
     )
@@ -149,7 +149,7 @@ def test_whatever_is_damaged_is_drawn_or_refused(make):
     for place in known:
         for value in DAMAGE:
             made = changed(document, place, value)
-            if made.get("rows") and made.get("score") and not fault(made):
+            if made.get("rows") and made.get("score") and not find_problem(made):
                 page(made).encode()
             else:
                 refused_ones += 1
@@ -173,7 +173,7 @@ def test_a_comparison_that_was_changed_after_it_was_written_is_refused(tmp_path,
 
 
 def test_what_is_whole_has_no_fault():
-    assert [fault(document) for document in (translation(), language(), labels(60), tags())] == [""] * 4
+    assert [find_problem(document) for document in (translation(), language(), labels(60), tags())] == [""] * 4
 
 
 # ---- runs
@@ -183,11 +183,11 @@ task = "lm"
 [data]
 train = "text.txt"
 valid = 0.2
-read = "lines"
+read_as = "lines"
 [tokenizer]
-kind = "char"
+type = "char"
 [model]
-kind = "ngram"
+arch = "ngram"
 order = 2
 """
 
@@ -196,7 +196,7 @@ order = 2
 def runs(trained, capsys) -> list[Path]:
     """Three runs, of which two differ in their seed alone."""
     for settings, name in (("seed=1", "again"), ("model.order=3", "longer")):
-        assert main(["train", "run.toml", "--quiet", "--set", settings, "--out", f"runs/{name}"]) == 0
+        assert main(["train", "run.toml", "--quiet", "--set", settings, "--output-dir", f"runs/{name}"]) == 0
     capsys.readouterr()
     return [Path("runs/run"), Path("runs/again"), Path("runs/longer")]
 
@@ -205,7 +205,7 @@ def runs(trained, capsys) -> list[Path]:
 def measured(monkeypatch) -> list[str]:
     """The names of the runs that were measured."""
     seen: list[str] = []
-    real = evidence.gather
+    real = evidence.evaluate_run
 
     def gather(run: Any, data: Any = None, *, how: Any, watch: Any = None) -> Any:
         seen.append(run.folder.path.name)
@@ -232,7 +232,7 @@ def test_a_page_of_runs_has_the_scores_that_evaluate_gives(runs, measured, capsy
     scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
     found = {row["name"]: row for row in table(text)}
     assert list(found) == ["ngram,order=3", "ngram,order=2"]
-    assert found["ngram,order=3"]["value"] == pytest.approx(scores["nats_per_token"], rel=1e-5)
+    assert found["ngram,order=3"]["value"] == pytest.approx(scores["loss"], rel=1e-5)
 
 
 def test_what_was_measured_is_not_measured_again_until_a_run_is_another(runs, measured):
@@ -241,11 +241,11 @@ def test_what_was_measured_is_not_measured_again_until_a_run_is_another(runs, me
     first = Path("report.html").read_bytes()
     assert main(words) == 0
     assert len(measured) == 3 and Path("report.html").read_bytes() == first
-    (runs[0] / "evidence/evidence.json").write_text("{")  # damaged: measured again
+    (runs[0] / "results/evidence.json").write_text("{")  # damaged: measured again
     assert main(words) == 0
     assert measured[3:] == ["run"]
     weights = runs[2] / "model.safetensors"
-    assert main(["train", "run.toml", "--quiet", "--fresh", "--set", "model.order=4", "--out", "runs/longer"]) == 0
+    assert main(["train", "run.toml", "--quiet", "--overwrite", "--set", "model.order=4", "--output-dir", "runs/longer"]) == 0
     assert weights.exists() and not (runs[2] / "evidence").exists()
     assert main(words) == 0
     assert measured[4:] == ["longer"]
@@ -254,19 +254,19 @@ def test_what_was_measured_is_not_measured_again_until_a_run_is_another(runs, me
 def test_what_a_comparison_measured_is_used(runs, measured):
     assert main(["report", "--quiet", str(runs[0])]) == 0
     Path("runs/evidence").mkdir()
-    shutil.move(runs[0] / "evidence", "runs/evidence/run")
+    shutil.move(runs[0] / "evidence", "runs/results/run")
     assert main(["report", "--quiet", str(runs[0])]) == 0
     assert measured == ["run"] and not (runs[0] / "evidence").exists()
 
 
 def test_a_page_is_no_other_kind_of_file(runs, capsys):
-    assert refused(capsys, "report", str(runs[0]), "--out", "page.pdf") == (
+    assert refused(capsys, "report", str(runs[0]), "--report", "page.pdf") == (
         2,
-        "--out: page.pdf must end in .html, for it is a page",
+        "--report: page.pdf must end in .html, for it is a page",
     )
 
 
 def test_a_run_that_can_t_be_written_to_is_measured_and_left_alone(runs, measured, monkeypatch):
     monkeypatch.setattr("weft.cli.commands.report.os.access", lambda path, mode: mode != os.W_OK)
-    assert main(["report", "--quiet", str(runs[0]), "--out", "page.html"]) == 0
+    assert main(["report", "--quiet", str(runs[0]), "--report", "page.html"]) == 0
     assert measured == ["run"] and not (runs[0] / "evidence").exists() and Path("page.html").exists()

@@ -22,11 +22,11 @@ from report_documents import labels, language, tags, translation
 from weft.errors import UsageError
 from weft.plots.formatting import cut, decimals, duration, number, p_value, score_name, short, size, visible
 from weft.report.page import page
-from weft.report.page_check import fault
+from weft.report.page_check import find_problem
 from weft.report.page_data import POINTS, page_data, score_label
 from weft.report.page_parts import COUNTED
 from weft.tasks.registry import TASKS, find_task
-from weft.train.estimator import NetworkEstimator
+from weft.training.estimator import NetworkEstimator
 
 DOCUMENTS = [translation(), language(), labels(), labels(60), tags()]
 VOID = {"meta", "input", "br", "wbr", "img", "link"}
@@ -170,7 +170,11 @@ def test_what_may_be_luck_on_long_inputs_is_not_said():
 
 def test_scores_of_parts_have_their_own_names_and_directions():
     document = translation()
-    words = {"by": "length of the input in words", "score": {"name": "edit_rate", "better": "lower"}, "unit": "sentences"}
+    words = {
+        "by": "length of the input in words",
+        "score": {"name": "token_error_rate", "better": "lower"},
+        "unit": "sentences",
+    }
     document["breakdowns"][0] |= words
     text = page(document)
     said = re.sub("<.*?>", "", text)
@@ -191,20 +195,20 @@ def test_labels_have_their_precision_and_recall_beside_f1():
     (one,) = [one for one in found["breakdowns"] if one["by"] == "label"]
     name = found["rows"][0]["name"]
     one["precision"], one["recall"] = ({name: [share] * len(one["bins"])} for share in (97.25, 88.0))
-    assert fault(found) == ""
+    assert find_problem(found) == ""
     text = page(found)
     assert "<summary>The numbers: F1, precision (P) and recall (R)</summary>" in text
     assert text.count("<small>P 97.2, R 88.0</small>") == len(one["bins"])  # the other rows were not measured so
     assert page_data(found)["breakdowns"][-1]["precision"][0] == [97.25] * len(one["bins"])
     one["recall"][name] = [1.0]
     at = f"breakdowns[{found['breakdowns'].index(one)}]"
-    assert fault(found) == f"{at}.recall.{name} has 1 values for {len(one['bins'])} bins"
+    assert find_problem(found) == f"{at}.recall.{name} has 1 values for {len(one['bins'])} bins"
 
 
 def test_curves_of_another_score_have_no_place_beside_those_of_most():
     document = translation()
     for curve in document["curves"]:
-        curve["scores"]["valid"] = "nats_per_token"
+        curve["scores"]["valid"] = "loss"
     document["curves"][3]["scores"]["valid"] = "exact_match"
     text = page(document)
     found = embedded(text)
@@ -268,7 +272,7 @@ def tuned() -> dict[str, Any]:
     """A translation whose rows were tuned: of the Transformer's four trials two came to a second rung, and one failed."""
 
     def trial(number: int, rung: int, value: float | None, lr: float) -> dict[str, Any]:
-        score = None if value is None else {"name": "nats_per_token", "value": value}
+        score = None if value is None else {"name": "loss", "value": value}
         failed = {"reason": "step 3: the loss is <nan>"} if value is None else {}
         return {"rung": rung, "budget": 0.25 * 2**rung, "trial": number, "settings": {"lr": lr}, "score": score, **failed}
 
@@ -286,7 +290,7 @@ def tuned() -> dict[str, Any]:
 
 def test_every_trial_of_a_search_is_on_the_page():
     document = tuned()
-    assert fault(document) == ""
+    assert find_problem(document) == ""
     text = page(document)
     part = text[text.index('<section id="tuning">') :].split("</section>")[0]
     rows = [
@@ -309,7 +313,7 @@ def test_every_trial_of_a_search_is_on_the_page():
     ]
     assert 'id="tuning"' not in page(translation())
     document["tuning"]["lstm"]["trials"][0]["rung"] = "x"
-    assert fault(document) == "tuning.lstm.trials[0].rung is no count"
+    assert find_problem(document) == "tuning.lstm.trials[0].rung is no count"
 
 
 def test_the_settings_of_a_model_without_an_optimizer_have_none():
@@ -318,7 +322,7 @@ def test_the_settings_of_a_model_without_an_optimizer_have_none():
     names = [row["name"] for row in document["rows"]]
     kinds = {name: "ngram" if name == "ngram" else "lstm" for name in names}
     document["settings"] = {
-        name: f'task = "lm"\n[model]\nkind = "{kind}"\n[train]\noptimizer = "adamw"\nlr = 0.001\n'
+        name: f'task = "lm"\n[model]\narch = "{kind}"\n[train]\noptimizer = "adamw"\nlr = 0.001\n'
         for name, kind in kinds.items()
     }
     text = page(document)
@@ -355,7 +359,7 @@ def test_the_head_says_what_it_was_measured_with():
         "versions": "weft 0.3.0, torch 2.13.0+cpu, Python 3.11.2",
         "date": "2026-11-16 12:00",
     }
-    assert fault(document) == ""
+    assert find_problem(document) == ""
     document["environment"] |= {"gpu": "NVIDIA H100", "threads": 4}
     assert "<dd>Linux-6.1.0-x86_64, NVIDIA H100, 4 threads</dd>" in page(document)
 
@@ -389,7 +393,11 @@ def test_what_failed_is_said():
 def test_settings_that_differ_come_first_and_all_of_them_follow():
     text = page(translation())
     differ = text[text.index('<section id="settings">') :].split("</table>")[0]
-    assert re.findall(r'<th scope="row"><code>(.*?)</code>', differ) == ["model.kind", "model.decoder.attention", "model.heads"]
+    assert re.findall(r'<th scope="row"><code>(.*?)</code>', differ) == [
+        "model.arch",
+        "model.decoder.attention",
+        "model.num_heads",
+    ]
     assert re.sub("<.*?>", "", text).count("batch_tokens = 4096") == 4
     same = translation()
     same["settings"] = {
@@ -567,11 +575,11 @@ def test_numbers_in_words():
         ["1,234.57", "\u22121.00", "∞", "\u2212∞", "–", "–"]
     )
     assert [decimals(widths) for widths in ([1.1], [0.04, 2], [0.00001], [300], [], [math.nan])] == [1, 3, 4, 0, 2, 2]
-    names = ("bits_per_character", "macro_f1", "f1")
+    names = ("bits_per_char", "f1_macro", "f1")
     assert [score_name(name) for name in names] == ["bits/character", "macro F1", "F1"]
     names = ("bleu", "bleu_lc", "chrf", "exact_match", "new_one")
     labels = ["BLEU", "BLEU, lower case", "chrF", "exact match", "new one"]
-    assert [score_label({"task": "translate"}, name) for name in names] == labels
+    assert [score_label({"task": "seq2seq"}, name) for name in names] == labels
     assert [score_label({"task": "lm"}, name) for name in names[:1]] == ["bleu"]  # no metric of that task
 
 

@@ -18,9 +18,9 @@ from small_runs import Silent, flip, leftovers, make_text, run_file, sums, train
 from weft import files
 from weft.errors import ModelError, TrainingInterrupted
 from weft.tensors import read_tensors, write_tensors
-from weft.train import checkpoint, saving
-from weft.train.average import Average
-from weft.train.cursor import Cursor
+from weft.training import checkpoint, saving
+from weft.training.ema import EMA
+from weft.training.train_state import TrainState
 
 SETUPS: dict[str, dict[str, Any]] = {
     "window": {"model": "window"},
@@ -51,7 +51,7 @@ def training(out: Path) -> bool:
     """Whether a run has begun to train and has not ended."""
     found, _ = checkpoint.newest(out)
     begun = (out / "metrics.jsonl").exists()
-    return begun and (found is None or not files.read_json(found / "cursor.json")["done"])
+    return begun and (found is None or not files.read_json(found / "train_state.json")["done"])
 
 
 def steps_saved(out: Path) -> int:
@@ -213,7 +213,14 @@ def listed_again(folder: Path) -> None:
     files.write_manifest(folder, {name: noted[name] for name in ("owner", "beside", "data")})
 
 
-FILES = ["model.safetensors", "optimizer.safetensors", "carry.safetensors", "cursor.json", "metrics.jsonl", "manifest.json"]
+FILES = [
+    "model.safetensors",
+    "optimizer.safetensors",
+    "state.safetensors",
+    "train_state.json",
+    "metrics.jsonl",
+    "manifest.json",
+]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -261,8 +268,8 @@ def test_metrics_that_were_damaged_are_those_of_the_checkpoint_again(tmp_path, t
 def test_a_cursor_that_knows_another_log_is_refused(tmp_path, text):
     values = setup_file(text, "window", steps=8, validations=4)
     newest = stopped_run(tmp_path, values, 5) / "checkpoints" / "000005"
-    cursor, size = files.read_json(newest / "cursor.json"), (newest / "metrics.jsonl").stat().st_size
-    files.write_json(newest / "cursor.json", {**cursor, "metrics": 0})
+    cursor, size = files.read_json(newest / "train_state.json"), (newest / "metrics.jsonl").stat().st_size
+    files.write_json(newest / "train_state.json", {**cursor, "metrics": 0})
     listed_again(newest)
     with pytest.raises(ModelError) as caught:
         train_here(values, tmp_path / "stopped")
@@ -303,8 +310,8 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
 def test_a_cursor_of_another_version_is_refused(tmp_path, text):
     values = setup_file(text, "window", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
-    path = out / "checkpoints" / "000005" / "cursor.json"
-    for content in ({**Cursor().to_json(), "more": 1}, {"step": 1}, [], None):
+    path = out / "checkpoints" / "000005" / "train_state.json"
+    for content in ({**TrainState().to_json(), "more": 1}, {"step": 1}, [], None):
         files.write_json(path, content)
         listed_again(path.parent)
         with pytest.raises(ModelError) as caught:
@@ -326,11 +333,11 @@ def test_a_checkpoint_holds_weights_optimiser_carry_and_cursor_and_no_more(tmp_p
     assert owners == set(weights)
     keys = {name.rpartition("/")[2] for name in optimizer}
     assert keys == {"momentum", "step", "exp_avg", "exp_avg_sq"}
-    carry, notes = read_tensors(newest / "carry.safetensors")
+    carry, notes = read_tensors(newest / "state.safetensors")
     # seen, and keys, values and positions of the one layer of attention; the feed-forward layer remembers nothing
     assert notes == {"shape": "[0, [[0, 0, 0], []]]"}
     assert carry["0000"].tolist() == [[5 * 16]] * 4
-    assert files.read_json(newest / "cursor.json")["step"] == 5
+    assert files.read_json(newest / "train_state.json")["step"] == 5
 
 
 def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_path, text, monkeypatch):
@@ -343,7 +350,7 @@ def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_pa
     assert not any(torch.equal(averages[name], weights[name]) for name in weights if weights[name].dim() == 2)
     shutil.copytree(out, tmp_path / "lost")
     with monkeypatch.context() as patch:
-        patch.setattr(Average, "restore", lambda average, tensors, at: None)
+        patch.setattr(EMA, "restore", lambda average, tensors, at: None)
         train_here(values, tmp_path / "lost")
     train_here(values, out)
     wanted, lost = sums(tmp_path / "whole"), sums(tmp_path / "lost")
@@ -356,7 +363,7 @@ def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_pa
 def test_without_its_carry_a_resumed_run_would_end_elsewhere(tmp_path, text, monkeypatch):
     values = setup_file(text, "lstm-stream", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
-    fill = saving.fill
+    fill = saving.unflatten
     monkeypatch.setattr(saving, "fill", lambda shape, tensors: None)
     shutil.copytree(out, tmp_path / "lost")
     train_here(values, tmp_path / "lost")

@@ -15,19 +15,19 @@ from test_loop import CORPUS, CPU, WINDOW, Notebook, small_loop, small_model
 from torch import Tensor, nn
 
 from weft.data.batch import WHOLE, cropped
-from weft.data.order import Batch, Windows
-from weft.decode.choose import uniforms
+from weft.data.batching import Batch, Windows
 from weft.decode.engine import Engine, Request
+from weft.decode.logits_processors import random_noise
 from weft.errors import TrainingInterrupted
-from weft.models.language import LanguageModel
+from weft.models.lm import LanguageModel
 from weft.tasks.lm.objective import LanguageTask
-from weft.train import memory, saving
-from weft.train.learner import Learner
-from weft.train.loop import Loop
-from weft.train.network import Network
-from weft.train.objective import Loss, Watch
-from weft.train.optimizers import optimizers
-from weft.train.tables import TrainTable
+from weft.training import memory, saving
+from weft.training.config import TrainConfig
+from weft.training.loop import Loop
+from weft.training.loss_module import LossModule
+from weft.training.neural import NeuralTrainer
+from weft.training.objective import Loss, ProgressCallback
+from weft.training.optimizers import optimizers
 
 LENGTH, WORDS, EACH = 2, 9, 8  # tokens written, words of the model, samples of a prompt
 
@@ -40,7 +40,7 @@ class Rollouts(NamedTuple):
 
 def written(model: Any, prompts: list[int], *, seed: int | None) -> tuple[Tensor, Tensor]:
     """What the model writes, (B, LENGTH), and its log-probabilities."""
-    noise = [None if seed is None else uniforms(seed, row, 0) for row in range(len(prompts))]
+    noise = [None if seed is None else random_noise(seed, row, 0) for row in range(len(prompts))]
     engine = Engine(model)
     engine.admit([Request([prompt], LENGTH, noise=noise[row]) for row, prompt in enumerate(prompts)])
     steps = [engine.step() for _ in range(LENGTH)]
@@ -81,7 +81,7 @@ class Policy:
             gain = torch.minimum(ratio * advantage, ratio.clamp(1 - self.clip, 1 + self.clip) * advantage)
         return Loss(-gain.sum(), torch.tensor(nats.numel()), None)
 
-    def validate(self, model: nn.Module, watch: Watch | None = None) -> None:
+    def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> None:
         return None
 
 
@@ -94,19 +94,28 @@ class Kept(Notebook):
 
     def save(self, loop: Loop) -> None:
         super().save(loop)
-        loop.cursor.metrics = 0  # nothing is written beside it
+        loop.train_state.metrics = 0  # nothing is written beside it
         saving.save(loop, self.root)
 
 
 def policy_loop(policy: Any, *, dropout: float = 0.0, **train: Any) -> Loop:
     model = small_model("gru", embedding_dropout=dropout)
-    table = TrainTable(**{"lr": 0.03, "warmup": 0.0, "schedule": "constant", "optimizer": "adamw", **train}).filled()
-    order = Windows(CORPUS, window=WINDOW, stride=WINDOW, rows=8, seed=0)
-    return Loop(Learner(policy, model), optimizers(model, model.matrices(), table), order, table=table, seed=0, place=CPU)
+    table = TrainConfig(
+        **{"lr": 0.03, "warmup_ratio": 0.0, "lr_schedule": "constant", "optimizer": "adamw", **train}
+    ).with_defaults()
+    order = Windows(CORPUS, context_length=WINDOW, stride=WINDOW, rows=8, seed=0)
+    return Loop(
+        LossModule(policy, model),
+        optimizers(model, model.muon_parameters(), table),
+        order,
+        config=table,
+        seed=0,
+        device_config=CPU,
+    )
 
 
 def weights(loop: Loop) -> dict[str, Tensor]:
-    return {name: weight.clone() for name, weight in loop.learner.model.state_dict().items()}
+    return {name: weight.clone() for name, weight in loop.loss_module.model.state_dict().items()}
 
 
 def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
@@ -118,12 +127,12 @@ def test_policy_gradients_reach_the_full_reward(policy, steps):
     loop = policy_loop(policy, steps=steps)
     prompts = list(range(3, WORDS))
     with torch.no_grad():
-        assert rewards(prompts, written(loop.learner.model, prompts, seed=None)[0]).mean() < 0.5
+        assert rewards(prompts, written(loop.loss_module.model, prompts, seed=None)[0]).mean() < 0.5
     loop.run(Notebook(), Silent())
     with torch.no_grad():
-        assert rewards(prompts, written(loop.learner.model.eval(), prompts, seed=None)[0]).tolist() == [1.0] * 6
+        assert rewards(prompts, written(loop.loss_module.model.eval(), prompts, seed=None)[0]).tolist() == [1.0] * 6
         drawn = prompts * 50
-        assert rewards(drawn, written(loop.learner.model, drawn, seed=1)[0]).mean() > 0.9
+        assert rewards(drawn, written(loop.loss_module.model, drawn, seed=1)[0]).mean() > 0.9
     assert len(policy.prepared) == len(set(policy.prepared)) == steps // policy.inner
 
 
@@ -131,10 +140,10 @@ def test_a_prepared_batch_serves_inner_updates_and_the_order_moves_on_once():
     policy = Policy(inner=3)
     loop = policy_loop(policy, epochs=2)  # 3 batches each
     asked: list[tuple[int, int]] = []
-    batch_of = loop.order.batch
-    loop.order.batch = lambda epoch, index: asked.append((epoch, index)) or batch_of(epoch, index)  # type: ignore
+    batch_of = loop.batch_sampler.batch
+    loop.batch_sampler.batch = lambda epoch, index: asked.append((epoch, index)) or batch_of(epoch, index)  # type: ignore
     loop.run(Notebook(), Silent())
-    assert (loop.cursor.step, loop.cursor.epoch, loop.cursor.index) == (18, 2, 0)
+    assert (loop.train_state.step, loop.train_state.epoch, loop.train_state.batch_index) == (18, 2, 0)
     assert asked == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     for first in range(0, 18, 3):
         assert all(torch.equal(one.tokens, policy.seen[first].tokens) for one in policy.seen[first : first + 3])
@@ -148,19 +157,19 @@ def test_a_stop_while_a_prepared_batch_is_in_use_goes_on_to_its_last_update_and_
     journal = Kept(tmp_path)
     with pytest.raises(TrainingInterrupted):
         first.run(journal, Silent(stop_at=stop))
-    assert journal.saved[-1] == first.cursor.step == saved
+    assert journal.saved[-1] == first.train_state.step == saved
     torch.manual_seed(99)
     again = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, steps=16)
     saving.restore(again, tmp_path / "checkpoints" / f"{saved:06d}")
     again.run(Kept(tmp_path), Silent())
-    assert again.cursor.step == 16 and same(weights(whole), weights(again))
+    assert again.train_state.step == 16 and same(weights(whole), weights(again))
 
 
 def test_checkpoints_are_written_between_prepared_batches_and_at_the_end():
     loop, notebook = policy_loop(Policy(inner=4), steps=18, validations=6), Notebook()  # a validation every third step
     loop.run(notebook, Silent())
     assert notebook.best == [3, 6, 9, 12, 15, 18]
-    assert notebook.saved == [4, 8, 12, 16, 18] and loop.cursor.done
+    assert notebook.saved == [4, 8, 12, 16, 18] and loop.train_state.done
 
 
 class Wasteful(LanguageTask):
@@ -177,8 +186,8 @@ def test_what_prepares_a_batch_changes_no_dropout():
     plain = small_loop(small_model("lstm", embedding_dropout=0.4), steps=6)
     plain.run(Notebook(), Silent())
     other = small_loop(small_model("lstm", embedding_dropout=0.4), steps=6)
-    task: Any = other.learner.task
-    other.learner.task = Wasteful(carries=False, valid=None, context=task.context, device=CPU.device)
+    task: Any = other.loss_module.task
+    other.loss_module.task = Wasteful(carry_state=False, valid=None, context=task.context, device=CPU.device)
     other.run(Notebook(), Silent())
     assert same(weights(plain), weights(other))
 
@@ -189,26 +198,26 @@ class Named:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
 
-    def largest(self, share: Fraction = WHOLE) -> Batch:
+    def largest_batch(self, share: Fraction = WHOLE) -> Batch:
         return cropped(self.batch, share)
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_memory_check_sees_a_prepared_batch(training):
     policy, model = Policy(inner=2), small_model("gru").train(training)
-    learner = Learner(policy, model)
+    learner = LossModule(policy, model)
     order: Any = Named(Batch(torch.randint(3, 9, (8, WINDOW + 1)), None))
-    found = Network.__new__(Network)._widest(learner, order, 0, CPU)(WHOLE)
+    found = NeuralTrainer.__new__(NeuralTrainer)._widest(learner, order, 0, CPU)(WHOLE)
     assert isinstance(found, Rollouts) and found.tokens.shape == (8 * EACH, 1 + LENGTH)
     assert model.training is training
-    few = memory.check_batch(learner, partial(cropped, found), TrainTable(), CPU)
+    few = memory.check_batch(learner, partial(cropped, found), TrainConfig(), CPU)
     more: Sequence[Tensor] = [torch.cat([part] * 4) for part in found]
-    assert memory.check_batch(learner, partial(cropped, Rollouts(*more)), TrainTable(), CPU) > few
+    assert memory.check_batch(learner, partial(cropped, Rollouts(*more)), TrainConfig(), CPU) > few
 
 
 def test_an_ordinary_task_is_given_the_batch_of_the_order():
     loop = small_loop(small_model(), steps=2)
-    assert isinstance(loop.learner.model, LanguageModel) and loop.learner.updates == 1 and loop.between()
-    assert torch.equal(loop.next_batch()[0], loop.order.batch(0, 0)[0])
+    assert isinstance(loop.loss_module.model, LanguageModel) and loop.loss_module.updates == 1 and loop.between()
+    assert torch.equal(loop.next_batch()[0], loop.batch_sampler.batch(0, 0)[0])
     loop.run(Notebook(), Silent())
     assert loop.batch is None

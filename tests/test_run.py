@@ -15,13 +15,13 @@ import torch
 
 import weft
 from weft.config import override
-from weft.decode.ensemble import Ensemble, Mixture
+from weft.decode.ensemble import Ensemble, LinearEnsemble
 from weft.decode.generate import Frame, generate
-from weft.decode.options import GenerateOptions
+from weft.decode.options import GenerationConfig
 from weft.errors import DataError, ModelError, UsageError
-from weft.runs.job import borrow_tokenizer, train
+from weft.runs.job import train, with_tokenizer_from
 from weft.runs.run import Run
-from weft.tasks.lm.predict import LineScore
+from weft.tasks.lm.predict import TextScore
 from weft.tasks.lm.presets import PRESETS as LM
 from weft.tensors import read_tensors, write_tensors
 
@@ -38,23 +38,23 @@ class Silent:
         self.steps, self.scores = 0, list[dict[str, float]]()
         self.parameters = 0
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         self.notes.append(text)
 
-    def working(self, name: str, done: int, total: int) -> None:
+    def on_progress(self, name: str, done: int, total: int) -> None:
         assert 0 <= done <= total
 
-    def step(self, loop: Any, loss: float, seconds: float) -> None:
+    def on_step(self, loop: Any, loss: float, seconds: float) -> None:
         self.steps += 1
 
-    def validated(self, loop: Any, scores: dict[str, float]) -> None:
+    def on_validation(self, loop: Any, scores: dict[str, float]) -> None:
         self.scores.append(scores)
 
     def counted(self, parameters: int, scores: dict[str, float]) -> None:
         self.parameters = parameters
         self.scores.append(scores)
 
-    def stopping(self) -> bool:
+    def should_stop(self) -> bool:
         return False
 
 
@@ -73,17 +73,17 @@ class Runs:
             return folder
         kind, read, *_ = name.split("-")
         lines = read == "lines"
-        data = {"train": "names.txt" if lines else "text.txt", "valid": 0.1, "test": 0.1, "read": read, "window": 16}
-        values: dict[str, Any] = {"task": "lm", "data": data, "model": {"kind": kind}}
+        data = {"train": "names.txt" if lines else "text.txt", "valid": 0.1, "test": 0.1, "read_as": read, "context_length": 16}
+        values: dict[str, Any] = {"task": "lm", "data": data, "model": {"arch": kind}}
         if kind != "ngram":
-            values["model"] |= {"width": 8, "layers": 1}
-            values["train"] = {"steps": 4, "batch_tokens": 128, "validations": 2, "device": "cpu"}
+            values["model"] |= {"hidden_size": 8, "num_layers": 1}
+            values["train"] = {"max_steps": 4, "batch_tokens": 128, "num_validations": 2, "device": "cpu"}
         shared = self.place / ("ngram-lines" if lines else "ngram-windows")
         if name != shared.name:
             self.folder(shared.name)
-            values = borrow_tokenizer(values, shared)
+            values = with_tokenizer_from(values, shared)
         self.watchers[name] = Silent()
-        train(override(values, settings), folder, base=self.place, watcher=self.watchers[name])
+        train(override(values, settings), folder, base=self.place, callback=self.watchers[name])
         return folder
 
     def __getitem__(self, name: str) -> Run:
@@ -109,7 +109,7 @@ def refusal(error: type[Exception], action: Any) -> str:
 
 def first(run: Run) -> list[int]:
     """What a text comes after: a blank line, or, where lines are texts, the begin token."""
-    return [1] if run.settings.data.read == "lines" else run.vocabulary.encode("\n\n").tolist()
+    return [1] if run.config.data.read == "lines" else run.vocabulary.encode("\n\n").tolist()
 
 
 def log_probs_of(run: Run, ids: list[int]) -> list[float]:
@@ -131,7 +131,7 @@ def test_every_family_trains_and_loads(runs, name):
     assert run.reader.end == (2 if run.reader.lines else None)
     assert run.model.vocabulary == run.vocabulary.hash
     assert (watcher.steps, len(watcher.scores)) == ((0, 1) if kind == "ngram" else (4, 2))
-    assert all(math.isfinite(scores["nats_per_token"]) for scores in watcher.scores)
+    assert all(math.isfinite(scores["loss"]) for scores in watcher.scores)
     if kind == "ngram":
         assert watcher.parameters == run.parameters
     else:
@@ -143,7 +143,7 @@ def test_a_model_is_read_when_it_is_first_needed(runs, tmp_path):
     shutil.copytree(runs.folder("lstm-lines"), folder)
     (folder / "model.safetensors").rename(tmp_path / "away")
     run = weft.load(str(folder), device="cpu")
-    assert (run.settings.kind, run.vocabulary.size) == ("lstm", runs["lstm-lines"].vocabulary.size)
+    assert (run.config.arch, run.vocabulary.size) == ("lstm", runs["lstm-lines"].vocabulary.size)
     assert "model" not in vars(run)
     assert refusal(ModelError, lambda: run.model) == (
         f"{folder}: has no model.safetensors yet; train it first (the same command resumes)"
@@ -212,7 +212,7 @@ def test_what_a_run_is(runs):
 
 @every_run
 def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
-    run, options = runs[name], GenerateOptions(length=8, temperature=0.0)
+    run, options = runs[name], GenerationConfig(max_new_tokens=8, temperature=0.0)
     prompts = ["an", "", "otto"]
     found = run.generate(prompts, options)
     assert [one.alternatives for one in found] == [(), (), ()]
@@ -234,24 +234,26 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
 @every_run
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 5, "seed": 3}, {"beam": 3}], ids=str)
 def test_a_stream_is_what_generate_gives(runs, name, options):
-    run, options = runs[name], GenerateOptions(length=9, **options)
+    run, options = runs[name], GenerationConfig(max_new_tokens=9, **options)
     for prompt in ("", "th"):
         assert "".join(run.stream(prompt, options)) == run.generate([prompt], options)[0].text
 
 
 def test_without_options_text_is_drawn_by_seed_0(runs):
     run = runs["lstm-lines"]
-    assert [run.generate("a")] == run.generate(["a"], GenerateOptions())
-    assert run.generate("a", GenerateOptions(seed=1, length=30)) != run.generate("a", GenerateOptions(length=30))
+    assert [run.generate("a")] == run.generate(["a"], GenerationConfig())
+    assert run.generate("a", GenerationConfig(seed=1, max_new_tokens=30)) != run.generate(
+        "a", GenerationConfig(max_new_tokens=30)
+    )
     assert run.generate([]) == []
     assert "".join(run.stream()) == run.generate().text
 
 
 def test_attention_writes_on_beyond_its_window(runs):
-    found = runs["gpt-windows"].generate("to be", GenerateOptions(length=60, temperature=0.0))
+    found = runs["gpt-windows"].generate("to be", GenerationConfig(max_new_tokens=60, temperature=0.0))
     assert len(found.tokens) == 60 and math.isfinite(found.log_prob)
-    assert refusal(UsageError, lambda: runs["transformer-windows"].generate("to be", GenerateOptions(length=60))) == (
-        "--length: 7 prompt tokens and 60 more need 66 positions, but the model reads at most 16; use --length 10"
+    assert refusal(UsageError, lambda: runs["transformer-windows"].generate("to be", GenerationConfig(max_new_tokens=60))) == (
+        "--max-new-tokens: 7 prompt tokens and 60 more need 66 positions, but the model reads at most 16; use --max-new-tokens 10"
     )
 
 
@@ -299,7 +301,7 @@ def test_the_end_of_a_line_is_one_of_its_tokens_where_lines_are_units(runs):
     assert (first.tokens, empty.tokens) == (["b", "e", "\n"], [])
     assert (empty.log_prob, empty.log_probs) == (0.0, [])
     assert math.isnan(empty.perplexity)
-    assert runs["lstm-windows"].score(["", ""]) == [LineScore("", 0.0, [], [])] * 2
+    assert runs["lstm-windows"].score(["", ""]) == [TextScore("", 0.0, [], [])] * 2
     assert runs["lstm-windows"].score([]) == []
 
 
@@ -325,7 +327,7 @@ def test_a_line_longer_than_the_last_position_is_refused(runs):
     assert len(run.score(["a" * 15])[0].tokens) == 16
     long = f"has 17 tokens, but {run.folder.path} reads at most 16; shorten it"
     assert refusal(DataError, lambda: run.score(["a", "a" * 16])) == f"line 2: {long}"
-    assert run.reader.faults(["a" * 16, "a" * 15]) == {0: long}
+    assert run.reader.invalid_inputs(["a" * 16, "a" * 15]) == {0: long}
     assert len(runs["gpt-lines"].score(["a" * 40])[0].tokens) == 41
 
 
@@ -349,11 +351,11 @@ def test_scores_of_lines_are_explicit_sums(runs, name):
     assert tokens == characters == 16
     assert found == pytest.approx(
         {
-            "nats_per_token": nats / tokens,
+            "loss": nats / tokens,
             "bits_per_token": nats / tokens / math.log(2),
             "perplexity": math.exp(nats / tokens),
             "nats_per_character": nats / characters,
-            "bits_per_character": nats / characters / math.log(2),
+            "bits_per_char": nats / characters / math.log(2),
             "nats_per_byte": nats / size,
             "bits_per_byte": nats / size / math.log(2),
             "nats_per_word": nats / words,
@@ -377,7 +379,7 @@ def test_scores_of_running_text_are_explicit_sums(runs, name):
     nats = -sum(log_probs_of(run, ids))
     for context in (None, "stride", "carry"):
         found = run.evaluate([path], context=context).scores
-        assert by_name(found)["nats_per_token"] == pytest.approx(nats / 12, rel=1e-5)
+        assert by_name(found)["loss"] == pytest.approx(nats / 12, rel=1e-5)
         assert (found[0].low, found[0].high) == (None, None)  # one block
     policy = "full/carry:warm-64" if name[0] not in "gt" else "full/stride:8/16"
     assert f"|context:{policy}|unit:block/100|tokens:12|" in run.evaluate(path).scores[0].signature
@@ -389,9 +391,7 @@ def test_one_character_can_be_evaluated(runs):
     for name in ("ngram-windows", "lstm-stream", "gpt-windows", "lstm-lines"):
         run = runs[name]
         line = run.score(["t"])[0]
-        assert by_name(run.evaluate(path).scores)["nats_per_token"] == pytest.approx(
-            -line.log_prob / len(line.tokens), rel=1e-5
-        )
+        assert by_name(run.evaluate(path).scores)["loss"] == pytest.approx(-line.log_prob / len(line.tokens), rel=1e-5)
 
 
 @a_few
@@ -454,7 +454,7 @@ def test_validation_data_is_taken_where_there_is_no_test_data(runs):
     text = folder / "resolved.toml"
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("test =")))
     run = weft.load(folder, device="cpu")
-    assert list(run.settings.datasets) == ["train", "valid"]
+    assert list(run.config.datasets) == ["train", "valid"]
     run.model = runs["lstm-lines"].model  # its own weights are refused now: resolved.toml was changed
     assert int(run.evaluate().scores[0].signature.split("tokens:")[1].split("|")[0]) == sum(
         len(name) + 1 for name in NAMES[80:]
@@ -495,20 +495,20 @@ def test_a_line_beyond_the_last_position_is_refused_before_training(runs, tmp_pa
     (tmp_path / "long.txt").write_text("bob\n" * 30 + "hannah" * 3 + "\nbob\n")
     values = {
         "task": "lm",
-        "data": {"train": "long.txt", "read": "lines", "window": 16},
-        "model": {"kind": "transformer", "width": 8},
+        "data": {"train": "long.txt", "read_as": "lines", "context_length": 16},
+        "model": {"arch": "transformer", "hidden_size": 8},
     }
     watcher = Silent()
-    assert refusal(DataError, lambda: train(values, tmp_path / "run", base=tmp_path, watcher=watcher)) == (
+    assert refusal(DataError, lambda: train(values, tmp_path / "run", base=tmp_path, callback=watcher)) == (
         "data: line 31 of train has 19 tokens, but the model reads at most 16; "
-        "shorten it, or train with data.window = 19 or other positions"
+        "shorten it, or train with data.context_length = 19 or other positions"
     )
     assert watcher.steps == 0
 
 
 def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(runs):
     """A carried state would pass the last position."""
-    folder = runs.folder("gru-windows-learned", ("model.positions=learned",))
+    folder = runs.folder("gru-windows-learned", ("model.position_encoding=learned",))
     run = weft.load(folder, device="cpu")
     assert "|context:full/stride:8/16|" in run.evaluate().scores[0].signature
     assert runs.watchers["gru-windows-learned"].scores
@@ -519,17 +519,17 @@ def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(ru
 
 def test_runs_with_one_tokenizer_form_an_ensemble(runs):
     parts = [runs["ngram-lines"], runs["lstm-lines"]]
-    both = Ensemble([run.model for run in parts], Mixture([0.5, 0.5]))
+    both = Ensemble([run.model for run in parts], LinearEnsemble([0.5, 0.5]))
     ids = [1, *parts[0].vocabulary.encode("hannah").tolist(), 2]
     with torch.no_grad():
         found = both.score(torch.tensor([ids]))[0].exp()
     means = np.mean([np.exp(run.score(["hannah"])[0].log_probs) for run in parts], axis=0)
     assert found.tolist() == pytest.approx(means.tolist(), rel=1e-4)
-    options = GenerateOptions(length=12, beam=3, n_best=2)
+    options = GenerationConfig(max_new_tokens=12, beam_size=3, n_best=2)
     texts = generate(both, parts[0].vocabulary, ["an", ""], options, frame=Frame(parts[0].reader.end))
     assert [len(many) for many in texts] == [2, 2]
-    others = Ensemble([runs["gpt-windows"].model], Mixture([1.0]))
-    assert refusal(UsageError, lambda: Ensemble([both, others], Mixture([0.5, 0.5]))) == (
+    others = Ensemble([runs["gpt-windows"].model], LinearEnsemble([1.0]))
+    assert refusal(UsageError, lambda: Ensemble([both, others], LinearEnsemble([0.5, 0.5]))) == (
         f"ensemble: model 1 has the tokenizer {parts[0].vocabulary.hash[:8]}, model 2 has "
         f"{runs['gpt-windows'].vocabulary.hash[:8]}; train them with one (--tokenizer-from)"
     )
@@ -538,9 +538,9 @@ def test_runs_with_one_tokenizer_form_an_ensemble(runs):
 def test_options_may_be_given_by_name(runs):
     run = runs["ngram-windows"]
     named = run.generate("The", length=5, temperature=0)
-    assert named == run.generate("The", GenerateOptions(length=5, temperature=0))
+    assert named == run.generate("The", GenerationConfig(max_new_tokens=5, temperature=0))
     assert "".join(run.stream("The", length=5, temperature=0)) == named.text
-    told = refusal(UsageError, lambda: run.generate("The", GenerateOptions(), seed=1))
+    told = refusal(UsageError, lambda: run.generate("The", GenerationConfig(), seed=1))
     assert told == "options: are given as an object and by name (seed); use one of the two"
     told = refusal(UsageError, lambda: run.generate("The", top_q=0.9))
     assert told.startswith("--top-q: no such option; did you mean")

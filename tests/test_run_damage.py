@@ -27,10 +27,10 @@ from weft.cli.main import main
 from weft.data.source import Source, fingerprints
 from weft.errors import DataError, DivergedError, LogError, ModelError, ResourceError, TrainingInterrupted, WeftError
 from weft.runs import folder as folder
-from weft.runs.folder import RunFolder
-from weft.runs.story import read_story
+from weft.runs.folder import RunDir
+from weft.runs.story import read_run_status
 from weft.tensors import read_tensors, write_tensors
-from weft.train import checkpoint
+from weft.training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 LINK = "is a link, and none is followed inside a folder of weft; remove it"
@@ -85,7 +85,7 @@ def test_a_run_that_was_killed_twice_before_its_first_checkpoint_is_not_finished
     """Once between its best weights and its checkpoint, and again before its first line."""
     shutil.rmtree(whole / "checkpoints")
     (whole / "metrics.jsonl").write_bytes(b"")
-    story = read_story(whole)
+    story = read_run_status(whole)
     assert (story.done, story.imported) == (False, False)
     train_here(small(text), whole)
     assert sums(whole) == sums(made / "whole")
@@ -97,9 +97,9 @@ def test_weights_of_step_0_came_from_elsewhere(whole):
     tensors, notes = read_tensors(whole / "model.safetensors")
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
     write_tensors(whole / "model.safetensors", copies, {**notes, "step": "0"})
-    assert read_story(whole).imported
+    assert read_run_status(whole).imported
     write_tensors(whole / "model.safetensors", copies, {**notes, "step": "many"})
-    assert refusal(ModelError, lambda: read_story(whole)) == (
+    assert refusal(ModelError, lambda: read_run_status(whole)) == (
         f"{whole / 'model.safetensors'}: is damaged or not written by weft: it does not say of which step it is"
     )
 
@@ -107,15 +107,15 @@ def test_weights_of_step_0_came_from_elsewhere(whole):
 # ---- labels and tokenizers
 
 LABELLED = """
-task = "classify"
+task = "classification"
 [data]
 train = "texts.tsv"
 [model]
-kind = "gru"
-width = 4
+arch = "gru"
+hidden_size = 4
 [train]
-steps = 4
-validations = 4
+max_steps = 4
+num_validations = 4
 batch_tokens = 64
 """
 
@@ -128,7 +128,7 @@ def labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "run.toml").write_text(LABELLED)
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("weft.cli.progress.TrainWatcher.stopping", lambda self: True)
+        patch.setattr("weft.cli.progress.TrainProgress.should_stop", lambda self: True)
         assert main(["train", "run.toml", "--quiet"]) == 130
     return tmp_path / "runs" / "run"
 
@@ -139,19 +139,19 @@ def test_other_labels_are_refused_when_a_run_goes_on(labelled, capsys, change):
     found = json.loads(path.read_text())
     path.write_text(json.dumps({**found, "labels": change(found["labels"])}))
     capsys.readouterr()
-    told = "runs/run/labels.json: is not as it was when the run began; put it back, or --fresh trains the run again"
+    told = "runs/run/labels.json: is not as it was when the run began; put it back, or --overwrite trains the run again"
     assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
     path.unlink()
-    told = "runs/run/labels.json: is missing; put it back, or --fresh trains the run again"
+    told = "runs/run/labels.json: is missing; put it back, or --overwrite trains the run again"
     assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
-    assert main(["train", "run.toml", "--quiet", "--fresh"]) == 0
+    assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
 
 def test_another_tokenizer_is_refused_when_a_run_goes_on(stopped, text):
     path = stopped / "tokenizer.json"
     path.write_text(path.read_text().replace('"</s>"', '"</t>"'))
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
-        f"{path}: is not as it was when the run began; put it back, or --fresh trains the run again"
+        f"{path}: is not as it was when the run began; put it back, or --overwrite trains the run again"
     )
 
 
@@ -174,7 +174,7 @@ def untouched(mine: dict[Path, bytes]) -> bool:
     return {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == mine
 
 
-FOLDERS = ["data", "checkpoints", ".set-aside", "evidence", "tensorboard"]
+FOLDERS = ["data", "checkpoints", ".previous", "evidence", "tensorboard"]
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["resume", "fresh"])
@@ -189,13 +189,13 @@ def test_a_link_to_a_folder_is_refused_and_nothing_behind_it_is_touched(stopped,
 @pytest.mark.parametrize("name", ["data", "checkpoints"])
 def test_a_link_that_comes_back_with_a_run_that_was_set_aside_is_refused(stopped, text, mine, name):
     shutil.rmtree(stopped / name)
-    (stopped / ".set-aside").mkdir()
-    (stopped / ".set-aside" / name).symlink_to(stopped.parent / "home")
+    (stopped / ".previous").mkdir()
+    (stopped / ".previous" / name).symlink_to(stopped.parent / "home")
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {LINK}"
     assert untouched(mine)
 
 
-@pytest.mark.parametrize("name", [".set-aside", "checkpoints"])
+@pytest.mark.parametrize("name", [".previous", "checkpoints"])
 def test_a_link_in_a_finished_run_is_refused(whole, text, mine, name, capsys):
     run_toml = whole.parent / "run.toml"
     shutil.copy(whole / "run.toml", run_toml)
@@ -205,7 +205,7 @@ def test_a_link_in_a_finished_run_is_refused(whole, text, mine, name, capsys):
         (whole / name).symlink_to(whole.parent / "elsewhere")
     else:
         (whole / name).symlink_to(whole.parent / "home")
-    assert refused(capsys, "train", str(run_toml), "--out", str(whole), "--quiet") == (4, f"{whole / name}: {LINK}")
+    assert refused(capsys, "train", str(run_toml), "--output-dir", str(whole), "--quiet") == (4, f"{whole / name}: {LINK}")
     assert untouched(mine)
 
 
@@ -264,9 +264,9 @@ def test_links_in_a_comparison_are_refused(tmp_path, text, mine, capsys):
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
     (tmp_path / "cmp").mkdir()
     (tmp_path / "cmp" / "plan.toml").write_text("seeds = 1\n[run]\n")
-    for name in ("evidence", "run-files", ".set-aside", "gru-0"):
+    for name in ("evidence", "run-files", ".previous", "gru-0"):
         (tmp_path / "cmp" / name).symlink_to(tmp_path / "home")
-        words = ("compare", str(tmp_path / "run.toml"), "--models", "gru", "--out", str(tmp_path / "cmp"))
+        words = ("compare", str(tmp_path / "run.toml"), "--models", "gru", "--output-dir", str(tmp_path / "cmp"))
         assert refused(capsys, *words) == (4, f"{tmp_path / 'cmp' / name}: {LINK}")
         (tmp_path / "cmp" / name).unlink()
     assert untouched(mine)
@@ -277,7 +277,7 @@ def test_evidence_of_a_run_is_not_kept_behind_a_link(whole, mine, capsys):
     (whole.parent / "home" / "whole" / "photo").write_bytes(b"dear")
     (whole.parent / "evidence").symlink_to(whole.parent / "home")
     out = str(whole.parent / "page.html")
-    assert refused(capsys, "report", str(whole), "--out", out) == (4, f"{whole.parent / 'evidence'}: {LINK}")
+    assert refused(capsys, "report", str(whole), "--report", out) == (4, f"{whole.parent / 'evidence'}: {LINK}")
     assert (whole.parent / "home" / "whole" / "photo").read_bytes() == b"dear"
 
 
@@ -350,7 +350,7 @@ def test_weights_that_are_no_numbers_are_refused(whole, stopped, text, value):
 
 
 def test_counts_may_be_logarithms_of_0_but_not_of_nothing(whole):
-    run = RunFolder(whole)
+    run = RunDir(whole)
     run.write_weights({"a": torch.tensor([0.0, float("-inf")]), "threshold": torch.tensor(float("inf"))}, "v", 1)
     for value in (float("nan"), float("inf")):
         assert refusal(DivergedError, lambda value=value: run.write_weights({"a": torch.tensor([0.0, value])}, "v", 1)) == (
@@ -369,7 +369,7 @@ def test_training_saves_no_weights_that_are_no_numbers(tmp_path, text, valid):
     if valid is None:
         values["data"].pop("valid")
     told = refusal(DivergedError, lambda: train_here(values, tmp_path / "run"))
-    assert told.startswith("step 1: ") and told.endswith("; the last checkpoint is kept; lower train.lr or train.clip")
+    assert told.startswith("step 1: ") and told.endswith("; the last checkpoint is kept; lower train.lr or train.max_grad_norm")
     if valid is None:
         assert "holds NaN or infinity after the update" in told
     assert not (tmp_path / "run" / "model.safetensors").exists() and not checkpoint.names(tmp_path / "run")
@@ -378,13 +378,13 @@ def test_training_saves_no_weights_that_are_no_numbers(tmp_path, text, valid):
 def test_a_stop_saves_no_weights_that_are_no_numbers(tmp_path, text):
     def spoil(loop: Any) -> None:
         with torch.no_grad():
-            next(loop.learner.model.parameters()).view(-1)[0] = float("nan")
+            next(loop.loss_module.model.parameters()).view(-1)[0] = float("nan")
 
     watcher = Silent(stop_at=1, look=spoil)
     told = refusal(DivergedError, lambda: train_here(small(text), tmp_path / "run", watcher))
     assert told == (
         "step 1: embedding.weight holds NaN or infinity after the update; the last checkpoint is kept; "
-        "lower train.lr or train.clip"
+        "lower train.lr or train.max_grad_norm"
     )
     assert not checkpoint.names(tmp_path / "run")
 
@@ -394,7 +394,7 @@ def test_damaged_best_weights_are_refused_when_a_run_goes_on(stopped, text, dama
     damage(stopped / "model.safetensors")
     told = refusal(ModelError, lambda: train_here(small(text), stopped))
     assert told.startswith(f"{stopped / 'model.safetensors'}: ")
-    assert told.endswith("; --fresh trains it again")
+    assert told.endswith("; --overwrite trains it again")
 
 
 def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whole, capsys):
@@ -402,14 +402,14 @@ def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whol
     shutil.copy(tmp_path / "early" / "model.safetensors", stopped / "model.safetensors")
     path = stopped / "model.safetensors"
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
-        f"{path}: is of step 2, but the best weights are of step 4; --fresh trains it again"
+        f"{path}: is of step 2, but the best weights are of step 4; --overwrite trains it again"
     )
     assert refusal(ModelError, lambda: weft.load(stopped).model) == (
         f"{path}: is of step 2, but the best weights are of step 4"
     )
     shutil.copy(tmp_path / "early" / "model.safetensors", whole / "model.safetensors")
     shutil.copy(whole / "run.toml", tmp_path / "run.toml")
-    code, told = refused(capsys, "train", str(tmp_path / "run.toml"), "--out", str(whole), "--quiet")
+    code, told = refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(whole), "--quiet")
     assert code == 4 and told.startswith(f"{whole / 'model.safetensors'}: is of step 2, but the best weights are of step ")
 
 
@@ -418,7 +418,7 @@ def test_weights_that_are_newer_than_the_checkpoint_are_of_a_process_that_was_ki
     shutil.rmtree(stopped / "checkpoints" / "000005")
     (stopped / "model.safetensors").write_bytes((made / "whole" / "model.safetensors").read_bytes())
     stop(small(text), stopped, 5)
-    assert checkpoint.read_cursor(stopped / "checkpoints" / "000005").best_step == RunFolder(made / "whole").weights_step()
+    assert checkpoint.read_train_state(stopped / "checkpoints" / "000005").best_step == RunDir(made / "whole").weights_step()
     train_here(small(text), stopped)
     assert sums(stopped) == sums(made / "whole")
 
@@ -450,7 +450,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     def broken(path: Path) -> str:
         if path.parent.name in bad:
-            raise ResourceError(f"{path}: can't be read: {os.strerror(errno.EIO)}")
+            raise ResourceError(path, f"can't be read: {os.strerror(errno.EIO)}")
         return sha256(path)
 
     monkeypatch.setattr(files, "sha256", broken)
@@ -461,7 +461,7 @@ def test_a_checkpoint_that_can_not_be_read_is_left_for_the_one_before_it(stopped
     unreadable.add("000005")
     watcher = Silent()
     train_here(small(text), stopped, watcher)
-    place = stopped / "checkpoints" / "000005" / "carry.safetensors"
+    place = stopped / "checkpoints" / "000005" / "state.safetensors"
     told = f"{place}: can't be read: Input/output error; the checkpoint before it is used"
     assert watcher.notes == [told, "resuming at step 4"]
     unreadable.clear()
@@ -481,7 +481,7 @@ def test_what_a_kill_left_of_a_finished_run_is_swept(whole, text, capsys):
     shutil.copytree(whole / "checkpoints" / names[0], whole / "checkpoints" / ".000002.tmp-1-0123456789ab")
     (whole / ".model.safetensors.tmp-1-0123456789ab").touch()
     shutil.copy(whole / "run.toml", whole.parent / "run.toml")
-    assert main(["train", str(whole.parent / "run.toml"), "--out", str(whole), "--quiet"]) == 0
+    assert main(["train", str(whole.parent / "run.toml"), "--output-dir", str(whole), "--quiet"]) == 0
     assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == names
     assert not [path for path in whole.iterdir() if ".tmp-" in path.name]
 
@@ -511,7 +511,7 @@ def test_an_edit_anywhere_in_a_large_file_is_noticed(tmp_path):
         file.write(b"y")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert fingerprints([path]) != before
-    assert Source((path,)).origin()["files"] == fingerprints([path])
+    assert Source((path,)).provenance()["files"] == fingerprints([path])
 
 
 def test_labels_that_were_exchanged_in_a_large_file_are_refused(labelled, capsys):
@@ -520,7 +520,7 @@ def test_labels_that_were_exchanged_in_a_large_file_are_refused(labelled, capsys
     path.write_text("text\tlabel\n" + "".join(f"{'word ' * 50}{n:05}\t{'xy'[n % 2]}\n" for n in range(12_000)))
     assert path.stat().st_size > 3_000_000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weft.cli.progress.TrainWatcher.stopping", lambda self: True)
+        patch.setattr("weft.cli.progress.TrainProgress.should_stop", lambda self: True)
         assert main(["train", "run.toml", "--quiet"]) == 130
     lines = path.read_text().split("\n")
     lines[5000:7000] = [line[:-1] + ("y" if line[-1] == "x" else "x") for line in lines[5000:7000]]
@@ -581,7 +581,7 @@ def test_every_flipped_bit_of_a_log_is_noticed(whole, capsys):
     first = good.index(b"\n") + 1
     for bit in range(0, 8 * first, 7):
         flip(path, bit)
-        told = refusal(LogError, lambda: read_story(whole))
+        told = refusal(LogError, lambda: read_run_status(whole))
         assert told.startswith(f"{path}: line ") and told.endswith(
             "is not as it was written; the weft train that wrote it restores it"
         ), bit
@@ -591,15 +591,15 @@ def test_every_flipped_bit_of_a_log_is_noticed(whole, capsys):
     told = f"{path}: has {there} bytes of whole lines, but the checkpoint knows {len(good)}; {RESTORES}"
     assert refused(capsys, "info", str(whole)) == (4, told)
     shutil.copy(whole / "run.toml", whole.parent / "run.toml")
-    assert main(["train", str(whole.parent / "run.toml"), "--out", str(whole), "--quiet"]) == 0
-    assert path.read_bytes() == good and read_story(whole).done
+    assert main(["train", str(whole.parent / "run.toml"), "--output-dir", str(whole), "--quiet"]) == 0
+    assert path.read_bytes() == good and read_run_status(whole).done
 
 
 def test_a_run_with_a_damaged_log_is_left_out_of_a_page_and_named(tmp_path, whole, made, capsys):
     good = shutil.copytree(made / "whole", tmp_path / "good")
     flip(whole / "timings.jsonl", 100)
     capsys.readouterr()
-    assert main(["report", str(good), str(whole), "--out", str(tmp_path / "page.html"), "--quiet"]) == 4
+    assert main(["report", str(good), str(whole), "--report", str(tmp_path / "page.html"), "--quiet"]) == 4
     assert f"{whole / 'timings.jsonl'}: line 1 is not as it was written; remove it\n" in capsys.readouterr().err
 
 
@@ -626,14 +626,14 @@ def test_a_flipped_bit_of_the_environment_is_noticed(whole):
 
 def test_what_is_made_or_moved_is_synced_in_its_folder(tmp_path, text, monkeypatch):
     synced = list[Path]()
-    real = files.sync_folder
+    real = files.sync_directory
     monkeypatch.setattr(files, "sync_folder", lambda place: (synced.append(place), real(place)))
     run = tmp_path / "runs" / "new"
     train_here(small(text, train__steps=1, train__validations=1), run)
     assert {tmp_path, tmp_path / "runs", run, run / "checkpoints", run / "data"} <= set(synced)
     synced.clear()
-    RunFolder(run).aside.put()
-    assert {run, run / ".set-aside"} <= set(synced)
+    RunDir(run).backup.move_in()
+    assert {run, run / ".previous"} <= set(synced)
     synced.clear()
-    RunFolder(run).aside.bring_back()
-    assert {run, run / ".set-aside"} <= set(synced)
+    RunDir(run).backup.restore()
+    assert {run, run / ".previous"} <= set(synced)

@@ -1,4 +1,4 @@
-"""Text that is written at each validation (train.samples): what is kept, and that it changes nothing of the training."""
+"""Text that is written at each validation (train.num_samples): what is kept, and that it changes nothing of the training."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from report_documents import language
 from small_runs import Silent, make_text, run_file, sums, train_here
 
 import weft
-from weft.cli.progress import sampled
-from weft.compare.curves import samples_of
+from weft.cli.progress import format_sample
+from weft.comparison.curves import samples_of
 from weft.errors import ConfigError, TrainingInterrupted
-from weft.log import read_log, sealed
+from weft.log import read_log, with_checksum
 from weft.report.page import page
-from weft.report.page_check import fault
+from weft.report.page_check import find_problem
 from weft.runs.resolve import resolve
 from weft.runs.run import Run
 
@@ -75,7 +75,7 @@ def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
     train_here(values, tmp_path / "whole")
 
     def crash(loop: Any) -> None:
-        if loop.cursor.step == 5:
+        if loop.train_state.step == 5:
             raise ZeroDivisionError
 
     with pytest.raises(TrainingInterrupted):
@@ -108,16 +108,16 @@ def test_without_validation_data_texts_are_written_all_the_same(tmp_path, text):
 
 def test_an_n_gram_model_writes_once(tmp_path, text):
     values = small(text)
-    values["model"] = {"kind": "ngram", "order": 3}
+    values["model"] = {"arch": "ngram", "order": 3}
     train_here(values, tmp_path / "run")
     assert [(one["step"], one["sample"]) for one in written(tmp_path / "run")] == [(1, 1), (1, 2)]
     assert all(one["text"] for one in written(tmp_path / "run"))
 
 
 def test_translations_of_the_first_lines_with_their_references(tmp_path, pairs):
-    values = pair_file(pairs, "lstm", "train.samples=3", "train.steps=4")
+    values = pair_file(pairs, "lstm", "train.num_samples=3", "train.max_steps=4")
     train_here(values, tmp_path / "run")
-    train_here(pair_file(pairs, "lstm", "train.steps=4"), tmp_path / "plain")
+    train_here(pair_file(pairs, "lstm", "train.max_steps=4"), tmp_path / "plain")
     assert sums(tmp_path / "run")["model"] == sums(tmp_path / "plain")["model"]
     found = written(tmp_path / "run")
     assert [(one["step"], one["line"]) for one in found] == [(step, line) for step in (2, 4) for line in (1, 2, 3)]
@@ -132,14 +132,14 @@ def test_translations_of_the_first_lines_with_their_references(tmp_path, pairs):
 
 REFUSED = [
     (
-        "classify",
+        "classification",
         {"samples": 1},
-        "train.samples: a run of task 'classify' writes no text; drop it (tasks that do: lm, translate)",
+        "train.num_samples: a run of task 'classify' writes no text; drop it (tasks that do: lm, translate)",
     ),
     ("lm", {"sample_prompts": ["a"]}, "train: sample_prompts are continued `samples` times each, but samples=0; give samples"),
     (
-        "translate",
-        {"samples": 1, "sample_prompts": ["a"]},
+        "seq2seq",
+        {"num_samples": 1, "sample_prompts": ["a"]},
         "train.sample_prompts: are continued by language models; a run of task 'translate' has sources",
     ),
 ]
@@ -147,26 +147,26 @@ REFUSED = [
 
 @pytest.mark.parametrize(("task", "train", "message"), REFUSED)
 def test_samples_that_nobody_writes_are_refused(tmp_path, task, train, message):
-    kind = {"classify": "lstm", "lm": "lstm", "translate": "luong"}[task]
-    values = {"task": task, "data": {"train": "data.tsv"}, "model": {"kind": kind}, "train": train}
+    kind = {"classification": "lstm", "lm": "lstm", "seq2seq": "luong"}[task]
+    values = {"task": task, "data": {"train": "data.tsv"}, "model": {"arch": kind}, "train": train}
     with pytest.raises(ConfigError) as error:
         resolve(values, base=tmp_path)
     assert str(error.value) == message
 
 
 def test_translations_need_validation_data(tmp_path, pairs):
-    values = pair_file(pairs, "lstm", "train.samples=1")
+    values = pair_file(pairs, "lstm", "train.num_samples=1")
     del values["data"]["valid"]
     with pytest.raises(ConfigError) as error:
         train_here(values, tmp_path / "run")
-    told = "train.samples: are of the validation data, but data.valid is not given; give it, or drop samples"
+    told = "train.num_samples: are of the validation data, but data.valid is not given; give it, or drop samples"
     assert str(error.value) == told
 
 
 def test_a_text_stands_on_one_line_of_the_terminal():
-    assert sampled({"prompt": "The ", "text": "cat\nsat\x1b[2J"}) == "The cat⏎sat\\x1b[2J"
-    assert sampled({"prompt": "", "text": "x" * 200}) == "x" * 99 + "…"
-    assert sampled({"source": "ab", "text": "A BB", "reference": "A B"}) == "ab -> A BB  (reference: A B)"
+    assert format_sample({"prompt": "The ", "text": "cat\nsat\x1b[2J"}) == "The cat⏎sat\\x1b[2J"
+    assert format_sample({"prompt": "", "text": "x" * 200}) == "x" * 99 + "…"
+    assert format_sample({"source": "ab", "text": "A BB", "reference": "A B"}) == "ab -> A BB  (reference: A B)"
 
 
 def test_texts_do_not_depend_on_torch_s_random_state(tmp_path, text):
@@ -181,7 +181,7 @@ def test_texts_do_not_depend_on_torch_s_random_state(tmp_path, text):
 
 def test_of_many_validations_some_are_shown_from_the_first_to_the_last(tmp_path):
     lines = [{"step": step, "prompt": "a", "sample": number, "text": f"{step}"} for step in range(1, 21) for number in range(5)]
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(sealed(line)) + "\n" for line in lines))
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(with_checksum(line)) + "\n" for line in lines))
     found = samples_of(tmp_path)
     assert [(line["step"], line["sample"]) for line in found[:4]] == [(1, 0), (1, 1), (1, 2), (4, 0)]
     assert sorted({line["step"] for line in found}) == [1, 4, 6, 9, 12, 15, 17, 20]
@@ -194,7 +194,7 @@ def test_the_page_shows_text_over_training():
     document["samples_over_training"] = {
         name: [{"step": 1000, "prompt": "The ", "text": "<b>xq"}, {"step": 2000, "prompt": "", "text": "cat"}]
     }
-    assert fault(document) == ""
+    assert find_problem(document) == ""
     drawn = page(document)
     assert '<section id="progress"><h2>Text over training</h2>' in drawn
     assert '<h4>step 1,000</h4><pre class="sample" dir="auto"><b>The </b>&lt;b&gt;xq</pre>' in drawn
@@ -202,7 +202,7 @@ def test_the_page_shows_text_over_training():
     document["samples_over_training"] = {name: [{"step": 1, "source": "ab", "text": "A", "reference": "A B"}]}
     assert "<small>source: <bdi>ab</bdi></small><br><small>reference: <bdi>A B</bdi></small>" in page(document)
     document["samples_over_training"] = {name: [{"step": 1}]}
-    assert fault(document) == f"samples_over_training.{name}[0].text is missing"
+    assert find_problem(document) == f"samples_over_training.{name}[0].text is missing"
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_steps import TOYS, Bigram, Hashed, TinyGRU, follow
 
-from weft.decode import choose
-from weft.decode.options import GenerateOptions
-from weft.decode.sampling import Until, sample
+from weft.decode import logits_processors as choose
+from weft.decode.options import GenerationConfig
+from weft.decode.sampling import StoppingCriteria, sample
 from weft.errors import ModelError, UsageError
 
 every_toy = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
@@ -89,7 +89,7 @@ def test_a_filter_equals_the_naive_loop(name, rows, data):
 def test_no_repeat_equals_the_naive_loop(histories, size):
     # -1 stands on the left only
     histories = [sorted(row, key=lambda token: token >= 0) for row in histories]
-    found = choose.no_repeat(size)(torch.zeros(len(histories), 4), torch.tensor(histories))
+    found = choose.no_repeat_ngram(size)(torch.zeros(len(histories), 4), torch.tensor(histories))
     for row, history in zip(found.tolist(), histories, strict=True):
         said = [token for token in history if token >= 0]
         grams = {tuple(said[i : i + size]) for i in range(len(said) - size + 1)}
@@ -100,7 +100,7 @@ def test_no_repeat_equals_the_naive_loop(histories, size):
 
 def test_repetition_divides_by_the_penalty_for_each_time_in_the_last_64_tokens():
     history = torch.tensor([[-1] * 70 + [3, 5, 5], [4] * 9 + [0] * 64])
-    found = choose.repetition(2.0)(torch.zeros(2, 6), history).exp()
+    found = choose.repetition_penalty(2.0)(torch.zeros(2, 6), history).exp()
     torch.testing.assert_close(found[0], torch.tensor([1, 1, 1, 0.5, 1, 0.25]))
     torch.testing.assert_close(found[1], torch.tensor([2.0**-64, 1, 1, 1, 1, 1]))
 
@@ -118,17 +118,17 @@ def test_temperature_raises_probabilities_to_a_power_and_tiny_ones_are_greedy():
 def test_a_row_of_impossible_tokens_passes_every_filter_and_draws_nothing():
     row, history = torch.full((2, 5), -math.inf), torch.tensor([[1, 2], [-1, 1]])
     row[1, 3] = -1.0
-    filters = [choose.ban([0]), choose.no_repeat(1), choose.repetition(1.5), choose.temperature(0.7)]
+    filters = [choose.ban_tokens([0]), choose.no_repeat_ngram(1), choose.repetition_penalty(1.5), choose.temperature(0.7)]
     filters += [choose.top_k(3), choose.top_p(0.5), choose.min_p(0.1)]
-    left = choose.chain(filters)(row, history)
-    assert choose.draw(left).tolist() == [-1, 3]
-    assert choose.draw(left, torch.tensor([0.5, 0.999999999999])).tolist() == [-1, 3]
+    left = choose.compose(filters)(row, history)
+    assert choose.sample_token(left).tolist() == [-1, 3]
+    assert choose.sample_token(left, torch.tensor([0.5, 0.999999999999])).tolist() == [-1, 3]
 
 
 @given(st.floats(0, 1, exclude_max=True))
 def test_no_number_draws_an_impossible_token(uniform):
     row = torch.tensor([[-math.inf, -1.0, -math.inf, -2.0, -math.inf, -0.3, -math.inf]])
-    assert choose.draw(row, torch.tensor([uniform], dtype=torch.float64)).item() in (1, 3, 5)
+    assert choose.sample_token(row, torch.tensor([uniform], dtype=torch.float64)).item() in (1, 3, 5)
 
 
 def chi_square(counts, expected):
@@ -140,7 +140,8 @@ def test_frequencies_follow_the_distribution():
     prompt = torch.ones(size, 1, dtype=torch.long)
     noise = torch.rand(size, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     first, second = (
-        drawn.tokens for drawn in sample(model, prompt, until=Until(2), noise=[row.__getitem__ for row in noise.tolist()])
+        drawn.tokens
+        for drawn in sample(model, prompt, criteria=StoppingCriteria(2), noise=[row.__getitem__ for row in noise.tolist()])
     )
     chances = model.table[1].double().exp()
     # 7 and 7 degrees of freedom: beyond 24.3 in one of 1,000 worlds
@@ -153,11 +154,11 @@ def test_frequencies_follow_the_distribution():
 
 def test_numbers_of_different_rows_and_seeds_are_independent():
     places = [0, 1, 255, 256, 257, 1000]
-    rows = [choose.uniforms(0, i, j) for i in range(400) for j in range(5)]
+    rows = [choose.random_noise(0, i, j) for i in range(400) for j in range(5)]
     numbers = torch.tensor([[row(at) for row in rows] for at in places], dtype=torch.float64)
     assert numbers.unique().numel() == numbers.numel()
     assert abs(numbers.mean().item() - 0.5) < 0.01
-    alone, other = choose.uniforms(0, 3, 1), choose.uniforms(1, 3, 1)
+    alone, other = choose.random_noise(0, 3, 1), choose.random_noise(1, 3, 1)
     assert [alone(at) for at in reversed(places)] == numbers[:, 16].flip(0).tolist()
     assert not any(other(at) == alone(at) for at in places)
 
@@ -169,15 +170,17 @@ def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, greedy):
     prompts = [[1, 3, 4, 5, 5], [1], [1, 8, 8], [1, 7], [1, 6]]
     keep = torch.tensor([[at < len(prompt) for at in range(5)] for prompt in prompts])
     padded = torch.tensor([prompt + [0] * (5 - len(prompt)) for prompt in prompts])
-    noise = None if greedy else [choose.uniforms(7, row, 0) for row in range(5)]
-    adjust = choose.chain([choose.no_repeat(3), choose.repetition(1.2), choose.temperature(0.9), choose.top_p(0.9)])
-    until = Until(limit, end=END, least=2)
-    together = list(sample(model, padded, until=until, keep=keep, adjust=adjust, noise=noise))
+    noise = None if greedy else [choose.random_noise(7, row, 0) for row in range(5)]
+    adjust = choose.compose(
+        [choose.no_repeat_ngram(3), choose.repetition_penalty(1.2), choose.temperature(0.9), choose.top_p(0.9)]
+    )
+    until = StoppingCriteria(limit, eos_id=END, min_new_tokens=2)
+    together = list(sample(model, padded, criteria=until, token_mask=keep, processor=adjust, noise=noise))
     tokens = torch.stack([drawn.tokens for drawn in together], 1)
     log_probs = torch.stack([drawn.log_probs for drawn in together], 1)
     for row, prompt in enumerate(prompts):
-        mine = None if greedy else [choose.uniforms(7, row, 0)]
-        alone = list(sample(model, torch.tensor([prompt]), until=until, adjust=adjust, noise=mine))
+        mine = None if greedy else [choose.random_noise(7, row, 0)]
+        alone = list(sample(model, torch.tensor([prompt]), criteria=until, processor=adjust, noise=mine))
         said = [drawn.tokens.item() for drawn in alone]
         assert tokens[row].tolist() == said + [-1] * (len(together) - len(said))
         assert END not in said[:2]
@@ -188,7 +191,7 @@ def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, greedy):
 @every_toy
 def test_greedy_takes_the_best_token_each_time(toy):
     model, prompt = toy(9), [1, 4]
-    for drawn in sample(model, torch.tensor([prompt]), until=Until(10)):
+    for drawn in sample(model, torch.tensor([prompt]), criteria=StoppingCriteria(10)):
         row = model.start(torch.tensor([prompt]))[0][0]
         assert drawn.tokens.item() == row.argmax().item()
         assert drawn.log_probs.item() == pytest.approx(row.max().item(), abs=1e-5)
@@ -198,22 +201,25 @@ def test_greedy_takes_the_best_token_each_time(toy):
 
 def test_rows_leave_the_batch_when_they_end():
     model = follow([1, 3, 4, 5, 6, 2], 7)
-    found = [drawn.tokens.tolist() for drawn in sample(model, torch.tensor([[5], [1], [6]]), until=Until(9, end=END))]
+    found = [
+        drawn.tokens.tolist()
+        for drawn in sample(model, torch.tensor([[5], [1], [6]]), criteria=StoppingCriteria(9, eos_id=END))
+    ]
     assert found == [[6, 3, 2], [2, 4, -1], [-1, 5, -1], [-1, 6, -1], [-1, 2, -1]]
     assert model.steps_taken == [2, 1, 1, 1]
 
 
 def test_a_row_that_can_not_go_on_ends_and_the_others_go_on():
     model = follow([1, 3, 4, 5, 6, 2], 7)
-    until = Until(9, end=END, least=2)
-    found = [drawn.tokens.tolist() for drawn in sample(model, torch.tensor([[6], [4]]), until=until)]
+    until = StoppingCriteria(9, eos_id=END, min_new_tokens=2)
+    found = [drawn.tokens.tolist() for drawn in sample(model, torch.tensor([[6], [4]]), criteria=until)]
     assert found == [[-1, 5], [-1, 6], [-1, 2]]
 
 
 def test_rows_can_be_ended_from_outside():
     model = Bigram(6)
-    until = Until(9, ended=lambda tokens: tokens == 4)
-    said = torch.stack([drawn.tokens for drawn in sample(model, torch.arange(6).unsqueeze(1), until=until)], 1)
+    until = StoppingCriteria(9, finished=lambda tokens: tokens == 4)
+    said = torch.stack([drawn.tokens for drawn in sample(model, torch.arange(6).unsqueeze(1), criteria=until)], 1)
     for row in said.tolist():
         ended = row.index(4) if 4 in row else len(row) - 1
         assert all(token == -1 for token in row[ended + 1 :])
@@ -222,31 +228,33 @@ def test_rows_can_be_ended_from_outside():
 def test_a_prompt_may_continue_a_state():
     model = Hashed(6)
     _, state = model.start(torch.tensor([[1, 3], [1, 4]]))
-    found = [d.tokens.tolist() for d in sample(model, torch.tensor([[5], [5]]), until=Until(4), state=state)]
-    assert found == [d.tokens.tolist() for d in sample(model, torch.tensor([[1, 3, 5], [1, 4, 5]]), until=Until(4))]
+    found = [d.tokens.tolist() for d in sample(model, torch.tensor([[5], [5]]), criteria=StoppingCriteria(4), state=state)]
+    assert found == [
+        d.tokens.tolist() for d in sample(model, torch.tensor([[1, 3, 5], [1, 4, 5]]), criteria=StoppingCriteria(4))
+    ]
 
 
 def test_gradients_are_off_inside_and_untouched_outside():
     model = TinyGRU(6)
-    for drawn in sample(model, torch.tensor([[1]]), until=Until(3)):
+    for drawn in sample(model, torch.tensor([[1]]), criteria=StoppingCriteria(3)):
         assert torch.is_grad_enabled()
         assert not drawn.log_probs.requires_grad
 
 
-@pytest.mark.parametrize("noise", [None, [choose.uniforms(0, 0, 0)]], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("noise", [None, [choose.random_noise(0, 0, 0)]], ids=["greedy", "drawn"])
 def test_a_model_that_gives_nan_is_refused(noise):
     table = torch.zeros(6, 6).log_softmax(1)
     table[4, 3] = math.nan
     model = Bigram(6, table=table)
-    only_four = choose.ban([0, 1, 2, 3, 5])
+    only_four = choose.ban_tokens([0, 1, 2, 3, 5])
     with pytest.raises(ModelError) as caught:
-        list(sample(model, torch.tensor([[1]]), until=Until(5), adjust=only_four, noise=noise))
+        list(sample(model, torch.tensor([[1]]), criteria=StoppingCriteria(5), processor=only_four, noise=noise))
     assert str(caught.value) == "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
 
 
 def refused(**options):
     with pytest.raises(UsageError) as caught:
-        GenerateOptions(**options)
+        GenerationConfig(**options)
     return str(caught.value)
 
 
@@ -258,32 +266,32 @@ def refused(**options):
         ({"top_p": math.nan}, "--top-p: must be a finite number, not nan"),
         ({"min_p": -0.5}, "--min-p: must be in [0, 1], not -0.5"),
         ({"top_k": 0}, "--top-k: must be 1 or more, not 0"),
-        ({"length": 0}, "--length: must be 1 or more, not 0"),
-        ({"least": -1}, "--least: must be 0 or more, not -1"),
-        ({"samples": 0}, "--samples: must be 1 or more, not 0"),
+        ({"length": 0}, "--max-new-tokens: must be 1 or more, not 0"),
+        ({"least": -1}, "--min-new-tokens: must be 0 or more, not -1"),
+        ({"samples": 0}, "--num-samples: must be 1 or more, not 0"),
         ({"seed": -3}, "--seed: must be 0 or more, not -3"),
-        ({"beam": 0}, "--beam: must be 1 or more, not 0"),
+        ({"beam": 0}, "--beam-size: must be 1 or more, not 0"),
         ({"beam": 2, "n_best": 0}, "--n-best: must be 1 or more, not 0"),
-        ({"no_repeat": 0}, "--no-repeat: must be 1 or more, not 0"),
+        ({"no_repeat": 0}, "--no-repeat-ngram-size: must be 1 or more, not 0"),
         ({"temperature": -1.0}, "--temperature: must be 0 or more, not -1"),
         ({"temperature": math.inf}, "--temperature: must be a finite number, not inf"),
-        ({"repetition": 0.5}, "--repetition: must be 1 or more, not 0.5"),
-        ({"beam": 2, "alpha": -0.1}, "--alpha: must be 0 or more, not -0.1"),
+        ({"repetition": 0.5}, "--repetition-penalty: must be 1 or more, not 0.5"),
+        ({"beam": 2, "alpha": -0.1}, "--length-penalty: must be 0 or more, not -0.1"),
         ({"stop": ["a", ""]}, "--stop: must not be empty"),
-        ({"length": 5, "least": 6}, "--least: must be at most --length 5, not 6"),
-        ({"alpha": 0.6}, "--alpha: needs --beam"),
-        ({"n_best": 3}, "--n-best 3: needs --beam; for several samples use --samples 3"),
-        ({"temperature": 0.0, "samples": 2}, "--samples 2: --temperature 0 gives one continuation; raise it"),
-        ({"beam": 4, "temperature": 0.8}, "--temperature: does not go with --beam, which does not sample"),
-        ({"beam": 4, "top_k": 8}, "--top-k: does not go with --beam, which does not sample"),
-        ({"beam": 4, "samples": 3}, "--samples 3: does not go with --beam; use --n-best 3"),
-        ({"beam": 4, "n_best": 5}, "--n-best: must be at most --beam 4, not 5"),
+        ({"length": 5, "least": 6}, "--min-new-tokens: must be at most --max-new-tokens 5, not 6"),
+        ({"alpha": 0.6}, "--length-penalty: needs --beam-size"),
+        ({"n_best": 3}, "--n-best 3: needs --beam-size; for several samples use --num-samples 3"),
+        ({"temperature": 0.0, "samples": 2}, "--num-samples 2: --temperature 0 gives one continuation; raise it"),
+        ({"beam": 4, "temperature": 0.8}, "--temperature: does not go with --beam-size, which does not sample"),
+        ({"beam": 4, "top_k": 8}, "--top-k: does not go with --beam-size, which does not sample"),
+        ({"beam": 4, "samples": 3}, "--num-samples 3: does not go with --beam-size; use --n-best 3"),
+        ({"beam": 4, "n_best": 5}, "--n-best: must be at most --beam-size 4, not 5"),
         ({"top_k": "many"}, "--top-k: must be a valid integer, not 'many'"),
         ({"stop": [3]}, "--stop: must be a valid string, not 3"),
         (
             {"topk": 3},
-            "--topk: no such option; did you mean '--top-k'? known: --length, --least, --stop, --temperature, --top-k, "
-            "--top-p, --min-p, --samples, --seed, --beam, --alpha, --n-best, --repetition, --no-repeat",
+            "--topk: no such option; did you mean '--top-k'? known: --max-new-tokens, --min-new-tokens, --stop, --temperature, --top-k, "
+            "--top-p, --min-p, --num-samples, --seed, --beam-size, --length-penalty, --n-best, --repetition-penalty, --no-repeat-ngram-size",
         ),
     ],
 )

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from weft.data.order import Batch
+from weft.data.batching import Batch
 from weft.errors import ModelError
-from weft.models.language import LanguageModel, language_model
-from weft.models.tables import LanguageTable
-from weft.nn.state import detach, leaves
-from weft.train.learner import Learner
-from weft.train.loop import Loop, Place
-from weft.train.muon import Muon, orthogonal
-from weft.train.objective import Loss
-from weft.train.optimizers import Optimizers, optimizers
-from weft.train.schedules import SCHEDULES, schedule
-from weft.train.tables import OPTIMIZERS, TrainTable
+from weft.models.config import LanguageModelConfig
+from weft.models.lm import LanguageModel, language_model
+from weft.nn.state import detach, tree_leaves
+from weft.training.config import OPTIMIZERS, TrainConfig
+from weft.training.loop import DeviceConfig, Loop
+from weft.training.loss_module import LossModule
+from weft.training.muon import Muon, orthogonal
+from weft.training.objective import Loss
+from weft.training.optimizers import Optimizers, optimizers
+from weft.training.schedules import SCHEDULES, schedule
 
 # ---- schedules
 
@@ -163,7 +163,12 @@ def test_muon_leaves_weights_without_a_gradient_alone():
 
 def small_model(mixer: str = "lstm") -> LanguageModel:
     torch.manual_seed(0)
-    return language_model(LanguageTable(mixer=mixer, layers=2, width=8, tied=True).filled(), words=7, window=8, vocabulary="")
+    return language_model(
+        LanguageModelConfig(layer_type=mixer, num_layers=2, hidden_size=8, tie_embeddings=True).with_defaults(),
+        vocab_size=7,
+        context_length=8,
+        vocabulary="",
+    )
 
 
 def matrices_of(model: nn.Module) -> set[str]:
@@ -171,7 +176,7 @@ def matrices_of(model: nn.Module) -> set[str]:
 
 
 def started(name: str, model: nn.Module) -> Optimizers:
-    return optimizers(model, matrices_of(model), TrainTable(optimizer=name, lr=0.01, weight_decay=0.1).filled())
+    return optimizers(model, matrices_of(model), TrainConfig(optimizer=name, lr=0.01, weight_decay=0.1).with_defaults())
 
 
 def train(model: LanguageModel, parts: Optimizers, steps: range) -> None:
@@ -247,7 +252,7 @@ def test_matrices_decay_and_vectors_do_not(name):
 def test_each_factor_is_of_the_rate_that_was_given():
     line = nn.Linear(1, 1, bias=False)
     nn.init.constant_(line.weight, 1.0)
-    parts = optimizers(line, set(), TrainTable(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0).filled())
+    parts = optimizers(line, set(), TrainConfig(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0).with_defaults())
     for factor, expected in ((0.5, 0.95), (0.5, 0.9), (1.0, 0.8), (0.0, 0.8)):
         line.weight.grad = torch.ones(1, 1)
         parts.step(factor)
@@ -267,7 +272,7 @@ class Reading:
     inner, prepare = 0, None
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
-        keep = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.keep is None else batch.keep
+        keep = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.token_mask is None else batch.token_mask
         nats, state = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], carry)
         counted = keep[:, 1:]
         return Loss((nats * counted).sum(), counted.sum(), detach(state))
@@ -285,7 +290,7 @@ class OneBatch:
     def batch(self, epoch: int, index: int) -> Batch:
         raise AssertionError("the batch is given by hand")
 
-    def anew(self, index: int) -> bool:
+    def resets_state(self, index: int) -> bool:
         return False
 
     def describe(self, epoch: int, index: int) -> str:
@@ -295,14 +300,14 @@ class OneBatch:
 def two_batches(accumulate: int, mixer: str, ragged: bool) -> tuple[Loop, tuple[Tensor, Tensor]]:
     """A loop after the gradients of a second batch, which starts from the carry of the first; nats and count."""
     model = small_model(mixer)
-    table = TrainTable(accumulate=accumulate).filled()
+    table = TrainConfig(micro_batches=accumulate).with_defaults()
     loop = Loop(
-        Learner(Reading(), model),
+        LossModule(Reading(), model),
         optimizers(model, set(), table),
         OneBatch(),
-        table=table,
+        config=table,
         seed=0,
-        place=Place(torch.device("cpu"), torch.float32),
+        device_config=DeviceConfig(torch.device("cpu"), torch.float32),
     )
     tokens = torch.randint(7, (7, 6), generator=torch.Generator().manual_seed(0))
     keep = torch.arange(6) < torch.tensor([[6], [2], [3], [6], [5], [2], [4]]) if ragged else None
@@ -321,7 +326,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(accumulate, mixer, ragge
     torch.testing.assert_close(summed, nats, atol=1e-5, rtol=1e-6)
     for one, other in zip(whole.optimizers.weights, parts.optimizers.weights, strict=True):
         torch.testing.assert_close(other.grad, one.grad, atol=1e-6, rtol=1e-5)
-    for one, other in zip(leaves(whole.carry), leaves(parts.carry), strict=True):
+    for one, other in zip(tree_leaves(whole.carry), tree_leaves(parts.carry), strict=True):
         torch.testing.assert_close(other, one, atol=1e-6, rtol=1e-5)
 
 

@@ -24,17 +24,24 @@ from parts import shaken
 from torch import Tensor, nn
 
 from weft.nn.attention import FeedForward, SelfAttention
-from weft.nn.bridge import Copied, Projected, Reminder
-from weft.nn.connections import Plain
-from weft.nn.copying import GenerateOrCopy
-from weft.nn.cross import Before, CrossAttention, Feed, InputFeeding, Look, ReadOut
-from weft.nn.heads import TokenHead
+from weft.nn.bridge import ContextConcat, CopyBridge, ProjectionBridge
+from weft.nn.cross_attention import (
+    AttentionalOutput,
+    AttentionBeforeStep,
+    CrossAttention,
+    InputFeeding,
+    SourceAttention,
+    StepwiseDecoder,
+)
+from weft.nn.lm_head import LMHead
 from weft.nn.memory import Memory
 from weft.nn.names import SCORES
-from weft.nn.positions import NoPositions
+from weft.nn.pointer_generator import PointerGeneratorOutput
+from weft.nn.positions import PositionEncoding
 from weft.nn.recurrent import GRU, LSTM
+from weft.nn.skip_connections import NoSkip
 from weft.nn.stack import Layer, Stack
-from weft.nn.state import each, hold, join, leaves, select
+from weft.nn.state import join, select, tree_leaves, tree_map, where
 
 FEW = set(representative())
 every = pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in EVERY])
@@ -106,7 +113,7 @@ def test_joined_rows_of_different_age_and_source_equal_each_row_alone(name):
     first, second = model.encode(*sources(3, 5)), model.encode(*sources(8))
     _, first = model.start(old, None, first)
     _, second = model.start(young, None, second)
-    together, _ = stepped(model, more, join(each(torch.clone, first), each(torch.clone, second)))
+    together, _ = stepped(model, more, join(tree_map(torch.clone, first), tree_map(torch.clone, second)))
     torch.testing.assert_close(together[:2], stepped(model, more[:2], first)[0], **CLOSE)
     torch.testing.assert_close(together[2:], stepped(model, more[2:], second)[0], **CLOSE)
 
@@ -140,7 +147,7 @@ def test_every_leaf_of_a_state_has_its_rows_first_and_may_be_selected(name):
     model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 4)
     given = model.encode(source, keep)
     _, state = model.start(tokens, None, given)
-    assert leaves(given) and all(leaf.size(0) == 3 for leaf in [*leaves(given), *leaves(state)])
+    assert tree_leaves(given) and all(leaf.size(0) == 3 for leaf in [*tree_leaves(given), *tree_leaves(state)])
     order = torch.tensor([2, 0, 0, 1])
     whole = stepped(model, tokens, given)[0]
     torch.testing.assert_close(stepped(model, tokens[order], select(given, order))[0], whole[order], **CLOSE)
@@ -195,14 +202,14 @@ def test_what_is_not_kept_scores_nothing():
 
 def test_the_longest_sources_and_targets_are_those_of_learned_positions():
     for name, longest in (("learned-transformer", LONGEST), ("learned-feeding", LONGEST), ("rotary-transformer", None)):
-        assert (build(name).longest, build(name).encoder.stack.positions.longest) == (longest, longest)
+        assert (build(name).max_positions, build(name).encoder.stack.positions.longest) == (longest, longest)
     with pytest.raises(ValueError) as caught:
         build("learned-before").encode(*sources(LONGEST + 1))
     assert str(caught.value) == "positions: 33 tokens do not fit a table of 32"
 
 
 def test_two_way_attention_takes_no_state():
-    part = SelfAttention(8, heads=2, window="two-way")
+    part = SelfAttention(8, num_heads=2, context_length="two-way")
     _, state = part(torch.zeros(1, 3, 8))
     with pytest.raises(ValueError) as caught:
         part(torch.zeros(1, 3, 8), state)
@@ -213,8 +220,10 @@ def test_two_way_attention_takes_no_state():
 def test_matrices_are_weights_of_the_model_with_two_axes(name):
     model = build(name)
     weights = dict(model.named_parameters())
-    assert model.matrices() and all(weights[matrix].dim() == 2 for matrix in model.matrices())
-    assert not any("embedding" in matrix or matrix.startswith("head") or "positions" in matrix for matrix in model.matrices())
+    assert model.muon_parameters() and all(weights[matrix].dim() == 2 for matrix in model.muon_parameters())
+    assert not any(
+        "embedding" in matrix or matrix.startswith("head") or "positions" in matrix for matrix in model.muon_parameters()
+    )
 
 
 # ---- holding rows still
@@ -222,7 +231,7 @@ def test_matrices_are_weights_of_the_model_with_two_axes(name):
 
 def test_holding_takes_the_new_rows_where_they_are_kept():
     new, old = (torch.ones(2, 3), (torch.ones(2, 1, 2), None)), (torch.zeros(2, 3), (torch.zeros(2, 1, 2), None))
-    held = hold(new, old, torch.tensor([True, False]))
+    held = where(new, old, torch.tensor([True, False]))
     assert held[0].tolist() == [[1.0] * 3, [0.0] * 3]
     assert held[1][0].tolist() == [[[1.0, 1.0]], [[0.0, 0.0]]] and held[1][1] is None
 
@@ -258,17 +267,17 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
 
 def recurrent(cell: nn.Module) -> Stack:
     layers = [
-        Layer(Projected(cell, 6, inlet=5, parts=2 if isinstance(cell, LSTM) else 1), Plain(), norm=nn.Identity()),
-        Layer(FeedForward(6, hidden=7), Plain(), norm=nn.Identity()),
+        Layer(ProjectionBridge(cell, 6, memory_size=5, parts=2 if isinstance(cell, LSTM) else 1), NoSkip(), norm=nn.Identity()),
+        Layer(FeedForward(6, ffn_dim=7), NoSkip(), norm=nn.Identity()),
     ]
-    return Stack(layers, positions=NoPositions(), outlet=nn.Identity())
+    return Stack(layers, positions=PositionEncoding(), final_norm=nn.Identity())
 
 
 X, VALUES, SUMMARY = random(2, 3, 6), random(2, 4, 5, seed=1), random(2, 5, seed=2)
 
 
-def look(score: str) -> Look:
-    return Look(6, score=score, inlet=6 if "dot" in score else 5)
+def look(score: str) -> SourceAttention:
+    return SourceAttention(6, score=score, memory_size=6 if "dot" in score else 5)
 
 
 def values_for(score: str) -> Tensor:
@@ -284,7 +293,7 @@ def test_gradients_of_a_look_equal_numerical_ones(score):
 @pytest.mark.parametrize("score", SCORES)
 def test_gradients_of_a_read_out_equal_numerical_ones(score):
     values = values_for(score)
-    part = seeded(lambda: ReadOut(look(score), 6, inlet=values.size(-1)))
+    part = seeded(lambda: AttentionalOutput(look(score), 6, memory_size=values.size(-1)))
     gradients_agree(part, (X, values), lambda x, values: part(x, part.given(masked(values, SUMMARY)))[0])
 
 
@@ -292,40 +301,40 @@ def test_gradients_of_a_read_out_equal_numerical_ones(score):
 @pytest.mark.parametrize("score", ["multiplicative", "additive"])
 @pytest.mark.parametrize("reader", ["before", "feeding"])
 def test_gradients_of_a_fed_stack_equal_numerical_ones(cell, score, reader):
-    def make() -> Feed:
-        read = ReadOut(look(score), 6, inlet=5)
-        wide, read_by = (11, Before(look(score))) if reader == "before" else (12, InputFeeding(read))
-        return Feed(recurrent(cell(6, inlet=wide)), read_by)
+    def make() -> StepwiseDecoder:
+        read = AttentionalOutput(look(score), 6, memory_size=5)
+        wide, read_by = (11, AttentionBeforeStep(look(score))) if reader == "before" else (12, InputFeeding(read))
+        return StepwiseDecoder(recurrent(cell(6, inlet=wide)), read_by)
 
     part = seeded(make)
     gradients_agree(part, (X, VALUES, SUMMARY), lambda x, v, s: part(x, part.given(masked(v, s)))[0], atol=1e-5)
 
 
 def test_gradients_of_cross_attention_equal_numerical_ones():
-    part = seeded(lambda: CrossAttention(6, heads=2, inlet=5, inner_norm=nn.RMSNorm(3)))
+    part = seeded(lambda: CrossAttention(6, num_heads=2, memory_size=5, qk_norm=nn.RMSNorm(3)))
     gradients_agree(part, (X, VALUES), lambda x, values: part(x, part.given(masked(values, SUMMARY)))[0])
-    narrow = seeded(lambda: CrossAttention(6, heads=2, inlet=5, narrow=True))
+    narrow = seeded(lambda: CrossAttention(6, num_heads=2, memory_size=5, summary_only=True))
     gradients_agree(narrow, (X, SUMMARY), lambda x, summary: narrow(x, narrow.given(masked(VALUES, summary)))[0])
 
 
 @pytest.mark.parametrize("cell", [LSTM, GRU])
 def test_gradients_of_bridges_equal_numerical_ones(cell):
-    part = seeded(lambda: Projected(cell(6), 6, inlet=5, parts=2 if cell is LSTM else 1))
+    part = seeded(lambda: ProjectionBridge(cell(6), 6, memory_size=5, parts=2 if cell is LSTM else 1))
     gradients_agree(part, (X, SUMMARY), lambda x, summary: part(x, part.given(masked(VALUES, summary)))[0])
-    state, copied = random(2, 6, seed=3), seeded(lambda: Copied(cell(6), height=1))
+    state, copied = random(2, 6, seed=3), seeded(lambda: CopyBridge(cell(6), layer_index=1))
 
     def started(x: Tensor, state: Tensor) -> Tensor:
         whole = (state, state.flip(0)) if cell is LSTM else state
         return copied(x, copied.given(masked(VALUES, SUMMARY)._replace(states=(None, whole))))[0]
 
     gradients_agree(copied, (X, state), started)
-    reminder = Reminder()
-    gradients_agree(reminder, (X, SUMMARY), lambda x, summary: reminder(x, reminder.given(masked(VALUES, summary)))[0])
+    reminder = ContextConcat()
+    gradients_agree(reminder, (X, SUMMARY), lambda x, summary: reminder(x, reminder.init_state(masked(VALUES, summary)))[0])
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_gradients_of_copying_equal_numerical_ones(smoothing):
-    part = seeded(lambda: GenerateOrCopy(TokenHead(6, 8), 6, inlet=5))
+    part = seeded(lambda: PointerGeneratorOutput(LMHead(6, 8), 6, memory_size=5))
     source, wanted = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]]), torch.tensor([[4, 3, 7], [5, 5, 2]])
 
     def nats(x: Tensor, values: Tensor) -> Tensor:
@@ -337,6 +346,6 @@ def test_gradients_of_copying_equal_numerical_ones(smoothing):
 
 def test_a_memory_of_one_position_is_its_summary():
     memory = memory_of(3, 2, width=5)
-    narrowed = memory.narrowed()
+    narrowed = memory.summary_only()
     assert narrowed.values.tolist() == memory.summary[:, None].tolist()
-    assert narrowed.keep.tolist() == [[True], [True]]
+    assert narrowed.token_mask.tolist() == [[True], [True]]

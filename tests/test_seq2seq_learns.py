@@ -10,8 +10,8 @@ import torch
 from pair_parts import ATTENDED, BEGIN, END, pair_model
 from torch import Tensor
 
-from weft.decode.predict import Request, predict
-from weft.decode.predict_options import PredictOptions
+from weft.decode.predict import PredictionRequest, predict
+from weft.decode.predict_options import PredictionConfig
 from weft.models.seq2seq import EncoderDecoder
 from weft.nn.mixers import MIXERS, recurrent
 
@@ -43,7 +43,7 @@ def draw(
 class Symbols:
     """Tokens as text, for those who write text."""
 
-    unk, begin, end = 0, BEGIN, END
+    unk, bos_id, end = 0, BEGIN, END
 
     def decode(self, ids: list[int]) -> str:
         return " ".join(str(token) for token in ids if token != END)
@@ -56,12 +56,12 @@ def exact(model: EncoderDecoder, pairs: Pairs, **options: Any) -> float:
         return model.encode(pairs.source[rows], pairs.keep[rows])
 
     lengths = pairs.keep.sum(1).tolist()
-    request = Request(model, Symbols(), encode, lengths, [[]] * len(lengths), torch.device("cpu"))  # type: ignore[arg-type]
+    request = PredictionRequest(model, Symbols(), encode, lengths, [[]] * len(lengths), torch.device("cpu"))  # type: ignore[arg-type]
     model.eval()
-    found = predict(request, PredictOptions(**{"beam": 1, "length": pairs.source.size(1), **options}))
+    found = predict(request, PredictionConfig(**{"beam": 1, "length": pairs.source.size(1), **options}))
     model.train()
     wanted = [tokens[keep][1:].tolist() for tokens, keep in zip(pairs.tokens, pairs.target_keep, strict=True)]
-    return sum(best[0].tokens == tokens for best, tokens in zip(found, wanted, strict=True)) / len(wanted)
+    return sum(best[0].token_ids == tokens for best, tokens in zip(found, wanted, strict=True)) / len(wanted)
 
 
 def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], *, smoothing: float = 0.0) -> float:
@@ -92,8 +92,14 @@ def learned(task: str, *, longest: int = 6, **options: Any) -> float:
 def side(mixer: str) -> dict[str, Any]:
     """A stack of this mixer that knows where it is: windows and attention have no other way to tell."""
     if mixer == "attention":
-        return {"mixer": mixer, "heads": 2, "positions": "sinusoidal", "connection": "residual", "norm": "layer"}
-    return {"mixer": mixer, "positions": "sinusoidal" if mixer == "window" else "none"}
+        return {
+            "layer_type": mixer,
+            "num_heads": 2,
+            "position_encoding": "sinusoidal",
+            "skip_connection": "residual",
+            "norm": "layernorm",
+        }
+    return {"layer_type": mixer, "position_encoding": "sinusoidal" if mixer == "conv" else "none"}
 
 
 def crossed(encoder: str, decoder: str, attended: str) -> dict[str, Any]:
@@ -127,7 +133,7 @@ def test_a_toy_task_is_learned_by_all(encoder, decoder, attended, task):
 
 
 def test_a_beam_and_label_smoothing_learn_it_too():
-    model = pair_model(width=32, mixer="gru", attention="dot")
+    model = pair_model(hidden_size=32, layer_type="gru", attention="dot")
     assert learn(model, lambda rows, generator: draw("reverse", rows, generator), smoothing=0.1) >= 0.95
     assert exact(model, draw("reverse", 100, torch.Generator().manual_seed(7)), beam=4) >= 0.95
 
@@ -135,7 +141,9 @@ def test_a_beam_and_label_smoothing_learn_it_too():
 # ---- without
 
 
-@pytest.mark.parametrize("options", [{"mixer": "lstm"}, {"mixer": "gru", "every_step": True}], ids=["lstm", "gru-every-step"])
+@pytest.mark.parametrize(
+    "options", [{"layer_type": "lstm"}, {"layer_type": "gru", "feed_context": True}], ids=["lstm", "gru-every-step"]
+)
 def test_short_strings_pass_the_bottleneck(options):
     assert learned("copy", longest=3, **options) >= 0.95
 
@@ -162,10 +170,10 @@ def with_strangers(rows: int, generator: torch.Generator, known: int, words: int
     return pairs._replace(source=pairs.source.scatter(1, at, stranger), tokens=pairs.tokens.scatter(1, at + 1, stranger))
 
 
-@pytest.mark.parametrize("options", [{"mixer": "lstm", "attention": "multiplicative"}], ids=["lstm"])
+@pytest.mark.parametrize("options", [{"layer_type": "lstm", "attention": "multiplicative"}], ids=["lstm"])
 def test_copying_carries_tokens_over_that_were_never_seen(options):
     known, words = 203, 303
-    model = pair_model(width=48, words=words, copying=True, **options)
+    model = pair_model(hidden_size=48, words=words, copy_mechanism=True, **options)
     assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known))) >= 0.95
     assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known, words)) >= 0.9
 
@@ -173,6 +181,6 @@ def test_copying_carries_tokens_over_that_were_never_seen(options):
 @pytest.mark.slow
 def test_without_copying_nothing_unseen_is_ever_written():
     known, words = 203, 303
-    model = pair_model(width=48, words=words, mixer="lstm", attention="multiplicative")
+    model = pair_model(hidden_size=48, words=words, layer_type="lstm", attention="multiplicative")
     assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known))) >= 0.95
     assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known, words)) == 0

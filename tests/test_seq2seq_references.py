@@ -15,14 +15,14 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from weft.models.build import stack
 from weft.models.seq2seq import EncoderDecoder
-from weft.nn import cross
+from weft.nn import cross_attention as cross
 from weft.nn.attention import SelfAttention
-from weft.nn.copying import GenerateOrCopy
-from weft.nn.cross import CrossAttention, Look
-from weft.nn.heads import TokenHead
+from weft.nn.cross_attention import CrossAttention, SourceAttention
+from weft.nn.lm_head import LMHead
 from weft.nn.names import SCORES
-from weft.nn.state import leaves
-from weft.tasks.seq2seq.objective import TranslationTask
+from weft.nn.pointer_generator import PointerGeneratorOutput
+from weft.nn.state import tree_leaves
+from weft.tasks.seq2seq.objective import Seq2SeqTask
 from weft.tasks.seq2seq.order import PairBatch
 from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
 
@@ -39,14 +39,16 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 def test_cross_attention_is_torch_s_multi_head_attention():
     reference = seeded(lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True))
-    part, memory, x = CrossAttention(8, heads=2, inlet=6).double().eval(), memory_of(5, 3, width=6), random(2, 4, 8)
+    part, memory, x = CrossAttention(8, num_heads=2, memory_size=6).double().eval(), memory_of(5, 3, width=6), random(2, 4, 8)
     with torch.no_grad():
         part.to_q.weight.copy_(reference.q_proj_weight)
         part.to_kv.weight.copy_(torch.cat([reference.k_proj_weight, reference.v_proj_weight]))
         part.to_q.bias.copy_(reference.in_proj_bias[:8])
         part.to_kv.bias.copy_(reference.in_proj_bias[8:])
         part.to_out.load_state_dict(reference.out_proj.state_dict())
-    expected, weights = reference(x, memory.values, memory.values, key_padding_mask=~memory.keep, average_attn_weights=False)
+    expected, weights = reference(
+        x, memory.values, memory.values, key_padding_mask=~memory.token_mask, average_attn_weights=False
+    )
     seen = part.given(memory)
     y, state = part(x, seen)
     torch.testing.assert_close(y, expected, **EXACT)
@@ -59,7 +61,7 @@ def test_cross_attention_is_torch_s_multi_head_attention():
 @pytest.mark.parametrize("padded", [False, True])
 def test_two_way_self_attention_is_torch_s_multi_head_attention(padded):
     reference = seeded(lambda: nn.MultiheadAttention(8, 2, batch_first=True))
-    part, x = SelfAttention(8, heads=2, window="two-way").double().eval(), random(2, 5, 8)
+    part, x = SelfAttention(8, num_heads=2, context_length="two-way").double().eval(), random(2, 5, 8)
     with torch.no_grad():
         part.to_qkv.weight.copy_(reference.in_proj_weight)
         part.to_qkv.bias.copy_(reference.in_proj_bias)
@@ -105,7 +107,7 @@ def copy_transformer(reference: Any, model: Any) -> None:
             copy_attention(layer.self_attn, own[0])
             if parts == 3:
                 copy_attention(layer.multihead_attn, own[1])
-            own[-1].mixer.widen.load_state_dict(layer.linear1.state_dict())
+            own[-1].mixer.up_proj.load_state_dict(layer.linear1.state_dict())
             own[-1].mixer.to_out.load_state_dict(layer.linear2.state_dict())
             for norm, where in zip((layer.norm1, layer.norm2, getattr(layer, "norm3", None)), own, strict=False):
                 where.norm.load_state_dict(norm.state_dict())
@@ -120,8 +122,8 @@ def sinusoids(length: int, dim: int) -> Tensor:
 def test_a_transformer_is_torch_s_transformer():
     # exact up to the rates of the sinusoids, which are float32
     model = shaken_pair(
-        mixer="attention", layers=2, heads=2, feed_forward=16, activation="relu", connection="residual", norm="layer",
-        positions="sinusoidal", attention="scaled-dot",
+        layer_type="attention", num_layers=2, num_heads=2, ffn_dim=16, activation="relu", skip_connection="residual", norm="layernorm",
+        position_encoding="sinusoidal", attention="scaled-dot",
     ).double()  # fmt: skip
     torch.manual_seed(1)
     reference = torch_transformer()
@@ -133,8 +135,8 @@ def test_a_transformer_is_torch_s_transformer():
 
     y, _ = model(tokens, model.encode(source, keep))
     expected = reference(
-        read(model.encoder.front, source),
-        read(model.decoder.front, tokens),
+        read(model.encoder.embedder, source),
+        read(model.decoder.embedder, tokens),
         tgt_mask=~torch.ones(5, 5, dtype=torch.bool).tril(),
         src_key_padding_mask=~keep,
         memory_key_padding_mask=~keep,
@@ -148,10 +150,10 @@ def test_a_transformer_is_torch_s_transformer():
 @pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru"])
 def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
     kinds: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-    model = shaken_pair(mixer=mixer, layers=2, bridge="copy").double()
+    model = shaken_pair(layer_type=mixer, num_layers=2, bridge="copy").double()
     reference = kinds[mixer](8, 4, 2, batch_first=True, bidirectional=True).double()
     for height, layer in enumerate(model.encoder.stack.layers):
-        for part, end in ((layer.mixer.ahead, ""), (layer.mixer.back, "_reverse")):
+        for part, end in ((layer.mixer.ahead, ""), (layer.mixer.backward_mixer, "_reverse")):
             for name, weight in part.cell.named_parameters():
                 getattr(reference, f"{name.removesuffix('0')}{height}{end}").data.copy_(weight)
     source, keep = sources(6, 3)
@@ -161,26 +163,26 @@ def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
     memory = model.encoder(source, keep)
     torch.testing.assert_close(memory.values[keep], values[keep], **EXACT)
     for height, state in enumerate(memory.states):
-        for ours, theirs in zip(leaves(state), last if mixer == "lstm" else [last], strict=True):
+        for ours, theirs in zip(tree_leaves(state), last if mixer == "lstm" else [last], strict=True):
             joined = torch.cat([theirs[2 * height], theirs[2 * height + 1]], dim=-1)  # where each direction ends
             torch.testing.assert_close(ours, joined, **EXACT)
-    torch.testing.assert_close(memory.summary, leaves(memory.states[-1])[0])
+    torch.testing.assert_close(memory.summary, tree_leaves(memory.states[-1])[0])
     (_, ((_, started),)), _ = model.encode(source, keep)
-    for ours, theirs in zip(leaves(started), leaves(memory.states), strict=True):
+    for ours, theirs in zip(tree_leaves(started), tree_leaves(memory.states), strict=True):
         torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
 
 
 def test_the_mean_is_the_summary_of_an_encoder_without_a_last_state():
     for mixer in ("attention", "window"):
-        model = shaken_pair(encoder={"mixer": mixer}, decoder={"mixer": "gru"}).double()
+        model = shaken_pair(encoder={"layer_type": mixer}, decoder={"layer_type": "gru"}).double()
         memory = model.encoder(*sources(5, 2))
         torch.testing.assert_close(memory.summary[1], memory.values[1, :2].mean(0), **EXACT)
 
 
 def test_a_source_is_read_from_its_end():
-    options: dict[str, Any] = {"mixer": "lstm", "attention": "dot"}
-    ahead = shaken_pair(**options, encoder={"two_way": False}).double()
-    back = shaken_pair(**options, encoder={"two_way": False, "reverse": True}).double()
+    options: dict[str, Any] = {"layer_type": "lstm", "attention": "dot"}
+    ahead = shaken_pair(**options, encoder={"bidirectional": False}).double()
+    back = shaken_pair(**options, encoder={"bidirectional": False, "reverse_source": True}).double()
     source, keep = sources(6, 4)
     turned = source.clone()
     turned[0], turned[1, :4] = source[0].flip(0), source[1, :4].flip(0)
@@ -227,17 +229,17 @@ def preset(kind: str, **options: Any) -> EncoderDecoder:
     """A small model of a published kind."""
     chosen = TRANSLATE[kind].values
     sides = {side: {**chosen.get(side, {}), **options.pop(side, {})} for side in ("encoder", "decoder")}
-    return shaken_pair(**{**chosen, "dropout": 0.0, "width": 8, **sides, **options}).double()
+    return shaken_pair(**{**chosen, "dropout": 0.0, "hidden_size": 8, **sides, **options}).double()
 
 
 def sutskever_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     """Four LSTMs read the reversed source; four others go on where they stopped."""
-    x, stopped = words(model.encoder.front, source.flip(0)), []
+    x, stopped = words(model.encoder.embedder, source.flip(0)), []
     for layer in model.encoder.stack.layers:
         x, last = lstm_equations(layer.mixer, x, (np.zeros(8), np.zeros(8)))
         stopped.append(last)
     (inner,) = model.decoder.stack.layers
-    y = words(model.decoder.front, tokens)
+    y = words(model.decoder.embedder, tokens)
     for layer, started in zip(inner.mixer.layers, stopped, strict=True):
         y, _ = lstm_equations(layer.mixer.inner, y, started)
     return list(y)
@@ -246,24 +248,24 @@ def sutskever_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
 def cho_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     """h(0) = tanh(V c), and c stands beside every input."""
     (layer,) = model.encoder.stack.layers
-    _, c = gru_before_equations(layer.mixer, words(model.encoder.front, source), np.zeros(8))
+    _, c = gru_before_equations(layer.mixer, words(model.encoder.embedder, source), np.zeros(8))
     _, inner = model.decoder.stack.layers
     (decoder,) = inner.mixer.layers
-    x = np.array([np.concatenate([read, c]) for read in words(model.decoder.front, tokens)])
+    x = np.array([np.concatenate([read, c]) for read in words(model.decoder.embedder, tokens)])
     return list(gru_before_equations(decoder.mixer.inner, x, np.tanh(linear(decoder.mixer.start, c)))[0])
 
 
 def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     """e(t, s) = v . tanh(U h(t-1) + W m(s)); what is found goes into the step from h(t-1) to h(t)."""
-    memory, summary = words(model.encoder.front, source), np.zeros(8)
+    memory, summary = words(model.encoder.embedder, source), np.zeros(8)
     for layer in model.encoder.stack.layers:
         ahead, first = gru_before_equations(layer.mixer.ahead, memory, np.zeros(4))
-        back, second = gru_before_equations(layer.mixer.back, memory[::-1], np.zeros(4))
+        back, second = gru_before_equations(layer.mixer.backward_mixer, memory[::-1], np.zeros(4))
         memory, summary = np.concatenate([ahead, back[::-1]], axis=1), np.concatenate([first, second])
     feed = model.decoder.stack.layers[0].mixer
-    look, parts, found = feed.reader.look, [layer.mixer for layer in feed.inner.layers], []
+    look, parts, found = feed.reader.attention, [layer.mixer for layer in feed.inner.layers], []
     states = [np.tanh(linear(part.start, summary)) for part in parts]
-    for read in words(model.decoder.front, tokens):
+    for read in words(model.decoder.embedder, tokens):
         q = linear(look.to_q, states[-1])  # the uppermost layer looks, before the first step as well
         scores = np.array([array(look.attend.weight) @ np.tanh(q + linear(look.to_k, m)) for m in memory])
         h = np.concatenate([read, softmax(scores) @ memory])
@@ -275,17 +277,17 @@ def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
 
 def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     """h~(t) = tanh(W [c(t); h(t)]) by the score h . W m; it is fed into the next step."""
-    memory, states = words(model.encoder.front, source), []
+    memory, states = words(model.encoder.embedder, source), []
     for layer in model.encoder.stack.layers:
         memory, last = lstm_equations(layer.mixer, memory, (np.zeros(8), np.zeros(8)))
         states.append(last)
     feed, fed, found = model.decoder.stack.layers[0].mixer, np.zeros(8), []
-    read_out = feed.reader.read_out
-    for read in words(model.decoder.front, tokens):
+    read_out = feed.reader.output
+    for read in words(model.decoder.embedder, tokens):
         h = np.concatenate([read, fed])
         for height, layer in enumerate(feed.inner.layers):
             (h,), states[height] = lstm_equations(layer.mixer.inner, h[None], states[height])
-        scores = np.array([h @ linear(read_out.look.to_k, m) for m in memory])
+        scores = np.array([h @ linear(read_out.attention.to_k, m) for m in memory])
         fed = np.tanh(linear(read_out.join, np.concatenate([softmax(scores) @ memory, h])))
         found.append(fed)
     return found
@@ -300,14 +302,14 @@ def test_a_published_model_is_its_paper_s_equations(kind):
 
 
 def test_attention_before_the_step_looks_from_the_uppermost_of_several_layers():
-    agrees(preset("bahdanau", layers=2), bahdanau_states)
+    agrees(preset("bahdanau", num_layers=2), bahdanau_states)
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_attention_after_the_step_is_its_equation(score):
     """Without feeding: the decoder runs over the whole target, then each state looks."""
 
-    def scored(look: Look, h: Array, m: Array) -> float:
+    def scored(look: SourceAttention, h: Array, m: Array) -> float:
         match score:
             case "dot":
                 return float(h @ m)
@@ -320,22 +322,22 @@ def test_attention_after_the_step_is_its_equation(score):
     def states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
         zeros = (np.zeros(8), np.zeros(8))
         (layer,) = model.encoder.stack.layers
-        memory, last = lstm_equations(layer.mixer, words(model.encoder.front, source), zeros)
+        memory, last = lstm_equations(layer.mixer, words(model.encoder.embedder, source), zeros)
         inner, read_out = model.decoder.stack.layers
         (decoder,) = inner.mixer.layers
-        hidden, _ = lstm_equations(decoder.mixer.inner, words(model.decoder.front, tokens), last)
-        look, found = read_out.mixer.look, []
+        hidden, _ = lstm_equations(decoder.mixer.inner, words(model.decoder.embedder, tokens), last)
+        look, found = read_out.mixer.attention, []
         for h in hidden:
             weights = softmax(np.array([scored(look, h, m) for m in memory]))
             found.append(np.tanh(linear(read_out.mixer.join, np.concatenate([weights @ memory, h]))))
         return found
 
-    agrees(shaken_pair(mixer="lstm", attention=score, encoder={"two_way": False}).double(), states)
+    agrees(shaken_pair(layer_type="lstm", attention=score, encoder={"bidirectional": False}).double(), states)
 
 
 @pytest.mark.parametrize("most", [1, 100, 1 << 22])
 def test_additive_scores_in_chunks_are_those_of_all_queries_at_once(monkeypatch, most):
-    part, x = seeded(lambda: Look(6, score="additive", inlet=5)), random(2, 7, 6)
+    part, x = seeded(lambda: SourceAttention(6, score="additive", memory_size=5)), random(2, 7, 6)
     seen = part.given(memory_of(4, 2, width=5))
     expected = part(x, seen)
     monkeypatch.setattr(cross, "MOST", most)
@@ -358,22 +360,22 @@ def test_label_smoothing_is_a_dense_distribution_of_targets(smoothing):
     torch.testing.assert_close(nats, expected, **FLOAT32)
     # padding is neither in the sum nor in the count
     target_keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    task = TranslationTask(valid=None, tokenizer=None, device=torch.device("cpu"), smoothing=smoothing)  # type: ignore[arg-type]
+    task = Seq2SeqTask(valid=None, tokenizer=None, device=torch.device("cpu"), smoothing=smoothing)  # type: ignore[arg-type]
     loss = task.loss(model, PairBatch(source, keep, tokens, target_keep), None)
     torch.testing.assert_close(loss.total, expected[0].sum() + expected[1, :2].sum(), **FLOAT32)
     assert (loss.count.item(), loss.carry) == (6, None)
     assert task.validate(model) is None
 
 
-def copying_part() -> GenerateOrCopy:
+def copying_part() -> PointerGeneratorOutput:
     torch.manual_seed(0)
-    return shaken(GenerateOrCopy(TokenHead(6, 8), 6, inlet=5)).double()  # type: ignore[return-value]
+    return shaken(PointerGeneratorOutput(LMHead(6, 8), 6, memory_size=5)).double()  # type: ignore[return-value]
 
 
 SOURCE = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]])  # 4 stands at two places, whose shares add up
 
 
-def mixture(part: GenerateOrCopy, x: Array, memory: Any) -> Array:
+def mixture(part: PointerGeneratorOutput, x: Array, memory: Any) -> Array:
     """(B, T, D) -> probabilities (B, T, V), entry by entry."""
     found = np.zeros((2, x.shape[1], 8))
     for b, length in enumerate((4, 2)):
@@ -403,7 +405,7 @@ def test_the_gradient_of_copying_is_that_of_the_explicit_mixture():
     part.loss(x, wanted, part.given(memory, SOURCE)).sum().backward()
     found, x.grad = x.grad, None
     gate = part.gate(x).sigmoid()
-    scores = (x @ part.to_k(memory.values).transpose(1, 2) / 6**0.5).masked_fill(~memory.keep[:, None], -torch.inf)
+    scores = (x @ part.to_k(memory.values).transpose(1, 2) / 6**0.5).masked_fill(~memory.token_mask[:, None], -torch.inf)
     vocabulary = (x @ part.head.weight.T + part.head.bias).softmax(-1)
     copied = torch.zeros_like(vocabulary).scatter_add(2, SOURCE[:, None].expand(-1, 3, -1), scores.softmax(-1))
     (gate * vocabulary + (1 - gate) * copied).gather(2, wanted[..., None]).log().sum().neg().backward()
@@ -414,17 +416,17 @@ def test_the_gradient_of_copying_is_that_of_the_explicit_mixture():
 
 
 def test_a_shared_embedding_is_one_and_a_tied_one_is_the_output():
-    model = shaken_pair(mixer="gru", shared=True, tied=True, attention="dot")
-    assert model.encoder.front.embedding is model.decoder.front.embedding
-    assert model.head.head.weight is model.decoder.front.embedding.weight
-    apart = shaken_pair(mixer="gru", attention="dot")
-    assert apart.encoder.front.embedding is not apart.decoder.front.embedding
-    assert apart.head.head.weight is not apart.decoder.front.embedding.weight
+    model = shaken_pair(layer_type="gru", share_embeddings=True, tie_embeddings=True, attention="dot")
+    assert model.encoder.embedder.embedding is model.decoder.embedder.embedding
+    assert model.head.head.weight is model.decoder.embedder.embedding.weight
+    apart = shaken_pair(layer_type="gru", attention="dot")
+    assert apart.encoder.embedder.embedding is not apart.decoder.embedder.embedding
+    assert apart.head.head.weight is not apart.decoder.embedder.embedding.weight
 
 
 def test_an_encoder_is_the_stack_of_its_table():
-    table = pair_table(mixer="gru", layers=3, connection="residual", norm="rms").encoder
+    table = pair_table(layer_type="gru", num_layers=3, skip_connection="residual", norm="rmsnorm").encoder
     torch.manual_seed(0)
-    names = {name: weight.shape for name, weight in stack(table, window=16).named_parameters()}
-    model = shaken_pair(mixer="gru", layers=3, connection="residual", norm="rms")
+    names = {name: weight.shape for name, weight in stack(table, context_length=16).named_parameters()}
+    model = shaken_pair(layer_type="gru", num_layers=3, skip_connection="residual", norm="rmsnorm")
     assert {name: weight.shape for name, weight in model.encoder.stack.named_parameters()} == names

@@ -10,17 +10,17 @@ import pytest
 
 from weft.config import override
 from weft.errors import ConfigError, ModelError, UsageError
-from weft.models.ngram import NgramTable
-from weft.models.tables import LanguageTable
-from weft.runs.job import borrow_tokenizer
+from weft.models.config import LanguageModelConfig
+from weft.models.ngram import NgramConfig
+from weft.runs.job import with_tokenizer_from
 from weft.runs.resolve import resolve
-from weft.runs.settings import Settings
+from weft.runs.settings import RunConfig
 from weft.tasks.lm.contexts import default_context
 from weft.tasks.lm.presets import PRESETS as LM
 from weft.tasks.registry import TASKS, find_task
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
-from weft.train.device import pick_device
-from weft.train.tables import BUDGETS, TrainTable
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
+from weft.training.config import BUDGETS, TrainConfig
+from weft.training.device import pick_device
 
 BASE = Path("runs", "files").absolute()
 every_kind = pytest.mark.parametrize("kind", LM)
@@ -28,13 +28,13 @@ every_kind = pytest.mark.parametrize("kind", LM)
 
 def run_file(kind: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
     """A run file with `--set` applied; tables are joined to those that are always there."""
-    values: dict[str, Any] = {"task": "lm", "data": {"train": "a.txt"}, "model": {"kind": kind}}
+    values: dict[str, Any] = {"task": "lm", "data": {"train": "a.txt"}, "model": {"arch": kind}}
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table}
     return override(values, settings)
 
 
-def settings_of(*args: Any, **tables: Any) -> Settings:
+def settings_of(*args: Any, **tables: Any) -> RunConfig:
     return resolve(run_file(*args, **tables), base=BASE)
 
 
@@ -42,33 +42,35 @@ def settings_of(*args: Any, **tables: Any) -> Settings:
 
 
 def test_defaults_then_the_preset_then_the_run_file_then_set():
-    default, preset = LanguageTable(), LM["gpt"].values
-    assert (default.width, default.layers, default.cap) == (256, 2, "none")
+    default, preset = LanguageModelConfig(), LM["gpt"].values
+    assert (default.hidden_size, default.num_layers, default.logit_softcap) == (256, 2, "none")
     assert (preset["layers"], preset["cap"]) == (4, 15.0)
     plain = settings_of("gpt").model
-    assert (plain.width, plain.layers, plain.cap) == (256, 4, 15.0)
-    written = settings_of("gpt", model={"layers": 6, "width": 64}).model
-    assert (written.width, written.layers, written.cap) == (64, 6, 15.0)
-    asked = settings_of("gpt", settings=("model.layers=8", "model.cap=none"), model={"layers": 6, "width": 64}).model
-    assert (asked.width, asked.layers, asked.cap) == (64, 8, "none")
+    assert (plain.width, plain.layers, plain.logit_softcap) == (256, 4, 15.0)
+    written = settings_of("gpt", model={"num_layers": 6, "hidden_size": 64}).model
+    assert (written.width, written.layers, written.logit_softcap) == (64, 6, 15.0)
+    asked = settings_of(
+        "gpt", settings=("model.num_layers=8", "model.logit_softcap=none"), model={"num_layers": 6, "hidden_size": 64}
+    ).model
+    assert (asked.width, asked.layers, asked.logit_softcap) == (64, 8, "none")
 
 
 def test_the_train_table_goes_the_same_way():
-    assert (TrainTable().lr, TrainTable().optimizer) == (1e-3, "adamw")
+    assert (TrainConfig().lr, TrainConfig().optimizer) == (1e-3, "adamw")
     assert (settings_of("lstm").train.lr, settings_of("lstm").train.optimizer) == (3e-3, "adamw")
     assert (settings_of("gpt").train.lr, settings_of("gpt").train.optimizer) == (4e-3, "muon")
     assert settings_of("lstm", train={"lr": 0.5}).train.lr == 0.5
     assert settings_of("lstm", train={"lr": 0.5}, settings=("train.lr=0.25",)).train.lr == 0.25
-    assert settings_of("transformer").train == TrainTable().filled()
+    assert settings_of("transformer").train == TrainConfig().with_defaults()
 
 
 @pytest.mark.parametrize(
     ("settings", "budget"),
     [
-        (("train.epochs=2",), {"epochs": 2}),
-        (("train.minutes=0.5",), {"minutes": 0.5}),
-        (("train.epochs=2", "train.tokens=9"), {"tokens": 9}),
-        (("train.epochs=2", "model.width=8", "train.steps=7"), {"steps": 7}),
+        (("train.max_epochs=2",), {"epochs": 2}),
+        (("train.max_minutes=0.5",), {"minutes": 0.5}),
+        (("train.max_epochs=2", "train.max_tokens=9"), {"tokens": 9}),
+        (("train.max_epochs=2", "model.hidden_size=8", "train.max_steps=7"), {"steps": 7}),
         (("train.lr=1",), {"steps": 5}),
     ],
 )
@@ -81,36 +83,36 @@ def test_a_budget_that_is_set_replaces_the_one_before(settings, budget):
 
 
 def test_a_budget_of_the_run_file_replaces_the_preset_s_and_two_in_one_file_are_refused():
-    values = {"task": "tag", "data": {"train": "a.txt"}, "model": {"kind": "lstm"}}
-    assert resolve(values, base=BASE).train.epochs == 20
-    found = resolve({**values, "train": {"steps": 3}}, base=BASE).train
-    assert (found.steps, found.epochs) == (3, None)
+    values = {"task": "tagging", "data": {"train": "a.txt"}, "model": {"arch": "lstm"}}
+    assert resolve(values, base=BASE).train.max_epochs == 20
+    found = resolve({**values, "train": {"max_steps": 3}}, base=BASE).train
+    assert (found.max_steps, found.max_epochs) == (3, None)
     with pytest.raises(ConfigError) as caught:
-        resolve({**values, "train": {"steps": 3, "tokens": 4}}, base=BASE)
+        resolve({**values, "train": {"max_steps": 3, "max_tokens": 4}}, base=BASE)
     assert str(caught.value) == "train: steps and tokens are given; a run has one budget"
 
 
 def test_what_only_the_preset_s_optimiser_has_goes_with_it():
     """Nobody asked for the preset's beta2, so sgd is not refused for it; where somebody does, it is."""
-    assert [settings_of("gpt", train={"optimizer": name}).train.beta2 for name in ("muon", "adamw", "sgd")] == [
+    assert [settings_of("gpt", train={"optimizer": name}).train.adam_beta2 for name in ("muon", "adamw", "sgd")] == [
         0.95,
         0.95,
         None,
     ]
-    assert [settings_of("lstm", train={"optimizer": name}).train.beta2 for name in ("muon", "adamw", "sgd")] == [
+    assert [settings_of("lstm", train={"optimizer": name}).train.adam_beta2 for name in ("muon", "adamw", "sgd")] == [
         0.99,
         0.99,
         None,
     ]
-    assert "beta2" not in settings_of("gpt", train={"optimizer": "sgd"}).to_dict()["train"]
+    assert "adam_beta2" not in settings_of("gpt", train={"optimizer": "sgd"}).to_dict()["train"]
     with pytest.raises(ConfigError) as caught:
-        settings_of("gpt", train={"optimizer": "sgd", "beta2": 0.9})
+        settings_of("gpt", train={"optimizer": "sgd", "adam_beta2": 0.9})
     assert str(caught.value) == "train: beta2=0.9, but optimizer='sgd' has none"
 
 
 def test_a_kind_can_be_changed_by_set():
-    settings = settings_of("lstm", settings=("model.kind=ngram", "seed=7"))
-    assert (settings.kind, settings.seed, settings.model) == ("ngram", 7, NgramTable())
+    settings = settings_of("lstm", settings=("model.arch=ngram", "seed=7"))
+    assert (settings.arch, settings.seed, settings.model) == ("ngram", 7, NgramConfig())
     assert settings.preset is LM["ngram"]
 
 
@@ -119,12 +121,12 @@ def test_a_preset_sets_what_it_says(kind):
     settings = settings_of(kind)
     preset = LM[kind]
     assert {name: getattr(settings.model, name) for name in preset.values} == dict(preset.values)
-    assert {name: getattr(settings.train, name) for name in preset.train} == dict(preset.train)
-    assert type(settings.model) is preset.table
+    assert {name: getattr(settings.train, name) for name in preset.train_defaults} == dict(preset.train_defaults)
+    assert type(settings.model) is preset.config_class
 
 
 def test_the_kinds_of_a_language_model():
-    assert list(TASKS) == ["lm", "translate", "classify", "tag", "masked-lm", "span"]
+    assert list(TASKS) == ["lm", "seq2seq", "classification", "tagging", "masked-lm", "qa"]
     assert find_task("lm").presets is LM
     assert list(LM) == ["ngram", "window", "rnn", "lstm", "gru", "transformer", "gpt"]
     mixers = {kind: settings_of(kind).model.mixer for kind in LM if kind != "ngram"}
@@ -137,10 +139,10 @@ def test_the_kinds_of_a_language_model():
 
 VARIANTS: list[dict[str, dict[str, Any]]] = [
     {},
-    {"data": {"train": ["a.txt", "b.txt"], "valid": 0.1, "test": "c.txt", "encoding": "latin-1", "read": "lines"}},
-    {"data": {"window": 32, "stride": 8}, "tokenizer": {"kind": "bpe", "size": 300}},
+    {"data": {"train": ["a.txt", "b.txt"], "valid": 0.1, "test": "c.txt", "encoding": "latin-1", "read_as": "lines"}},
+    {"data": {"context_length": 32, "stride": 8}, "tokenizer": {"type": "bpe", "vocab_size": 300}},
     {"tokenizer": {"file": "tokenizer.json"}},
-    {"data": {"valid": 0.1}, "train": {"minutes": 2.5, "optimizer": "sgd", "clip": "none", "patience": 3}},
+    {"data": {"valid": 0.1}, "train": {"max_minutes": 2.5, "optimizer": "sgd", "max_grad_norm": "none", "patience": 3}},
 ]
 
 
@@ -160,10 +162,10 @@ def test_a_resolved_file_reads_back_equal(kind, tables):
 def test_a_resolved_file_names_every_option_that_applies(kind):
     values = settings_of(kind).to_dict()
     assert list(values) == ["task", "seed", "data", "tokenizer", "model", "train"]
-    table = LM[kind].table
+    table = LM[kind].config_class
     left_out = set(table.model_fields) - set(values["model"])
     assert all(table.model_fields[name].default is None for name in left_out)
-    assert values["model"]["kind"] == kind and values["train"]["steps"] == 2000
+    assert values["model"]["arch"] == kind and values["train"]["max_steps"] == 2000
 
 
 # ---- paths
@@ -184,18 +186,18 @@ def test_a_tokenizer_file_is_seen_from_the_run_file_and_says_itself_what_it_is()
     settings = settings_of(tokenizer={"file": "tokenizer.json"})
     assert settings.tokenizer.file == str(BASE / "tokenizer.json")
     assert settings.to_dict()["tokenizer"] == {"file": str(BASE / "tokenizer.json")}
-    assert settings_of().to_dict()["tokenizer"] == {"kind": "char", "size": 8000, "lowercase": False}
+    assert settings_of().to_dict()["tokenizer"] == {"type": "char", "vocab_size": 8000, "lowercase": False}
 
 
 def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
     run = tmp_path / "other"
     run.mkdir()
     (run / "resolved.toml").write_text("")
-    values = run_file(tokenizer={"kind": "bpe", "size": 400})
+    values = run_file(tokenizer={"type": "bpe", "vocab_size": 400})
 
     def refusal(error: type[Exception], folder: Path) -> str:
         with pytest.raises(error) as caught:
-            borrow_tokenizer(values, folder)
+            with_tokenizer_from(values, folder)
         return str(caught.value)
 
     assert refusal(UsageError, run) == f"--tokenizer-from: {run} has no tokenizer.json"
@@ -203,10 +205,10 @@ def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
         refusal(ModelError, tmp_path / "nowhere")
         == f"{tmp_path / 'nowhere'}: no such run folder; did you mean {tmp_path / 'other'}?"
     )
-    train_tokenizer(TokenizerTable(), iter(["abc"])).save(run / "tokenizer.json")
-    borrowed = borrow_tokenizer(values, run)
+    train_tokenizer(TokenizerConfig(), iter(["abc"])).save(run / "tokenizer.json")
+    borrowed = with_tokenizer_from(values, run)
     assert borrowed == {**values, "tokenizer": {"file": str((run / "tokenizer.json").resolve())}}
-    assert values["tokenizer"] == {"kind": "bpe", "size": 400}  # a copy was changed
+    assert values["tokenizer"] == {"type": "bpe", "vocab_size": 400}  # a copy was changed
     assert resolve(borrowed, base=BASE).tokenizer.file == str((run / "tokenizer.json").resolve())
 
 
@@ -216,8 +218,8 @@ def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
 TOP = "task, seed, data, tokenizer, model, train"
 DATA = "train, valid, test, encoding, read, window, stride"
 KINDS = "ngram, window, rnn, lstm, gru, transformer, gpt"
-MODEL = ", ".join(LanguageTable.model_fields)
-TRAIN = ", ".join(TrainTable.model_fields)
+MODEL = ", ".join(LanguageModelConfig.model_fields)
+TRAIN = ", ".join(TrainConfig.model_fields)
 
 
 def without(name: str) -> dict[str, Any]:
@@ -238,11 +240,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "task: no such task 'translation'; did you mean 'translate'? known: lm, translate, classify, tag, masked-lm, span",
     ),
     ({**run_file(), "task": 3}, "task: must be a valid string, not 3"),
-    ({**run_file(), "model": {}}, f"model.kind: is needed and not given; known: {KINDS}"),
-    ({**run_file(), "model": {"width": 8}}, f"model.kind: is needed and not given; known: {KINDS}"),
-    (run_file("gtp"), f"model.kind: no such kind 'gtp'; did you mean 'gpt'? known: {KINDS}"),
-    (run_file(model={"kind": 3}), "model.kind: must be a valid string, not 3"),
-    (run_file(model={"kind": ["lstm"]}), "model.kind: must be a valid string, not ['lstm']"),
+    ({**run_file(), "model": {}}, f"model.arch: is needed and not given; known: {KINDS}"),
+    ({**run_file(), "model": {"hidden_size": 8}}, f"model.arch: is needed and not given; known: {KINDS}"),
+    (run_file("gtp"), f"model.arch: no such kind 'gtp'; did you mean 'gpt'? known: {KINDS}"),
+    (run_file(model={"kind": 3}), "model.arch: must be a valid string, not 3"),
+    (run_file(model={"kind": ["lstm"]}), "model.arch: must be a valid string, not ['lstm']"),
     ({**run_file(), "modle": {}}, f"modle: no such option; did you mean 'model'? known: {TOP}"),
     # the misspelt table is the reason why the right one is missing
     ({**without("model"), "modell": {"kind": "gpt"}}, f"modell: no such option; did you mean 'model'? known: {TOP}"),
@@ -253,19 +255,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**run_file(), "data": {}}, "data.train: is needed and not given"),
     ({**run_file(), "data": {"trian": "a"}}, f"data.trian: no such option; did you mean 'train'? known: {DATA}"),
     (run_file(data={"raed": "lines"}), f"data.raed: no such option; did you mean 'read'? known: {DATA}"),
-    (run_file(data={"read": "line"}), "data.read: must be 'windows', 'stream' or 'lines', not 'line'"),
+    (run_file(data={"read": "line"}), "data.read_as: must be 'windows', 'stream' or 'lines', not 'line'"),
     (run_file(data={"window": 0}), "data: window=0 must be at least 1"),
-    (run_file(data={"stride": 8, "read": "lines"}), "data: stride=8, but read='lines' has no windows; drop it"),
+    (run_file(data={"stride": 8, "read_as": "lines"}), "data: stride=8, but read='lines' has no windows; drop it"),
     (
         run_file(tokenizer={"kidn": "bpe"}),
         "tokenizer.kidn: no such option; did you mean 'kind'? known: kind, size, lowercase, file",
     ),
     (
         run_file(tokenizer={"kind": "bep"}),
-        "tokenizer.kind: no such kind 'bep'; did you mean 'bpe'? known: char, word, space, byte, bpe, unigram, wordpiece",
+        "tokenizer.type: no such kind 'bep'; did you mean 'bpe'? known: char, word, space, byte, bpe, unigram, wordpiece",
     ),
     (
-        run_file(tokenizer={"kind": "bpe", "file": "t.json"}),
+        run_file(tokenizer={"type": "bpe", "file": "t.json"}),
         "tokenizer: file and kind, size or lowercase can't both be given: the file says what it is",
     ),
     (run_file(model={"widht": 8}), f"model.widht: no such option; did you mean 'width'? known: {MODEL}"),
@@ -273,17 +275,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         run_file("ngram", model={"ordr": 3}),
         "model.ordr: no such option; did you mean 'order'? known: order, smoothing, delta, prune, closed",
     ),
-    (run_file("ngram", model={"width": 8}), "model.width: no such option; known: order, smoothing, delta, prune, closed"),
+    (run_file("ngram", model={"width": 8}), "model.hidden_size: no such option; known: order, smoothing, delta, prune, closed"),
     (run_file(train={"stpes": 3}), f"train.stpes: no such option; did you mean 'steps'? known: {TRAIN}"),
-    (run_file(train={"steps": 3, "minutes": 1.0}), "train: steps and minutes are given; a run has one budget"),
-    (run_file("gpt", model={"mixer": "lstm"}), "model: qk_norm=True, but mixer='lstm' has none"),
+    (run_file(train={"max_steps": 3, "max_minutes": 1.0}), "train: steps and minutes are given; a run has one budget"),
+    (run_file("gpt", model={"layer_type": "lstm"}), "model: qk_norm=True, but mixer='lstm' has none"),
     (run_file("gpt", train={"optimizer": "adamw", "momentum": 0.5}), "train: momentum=0.5, but optimizer='adamw' has none"),
     (
         run_file("gpt", model={"tied": True}),
         "model: tied=true makes the embedding the output, which zero_init=true sets to zero; add zero_init=false",
     ),
     (
-        run_file("lstm", model={"two_way": True}),
+        run_file("lstm", model={"bidirectional": True}),
         "model: two_way=true lets a position see the tokens it must predict; a language model reads one way",
     ),
     (
@@ -291,21 +293,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "train.patience: is about validations, but data.valid is not given; give it, or drop patience",
     ),
     (
-        run_file(train={"monitor": "nats_per_token"}),
+        run_file(train={"monitor": "loss"}),
         "train.monitor: is about validations, but data.valid is not given; give it, or drop monitor",
     ),
     (
         run_file(train={"monitor": "bleu"}, data={"valid": 0.1}),
-        "train.monitor: no such score 'bleu'; known: nats_per_token",
+        "train.monitor: no such score 'bleu'; known: loss",
     ),
     # what would pass 64 bits when sizes are worked out
-    (run_file(data={"window": 2**31}), f"data.window: must be less than or equal to {2**31 - 1}, not {2**31}"),
-    (run_file(model={"feed_forward": 2**60}), f"model.feed_forward: must be less than or equal to {2**20}, not {2**60}"),
-    (run_file("gpt", model={"heads": 2**60}), f"model.heads: must be less than or equal to {2**20}, not {2**60}"),
-    (run_file(train={"accumulate": 2**64}), f"train.accumulate: must be less than or equal to 65536, not {2**64}"),
+    (run_file(data={"window": 2**31}), f"data.context_length: must be less than or equal to {2**31 - 1}, not {2**31}"),
+    (run_file(model={"ffn_dim": 2**60}), f"model.ffn_dim: must be less than or equal to {2**20}, not {2**60}"),
+    (run_file("gpt", model={"heads": 2**60}), f"model.num_heads: must be less than or equal to {2**20}, not {2**60}"),
+    (run_file(train={"micro_batches": 2**64}), f"train.micro_batches: must be less than or equal to 65536, not {2**64}"),
     (
         run_file("transformer", data={"read": "stream"}),
-        "model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'",
+        "model.position_encoding: 'learned' has a last position, but data.read_as='stream' runs on; use 'rotary'",
     ),
 ]
 

@@ -18,14 +18,14 @@ from small_runs import train_here
 
 import weft
 from weft.cli.main import main
-from weft.compare.evidence import How, gather
-from weft.compare.table import check_same
-from weft.config import plain, read_table
-from weft.decode.predict_options import PredictOptions
+from weft.comparison.results import EvaluationOptions, evaluate_run
+from weft.comparison.table import check_same
+from weft.config import parse_config, to_dict
+from weft.decode.predict_options import PredictionConfig
 from weft.errors import ConfigError, DataError, UsageError
-from weft.metrics.bleu_tokenizers import TOKENIZERS, automatic, check_tokenizer
-from weft.metrics.translation import Decoded, scored, translation_items, translation_scores
-from weft.tasks.seq2seq.data import PairsTable
+from weft.metrics.bleu_tokenizers import TOKENIZERS, check_tokenizer, detect_tokenizer
+from weft.metrics.seq2seq import Seq2SeqSetup, scored, seq2seq_items, seq2seq_scores
+from weft.tasks.seq2seq.data import PairDataConfig
 from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.tasks.seq2seq.data import references as references_of
 
@@ -76,7 +76,7 @@ def test_scores_are_those_of_sacrebleu_with_the_same_references_and_tokenizer(al
     for seed in range(4):
         outputs, references = corpus(seed, alphabet, most)
         how = scored(references, search="greedy", tokenize=tokenize)
-        found = {one.name: one for one in translation_scores(translation_items(outputs, references, tokenize=tokenize), how)}
+        found = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, references, tokenize=tokenize), how)}
         theirs = {"bleu": BLEU(tokenize=tokenize), "bleu_lc": BLEU(tokenize=tokenize, lowercase=True), "chrf": CHRF()}
         for name, metric in theirs.items():
             assert found[name].value == pytest.approx(metric.corpus_score(outputs, streams(references)).score, abs=1e-9)
@@ -88,7 +88,7 @@ def test_error_rates_are_those_of_jiwer_against_the_nearest_reference(most):
     """By the fewest edits, the longest of equals; a line without a reference that says something counts, too."""
     for seed in range(6):
         outputs, references = corpus(seed, "latin", most)
-        found = {one.name: one.value for one in translation_scores(translation_items(outputs, references), Decoded("greedy"))}
+        found = {one.name: one.value for one in seq2seq_scores(seq2seq_items(outputs, references), Seq2SeqSetup("greedy"))}
         words, letters = [], []
         for said, meant in zip(outputs, references, strict=True):
             tables = [(jiwer.process_words(one, said), jiwer.process_characters(one, said)) for one in meant]
@@ -96,7 +96,7 @@ def test_error_rates_are_those_of_jiwer_against_the_nearest_reference(most):
             for at, rows in enumerate((words, letters)):
                 edits = [one[at].substitutions + one[at].deletions + one[at].insertions for one in tables]
                 rows.append(min((edit, -size[at]) for edit, size in zip(edits, sizes, strict=True)))
-        for name, rows in (("edit_rate", words), ("character_error_rate", letters)):
+        for name, rows in (("token_error_rate", words), ("character_error_rate", letters)):
             edits, sizes = np.array(rows).sum(0)
             assert found[name] == pytest.approx(100 * edits / -sizes)
         exact = [any(said.split() == one.split() for one in meant) for said, meant in zip(outputs, references, strict=True)]
@@ -107,7 +107,7 @@ def test_error_rates_are_those_of_jiwer_against_the_nearest_reference(most):
 def test_the_character_error_rate_is_that_of_jiwer(seed):
     outputs, references = corpus(seed, list(ALPHABETS)[seed % 3], 1)
     first = [one or "a b" for (one,) in references]
-    found = {one.name: one for one in translation_scores(translation_items(outputs, first), Decoded("greedy"))}
+    found = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, first), Seq2SeqSetup("greedy"))}
     assert found["character_error_rate"].value == pytest.approx(100 * jiwer.cer(first, outputs))
     assert found["character_error_rate"].signature.startswith("tok:char|weft:")
 
@@ -124,16 +124,16 @@ CHOICES = {
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_the_automatic_choice_is_by_what_references_are_written_in(name):
-    assert automatic([[line] for line in CHOICES[name]], spaced=False) == name
-    assert automatic([[line, line] for line in CHOICES[name]], spaced=True) == "none"
+    assert detect_tokenizer([[line] for line in CHOICES[name]], spaced=False) == name
+    assert detect_tokenizer([[line, line] for line in CHOICES[name]], spaced=True) == "none"
 
 
 def test_other_cases_of_the_automatic_choice():
-    assert automatic([], spaced=False) == "13a"
-    assert automatic([["我们 今天 去 学校 。"]], spaced=False) == "13a"  # words with spaces between them
-    assert automatic([["ฉันรักแมวของฉันมาก"]], spaced=False) == "char"
-    assert automatic([["나는 고양이를 좋아합니다"]], spaced=False) == "13a"
-    assert automatic([["the word 猫 means cat"]], spaced=False) == "13a"
+    assert detect_tokenizer([], spaced=False) == "13a"
+    assert detect_tokenizer([["我们 今天 去 学校 。"]], spaced=False) == "13a"  # words with spaces between them
+    assert detect_tokenizer([["ฉันรักแมวของฉันมาก"]], spaced=False) == "char"
+    assert detect_tokenizer([["나는 고양이를 좋아합니다"]], spaced=False) == "13a"
+    assert detect_tokenizer([["the word 猫 means cat"]], spaced=False) == "13a"
 
 
 def refusal(action: Any, error: type[Exception] = UsageError) -> str:
@@ -176,7 +176,7 @@ def write(path: Path, rows: list[str]) -> Path:
 def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     rows = ["source\tone\ttwo\tthree", "a\tA\tAA\t", "b\tB\t\tBBB", "c\t\tCC\tC", "d\t\t\t"]
     write(tmp_path / "a.tsv", rows)
-    table = read_table(PairsTable, {"train": "a.tsv", "target": ["one", "two", "three"]}, at="data")
+    table = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two", "three"]}, at="data")
     source = table.sources(tmp_path)["train"]
     assert list(pairs_of(source)) == [("a", "A"), ("b", "B"), ("c", ""), ("d", "")]  # training sees the first
     assert list(references_of(source)) == [("A", "AA"), ("B", "BBB"), ("CC", "C"), ("",)]  # an empty one is none
@@ -184,31 +184,38 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     for name, column in zip(("s", "one", "two", "three"), columns, strict=True):
         write(tmp_path / f"a.{name}", list(column))
     names = [f"a.{name}" for name in ("s", "one", "two", "three")]
-    parallel = read_table(PairsTable, {"train": names}, at="data").sources(tmp_path)["train"]
+    parallel = parse_config(PairDataConfig, {"train": names}, at="data").sources(tmp_path)["train"]
     assert list(pairs_of(parallel)) == list(pairs_of(source)) and list(references_of(parallel)) == list(references_of(source))
-    assert read_table(PairsTable, plain(table.resolved()), at="data") == table
+    assert parse_config(PairDataConfig, to_dict(table.resolved()), at="data") == table
     lines = [json.dumps(dict(zip(("source", "one", "two", "three"), row.split("\t"), strict=True))) for row in rows[1:]]
     write(tmp_path / "a.jsonl", lines)
-    objects = read_table(PairsTable, {"train": "a.jsonl", "target": ["one", "two", "three"]}, at="data").sources(tmp_path)
+    objects = parse_config(PairDataConfig, {"train": "a.jsonl", "target_column": ["one", "two", "three"]}, at="data").sources(
+        tmp_path
+    )
     assert list(references_of(objects["train"])) == list(references_of(source))
-    halves = read_table(PairsTable, {"train": "a.tsv", "valid": 0.75, "target": ["one", "three"]}, at="data").sources(tmp_path)
+    halves = parse_config(
+        PairDataConfig, {"train": "a.tsv", "valid": 0.75, "target_column": ["one", "three"]}, at="data"
+    ).sources(tmp_path)
     assert list(references_of(halves["valid"])) == [("B", "BBB"), ("C",), ("",)]
 
 
 def test_references_that_can_t_be_right(tmp_path):
     def wrong(values: dict[str, Any]) -> str:
-        return refusal(lambda: read_table(PairsTable, values, at="data"), ConfigError)
+        return refusal(lambda: parse_config(PairDataConfig, values, at="data"), ConfigError)
 
-    assert wrong({"train": "a.tsv", "target": []}) == "data: target=[] names no column"
-    assert wrong({"train": "a.tsv", "target": ["a", ""]}) == "data: target='' names no column"
+    assert wrong({"train": "a.tsv", "target_column": []}) == "data: target=[] names no column"
+    assert wrong({"train": "a.tsv", "target_column": ["a", ""]}) == "data: target='' names no column"
     assert (
-        wrong({"train": "a.tsv", "target": ["a", "a"]}) == "data: target names the column 'a' twice; name each reference once"
+        wrong({"train": "a.tsv", "target_column": ["a", "a"]})
+        == "data: target names the column 'a' twice; name each reference once"
     )
-    assert wrong({"train": ["a.en", "a.de"], "target": ["a", "b"]}) == (
+    assert wrong({"train": ["a.en", "a.de"], "target_column": ["a", "b"]}) == (
         "data: target=['a', 'b'], but parallel files have no columns; drop it"
     )
     write(tmp_path / "a.tsv", ["source\tone", "a\tA"])
-    source = read_table(PairsTable, {"train": "a.tsv", "target": ["one", "two"]}, at="data").sources(tmp_path)["train"]
+    source = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two"]}, at="data").sources(tmp_path)[
+        "train"
+    ]
     assert list(pairs_of(source)) == [("a", "A")]  # training needs the first alone
     assert refusal(lambda: list(references_of(source)), DataError) == (
         f"{tmp_path / 'a.tsv'}: line 1, its header, has no column 'two'; known: source, one"
@@ -228,28 +235,28 @@ def several(runs):
     """A run whose data has two targets, the second of which is the first without its last phone."""
     rows = [line.split("\t") for line in runs.pairs.read_text().split("\n")[:-1]]
     data = write(runs.place / "several.tsv", ["source\tone\ttwo", *(f"{a}\t{b}\t{b[:-2]}" for a, b in rows)])
-    values = pair_file(data, "luong", "train.steps=12")
+    values = pair_file(data, "luong", "train.max_steps=12")
     values["data"]["target"] = ["one", "two"]
     return train_here(values, runs.place / "several").path
 
 
 def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsys):
     run = weft.load(several, device="cpu")
-    files = run.settings.datasets["test"]
+    files = run.config.datasets["test"]
     pairs, references = list(pairs_of(files)), list(references_of(files))
     outputs = [best.text for best in run.predict([line for line, _ in pairs], beam=1)]
     metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
     expected = metric.corpus_score(outputs, streams(references)).score
-    found = {one.name: one for one in run.evaluate(None, PredictOptions(beam=1)).scores}
+    found = {one.name: one for one in run.evaluate(None, PredictionConfig(beam_size=1)).scores}
     assert found["bleu"].value == pytest.approx(expected)
     assert "|tok:none|" in found["bleu"].signature and found["exact_match"].signature.startswith("nrefs:")
-    assert main(["evaluate", str(several), "--beam", "1", "--json", "--device", "cpu"]) == 0
+    assert main(["evaluate", str(several), "--beam-size", "1", "--json", "--device", "cpu"]) == 0
     told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
     assert told["bleu"]["value"] == pytest.approx(expected) and "character_error_rate" in told
-    assert main(["evaluate", str(several), "--beam", "1", "--tokenize", "13a", "--json", "--device", "cpu"]) == 0
+    assert main(["evaluate", str(several), "--beam-size", "1", "--tokenize", "13a", "--json", "--device", "cpu"]) == 0
     told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
     assert told["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)
-    valid = run.settings.datasets["valid"]
+    valid = run.config.datasets["valid"]
     logged = [json.loads(line) for line in (several / "metrics.jsonl").read_text().split("\n")[:-1]]
     greedy = [best.text for best in run.predict([line for line, _ in pairs_of(valid)], beam=1)]
     best = BLEU(tokenize="none").corpus_score(greedy, streams(list(references_of(valid)))).score
@@ -262,7 +269,7 @@ def test_a_tokenizer_is_refused_where_nothing_is_written(runs, capsys, tmp_path)
         2,
         "--tokenize: not available for task 'lm'",
     )
-    assert refused(capsys, "compare", lm, lm, "--tokenize", "13a", "--out", str(tmp_path / "out")) == (
+    assert refused(capsys, "compare", lm, lm, "--tokenize", "13a", "--output-dir", str(tmp_path / "out")) == (
         2,
         "--tokenize: is for runs that write outputs, and these are of task 'lm'; drop it",
     )
@@ -278,7 +285,7 @@ def test_parallel_files_of_evaluate_may_have_several_references(runs, tmp_path):
         write(tmp_path / "a.1", ["A", "F A"]),
         write(tmp_path / "a.2", ["B", ""]),
     ]
-    found = {one.name: one for one in run.evaluate(files, PredictOptions(beam=1)).scores}
+    found = {one.name: one for one in run.evaluate(files, PredictionConfig(beam_size=1)).scores}
     assert found["bleu"].signature.startswith("nrefs:var|")
     outputs = [best.text for best in run.predict(["abc", "fade"], beam=1)]
     assert found["chrf"].value == pytest.approx(CHRF().corpus_score(outputs, [["A", "F A"], ["B", None]]).score)
@@ -287,26 +294,29 @@ def test_parallel_files_of_evaluate_may_have_several_references(runs, tmp_path):
 def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references(runs, several, capsys, tmp_path):
     """Of phones with spaces between them, and of the same as characters."""
     data = runs.place / "several.tsv"
-    values = pair_file(data, "joint", "train.steps=3")
+    values = pair_file(data, "joint", "train.max_steps=3")
     values["data"]["target"] = ["one", "two"]
     letters = train_here(values, runs.place / "several-letters").path
     for folder, tokenizer in ((several, "none"), (letters, "13a")):
-        found = {one.name: one for one in weft.load(folder).evaluate(None, PredictOptions(beam=1)).scores}
+        found = {one.name: one for one in weft.load(folder).evaluate(None, PredictionConfig(beam_size=1)).scores}
         assert f"|tok:{tokenizer}|" in found["bleu"].signature
     shown = []
     for words in ([], ["--tokenize", "none"]):
         out = tmp_path / f"compared{len(words)}"
-        assert main(["compare", str(several), str(letters), "--out", str(out), "--quiet", *words]) == 0
+        assert main(["compare", str(several), str(letters), "--output-dir", str(out), "--quiet", *words]) == 0
         capsys.readouterr()
-        evidence = [json.loads(path.read_text()) for path in sorted(out.glob("evidence/*/evidence.json"))]
+        evidence = [json.loads(path.read_text()) for path in sorted(out.glob("results/*/evidence.json"))]
         shown.append(
             {signature.partition("|weft:")[0] for one in evidence for name, signature in one["scores"] if name == "bleu"}
         )
     assert [len(found) for found in shown] == [1, 1]
     assert "|tok:13a|" in min(shown[0]) and "|tok:none|" in min(shown[1])
-    single = train_here(pair_file(data, "luong", "train.steps=2", "data.target=one"), runs.place / "single").path
-    rows = {str(folder): [gather(weft.load(folder), how=How(tokenize="none"))] for folder in (several, single)}
+    single = train_here(pair_file(data, "luong", "train.max_steps=2", "data.target_column=one"), runs.place / "single").path
+    rows = {
+        str(folder): [evaluate_run(weft.load(folder), evaluation=EvaluationOptions(tokenize="none"))]
+        for folder in (several, single)
+    }
     assert refusal(lambda: check_same(rows)) == (
         f"compare: {several} and {single} were scored with other references or tokenizers "
-        "(nrefs:var tok:none and nrefs:1 tok:none); give both the same data.target"
+        "(nrefs:var tok:none and nrefs:1 tok:none); give both the same data.target_column"
     )

@@ -7,17 +7,17 @@ import random
 import numpy as np
 import pytest
 
-from weft.data.source import Source, cut_at
-from weft.data.tables import DataTable
+from weft.data.config import TextDataConfig
+from weft.data.source import Source, split_at
 from weft.errors import DataError
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 WORDS = ["eclair", "strawberry", "a", "marzipan", "tart", "gingerbread"]
 
 
 def splits(path, valid=0.05, test=0.05) -> dict[str, str]:
-    table = DataTable(train=str(path), valid=valid, test=test)
-    return {name: "".join(source.pieces()) for name, source in table.sources(path.parent).items()}
+    table = TextDataConfig(train=str(path), valid=valid, test=test)
+    return {name: "".join(source.chunks()) for name, source in table.sources(path.parent).items()}
 
 
 def lines_of(count: int, words: int, seed: int = 0) -> str:
@@ -59,25 +59,25 @@ def test_a_text_without_white_space_is_cut_where_it_was_asked(tmp_path):
 
 
 def test_shares_of_several_files_and_of_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("weft.text.gate.PIECE", 64)
+    monkeypatch.setattr("weft.text.reading.CHUNK_CHARS", 64)
     text = lines_of(300, 3)
     (tmp_path / "a.txt").write_text(text[: len(text) // 2])
     (tmp_path / "b.txt").write_text(text[len(text) // 2 :])
     paths = (tmp_path / "a.txt", tmp_path / "b.txt")
-    parts = ["".join(Source(paths, low=low, high=high).pieces()) for low, high in ((0.0, 0.7), (0.7, 0.85), (0.85, 1.0))]
-    assert "".join(parts) == "".join(Source(paths).pieces())
+    parts = ["".join(Source(paths, low=low, high=high).chunks()) for low, high in ((0.0, 0.7), (0.7, 0.85), (0.85, 1.0))]
+    assert "".join(parts) == "".join(Source(paths).chunks())
     assert all(part.endswith("\n") for part in parts)
     assert [row.texts[0] for row in Source(paths, low=0.7, high=0.85).rows()] == parts[1].split("\n")[:-1]
 
 
 def test_no_half_word_reaches_a_word_tokenizer(tmp_path):
     (tmp_path / "text.txt").write_text(" ".join(random.Random(3).choices(WORDS, k=2000)))
-    table = DataTable(train=str(tmp_path / "text.txt"), valid=0.1, test=0.1)
+    table = TextDataConfig(train=str(tmp_path / "text.txt"), valid=0.1, test=0.1)
     sources = table.sources(tmp_path)
-    tokenizer = train_tokenizer(TokenizerTable(kind="word"), sources["train"].texts())
-    assert sorted(tokenizer.token(number) for number in range(3, tokenizer.size)) == sorted(WORDS)
+    tokenizer = train_tokenizer(TokenizerConfig(type="word"), sources["train"].texts())
+    assert sorted(tokenizer.id_to_token(number) for number in range(3, tokenizer.vocab_size)) == sorted(WORDS)
     for source in sources.values():
-        assert tokenizer.unk not in np.concatenate(tokenizer.encode_batch(list(source.texts())))
+        assert tokenizer.unk_id not in np.concatenate(tokenizer.encode_batch(list(source.texts())))
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_no_half_word_reaches_a_word_tokenizer(tmp_path):
     ],
 )
 def test_the_nearest_place(text, at, lines, wanted):
-    assert cut_at(text, at, lines) == wanted
+    assert split_at(text, at, lines) == wanted
 
 
 def test_a_share_of_nothing_is_refused(tmp_path):
     (tmp_path / "text.txt").write_text("strawberries " * 3)
     source = Source((tmp_path / "text.txt",), low=0.5, high=0.51)
     with pytest.raises(DataError) as caught:
-        list(source.pieces())
+        list(source.chunks())
     assert str(caught.value) == (
         f"{tmp_path / 'text.txt'}: 39 characters are too few to take the share 0.5 to 0.51 of them;"
         " give more text, or files of their own for valid and test"

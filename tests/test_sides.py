@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from weft.config import read_table
+from weft.config import parse_config
 from weft.errors import ConfigError, ModelError
-from weft.text.sides import SidesTable, load_sides, save_sides, train_sides
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.text.tokenizer_pair import TokenizerPairConfig, load_tokenizer_pair, save_tokenizer_pair, train_tokenizer_pair
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 WORDS, PHONES = ["cat", "attic"], ["k æ t", "æ t ɪ k"]
 
 
 def trained(values: dict):
-    return train_sides(read_table(SidesTable, values, at="tokenizer"), lambda: iter(WORDS), lambda: iter(PHONES))
+    return train_tokenizer_pair(
+        parse_config(TokenizerPairConfig, values, at="tokenizer"), lambda: iter(WORDS), lambda: iter(PHONES)
+    )
 
 
 def vocabulary(tokenizer) -> list[str]:
@@ -22,16 +24,16 @@ def names(folder) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-SEPARATE = {"source": {"kind": "char"}, "target": {"kind": "space", "size": 6}}
+SEPARATE = {"source": {"kind": "char"}, "target": {"type": "whitespace", "vocab_size": 6}}
 
 
 def test_one_tokenizer_for_both_sides(tmp_path):
-    sides = trained({"kind": "bpe", "size": 300})
+    sides = trained({"type": "bpe", "vocab_size": 300})
     assert sides.shared
-    assert sides.source.hash == train_tokenizer(TokenizerTable(kind="bpe", size=300), iter(WORDS + PHONES)).hash
-    save_sides(sides, tmp_path)
+    assert sides.source.hash == train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), iter(WORDS + PHONES)).hash
+    save_tokenizer_pair(sides, tmp_path)
     assert names(tmp_path) == ["tokenizer.json"]
-    assert [side.hash for side in load_sides(tmp_path)] == [side.hash for side in sides]
+    assert [side.hash for side in load_tokenizer_pair(tmp_path)] == [side.hash for side in sides]
 
 
 def test_one_tokenizer_each(tmp_path):
@@ -39,26 +41,28 @@ def test_one_tokenizer_each(tmp_path):
     assert not sides.shared
     assert vocabulary(sides.source) == list("acit")
     assert vocabulary(sides.target) == ["k", "t", "æ"]
-    save_sides(sides, tmp_path)
+    save_tokenizer_pair(sides, tmp_path)
     assert names(tmp_path) == ["tokenizer.source.json", "tokenizer.target.json"]
-    assert [side.hash for side in load_sides(tmp_path)] == [side.hash for side in sides]
+    assert [side.hash for side in load_tokenizer_pair(tmp_path)] == [side.hash for side in sides]
 
 
 def test_one_side_alone_may_be_lower_cased():
-    values = {"source": {"kind": "char", "lowercase": True}, "target": {"kind": "char"}}
-    sides = train_sides(read_table(SidesTable, values, at="tokenizer"), lambda: iter(["Ab"]), lambda: iter(["Ab"]))
+    values = {"source": {"type": "char", "lowercase": True}, "target": {"kind": "char"}}
+    sides = train_tokenizer_pair(
+        parse_config(TokenizerPairConfig, values, at="tokenizer"), lambda: iter(["Ab"]), lambda: iter(["Ab"])
+    )
     assert (vocabulary(sides.source), vocabulary(sides.target)) == (["a", "b"], ["A", "b"])
 
 
 def test_what_the_other_sort_left_is_removed(tmp_path):
     for values in ({"kind": "char"}, SEPARATE, {"kind": "byte"}):
         sides = trained(values)
-        save_sides(sides, tmp_path)
-        assert [side.hash for side in load_sides(tmp_path)] == [side.hash for side in sides]
+        save_tokenizer_pair(sides, tmp_path)
+        assert [side.hash for side in load_tokenizer_pair(tmp_path)] == [side.hash for side in sides]
 
 
 def test_files_of_other_runs(tmp_path):
-    save_sides(trained(SEPARATE), tmp_path)
+    save_tokenizer_pair(trained(SEPARATE), tmp_path)
     paths = {side: {"file": str(tmp_path / f"tokenizer.{side}.json")} for side in ("source", "target")}
     assert [side.hash for side in trained(paths)] == [side.hash for side in trained(SEPARATE)]
     # the same file on both sides is one tokenizer
@@ -68,7 +72,7 @@ def test_files_of_other_runs(tmp_path):
 
 def test_a_run_without_tokenizers_is_refused(tmp_path):
     with pytest.raises(ModelError) as caught:
-        load_sides(tmp_path)
+        load_tokenizer_pair(tmp_path)
     assert str(caught.value) == f"{tmp_path / 'tokenizer.source.json'}: can't be read: No such file or directory"
 
 
@@ -87,8 +91,8 @@ MESSAGES = [
         {**SEPARATE, "file": "a.json"},
         "tokenizer: file is for both sides, but source and target have tables of their own; drop it",
     ),
-    ({"kind": "bpe", "size": 9}, "tokenizer: size=9 is too small for kind='bpe': at least 259"),
-    ({"source": {}, "target": {"kind": "bep"}}, "tokenizer.target.kind: no such kind 'bep'; did you mean 'bpe'? known: "),
+    ({"type": "bpe", "vocab_size": 9}, "tokenizer: size=9 is too small for kind='bpe': at least 259"),
+    ({"source": {}, "target": {"kind": "bep"}}, "tokenizer.target.type: no such kind 'bep'; did you mean 'bpe'? known: "),
     ({"source": {"sise": 9}, "target": {}}, "tokenizer.source.sise: no such option; did you mean 'size'? known: "),
 ]
 
@@ -96,6 +100,6 @@ MESSAGES = [
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
 def test_a_table_that_can_t_be_right(values, message):
     with pytest.raises(ConfigError) as caught:
-        read_table(SidesTable, values, at="tokenizer")
+        parse_config(TokenizerPairConfig, values, at="tokenizer")
     assert str(caught.value).startswith(message)
     assert message.endswith(": ") or str(caught.value) == message

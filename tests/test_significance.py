@@ -10,9 +10,9 @@ import pytest
 from evidence_parts import system
 from scipy import stats
 
-from weft.compare import significance
-from weft.compare.significance import (
-    Resampled,
+from weft.comparison import significance
+from weft.comparison.significance import (
+    BootstrapSamples,
     contrast,
     difference,
     estimate,
@@ -20,30 +20,30 @@ from weft.compare.significance import (
     holm,
     paired,
     resampled,
-    smallest,
-    smallest_of_all,
+    smallest_p,
+    smallest_p_overall,
 )
-from weft.compare.student import both_tails, quantile
-from weft.metrics.items import Items
-from weft.metrics.language import LANGUAGE
-from weft.metrics.translation import TRANSLATION, translation_items
+from weft.comparison.student_t import quantile, two_sided_p
+from weft.metrics.items import ItemStatistics
+from weft.metrics.lm import LANGUAGE
+from weft.metrics.seq2seq import TRANSLATION, seq2seq_items
 
 RATE = LANGUAGE[0].of
 BLEU = next(metric.of for metric in TRANSLATION if metric.name == "bleu")
 
 
-def mean_items(values: np.ndarray) -> Items:
+def mean_items(values: np.ndarray) -> ItemStatistics:
     """Items whose score is the mean of `values` (N,)."""
-    return Items(np.arange(len(values)), {"nats": values.astype(np.float64), "tokens": np.ones(len(values))})
+    return ItemStatistics(np.arange(len(values)), {"nats": values.astype(np.float64), "tokens": np.ones(len(values))})
 
 
 @pytest.mark.parametrize("freedom", [1, 1.5, 2, 3.7, 10, 400, 9e4, 1e9])
 def test_students_t_is_scipys(freedom):
     for t in (0.0, 0.01, 0.5, 1.0, 2.0, 5.0, 30.0):
-        assert both_tails(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-4, abs=1e-12)
-        assert both_tails(-t, freedom) == both_tails(t, freedom)
+        assert two_sided_p(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-4, abs=1e-12)
+        assert two_sided_p(-t, freedom) == two_sided_p(t, freedom)
     assert quantile(0.05, freedom) == pytest.approx(stats.t.isf(0.025, freedom), rel=1e-4)
-    assert both_tails(math.inf, freedom) == 0.0
+    assert two_sided_p(math.inf, freedom) == 0.0
 
 
 # ---- two runs
@@ -71,7 +71,7 @@ def test_scores_that_are_no_means_are_tested_too():
     lines = [f"the cat number {at} sat on a mat of {at}" for at in range(30)]
     worse = [line.replace("sat on", "was by") for line in lines]
     some = [w if at < 2 else line for at, (w, line) in enumerate(zip(worse, lines, strict=True))]
-    right, wrong, nearly = (translation_items(said, lines) for said in (lines, worse, some))
+    right, wrong, nearly = (seq2seq_items(said, lines) for said in (lines, worse, some))
     assert paired(right, wrong, BLEU, samples=300) < 0.01
     assert paired(right, nearly, BLEU, samples=300) > 0.2
     assert paired(right, right, BLEU, samples=50) == 1.0
@@ -123,12 +123,12 @@ def test_kinds_without_luck_in_training():
 
 
 def test_a_single_run_borrows_the_luck_of_the_other_kind():
-    runs = [Resampled(value, np.zeros(3), 10) for value in (1.0, 1.2, 1.4, 2.0)]
+    runs = [BootstrapSamples(value, np.zeros(3), 10) for value in (1.0, 1.2, 1.4, 2.0)]
     p = difference(runs[3:], runs[:3])
     assert p == pytest.approx(2 * stats.t.sf(0.8 / math.sqrt(0.04 * (1 + 1 / 3)), 2), rel=1e-6)
     with pytest.raises(ValueError, match="difference: two single runs are tested by `paired`"):
         difference(runs[:1], runs[1:2])
-    assert math.isnan(difference([Resampled(1.0, np.zeros(0), 1)] * 2, [Resampled(2.0, np.zeros(0), 1)]))
+    assert math.isnan(difference([BootstrapSamples(1.0, np.zeros(0), 1)] * 2, [BootstrapSamples(2.0, np.zeros(0), 1)]))
 
 
 def simulated(cases: int, sides: tuple[int, int], **how: float) -> float:
@@ -185,10 +185,10 @@ def test_the_interval_holds_the_truth_in_95_percent_of_cases():
 
 
 def test_the_interval_of_one_run_is_that_of_evaluate():
-    from weft.metrics.language import Measured, language_scores
+    from weft.metrics.lm import EvaluationSetup, language_scores
 
     items = system(np.random.default_rng(0), np.full(40, 7.0), np.zeros(40))[0]
-    score = language_scores(items, Measured("reset:line", "line", "abc"))[0]
+    score = language_scores(items, EvaluationSetup("reset:line", "line", "abc"))[0]
     assert estimate([resampled([items], {"": RATE})[0][""]]) == (score.value, score.low, score.high)
 
 
@@ -216,25 +216,25 @@ def test_the_smallest_p_of_two_runs_is_that_of_a_difference_on_every_item(items)
     worse = a + rng.uniform(1, 2, items)
     exact = 2 / 2**items
     assert paired(mean_items(a), mean_items(worse), RATE) == pytest.approx(exact)
-    assert smallest((1, 1), items) == pytest.approx(exact)
+    assert smallest_p((1, 1), items) == pytest.approx(exact)
 
 
 def test_the_smallest_p_of_many_items_is_that_of_the_samples():
     rng = np.random.default_rng(0)
     a = rng.normal(0, 1, 40)
-    assert paired(mean_items(a), mean_items(a + 1), RATE, samples=400) == smallest((1, 1), 40, samples=400) == 1 / 401
-    assert smallest((2, 1), 6) == 0.0  # Student's t has no smallest
-    assert smallest((2, 2), 1) == 1.0  # but one item tells nothing
+    assert paired(mean_items(a), mean_items(a + 1), RATE, samples=400) == smallest_p((1, 1), 40, samples=400) == 1 / 401
+    assert smallest_p((2, 1), 6) == 0.0  # Student's t has no smallest
+    assert smallest_p((2, 2), 1) == 1.0  # but one item tells nothing
 
 
 def test_the_smallest_p_of_several_rows_is_holms():
-    assert smallest_of_all([0.03125, 0.03125]) == [0.0625, 0.0625]
-    assert smallest_of_all([0.001] * 3) == pytest.approx([0.003] * 3)
+    assert smallest_p_overall([0.03125, 0.03125]) == [0.0625, 0.0625]
+    assert smallest_p_overall([0.001] * 3) == pytest.approx([0.003] * 3)
     # whoever can have less comes first and is out of the way
-    assert smallest_of_all([0.0, 0.03, 0.03, 1.0]) == pytest.approx([0.0, 0.09, 0.09, 1.0])
+    assert smallest_p_overall([0.0, 0.03, 0.03, 1.0]) == pytest.approx([0.0, 0.09, 0.09, 1.0])
     for values in ([0.03125] * 2, [0.002, 0.01, 0.01]):
-        assert all(a >= b for a, b in zip(holm(values), smallest_of_all(values), strict=True))
-    assert smallest_of_all([]) == []
+        assert all(a >= b for a, b in zip(holm(values), smallest_p_overall(values), strict=True))
+    assert smallest_p_overall([]) == []
 
 
 # ---- how large a difference is
@@ -255,11 +255,11 @@ def test_the_interval_of_a_difference_is_a_paired_t_interval():
 
 
 def test_a_difference_without_an_interval():
-    one, other = ([Resampled(value, np.zeros(0), 1)] for value in (1.0, 3.0))
+    one, other = ([BootstrapSamples(value, np.zeros(0), 1)] for value in (1.0, 3.0))
     assert contrast(one, other) == (-2.0, None, None)
     rng = np.random.default_rng(0)
-    infinite = Resampled(math.inf, np.full(9, math.inf), 9)
-    assert contrast([Resampled(1.0, rng.normal(1, 1, 9), 9)], [infinite]) == (-math.inf, None, None)
+    infinite = BootstrapSamples(math.inf, np.full(9, math.inf), 9)
+    assert contrast([BootstrapSamples(1.0, rng.normal(1, 1, 9), 9)], [infinite]) == (-math.inf, None, None)
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ import weft
 from weft.cli.main import main
 from weft.errors import UsageError
 from weft.explain import similarity
-from weft.explain.attention import look, sites
-from weft.explain.models_alike import models_alike, short_names
-from weft.explain.similarity import Products, apart, divergence, heads_alike, layers_alike, linear_cka
+from weft.explain.attention import read_attention, sites
+from weft.explain.model_similarity import model_similarity, short_names
+from weft.explain.similarity import Products, divergence, head_divergence, head_similarity, layer_similarity, linear_cka
 from weft.explain.vectors import in_words, sample, tracks, vectors
-from weft.plots.similarity_matrix import matrix
+from weft.plots.similarity_matrix import similarity_matrix
 
-TRAIN = {"steps": 4, "batch_tokens": 300, "device": "cpu", "validations": 1}
+TRAIN = {"max_steps": 4, "batch_tokens": 300, "device": "cpu", "num_validations": 1}
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -117,15 +117,17 @@ def test_divergence_of_patterns() -> None:
 
 
 def test_drawings_of_matrices() -> None:
-    found = matrix(np.array([[1.0, 0.25], [0.0, 0.5]]), rows=["a", "<b>"], columns=["c", "d"], name="bits", axes=("x", "y"))
+    found = similarity_matrix(
+        np.array([[1.0, 0.25], [0.0, 0.5]]), rows=["a", "<b>"], columns=["c", "d"], name="bits", axes=("x", "y")
+    )
     assert found.count("<title>") == 4 and "&lt;b&gt;, c: 0.000" in found and ">0.25<" in found and ">bits<" in found
-    many = matrix(np.zeros((30, 30)), rows=["r"] * 30, columns=["c"] * 30, name="bits")
+    many = similarity_matrix(np.zeros((30, 30)), rows=["r"] * 30, columns=["c"] * 30, name="bits")
     assert ">0.00<" not in many  # no room for numbers
     with pytest.raises(UsageError) as shape:
-        matrix(np.zeros((2, 3)), rows=["a"], columns=["b"], name="bits")
+        similarity_matrix(np.zeros((2, 3)), rows=["a"], columns=["b"], name="bits")
     assert str(shape.value) == "matrix: values have the shape (2, 3), but there are 1 rows and 1 columns"
     with pytest.raises(UsageError) as wrong:
-        matrix(np.array([[1.5]]), rows=["a"], columns=["b"], name="bits")
+        similarity_matrix(np.array([[1.5]]), rows=["a"], columns=["b"], name="bits")
     assert str(wrong.value) == "matrix: values must be from 0 to 1"
 
 
@@ -146,32 +148,35 @@ def pairs(place: Path) -> PairRuns:
 
 
 def language(place: Path, text: Path, name: str, tokenizer: dict[str, Any], model: dict[str, Any]) -> Any:
-    values = {**run_file(text, train=TRAIN, tokenizer=tokenizer, data__window=64), "model": {"width": 12, "layers": 2, **model}}
+    values = {
+        **run_file(text, train=TRAIN, tokenizer=tokenizer, data__window=64),
+        "model": {"hidden_size": 12, "num_layers": 2, **model},
+    }
     return weft.load(train_here(values, place / name, Silent()).path, device="cpu")
 
 
 @pytest.fixture(scope="module")
 def words(place: Path, text: Path) -> Any:
-    return language(place, text, "words", {"kind": "word"}, {"kind": "transformer", "heads": 2})
+    return language(place, text, "words", {"kind": "word"}, {"arch": "transformer", "num_heads": 2})
 
 
 @pytest.fixture(scope="module")
 def letters(place: Path, text: Path) -> Any:
-    return language(place, text, "letters", {"kind": "char"}, {"kind": "lstm", "layers": 1})
+    return language(place, text, "letters", {"kind": "char"}, {"arch": "lstm", "num_layers": 1})
 
 
 @pytest.fixture(scope="module")
 def third(place: Path, text: Path) -> Any:
-    return language(place, text, "third", {"kind": "bpe", "size": 270}, {"kind": "gru"})
+    return language(place, text, "third", {"type": "bpe", "vocab_size": 270}, {"kind": "gru"})
 
 
 def test_two_runs_of_other_tokens_are_compared_by_words(words: Any, letters: Any, text: Path) -> None:
     """One reads words, the other letters: of each word the mean of its letters."""
-    view = layers_alike(words, text, letters, most=200)
+    view = layer_similarity(words, text, letters, max_words=200)
     (side,) = view.data["sides"]
     assert in_words([words, letters]) and view.data["unit"] == "words" and not in_words([letters])
     assert side["rows"] == ["input", "layer 1", "layer 2", "top"] and side["columns"] == ["input", "layer 1"]
-    given = sample([words, letters], text, most=200)
+    given = sample([words, letters], text, max_words=200)
     rows = [list[Tensor](), list[Tensor]()]
     for lines in given.lines:
         for at, (run, line) in enumerate(zip((words, letters), lines, strict=True)):
@@ -183,7 +188,7 @@ def test_two_runs_of_other_tokens_are_compared_by_words(words: Any, letters: Any
 
 
 def test_a_run_is_like_itself(words: Any, text: Path) -> None:
-    own, twice = (layers_alike(words, text, other, most=200).data["sides"][0]["cka"] for other in (None, words))
+    own, twice = (layer_similarity(words, text, other, max_words=200).data["sides"][0]["cka"] for other in (None, words))
     np.testing.assert_allclose(own, twice, atol=1e-12)
     np.testing.assert_allclose(np.diagonal(own), 1.0, atol=1e-12)
     assert (np.array(own) <= 1 + 1e-12).all() and (np.array(own) >= 0).all()
@@ -192,12 +197,12 @@ def test_a_run_is_like_itself(words: Any, text: Path) -> None:
 def test_several_runs_are_compared_as_each_two_are(words: Any, letters: Any, third: Any, text: Path) -> None:
     """The numbers of three at once are those of two at a time, and those of Gram matrices."""
     runs = [words, letters, third]
-    view = models_alike(runs, text, most=200)
+    view = model_similarity(runs, text, max_words=200)
     (side,) = view.data["sides"]
     assert view.data["unit"] == "words" and view.data["runs"] == [str(run.folder.path) for run in runs]
     assert side["layers"] == ["top", "layer 1", "layer 2"] and side["all"]["layers"][1] == ["input", "layer 1"]
     for (one, a), (two, b) in combinations(enumerate(runs), 2):
-        (pair,) = layers_alike(a, text, b, most=200).data["sides"]
+        (pair,) = layer_similarity(a, text, b, max_words=200).data["sides"]
         table = np.array(pair["cka"])
         assert side["words"] == pair["words"]
         assert side["cka"][one][two] == side["cka"][two][one] == pytest.approx(table[-1, -1], abs=1e-12)
@@ -207,11 +212,11 @@ def test_several_runs_are_compared_as_each_two_are(words: Any, letters: Any, thi
         assert side["best"]["layers"][two][one] == [column, row]
     np.testing.assert_allclose(np.diagonal(side["cka"]), 1.0, atol=1e-12)
     np.testing.assert_allclose(np.diagonal(side["best"]["cka"]), 1.0, atol=1e-12)
-    given = sample(runs, text, most=200)
+    given = sample(runs, text, max_words=200)
     rows = [
         torch.cat([vectors(lines[at], tracks(run), run.device)[0][1] for lines in given.lines]) for at, run in enumerate(runs)
     ]
-    (first,) = models_alike(runs, text, layer=1, most=200).data["sides"]
+    (first,) = model_similarity(runs, text, layer=1, max_words=200).data["sides"]
     assert first["layers"] == ["layer 1"] * 3 and "best" not in first
     for one, two in combinations(range(3), 2):
         assert first["cka"][one][two] == pytest.approx(by_kernels(rows[one], rows[two]), abs=1e-10)
@@ -219,8 +224,8 @@ def test_several_runs_are_compared_as_each_two_are(words: Any, letters: Any, thi
 
 def test_several_runs_of_pairs_have_two_sides(pairs: PairRuns) -> None:
     runs = [weft.load(pairs.folder(name), device="cpu") for name in ("transformer", "luong", "transformer")]
-    view = models_alike(runs, most=30)
-    assert [one["side"] for one in view.data["sides"]] == ["source", "output"] and len(view.pictures) == 4
+    view = model_similarity(runs, max_words=30)
+    assert [one["side"] for one in view.data["sides"]] == ["source", "output"] and len(view.figures) == 4
     for side in view.data["sides"]:
         assert side["cka"][0][2] == pytest.approx(1.0, abs=1e-12) and side["cka"][0][1] == pytest.approx(side["cka"][1][2])
 
@@ -234,8 +239,8 @@ def test_the_command_of_several_runs(
     words: Any, letters: Any, third: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [str(run.folder.path) for run in (words, letters, third)]
-    data = ["--data", str(text), "--most", "200", "--quiet"]
-    assert main(["similarity", *folders, *data, "--top", "2", "--out", str(place / "three.html")]) == 0
+    data = ["--data", str(text), "--max-words", "200", "--quiet"]
+    assert main(["similarity", *folders, *data, "--top", "2", "--output", str(place / "three.html")]) == 0
     title, about, head, first, *rest = capsys.readouterr().out.split("\n")
     assert title == f"Models {', '.join(folders)}" and about.startswith("text: 20")
     assert head.split() == ["last", "layers", "words", "letters", "third"] and first.split()[:3] == ["words,", "top", "1.00"]
@@ -250,25 +255,28 @@ def test_the_command_of_several_runs(
 
 def test_heads_are_apart_by_the_mean_over_positions(pairs: PairRuns) -> None:
     run: Any = weft.load(pairs.folder("transformer"), device="cpu")
-    found = {one.part: one for one in apart(run, most=30)}
+    found = {one.part: one for one in head_divergence(run, max_words=30)}
     assert set(found) == {"cross", "encoder", "decoder"} and found["cross"].names == ["1.1", "1.2", "2.1", "2.2"]
     model = run.members[0].model
     total, count = 0.0, 0
-    for (line,) in sample([run], None, most=30).lines:
-        looked = {(one.site.part, one.site.layer): one.weights for one in look(line.reading, sites(model), None, run.device)}
+    for (line,) in sample([run], None, max_words=30).lines:
+        looked = {
+            (one.site.component, one.site.layer): one.weights
+            for one in read_attention(line.reading, sites(model), None, run.device)
+        }
         p, q = looked["encoder", 1][1].astype(np.float64), looked["encoder", 2][0].astype(np.float64)
         m = (p + q) / 2
         total += float((p * np.log2(p / m) + q * np.log2(q / m)).sum() / 2)
         count += len(p)
     assert found["encoder"].bits[1, 2] == found["encoder"].bits[2, 1] == pytest.approx(total / count, rel=1e-6)
     assert found["encoder"].words == count
-    view = heads_alike(run, most=30, top=2)
-    assert len(view.pictures) == 3 and len(view.lines) == 3 * 4 + 2 and view.lines[1].startswith("heads most alike")
+    view = head_similarity(run, max_words=30, top=2)
+    assert len(view.figures) == 3 and len(view.lines) == 3 * 4 + 2 and view.lines[1].startswith("heads most alike")
 
 
 def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, two, data = str(words.folder.path), str(letters.folder.path), ["--data", str(text), "--most", "200"]
-    assert main(["similarity", one, *data, "--out", str(place / "x.html"), "--quiet"]) == 0
+    one, two, data = str(words.folder.path), str(letters.folder.path), ["--data", str(text), "--max-words", "200"]
+    assert main(["similarity", one, *data, "--output", str(place / "x.html"), "--quiet"]) == 0
     out = capsys.readouterr().out
     assert (
         "Layers of" in out and "Heads of" in out and "bits apart" in out and (place / "x.html").read_text().count("<svg") == 2
@@ -276,10 +284,10 @@ def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: 
     assert main(["similarity", one, two, *data, "--json", "--quiet"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
     assert view["what"] == "layers" and view["runs"] == [one, two]
-    assert main(["similarity", two, "--most", "100", "--quiet"]) == 0  # nothing attends there, and its own data is read
+    assert main(["similarity", two, "--max-words", "100", "--quiet"]) == 0  # nothing attends there, and its own data is read
     out = capsys.readouterr().out
     assert "Heads" not in out and "few tokens" not in out
-    assert main(["similarity", one, "--data", str(text), "--most", "20", "--quiet"]) == 0
+    assert main(["similarity", one, "--data", str(text), "--max-words", "20", "--quiet"]) == 0
     assert "few tokens for vectors of 12: CKA comes out too high; give more text" in capsys.readouterr().out
 
 
@@ -295,10 +303,10 @@ def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.Capt
     two = str(letters.folder.path)
     assert line(one, one, two, "--layer", "2") == f"--layer: {two} has layers from 0, the input, to 1, not 2"
     with pytest.raises(UsageError) as alone:
-        models_alike([words])
+        model_similarity([words])
     assert str(alone.value) == "similarity: 1 runs are given; give two or more"
-    assert line(one, "--most", "0") == "--most: must be 1 or more, not 0"
+    assert line(one, "--max-words", "0") == "--max-words: must be 1 or more, not 0"
     assert line(one, "--top", "0") == "--top: must be 1 or more, not 0"
     with pytest.raises(UsageError) as caught:
-        apart(letters)
+        head_divergence(letters)
     assert str(caught.value) == f"similarity: {letters.folder.path} is a run of kind 'lstm', in which nothing attends"

@@ -18,13 +18,15 @@ def run_file(tmp_path: Path) -> Path:
     table = "label\ttext\n" + "".join(f"{label}\t{text}\n" for label, text in ROWS)
     (tmp_path / "train.tsv").write_text(table)
     path = tmp_path / "run.toml"
-    path.write_text('task = "classify"\n[data]\ntrain = "train.tsv"\nvalid = "train.tsv"\n[model]\nkind = "naive-bayes"\n')
+    path.write_text(
+        'task = "classification"\n[data]\ntrain = "train.tsv"\nvalid = "train.tsv"\n[model]\narch = "naive-bayes"\n'
+    )
     return path
 
 
 def test_training_and_evaluation_leave_them_out_and_say_so(run_file, tmp_path, capsys):
     out, place = tmp_path / "run", f"{tmp_path / 'train.tsv'}: line 4"
-    assert main(["train", str(run_file), "--out", str(out)]) == 0
+    assert main(["train", str(run_file), "--output-dir", str(out)]) == 0
     assert f"note: {NOTE} {place}" in capsys.readouterr().err.replace("\n", "")
     assert json.loads((out / "metrics.jsonl").read_text().splitlines()[0])["examples"] == 4
     assert main(["evaluate", str(out), "--json"]) == 0
@@ -34,7 +36,7 @@ def test_training_and_evaluation_leave_them_out_and_say_so(run_file, tmp_path, c
 
 
 def test_they_are_refused_where_that_is_asked_for(run_file, tmp_path, capsys):
-    assert main(["train", str(run_file), "--out", str(tmp_path / "run"), "--set", "data.skip_empty=false"]) == 3
+    assert main(["train", str(run_file), "--output-dir", str(tmp_path / "run"), "--set", "data.skip_empty=false"]) == 3
     refused = f"{tmp_path / 'train.tsv'}: line 4 has the label good and no text; give it one, or take it out"
     assert refused in capsys.readouterr().err
     assert main(["check", str(run_file), "--json", "--set", "data.skip_empty=false"]) == 3

@@ -11,23 +11,23 @@ import pytest
 import torch
 from span_toy import asked, write_squad, write_tsv
 
-from weft.config import read_table
+from weft.config import parse_config
+from weft.data.bucketing import ExampleBatchSampler
 from weft.data.corpus import lines_of
 from weft.data.dataset import Dataset
-from weft.data.grouped import ExampleOrder
 from weft.errors import ConfigError, DataError
-from weft.tasks.qa.data import AskedTable, QuestionFormat
+from weft.tasks.qa.data import QADataConfig, QuestionFormat
 from weft.tasks.qa.files import Reading, Record, Reference, read_records
-from weft.tasks.qa.order import Passages, asked_tokens, windows
-from weft.text.gate import Seen
-from weft.text.offsets import text_between, token_places, tokens_between
-from weft.text.tokenizers import KINDS, TokenizerTable, from_words, train_tokenizer
+from weft.tasks.qa.order import Passages, question_tokens, windows
+from weft.text.offsets import text_between, token_offsets, tokens_between
+from weft.text.reading import FileSummary
+from weft.text.tokenizers import TYPES, TokenizerConfig, from_vocab, train_tokenizer
 
 PASSAGE = "Ada has a cat. Ben has a cat, too."
 
 
 def read(path: Path, **names: str) -> list[Record]:
-    return list(read_records([path], Reading(**names), Seen([path], "utf-8")))
+    return list(read_records([path], Reading(**names), FileSummary([path], "utf-8")))
 
 
 def refusal(path: Path, **names: str) -> str:
@@ -65,7 +65,7 @@ def test_tables_and_lines_of_json_say_the_same(tmp_path):
         found = read(path)
         assert [record.answers for record in found] == [(Reference("Ben", 15),), (Reference("cat", 10),), ()]
         assert [record.question for record in found] == ["Who?", "What?", "Where?"]
-        assert [record.guessed for record in found] == [False, True, False]
+        assert [record.is_guessed for record in found] == [False, True, False]
         assert {record.path for record in found} == {path}
         assert [record.line for record in found] == ([1, 2, 3] if path == lines else [2, 3, 4])
     lines.write_text(lines.read_text().replace("\n", "\n\n"))  # blank lines are none
@@ -212,15 +212,15 @@ def test_what_is_not_as_squad_has_it_is_refused(tmp_path, value, said):
 TABLES = [
     ({"question": ""}, "data: question='' names no column"),
     ({"answer": "passage"}, "data: question, passage, answer and start name one column twice; give each its own"),
-    ({"longest": 64, "stride": 64}, "data: stride=64 must be less than longest=64, or tokens lie between windows"),
-    ({"longest": 7}, "data.longest: must be greater than or equal to 8, not 7"),
+    ({"max_length": 64, "stride": 64}, "data: stride=64 must be less than longest=64, or tokens lie between windows"),
+    ({"longest": 7}, "data.max_length: must be greater than or equal to 8, not 7"),
 ]
 
 
 @pytest.mark.parametrize(("options", "said"), TABLES, ids=range(len(TABLES)))
 def test_wrong_options(options, said):
     with pytest.raises(ConfigError) as caught:
-        read_table(AskedTable, {"train": "a.tsv", **options}, at="data")
+        parse_config(QADataConfig, {"train": "a.tsv", **options}, at="data")
     assert str(caught.value) == said
 
 
@@ -229,7 +229,7 @@ def test_wrong_options(options, said):
 
 def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
     path = write_tsv(tmp_path / "a.tsv", asked(40))
-    table = read_table(AskedTable, {"train": str(path), "valid": 0.25, "test": 0.25}, at="data").resolved()
+    table = parse_config(QADataConfig, {"train": str(path), "valid": 0.25, "test": 0.25}, at="data").resolved()
     sources = table.sources(Path())
     lines = [[record.line for record in sources[name].records()] for name in ("train", "valid", "test")]
     assert [line for part in lines for line in part] == list(range(2, 42)) and [len(part) for part in lines] == [20, 10, 10]
@@ -247,7 +247,7 @@ def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
 
 def test_what_was_found_is_described(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", a_row(answer="cat"), a_row(answer=None))
-    seen = Dataset((path,), QuestionFormat()).seen
+    seen = Dataset((path,), QuestionFormat()).summary
     assert seen.describe().split("\n") == [
         f"{path}: 2 questions, 1 of them without an answer, and passages of 68 characters, utf-8, LF line ends",
         "  note: answers that stand in their passage more than once, and have no start: 1; the first is meant",
@@ -256,18 +256,18 @@ def test_what_was_found_is_described(tmp_path):
     ]
     several = Dataset((path, path, path), QuestionFormat())
     assert several.name == f"{path} and 2 more"
-    assert several.seen.describe().startswith(f"{path} and {path} and 1 more: 6 questions, ")
-    assert several.column("passages").origin() != several.column("questions").origin()
+    assert several.summary.describe().startswith(f"{path} and {path} and 1 more: 6 questions, ")
+    assert several.column("passages").provenance() != several.column("questions").provenance()
 
 
 # ---- tokens
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_an_answer_becomes_tokens_and_its_text_again(kind):
     text = "Zoë saw  the café in\nÑandú Town, twice - 😀 ok."
-    tokenizer = train_tokenizer(TokenizerTable(kind=kind, size=300), iter([text]))
-    places = token_places(tokenizer, text)
+    tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter([text]))
+    places = token_offsets(tokenizer, text)
     assert len(places) == len(tokenizer.encode(text))
     for answer in ("Zoë", "the café", "in", "Ñandú Town", "😀", "Ñandú"):
         start = text.index(answer)
@@ -285,12 +285,12 @@ def test_an_answer_becomes_tokens_and_its_text_again(kind):
 
 
 def test_worked_windows():
-    cut = windows(np.array([3, 3, 40]), np.array([4, 11, 7]), longest=12, stride=2)
+    cut = windows(np.array([3, 3, 40]), np.array([4, 11, 7]), max_length=12, stride=2)
     # room for 12 - 3 - 3 tokens, or, behind a question that is cut to 4, for 5
     assert cut.question.tolist() == [0, 1, 1, 1, 1, 2, 2]
     assert cut.begin.tolist() == [0, 0, 2, 4, 6, 0, 2]
     assert cut.size.tolist() == [4, 6, 6, 6, 5, 5, 5]
-    assert asked_tokens(np.array([3, 4, 5, 40]), 12).tolist() == [3, 4, 4, 4]
+    assert question_tokens(np.array([3, 4, 5, 40]), 12).tolist() == [3, 4, 4, 4]
 
 
 def test_every_token_is_in_a_window_and_no_window_is_too_long():
@@ -299,23 +299,23 @@ def test_every_token_is_in_a_window_and_no_window_is_too_long():
         longest = int(rng.integers(8, 40))
         stride = int(rng.integers(1, longest))
         asked_for, about = rng.integers(1, 30, 5), rng.integers(0, 100, 5)
-        cut = windows(asked_for, about, longest=longest, stride=stride)
+        cut = windows(asked_for, about, max_length=longest, stride=stride)
         for number in range(5):
             own = cut.question == number
             read = {token for low, size in zip(cut.begin[own], cut.size[own], strict=True) for token in range(low, low + size)}
             assert read == set(range(about[number]))
-            assert (3 + asked_tokens(asked_for, longest)[number] + cut.size[own]).max() <= longest
+            assert (3 + question_tokens(asked_for, longest)[number] + cut.size[own]).max() <= longest
 
 
 def passages(spans: list[tuple[int, int]], *, longest: int = 10, stride: int = 2) -> Passages:
-    tokenizer = from_words([f"w{at}" for at in range(20)])
+    tokenizer = from_vocab([f"w{at}" for at in range(20)])
     questions, texts = ["w0 w1"] * len(spans), [" ".join(f"w{at}" for at in range(2, 11))] * len(spans)
     return Passages(lines_of(tokenizer, questions), lines_of(tokenizer, texts), np.array(spans), longest, stride)
 
 
 def test_a_worked_batch():
     data = passages([(3, 4), (-1, -1)])
-    assert data.cut.begin.tolist() == [0, 2, 4, 0, 2, 4]
+    assert data.passage_windows.begin.tolist() == [0, 2, 4, 0, 2, 4]
     batch = data.batch(np.array([1, 2, 3]))
     first = 3 + 2  # the token of w2
     assert batch.tokens.tolist() == [
@@ -327,12 +327,12 @@ def test_a_worked_batch():
     # the answer is w5 w6; the second of these windows begins with w6
     assert batch.spans.tolist() == [[5, 6], [0, 0], [0, 0]]
     assert batch.tokens[0, 5:7].tolist() == [3 + 5, 3 + 6]
-    assert data.widest(np.array([1])).spans.tolist() == [[0, 0]]
+    assert data.largest(np.array([1])).spans.tolist() == [[0, 0]]
     assert data.describe(np.array([0, 2, 3])) == "lines, lines 1, 2"
 
 
 def test_batches_are_functions_of_seed_epoch_and_index():
-    orders = [ExampleOrder(passages([(3, 4)] * 9), batch_tokens=40, seed=2) for _ in range(2)]
+    orders = [ExampleBatchSampler(passages([(3, 4)] * 9), batch_tokens=40, seed=2) for _ in range(2)]
     for index in (2, 0, 1):
         one, other = (order.batch(1, index) for order in orders)
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None)

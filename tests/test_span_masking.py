@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.tasks.masked_lm.objective import Masking, candidates, masked, span_lengths
+from weft.tasks.masked_lm.objective import Masking, mask_tokens, maskable, span_lengths
 
 WORDS = 50
 MASK = WORDS
@@ -45,19 +45,19 @@ def test_lengths_are_geometric_up_to_ten():
 def test_so_many_tokens_are_hidden_as_one_by_one():
     tokens, keep = rows([1, 3, 10, 40, 0, 200])
     for share in (0.15, 0.4, 1.0):
-        chosen = masked(tokens, keep, SPANS._replace(share=share)).chosen
+        chosen = mask_tokens(tokens, keep, SPANS._replace(mask_prob=share)).targets_mask
         assert chosen.sum(1).tolist() == [max(1, round(share * n)) if n else 0 for n in (1, 3, 10, 40, 0, 200)]
-        assert not (chosen & ~candidates(tokens, keep)).any()
+        assert not (chosen & ~maskable(tokens, keep)).any()
 
 
 def test_gaps_are_as_long_as_spans():
     """Against an independent simulation: spans one after another round a ring, in random order, until there are enough."""
     tokens, keep = rows([300] * 200)
     torch.manual_seed(0)
-    chosen = masked(tokens, keep, SPANS).chosen
+    chosen = mask_tokens(tokens, keep, SPANS).targets_mask
     found = [length for row in chosen for length in runs(row)]
     assert np.mean(found) == pytest.approx(np.mean(simulated(300, 45, 150)), rel=0.06)
-    alone = masked(tokens, keep, Masking(MASK)).chosen
+    alone = mask_tokens(tokens, keep, Masking(MASK)).targets_mask
     assert np.mean([length for row in alone for length in runs(row)]) < 1.3
 
 
@@ -79,7 +79,7 @@ def simulated(size: int, wanted: int, texts: int) -> list[int]:
 def test_every_place_has_the_same_chance(size):
     tokens, keep = rows([size] * 10_000)
     torch.manual_seed(3)
-    often = masked(tokens, keep, SPANS._replace(share=0.3)).chosen.double().mean(0)[1:-1]
+    often = mask_tokens(tokens, keep, SPANS._replace(mask_prob=0.3)).targets_mask.double().mean(0)[1:-1]
     assert often.numpy() == pytest.approx(round(0.3 * size) / size, abs=0.02)
 
 
@@ -87,7 +87,7 @@ def test_spans_are_of_whole_words_and_only_the_last_is_cut():
     begins = torch.rand(WORDS + 1, generator=torch.Generator().manual_seed(1)) < 0.4
     tokens, keep = rows([60] * 200, seed=2)
     torch.manual_seed(0)
-    chosen = masked(tokens, keep, Masking(MASK, 0.2, begins, True)).chosen
+    chosen = mask_tokens(tokens, keep, Masking(MASK, 0.2, begins, True)).targets_mask
     assert (chosen.sum(1) == 12).all()
     torn = 0
     for row, hit in zip(tokens, chosen, strict=True):
@@ -102,11 +102,11 @@ def test_what_a_span_is_shown_as_it_is_shown_as_whole():
     """80 % of spans are masks, 10 % other tokens, 10 % as they are: one of the three all along."""
     tokens, keep = rows([2000] * 10)
     torch.manual_seed(0)
-    found = masked(tokens, keep, SPANS)
-    hidden = (found.tokens == MASK)[found.chosen].double()
+    found = mask_tokens(tokens, keep, SPANS)
+    hidden = (found.tokens == MASK)[found.targets_mask].double()
     assert hidden.mean() == pytest.approx(0.8, abs=0.04)
     changes = total = 0
-    for row, hit in zip(found.tokens == MASK, found.chosen, strict=True):
+    for row, hit in zip(found.tokens == MASK, found.targets_mask, strict=True):
         pairs = hit[1:] & hit[:-1]
         changes, total = changes + int((row[1:] != row[:-1])[pairs].sum()), total + int(pairs.sum())
     assert changes / total < 0.1  # one by one it would be 0.32; spans that touch differ now and then
@@ -114,15 +114,15 @@ def test_what_a_span_is_shown_as_it_is_shown_as_whole():
 
 def test_gaps_follow_the_generator():
     tokens, keep = rows([100, 30])
-    one, two = (masked(tokens, keep, SPANS, torch.Generator().manual_seed(7)) for _ in range(2))
-    assert torch.equal(one.tokens, two.tokens) and torch.equal(one.chosen, two.chosen)
+    one, two = (mask_tokens(tokens, keep, SPANS, torch.Generator().manual_seed(7)) for _ in range(2))
+    assert torch.equal(one.tokens, two.tokens) and torch.equal(one.targets_mask, two.targets_mask)
     torch.manual_seed(1)
-    first, second = (masked(tokens, keep, SPANS).chosen for _ in range(2))
+    first, second = (mask_tokens(tokens, keep, SPANS).targets_mask for _ in range(2))
     assert not torch.equal(first, second)
 
 
 def test_the_end_of_a_first_text_is_never_hidden():
     tokens, keep = rows([30] * 50)
     tokens[:, 12] = 2
-    chosen = masked(tokens, keep, SPANS._replace(share=0.9)).chosen
+    chosen = mask_tokens(tokens, keep, SPANS._replace(mask_prob=0.9)).targets_mask
     assert not chosen[:, 12].any() and (chosen.sum(1) == round(0.9 * 29)).all()

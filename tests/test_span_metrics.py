@@ -10,12 +10,12 @@ import pytest
 
 from weft import __version__
 from weft.errors import DataError
-from weft.metrics.items import Items, join, sums
-from weft.metrics.spans import (
-    LETTERS,
+from weft.metrics.items import ItemStatistics, join, total
+from weft.metrics.tagging import (
+    PREFIXES,
     TAGS,
     Span,
-    Tagged,
+    TaggingSetup,
     allowed,
     per_tag,
     per_type,
@@ -31,7 +31,7 @@ from weft.metrics.spans import (
     validate,
 )
 
-HOW = Tagged(labels="0123456789abcdef", scheme="BIO")
+HOW = TaggingSetup(labels="0123456789abcdef", scheme="BIO")
 TYPES = ("LOC", "PER")
 
 
@@ -40,7 +40,7 @@ def tags(text):
 
 
 def labels_of(scheme, types=TYPES):
-    return ["O", *(f"{letter}-{kind}" for letter in LETTERS[scheme] for kind in types)]
+    return ["O", *(f"{letter}-{kind}" for letter in PREFIXES[scheme] for kind in types)]
 
 
 def sentences(labels, *, size=300, longest=9, seed=0):
@@ -119,7 +119,7 @@ def test_repair_by_hand(scheme, text, wanted):
     assert repair(tags(text), scheme) == tags(wanted)
 
 
-@pytest.mark.parametrize("scheme", LETTERS)
+@pytest.mark.parametrize("scheme", PREFIXES)
 def test_repaired_tags_are_valid_mark_the_same_spans_and_need_no_repair(scheme):
     for row in sentences(labels_of("BIO") + labels_of("BIOES")):
         repaired = repair(row, scheme)
@@ -128,14 +128,14 @@ def test_repaired_tags_are_valid_mark_the_same_spans_and_need_no_repair(scheme):
         assert repair(repaired, scheme) == repaired
 
 
-@pytest.mark.parametrize("scheme", LETTERS)
+@pytest.mark.parametrize("scheme", PREFIXES)
 def test_tags_are_valid_just_where_repair_leaves_them_alone(scheme):
     labels = labels_of(scheme)
     for row in [*map(list, product(labels, repeat=3)), *sentences(labels)]:
         assert (not validate(row, scheme)) == (repair(row, scheme) == row), row
 
 
-@pytest.mark.parametrize("scheme", LETTERS)
+@pytest.mark.parametrize("scheme", PREFIXES)
 def test_what_is_allowed_is_what_valid_tags_do(scheme):
     labels = labels_of(scheme)
     table = allowed(labels, scheme)
@@ -300,10 +300,10 @@ def test_batches_in_any_order_give_the_same_scores_and_intervals():
     whole = list(scored(said, meant).values())
     assert tag_scores(join(parts), HOW) == whole
     assert all(score.low < score.value < score.high for score in whole)
-    total = sums(join(parts).statistics)
+    sums = total(join(parts).statistics)
     functions = {metric.name: metric.of for metric in TAGS}
     for score in whole:
-        assert functions[score.name](total).item() == score.value
+        assert functions[score.name](sums).item() == score.value
 
 
 def test_a_signature_names_every_choice():
@@ -316,7 +316,7 @@ def test_a_signature_names_every_choice():
 
 
 def test_nothing_to_score():
-    for items in (Items(np.zeros(0, np.int64), {}), tag_items([], [], np.zeros(0, np.int64), types=TYPES)):
+    for items in (ItemStatistics(np.zeros(0, np.int64), {}), tag_items([], [], np.zeros(0, np.int64), types=TYPES)):
         with pytest.raises(DataError) as caught:
             tag_scores(items, HOW)
         assert str(caught.value) == "evaluate: there is no sentence to score; give it a file that is not empty"

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from weft.models import build
-from weft.models.encoder import Text, WordDropout, text_encoder
-from weft.models.encoder_tables import SpellingTable
-from weft.models.tagger import Spelling, distinct
+from weft.models.encoder import EncoderInput, WordDropout, text_encoder
+from weft.models.encoder_tables import CharEncoderConfig
+from weft.models.tagger import CharEncoder, unique_rows
 from weft.nn.recurrent import GRU, LSTM, RNN
 
 
@@ -24,10 +24,12 @@ def letters_of(words: list[list[list[int]]]) -> tuple[torch.Tensor, torch.Tensor
     return letters, keep
 
 
-def spelling(pool: str, mixer: str = "lstm") -> Spelling:
+def spelling(pool: str, mixer: str = "lstm") -> CharEncoder:
     torch.manual_seed(0)
-    side = SpellingTable(mixer=mixer, width=8, embedding=4, pool=pool, context=3 if mixer == "window" else None).filled()
-    return Spelling(text_encoder(side, words=12, longest=50), build.pool(side.pool, side))
+    side = CharEncoderConfig(
+        layer_type=mixer, hidden_size=8, embedding_dim=4, pooling=pool, kernel_size=3 if mixer == "conv" else None
+    ).with_defaults()
+    return CharEncoder(text_encoder(side, vocab_size=12, max_positions=50), build.build_pooling(side.pool, side))
 
 
 WORDS = [
@@ -50,13 +52,13 @@ def test_a_distinct_word_is_spelled_once_and_as_if_it_stood_alone(pool, mixer):
     assert min(width for _, width in seen) < letters.size(2) == max(width for _, width in seen)
     for at, row in enumerate(WORDS):
         for place, word in enumerate(row):
-            alone = model.pool(*model.encoder(Text(torch.tensor([word]), torch.ones(1, len(word), dtype=torch.bool))))
+            alone = model.pool(*model.encoder(EncoderInput(torch.tensor([word]), torch.ones(1, len(word), dtype=torch.bool))))
             torch.testing.assert_close(found[at, place], alone[0])
 
 
 def test_gradients_are_those_of_spelling_every_word():
     model, (letters, keep) = spelling("max"), letters_of(WORDS)
-    whole = model.pool(*model.encoder(Text(letters.flatten(0, 1), keep.flatten(0, 1))))
+    whole = model.pool(*model.encoder(EncoderInput(letters.flatten(0, 1), keep.flatten(0, 1))))
     weight = torch.randn_like(whole)
     slow = torch.autograd.grad((whole * weight).sum(), list(model.parameters()))
     fast = torch.autograd.grad((model(letters, keep).flatten(0, 1) * weight).sum(), list(model.parameters()))
@@ -68,7 +70,7 @@ def test_rows_that_differ_are_told_apart():
     generator = torch.Generator().manual_seed(1)
     rows = torch.randint(0, 100, (5000, 30), generator=generator)
     rows = torch.cat([rows, rows.flip(0), rows.flip(1)])
-    places, where = distinct(rows)
+    places, where = unique_rows(rows)
     assert len(places) == len(torch.unique(rows, dim=0))
     assert torch.equal(rows[places][where], rows)
 

@@ -20,7 +20,7 @@ from weft import files, tensors
 from weft.cli.main import main
 from weft.errors import ResourceError
 from weft.runs import staging as staging
-from weft.runs.staging import staged
+from weft.runs.staging import staged_directory
 
 
 class Killed(BaseException):
@@ -33,14 +33,14 @@ def models(tmp_path_factory: Any) -> Path:
     place: Path = tmp_path_factory.mktemp("models")
     values = run_file(make_text(place / "text.txt"), "transformer", train__steps=2, tokenizer={"kind": "byte"})
     train_here(values, place / "run")
-    assert main(["export", str(place / "run"), "--to", "hf", "--out", str(place / "hf"), "-q"]) == 0
+    assert main(["export", str(place / "run"), "--format", "hf", "--output-dir", str(place / "hf"), "-q"]) == 0
     return place
 
 
 COMMANDS: dict[str, Callable[[Path], list[str]]] = {
-    "export": lambda place: ["export", str(place / "run"), "--to", "hf", "-q"],
+    "export": lambda place: ["export", str(place / "run"), "--format", "hf", "-q"],
     "import": lambda place: ["import", "hf", str(place / "hf"), "-q"],
-    "prune": lambda place: ["prune", str(place / "run"), "--heads", "1", "--tokens", "50", "-q"],
+    "prune": lambda place: ["prune", str(place / "run"), "--remove", "1", "--max-tokens", "50", "-q"],
 }
 
 
@@ -58,7 +58,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) 
             yield write
 
     with monkeypatch.context() as patch:
-        whole = files.writing
+        whole = files.atomic_write
         patch.setattr(files, "writing", writing)
         if hasattr(tensors, "writing"):
             patch.setattr(tensors, "writing", writing)
@@ -69,14 +69,14 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("error", [Killed(), ResourceError("no space left on the disk")], ids=["killed", "full"])
+@pytest.mark.parametrize("error", [Killed(), ResourceError("", "no space left on the disk")], ids=["killed", "full"])
 def test_the_same_command_works_after_one_that_did_not_end_well(command, error, models, tmp_path, monkeypatch, capsys):
     words = COMMANDS[command](models)
     for number in range(20):
         out = tmp_path / f"{number}" / "out"
         with failing(monkeypatch, number, error) as left:
             try:
-                code = main([*words, "--out", str(out)])
+                code = main([*words, "--output-dir", str(out)])
             except Killed:
                 code = -9
         if left[0] >= 0:
@@ -84,7 +84,7 @@ def test_the_same_command_works_after_one_that_did_not_end_well(command, error, 
         assert code == (-9 if isinstance(error, Killed) else 5)
         assert isinstance(error, Killed) or not out.parent.exists()
         assert not (out.is_dir() and any(out.iterdir())), "half a folder"
-        assert main([*words, "--out", str(out)]) == 0
+        assert main([*words, "--output-dir", str(out)]) == 0
         assert os.listdir(out.parent) == ["out"]  # what was left is gone
         assert not any(path.name.startswith(".") for path in out.iterdir())
         capsys.readouterr()
@@ -115,7 +115,7 @@ sys.exit(main(sys.argv[2:]))
 @pytest.mark.parametrize(("how", "code", "left"), [("killed", -9, 2), ("full", 5, 0)])
 def test_a_command_whose_process_was_killed_or_ran_out_of_disk_can_be_given_again(how, code, left, models, tmp_path):
     """`out`, which is empty, and beside it what was made so far."""
-    words = [*COMMANDS["import"](models), "--out", str(tmp_path / "new" / "out")]
+    words = [*COMMANDS["import"](models), "--output-dir", str(tmp_path / "new" / "out")]
     done = subprocess.run([sys.executable, "-c", ENDED, how, *words], capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     assert len(list((tmp_path / "new").glob("*"))) == left and not list((tmp_path / "new").glob("out/*"))
@@ -124,14 +124,14 @@ def test_a_command_whose_process_was_killed_or_ran_out_of_disk_can_be_given_agai
 
 
 def fill(out: Path, **more: Any) -> None:
-    with staged(out, last="mark") as place:
+    with staged_directory(out, last="mark") as place:
         for name in ("a", "mark", *more):
             (place / name).write_text(name)
 
 
 def test_what_another_process_still_makes_is_left_alone(tmp_path):
     out = tmp_path / "o[u]t"
-    with staged(out, last="mark") as place:
+    with staged_directory(out, last="mark") as place:
         fill(out)  # another one is faster
         assert place.is_dir()
         shutil.rmtree(out)
@@ -175,9 +175,9 @@ def test_a_link_to_a_folder_is_followed_and_a_folder_that_cannot_be_made_is_one_
 def test_a_folder_that_holds_something_is_refused_as_before(models, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("")
-    found = [refused(capsys, *words(models), "--out", str(tmp_path / "out")) for words in COMMANDS.values()]
+    found = [refused(capsys, *words(models), "--output-dir", str(tmp_path / "out")) for words in COMMANDS.values()]
     assert found == [
-        (2, f"export: {tmp_path / 'out'} is not empty; choose another --out"),
-        (2, f"{tmp_path / 'out'}: is no run folder and not empty (mine); choose another --out"),
-        (2, f"{tmp_path / 'out'}: is no run folder and not empty (mine); choose another --out"),
+        (2, f"export: {tmp_path / 'out'} is not empty; choose another --output-dir"),
+        (2, f"{tmp_path / 'out'}: is no run folder and not empty (mine); choose another --output-dir"),
+        (2, f"{tmp_path / 'out'}: is no run folder and not empty (mine); choose another --output-dir"),
     ]

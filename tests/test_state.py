@@ -8,23 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from weft.nn.state import Fixed, branch, detach, each, join, leaves, select
+from weft.nn.state import SharedState, detach, expand_to_beams, join, select, tree_leaves, tree_map
 
 MASK, COUNT = torch.tensor([[True, False], [True, True]]), torch.tensor([[2], [3]])
 NESTED = (COUNT, (None, (torch.ones(2, 3), MASK), ()))
 
 
 def test_each_changes_every_tensor_and_nothing_else():
-    doubled = each(lambda part: part * 2, (COUNT, (None, (torch.ones(2, 3),), ())))
+    doubled = tree_map(lambda part: part * 2, (COUNT, (None, (torch.ones(2, 3),), ())))
     assert doubled[0].tolist() == [[4], [6]]
     assert doubled[1][0] is None and doubled[1][2] == ()
     assert doubled[1][1][0].tolist() == [[2.0] * 3] * 2
-    assert each(torch.clone, None) is None
+    assert tree_map(torch.clone, None) is None
 
 
 def test_leaves_are_in_the_order_of_each():
-    assert [tuple(leaf.shape) for leaf in leaves(NESTED)] == [(2, 1), (2, 3), (2, 2)]
-    assert leaves(None) == [] and leaves(()) == []
+    assert [tuple(leaf.shape) for leaf in tree_leaves(NESTED)] == [(2, 1), (2, 3), (2, 2)]
+    assert tree_leaves(None) == [] and tree_leaves(()) == []
 
 
 def test_select_keeps_repeats_reorders_and_drops_rows():
@@ -32,7 +32,7 @@ def test_select_keeps_repeats_reorders_and_drops_rows():
     assert chosen[0].tolist() == [[3], [3], [2]]
     assert chosen[1][1][1].tolist() == [[True, True], [True, True], [True, False]]
     assert chosen[1][0] is None
-    assert [len(leaf) for leaf in leaves(select(NESTED, torch.tensor([], dtype=torch.long)))] == [0, 0, 0]
+    assert [len(leaf) for leaf in tree_leaves(select(NESTED, torch.tensor([], dtype=torch.long)))] == [0, 0, 0]
     assert select(None, torch.tensor([0])) is None
 
 
@@ -44,26 +44,26 @@ def test_select_copies_even_when_it_changes_nothing():
 
 
 def test_branch_keeps_one_row_a_source_of_what_is_fixed():
-    fixed = Fixed((torch.tensor([[5.0], [6.0]]), MASK))
+    fixed = SharedState((torch.tensor([[5.0], [6.0]]), MASK))
     state = (COUNT, (None, fixed), ())
-    opened = branch(state, torch.tensor([0, 0, 1, 1]), None)
+    opened = expand_to_beams(state, torch.tensor([0, 0, 1, 1]), None)
     assert opened[0].tolist() == [[2], [2], [3], [3]]
     assert opened[1][1] is fixed and opened[1][0] is None and opened[2] == ()
-    fewer = branch(opened, torch.tensor([3, 2]), torch.tensor([1]))
+    fewer = expand_to_beams(opened, torch.tensor([3, 2]), torch.tensor([1]))
     assert fewer[0].tolist() == [[3], [3]]
     assert fewer[1][1].parts[0].tolist() == [[6.0]] and fewer[1][1].parts[1].tolist() == [[True, True]]
 
 
 def test_what_is_fixed_stays_so_through_every_change():
-    state = (COUNT, Fixed((torch.ones(2, 1), MASK)))
-    for changed in (each(torch.clone, state), select(state, torch.tensor([1])), detach(state), join(state, state)):
-        assert isinstance(changed[1], Fixed) and not isinstance(changed, Fixed)
+    state = (COUNT, SharedState((torch.ones(2, 1), MASK)))
+    for changed in (tree_map(torch.clone, state), select(state, torch.tensor([1])), detach(state), join(state, state)):
+        assert isinstance(changed[1], SharedState) and not isinstance(changed, SharedState)
 
 
 def test_detach_cuts_the_graph_and_keeps_the_numbers():
     weight = torch.ones(2, 2, requires_grad=True)
     cut = detach((weight * 2, (weight * 3, None)))
-    assert [leaf.requires_grad for leaf in leaves(cut)] == [False, False]
+    assert [leaf.requires_grad for leaf in tree_leaves(cut)] == [False, False]
     assert cut[1][0].tolist() == [[3.0, 3.0], [3.0, 3.0]] and cut[1][1] is None
 
 
@@ -113,7 +113,7 @@ sizes = st.integers(1, 4)
 def test_each_joined_row_begins_as_it_was(few, short, many, long):
     first, second = random_state(few, short, 0), random_state(many, long, 1)
     joined = join(first, second)
-    assert {len(leaf) for leaf in leaves(joined)} == {few + many}
+    assert {len(leaf) for leaf in tree_leaves(joined)} == {few + many}
     for part, length, chosen in ((first, short, range(few)), (second, long, range(few, few + many))):
         values, (_, mask) = select(joined, torch.tensor(list(chosen)))
         torch.testing.assert_close(values[:, :, :length], part[0])

@@ -52,7 +52,7 @@ def test_every_command_works(tmp_path, monkeypatch, capsys):
         "train",
         "train",
     ]
-    few = ["--quiet", "--set", "train.steps=3", "--set", "train.validations=1", "--set", "train.batch_tokens=256"]
+    few = ["--quiet", "--set", "train.max_steps=3", "--set", "train.num_validations=1", "--set", "train.batch_tokens=256"]
     for program, *words in found:
         if program == "python":
             monkeypatch.setattr(sys, "argv", [*words, "--words", "300"])

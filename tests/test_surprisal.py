@@ -11,19 +11,19 @@ import torch
 from parts import shaken
 from torch import Tensor
 
-from weft.config import read_table
+from weft.config import parse_config
+from weft.data.batching import Batch
 from weft.data.corpus import Corpus, write_corpus
-from weft.data.order import Batch
 from weft.data.source import Source
 from weft.errors import DataError, UsageError
-from weft.models.language import LanguageModel, language_model
-from weft.models.ngram import NgramModel, NgramTable, estimate
+from weft.models.lm import LanguageModel, language_model
+from weft.models.ngram import NgramConfig, NgramModel, fit
 from weft.tasks.lm import scoring as module
 from weft.tasks.lm.contexts import Context, check_positions, parse_context
 from weft.tasks.lm.objective import LanguageTask
 from weft.tasks.lm.presets import PRESETS as LM
-from weft.tasks.lm.scoring import items, stretches, surprisal
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.tasks.lm.scoring import items, scoring_windows, surprisal
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 WORDS, CPU = 9, torch.device("cpu")
 NO_MARKS = np.zeros((1, 4), dtype=np.int64)
@@ -44,13 +44,15 @@ def in_lines(lengths: list[int]) -> Corpus:
 
 def network(kind: str, *, window: int = 8, **options: Any) -> LanguageModel:
     preset = LM[kind]
-    table = read_table(preset.table, {**preset.values, "width": 8, "layers": 2, **options}, at="model").filled()
+    table = parse_config(
+        preset.config_class, {**preset.values, "hidden_size": 8, "num_layers": 2, **options}, at="model"
+    ).filled()
     torch.manual_seed(0)
-    return shaken(language_model(table, words=WORDS, window=window, vocabulary="v")).eval()  # type: ignore[return-value]
+    return shaken(language_model(table, vocab_size=WORDS, context_length=window, vocabulary="v")).eval()  # type: ignore[return-value]
 
 
 def ngram(order: int = 3) -> NgramModel:
-    return estimate(running(300).tokens, None, NgramTable(order=order), size=WORDS, vocabulary="v")
+    return fit(running(300).tokens, None, NgramConfig(order=order), size=WORDS, vocabulary="v")
 
 
 def nats_of(model: Any, corpus: Corpus, context: Context) -> np.ndarray:
@@ -67,7 +69,7 @@ def nats_after(model: Any, tokens: list[int]) -> np.ndarray:
 class Naming:
     """Gives every target its own id for nats, and says what it was asked."""
 
-    longest = None
+    max_positions = None
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, ...]] = []
@@ -100,7 +102,7 @@ def test_every_token_is_counted_once(monkeypatch, name, size):
     corpus, context = POLICIES[name]
     told: list[tuple[int, int]] = []
     model = Naming()
-    found = surprisal(model, corpus, context, device=CPU, watch=lambda done, total: told.append((done, total)))
+    found = surprisal(model, corpus, context, device=CPU, progress=lambda done, total: told.append((done, total)))
     # as many writes as tokens, and none left out
     assert told[-1] == (len(corpus.tokens), len(corpus.tokens))
     assert [done for done, _ in told] == sorted(done for done, _ in told) and len(told) == len(model.asked)
@@ -114,7 +116,7 @@ def test_a_long_line_tells_of_its_pieces(monkeypatch):
     monkeypatch.setattr(module, "PIECE", 25)
     told: list[tuple[int, int]] = []
     corpus = in_lines([3, 90])
-    surprisal(Naming(), corpus, Context("reset", 8), device=CPU, watch=lambda done, total: told.append((done, total)))
+    surprisal(Naming(), corpus, Context("reset", 8), device=CPU, progress=lambda done, total: told.append((done, total)))
     assert told == [(done, 95) for done in (4, 4 + 25, 4 + 50, 4 + 75, 95)]
 
 
@@ -126,7 +128,7 @@ def test_an_ngram_model_carried_side_by_side_gives_what_one_pass_gives(monkeypat
     monkeypatch.setattr(module, "BATCH", 256)
     model, corpus = ngram(order), running(3000)
     found = nats_of(model, corpus, Context("carry", 8))
-    assert len(next(iter(stretches(corpus, Context("carry", 8)))).tokens) == 5
+    assert len(next(iter(scoring_windows(corpus, Context("carry", 8)))).tokens) == 5
     assert np.array_equal(found, -model.score_corpus(corpus.tokens, None))
     assert np.array_equal(found, nats_after(model, [1, *corpus.tokens.tolist()]))
 
@@ -231,7 +233,7 @@ def test_a_line_beyond_the_last_position_is_refused_with_its_number():
     model, corpus = network("transformer"), in_lines([3, 8, 2, 9])
     message = (
         "data: line 4 of valid has 10 tokens, but the model reads at most 8; "
-        "shorten it, or train with data.window = 10 or other positions"
+        "shorten it, or train with data.context_length = 10 or other positions"
     )
     assert refusal(DataError, lambda: nats_of(model, corpus, Context("reset", 8))) == message
     fits = in_lines([3, 7])  # with its end 8 tokens: <s> and 7 are read
@@ -254,7 +256,7 @@ def test_a_carried_pass_beyond_the_last_position_is_refused():
 
 
 def parsed(text: str, *, lines: bool = False) -> Context:
-    return parse_context(text, lines=lines, window=64, default=Context("reset", 64))
+    return parse_context(text, lines=lines, context_length=64, default=Context("reset", 64))
 
 
 def test_policies_as_the_command_line_names_them():
@@ -299,7 +301,7 @@ TEXT = "ab cd\n\né\nlast one"
 def on_disk(folder: Any, *, lines: bool, text: str = TEXT) -> Corpus:
     path = folder / "text.txt"
     path.write_text(text, encoding="utf-8")
-    tokenizer = train_tokenizer(TokenizerTable(), iter([text]))
+    tokenizer = train_tokenizer(TokenizerConfig(), iter([text]))
     return write_corpus(Source((path,), lines=lines), tokenizer, folder, "test")
 
 
@@ -344,7 +346,7 @@ def test_one_token_is_one_item(tmp_path):
 
 def test_the_loss_of_a_batch_sums_over_real_targets():
     model = network("lstm")
-    task = LanguageTask(carries=False, valid=None, context=Context("reset", 8), device=CPU)
+    task = LanguageTask(carry_state=False, valid=None, context=Context("reset", 8), device=CPU)
     tokens = torch.tensor([[1, 3, 4, 2, 0, 0], [1, 5, 6, 7, 8, 2]])
     keep = torch.arange(6) < torch.tensor([[4], [6]])
     loss = task.loss(model, Batch(tokens, keep), None)
@@ -358,7 +360,7 @@ def test_the_loss_of_a_batch_sums_over_real_targets():
 
 def test_a_carried_loss_goes_on_where_it_stopped():
     model = network("gru")
-    task = LanguageTask(carries=True, valid=running(40), context=Context("carry", 8), device=CPU)
+    task = LanguageTask(carry_state=True, valid=running(40), context=Context("carry", 8), device=CPU)
     text = torch.tensor([[1, 3, 4, 5, 6, 7, 8, 3, 4]])
     first = task.loss(model, Batch(text[:, :5], None), None)
     second = task.loss(model, Batch(text[:, 4:], None), first.carry)
@@ -367,5 +369,5 @@ def test_a_carried_loss_goes_on_where_it_stopped():
     assert (first.count.item(), second.count.item()) == (4, 4)
     with torch.no_grad():
         scores = task.validate(model)
-    assert scores == {"nats_per_token": pytest.approx(nats_after(model, [1, *running(40).tokens.tolist()]).mean(), rel=1e-5)}
-    assert math.isfinite(scores["nats_per_token"])
+    assert scores == {"loss": pytest.approx(nats_after(model, [1, *running(40).tokens.tolist()]).mean(), rel=1e-5)}
+    assert math.isfinite(scores["loss"])

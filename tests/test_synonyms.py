@@ -7,15 +7,15 @@ import torch
 from command_line import TEXT, refused
 
 from weft.cli.main import COMMANDS, main
-from weft.errors import SYNONYMS, nearest
+from weft.errors import SYNONYMS, suggest
 
 RUN = """\
 task = "lm"
 [data]
 train = "text.txt"
 [model]
-kind = "lstm"
-width = 8
+arch = "lstm"
+hidden_size = 8
 """
 
 
@@ -30,7 +30,7 @@ width = 8
         ("model.d_model=8", "width"),
         ("model.num_layers=2", "layers"),
         ("train.lr_scheduler_type=linear", "schedule"),
-        ("train.gradient_accumulation_steps=2", "accumulate"),
+        ("train.gradient_accumulation_steps=2", "micro_batches"),
         ("data.block_size=8", "window"),
         ("tokenizer.vocab_size=8", "size"),
         ("train.device=gpu", "cuda"),
@@ -49,19 +49,19 @@ def test_options_of_the_run_file(setting, right, here, capsys):
         (("init", "pos"), "'tag'"),
         (("init", "sentiment"), "'classify'"),
         (("init", "question-answering"), "'span'"),
-        (("init", "classify", "--kind", "cnn"), "'window'"),
-        (("init", "classify", "--kind", "svm"), "'regression'"),
+        (("init", "classification", "--arch", "cnn"), "'window'"),
+        (("init", "classification", "--arch", "svm"), "'regression'"),
         (("fit", "run.toml"), "'train'"),
-        (("train", "run.toml", "--epochs", "3"), "'--set train.epochs=...'"),
+        (("train", "run.toml", "--epochs", "3"), "'--set train.max_epochs=...'"),
         (("train", "run.toml", "--learning-rate", "3"), "'--set train.lr=...'"),
-        (("train", "run.toml", "--hidden-size", "3"), "'--set model.width=...'"),
-        (("generate", "run", "--max-new-tokens", "3"), "'--length'"),
-        (("generate", "run", "--max-length", "3"), "'--length'"),
-        (("predict", "run", "--num-beams", "3"), "'--beam'"),
+        (("train", "run.toml", "--hidden-size", "3"), "'--set model.hidden_size=...'"),
+        (("generate", "run", "--max-new-tokens", "3"), "'--max-new-tokens'"),
+        (("generate", "run", "--max-length", "3"), "'--max-new-tokens'"),
+        (("predict", "run", "--num-beams", "3"), "'--beam-size'"),
         (("train", "run.toml", "--batch-size", "3"), "'--set train.batch_tokens=...'"),
-        (("train", "run.toml", "--overwrite"), "'--fresh'"),
-        (("train", "run.toml", "--frehs"), "'--fresh'"),
-        (("train", "run.toml", "--output-dir", "x"), "'--out'"),
+        (("train", "run.toml", "--overwrite"), "'--overwrite'"),
+        (("train", "run.toml", "--frehs"), "'--overwrite'"),
+        (("train", "run.toml", "--output-dir", "x"), "'--output-dir'"),
         (("fine-tune", "run.toml"), "'train'"),
         (("inspect", "run"), "'info'"),
     ],
@@ -72,9 +72,9 @@ def test_words_of_the_command_line(words, right, here, capsys):
 
 
 def test_views_and_kinds():
-    assert nearest("saliency", ["lens", "attribution"]) == "; did you mean 'attribution'? known: lens, attribution"
-    assert nearest("svm", ["lstm", "regression"]) == "; did you mean 'regression'? known: lstm, regression"
-    assert nearest("svm", ["lstm"]) == "; did you mean 'lstm'? known: lstm"  # only what is known is suggested
+    assert suggest("saliency", ["lens", "attribution"]) == "; did you mean 'attribution'? known: lens, attribution"
+    assert suggest("svm", ["lstm", "regression"]) == "; did you mean 'regression'? known: lstm, regression"
+    assert suggest("svm", ["lstm"]) == "; did you mean 'lstm'? known: lstm"  # only what is known is suggested
     assert all(name == name.lower().replace("-", "_") for name in SYNONYMS)
 
 
@@ -90,7 +90,7 @@ def test_help_is_a_command_too(capsys):
 @pytest.mark.parametrize("word", ["--epochs", "--ephocs", "--epoch", "--res", "--fps", "--refs"])
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_the_option_that_deletes_a_run_is_never_a_guess(word, command, here, capsys):
-    assert "--fresh" not in refused(capsys, command, "run.toml", word, "3")[1]
+    assert "--overwrite" not in refused(capsys, command, "run.toml", word, "3")[1]
 
 
 def test_options_of_training_where_nothing_is_trained(here, capsys):
@@ -111,7 +111,7 @@ def test_options_of_training_where_nothing_is_trained(here, capsys):
     ],
 )  # fmt: skip
 def test_strings_without_quotes_and_windows_paths_are_explained(line, told, tmp_path, capsys):
-    (tmp_path / "run.toml").write_text(f'task = "lm"\n[model]\n{line}\nwidth = 3\n')
+    (tmp_path / "run.toml").write_text(f'task = "lm"\n[model]\n{line}\nhidden_size = 3\n')
     assert refused(capsys, "train", str(tmp_path / "run.toml")) == (2, f"{tmp_path / 'run.toml'}: line 3: {told}")
 
 
@@ -155,5 +155,5 @@ def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
 def test_a_device_of_the_run_file_that_is_absent_is_refused_before_data_is_read(command, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(RUN.replace("text.txt", "none.txt") + '[train]\ndevice = "cuda"\n')
     said = "train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
-    assert refused(capsys, command, str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")) == (2, said)
+    assert refused(capsys, command, str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "out")) == (2, said)
     assert not (tmp_path / "out").exists()

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from weft.config import read_table
+from weft.config import parse_config
 from weft.data.check import check_data
+from weft.data.config import TextDataConfig
 from weft.data.dataset import Dataset
-from weft.data.findings import Checked
-from weft.data.tables import DataTable
+from weft.data.findings import CheckOptions
 from weft.errors import DataError
-from weft.tasks.classification.data import LabelledFormat, LabelledTable
+from weft.tasks.classification.data import LabeledDataConfig, LabelledFormat
 from weft.tasks.classification.files import Reading, Record
 from weft.tasks.qa.data import QuestionFormat
 from weft.tasks.seq2seq.data import PairFormat
 from weft.tasks.seq2seq.data import pairs as pairs_of
-from weft.text.gate import read_lines
+from weft.text.reading import read_lines
 
-LABELLED = Checked(("text",), labels="label", labels_of=lambda record: record.labels)
+LABELLED = CheckOptions(("text",), labels="label", labels_of=lambda record: record.labels)
 REVIEW = Reading(text=("review",), label="sentiment")
 
 
@@ -54,7 +54,7 @@ def test_a_csv_may_have_semicolons_or_tabs(tmp_path):
     wanted = [("pos", "good; and, cheap"), ("neg", "two\nlines, dull")]
     assert read(write(tmp_path / "a.csv", rows), REVIEW) == wanted
     assert read(write(tmp_path / "a.csv.gz", "\ufeff" + rows), REVIEW) == wanted
-    assert labelled(tmp_path / "a.csv", REVIEW).seen.notes()[0] == "a.csv: columns are separated by semicolons"
+    assert labelled(tmp_path / "a.csv", REVIEW).summary.notes()[0] == "a.csv: columns are separated by semicolons"
     tabs = write(tmp_path / "b.csv", 'label\ttext\npos\t"a ""b"", c"\n')
     assert read(tabs) == [("pos", 'a "b", c')]
     # commas come first, wherever there is one outside quotes
@@ -77,7 +77,7 @@ def test_a_row_that_does_not_fit_names_what_separates(tmp_path):
 
 
 def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
-    rows = [{"text": "a\nb", "label": "pos"}, {"text": "c", "label": 1}]
+    rows = [{"text_column": "a\nb", "label_column": "pos"}, {"text_column": "c", "label_column": 1}]
     wanted = [("pos", "a\nb"), ("1", "c")]
     assert read(write(tmp_path / "a.json", json.dumps(rows, indent=2))) == wanted
     assert read(write(tmp_path / "b.json.gz", json.dumps(rows))) == wanted
@@ -141,7 +141,7 @@ def test_a_header_with_other_names_is_refused_with_its_columns(text, tmp_path):
     path = write(tmp_path / "a.csv", text)
     columns = text.partition("\n")[0].replace(";", ",").replace(",", ", ")
     assert refusal(lambda: read(path)) == (
-        f"{path}: line 1 looks like a header without the columns 'label' and 'text': {columns}; set data.label and data.text"
+        f"{path}: line 1 looks like a header without the columns 'label' and 'text': {columns}; set data.label_column and data.text_column"
         " to two of them, or to places, 1 and 2, if it is no header"
     )
     assert len(read(path, Reading(text=(2,), label=1))) == text.count("\n")  # which says that there is none
@@ -168,17 +168,17 @@ def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
     source = labelled(path, Reading(label="id"))
     message = (
         f"{path}: 20 labels for 20 examples, n0, n1, n10 and so on: nearly every example has a label of its own, and none can"
-        " be learned; is data.label = 'id' the right column? columns: id, text"
+        " be learned; is data.label_column = 'id' the right column? columns: id, text"
     )
-    assert source.seen.fault() == message
+    assert source.summary.fault() == message
     # once is enough, for train alone: a test file may have a few examples of each of many labels
     splits = {name: labelled(path, Reading(label="id")) for name in ("train", "valid")}
     found = [one for one in check_data(splits, list, LABELLED).findings if one.severity == "error"]
-    assert [(one.name, one.split, one.what) for one in found] == [("own_labels", "train", message)]
+    assert [(one.name, one.split, one.message) for one in found] == [("own_labels", "train", message)]
     few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{at % 17}\tsome words\n" for at in range(20)))
-    assert labelled(few).seen.fault() is None
+    assert labelled(few).summary.fault() is None
     lines = write(tmp_path / "c.txt", "".join(f"w{at} and so on\n" for at in range(12)))
-    assert labelled(lines).seen.fault() == (
+    assert labelled(lines).summary.fault() == (
         f"{lines}: 12 labels for 12 examples, w0, w1, w10 and so on: nearly every example has a label of its own, and none can"
         " be learned; a line is read as a label, white space, and a text"
     )
@@ -186,9 +186,9 @@ def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
 
 def test_an_error_of_one_file_is_found_once(tmp_path):
     write(tmp_path / "a.csv", HEADERS[0])
-    table = read_table(LabelledTable, {"train": "a.csv", "valid": 0.2, "test": 0.2}, at="data")
+    table = parse_config(LabeledDataConfig, {"train": "a.csv", "valid": 0.2, "test": 0.2}, at="data")
     found = check_data(table.sources(tmp_path), list, LABELLED).findings
-    assert [(one.name, one.split, one.what.partition(":")[2][:32]) for one in found] == [
+    assert [(one.name, one.split, one.message.partition(":")[2][:32]) for one in found] == [
         ("unreadable", "train", " line 1 looks like a header with")
     ]
 
@@ -221,7 +221,7 @@ def test_other_programs_files_are_named(name, data, what, tmp_path):
 
 
 def corpus(folder: Path, train: str | list[str]) -> list[str]:
-    table = read_table(DataTable, {"train": train, "read": "lines"}, at="data")
+    table = parse_config(TextDataConfig, {"train": train, "read_as": "lines"}, at="data")
     return [path.relative_to(folder).as_posix() for path in table.sources(folder)["train"].paths]
 
 
@@ -233,18 +233,18 @@ def test_a_corpus_may_be_a_folder_or_a_pattern(tmp_path):
     assert corpus(tmp_path, "texts/**/*.txt*") == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
     assert corpus(tmp_path, ["texts/b.txt", "texts/?.txt"]) == ["texts/b.txt", "texts/a.txt", "texts/b.txt"]
     assert corpus(tmp_path, "x[1].txt") == ["x[1].txt"]  # a file of that very name comes first
-    table = read_table(DataTable, {"train": "texts", "read": "lines"}, at="data")
+    table = parse_config(TextDataConfig, {"train": "texts", "read_as": "lines"}, at="data")
     assert list(table.sources(tmp_path)["train"].texts()) == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
     # of running text, a blank line between two files ends a text; the user's own list is left as it is
-    running = read_table(DataTable, {"train": "texts", "valid": 0.4}, at="data").sources(tmp_path)
+    running = parse_config(TextDataConfig, {"train": "texts", "valid": 0.4}, at="data").sources(tmp_path)
     whole = "texts/a.txt\n\ntexts/b.txt\n\ntexts/more/c.txt.gz\n"
     assert "".join(piece for split in ("train", "valid") for piece in running[split].texts()) == whole
 
-    given = read_table(DataTable, {"train": ["texts/a.txt", "texts/b.txt"]}, at="data").sources(tmp_path)["train"]
-    assert "".join(given.texts()) == "texts/a.txt\ntexts/b.txt\n" and "apart" not in given.origin()
+    given = parse_config(TextDataConfig, {"train": ["texts/a.txt", "texts/b.txt"]}, at="data").sources(tmp_path)["train"]
+    assert "".join(given.texts()) == "texts/a.txt\ntexts/b.txt\n" and "apart" not in given.provenance()
     # what is not there is said when it is read: a run is loaded without its text
-    none = read_table(DataTable, {"train": "none/*.txt"}, at="data").sources(tmp_path)["train"]
-    assert refusal(lambda: none.seen) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"
+    none = parse_config(TextDataConfig, {"train": "none/*.txt"}, at="data").sources(tmp_path)["train"]
+    assert refusal(lambda: none.summary) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"
     (tmp_path / "empty").mkdir()
-    empty = read_table(DataTable, {"train": "empty"}, at="data").sources(tmp_path)["train"]
-    assert refusal(lambda: empty.seen) == f"{tmp_path / 'empty'}: is a folder; give the files in it"
+    empty = parse_config(TextDataConfig, {"train": "empty"}, at="data").sources(tmp_path)["train"]
+    assert refusal(lambda: empty.summary) == f"{tmp_path / 'empty'}: is a folder; give the files in it"

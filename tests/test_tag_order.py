@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from weft.data.batching import BatchSampler
+from weft.data.bucketing import ExampleBatchSampler, by_length
 from weft.data.corpus import Corpus
-from weft.data.grouped import ExampleOrder, by_length
-from weft.data.order import Order
-from weft.data.tag_order import Sentences, TagBatch, padded_rows
+from weft.data.tag_batching import Sentences, TagBatch, padded_rows
 
 
 def lines(name: str, words: list[list[int]]) -> Corpus:
@@ -38,36 +38,36 @@ def test_a_batch_in_full():
     data = sentences([[10], [11, 12], [13], [14]], [3, 1], [[5, 6], [7], [8, 8, 8], []])
     batch = data.batch(np.array([1, 0]))
     assert batch.tokens.tolist() == [[1, 14, 2, 0, 0, 0], [1, 10, 11, 12, 13, 2]]
-    assert batch.keep.sum(1).tolist() == [3, 6]
+    assert batch.token_mask.sum(1).tolist() == [3, 6]
     assert batch.first.tolist() == [[1, 0, 0], [1, 2, 4]]
-    assert batch.real.tolist() == [[True, False, False], [True, True, True]]
+    assert batch.word_mask.tolist() == [[True, False, False], [True, True, True]]
     assert batch.tags.tolist() == [[3, 0, 0], [0, 1, 2]]
-    assert batch.letters is not None and batch.spelled is not None
-    assert batch.letters.tolist() == [
+    assert batch.char_ids is not None and batch.char_mask is not None
+    assert batch.char_ids.tolist() == [
         [[2, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
         [[5, 6, 2, 0], [7, 2, 0, 0], [8, 8, 8, 2]],
     ]
-    assert batch.spelled.sum(2).tolist() == [[1, 1, 1], [3, 2, 4]]  # a pool needs something to look at, on padding too
+    assert batch.char_mask.sum(2).tolist() == [[1, 1, 1], [3, 2, 4]]  # a pool needs something to look at, on padding too
     assert {part.dtype for part in batch if part is not None} == {torch.int64, torch.bool}
 
 
 def test_words_that_are_not_spelled_have_no_letters():
     batch = sentences([[10], [11]], [2]).batch(np.array([0]))
-    assert (batch.letters, batch.spelled) == (None, None)
+    assert (batch.char_ids, batch.char_mask) == (None, None)
 
 
 def test_a_word_without_tokens_is_read_off_what_comes_next():
     batch = sentences([[], [11], [], []], [3, 1]).batch(np.array([0, 1]))
     assert batch.tokens.tolist() == [[1, 11, 2], [1, 2, 0]]
     assert batch.first.tolist() == [[1, 1, 2], [1, 0, 0]]  # the next word, or </s>
-    assert batch.real.sum(1).tolist() == [3, 1]
+    assert batch.word_mask.sum(1).tolist() == [3, 1]
 
 
 def test_a_sentence_without_words_is_an_empty_row():
     data = sentences([[10]], [1, 0])
     batch = data.batch(np.array([1]))
     assert batch.tokens.tolist() == [[1, 2]]
-    assert batch.real.tolist() == [[False]]
+    assert batch.word_mask.tolist() == [[False]]
     assert data.lengths().tolist() == [3, 3]
 
 
@@ -79,21 +79,21 @@ def test_lengths_are_the_widths_of_rows():
 
 @pytest.mark.parametrize("budget", [48, 5000])
 def test_every_sentence_comes_once_an_epoch_with_its_words_and_tags(budget):
-    order: Order[TagBatch] = ExampleOrder(like_text(), batch_tokens=budget, seed=3)
+    order: BatchSampler[TagBatch] = ExampleBatchSampler(like_text(), batch_tokens=budget, seed=3)
     words = []
     for index in range(order.batches(0)):
         batch = order.batch(0, index)
         assert batch.tokens.numel() <= budget or len(batch.tokens) == 1
         begun = batch.tokens.gather(1, batch.first)
-        assert torch.equal(begun[batch.real], batch.tags[batch.real] + 100)
-        words += batch.tags[batch.real].tolist()
-        assert batch.letters is not None
-        assert torch.equal(batch.letters[..., 0][batch.real], 3 + batch.tags[batch.real] % 20)
+        assert torch.equal(begun[batch.word_mask], batch.tags[batch.word_mask] + 100)
+        words += batch.tags[batch.word_mask].tolist()
+        assert batch.char_ids is not None
+        assert torch.equal(batch.char_ids[..., 0][batch.word_mask], 3 + batch.tags[batch.word_mask] % 20)
     assert sorted(words) == list(range(len(words)))
 
 
 def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
-    order, other, another = (ExampleOrder(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
+    order, other, another = (ExampleBatchSampler(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
     places = [(epoch, index) for epoch in range(2) for index in range(order.batches(epoch))]
     for place in np.random.default_rng(0).permutation(places)[:20].tolist():
         for here, there in zip(order.batch(*place), other.batch(*place), strict=True):
@@ -104,21 +104,21 @@ def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
 
 def test_the_largest_batch_is_as_wide_as_any_in_tokens_and_letters():
     words, letters = [[9]] * 6 + [[8]], [[5]] * 6 + [[5] * 30]  # a short sentence has the long word
-    order = ExampleOrder(sentences(words, [6, 1], letters), batch_tokens=8, seed=0)
-    largest = order.largest()
+    order = ExampleBatchSampler(sentences(words, [6, 1], letters), batch_tokens=8, seed=0)
+    largest = order.largest_batch()
     assert largest.tokens.shape == (1, 8)
-    assert largest.letters is not None and largest.spelled is not None
-    assert largest.letters.shape == largest.spelled.shape == (1, 6, 31)
-    assert largest.spelled.sum().item() == 12
+    assert largest.char_ids is not None and largest.char_mask is not None
+    assert largest.char_ids.shape == largest.char_mask.shape == (1, 6, 31)
+    assert largest.char_mask.sum().item() == 12
     # cut anywhere, no word lies outside of what is left
     assert largest.first.eq(0).all()
-    assert ExampleOrder(sentences(words, [6, 1]), batch_tokens=8, seed=0).largest().letters is None
+    assert ExampleBatchSampler(sentences(words, [6, 1]), batch_tokens=8, seed=0).largest_batch().char_ids is None
 
 
 def test_a_batch_is_described_by_its_sentences():
-    order = ExampleOrder(sentences([[10]] * 3, [2, 1]), batch_tokens=100, seed=0)
+    order = ExampleBatchSampler(sentences([[10]] * 3, [2, 1]), batch_tokens=100, seed=0)
     assert order.describe(0, 0) == "train.words, sentences 1, 2"
-    assert order.anew(3)
+    assert order.resets_state(3)
 
 
 def test_evaluation_reads_every_sentence_once_and_short_ones_first():
@@ -127,7 +127,7 @@ def test_evaluation_reads_every_sentence_once_and_short_ones_first():
     assert sorted(at for members, _ in found for at in members.tolist()) == list(range(200))
     assert [batch.tokens.size(1) for _, batch in found] == sorted(batch.tokens.size(1) for _, batch in found)
     for members, batch in found:
-        assert batch.real.sum(1).tolist() == np.diff(data.edges)[members].tolist()
+        assert batch.word_mask.sum(1).tolist() == np.diff(data.edges)[members].tolist()
 
 
 def test_rows_of_nothing_have_a_column():

@@ -12,14 +12,14 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.config import plain, read_table
+from weft.config import parse_config, to_dict
 from weft.data.corpus import write_corpus
 from weft.data.dataset import Dataset
 from weft.errors import ConfigError, DataError
-from weft.tasks.tagging.data import TaggedFormat, TaggedTable, refuse_long, sentence_lengths, tags_of
+from weft.tasks.tagging.data import TaggedDataConfig, TaggedFormat, refuse_long, sentence_lengths, tags_of
 from weft.tasks.tagging.data import words as words_of
 from weft.tasks.tagging.files import Reading
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 # "vámonos al mar": two multiword tokens and an empty node; # and blanks in words
 CONLLU = """\
@@ -126,7 +126,7 @@ def test_each_file_has_its_own_format(tmp_path):
 
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
     path = write(tmp_path / "a.conllu", ("\ufeff" + CONLLU).replace("\n", "\r\n"))
-    seen = Dataset((path,), TaggedFormat()).seen
+    seen = Dataset((path,), TaggedFormat()).summary
     assert (seen.count, seen.words, seen.characters, seen.bytes, seen.crlf) == (2, 7, 21, 21, 14)
     assert seen.describe() == (
         f"{path}: 2 sentences of 7 words (the longest of 5) with 7 tags, utf-8, CRLF line ends in 14 places\n"
@@ -137,7 +137,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         "  e.g.: 10 000/NUM #/SYM"
     )
     other = write(tmp_path / "b.conll", ENTITIES)
-    assert Dataset((other, other, other), TaggedFormat()).seen.describe().split("\n")[:2] == [
+    assert Dataset((other, other, other), TaggedFormat()).summary.describe().split("\n")[:2] == [
         f"{other} and {other} and 1 more: 6 sentences of 9 words (the longest of 2) with 3 tags, utf-8, LF line ends",
         "  note: b.conll: words are in column 1, tags in column 4 of 4, with blanks between",
     ]
@@ -178,37 +178,48 @@ def test_columns_that_are_not_there(tmp_path):
     conllu, columns = write(tmp_path / "a.conllu", CONLLU), write(tmp_path / "b.conll", ENTITIES)
     names = "id, form, lemma, upos, xpos, feats, head, deprel, deps, misc"
     assert refusal(lambda: read(conllu, tag="upso")) == (
-        f"{conllu}: CoNLL-U has no column 'upso', which data.tag names; did you mean 'upos'? known: {names}"
+        f"{conllu}: CoNLL-U has no column 'upso', which data.tag_column names; did you mean 'upos'? known: {names}"
     )
-    assert refusal(lambda: read(conllu, word="upos")) == f"{conllu}: word and tag are both column 4; set data.word and data.tag"
+    assert (
+        refusal(lambda: read(conllu, word="upos"))
+        == f"{conllu}: word and tag are both column 4; set data.word_column and data.tag_column"
+    )
     assert refusal(lambda: read(columns, tag="upos")) == (
-        f"{columns}: its columns have no names, only those of CoNLL-U have, but data.tag = 'upos'; give a place"
+        f"{columns}: its columns have no names, only those of CoNLL-U have, but data.tag_column = 'upos'; give a place"
     )
     assert refusal(lambda: read(columns, word=5)) == (
-        f"{columns}: has 4 columns, so there is no column 5, which data.word names"
+        f"{columns}: has 4 columns, so there is no column 5, which data.word_column names"
     )
-    assert refusal(lambda: read(columns, word=4)) == f"{columns}: word and tag are both column 4; set data.word and data.tag"
+    assert (
+        refusal(lambda: read(columns, word=4))
+        == f"{columns}: word and tag are both column 4; set data.word_column and data.tag_column"
+    )
 
 
 MESSAGES = [
     ({"train": []}, "data: train=[] names no file"),
     ({"train": "a", "test": 1.0}, "data: test=1, a share of train, must be between 0 and 1"),
-    ({"train": "a", "word": 0}, "data: word=0 names no column; give a place from 1 on, or a name"),
-    ({"train": "a", "tag": ""}, "data: tag='' names no column; give a place from 1 on, or a name"),
-    ({"train": "a", "word": 2, "tag": 2}, "data: word and tag are both 2; give each its own column"),
-    ({"train": "a", "longest": 2}, "data.longest: must be greater than or equal to 3, not 2"),
-    ({"train": "a", "label": "x"}, "data.label: no such option; known: train, valid, test, encoding, word, tag, longest"),
+    ({"train": "a", "word_column": 0}, "data: word=0 names no column; give a place from 1 on, or a name"),
+    ({"train": "a", "tag_column": ""}, "data: tag='' names no column; give a place from 1 on, or a name"),
+    ({"train": "a", "word_column": 2, "tag_column": 2}, "data: word and tag are both 2; give each its own column"),
+    ({"train": "a", "max_length": 2}, "data.max_length: must be greater than or equal to 3, not 2"),
+    (
+        {"train": "a", "label_column": "x"},
+        "data.label_column: no such option; known: train, valid, test, encoding, word, tag, longest",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
 def test_a_table_that_can_t_be_right(values, message):
-    assert refusal(lambda: read_table(TaggedTable, values, at="data"), ConfigError) == message
+    assert refusal(lambda: parse_config(TaggedDataConfig, values, at="data"), ConfigError) == message
 
 
 def test_what_a_table_says_can_be_read_again():
-    table = read_table(TaggedTable, {"train": "a", "valid": 0.1, "word": 1, "tag": "upos"}, at="data").resolved()
-    assert read_table(TaggedTable, plain(table), at="data") == table
+    table = parse_config(
+        TaggedDataConfig, {"train": "a", "valid": 0.1, "word_column": 1, "tag_column": "upos"}, at="data"
+    ).resolved()
+    assert parse_config(TaggedDataConfig, to_dict(table), at="data") == table
 
 
 # ---- parts and corpora
@@ -216,7 +227,7 @@ def test_what_a_table_says_can_be_read_again():
 
 def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
     write(tmp_path / "a.conll", "".join(f"w{number} T\nx T\n\n" for number in range(50)))
-    sources = TaggedTable(train="a.conll", valid=0.1, test=0.2).sources(tmp_path)
+    sources = TaggedDataConfig(train="a.conll", valid=0.1, test=0.2).sources(tmp_path)
     assert {name: [int(one.words[0][1:]) for one in part.records()] for name, part in sources.items()} == {
         "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
     }  # fmt: skip
@@ -232,16 +243,16 @@ def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
 
 def test_the_lines_of_a_corpus_are_the_words(tmp_path):
     path = write(tmp_path / "a.conllu", CONLLU)
-    source = TaggedTable(train="a.conllu").sources(tmp_path)["train"]
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), words_of(source).texts())
-    corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words", watch=lambda done, total: None)
+    source = TaggedDataConfig(train="a.conllu").sources(tmp_path)["train"]
+    tokenizer = train_tokenizer(TokenizerConfig(type="char"), words_of(source).texts())
+    corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words", progress=lambda done, total: None)
     words = [word for found, _ in SPANISH for word in found]
     assert [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)] == [[*tokenizer.encode(word), 2] for word in words]
     lengths = sentence_lengths(source)
     assert (lengths.tolist(), lengths.dtype) == ([5, 2], "int64")
     assert tags_of(source) == [tag for _, tags in SPANISH for tag in tags]
-    other = TaggedTable(train="a.conllu", word="lemma").sources(tmp_path)["train"]
-    assert refusal(lambda: write_corpus(words_of(other), tokenizer, tmp_path, "train.words", must_match=corpus.origin)) == (
+    other = TaggedDataConfig(train="a.conllu", word_column="lemma").sources(tmp_path)["train"]
+    assert refusal(lambda: write_corpus(words_of(other), tokenizer, tmp_path, "train.words", must_match=corpus.provenance)) == (
         f"{path}: is not what {tmp_path / 'train.words.json'} was made from: word was None and is 'lemma';"
         " put it back, or start a new run"
     )
@@ -250,13 +261,13 @@ def test_the_lines_of_a_corpus_are_the_words(tmp_path):
 def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
     path = write(tmp_path / "a.conll", "ab O\n\nabc O\nab O\n\nabcdef O\n")
     source = Dataset((path,), TaggedFormat())
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcdef"]))
+    tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcdef"]))
     corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words")
-    refuse_long(corpus, source, longest=8)
-    assert refusal(lambda: refuse_long(corpus, source, longest=7)) == (
-        f"{path}: line 6: its sentence has 8 tokens, more than data.longest = 7; raise that, or split it with a blank line"
+    refuse_long(corpus, source, max_length=8)
+    assert refusal(lambda: refuse_long(corpus, source, max_length=7)) == (
+        f"{path}: line 6: its sentence has 8 tokens, more than data.max_length = 7; raise that, or split it with a blank line"
     )
-    assert refusal(lambda: refuse_long(corpus, source, longest=6)).startswith(
+    assert refusal(lambda: refuse_long(corpus, source, max_length=6)).startswith(
         f"{path}: line 3 (and 1 more): its sentence has 7"
     )
 
@@ -270,6 +281,6 @@ def test_a_source_reads_its_files_once_and_keeps_one_of_equal_words(tmp_path, mo
     assert [one.words for one in source.records()] == [("a", "b"), ("a",)]
     assert tags_of(source) == ["N", "V", "N"] and list(words_of(source).texts()) == ["a", "b", "a"]
     assert sentence_lengths(source).tolist() == [2, 1] and source.place(1) == f"{path}: line 4"
-    assert source.seen.count == 3 and len(reads) == 1
+    assert source.summary.count == 3 and len(reads) == 1
     first, second = source.records()
     assert first.words[0] is second.words[0] and first.tags[0] is second.tags[0]

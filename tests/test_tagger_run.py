@@ -18,18 +18,18 @@ from small_runs import Silent, sums, train_here
 import weft
 from weft.cli.main import main
 from weft.errors import ConfigError, DataError, ModelError, TrainingInterrupted, UsageError
-from weft.metrics.spans import Span, validate
-from weft.models.tagger import Words
-from weft.runs.job import borrow_tokenizer
+from weft.metrics.tagging import Span, validate
+from weft.models.tagger import TaggerInput
+from weft.runs.job import with_tokenizer_from
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
 from weft.tasks.tagging.network import moves
 from weft.tasks.tagging.presets import PRESETS as TAG
 from weft.tensors import read_tensors
-from weft.text.labels import Labels
+from weft.text.labels import LabelVocabulary
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
-QUICK = ("train.steps=2", "train.validations=1")
+QUICK = ("train.max_steps=2", "train.num_validations=1")
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +74,14 @@ def test_new_words_are_tagged_by_their_letters(runs, kind):
 
 
 def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
-    folder = train_here(runs.values("speech-gru", "model.spelling=none"), tmp_path / "run").path
+    folder = train_here(runs.values("speech-gru", "model.char_encoder=none"), tmp_path / "run").path
     run = loaded(folder)
-    assert not (folder / "tokenizer.letters.json").exists()
+    assert not (folder / "tokenizer.char.json").exists()
     assert run.vocabulary.letters is None
     assert values_of(run)["oov_accuracy"] < 80
     assert run.predict("ggggo").tags == run.predict("ggggi").tags
     for wrong, said in (
-        ("model.spelling=all", "model.spelling: must be a valid dictionary or instance of SpellingTable, not 'all'"),
+        ("model.char_encoder=all", "model.char_encoder: must be a valid dictionary or instance of SpellingTable, not 'all'"),
         ("model.spelling.widht=3", "model.spelling.widht: no such option; did you mean 'width'?"),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -95,7 +95,7 @@ def test_both_heads_learn(runs, tmp_path, head):
     assert values_of(loaded(folder))["span_f1"] >= 85
 
 
-@pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.accumulate=3"), ("train.precision=bfloat16",)])
+@pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
 def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
     folder = train_here(runs.values("spans-transformer", *settings), tmp_path / "run").path
     assert values_of(loaded(folder))["span_f1"] >= 80
@@ -103,7 +103,7 @@ def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
 
 @pytest.mark.parametrize("name", ["spans-lstm", "speech-transformer"])
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
-    values = runs.values(name, "train.steps=8", "train.validations=4", "model.dropout=0.2")
+    values = runs.values(name, "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2")
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
@@ -132,8 +132,8 @@ def test_tags_that_no_scheme_writes_so_are_mended(tmp_path):
 
 
 def test_moves_follow_from_the_labels():
-    assert moves(Labels(("NOUN", "VERB"))) is None
-    table = moves(Labels(("O", "B-X", "I-X")))
+    assert moves(LabelVocabulary(("NOUN", "VERB"))) is None
+    table = moves(LabelVocabulary(("O", "B-X", "I-X")))
     assert table is not None
     assert table.tolist() == [
         [True, True, False, True],
@@ -145,8 +145,8 @@ def test_moves_follow_from_the_labels():
 
 def test_the_budget_of_a_sentence_is_refused_by_its_place(runs, tmp_path):
     with pytest.raises(DataError) as caught:
-        train_here(runs.values("spans-lstm", "data.longest=8"), tmp_path / "run")
-    assert "its sentence has " in str(caught.value) and "more than data.longest = 8; raise that" in str(caught.value)
+        train_here(runs.values("spans-lstm", "data.max_length=8"), tmp_path / "run")
+    assert "its sentence has " in str(caught.value) and "more than data.max_length = 8; raise that" in str(caught.value)
 
 
 def test_scores_that_the_tags_do_not_have_are_no_monitors(runs, tmp_path):
@@ -171,8 +171,8 @@ def test_tags_are_not_smoothed(runs):
 
 def test_a_tagger_starts_from_a_classifier(runs, tmp_path):
     first, watcher = runs.folder("labels-transformer"), Silent()
-    still = ("train.lr=1e-30", "train.steps=1", "train.average=none", f"train.init_from={first}")
-    values = borrow_tokenizer(runs.values("speech-transformer", *still), first)
+    still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=none", f"train.init_from={first}")
+    values = with_tokenizer_from(runs.values("speech-transformer", *still), first)
     train_here(values, tmp_path / "run", watcher)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     copied = [name for name in before if name.startswith("encoder.")]
@@ -209,11 +209,11 @@ def test_what_is_measured_is_what_is_predicted(runs):
     run, told = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
     found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
     scores, items = found.scores, found.items
-    given = list(run.settings.datasets["test"].records())
+    given = list(run.config.datasets["test"].records())
     said = run.predict([one.words for one in given])
     right = [a == b for one, gold in zip(said, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
     assert (scores[0].name, scores[0].value) == ("token_accuracy", pytest.approx(100 * np.mean(right)))
-    seen = {word for one in run.settings.datasets["train"].records() for word in one.words}
+    seen = {word for one in run.config.datasets["train"].records() for word in one.words}
     new = [word not in seen for one in given for word in one.words]
     oov = next(score.value for score in scores if score.name == "oov_accuracy")
     assert oov == pytest.approx(100 * np.mean([hit for hit, fresh in zip(right, new, strict=True) if fresh]))
@@ -243,7 +243,7 @@ def test_a_run_without_other_data_has_nothing_to_evaluate(runs, tmp_path):
 
 
 def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, monkeypatch):
-    options = ("model.positions=learned", "data.longest=30", *QUICK)
+    options = ("model.position_encoding=learned", "data.max_length=30", *QUICK)
     folder = train_here(runs.values("speech-lstm", *options), tmp_path / "run").path
     run = loaded(folder)
     assert len(run.predict("the " * 28).tags) == 28
@@ -261,14 +261,14 @@ def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, 
     assert [line.partition("/")[0] for line in said.out.split("\n")] == ["the", "", "old", ""]
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.letters.json", "labels.json"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.char.json", "labels.json"])
 def test_files_that_were_swapped_or_damaged_are_refused_by_name(runs, tmp_path, name):
     folder = shutil.copytree(runs.folder("spans-rnn"), tmp_path / "run")
     other = {"labels.json": "speech-rnn", "tokenizer.json": "labels-lstm"}.get(name, "speech-rnn")
     shutil.copy(runs.folder(other) / name, folder / name)
     with pytest.raises(ModelError) as caught:
         weft.load(folder).model  # noqa: B018
-    names = " or ".join(str(folder / part) for part in ("tokenizer.json", "tokenizer.letters.json", "labels.json"))
+    names = " or ".join(str(folder / part) for part in ("tokenizer.json", "tokenizer.char.json", "labels.json"))
     assert str(caught.value) == f"{names}: is not what the weights were trained with"
     (folder / name).write_text("{")
     with pytest.raises(ModelError) as caught:
@@ -296,7 +296,7 @@ def test_lines_in_lines_out(runs, capsys, monkeypatch):
 def test_lines_as_json(runs, capsys, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes(b"the mr bcdfo\n\n\xff\n")
-    code, out, _ = said_by(capsys, "predict", str(runs.folder("spans-lstm")), "--data", str(path), "--json")
+    code, out, _ = said_by(capsys, "predict", str(runs.folder("spans-lstm")), "--input", str(path), "--json")
     first, second, third = (json.loads(line) for line in out.splitlines())
     assert code == 3
     assert first == {
@@ -356,11 +356,11 @@ def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tm
 
 def test_options_of_search_are_refused(runs, capsys):
     folder = runs.folder("speech-lstm")
-    assert refused(capsys, "predict", str(folder), "the", "--samples", "2") == (
-        2, "--samples: not available for task 'tag'"
+    assert refused(capsys, "predict", str(folder), "the", "--num-samples", "2") == (
+        2, "--num-samples: not available for task 'tag'"
     )  # fmt: skip
-    assert refused(capsys, "evaluate", str(folder), "--beam", "2") == (
-        2, "--beam: not available for task 'tag'"
+    assert refused(capsys, "evaluate", str(folder), "--beam-size", "2") == (
+        2, "--beam-size: not available for task 'tag'"
     )  # fmt: skip
     assert refused(capsys, "generate", str(folder)) == (2, f"{folder}: is a tagger, which gives words tags; use weft predict")
     code, out, _ = said_by(capsys, "info", str(folder))
@@ -382,10 +382,10 @@ def test_conll_u_by_the_command_line(tmp_path, capsys):
     sentence = "# text = dunno here\n" + "".join("\t".join([at, word, "_", tag, *["_"] * 6]) + "\n" for at, word, tag in rows)
     (tmp_path / "data.conllu").write_text((sentence + "\n") * 20)
     (tmp_path / "run.toml").write_text(
-        'task = "tag"\n[data]\ntrain = "data.conllu"\nvalid = 0.2\n[model]\nkind = "gru"\nwidth = 8\n'
-        "[model.spelling]\nwidth = 8\n[train]\nsteps = 20\nlr = 0.03\n"
+        'task = "tagging"\n[data]\ntrain = "data.conllu"\nvalid = 0.2\n[model]\narch = "gru"\nhidden_size = 8\n'
+        "[model.char_encoder]\nhidden_size = 8\n[train]\nmax_steps = 20\nlr = 0.03\n"
     )
-    code, _, err = said_by(capsys, "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"))
+    code, _, err = said_by(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"))
     assert code == 0, err
     assert said_by(capsys, "predict", str(tmp_path / "run"), "du nno here")[1] == "du/X nno/V here/X\n"
 
@@ -398,29 +398,35 @@ def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
     run, lines = loaded(runs.folder(name)), ["the old mr dcbfo here", "a", "", "near the new owl and the old one"]
     for pool in ("mean", "first"):
         together = run.embed(lines, pool=pool)
-        assert (together.shape, together.dtype) == ((4, run.settings.model.width), np.float32)
+        assert (together.shape, together.dtype) == ((4, run.config.model.width), np.float32)
         alone = np.concatenate([run.embed([line], pool=pool) for line in lines])
         np.testing.assert_allclose(together, alone, atol=1e-5)
         with torch.inference_mode():
             batch = run.reader.model.sentences([lines[0].split()]).batch(np.array([0]))
-            y, keep = run.model.encoder(Words(*batch[:-1]))
+            y, keep = run.model.encoder(TaggerInput(*batch[:-1]))
         assert keep.all()
         np.testing.assert_allclose(together[0], (y[0].mean(0) if pool == "mean" else y[0, 0]).numpy(), atol=1e-5)
     np.testing.assert_array_equal(run.embed([lines[0].split()]), run.embed(lines[:1]))
     assert run.embed([]).shape == (0, 0)
-    assert main(["embed", str(runs.folder(name)), lines[0], "--out", str(tmp_path / "x.npy"), "--quiet"]) == 0
+    assert main(["embed", str(runs.folder(name)), lines[0], "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
     np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], run.embed(lines)[0], atol=1e-5)
     assert capsys.readouterr().err == ""
 
 
 def test_a_sentence_that_is_too_long_for_a_vector_loses_its_last_words(runs, tmp_path, capsys):
-    settings = ("model.positions=learned", "data.longest=100", "tokenizer.kind=char", "tokenizer.size=40", *QUICK)
+    settings = (
+        "model.position_encoding=learned",
+        "data.max_length=100",
+        "tokenizer.type=char",
+        "tokenizer.vocab_size=40",
+        *QUICK,
+    )
     folder = train_here(runs.values("spans-transformer", *settings), tmp_path / "run").path
     run = loaded(folder)
     fits = ["old" * 7] * 4 + ["a" * 14]  # 98 letters, <s> and </s>
     np.testing.assert_array_equal(run.embed([[*fits, "x"]]), run.embed([fits]))
-    assert run.embedded([fits]).cut.tolist() == [False]
-    assert run.embedded([[*fits, "x"], fits, "a" * 140]).cut.tolist() == [True, False, True]
+    assert run.embed_with_info([fits]).truncated.tolist() == [False]
+    assert run.embed_with_info([[*fits, "x"], fits, "a" * 140]).truncated.tolist() == [True, False, True]
     np.testing.assert_allclose(run.embed(["a" * 140]), run.embed([""]), atol=1e-6)
     assert main(["embed", str(folder), " ".join(fits) + " x"]) == 0
     assert capsys.readouterr().err == "weft: 1 line was longer than the model reads, and cut\n"

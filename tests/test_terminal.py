@@ -16,8 +16,8 @@ from small_runs import make_text, run_file, train_here
 
 from weft.cli.display import Display
 from weft.cli.main import main
-from weft.cli.output import harmless, note, say, write, write_json
-from weft.log import opened, sealed
+from weft.cli.output import escape_control_chars, note, print_error, write, write_json
+from weft.log import check_checksum, with_checksum
 
 EVIL = "good\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u2066"
 SAFE = r"good\u001b]0;owned\u0007\u001b[2J\u009b31m\u202egnp\u2066"
@@ -36,9 +36,9 @@ def test_each_control_is_an_escape_and_all_else_as_it_is():
     controls = [chr(code) for code in [*range(32), *range(127, 160)] if chr(code) not in "\n\t"]
     controls += list("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
     for char in controls:
-        assert harmless(f"a{char}b") == f"a\\u{ord(char):04x}b"
+        assert escape_control_chars(f"a{char}b") == f"a\\u{ord(char):04x}b"
     plain = "a\tb\nc é ﷺ 日本 👨‍👩‍👧 می‌خواهم \\x1b"  # with joiners, which emoji and Persian need
-    assert harmless(plain) is plain
+    assert escape_control_chars(plain) is plain
 
 
 def test_standard_output_is_exact_unless_it_is_a_terminal(monkeypatch, capsys):
@@ -55,7 +55,7 @@ def test_standard_output_is_exact_unless_it_is_a_terminal(monkeypatch, capsys):
 
 
 def test_lines_and_bars_on_standard_error(monkeypatch, capsys):
-    say(EVIL)
+    print_error(EVIL)
     note(EVIL, quiet=False)
     assert capsys.readouterr().err == f"{SAFE}\n{SAFE}\n"
     monkeypatch.setenv("TERM", "xterm")
@@ -83,7 +83,7 @@ def labelled(tmp_path_factory: Any) -> Path:
     place: Path = tmp_path_factory.mktemp("labelled")
     rows = [(EVIL if at % 2 else "bad", f"text {at % 2} {at}") for at in range(40)]
     values = class_file(write_tsv(place / "texts.tsv", rows), "naive-bayes")
-    return train_here({**values, "model": {"kind": "naive-bayes"}}, place / "run").path
+    return train_here({**values, "model": {"arch": "naive-bayes"}}, place / "run").path
 
 
 def test_labels_in_evaluate(labelled, monkeypatch, capsys):
@@ -98,7 +98,7 @@ def test_environment_and_paths_in_info(tmp_path, monkeypatch, capsys):
     text = make_text(tmp_path / "te\x1b[2Jxt.txt")
     run = train_here(run_file(text, train__steps=1), tmp_path / "run").path
     known = json.loads((run / "environment.json").read_text())
-    (run / "environment.json").write_text(json.dumps(sealed({**opened(known), "gpu": EVIL})))
+    (run / "environment.json").write_text(json.dumps(with_checksum({**check_checksum(known), "gpu": EVIL})))
     seen = on_a_terminal(["info", str(run)], monkeypatch)
     assert SAFE in seen and r"te\u001b[2Jxt.txt" in seen and not set("\x1b\x07\x9b\u202e") & set(seen)
     assert main(["info", str(run)]) == 0

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from weft.data.batching import BatchSampler
+from weft.data.bucketing import ExampleBatchSampler, by_length
 from weft.data.corpus import Corpus, lines_of
-from weft.data.grouped import ExampleOrder, by_length
-from weft.data.order import Order
-from weft.data.text_order import Labelled, TextBatch, laid_out
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.data.text_batching import LabeledTexts, TextBatch, pack_rows
+from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 
 def column(lengths: list[int], name: str = "train.0", first: int = 10) -> Corpus:
@@ -22,28 +22,28 @@ def column(lengths: list[int], name: str = "train.0", first: int = 10) -> Corpus
     return Corpus(name, tokens.astype(np.uint16), starts, np.zeros((1, 4), dtype=np.int64), "")
 
 
-def labelled(*columns: Corpus, longest: int = 1000) -> Labelled:
+def labelled(*columns: Corpus, longest: int = 1000) -> LabeledTexts:
     count = len(columns[0].line_starts()) - 1
-    return Labelled(columns, np.arange(count)[:, None], np.zeros(count, np.int64), longest)
+    return LabeledTexts(columns, np.arange(count)[:, None], np.zeros(count, np.int64), longest)
 
 
-def like_text(count: int = 300, seed: int = 0) -> Labelled:
+def like_text(count: int = 300, seed: int = 0) -> LabeledTexts:
     lengths = np.random.default_rng(seed).gamma(2.0, 6.0, size=count).astype(int)
     return labelled(column(lengths.tolist(), first=100))
 
 
 def rows_of(batch: TextBatch) -> list[list[int]]:
     """Each row without its padding."""
-    return [row[kept].tolist() for row, kept in zip(batch.tokens, batch.keep, strict=True)]
+    return [row[kept].tolist() for row, kept in zip(batch.tokens, batch.token_mask, strict=True)]
 
 
 def test_a_batch_in_full():
     batch = labelled(column([2, 0])).batch(np.array([1, 0]))
     assert batch.tokens.tolist() == [[1, 2, 0, 0], [1, 10, 10, 2]]
-    assert batch.keep.tolist() == [[True, True, False, False], [True] * 4]
+    assert batch.token_mask.tolist() == [[True, True, False, False], [True] * 4]
     assert batch.segments is None
     assert batch.labels.tolist() == [[1], [0]]
-    assert (batch.tokens.dtype, batch.keep.dtype, batch.labels.dtype) == (torch.int64, torch.bool, torch.int64)
+    assert (batch.tokens.dtype, batch.token_mask.dtype, batch.labels.dtype) == (torch.int64, torch.bool, torch.int64)
 
 
 def test_two_texts_are_one_row_and_segments_tell_them_apart():
@@ -52,7 +52,7 @@ def test_two_texts_are_one_row_and_segments_tell_them_apart():
     assert batch.segments is not None
     # <s> and the first </s> are of the first text, padding is of none and says 0
     assert batch.segments.tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1, 0]]
-    assert batch.keep.sum(1).tolist() == [6, 5]
+    assert batch.token_mask.sum(1).tolist() == [6, 5]
 
 
 def test_labels_of_several_come_as_they_are():
@@ -76,7 +76,7 @@ def test_labels_of_several_come_as_they_are():
 )
 def test_what_is_too_long_is_cut_before_its_end(lengths, longest, kept):
     row = [np.array([10 * (1 + at)] * length + [2]) for at, length in enumerate(lengths)]
-    tokens, keep, _ = laid_out([row], longest=longest)
+    tokens, keep, _ = pack_rows([row], max_length=longest)
     wanted = [1]
     for at, length in enumerate(kept):
         wanted += [10 * (1 + at)] * length + [2]
@@ -87,7 +87,7 @@ def test_what_is_too_long_is_cut_before_its_end(lengths, longest, kept):
 
 def test_cutting_keeps_the_start_of_each_text_and_its_segment():
     row = [np.array([11, 12, 13, 14, 2]), np.array([21, 22, 23, 24, 2])]
-    tokens, _, segments = laid_out([row, [np.array([2]), np.array([2])]], longest=7)
+    tokens, _, segments = pack_rows([row, [np.array([2]), np.array([2])]], max_length=7)
     assert tokens.tolist() == [[1, 11, 12, 2, 21, 22, 2], [1, 2, 2, 0, 0, 0, 0]]
     assert segments is not None
     assert segments.tolist() == [[0, 0, 0, 0, 1, 1, 1], [0, 0, 1, 0, 0, 0, 0]]
@@ -102,7 +102,7 @@ def test_lengths_are_the_widths_of_rows():
 @pytest.mark.parametrize("budget", [48, 5000])
 def test_every_text_comes_once_an_epoch_with_its_label(budget):
     data = like_text()
-    order: Order[TextBatch] = ExampleOrder(data, batch_tokens=budget, seed=3)
+    order: BatchSampler[TextBatch] = ExampleBatchSampler(data, batch_tokens=budget, seed=3)
     for epoch in range(2):
         batches = [order.batch(epoch, index) for index in range(order.batches(epoch))]
         found = [(row, label) for batch in batches for row, label in zip(rows_of(batch), batch.labels[:, 0], strict=True)]
@@ -112,7 +112,7 @@ def test_every_text_comes_once_an_epoch_with_its_label(budget):
 
 
 def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
-    order, other, another = (ExampleOrder(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
+    order, other, another = (ExampleBatchSampler(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
     places = [(epoch, index) for epoch in range(2) for index in range(order.batches(epoch))]
     for place in np.random.default_rng(0).permutation(places)[:20].tolist():
         assert torch.equal(order.batch(*place).tokens, other.batch(*place).tokens)
@@ -121,25 +121,25 @@ def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
 
 
 def test_like_lengths_stand_together():
-    order = ExampleOrder(like_text(2000), batch_tokens=512, seed=0)
-    kept = [order.batch(0, index).keep for index in range(order.batches(0))]
+    order = ExampleBatchSampler(like_text(2000), batch_tokens=512, seed=0)
+    kept = [order.batch(0, index).token_mask for index in range(order.batches(0))]
     assert sum(part.sum() for part in kept) / sum(part.numel() for part in kept) > 0.9
 
 
 def test_no_batch_is_larger_than_the_largest():
-    order = ExampleOrder(like_text(), batch_tokens=200, seed=0)
-    largest = order.largest()
+    order = ExampleBatchSampler(like_text(), batch_tokens=200, seed=0)
+    largest = order.largest_batch()
     assert largest.tokens.size(1) == order.data.lengths().max()
     assert largest.tokens.numel() <= 200
     assert all(order.batch(0, at).tokens.size(1) <= largest.tokens.size(1) for at in range(order.batches(0)))
-    alone = ExampleOrder(labelled(column([50, 1])), batch_tokens=8, seed=0)
-    assert alone.largest().tokens.shape == (1, 52)
+    alone = ExampleBatchSampler(labelled(column([50, 1])), batch_tokens=8, seed=0)
+    assert alone.largest_batch().tokens.shape == (1, 52)
 
 
 def test_a_batch_is_described_by_its_examples():
-    order = ExampleOrder(labelled(column([1] * 11)), batch_tokens=1000, seed=0)
+    order = ExampleBatchSampler(labelled(column([1] * 11)), batch_tokens=1000, seed=0)
     assert order.describe(0, 0) == "train.0, examples 1, 2, 3, 4, 5, 6, 7, 8 and 3 more"
-    assert order.anew(3)
+    assert order.resets_state(3)
     assert order.rows == 333
 
 
@@ -153,10 +153,10 @@ def test_evaluation_reads_every_text_once_and_short_ones_first():
 
 def test_lines_in_memory_are_what_the_tokenizer_says_of_each():
     lines = ["the cat", "", "sat cat sat", ""]
-    tokenizer = train_tokenizer(TokenizerTable(kind="space"), iter(lines))
+    tokenizer = train_tokenizer(TokenizerConfig(type="space"), iter(lines))
     corpus = lines_of(tokenizer, lines)
     starts = corpus.line_starts()
     for at, line in enumerate(lines):
-        assert corpus.tokens[starts[at] : starts[at + 1]].tolist() == [*tokenizer.encode(line), tokenizer.end]
+        assert corpus.tokens[starts[at] : starts[at + 1]].tolist() == [*tokenizer.encode(line), tokenizer.eos_id]
     assert len(starts) == 5
     assert corpus.tokenizer == tokenizer.hash

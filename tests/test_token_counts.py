@@ -26,21 +26,25 @@ def files_of(place: Path, *settings: str) -> dict[str, dict[str, Any]]:
     labels = LabelRuns(place)
     lines = run_file(make_text(place / "text.txt"), task="masked-lm", data__read="lines", train__batch_tokens=200)
     found = {
-        "classify": labels.values("labels-lstm"),
+        "classification": labels.values("labels-lstm"),
         "two texts": labels.values("pairs-lstm"),
-        "tag": labels.values("spans-lstm"),
-        "span": span_file(write_tsv(place / "asked.tsv", asked(60)), "gru"),
-        "masked-lm": {**lines, "model": {"kind": "bert", "width": 16, "heads": 2, "layers": 1}, "tokenizer": {"kind": "word"}},
-        "translate": pair_file(make_pairs(place / "words.tsv", 100), "luong", "train.label_smoothing=0"),
+        "tagging": labels.values("spans-lstm"),
+        "qa": span_file(write_tsv(place / "asked.tsv", asked(60)), "gru"),
+        "masked-lm": {
+            **lines,
+            "model": {"arch": "bert", "hidden_size": 16, "num_heads": 2, "num_layers": 1},
+            "tokenizer": {"type": "word"},
+        },
+        "seq2seq": pair_file(make_pairs(place / "words.tsv", 100), "luong", "train.label_smoothing=0"),
     }
     for values in found.values():
         values["train"].pop("steps", None)
-        values["train"]["validations"] = 1
+        values["train"]["num_validations"] = 1
     return {name: override(values, settings) for name, values in found.items()}
 
 
-TASKS = ["classify", "two texts", "tag", "span", "masked-lm", "translate"]
-UNITS = {"classify": "example", "two texts": "example", "tag": "word", "span": "window", "masked-lm": "masked_token"}
+TASKS = ["classification", "two texts", "tagging", "qa", "masked-lm", "seq2seq"]
+UNITS = {"classification": "example", "two texts": "example", "tagging": "word", "qa": "window", "masked-lm": "masked_token"}
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -66,7 +70,7 @@ def tokens_of(run: Any, name: str) -> int:
 @pytest.mark.parametrize("name", TASKS)
 def test_an_epoch_has_as_many_tokens_as_the_data(name, tmp_path, capsys):
     watcher = Silent()
-    folder = train_here(files_of(tmp_path, "train.epochs=1")[name], tmp_path / "run", watcher).path
+    folder = train_here(files_of(tmp_path, "train.max_epochs=1")[name], tmp_path / "run", watcher).path
     run = weft.load(folder, device="cpu")
     expected = tokens_of(run, name)
     logged = [record for record in metrics(folder) if "tokens" in record]
@@ -80,9 +84,9 @@ def test_an_epoch_has_as_many_tokens_as_the_data(name, tmp_path, capsys):
     assert losses == pytest.approx(watcher.losses)
 
 
-@pytest.mark.parametrize("name", ["classify", "span", "masked-lm"])
+@pytest.mark.parametrize("name", ["classification", "qa", "masked-lm"])
 def test_a_budget_of_tokens_is_spent_in_tokens(name, tmp_path):
-    values = files_of(tmp_path, "train.tokens=3000")[name]
+    values = files_of(tmp_path, "train.max_tokens=3000")[name]
     folder = train_here(values, tmp_path / "run").path
     logged = [record["tokens"] for record in metrics(folder) if "tokens" in record]
     assert logged[-1] >= 3000 > logged[-2]
@@ -91,7 +95,7 @@ def test_a_budget_of_tokens_is_spent_in_tokens(name, tmp_path):
 
 def test_what_is_counted_without_a_network_counts_words_and_examples(tmp_path, capsys):
     folder = train_here(LabelRuns(tmp_path).values("labels-regression"), tmp_path / "run").path
-    examples = list(weft.load(folder).settings.datasets["train"].records())
+    examples = list(weft.load(folder).config.datasets["train"].records())
     (record,) = metrics(folder)
     assert record["examples"] == len(examples)
     assert record["tokens"] == sum(len(text.split()) for one in examples for text in one.texts)

@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft.text.tokenizers
-from weft.config import read_table
+from weft.config import parse_config
 from weft.errors import ConfigError, DataError, ModelError
-from weft.text import gate, words
-from weft.text.tokenizers import KINDS, LOSSLESS, Tokenizer, TokenizerTable, from_words, train_tokenizer
+from weft.text import reading as gate
+from weft.text import word_cache as words
+from weft.text.tokenizers import LOSSLESS, TYPES, Tokenizer, TokenizerConfig, from_vocab, train_tokenizer
 
 TEXT = (
     "The cat sat on the mat. The cats don't sit; they lie, well-fed and warm.\n"
@@ -29,8 +30,8 @@ TEXT = (
     "日本語のテキスト、それから 한국어 텍스트.\ttabs\tand  double  spaces \n"
 ) * 5
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
-lossless_kind = pytest.mark.parametrize("kind", [kind for kind in KINDS if LOSSLESS[kind] and kind != "char"])
+every_kind = pytest.mark.parametrize("kind", TYPES)
+lossless_kind = pytest.mark.parametrize("kind", [kind for kind in TYPES if LOSSLESS[kind] and kind != "char"])
 any_text = st.text(st.characters(exclude_categories=["Cs"]))
 # what the patterns treat apart, in all neighbourhoods
 wild_text = st.text(st.sampled_from("ab'sStT 1\n\n\t\r\0  \u00a0\u3000\x1c\u2028<>/unk.-é́日🙂"), max_size=40)
@@ -38,12 +39,12 @@ wild_text = st.text(st.sampled_from("ab'sStT 1\n\n\t\r\0  \u00a0\u3000\x1c\u2028
 
 @cache
 def trained(kind: str) -> Tokenizer:
-    return train_tokenizer(TokenizerTable(kind=kind, size=400), iter([TEXT]))
+    return train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter([TEXT]))
 
 
 @cache
 def folded(kind: str) -> Tokenizer:
-    return train_tokenizer(TokenizerTable(kind=kind, size=400, lowercase=True), iter([TEXT]))
+    return train_tokenizer(TokenizerConfig(type=kind, vocab_size=400, lowercase=True), iter([TEXT]))
 
 
 @cache
@@ -61,13 +62,13 @@ def refusal(error, action) -> str:
 @every_kind
 def test_specials_come_first_and_ids_fit(kind):
     tokenizer = trained(kind)
-    assert [tokenizer.token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
-    assert (tokenizer.unk, tokenizer.begin, tokenizer.end) == (0, 1, 2)
-    assert tokenizer.kind == kind
+    assert [tokenizer.id_to_token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
+    assert (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
+    assert tokenizer.type == kind
     ids = tokenizer.encode(TEXT)
     assert ids.dtype == np.int64
-    assert ids.max() < tokenizer.size <= 400
-    assert len({tokenizer.token(number) for number in range(tokenizer.size)}) == tokenizer.size
+    assert ids.max() < tokenizer.vocab_size <= 400
+    assert len({tokenizer.id_to_token(number) for number in range(tokenizer.vocab_size)}) == tokenizer.vocab_size
     assert tokenizer.hash == hashlib.sha256(tokenizer.data).hexdigest()
 
 
@@ -81,7 +82,7 @@ def test_the_fast_way_gives_what_the_library_gives(kind, text):
 @every_kind
 def test_a_real_text_too(kind):
     assert trained(kind).encode(TEXT).tolist() == plain(kind).encode(TEXT).ids
-    lines = gate.cut(TEXT)
+    lines = gate.split_at_newlines(TEXT)
     assert np.concatenate(trained(kind).encode_batch(lines)).tolist() == plain(kind).encode(TEXT).ids
 
 
@@ -92,7 +93,7 @@ def test_a_batch_is_each_alone(kind, texts):
     tokenizer = trained(kind)
     batch = tokenizer.encode_batch(texts)
     assert [ids.tolist() for ids in batch] == [tokenizer.encode(text).tolist() for text in texts]
-    flat, lengths = tokenizer.encode_flat(texts)
+    flat, lengths = tokenizer.encode_concatenated(texts)
     assert lengths.tolist() == [len(ids) for ids in batch]
     assert flat.tolist() == [number for ids in batch for number in ids.tolist()]
 
@@ -111,18 +112,18 @@ def test_char_gives_back_what_training_saw(text):
 
 
 def test_char_keeps_every_character_up_to_size():
-    assert {trained("char").token(number) for number in range(3, trained("char").size)} == set(TEXT)
-    few = train_tokenizer(TokenizerTable(kind="char", size=5), iter(["abbccc", "cb"]))
-    assert [few.token(number) for number in range(few.size)] == ["<unk>", "<s>", "</s>", "b", "c"]
+    assert {trained("char").id_to_token(number) for number in range(3, trained("char").vocab_size)} == set(TEXT)
+    few = train_tokenizer(TokenizerConfig(type="char", vocab_size=5), iter(["abbccc", "cb"]))
+    assert [few.id_to_token(number) for number in range(few.vocab_size)] == ["<unk>", "<s>", "</s>", "b", "c"]
     assert few.encode("abcx𝄞").tolist() == [0, 3, 4, 0, 0]
 
 
 def test_byte_ids_are_byte_values():
     tokenizer = trained("byte")
-    assert tokenizer.size == 259
+    assert tokenizer.vocab_size == 259
     assert tokenizer.encode("aé").tolist() == [3 + value for value in "aé".encode()]
     assert tokenizer.decode([3 + 0xC3]) == "\ufffd"
-    assert tokenizer.show(3 + 0xC3) == "\\xc3"
+    assert tokenizer.token_text(3 + 0xC3) == "\\xc3"
 
 
 @pytest.mark.parametrize(
@@ -133,9 +134,9 @@ def test_byte_ids_are_byte_values():
     ],
 )
 def test_words_and_newlines_are_tokens(kind, pieces):
-    tokenizer = train_tokenizer(TokenizerTable(kind=kind), iter(["The cats don't well-fed;\n\nmat."]))
+    tokenizer = train_tokenizer(TokenizerConfig(type=kind), iter(["The cats don't well-fed;\n\nmat."]))
     ids = tokenizer.encode("The  cats\u00a0don't well-fed; \n\n mat.")
-    assert [tokenizer.token(number) for number in ids] == pieces
+    assert [tokenizer.id_to_token(number) for number in ids] == pieces
     assert tokenizer.decode(ids) == (
         "The cats don't well-fed ;\n\nmat ." if kind == "word" else "The cats don't well-fed;\n\nmat."
     )
@@ -151,7 +152,7 @@ def test_wordpiece_joins_the_pieces_of_a_word():
 @pytest.mark.parametrize("text", ["</s>", "a <s> b", "<unk>", "</s><s>", "x</s>\n</s> y", "<s", "( </s> )"])
 def test_a_special_token_in_a_text_is_only_text(kind, text):
     source = TEXT + "</s> <s> <unk> </s><s>\n" * 50
-    tokenizer = train_tokenizer(TokenizerTable(kind=kind, size=400), iter([source]))
+    tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter([source]))
     ids = tokenizer.encode(text).tolist()
     assert not {1, 2} & set(ids)
     assert ids == tokenizers.Tokenizer.from_str(tokenizer.data.decode()).encode(text).ids
@@ -162,7 +163,7 @@ def test_a_special_token_in_a_text_is_only_text(kind, text):
 
 
 def test_in_kind_space_unk_is_an_unknown_word():
-    assert from_words(["the", "<unk>", "end"]).encode("the <unk> end").tolist() == [3, 0, 4]
+    assert from_vocab(["the", "<unk>", "end"]).encode("the <unk> end").tolist() == [3, 0, 4]
 
 
 @every_kind
@@ -170,8 +171,8 @@ def test_a_saved_tokenizer_is_the_same(kind, tmp_path):
     path = tmp_path / "tokenizer.json"
     trained(kind).save(path)
     again = Tokenizer.load(path)
-    assert (again.hash, again.kind, again.size, again.lossless) == (
-        trained(kind).hash, kind, trained(kind).size, LOSSLESS[kind],
+    assert (again.hash, again.type, again.vocab_size, again.lossless) == (
+        trained(kind).hash, kind, trained(kind).vocab_size, LOSSLESS[kind],
     )  # fmt: skip
     assert again.encode(TEXT).tolist() == tokenizers.Tokenizer.from_file(str(path)).encode(TEXT).ids
     assert again.decode(again.encode(TEXT)) == trained(kind).decode(trained(kind).encode(TEXT))
@@ -191,7 +192,7 @@ def test_the_same_text_gives_the_same_file_in_every_process(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     other = subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout.split()
     for _ in range(3):
-        assert [train_tokenizer(TokenizerTable(kind=kind, size=500), iter([text])).hash for kind in KINDS] == other
+        assert [train_tokenizer(TokenizerConfig(type=kind, vocab_size=500), iter([text])).hash for kind in TYPES] == other
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "word", "space"])
@@ -209,14 +210,14 @@ def test_a_word_without_end_takes_no_quadratic_time(kind, unit):
 def test_training_on_a_word_without_end_takes_no_quadratic_time():
     for kind in ("bpe", "unigram", "wordpiece"):
         start = time.process_time()
-        train_tokenizer(TokenizerTable(kind=kind, size=300), iter(["abcdefghij" * 20_000, " b"]))
+        train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter(["abcdefghij" * 20_000, " b"]))
         assert time.process_time() - start < 5
 
 
 def test_the_words_met_are_forgotten_before_they_fill_the_memory(monkeypatch):
     monkeypatch.setattr(words, "MOST_WORDS", 20)
     monkeypatch.setattr(words, "MOST_CHARACTERS", 100)
-    tokenizer = train_tokenizer(TokenizerTable(kind="bpe", size=300), iter([TEXT]))
+    tokenizer = train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), iter([TEXT]))
     for start in range(0, 100, 7):
         text = " ".join(str(number) for number in range(start, start + 9))
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -232,7 +233,7 @@ def test_lone_surrogates_are_refused(kind):
 @every_kind
 @pytest.mark.parametrize("text", ["", "\n", "a", " ", "🙂"])
 def test_a_tiny_text_trains_every_kind(kind, text):
-    tokenizer = train_tokenizer(TokenizerTable(kind=kind, size=300), iter([text]))
+    tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter([text]))
     assert tokenizer.encode("").tolist() == []
     if LOSSLESS[kind]:
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -262,9 +263,9 @@ def test_a_foreign_file_with_the_right_specials_is_used_and_its_specials_are_not
     foreign.enable_padding(length=9)
     foreign.save(str(tmp_path / "t.json"))
     tokenizer = Tokenizer.load(tmp_path / "t.json")
-    assert (tokenizer.kind, tokenizer.lossless) == ("file", False)
+    assert (tokenizer.type, tokenizer.lossless) == ("file", False)
     assert tokenizer.encode("a b </s> a").tolist() == [3, 4, 0, 0, 0, 3]
-    assert train_tokenizer(TokenizerTable(file=str(tmp_path / "t.json")), iter([])).hash == tokenizer.hash
+    assert train_tokenizer(TokenizerConfig(file=str(tmp_path / "t.json")), iter([])).hash == tokenizer.hash
 
 
 @every_kind
@@ -283,23 +284,23 @@ def test_a_damaged_file_is_refused_or_works(kind, tmp_path):
 
 def test_tables_that_cannot_be_right_are_refused():
     def told(values):
-        return refusal(ConfigError, lambda: read_table(TokenizerTable, values, at="tokenizer"))
+        return refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, at="tokenizer"))
 
     known = "char, word, space, byte, bpe, unigram, wordpiece"
-    assert told({"kind": "bpee"}) == f"tokenizer.kind: no such kind 'bpee'; did you mean 'bpe'? known: {known}"
-    assert told({"kind": "bpe", "size": 200}) == "tokenizer: size=200 is too small for kind='bpe': at least 259"
+    assert told({"kind": "bpee"}) == f"tokenizer.type: no such kind 'bpee'; did you mean 'bpe'? known: {known}"
+    assert told({"type": "bpe", "vocab_size": 200}) == "tokenizer: size=200 is too small for kind='bpe': at least 259"
     assert told({"size": 3}) == "tokenizer: size=3 is too small for kind='char': at least 4"
-    both = {"file": "t.json", "kind": "bpe"}
+    both = {"file": "t.json", "type": "bpe"}
     assert told(both) == "tokenizer: file and kind, size or lowercase can't both be given: the file says what it is"
 
 
 def test_tokens_by_number():
     tokenizer = trained("bpe")
     number = int(tokenizer.encode(" the")[0])
-    assert (tokenizer.token(number), tokenizer.show(number)) == ("Ġthe", " the")
-    assert tokenizer.show(2) == "</s>"
+    assert (tokenizer.id_to_token(number), tokenizer.token_text(number)) == ("Ġthe", " the")
+    assert tokenizer.token_text(2) == "</s>"
     with pytest.raises(IndexError, match="token 9999 of 400"):
-        tokenizer.token(9999)
+        tokenizer.id_to_token(9999)
     assert json.loads(tokenizer.data)["added_tokens"] == []
 
 
@@ -315,11 +316,11 @@ def test_tokens_by_number():
     ],
 )
 def test_what_has_no_token_is_told(kind, found):
-    tokenizer = train_tokenizer(TokenizerTable(kind=kind, size=400), iter(["die Strae, am Meer\n"]))
+    tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter(["die Strae, am Meer\n"]))
     texts = ["die Straße, die Straße", "am Meer", "", "∞"]
-    assert tokenizer.unknown(texts) == found
-    assert sum(int((ids == tokenizer.unk).sum()) for ids in tokenizer.encode_batch(texts)) == len(found)
-    assert tokenizer.unknown([]) == []
+    assert tokenizer.count_unknown(texts) == found
+    assert sum(int((ids == tokenizer.unk_id).sum()) for ids in tokenizer.encode_batch(texts)) == len(found)
+    assert tokenizer.count_unknown([]) == []
 
 
 # ---- lower case
@@ -341,11 +342,11 @@ def test_lower_cased_the_fast_way_gives_what_the_library_gives(kind, text):
 @every_kind
 def test_a_lower_cased_tokenizer_knows_what_it_is(kind, tmp_path):
     tokenizer = folded(kind)
-    assert (tokenizer.kind, tokenizer.lowercase, tokenizer.lossless) == (kind, True, False)
+    assert (tokenizer.type, tokenizer.lowercase, tokenizer.lossless) == (kind, True, False)
     assert not trained(kind).lowercase
     tokenizer.save(tmp_path / "t.json")
     again = Tokenizer.load(tmp_path / "t.json")
-    assert (again.kind, again.lowercase, again.lossless) == (kind, True, False)
+    assert (again.type, again.lowercase, again.lossless) == (kind, True, False)
     assert json.loads(tokenizer.data)["normalizer"] == {"type": "Lowercase"}
     assert tokenizer.encode("The CAT").tolist() == tokenizer.encode("the cat").tolist()
     assert tokenizer.decode(tokenizer.encode("The CAT")) == "the cat"
@@ -354,7 +355,7 @@ def test_a_lower_cased_tokenizer_knows_what_it_is(kind, tmp_path):
 @every_kind
 def test_lower_cased_training_sees_the_lower_cased_text(kind):
     small = "".join(tokenizers.normalizers.Lowercase().normalize_str(char) for char in TEXT)
-    plainly = json.loads(train_tokenizer(TokenizerTable(kind=kind, size=400), iter([small])).data)
+    plainly = json.loads(train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter([small])).data)
     assert json.loads(folded(kind).data)["model"] == plainly["model"]
     # both are what the kind is without the option, so no token has a capital that the text could not bring
     if kind in ("char", "word", "space"):
@@ -362,35 +363,37 @@ def test_lower_cased_training_sees_the_lower_cased_text(kind):
 
 
 def test_a_capital_may_become_two_characters():
-    tokenizer = train_tokenizer(TokenizerTable(kind="char", lowercase=True), iter(["İA"]))
-    assert [tokenizer.token(number) for number in range(3, tokenizer.size)] == ["a", "i", "\u0307"]
-    ids, lengths = tokenizer.encode_flat(["İ", "Aİ", ""])
+    tokenizer = train_tokenizer(TokenizerConfig(type="char", lowercase=True), iter(["İA"]))
+    assert [tokenizer.id_to_token(number) for number in range(3, tokenizer.vocab_size)] == ["a", "i", "\u0307"]
+    ids, lengths = tokenizer.encode_concatenated(["İ", "Aİ", ""])
     assert (ids.tolist(), lengths.tolist()) == ([4, 5, 3, 4, 5], [2, 3, 0])
     assert tokenizer.decode(ids) == "i\u0307ai\u0307"
 
 
 @every_kind
 def test_a_special_token_in_capitals_is_only_text(kind):
-    tokenizer = train_tokenizer(TokenizerTable(kind=kind, size=400, lowercase=True), iter([TEXT + "</S> <S> <s>\n" * 50]))
+    tokenizer = train_tokenizer(
+        TokenizerConfig(type=kind, vocab_size=400, lowercase=True), iter([TEXT + "</S> <S> <s>\n" * 50])
+    )
     for text in ("</S>", "a <S> b", "</S><s>", "<UNK> </s>"):
         assert not {1, 2} & set(tokenizer.encode(text).tolist())
 
 
 def test_what_has_no_token_is_told_as_it_stands_in_the_text():
-    tokenizer = train_tokenizer(TokenizerTable(kind="space", lowercase=True), iter(["die see am meer\n"]))
-    assert tokenizer.unknown(["Die SEE", "İm Meer, Der See"]) == ["İm", "Meer,", "Der"]
-    letters = train_tokenizer(TokenizerTable(kind="char", lowercase=True), iter(["abi"]))
-    assert letters.unknown(["AXİB"]) == ["X", "İ"]
+    tokenizer = train_tokenizer(TokenizerConfig(type="space", lowercase=True), iter(["die see am meer\n"]))
+    assert tokenizer.count_unknown(["Die SEE", "İm Meer, Der See"]) == ["İm", "Meer,", "Der"]
+    letters = train_tokenizer(TokenizerConfig(type="char", lowercase=True), iter(["abi"]))
+    assert letters.count_unknown(["AXİB"]) == ["X", "İ"]
 
 
 def test_another_normalizer_is_a_file_from_elsewhere():
     parts = json.loads(folded("char").data)
     for normalizer in ({"type": "NFC"}, {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, {"type": "NFC"}]}):
         odd = Tokenizer(json.dumps({**parts, "normalizer": normalizer}).encode(), "x")
-        assert (odd.kind, odd.lowercase, odd.lossless) == ("file", False, False)
+        assert (odd.type, odd.lowercase, odd.lossless) == ("file", False, False)
 
 
 def test_a_file_says_itself_whether_it_lower_cases():
     values = {"file": "t.json", "lowercase": True}
-    told = refusal(ConfigError, lambda: read_table(TokenizerTable, values, at="tokenizer"))
+    told = refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, at="tokenizer"))
     assert told == "tokenizer: file and kind, size or lowercase can't both be given: the file says what it is"

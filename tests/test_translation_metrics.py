@@ -18,17 +18,17 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from weft import __version__
 from weft.errors import DataError
-from weft.metrics import language
-from weft.metrics.edits import edit_distance
-from weft.metrics.items import Items, join, resample
-from weft.metrics.translation import TRANSLATION, Decoded, translation_items, translation_scores
+from weft.metrics import lm as language
+from weft.metrics.edit_distance import edit_distance
+from weft.metrics.items import ItemStatistics, join, resample
+from weft.metrics.seq2seq import TRANSLATION, Seq2SeqSetup, seq2seq_items, seq2seq_scores
 
-HOW = Decoded(search="beam:5/alpha:1")
-NAMES = ["exact_match", "edit_rate", "character_error_rate", "bleu", "bleu_lc", "chrf"]
+HOW = Seq2SeqSetup(search="beam:5/alpha:1")
+NAMES = ["exact_match", "token_error_rate", "character_error_rate", "bleu", "bleu_lc", "chrf"]
 
 
 def scores(outputs, references, decoded=HOW):
-    return {score.name: score for score in translation_scores(translation_items(outputs, references), decoded)}
+    return {score.name: score for score in seq2seq_scores(seq2seq_items(outputs, references), decoded)}
 
 
 def values(outputs, references):
@@ -38,7 +38,7 @@ def values(outputs, references):
 def expected(outputs, references):
     """The same scores by the field's own packages."""
     return {
-        "edit_rate": 100 * jiwer.wer(references, outputs),
+        "token_error_rate": 100 * jiwer.wer(references, outputs),
         "character_error_rate": 100 * jiwer.cer(references, outputs),
         "bleu": sacrebleu.corpus_bleu(outputs, [references]).score,
         "bleu_lc": sacrebleu.corpus_bleu(outputs, [references], lowercase=True).score,
@@ -89,7 +89,7 @@ def test_scores_by_hand():
     found = values(["the cat sat down", "a dog ."], ["the cat lay down", "a dog ."])
     assert list(found) == NAMES
     assert found["exact_match"] == 50
-    assert found["edit_rate"] == pytest.approx(100 / 7)
+    assert found["token_error_rate"] == pytest.approx(100 / 7)
     assert found["character_error_rate"] == pytest.approx(100 * 2 / 23)  # sat, lay
     # n-grams that are right, of all: 6 of 7, 3 of 5, 1 of 3, none of 1, which counts half of one
     assert found["bleu"] == pytest.approx(100 * (6 / 7 * 3 / 5 * 1 / 3 * 1 / 2) ** 0.25)
@@ -152,7 +152,7 @@ def test_scores_of_a_corpus_are_those_of_sacrebleu_and_jiwer(seed):
 def test_a_score_of_a_resample_is_that_of_the_lines_it_drew():
     rng = np.random.default_rng(0)
     outputs, references = noisy(random.Random(1), 30)
-    items = translation_items(outputs, references)
+    items = seq2seq_items(outputs, references)
     again = resample(items.statistics, samples=20, seed=0)
     for sample in range(20):
         drawn = rng.integers(30, size=30)
@@ -163,7 +163,7 @@ def test_a_score_of_a_resample_is_that_of_the_lines_it_drew():
 
 
 def test_an_exact_line_is_one_without_edits_whatever_its_white_space():
-    items = translation_items(["a b ", "a  b", "ab", "", "a"], [" a b", "a\u00a0b", "a b", " ", "A"])
+    items = seq2seq_items(["a b ", "a  b", "ab", "", "a"], [" a b", "a\u00a0b", "a b", " ", "A"])
     assert items.statistics["exact"].tolist() == [1, 1, 0, 1, 0]
     assert items.statistics["edits"].tolist() == [0, 0, 2, 0, 1]
 
@@ -175,7 +175,7 @@ def test_without_a_reference_token_there_is_no_edit_rate():
 
 
 def test_resamples_without_a_reference_token_are_left_out_of_the_interval():
-    rate = scores(["a", "b c"], ["", "b d"])["edit_rate"]
+    rate = scores(["a", "b c"], ["", "b d"])["token_error_rate"]
     assert (rate.value, rate.low, rate.high) == (100, 50, 100)
 
 
@@ -197,12 +197,12 @@ def test_intervals_are_those_of_the_stated_seed():
 
 
 def test_signatures_name_every_choice():
-    found = scores(["a b", "c"], ["a b", "d"], Decoded(search="greedy", samples=200, seed=7))
+    found = scores(["a b", "c"], ["a b", "d"], Seq2SeqSetup(search="greedy", samples=200, seed=7))
     ours = f"weft:{__version__}|search:greedy|unit:line|lines:2|resamples:200|seed:7|interval:95%"
     version = sacrebleu.__version__
     assert {name: score.signature for name, score in found.items()} == {
         "exact_match": f"tok:space|{ours}",
-        "edit_rate": f"tok:space|{ours}",
+        "token_error_rate": f"tok:space|{ours}",
         "character_error_rate": f"tok:char|{ours}",
         "bleu": f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version}|{ours}",
         "bleu_lc": f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{version}|{ours}",
@@ -215,15 +215,15 @@ def test_signatures_name_every_choice():
 
 def test_parts_of_a_corpus_join_to_the_whole():
     outputs, references = noisy(random.Random(5), 40)
-    whole = translation_items(outputs, references)
+    whole = seq2seq_items(outputs, references)
 
     def part(low, high):
-        piece = translation_items(outputs[low:high], references[low:high])
-        return Items(piece.keys + low, piece.statistics, piece.outputs)
+        piece = seq2seq_items(outputs[low:high], references[low:high])
+        return ItemStatistics(piece.keys + low, piece.statistics, piece.outputs)
 
     joined = join([part(25, 40), part(0, 0), part(0, 25)])
     assert joined.outputs == outputs
-    assert translation_scores(joined, HOW) == translation_scores(whole, HOW)
+    assert seq2seq_scores(joined, HOW) == seq2seq_scores(whole, HOW)
     assert {name: array.shape for name, array in whole.statistics.items()} == {
         "lines": (40,),
         "exact": (40,),
@@ -238,15 +238,15 @@ def test_parts_of_a_corpus_join_to_the_whole():
 
 
 def test_nothing_to_score_is_refused():
-    for empty in (translation_items([], []), join([])):
+    for empty in (seq2seq_items([], []), join([])):
         with pytest.raises(DataError) as caught:
-            translation_scores(empty, HOW)
+            seq2seq_scores(empty, HOW)
         assert str(caught.value) == "evaluate: there is no line to score; give it a file that is not empty"
 
 
 def test_outputs_and_references_come_in_pairs():
     with pytest.raises(ValueError) as caught:
-        translation_items(["a", "b"], ["a"])
+        seq2seq_items(["a", "b"], ["a"])
     assert str(caught.value) == "translation_items: 2 outputs, but 1 references"
 
 
@@ -260,16 +260,16 @@ def test_every_score_has_a_better_direction():
 
 def test_a_thousand_lines_take_little_time():
     outputs, references = noisy(random.Random(0), 1000, length=40)
-    items = translation_items(outputs, references)
+    items = seq2seq_items(outputs, references)
     began = time.process_time()
-    found = translation_scores(items, HOW)
+    found = seq2seq_scores(items, HOW)
     assert time.process_time() - began < 1
     assert len(found) == 6
 
 
 def test_sacrebleu_is_imported_on_use_and_leaves_signals_alone():
     code = (
-        "import signal, sys; before = signal.getsignal(signal.SIGPIPE); import weft.metrics.translation as t;"
+        "import signal, sys; before = signal.getsignal(signal.SIGPIPE); import weft.metrics.seq2seq as t;"
         "assert 'sacrebleu' not in sys.modules;"
         "t.translation_scores(t.translation_items(['a'], ['b']), t.Decoded('greedy'));"
         "assert 'sacrebleu' in sys.modules; assert signal.getsignal(signal.SIGPIPE) == before"

@@ -21,18 +21,18 @@ import weft
 from weft import files
 from weft.cli.main import main
 from weft.decode.predict import limit_of
-from weft.decode.predict_options import PredictOptions
+from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, TrainingInterrupted, UsageError
 from weft.metrics.metric import metric_names
-from weft.runs.job import borrow_tokenizer
+from weft.runs.job import with_tokenizer_from
 from weft.runs.load import load
 from weft.runs.run import AnyRun
 from weft.tasks.lm.task import LM
 from weft.tasks.seq2seq import translator
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tasks.spec import Fault
-from weft.train import checkpoint
+from weft.training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -58,7 +58,7 @@ def refusal(error: type[Exception], action: Any) -> str:
 
 
 def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
-    assert [(one.text, one.tokens) for one in found] == [(one.text, one.tokens) for one in expected]
+    assert [(one.text, one.token_ids) for one in found] == [(one.text, one.token_ids) for one in expected]
     for value in ("score", "log_prob"):
         assert [getattr(one, value) for one in found] == pytest.approx([getattr(one, value) for one in expected], abs=1e-4)
 
@@ -82,35 +82,35 @@ def test_every_kind_trains_and_loads(runs, name):
     assert {path.name for path in folder.glob("tokenizer*")} == kept
     assert run.vocabulary.shared == joint
     assert run.model.vocabulary == run.vocabulary.target.hash
-    valid = records(folder, "valid_nats_per_token")
+    valid = records(folder, "valid_loss")
     assert [line["step"] for line in valid] == [10, 20]
     assert set(valid[0]) == {
         "step",
         "crc32",
         *(f"valid_{score}" for score in metric_names(run.task.validation)),
     }
-    assert valid[-1]["valid_nats_per_token"] < valid[0]["valid_nats_per_token"]
+    assert valid[-1]["valid_loss"] < valid[0]["valid_loss"]
     info = run.info()
-    assert (info["task"], info["kind"], info["path"]) == ("translate", MODELS[name]["kind"], str(folder))
+    assert (info["task"], info["kind"], info["path"]) == ("seq2seq", MODELS[name]["kind"], str(folder))
     assert info["vocabulary"] == {"source": run.vocabulary.source.size, "target": run.vocabulary.target.size}
     assert info["parameters"] == sum(weight.numel() for weight in run.model.parameters())
-    assert info["settings"]["model"]["kind"] == MODELS[name]["kind"]
+    assert info["settings"]["model"]["arch"] == MODELS[name]["kind"]
 
 
 def test_a_shared_and_tied_embedding_is_saved_once_and_comes_back(runs):
     run = loaded(runs, "joint")
-    with safe_open(run.folder.weights, "pt") as tensors:
+    with safe_open(run.directory.weights, "pt") as tensors:
         one = {"encoder.front.embedding.weight", "decoder.front.embedding.weight", "head.head.weight"} & set(tensors.keys())
     assert len(one) == 1
-    assert run.model.head.head.weight is run.model.encoder.front.embedding.weight
+    assert run.model.head.head.weight is run.model.encoder.embedder.embedding.weight
 
 
 @pytest.mark.parametrize(("name", "stop"), [("lstm", 7), ("bahdanau", 1), ("transformer", 8), ("joint", 3)])
 def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
     pairs = make_pairs(tmp_path / "pairs.tsv", 80)
     settings = (
-        "train.steps=10",
-        "train.validations=1",
+        "train.max_steps=10",
+        "train.num_validations=1",
         "model.dropout=0.2",
         "train.batch_tokens=100",
         "train.label_smoothing=0.1",
@@ -124,7 +124,7 @@ def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
 
 
 def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys, monkeypatch):
-    values, folder = pair_file(make_pairs(tmp_path / "pairs.tsv", 80), "lstm", "train.steps=10"), tmp_path / "run"
+    values, folder = pair_file(make_pairs(tmp_path / "pairs.tsv", 80), "lstm", "train.max_steps=10"), tmp_path / "run"
     with pytest.raises(TrainingInterrupted):
         train_here(values, folder, Silent(stop_at=1))
     assert main(["info", str(folder)]) == 0
@@ -135,42 +135,54 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
         buffer = property(lambda self: pytest.fail("standard input was read"))
 
     monkeypatch.setattr(sys, "stdin", Unread())
-    for words in (["predict"], ["score"], ["explain"], ["predict", "--with", str(folder)]):
+    for words in (["predict"], ["score"], ["explain"], ["predict", "--ensemble", str(folder)]):
         assert main([words[0], str(folder), *words[1:]]) == 4
         assert capsys.readouterr().err == (
             f"weft: {folder}: has no model.safetensors yet; train it first (the same command resumes)\n"
         )
 
 
-@pytest.mark.parametrize("monitor", ["exact_match", "edit_rate", None])
+@pytest.mark.parametrize("monitor", ["exact_match", "token_error_rate", None])
 def test_the_score_that_is_monitored_chooses_the_weights(runs, monitor):
-    settings = ["train.validations=6", "train.steps=24", "train.lr=0.02", "model.width=12", "train.average=none"]
+    settings = [
+        "train.num_validations=6",
+        "train.max_steps=24",
+        "train.lr=0.02",
+        "model.hidden_size=12",
+        "train.ema_decay=none",
+    ]
     folder = runs.folder(f"lstm-{monitor}", *settings, *([] if monitor is None else [f"train.monitor={monitor}"]))
-    decides = monitor or "nats_per_token"
+    decides = monitor or "loss"
     values = [(line["step"], line[f"valid_{decides}"]) for line in records(folder, f"valid_{decides}")]
     assert len(values) == 6
     best = (max if decides == "exact_match" else min)(value for _, value in values)
-    cursor = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "cursor.json")
+    cursor = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "train_state.json")
     assert (cursor["best"], cursor["best_step"]) == (best, next(step for step, value in values if value == best))
     # and the weights that are kept are those
     run, held = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
     held.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
-    found = {score.name: score.value for score in run.evaluate(held, PredictOptions(beam=1)).scores}
+    found = {score.name: score.value for score in run.evaluate(held, PredictionConfig(beam_size=1)).scores}
     assert found[decides] == pytest.approx(best, abs=1e-4)
 
 
 def test_what_is_monitored_makes_a_difference(runs):
     """The runs above are no test of the choice if all scores agree."""
     best = {}
-    for monitor in ("exact_match", "edit_rate", None):
+    for monitor in ("exact_match", "token_error_rate", None):
         folder = runs.place / f"lstm-{monitor}"
-        best[monitor] = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "cursor.json")["best_step"]
+        best[monitor] = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "train_state.json")["best_step"]
     assert len(set(best.values())) > 1
 
 
 def test_learning_goes_on_until_the_words_are_right(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 600)
-    settings = ("train.steps=150", "model.width=48", "model.dropout=0.0", "train.average=0.9", "train.validations=1")
+    settings = (
+        "train.max_steps=150",
+        "model.hidden_size=48",
+        "model.dropout=0.0",
+        "train.ema_decay=0.9",
+        "train.num_validations=1",
+    )
     train_here(pair_file(pairs, "lstm", *settings), tmp_path / "run")
     run = load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert [best.text for best in run.predict(["abc", "fade", "cab"])] == ["A BB C", "F A DD E", "C A BB"]
@@ -182,10 +194,10 @@ def test_a_source_longer_than_the_table_of_positions_stops_a_run_before_it_begin
     text = pairs.read_text().splitlines()
     pairs.write_text("\n".join([*text[:3], f"{'a' * 16}\tA", *text[3:]]) + "\n")
     assert refusal(DataError, lambda: train_here(pair_file(pairs, "learned"), tmp_path / "run")) == (
-        f"{pairs}: line 4: its source has 17 tokens, more than data.longest = 16; "
+        f"{pairs}: line 4: its source has 17 tokens, more than data.max_length = 16; "
         "raise that, or set data.truncate = true to have it cut"
     )
-    train_here(pair_file(pairs, "learned", "data.truncate=true", "train.steps=2"), tmp_path / "cut")
+    train_here(pair_file(pairs, "learned", "data.truncate=true", "train.max_steps=2"), tmp_path / "cut")
 
 
 # ---- predicting
@@ -231,12 +243,14 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
 
 def test_options_come_as_one_object_or_by_name(runs):
     run = loaded(runs, "lstm")
-    assert run.predict("abc", beam=3, n_best=2) == run.predict("abc", PredictOptions(beam=3, n_best=2))
+    assert run.predict("abc", beam=3, n_best=2) == run.predict("abc", PredictionConfig(beam_size=3, n_best=2))
     assert len(run.predict("abc", samples=3).ranked()) == 3
-    assert refusal(UsageError, lambda: run.predict("abc", PredictOptions(), beam=3)) == (
+    assert refusal(UsageError, lambda: run.predict("abc", PredictionConfig(), beam=3)) == (
         "options: are given as an object and by name (beam); use one of the two"
     )
-    assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith("--bem: no such option; did you mean '--beam'?")
+    assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith(
+        "--bem: no such option; did you mean '--beam-size'?"
+    )
     assert refusal(UsageError, lambda: run.predict(["a", "b"], prefixes=["A"])) == (
         "predict: 1 prefixes for 2 lines; give one a line"
     )
@@ -247,7 +261,7 @@ def test_options_come_as_one_object_or_by_name(runs):
         "predict: prefix is of all lines, prefixes of each; give one of them"
     )
     assert run.predict(["a", "b"], prefix="A") == run.predict(["a", "b"], prefixes=["A", "A"])
-    message = "--layer and --head: choose among --alignments DIR, which is not given"
+    message = "--layer and --head: choose among --save-alignments DIR, which is not given"
     assert refusal(UsageError, lambda: run.predict("a", layer=1)) == message
     told: list[tuple[int, int]] = []
     run.predict(["a", "", "b"], progress=lambda what, *done: told.append(done))
@@ -266,16 +280,16 @@ def test_text_comes_through_the_gate(runs):
 
 def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(runs):
     run, long = loaded(runs, "learned"), "abcde" * 4
-    message = f"line 3: has 21 tokens, but {run.folder.path} reads at most 16; shorten it, or have it cut with --truncate"
+    message = f"line 3: has 21 tokens, but {run.directory.path} reads at most 16; shorten it, or have it cut with --truncate"
     assert refusal(DataError, lambda: run.predict(["ab", "c", long, long + "a"])) == message
     assert refusal(DataError, lambda: run.score([("ab", "A"), ("c", "C"), (long, "A")])) == message
-    assert run.reader.faults(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
-    assert run.reader.faults([long], truncate=True) == {}
+    assert run.reader.invalid_inputs(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
+    assert run.reader.invalid_inputs([long], truncate=True) == {}
     same(run.predict(long, truncate=True).ranked(), run.predict(long[:15]).ranked())
     cut, whole = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
     assert cut.log_probs == pytest.approx(whole.log_probs, abs=1e-5)
     assert refusal(DataError, lambda: run.score([("ab", "A"), ("ab", "A " * 16)])) == (
-        f"line 2: its target has 17 tokens, but {run.folder.path} reads at most 16; shorten it"
+        f"line 2: its target has 17 tokens, but {run.directory.path} reads at most 16; shorten it"
     )
     assert len(run.score([("ab", "A " * 15)])[0].tokens) == 16
 
@@ -283,7 +297,7 @@ def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(ru
 def test_a_prefix_that_can_t_be_spelled_is_refused(runs):
     run = loaded(runs, "lstm")
     assert refusal(UsageError, lambda: run.predict(["abc", "b"], prefixes=["A", "A ZZ"])) == (
-        "--prefix 'A ZZ': holds what the tokenizer of targets can't spell; no output starts so"
+        "--target-prefix 'A ZZ': holds what the tokenizer of targets can't spell; no output starts so"
     )
 
 
@@ -293,7 +307,7 @@ def test_what_is_banned_is_not_written(runs):
     kept = {token for best in run.predict(["abc", "fade"], ban=sorted(said)) for token in best.text.split()}
     assert said and not said & kept
     assert refusal(UsageError, lambda: run.predict("abc", ban=["A BB"])) == (
-        "--ban 'A BB': is 2 tokens of this vocabulary; ban one token at a time"
+        "--ban-token 'A BB': is 2 tokens of this vocabulary; ban one token at a time"
     )
 
 
@@ -328,7 +342,7 @@ def test_a_target_is_scored_token_by_token(runs, name):
 def test_evaluating_counts_what_was_predicted(runs, name):
     run = loaded(runs, name)
     pairs = [tuple(line.split("\t")) for line in runs.pairs.read_text().splitlines()[216:]]
-    options = PredictOptions(beam=2, length=9)
+    options = PredictionConfig(beam_size=2, max_new_tokens=9)
     scores = {score.name: score for score in run.evaluate(None, options).scores}
     written = [best.text.split() for best in run.predict([source for source, _ in pairs], options)]
     exact = np.mean([said == target.split() for said, (_, target) in zip(written, pairs, strict=True)])
@@ -336,7 +350,7 @@ def test_evaluating_counts_what_was_predicted(runs, name):
     assert "beam:2/alpha:1" in scores["exact_match"].signature
     scored = run.score([(source, target) for source, target in pairs])
     nats = -sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored)
-    assert scores["nats_per_token"].value == pytest.approx(nats)
+    assert scores["loss"].value == pytest.approx(nats)
     (runs.place / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     both = run.evaluate([str(runs.place / "test.tsv")], options)
     again, items = both.scores, both.items
@@ -346,8 +360,8 @@ def test_evaluating_counts_what_was_predicted(runs, name):
 
 def test_evaluating_without_data_is_refused(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 30)
-    values = pair_file(pairs, "sutskever", "train.steps=1")
-    values["data"] = {"train": str(pairs), "longest": 16}
+    values = pair_file(pairs, "sutskever", "train.max_steps=1")
+    values["data"] = {"train": str(pairs), "max_length": 16}
     run = load(train_here(values, tmp_path / "run").path, SEQ2SEQ, device="cpu")
     assert refusal(UsageError, run.evaluate) == (
         f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE"
@@ -358,8 +372,8 @@ def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp
     run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
     assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(f"{path}: line 2: has 21 tokens, but ")
-    scores = {score.name: score.value for score in run.evaluate(path, PredictOptions(truncate=True)).scores}
-    assert math.isfinite(scores["nats_per_token"])
+    scores = {score.name: score.value for score in run.evaluate(path, PredictionConfig(truncate=True)).scores}
+    assert math.isfinite(scores["loss"])
 
 
 # ---- several models as one
@@ -379,7 +393,10 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
         for word, best in zip(["abc", "fade"], both.predict(["abc", "fade"], beam=4), strict=True):
             again = both.score((word, best.text))
             assert best.log_prob == pytest.approx(again.log_prob, abs=1e-4)
-    assert {score.name for score in both.evaluate(None, PredictOptions(beam=1)).scores} >= {"exact_match", "nats_per_token"}
+    assert {score.name for score in both.evaluate(None, PredictionConfig(beam_size=1)).scores} >= {
+        "exact_match",
+        "loss",
+    }
     assert refusal(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5])) == ("ensemble: 3 models, but 2 weights")
     assert refusal(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9])) == (
         "ensemble: the weights of a mixture must add up to 1, not 1.8"
@@ -396,8 +413,8 @@ def test_an_ensemble_of_one_run_is_the_run(runs):
 
 
 def test_members_may_read_their_sources_each_in_its_own_way(runs):
-    values = borrow_tokenizer(pair_file(runs.pairs, "transformer", "train.steps=4"), runs.folder("lstm"))
-    values["tokenizer"]["source"] = {"kind": "bpe", "size": 270}
+    values = with_tokenizer_from(pair_file(runs.pairs, "transformer", "train.max_steps=4"), runs.folder("lstm"))
+    values["tokenizer"]["source"] = {"type": "bpe", "vocab_size": 270}
     other = runs.place / "pieces"
     train_here(values, other)
     both, pairs = weft.ensemble([runs.folder("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
@@ -406,21 +423,23 @@ def test_members_may_read_their_sources_each_in_its_own_way(runs):
     alone = [weft.load(folder, device="cpu").score(pairs)[0].log_probs for folder in (runs.folder("lstm"), other)]
     assert both.score(pairs)[0].log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
     # of lines that one of them can't read, that one tells
-    assert list(both.reader.faults(["ab" * 9])) == [0]
+    assert list(both.reader.invalid_inputs(["ab" * 9])) == [0]
 
 
 def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_of_them_would(runs):
-    values = borrow_tokenizer(pair_file(runs.pairs, "learned", "train.steps=2", "data.longest=9"), runs.folder("lstm"))
+    values = with_tokenizer_from(
+        pair_file(runs.pairs, "learned", "train.max_steps=2", "data.max_length=9"), runs.folder("lstm")
+    )
     train_here(values, short := runs.place / "short")
     lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
     alone = {folder: weft.load(folder, device="cpu").info()["parameters"] for folder in (lstm, short, lm)}
     for folders in ([lstm, short], [short, lstm]):  # their order changes nothing
         both = weft.ensemble(folders, device="cpu")
         assert both.info()["parameters"] == alone[lstm] + alone[short]
-        assert both.reader.faults(["abcdef" * 3]) == {
+        assert both.reader.invalid_inputs(["abcdef" * 3]) == {
             0: f"has 19 tokens, but {short} reads at most 9; shorten it, or have it cut with --truncate"
         }
-        assert both.reader.faults_of_pairs([("abc", "A " * 12)]) == {
+        assert both.reader.invalid_pairs([("abc", "A " * 12)]) == {
             0: f"its target has 13 tokens, but {short} reads at most 9; shorten it"
         }
     beside = weft.ensemble([lstm], lm=lm, device="cpu")
@@ -429,9 +448,11 @@ def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_o
 
 def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its_members(runs, monkeypatch):
     """A line's tokens are counted by the member that reads it in the fewest."""
-    values = borrow_tokenizer(pair_file(runs.pairs, "luong", "train.steps=2", "data.longest=200"), runs.folder("lstm"))
+    values = with_tokenizer_from(
+        pair_file(runs.pairs, "luong", "train.max_steps=2", "data.max_length=200"), runs.folder("lstm")
+    )
     train_here(values, letters := runs.place / "letters")
-    values["tokenizer"]["source"] = {"kind": "bpe", "size": 270}
+    values["tokenizer"]["source"] = {"type": "bpe", "vocab_size": 270}
     train_here(values, pieces := runs.place / "pieces-long")
     line = "abcdef" * 9
     limits: list[int] = []
@@ -478,9 +499,9 @@ def test_what_can_t_be_combined_is_refused(runs):
     assert refusal(UsageError, lambda: weft.ensemble([lstm, lm])) == (
         f"ensemble: {lm} is a run of task 'lm', not of 'translate'"
     )
-    for wrong in (lstm, runs.folder("lm-gru-running", "data.read=stream", "data.window=8")):
+    for wrong in (lstm, runs.folder("lm-gru-running", "data.read_as=stream", "data.context_length=8")):
         assert refusal(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
-            f"--lm: {wrong} must be a language model of lines (task = 'lm', data.read = 'lines')"
+            f"--lm: {wrong} must be a language model of lines (task = 'lm', data.read_as = 'lines')"
         )
     assert refusal(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0)) == (
         "--lm-weight: must be a number above 0, not 0; without --lm the model chooses alone"
@@ -560,19 +581,19 @@ def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
     assert predicted(capsys, folder) == (0, [], "")
     greedy = [best.text for best in run.predict(["abc", "fade"], beam=1, ban=["A"], length=4)]
     feed(monkeypatch, b"abc\nfade\n")
-    assert predicted(capsys, folder, "--beam", "1", "--ban", "A", "--length", "4") == (0, greedy, "")
+    assert predicted(capsys, folder, "--beam-size", "1", "--ban-token", "A", "--max-new-tokens", "4") == (0, greedy, "")
     prefixed = run.predict("abc", prefixes=["CC"]).text
-    assert predicted(capsys, folder, "abc", "--prefix", "CC") == (0, [prefixed], "") and prefixed.startswith("CC")
+    assert predicted(capsys, folder, "abc", "--target-prefix", "CC") == (0, [prefixed], "") and prefixed.startswith("CC")
 
 
 def test_the_n_best_and_samples_come_with_number_and_score(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     feed(monkeypatch, b"abc\nfade\n")
-    code, lines, _ = predicted(capsys, folder, "--n-best", "2", "--alpha", "0.5")
+    code, lines, _ = predicted(capsys, folder, "--n-best", "2", "--length-penalty", "0.5")
     found = run.predict(["abc", "fade"], n_best=2, alpha=0.5)
     expected = [f"{number}\t{one.score:.4f}\t{one.text}" for number, best in enumerate(found, 1) for one in best.ranked()]
     assert (code, lines) == (0, expected)
-    code, lines, _ = predicted(capsys, folder, "abc", "--samples", "3", "--seed", "4")
+    code, lines, _ = predicted(capsys, folder, "abc", "--num-samples", "3", "--seed", "4")
     assert [line.split("\t")[2] for line in lines] == [one.text for one in run.predict("abc", samples=3, seed=4).ranked()]
 
 
@@ -587,7 +608,7 @@ def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch)
     # neither a line that can't be read, nor one that is too long, nor the end of a batch changes those of the others
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 3)
     feed(monkeypatch, b"\xff\n" + b"ab" * 10 + b"\nabc\nbad\n")
-    code, lines, _ = predicted(capsys, folder, "--samples", "2", "--seed", "4")
+    code, lines, _ = predicted(capsys, folder, "--num-samples", "2", "--seed", "4")
     rows = [line.split("\t") for line in lines]
     assert (code, [row[0] for row in rows]) == (3, ["1", "2", "3", "3", "4", "4"])
     assert [row[2] for row in rows] == ["", "", *drawn[2], *drawn[3]]
@@ -633,7 +654,7 @@ def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
     run = loaded(runs, "lstm")
     first, long, last = run.try_score([("abc", "A"), ("ab" * 10, "A"), ("fade", "A BB")])
     assert [first, last] == run.score([("abc", "A"), ("fade", "A BB")])
-    reason = f"has 21 tokens, but {run.folder.path} reads at most 16; shorten it, or have it cut with --truncate"
+    reason = f"has 21 tokens, but {run.directory.path} reads at most 16; shorten it, or have it cut with --truncate"
     assert long == Fault(reason)
     assert refusal(DataError, lambda: run.score([("abc", "A"), ("ab" * 10, "A")])) == f"line 2: {reason}"
 
@@ -641,15 +662,15 @@ def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
 def test_several_runs_and_a_language_model_from_the_command_line(runs, capsys):
     lstm, other, lm = (str(runs.folder(name)) for name in ("lstm", "transformer", "lm-ngram"))
     both = weft.ensemble([lstm, other], lm=lm, lm_weight=0.5, device="cpu").predict("abc").text
-    assert predicted(capsys, lstm, "abc", "--with", other, "--lm", lm, "--lm-weight", "0.5") == (0, [both], "")
+    assert predicted(capsys, lstm, "abc", "--ensemble", other, "--lm", lm, "--lm-weight", "0.5") == (0, [both], "")
     both = weft.ensemble([lstm, other], device="cpu").predict("abc").text
-    assert predicted(capsys, lstm, "abc", "--with", other) == (0, [both], "")
+    assert predicted(capsys, lstm, "abc", "--ensemble", other) == (0, [both], "")
 
 
 def test_alignments_are_written_for_each_line(runs, capsys, monkeypatch, tmp_path):
     folder, place = str(runs.folder("bahdanau")), tmp_path / "looks" / "here"
     feed(monkeypatch, b"abc\n\n" + b"ab" * 10 + b"\nfade\n")
-    code, lines, _ = predicted(capsys, folder, "--alignments", str(place))
+    code, lines, _ = predicted(capsys, folder, "--save-alignments", str(place))
     assert (code, len(lines)) == (3, 4)
     assert sorted(path.name for path in place.iterdir()) == ["000001.json", "000001.svg", "000004.json", "000004.svg"]
     found = files.read_json(place / "000004.json")
@@ -662,27 +683,27 @@ def test_alignments_are_written_for_each_line(runs, capsys, monkeypatch, tmp_pat
 
 def test_what_the_command_refuses(runs, capsys, tmp_path):
     lstm, lm, blind = (str(runs.folder(name)) for name in ("lstm", "lm-ngram", "sutskever"))
-    both = "--layer and --head: choose among --alignments DIR, which is not given"
+    both = "--layer and --head: choose among --save-alignments DIR, which is not given"
     some = tmp_path / "some.txt"
     some.write_text("abc\n")
-    looks = ("--alignments", str(tmp_path / "looks"))
+    looks = ("--save-alignments", str(tmp_path / "looks"))
     for words, message in [
-        ((lstm, "abc", "--alignments", str(some)), f"--alignments: {some} is a file; name a folder"),
-        ((lstm, "abc", "--alignments", str(some / "x")), f"--alignments: {some} is a file; name a folder"),
+        ((lstm, "abc", "--save-alignments", str(some)), f"--save-alignments: {some} is a file; name a folder"),
+        ((lstm, "abc", "--save-alignments", str(some / "x")), f"--save-alignments: {some} is a file; name a folder"),
         ((lm, "abc"), f"{lm}: is a language model, which continues texts; use weft generate"),
         ((lstm, "abc", "--data", str(some)), "--data: does not go with a text; give one of them"),
         ((lstm, "abc", "--layer", "1"), both),
         ((lstm, "abc", "--head", "1"), both),
-        ((lstm, "abc", "--n-best", "9"), "--n-best: must be at most --beam 5, not 9"),
-        ((lstm, "abc", "--ban", "A BB"), "--ban 'A BB': is 2 tokens of this vocabulary; ban one token at a time"),
-        ((lstm, "abc", "--with", lm), f"ensemble: {lm} is a run of task 'lm', not of 'translate'"),
+        ((lstm, "abc", "--n-best", "9"), "--n-best: must be at most --beam-size 5, not 9"),
+        ((lstm, "abc", "--ban-token", "A BB"), "--ban-token 'A BB': is 2 tokens of this vocabulary; ban one token at a time"),
+        ((lstm, "abc", "--ensemble", lm), f"ensemble: {lm} is a run of task 'lm', not of 'translate'"),
         ((lstm, "abc", *looks, "--layer", "2"), "--layer: must be from 1 to 1, not 2"),
         (
             (blind, "abc", *looks),
             "alignments: this model has no attention to its source; train one with model.attention = 'additive'",
         ),
         (
-            (lstm, "abc", "--with", str(runs.folder("transformer")), *looks),
+            (lstm, "abc", "--ensemble", str(runs.folder("transformer")), *looks),
             "alignments: several models look in several ways; align with one run",
         ),
     ]:

@@ -8,9 +8,9 @@ from parts import build_mixer, build_stack
 from torch import Tensor, nn
 
 from weft.errors import UsageError
-from weft.explain.watch import pattern, watch
-from weft.nn.attention import Attend
-from weft.nn.cross import AdditiveAttend
+from weft.explain.hooks import attention_weights, record_activations
+from weft.nn.attention import ScaledDotProductAttention
+from weft.nn.cross_attention import AdditiveAttention
 
 
 class Mix(nn.Module):
@@ -44,7 +44,7 @@ def hooks(model: nn.Module) -> int:
 
 def test_calls_are_seen_in_order_with_inputs_and_outputs():
     model, x = Model(), torch.randn(4, 3)
-    with watch(model, ["head", "layers.1", "layers.0.linear"]) as seen:
+    with record_activations(model, ["head", "layers.1", "layers.0.linear"]) as seen:
         assert seen == []
         y = model(x)
         model(x + 1)
@@ -57,7 +57,7 @@ def test_calls_are_seen_in_order_with_inputs_and_outputs():
 
 def test_inputs_come_in_the_order_of_forward_with_defaults():
     model, x = Model(), torch.randn(4, 3)
-    with watch(model, ["layers.0", "layers.1"]) as seen:
+    with record_activations(model, ["layers.0", "layers.1"]) as seen:
         model(x)
     assert seen[0].inputs == (x, 1.0, 0.0)
     assert seen[1].inputs == (seen[0].output, 1.0, 2.0)
@@ -66,17 +66,17 @@ def test_inputs_come_in_the_order_of_forward_with_defaults():
 def test_one_name_a_name_twice_a_second_name_and_the_model_itself():
     model, x = Model(), torch.randn(1, 3)
     for names, expected in [("tied", ["tied"]), (["head", "head"], ["head"]), ("", [""]), ([], [])]:
-        with watch(model, names) as seen:
+        with record_activations(model, names) as seen:
             model(x)
         assert [call.name for call in seen] == expected
-    with watch(model, ["head", "tied"]) as seen:
+    with record_activations(model, ["head", "tie_embeddings"]) as seen:
         model(x)
-    assert sorted(call.name for call in seen) == ["head", "tied"]
+    assert sorted(call.name for call in seen) == ["head", "tie_embeddings"]
 
 
 def test_gradients_flow_through_what_was_seen():
     model = Model()
-    with watch(model, "layers.0") as seen:
+    with record_activations(model, "layers.0") as seen:
         model(torch.randn(4, 3))
     [gradient] = torch.autograd.grad(seen[0].output.sum(), model.layers[0].linear.bias)
     assert gradient.tolist() == [4, 4, 4]
@@ -86,14 +86,16 @@ def test_watching_changes_no_output():
     torch.manual_seed(0)
     stack, x = build_stack("attention-rotary"), torch.randn(2, 5, 8)
     plain, _ = stack(x)
-    with watch(stack, [name for name, part in stack.named_modules() if isinstance(part, nn.Linear | Attend)]):
+    with record_activations(
+        stack, [name for name, part in stack.named_modules() if isinstance(part, nn.Linear | ScaledDotProductAttention)]
+    ):
         watched, _ = stack(x)
     assert torch.equal(plain, watched)
 
 
 def test_nothing_is_seen_after_the_block_and_hooks_are_gone():
     model, x = Model(), torch.randn(1, 3)
-    with watch(model, ["head", "layers.0"]) as seen:
+    with record_activations(model, ["head", "layers.0"]) as seen:
         assert hooks(model) > 0
         model(x)
     model(x)
@@ -103,7 +105,7 @@ def test_nothing_is_seen_after_the_block_and_hooks_are_gone():
 
 def test_hooks_go_when_the_model_fails_and_what_was_seen_stays():
     model = Model()
-    with pytest.raises(FloatingPointError), watch(model, ["layers.0", "head"]) as seen:
+    with pytest.raises(FloatingPointError), record_activations(model, ["layers.0", "head"]) as seen:
         model(torch.full((1, 3), torch.nan))
     assert [call.name for call in seen] == ["layers.0"]
     assert hooks(model) == 0
@@ -113,7 +115,7 @@ def test_hooks_of_others_stay():
     model = Model()
     calls = []
     handle = model.head.register_forward_hook(lambda *call: calls.append(call))
-    with watch(model, "head"):
+    with record_activations(model, "head"):
         pass
     model(torch.randn(1, 3))
     assert len(calls) == 1
@@ -133,7 +135,7 @@ def test_hooks_of_others_stay():
 )
 def test_a_part_that_can_not_be_seen_is_refused(name, message):
     model = Model()
-    with pytest.raises(UsageError) as caught, watch(model, ["head", name]):
+    with pytest.raises(UsageError) as caught, record_activations(model, ["head", name]):
         pass
     assert str(caught.value) == message
     assert hooks(model) == 0
@@ -163,14 +165,14 @@ def part_in_place(model: Model) -> nn.Module:
     [(wrapped, "the model"), (in_place, "the model"), (part_wrapped, "'layers.0'"), (part_in_place, "'layers.0.linear'")],
 )
 def test_a_compiled_part_is_refused_by_name(compiled, place):
-    with pytest.raises(UsageError) as caught, watch(compiled(Model()), "layers.0.linear"):
+    with pytest.raises(UsageError) as caught, record_activations(compiled(Model()), "layers.0.linear"):
         pass
     assert str(caught.value) == f"watch: {place} is compiled, and nothing in it can be seen; load the run anew and watch that"
 
 
 def test_beside_a_compiled_part_all_is_seen():
     model = part_in_place(Model())
-    with watch(model, ["layers.0", "layers.1.linear"]) as seen:
+    with record_activations(model, ["layers.0", "layers.1.linear"]) as seen:
         model(torch.zeros(1, 3))
     assert [one.name for one in seen] == ["layers.0", "layers.1.linear"]
 
@@ -197,9 +199,9 @@ MASKS = {
 
 
 def check(attend: nn.Module, given: tuple[object, ...], v: Tensor) -> Tensor:
-    with watch(nn.ModuleDict({"attend": attend}), "attend") as seen:
+    with record_activations(nn.ModuleDict({"attend": attend}), "attend") as seen:
         attend(*given)
-    weights = pattern(seen[0])
+    weights = attention_weights(seen[0])
     torch.testing.assert_close(weights @ v, seen[0].output, atol=1e-6, rtol=1e-6)
     return weights
 
@@ -208,7 +210,7 @@ def check(attend: nn.Module, given: tuple[object, ...], v: Tensor) -> Tensor:
 @pytest.mark.parametrize("mask", MASKS)
 def test_weights_times_values_are_the_fused_output(mask, scale):
     q, k, v = inputs(5, 6)
-    weights = check(Attend(scale=scale).eval(), (q, k, v, MASKS[mask], False), v)
+    weights = check(ScaledDotProductAttention(scale=scale).eval(), (q, k, v, MASKS[mask], False), v)
     assert weights.shape == (B, H, 5, 6)
     blind = int(mask == "a blind query")
     torch.testing.assert_close(weights[:, :, blind:].sum(-1), torch.ones(B, H, 5 - blind))
@@ -218,27 +220,27 @@ def test_weights_times_values_are_the_fused_output(mask, scale):
 @pytest.mark.parametrize(("t", "s"), [(5, 5), (3, 6), (6, 3), (1, 1)])
 def test_causal_weights_times_values_are_the_fused_output(t, s):
     q, k, v = inputs(t, s)
-    weights = check(Attend().eval(), (q, k, v, None, True), v)
+    weights = check(ScaledDotProductAttention().eval(), (q, k, v, None, True), v)
     assert not weights.triu(1).any()
 
 
 def test_dropout_is_not_part_of_the_weights():
     q, k, v = inputs(5, 6)
-    attend = Attend(dropout=0.5).train()
+    attend = ScaledDotProductAttention(dropout=0.5).train()
     assert torch.equal(attend.weights(q, k, v, None, False), attend.eval().weights(q, k, v, None, False))
 
 
 def test_numbers_that_are_none_are_not_hidden():
     q, k, v = inputs(5, 6)
     q[0, 0, 2] = torch.nan
-    weights = Attend().weights(q, k, v, MASKS["padding"], False)
+    weights = ScaledDotProductAttention().weights(q, k, v, MASKS["padding"], False)
     assert weights[0, 0, 2, :5].isnan().all()
     assert weights.isnan().sum() == 5
 
 
 def test_additive_weights_times_values_are_the_output():
     q, k, v = inputs(5, 6)
-    weights = check(AdditiveAttend(E), (q[:, :1], k[:, :1], v[:, :1], MASKS["padding"], False), v[:, :1])
+    weights = check(AdditiveAttention(E), (q[:, :1], k[:, :1], v[:, :1], MASKS["padding"], False), v[:, :1])
     assert weights.shape == (B, 1, 5, 6)
 
 
@@ -249,18 +251,18 @@ def test_self_attention_is_explained_whole_and_in_steps(kind, padded):
     torch.manual_seed(0)
     x = torch.randn(2, 5, 8)
     keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2]) if padded else None
-    with watch(mixer, "attend") as seen, torch.inference_mode():
+    with record_activations(mixer, "attend") as seen, torch.inference_mode():
         _, state = mixer(x, None, keep)
         mixer(x[:, :1], state)
-    assert [pattern(call).shape for call in seen] == [(2, 2, 5, 5), (2, 2, 1, 6)]
+    assert [attention_weights(call).shape for call in seen] == [(2, 2, 5, 5), (2, 2, 1, 6)]
     for call in seen:
-        torch.testing.assert_close(pattern(call) @ call.inputs[2], call.output, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(attention_weights(call) @ call.inputs[2], call.output, atol=1e-6, rtol=1e-6)
 
 
 def test_what_attends_nowhere_has_no_pattern():
     model = Model()
-    with watch(model, "layers.0") as seen:
+    with record_activations(model, "layers.0") as seen:
         model(torch.randn(1, 3))
     with pytest.raises(UsageError) as caught:
-        pattern(seen[0])
+        attention_weights(seen[0])
     assert str(caught.value) == "pattern: 'layers.0' has no attention weights; watch the 'attend' in it"

@@ -42,23 +42,23 @@ def here(tmp_path_factory):
             Path(f"{name}.toml").write_text(SCENES[name].run_file, encoding="utf-8")
         Path("lines.txt").write_text("The soup was good.\n", encoding="utf-8")
         for name in TRAINED:
-            assert main(["train", f"{name}.toml", "--out", f"runs/{name}", "-q"]) == 0
+            assert main(["train", f"{name}.toml", "--output-dir", f"runs/{name}", "-q"]) == 0
         assert main(["compare", *COMPARE, "-q"]) == 0
     finally:
         os.chdir(before)
     return folder
 
 
-COMPARE = ["runs/classify-naive-bayes", "runs/classify-regression", "--out", "runs/compared"]
+COMPARE = ["runs/classify-naive-bayes", "runs/classify-regression", "--output-dir", "runs/compared"]
 COMMANDS = [
     *(["check", f"{name}.toml", "--json"] for name in (*CHECKED, *TRAINED)),
-    ["check", "lm-gpt.toml", "--windows", "2"],
-    ["init", "classify"],
+    ["check", "lm-gpt.toml", "--show-windows", "2"],
+    ["init", "classification"],
     ["--help"],
     ["evaluate", "runs/lm-ngram"],
-    ["score", "runs/lm-ngram", "--data", "lines.txt"],
+    ["score", "runs/lm-ngram", "--input", "lines.txt"],
     *(["info", f"runs/{name}"] for name in TRAINED),
-    *(["predict", f"runs/{name}", "--data", "lines.txt"] for name in TRAINED[1:]),
+    *(["predict", f"runs/{name}", "--input", "lines.txt"] for name in TRAINED[1:]),
     *(["evaluate", f"runs/{name}"] for name in TRAINED[1:]),
     ["compare", *COMPARE],
 ]
@@ -102,7 +102,7 @@ def test_probabilities_are_those_of_torch():
 def test_names_that_tables_know_are_those_of_the_functions():
     assert tuple(recurrent.NONLINEARITIES) == names.NONLINEARITIES
     assert tuple(attention.ACTIVATIONS) == names.ACTIVATIONS
-    assert tuple(pooling.POOLS) == names.POOLS == NAMED_POOLS
+    assert tuple(pooling.POOLINGS) == names.POOLS == NAMED_POOLS
 
 
 def test_rows_of_mixers_name_classes_that_are_there():

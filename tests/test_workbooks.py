@@ -20,14 +20,14 @@ from pair_runs import pair_file
 from small_runs import Silent, train_here
 
 from weft.cli.main import main
-from weft.config import read_table
-from weft.data.rows import kind_of
+from weft.config import parse_config
+from weft.data.table_rows import kind_of
 from weft.data.workbooks import cell_text, choose_sheet
 from weft.errors import ConfigError, DataError
-from weft.tasks.classification.data import LabelledTable
-from weft.tasks.qa.data import AskedTable
-from weft.tasks.seq2seq.data import PairsTable, pairs
-from weft.tasks.tagging.data import TaggedTable
+from weft.tasks.classification.data import LabeledDataConfig
+from weft.tasks.qa.data import QADataConfig
+from weft.tasks.seq2seq.data import PairDataConfig, pairs
+from weft.tasks.tagging.data import TaggedDataConfig
 
 Rows = list[list[Any]]
 
@@ -53,7 +53,7 @@ def write_parquet(path: Path, columns: dict[str, Any], **options: Any) -> Path:
 
 
 def labelled(path: Path, **options: Any) -> list[tuple[str, ...]]:
-    source = LabelledTable(train=path.name, **options).sources(path.parent)["train"]
+    source = LabeledDataConfig(train=path.name, **options).sources(path.parent)["train"]
     return [("+".join(one.labels), *one.texts) for one in source.records()]
 
 
@@ -73,7 +73,7 @@ def test_without_the_package_it_says_what_to_install(name, package, tmp_path, mo
     (tmp_path / name).write_bytes(b"PK\x03\x04")
     kind = kind_of(tmp_path / name)
     assert refusal(tmp_path / name) == f'.{kind} needs {package}; pip install "weft[{kind}]"'
-    for table, more in ((PairsTable, {}), (AskedTable, {})):
+    for table, more in ((PairDataConfig, {}), (QADataConfig, {})):
         with pytest.raises(DataError, match=rf'pip install "weft\[{kind}\]"$'):
             list(table(train=name, **more).sources(tmp_path)["train"].records())
 
@@ -108,7 +108,7 @@ def test_taggers_read_none(tmp_path):
         with pytest.raises(
             DataError, match="is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line"
         ):
-            list(TaggedTable(train=name).sources(tmp_path)["train"].records())
+            list(TaggedDataConfig(train=name).sources(tmp_path)["train"].records())
 
 
 def test_cells_are_texts_as_a_spreadsheet_shows_them():
@@ -124,7 +124,7 @@ def test_cells_are_texts_as_a_spreadsheet_shows_them():
 @pytest.mark.parametrize("given", ["", 0, -1])
 def test_what_is_no_sheet(given):
     with pytest.raises(ConfigError) as caught:
-        read_table(LabelledTable, {"train": "a.xlsx", "sheet": given}, at="data")
+        parse_config(LabeledDataConfig, {"train": "a.xlsx", "sheet": given}, at="data")
     assert str(caught.value) == f"data.sheet: {given!r} names no sheet; give its name, or its place from 1 on"
 
 
@@ -136,35 +136,39 @@ def test_a_workbook_is_read_as_csv_is(tmp_path):
     path = write_xlsx(tmp_path / "a.xlsx", rows)
     assert labelled(path) == [("pos", 'a, "b"\nc'), ("5", "x"), ("neg", "2026-11-16")]
     assert labelled(path, text="id") == [("pos", "1"), ("5", "2")]  # the third has none, and is left out
-    source = LabelledTable(train="a.xlsx").sources(tmp_path)["train"]
-    assert source.seen.describe().split("\n")[:2] == [
+    source = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"]
+    assert source.summary.describe().split("\n")[:2] == [
         f"{path}: 3 examples of 19 characters with 3 labels, Excel",
         "  note: a.xlsx: sheet 'Sheet'",
     ]
     assert [one.line for one in source.records()] == [2, 3, 4] and source.place(1) == f"{path}: row 3"
     plain = write_xlsx(tmp_path / "b.xlsm", [["pos", "one"], ["neg", "two"]])
     assert labelled(plain) == [("pos", "one"), ("neg", "two")]
-    notes = LabelledTable(train="b.xlsm").sources(tmp_path)["train"].seen.files.notes
+    notes = LabeledDataConfig(train="b.xlsm").sources(tmp_path)["train"].summary.files.notes
     assert notes[1] == "b.xlsm: row 1 is no header: label is column 1, text is column 2 of 2"
 
 
 def test_pairs_and_questions_too(tmp_path):
     path = write_xlsx(tmp_path / "a.xlsx", [["source", "target", "n"], [17, "seventeen", 1], ["x", None, 2]])
-    assert list(pairs(PairsTable(train="a.xlsx").sources(tmp_path)["train"])) == [("17", "seventeen"), ("x", "")]
+    assert list(pairs(PairDataConfig(train="a.xlsx").sources(tmp_path)["train"])) == [("17", "seventeen"), ("x", "")]
     write_xlsx(tmp_path / "b.xlsx", [["question", "passage", "answer", "start"], ["Who?", "Ada and Ada", "Ada", 8.0]])
-    (found,) = AskedTable(train="b.xlsx").sources(tmp_path)["train"].records()
+    (found,) = QADataConfig(train="b.xlsx").sources(tmp_path)["train"].records()
     assert found.answers == (("Ada", 8),)
     with pytest.raises(ConfigError) as caught:
-        read_table(PairsTable, {"train": [str(path), "b.csv"]}, at="data")
+        parse_config(PairDataConfig, {"train": [str(path), "b.csv"]}, at="data")
     assert str(caught.value) == "data: train mixes csv, xlsx files; give files of one kind"
 
 
 def test_sheets_by_name_and_by_place(tmp_path):
-    sheets: dict[str, Rows] = {"First": [["label", "text"], ["a", "x"]], "Second": [["label", "text"], ["b", "y"]], "None": []}
+    sheets: dict[str, Rows] = {
+        "First": [["label_column", "text_column"], ["a", "x"]],
+        "Second": [["label_column", "text_column"], ["b", "y"]],
+        "None": [],
+    }
     path = write_xlsx(tmp_path / "a.xlsx", sheets)
     assert labelled(path) == labelled(path, sheet=1) == labelled(path, sheet="First") == [("a", "x")]
     assert labelled(path, sheet=2) == labelled(path, sheet="Second") == [("b", "y")]
-    notes = LabelledTable(train="a.xlsx", sheet=2).sources(tmp_path)["train"].seen.files.notes
+    notes = LabeledDataConfig(train="a.xlsx", sheet=2).sources(tmp_path)["train"].summary.files.notes
     assert notes == ["a.xlsx: sheet 'Second', one of 3"]
     assert refusal(path, sheet="Secnd") == (
         "has no sheet 'Secnd', which data.sheet names; did you mean 'Second'? known: First, Second, None"
@@ -183,19 +187,19 @@ def test_rows_and_cells_that_are_empty(tmp_path):
     rows: Rows = [["label", "text", None, None], ["a", "x", "", None], [None, None], ["b", "y"], [None, " "[:0]], []]
     path = write_xlsx(tmp_path / "a.xlsx", rows)
     assert labelled(path) == [("a", "x"), ("b", "y")]
-    seen = LabelledTable(train="a.xlsx").sources(tmp_path)["train"].seen
+    seen = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"].summary
     assert seen.files.blank == 1  # those behind the last are none
-    assert refusal(write_xlsx(tmp_path / "b.xlsx", [["label", "text"], ["a", "x", "z"]])) == (
+    assert refusal(write_xlsx(tmp_path / "b.xlsx", [["label_column", "text_column"], ["a", "x", "z"]])) == (
         "row 2 has 3 columns, not 2 as row 1 has: 'a', 'x', 'z'"
     )
-    assert refusal(write_xlsx(tmp_path / "c.xlsx", [[None, ""], ["label", "text"], ["a", "x"]])) == (
+    assert refusal(write_xlsx(tmp_path / "c.xlsx", [[None, ""], ["label_column", "text_column"], ["a", "x"]])) == (
         "row 1 is blank; a table begins with its header, or with its first row; take it out"
     )
     assert refusal(write_xlsx(tmp_path / "d.xlsx", [["label", "words"], ["a", "x"]])) == (
-        "row 1, its header, has no column 'text', which data.text names; known: label, words"
+        "row 1, its header, has no column 'text', which data.text_column names; known: label, words"
     )
-    assert refusal(write_xlsx(tmp_path / "e.xlsx", [["label", "text"], [None, "x"]])) == (
-        "row 2 has no label; give it one, or set data.multi = true, where an example may have none"
+    assert refusal(write_xlsx(tmp_path / "e.xlsx", [["label_column", "text_column"], [None, "x"]])) == (
+        "row 2 has no label; give it one, or set data.multilabel = true, where an example may have none"
     )
 
 
@@ -228,20 +232,23 @@ def test_parquet_is_read_as_objects_are(tmp_path):
     assert labelled(path, label="stars", text="n", multi=True) == [("5", "17"), ("1", "18"), ("", "19")]
     assert refusal(path) == "has no column 'label'; known: stars, about, tags, yes, n"
     assert refusal(path, label="stars", text="n") == (
-        "row 3 has no label; give it one, or set data.multi = true, where an example may have none"
+        "row 3 has no label; give it one, or set data.multilabel = true, where an example may have none"
     )
     assert refusal(path, label="n", text="about").startswith(
         "row 1 has an object as 'about', not a string; name a key inside it:"
     )
-    assert refusal(path, label=1, text=2) == 'has columns with names, but data.label = 1; name a column, data.label = "..."'
-    source = LabelledTable(train="a.parquet", label="yes", text="n").sources(tmp_path)["train"]
-    assert source.seen.describe().startswith(f"{path}: 3 examples of 6 characters with 2 labels, Parquet\n")
+    assert (
+        refusal(path, label=1, text=2)
+        == 'has columns with names, but data.label_column = 1; name a column, data.label_column = "..."'
+    )
+    source = LabeledDataConfig(train="a.parquet", label_column="yes", text_column="n").sources(tmp_path)["train"]
+    assert source.summary.describe().startswith(f"{path}: 3 examples of 6 characters with 2 labels, Parquet\n")
     assert source.place(2) == f"{path}: row 3"
 
 
 def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):
     write_parquet(tmp_path / "a.parquet", {"translation": [{"en": "yes", "de": "ja"}, {"en": "no", "de": "nein"}]})
-    table = PairsTable(train="a.parquet", source="translation.en", target="translation.de")
+    table = PairDataConfig(train="a.parquet", source_column="translation.en", target_column="translation.de")
     assert list(pairs(table.sources(tmp_path)["train"])) == [("yes", "ja"), ("no", "nein")]
     asked = {
         "context": ["Ada and Ada"] * 2,
@@ -250,22 +257,24 @@ def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):
     }
     write_parquet(tmp_path / "b.parquet", asked)
     names = {"passage": "context", "answer": "answers.text", "start": "answers.answer_start"}
-    first, second = AskedTable(train="b.parquet", **names).sources(tmp_path)["train"].records()
+    first, second = QADataConfig(train="b.parquet", **names).sources(tmp_path)["train"].records()
     assert (first.answers, second.answers) == ((("Ada", 8), ("Ada and", 0)), ())
     plain = {"question": ["Who?"], "passage": ["Ada and Ada"], "answer": ["Ada"], "start": [8]}
     write_parquet(tmp_path / "c.parquet", plain)
-    (found,) = AskedTable(train="c.parquet").sources(tmp_path)["train"].records()
+    (found,) = QADataConfig(train="c.parquet").sources(tmp_path)["train"].records()
     assert found.answers == (("Ada", 8),)
 
 
 def test_what_no_text_holds_is_refused_with_its_row(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet", {"label": ["a"] * 1500, "text": ["x"] * 1400 + ["\0"] * 100})
+    path = write_parquet(tmp_path / "a.parquet", {"label_column": ["a"] * 1500, "text_column": ["x"] * 1400 + ["\0"] * 100})
     assert refusal(path) == "row 1401, 'text': character 0 is NUL; text has none, is this binary data?"
-    path = write_parquet(tmp_path / "b.parquet", {"label": ["a", "b"], "text": [b"caf\xc3\xa9", b"\xff\x00"]})
+    path = write_parquet(tmp_path / "b.parquet", {"label_column": ["a", "b"], "text_column": [b"caf\xc3\xa9", b"\xff\x00"]})
     assert refusal(path) == "row 2 has binary data as 'text', not a string; put it in quotes"
     path.write_bytes(b"PAR1 and more")
     assert refusal(path).startswith("is damaged or not a Parquet file: ")
-    assert refusal(write_parquet(path, {"label": [], "text": []})) == "has no rows; give a file with examples in it"
+    assert (
+        refusal(write_parquet(path, {"label_column": [], "text_column": []})) == "has no rows; give a file with examples in it"
+    )
 
 
 def test_large_files_are_read_in_a_stream(tmp_path):
@@ -273,8 +282,10 @@ def test_large_files_are_read_in_a_stream(tmp_path):
     import tracemalloc
 
     count = 20_000
-    write_parquet(tmp_path / "a.parquet", {"label": ["a"] * count, "text": ["x" * 2000] * count}, row_group_size=1000)
-    source = LabelledTable(train="a.parquet").sources(tmp_path)["train"]
+    write_parquet(
+        tmp_path / "a.parquet", {"label_column": ["a"] * count, "text_column": ["x" * 2000] * count}, row_group_size=1000
+    )
+    source = LabeledDataConfig(train="a.parquet").sources(tmp_path)["train"]
     tracemalloc.start()
     try:
         assert sum(1 for _ in source.records()) == count
@@ -287,7 +298,7 @@ def test_large_files_are_read_in_a_stream(tmp_path):
 
 
 def test_a_run_is_trained_checked_evaluated_and_used_on_workbooks(tmp_path, capsys):
-    rows: Rows = [["label", "text"], *map(list, one_label(60))]
+    rows: Rows = [["label_column", "text_column"], *map(list, one_label(60))]
     path = write_xlsx(tmp_path / "a.xlsx", {"Notes": [["x"]], "Data": rows})
     run = str(tmp_path / "run")
     train_here(class_file(path, "naive-bayes", "data.sheet=Data"), tmp_path / "run", Silent())
@@ -299,7 +310,7 @@ def test_a_run_is_trained_checked_evaluated_and_used_on_workbooks(tmp_path, caps
     assert scores == [json.loads(capsys.readouterr().out)["scores"]]
     new: Rows = [["id", "text", "when"], [7, 'the "cat"', date(2026, 11, 16)], [8, None, None], [9, "a saw", None]]
     write_xlsx(tmp_path / "new.xlsx", {"Data": new})
-    assert main(["predict", run, "--data", str(tmp_path / "new.xlsx")]) == 0
+    assert main(["predict", run, "--input", str(tmp_path / "new.xlsx")]) == 0
     said = capsys.readouterr()
     found = list(csv.reader(io.StringIO(said.out), strict=True))
     assert found[0] == ["id", "text", "when", "prediction", "probability"]
@@ -310,11 +321,11 @@ def test_a_run_is_trained_checked_evaluated_and_used_on_workbooks(tmp_path, caps
     ]
     assert said.err == "weft: new.xlsx: sheet 'Data', written as CSV\n"
     run_file = tmp_path / "run.toml"
-    run_file.write_text(f'task = "classify"\n[data]\ntrain = "{path}"\nsheet = "Data"\n[model]\nkind = "naive-bayes"\n')
+    run_file.write_text(f'task = "classification"\n[data]\ntrain = "{path}"\nsheet = "Data"\n[model]\narch = "naive-bayes"\n')
     assert main(["check", str(run_file)]) in (0, 3)
     assert "a.xlsx:" in capsys.readouterr().out
     write_xlsx(tmp_path / "bad.xlsx", {"Data": [["text"], ["the cat"], ["a", "b"]]})
-    assert main(["predict", run, "--data", str(tmp_path / "bad.xlsx")]) == 3
+    assert main(["predict", run, "--input", str(tmp_path / "bad.xlsx")]) == 3
     assert f"weft: {tmp_path / 'bad.xlsx'}: row 3: has 2 columns, not 1 as row 1 has: 'a', 'b'\n" in capsys.readouterr().err
 
 
@@ -324,7 +335,7 @@ def test_parquet_in_jsonl_out(tmp_path, capsys):
     train_here(class_file(table, "naive-bayes"), tmp_path / "run", Silent())
     columns = {"n": [1, 2, 3], "text": ["the cat", None, "a\0b"], "x": [0.5, float("nan"), 2.0], "raw": [b"\xff", None, b"a"]}
     path = write_parquet(tmp_path / "a.parquet", columns)
-    assert main(["predict", run, "--data", str(path)]) == 3
+    assert main(["predict", run, "--input", str(path)]) == 3
     said = capsys.readouterr()
     found = [json.loads(line) for line in said.out.split("\n")[:-1]]
     assert [{name: one[name] for name in ("n", "text", "x", "raw")} for one in found] == [
@@ -337,18 +348,18 @@ def test_parquet_in_jsonl_out(tmp_path, capsys):
         "weft: a.parquet: Parquet, 4 columns, written as JSONL\n"
         f"weft: {path}: row 3, 'text': character 1 is NUL; text has none, is this binary data?\n"
     )
-    train_here(class_file(table, "naive-bayes", "data.text=2", "data.label=1"), tmp_path / "places", Silent())
-    assert refused(capsys, "predict", str(tmp_path / "places"), "--data", str(path)) == (
+    train_here(class_file(table, "naive-bayes", "data.text_column=2", "data.label_column=1"), tmp_path / "places", Silent())
+    assert refused(capsys, "predict", str(tmp_path / "places"), "--input", str(path)) == (
         3,
-        f"{path}: has columns with names, but data.text = 2 was trained with; give a table",
+        f"{path}: has columns with names, but data.text_column = 2 was trained with; give a table",
     )
     other = write_parquet(tmp_path / "b.parquet", {"review": ["x"]})
-    assert refused(capsys, "predict", run, "--data", str(other)) == (3, f"{other}: has no column 'text'; known: review")
+    assert refused(capsys, "predict", run, "--input", str(other)) == (3, f"{other}: has no column 'text'; known: review")
 
 
 def test_pairs_of_a_workbook_are_predicted(tmp_path, capsys):
     rows: Rows = [["source", "target"], *([f"a{number}", f"b{number}"] for number in range(30))]
     path = write_xlsx(tmp_path / "a.xlsx", rows)
-    train_here(pair_file(path, "lstm", "train.steps=2"), tmp_path / "run", Silent())
-    assert main(["predict", str(tmp_path / "run"), "--data", str(path)]) == 0
+    train_here(pair_file(path, "lstm", "train.max_steps=2"), tmp_path / "run", Silent())
+    assert main(["predict", str(tmp_path / "run"), "--input", str(path)]) == 0
     assert capsys.readouterr().out.startswith("source,target,prediction")

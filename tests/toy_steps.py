@@ -14,17 +14,17 @@ class Toy:
     """A model made of `first(B)`, `read(token, state)` and `say(state)`, one position at a time: slow and plain."""
 
     def __init__(self, words: int, *, longest: int | None = None, vocabulary: str = "ab12cd34" * 8) -> None:
-        self.words, self.longest, self.vocabulary = words, longest, vocabulary
+        self.words, self.max_positions, self.vocabulary = words, longest, vocabulary
         self.steps_taken: list[int] = []  # rows of each step
 
-    def row_bytes(self, tokens, state=None):
+    def bytes_per_row(self, tokens, state=None):
         return 8 * self.words + 8 * 12
 
-    def start(self, prompt, keep=None, state=None):
+    def start(self, prompt, token_mask=None, state=None):
         state = self.first(prompt.size(0)) if state is None else state
         for at in range(prompt.size(1)):
             new = self.read(prompt[:, at], state)
-            real = torch.ones_like(prompt[:, at], dtype=torch.bool) if keep is None else keep[:, at]
+            real = torch.ones_like(prompt[:, at], dtype=torch.bool) if token_mask is None else token_mask[:, at]
             state = tuple(torch.where(real.unsqueeze(1), n, o) for n, o in zip(new, state, strict=True))
         return self.say(state), state
 
@@ -33,13 +33,13 @@ class Toy:
         state = self.read(token, state)
         return self.say(state), state
 
-    def score(self, tokens, keep=None, state=None):
+    def score(self, tokens, token_mask=None, state=None):
         scores = [torch.zeros(tokens.size(0), 0)]
         for at in range(tokens.size(1) - 1):
             log_probs, state = self.start(tokens[:, :1], None, state) if at == 0 else self.step(tokens[:, at], state)
             scores.append(log_probs.gather(1, tokens[:, at + 1 : at + 2]))
         scores = torch.cat(scores, 1)
-        return scores if keep is None else scores.masked_fill(~keep[:, 1:], 0.0)
+        return scores if token_mask is None else scores.masked_fill(~token_mask[:, 1:], 0.0)
 
 
 class Bigram(Toy):
@@ -102,7 +102,7 @@ TOYS = {"bigram": Bigram, "hashed": Hashed, "gru": TinyGRU}
 class Spelled:
     """The special tokens that every tokenizer has."""
 
-    unk, begin, end = 0, 1, 2
+    unk, bos_id, end = 0, 1, 2
 
     def encode(self, text):
         return np.array(self.ids(text), dtype=np.int64)

@@ -1,5 +1,5 @@
 """Writes words of the CMU Pronouncing Dictionary as phones, each tagged with its stress:
-python examples/stress/make.py [--out FILE] [--words N]
+python examples/stress/make.py [--output-dir FILE] [--words N]
 
 A sentence is a word, its words are phones, and the tag of a vowel is 1 (stressed), 2 (a second stress) or 0; consonants are
 tagged with a hyphen. Words of one vowel are left out, for there is nothing to choose, and so are words that are said in more
@@ -56,7 +56,7 @@ def dictionary() -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "phones.txt")
+    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "phones.txt")
     parser.add_argument("--words", type=int, default=WORDS, help=f"at most ({WORDS})")
     chosen = parser.parse_args()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)

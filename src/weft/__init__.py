@@ -57,7 +57,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """`weft.train` is the function, though there is a package of that name as well: importing that changes nothing here."""
+    """`weft.training` is the function, though there is a package of that name as well: importing that changes nothing here."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _PLACES and isinstance(value, ModuleType)):

@@ -23,7 +23,7 @@ from typing import Any
 from weft.errors import ModelError, ResourceError
 
 MANIFEST = "manifest.json"
-LARGEST_JSON = 256 << 20  # bytes; read, it takes several times as much memory
+MAX_JSON_BYTES = 256 << 20  # bytes; read, it takes several times as much memory
 _LEFTOVER = re.compile(r"\..*\.tmp-\d+-[0-9a-f]{12}")
 
 
@@ -33,14 +33,14 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name[:32]}.tmp-{os.getpid()}-{os.urandom(6).hex()}")
 
 
-def leftovers(folder: Path) -> list[Path]:
+def leftovers(directory: Path) -> list[Path]:
     """What is unfinished in `folder`: somebody is about to finish it, or was killed."""
-    return [path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name)]
+    return [path for path in directory.iterdir() if _LEFTOVER.fullmatch(path.name)]
 
 
-def sweep(folder: Path) -> list[Path]:
+def sweep(directory: Path) -> list[Path]:
     """Remove what killed processes left unfinished in `folder`, and say what; call it under the folder's lock."""
-    found = leftovers(folder)
+    found = leftovers(directory)
     for path in found:
         _discard(path)
     return found
@@ -72,7 +72,7 @@ def _discard(path: Path) -> None:
 
 
 @contextmanager
-def refusing(path: Path, state: str = "nothing was changed") -> Iterator[None]:
+def wrap_os_errors(path: Path, state: str = "nothing was changed") -> Iterator[None]:
     """Turns what the system says into one line, with the state that `path` is left in."""
     try:
         yield
@@ -82,7 +82,7 @@ def refusing(path: Path, state: str = "nothing was changed") -> Iterator[None]:
             seen = "no space left on the disk; free some and try again,"
         elif error.errno == errno.EDQUOT:
             seen = "the disk quota is used up; free some space and try again,"
-        raise ResourceError(f"{path}: {seen} {state}") from None
+        raise ResourceError(path, f"{seen} {state}") from None
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -92,9 +92,9 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def sync_folder(folder: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Make what was created, renamed or removed in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -112,26 +112,26 @@ def refuse_link(path: Path) -> None:
     except OSError:  # not there, or not to be seen: whoever uses it will say so
         return
     if stat.S_ISLNK(mode):
-        raise ModelError(f"{path}: is a link, and none is followed inside a folder of weft; remove it")
+        raise ModelError(path, "is a link, and none is followed inside a folder of weft", "remove it")
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise ModelError(f"{path}: is a pipe or a device, not a file")
+        raise ModelError(path, "is a pipe or a device, not a file")
 
 
-def own_folder(path: Path) -> None:
+def own_directory(path: Path) -> None:
     """Make a folder inside one of ours, or find it."""
     refuse_link(path)
     if not path.is_dir():
-        with refusing(path):
+        with wrap_os_errors(path):
             os.mkdir(path)
-            sync_folder(path.parent)
+            sync_directory(path.parent)
 
 
-def make_folders(path: Path) -> None:
+def make_directories(path: Path) -> None:
     """Make a folder that a user names, and those that it is to be in, so that they survive a power cut."""
     made = [place for place in (path, *path.parents) if not os.path.exists(place)]
     path.mkdir(parents=True, exist_ok=True)
     for place in made:
-        sync_folder(place.parent)
+        sync_directory(place.parent)
 
 
 def open_own(path: Path, flags: int = 0) -> int:
@@ -147,7 +147,7 @@ def open_own(path: Path, flags: int = 0) -> int:
         return descriptor
     os.close(descriptor)
     refuse_link(path)
-    raise ModelError(f"{path}: is a hard link, so writing to it would change another file, too; remove it")
+    raise ModelError(path, "is a hard link, so writing to it would change another file, too", "remove it")
 
 
 def _is_special(path: Path) -> bool:
@@ -160,7 +160,7 @@ def _is_special(path: Path) -> bool:
 @contextmanager
 def _writing_into(path: Path) -> Iterator[Callable[[bytes | memoryview], None]]:
     """Gives `write(data)` to what is there."""
-    told = partial(refusing, path, "what came before that is written")
+    told = partial(wrap_os_errors, path, "what came before that is written")
     with told():
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
@@ -175,7 +175,7 @@ def _writing_into(path: Path) -> Iterator[Callable[[bytes | memoryview], None]]:
 
 
 @contextmanager
-def writing(path: Path, *, named: bool = False) -> Iterator[Callable[[bytes | memoryview], None]]:
+def atomic_write(path: Path, *, named: bool = False) -> Iterator[Callable[[bytes | memoryview], None]]:
     """Gives `write(data)`; when the block ends well, `path` is what was written, else what it was before. A pipe or a device
     is written into if the user has `named` it, else refused."""
     if named and _is_special(path):
@@ -189,31 +189,31 @@ def writing(path: Path, *, named: bool = False) -> Iterator[Callable[[bytes | me
     temp = temporary(path)
 
     def write(data: bytes | memoryview) -> None:
-        with refusing(path):
+        with wrap_os_errors(path):
             write_all(descriptor, data)
 
-    with refusing(path):
+    with wrap_os_errors(path):
         # 0o666: the umask decides, as for any ordinary file
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
             yield write
-            with refusing(path):
+            with wrap_os_errors(path):
                 os.fsync(descriptor)
         finally:
-            with refusing(path):
+            with wrap_os_errors(path):
                 os.close(descriptor)
-        with refusing(path):
+        with wrap_os_errors(path):
             os.replace(temp, path)
     except BaseException:
         _discard(temp)
         raise
-    with refusing(path, "it is complete, but a power cut could undo it"):
-        sync_folder(path.parent)
+    with wrap_os_errors(path, "it is complete, but a power cut could undo it"):
+        sync_directory(path.parent)
 
 
 def write_bytes(path: Path, data: bytes, *, named: bool = False) -> None:
-    with writing(path, named=named) as write:
+    with atomic_write(path, named=named) as write:
         write(data)
 
 
@@ -222,7 +222,7 @@ def write_text(path: Path, text: str, *, named: bool = False) -> None:
 
 
 def write_json(path: Path, value: Any, *, named: bool = False) -> None:
-    write_bytes(path, dumped(value, indent=2), named=named)
+    write_bytes(path, dump_json(value, indent=2), named=named)
 
 
 def as_json(value: Any) -> Any:
@@ -241,7 +241,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def dumped(value: Any, indent: int | None = None) -> bytes:
+def dump_json(value: Any, indent: int | None = None) -> bytes:
     """JSON and a line end; half a surrogate pair, as in a file name that is not UTF-8, as the escape that JSON has for it."""
     text = json.dumps(_finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
     return f"{text}\n".encode(errors="backslashreplace")
@@ -250,22 +250,22 @@ def dumped(value: Any, indent: int | None = None) -> bytes:
 def refuse_device(path: Path) -> None:
     """Refuse a pipe or a device: to open one is to wait, or to read without end."""
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise ModelError(f"{path}: is a pipe or a device, not a file")
+        raise ModelError(path, "is a pipe or a device, not a file")
 
 
-def read_json(path: Path, *, most: int = LARGEST_JSON) -> Any:
+def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """What a JSON file that weft wrote holds; one of more than `most` bytes is refused before it takes the memory."""
     refuse_device(path)
     try:
-        if path.stat().st_size > most:
-            raise ModelError(f"{path}: is larger than {most >> 20} MB; no such file of a run is")
+        if path.stat().st_size > max_bytes:
+            raise ModelError(path, f"is larger than {max_bytes >> 20} MB", "no such file of a run is")
         return json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ModelError(f"{path}: is missing") from None
+        raise ModelError(path, "is missing") from None
     except OSError as error:
-        raise ResourceError(f"{path}: can't be read: {error.strerror}") from None
+        raise ResourceError(path, f"can't be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: is damaged: it can't be read as JSON: {error}") from None
+        raise ModelError(path, f"is damaged: it can't be read as JSON: {error}") from None
 
 
 def sha256(path: Path) -> str:
@@ -275,7 +275,7 @@ def sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise ResourceError(f"{path}: can't be read: {error.strerror}") from None
+        raise ResourceError(path, f"can't be read: {error.strerror}") from None
 
 
 def within(paths: Iterable[Path]) -> list[Path]:
@@ -283,67 +283,67 @@ def within(paths: Iterable[Path]) -> list[Path]:
     return [inner for path in paths for inner in (sorted(path.rglob("*")) if path.is_dir() else [path]) if not inner.is_dir()]
 
 
-def _contents(folder: Path) -> list[str]:
+def _contents(directory: Path) -> list[str]:
     """The files of a folder as its manifest names them; hidden ones (.DS_Store, .nfs...) are the system's."""
-    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    found = (path.relative_to(directory) for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
     shown = (path.as_posix() for path in found if not any(part.startswith(".") for part in path.parts))
     return sorted(name for name in shown if name != MANIFEST)
 
 
-def write_manifest(folder: Path, notes: Mapping[str, Any] | None = None) -> None:
+def write_manifest(directory: Path, notes: Mapping[str, Any] | None = None) -> None:
     """Write down size and SHA-256 of every file, and `notes`; without it a folder counts as incomplete, so it comes last."""
-    paths = {name: folder / name for name in _contents(folder)}
+    paths = {name: directory / name for name in _contents(directory)}
     files = {name: {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in paths.items()}
-    write_json(folder / MANIFEST, {"version": 1, **(notes or {}), "files": files})
+    write_json(directory / MANIFEST, {"version": 1, **(notes or {}), "files": files})
 
 
-def verify(folder: Path) -> None:
+def verify(directory: Path) -> None:
     """Refuse a folder that is not exactly what its manifest says, naming the first file that differs."""
-    manifest = folder / MANIFEST
+    manifest = directory / MANIFEST
     if not manifest.exists():
-        raise ModelError(f"{folder}: has no {MANIFEST}; it is incomplete")
+        raise ModelError(directory, f"has no {MANIFEST}", "it is incomplete")
     noted = read_json(manifest)
     if not isinstance(noted, dict) or not isinstance(noted.get("files"), dict):
-        raise ModelError(f"{manifest}: is damaged: it lists no files")
+        raise ModelError(manifest, "is damaged: it lists no files")
     if noted.get("version") != 1:
-        raise ModelError(f"{manifest}: is of version {noted.get('version')!r}; this weft reads version 1")
-    found = _contents(folder)
+        raise ModelError(manifest, f"is of version {noted.get('version')!r}", "this weft reads version 1")
+    found = _contents(directory)
     for name in sorted({*noted["files"], *found}):
-        path = folder / name
+        path = directory / name
         if name not in noted["files"]:
-            raise ModelError(f"{path}: is not in {MANIFEST}; it does not belong here")
+            raise ModelError(path, f"is not in {MANIFEST}", "it does not belong here")
         if name not in found:
-            raise ModelError(f"{path}: is missing, but {MANIFEST} lists it")
+            raise ModelError(path, f"is missing, but {MANIFEST} lists it")
         _verify_file(path, noted["files"][name])
 
 
 def _verify_file(path: Path, entry: Any) -> None:
     size, digest = (entry.get("size"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
     if path.is_symlink() or not path.is_file():
-        raise ModelError(f"{path}: is not an ordinary file; a link or device is never followed")
+        raise ModelError(path, "is not an ordinary file", "a link or device is never followed")
     if path.stat().st_size != size:
-        raise ModelError(f"{path}: has {path.stat().st_size} bytes, {MANIFEST} says {size}; the file is damaged")
+        raise ModelError(path, f"has {path.stat().st_size} bytes, {MANIFEST} says {size}", "the file is damaged")
     if sha256(path) != digest:
-        raise ModelError(f"{path}: its SHA-256 differs from {MANIFEST}; the file is damaged")
+        raise ModelError(path, f"its SHA-256 differs from {MANIFEST}", "the file is damaged")
 
 
 def publish(temp: Path, final: Path) -> None:
     """Move a finished folder to its place in one step; both lie on one file system. What is there is never replaced, but an
     empty folder."""
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
-        raise ResourceError(f"{final}: is already there; remove it first, nothing was changed")
-    with refusing(final):
-        sync_folder(temp)
+        raise ResourceError(final, "is already there", "remove it first, nothing was changed")
+    with wrap_os_errors(final):
+        sync_directory(temp)
         os.rename(temp, final)
-    with refusing(final, "it is complete, but a power cut could undo it"):
-        sync_folder(final.parent)
+    with wrap_os_errors(final, "it is complete, but a power cut could undo it"):
+        sync_directory(final.parent)
 
 
 @contextmanager
-def building(final: Path, notes: Mapping[str, Any] | None = None) -> Iterator[Path]:
+def atomic_directory(final: Path, notes: Mapping[str, Any] | None = None) -> Iterator[Path]:
     """Gives a folder to fill; when the block ends well it is `final`, with its manifest, else nothing is left of it."""
     temp = temporary(final)
-    with refusing(final):
+    with wrap_os_errors(final):
         os.mkdir(temp)
     try:
         yield temp
@@ -355,15 +355,17 @@ def building(final: Path, notes: Mapping[str, Any] | None = None) -> Iterator[Pa
         raise
 
 
-def in_the_way(folder: Path) -> Path | None:
+def blocking_file(directory: Path) -> Path | None:
     """What is no folder and has the name of this one, or of one that it is to be in."""
-    return next((place for place in (folder, *folder.parents) if os.path.lexists(place) and not os.path.isdir(place)), None)
+    return next(
+        (place for place in (directory, *directory.parents) if os.path.lexists(place) and not os.path.isdir(place)), None
+    )
 
 
 def remove(path: Path) -> None:
     """Remove a file or folder; a process killed half-way leaves a leftover for `sweep`, never half a folder."""
     if path.exists() or path.is_symlink():
         temp = temporary(path)
-        with refusing(path):
+        with wrap_os_errors(path):
             os.rename(path, temp)
         _discard(temp)

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Self
 
 from weft.errors import InUseError, ResourceError
-from weft.files import open_own, refusing
+from weft.files import open_own, wrap_os_errors
 
 
 class Lock:
     """Holds a folder for one process while the block runs; the kernel lets go of it when that process dies."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     def __enter__(self) -> Self:
-        with refusing(self.folder):
-            self._descriptor = open_own(self.folder / ".lock")
+        with wrap_os_errors(self.directory):
+            self._descriptor = open_own(self.directory / ".lock")
         try:
             self._take()
         except BaseException:
@@ -35,10 +35,10 @@ class Lock:
         except BlockingIOError:
             # the holder may be between taking the lock and signing it
             holder = os.pread(self._descriptor, 100, 0).decode(errors="replace").strip() or "another process"
-            raise InUseError(f"{self.folder}: in use by {holder}") from None
+            raise InUseError(self.directory, f"in use by {holder}") from None
         except OSError as error:
-            raise ResourceError(f"{self.folder}: can't be locked: {error.strerror}") from None
-        with refusing(self.folder):
+            raise ResourceError(self.directory, f"can't be locked: {error.strerror}") from None
+        with wrap_os_errors(self.directory):
             os.ftruncate(self._descriptor, 0)
             since = time.strftime("%Y-%m-%d %H:%M:%S")
             os.pwrite(self._descriptor, f"process {os.getpid()} (since {since})\n".encode(), 0)

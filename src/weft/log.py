@@ -12,25 +12,25 @@ from pathlib import Path
 from typing import Any, Self
 
 from weft.errors import LogError, ModelError, ResourceError
-from weft.files import dumped, open_own, refuse_device, refusing, write_all
+from weft.files import dump_json, open_own, refuse_device, wrap_os_errors, write_all
 
 SUM = "crc32"
-LONGEST_FILE = 256 << 20  # bytes; about 200 lines of a few hundred are usual
+MAX_BYTES = 256 << 20  # bytes; about 200 lines of a few hundred are usual
 _LARGEST = 1 << 53  # whole numbers beyond it are no counts
 METRICS = "metrics.jsonl"  # checkpoints keep a copy of it
 
 
 def _sum(record: Mapping[str, Any]) -> str:
     """For damage by chance: who means harm can write another."""
-    return f"{zlib.crc32(dumped(record)[:-1]):08x}"
+    return f"{zlib.crc32(dump_json(record)[:-1]):08x}"
 
 
-def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record with a sum of all the rest as its last entry."""
     return {**record, SUM: _sum(record)}
 
 
-def opened(found: Any) -> dict[str, Any] | None:
+def check_checksum(found: Any) -> dict[str, Any] | None:
     """The record without its sum; None where it is not as it was written."""
     if not isinstance(found, dict):
         return None
@@ -42,7 +42,7 @@ def opened(found: Any) -> dict[str, Any] | None:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     with suppress(ValueError, RecursionError):
-        return opened(json.loads(line))
+        return check_checksum(json.loads(line))
     return None
 
 
@@ -66,7 +66,7 @@ def _cure(path: Path) -> str:
 
 
 def _missing(path: Path, found: int, wanted: int) -> LogError:
-    return LogError(f"{path}: has {found} bytes of whole lines, but the checkpoint knows {wanted}; {_cure(path)}")
+    return LogError(path, f"has {found} bytes of whole lines, but the checkpoint knows {wanted}", f"{_cure(path)}")
 
 
 def read_log(path: Path, *, length: int = 0, texts: bool = False) -> list[dict[str, Any]]:
@@ -74,13 +74,13 @@ def read_log(path: Path, *, length: int = 0, texts: bool = False) -> list[dict[s
     first `length` bytes must be there. They hold numbers, or also `texts`."""
     refuse_device(path)
     try:
-        if path.stat().st_size > LONGEST_FILE:
-            raise ModelError(f"{path}: is larger than {LONGEST_FILE >> 20} MB; no log of a run is")
+        if path.stat().st_size > MAX_BYTES:
+            raise ModelError(path, f"is larger than {MAX_BYTES >> 20} MB", "no log of a run is")
         data = path.read_bytes()
     except FileNotFoundError:
         data = b""
     except OSError as error:
-        raise ResourceError(f"{path}: can't be read: {error.strerror}") from None
+        raise ResourceError(path, f"can't be read: {error.strerror}") from None
     whole = data.rfind(b"\n") + 1
     if whole < length:
         raise _missing(path, whole, length)
@@ -88,9 +88,9 @@ def read_log(path: Path, *, length: int = 0, texts: bool = False) -> list[dict[s
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
         record = _record(line)
         if record is None:
-            raise LogError(f"{path}: line {number} is not as it was written; {_cure(path)}")
+            raise LogError(path, f"line {number} is not as it was written", f"{_cure(path)}")
         if not _is_of_a_run(record, texts):
-            raise ModelError(f"{path}: line {number} is no record of a run; the file is damaged")
+            raise ModelError(path, f"line {number} is no record of a run", "the file is damaged")
         found.append(record)
     return found
 
@@ -100,7 +100,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with refusing(path):
+        with wrap_os_errors(path):
             self._descriptor = open_own(path, os.O_APPEND)
             self.length = self._without_torn_line()
 
@@ -119,8 +119,8 @@ class Log:
         return length
 
     def write(self, record: Mapping[str, Any]) -> None:
-        line = dumped(sealed(record))
-        with refusing(self.path, "the line is not in it"):
+        line = dump_json(with_checksum(record))
+        with wrap_os_errors(self.path, "the line is not in it"):
             try:
                 write_all(self._descriptor, line)
             except OSError:
@@ -133,7 +133,7 @@ class Log:
         """Make the log what somebody has `kept` of it: what came after that is dropped, what was damaged is put right. Whether
         anything was damaged."""
         whole = os.pread(self._descriptor, len(kept), 0) == kept
-        with refusing(self.path):
+        with wrap_os_errors(self.path):
             os.ftruncate(self._descriptor, len(kept) if whole else 0)
             write_all(self._descriptor, b"" if whole else kept)
         self.length = len(kept)
@@ -146,12 +146,12 @@ class Log:
             if _record(line) is None:
                 break
             self.length += len(line) + 1
-        with refusing(self.path):
+        with wrap_os_errors(self.path):
             os.ftruncate(self._descriptor, self.length)
         return self.length
 
     def sync(self) -> None:
-        with refusing(self.path, "its last lines may not survive a power cut"):
+        with wrap_os_errors(self.path, "its last lines may not survive a power cut"):
             os.fsync(self._descriptor)
 
     def close(self) -> None:

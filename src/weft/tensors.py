@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from weft.errors import ModelError, ResourceError
-from weft.files import refuse_device, writing
+from weft.files import atomic_write, refuse_device
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 # what a stranger's file may cost before it is refused: a million tensors of no size fit into a small header
-LONGEST_HEADER = 16 * 2**20
-MOST_TENSORS = 65_536
+MAX_HEADER_BYTES = 16 * 2**20
+MAX_TENSORS = 65_536
 # fmt: off
 TYPES = {  # by the name that torch has for each
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
@@ -77,7 +77,7 @@ def write_tensors(path: Path, given: Mapping[str, Tensor | NDArray[Any]], metada
         summed.update(part)
     header["__metadata__"][_SUM] = summed.hexdigest()
     raw = _packed(header)
-    with writing(path) as write:
+    with atomic_write(path) as write:
         write(len(raw).to_bytes(8, "little") + raw)
         for part in _bytes(tensors, names):
             write(part)
@@ -134,7 +134,7 @@ def _share(path: Path, tensors: dict[str, T], notes: dict[str, str]) -> dict[str
     needs is taken out of its notes."""
     for name, owner in _shared(path, notes.pop(_SHARED, "{}")).items():
         if name in tensors or owner not in tensors:
-            raise ModelError(f"{path}: is damaged: {name!r} is said to share {owner!r}")
+            raise ModelError(path, f"is damaged: {name!r} is said to share {owner!r}")
         tensors[name] = tensors[owner]
     _check_sum(path)
     del notes[_SUM]
@@ -153,12 +153,12 @@ def read_notes(path: Path) -> dict[str, str]:
 
 def _unreadable(path: Path, error: Exception) -> ModelError:
     reason = " ".join(str(error).split())
-    return ModelError(f"{path}: is damaged or no safetensors file: {reason}")
+    return ModelError(path, f"is damaged or no safetensors file: {reason}")
 
 
 def _refuse_doubles(path: Path, names: list[str], count: int) -> None:
     if len(names) != count:
-        raise ModelError(f"{path}: is damaged: it lists a tensor twice")
+        raise ModelError(path, "is damaged: it lists a tensor twice")
 
 
 def _bounds(tensor: Tensor | NDArray[Any]) -> tuple[float, float] | None:
@@ -207,19 +207,19 @@ def _check_header(path: Path) -> int:
             size, start = os.fstat(file.fileno()).st_size, file.read(9)
             length = int.from_bytes(start[:8], "little")
             fits = len(start) == 9 and start[8:] == b"{" and 8 + length <= size
-            count = len(_OFFSETS.findall(file.read(length - 1))) if fits and length <= LONGEST_HEADER else 0
+            count = len(_OFFSETS.findall(file.read(length - 1))) if fits and length <= MAX_HEADER_BYTES else 0
     except FileNotFoundError:
-        raise ModelError(f"{path}: is missing") from None
+        raise ModelError(path, "is missing") from None
     except OSError as error:
-        raise ResourceError(f"{path}: can't be read: {error.strerror}") from None
+        raise ResourceError(path, f"can't be read: {error.strerror}") from None
     if not fits:
         if start.startswith(b"PK\x03\x04") or (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05"):
-            raise ModelError(f"{path}: is a pickle, which could run code; weft reads safetensors only")
-        raise ModelError(f"{path}: is damaged or no safetensors file: its first bytes do not fit its {size} bytes")
-    if length > LONGEST_HEADER:
-        raise ModelError(f"{path}: its header of {length} bytes is over the limit of {LONGEST_HEADER}")
-    if count > MOST_TENSORS:
-        raise ModelError(f"{path}: its {count} tensors are over the limit of {MOST_TENSORS}")
+            raise ModelError(path, "is a pickle, which could run code", "weft reads safetensors only")
+        raise ModelError(path, f"is damaged or no safetensors file: its first bytes do not fit its {size} bytes")
+    if length > MAX_HEADER_BYTES:
+        raise ModelError(path, f"its header of {length} bytes is over the limit of {MAX_HEADER_BYTES}")
+    if count > MAX_TENSORS:
+        raise ModelError(path, f"its {count} tensors are over the limit of {MAX_TENSORS}")
     return count
 
 
@@ -240,12 +240,12 @@ def _check_sum(path: Path) -> None:
         notes = header.get("__metadata__") if isinstance(header, dict) else None
         noted = notes.pop(_SUM, None) if isinstance(notes, dict) else None
         if noted is None:
-            raise ModelError(f"{path}: is damaged or not written by weft: it has no sum of its bytes")
+            raise ModelError(path, "is damaged or not written by weft: it has no sum of its bytes")
         summed = hashlib.sha256(_packed(header))
         while part := file.read(1 << 20):
             summed.update(part)
     if summed.hexdigest() != noted:
-        raise ModelError(f"{path}: its SHA-256 differs from the one in its header; the file is damaged")
+        raise ModelError(path, "its SHA-256 differs from the one in its header", "the file is damaged")
 
 
 def _shared(path: Path, text: str) -> dict[str, str]:
@@ -253,5 +253,5 @@ def _shared(path: Path, text: str) -> dict[str, str]:
     with suppress(ValueError, RecursionError):
         found = json.loads(text)
     if not isinstance(found, dict) or not all(isinstance(owner, str) for owner in found.values()):
-        raise ModelError(f"{path}: is damaged: its list of shared tensors can't be read")
+        raise ModelError(path, "is damaged: its list of shared tensors can't be read")
     return found

@@ -13,29 +13,29 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from weft.data.batching import changed
+from weft.data.bucketing import by_length
 from weft.data.corpus import Corpus, lines_of
 from weft.data.dataset import Dataset
 from weft.data.formats import TableFormat, TableRecord, number
-from weft.data.grouped import by_length
-from weft.data.order import changed
-from weft.data.text_order import TextExamples
-from weft.metrics.items import Items, Sums
+from weft.data.text_batching import TextExamples
+from weft.metrics.items import ItemStatistics, Sums
 from weft.metrics.metric import Metric, scores, values
 from weft.models import build
-from weft.models.encoder import Text, TextEncoder, text_encoder
-from weft.models.encoder_tables import ClassifierTable
-from weft.runs.eval_data import held_source
+from weft.models.encoder import EncoderInput, TextEncoder, text_encoder
+from weft.models.encoder_tables import ClassifierConfig
+from weft.runs.eval_data import eval_source
 from weft.runs.run import Run
-from weft.runs.settings import Settings
-from weft.tasks.compare_spec import Observed
+from weft.runs.settings import RunConfig
+from weft.tasks.compare_spec import Predictions
 from weft.tasks.faults import process_valid, read_text
 from weft.tasks.lines import Lines
-from weft.tasks.spec import Evaluation, Fault, Files, Options, Preset, Progress, Task, Watch, phase
+from weft.tasks.spec import Evaluation, Fault, Files, Options, Preset, Progress, ProgressCallback, Task, phase
 from weft.tasks.table_data import SplitConfig, table_data
 from weft.text.tokenizers import Tokenizer
-from weft.train.estimator import NetworkEstimator
-from weft.train.network import NetworkTask
-from weft.train.objective import Loss
+from weft.training.estimator import NetworkEstimator
+from weft.training.neural import NetworkTask
+from weft.training.objective import Loss
 
 BATCH = 8192  # positions that are read at once
 
@@ -45,7 +45,7 @@ BATCH = 8192  # positions that are read at once
 class NumberConfig(SplitConfig):
     text: str = "text"  # the column of the text
     number: str = "number"  # the column of its number
-    longest: int = Field(256, ge=2)  # tokens of a text, <s> and </s> counted; a longer one is truncated
+    max_positions: int = Field(256, ge=2)  # tokens of a text, <s> and </s> counted; a longer one is truncated
 
     def sources(self, base: Path) -> dict[str, Dataset[TableRecord]]:
         return self.read_as(TableFormat((self.text,), (self.number,), self.encoding), base)
@@ -61,7 +61,7 @@ class NumberBatch(NamedTuple):
 class Numbered(TextExamples[NumberBatch]):
     columns: Sequence[Corpus]
     numbers: np.ndarray  # float64 (N,)
-    longest: int
+    max_positions: int
 
     def batch(self, members: np.ndarray) -> NumberBatch:
         return NumberBatch(*self.laid_out(members)[:2], torch.from_numpy(self.numbers[members]).float())
@@ -84,12 +84,12 @@ METRICS = (
 )
 
 
-def number_items(said: np.ndarray, meant: np.ndarray) -> Items:
+def number_items(said: np.ndarray, meant: np.ndarray) -> ItemStatistics:
     statistics = {
         "count": np.ones(len(said)), "squared": (said - meant) ** 2, "absolute": np.abs(said - meant), "said": said,
         "meant": meant, "said_squared": said**2, "meant_squared": meant**2, "product": said * meant,
     }  # fmt: skip
-    return Items(np.arange(len(said)), statistics, [f"{value:.3f}" for value in said])
+    return ItemStatistics(np.arange(len(said)), statistics, [f"{value:.3f}" for value in said])
 
 
 # ---- the model and its training
@@ -101,23 +101,23 @@ class Regressor(nn.Module):
         self.encoder, self.pool, self.head = encoder, pool, nn.Linear(width, 1)
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         return self.encoder.longest
 
-    def matrices(self) -> set[str]:
-        return build.matrices(self.encoder.stack, "encoder.stack")
+    def muon_parameters(self) -> set[str]:
+        return build.muon_parameters(self.encoder.stack, "encoder.stack")
 
-    def forward(self, text: Text) -> Tensor:
+    def forward(self, text: EncoderInput) -> Tensor:
         numbers: Tensor = self.head(self.pool(*self.encoder(text)))[:, 0].float()
         return numbers
 
 
 @torch.inference_mode()
-def read_numbers(model: nn.Module, data: Numbered, device: torch.device, watch: Watch | None = None) -> np.ndarray:
+def read_numbers(model: nn.Module, data: Numbered, device: torch.device, watch: ProgressCallback | None = None) -> np.ndarray:
     """float64 (N,)"""
     found, done = np.zeros(len(data.numbers)), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
-        text = changed(Text(batch.tokens, batch.keep), lambda part: part.to(device))
+        text = changed(EncoderInput(batch.tokens, batch.keep), lambda part: part.to(device))
         found[members], done = model(text).double().cpu().numpy(), done + len(members)
         if watch is not None:
             watch(done, len(found))
@@ -132,23 +132,25 @@ class SquaredError:
         self.valid, self.device = valid, device
 
     def loss(self, model: nn.Module, batch: NumberBatch, carry: None) -> Loss:
-        errors = (model(Text(batch.tokens, batch.keep)) - batch.numbers) ** 2
+        errors = (model(EncoderInput(batch.tokens, batch.keep)) - batch.numbers) ** 2
         return Loss(errors.sum(), torch.tensor(len(errors), device=errors.device), None, batch.keep.sum())
 
-    def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float] | None:
+    def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> dict[str, float] | None:
         if self.valid is None:
             return None
         return values(number_items(read_numbers(model, self.valid, self.device, watch), self.valid.numbers), METRICS)
 
 
 class Regression(NetworkTask[Numbered]):
-    def build(self, settings: Settings, vocabulary: Tokenizer) -> Callable[[], Regressor]:
-        table, words, longest = settings.model, vocabulary.size + 1, settings.data.longest
-        return lambda: Regressor(text_encoder(table, words=words, longest=longest), build.pool(table.pool, table), table.width)
+    def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], Regressor]:
+        table, words, longest = config.model, vocabulary.vocab_size + 1, config.data.longest
+        return lambda: Regressor(
+            text_encoder(table, vocab_size=words, max_positions=longest), build.build_pooling(table.pool, table), table.width
+        )
 
     def encode(
         self,
-        settings: Settings,
+        config: RunConfig,
         vocabulary: Tokenizer,
         dataset: Dataset[TableRecord],
         columns: Sequence[Corpus],
@@ -156,18 +158,18 @@ class Regression(NetworkTask[Numbered]):
         learned: bool,
         progress: Progress | None = None,
     ) -> Numbered:
-        return Numbered(columns, np.array([*map(number, dataset.records())]), settings.data.longest)
+        return Numbered(columns, np.array([*map(number, dataset.records())]), config.data.longest)
 
     def objective(
-        self, settings: Settings, vocabulary: Tokenizer, train: Numbered | None, valid: Numbered | None, device: torch.device
+        self, config: RunConfig, vocabulary: Tokenizer, train: Numbered | None, valid: Numbered | None, device: torch.device
     ) -> SquaredError:
         return SquaredError(valid, device)
 
 
 NETWORK = NetworkEstimator(Regression)
-TRAIN = {"steps": 100, "batch_tokens": 2048, "lr": 3e-3}
-SHAPE = {"layers": 1, "pool": "mean"}
-PRESETS = {kind: Preset(NETWORK, ClassifierTable, {"mixer": kind, **SHAPE}, TRAIN) for kind in ("gru", "lstm")}
+TRAIN = {"max_steps": 100, "batch_tokens": 2048, "lr": 3e-3}
+SHAPE = {"num_layers": 1, "pooling": "mean"}
+PRESETS = {kind: Preset(NETWORK, ClassifierConfig, {"layer_type": kind, **SHAPE}, TRAIN) for kind in ("gru", "lstm")}
 
 # ---- predictions
 
@@ -197,7 +199,7 @@ class NumberLines(Lines[str, Estimate]):
 
 
 def _read(run: Run[str, Estimate], texts: Sequence[str]) -> Numbered:
-    return Numbered([lines_of(run.vocabulary, texts)], np.zeros(len(texts)), run.settings.data.longest)
+    return Numbered([lines_of(run.vocabulary, texts)], np.zeros(len(texts)), run.config.data.longest)
 
 
 def predict(
@@ -205,7 +207,7 @@ def predict(
 ) -> list[Estimate | Fault]:
     def estimate(valid: list[str]) -> list[Estimate]:
         data = _read(run, valid)
-        long = 1 + np.diff(data.columns[0].line_starts()) > data.longest
+        long = 1 + np.diff(data.columns[0].line_starts()) > data.max_positions
         found = read_numbers(run.model, data, run.device, phase(progress, "predicting"))
         return [Estimate(float(value), bool(over)) for value, over in zip(found, long, strict=True)]
 
@@ -213,12 +215,12 @@ def predict(
 
 
 def evaluate(run: Run[str, Estimate], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
-    records = list(held_source(run.folder, run.settings, data).records())
+    records = list(eval_source(run.directory, run.config, data).records())
     texts, meant = [record.texts[0] for record in records], np.array([*map(number, records)])
     read = _read(run, texts)
     items = number_items(read_numbers(run.model, read, run.device, phase(progress, "evaluating")), meant)
     lengths = np.diff(read.columns[0].line_starts()) - 1
-    observed = partial(Observed, items, texts, [f"{value:g}" for value in meant], lengths, "text")
+    observed = partial(Predictions, items, texts, [f"{value:g}" for value in meant], lengths, "text")
     signed = f"regression|tok:{run.vocabulary.hash[:8]}"
     return Evaluation(scores(items, METRICS, signed), items, observed, "texts/s", len(records))
 

@@ -10,13 +10,13 @@ from weft.cli.output import check_files, note, terminal_width, write, write_json
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
-    from weft.compare.evidence import Evidence
-    from weft.report.comparison import Facts
+    from weft.comparison.results import RunResults
+    from weft.report.comparison import ComparisonInfo
 
-Groups = Mapping[str, Sequence["Evidence"]]
+Groups = Mapping[str, Sequence["RunResults"]]
 
 
-class Wanted(NamedTuple):
+class OutputOptions(NamedTuple):
     """How results are given out."""
 
     csv: Path | None
@@ -25,26 +25,26 @@ class Wanted(NamedTuple):
     json: bool
     quiet: bool
 
-    def check(self, out: Path) -> None:
+    def check(self, output_dir: Path) -> None:
         """Refuse at once what could only fail after hours of training; `out`, the comparison's folder, will be there."""
         from weft.errors import UsageError
 
         tables = {"--csv": self.csv, "--markdown": self.markdown, "--latex": self.latex}
         printed = [option for option, path in tables.items() if str(path) == "-"] + ["--json"] * self.json
         if len(printed) > 1:
-            raise UsageError(f"{' and '.join(printed)}: standard output is for one of them; give the others a file")
-        check_files(tables, will_be=out)
+            raise UsageError(" and ".join(printed), "standard output is for one of them", "give the others a file")
+        check_files(tables, will_be=output_dir)
 
 
-def _with_pairs(found: Mapping[str, Any], evidence: Groups, facts: Facts, display: Display) -> dict[str, Any]:
+def _with_pairs(found: Mapping[str, Any], results: Groups, facts: ComparisonInfo, display: Display) -> dict[str, Any]:
     """The comparison with what its runs prefer of minimal pairs, as breakdowns and as the table of them."""
-    from weft.cli.probe_table import as_json, signature
-    from weft.cli.probing import Prober
-    from weft.compare.probe import breakdowns
+    from weft.cli.minimal_pairs_runner import MinimalPairsRunner
+    from weft.cli.minimal_pairs_table import as_json, signature
+    from weft.comparison.minimal_pairs import breakdowns
 
-    prober, rows = Prober(facts.pairs, display), [row["name"] for row in found["rows"]]
-    items = prober.ask({str(run.run): run.run for row in rows for run in evidence[row]})
-    groups = {row: [items[str(run.run)] for run in evidence[row]] for row in rows}
+    prober, rows = MinimalPairsRunner(facts.pairs, display), [row["name"] for row in found["rows"]]
+    items = prober.evaluate({str(run.run): run.run for row in rows for run in results[row]})
+    groups = {row: [items[str(run.run)] for run in results[row]] for row in rows}
     told = prober.rows(groups)
     about = {"suite": list(map(str, facts.suites)), "signature": signature(len(facts.pairs))}
     return {
@@ -54,17 +54,17 @@ def _with_pairs(found: Mapping[str, Any], evidence: Groups, facts: Facts, displa
     }
 
 
-def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict[str, Any]:
+def written(results: Groups, facts: ComparisonInfo, output_dir: Path, display: Display) -> dict[str, Any]:
     """comparison.json and report.html in `out`; what the first of them holds."""
     from weft.report.comparison import write_comparison
 
     def extended(found: Mapping[str, Any]) -> dict[str, Any]:
-        return _with_pairs(found, evidence, facts, display) if facts.pairs else dict(found)
+        return _with_pairs(found, results, facts, display) if facts.pairs else dict(found)
 
-    return write_comparison(evidence, facts, out, display, extended)
+    return write_comparison(results, facts, output_dir, display, extended)
 
 
-def give_failures(facts: Facts) -> None:
+def give_failures(facts: ComparisonInfo) -> None:
     """JSON of a comparison of which nothing is left to compare: what failed, in the shape of any other."""
     nothing = dict.fromkeys(("task", "data", "score", "test", "tested", "too_little", "context"))
     write_json({"title": facts.title, **nothing, "rows": [], "failures": [failure._asdict() for failure in facts.failures]})
@@ -76,13 +76,13 @@ def context_line(found: Mapping[str, Any]) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text) + "\n" * bool(text)
 
 
-def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wanted) -> None:
+def give(results: Groups, found: Mapping[str, Any], facts: ComparisonInfo, wanted: OutputOptions) -> None:
     """Tables to files and to standard output."""
     from weft import files
-    from weft.cli.probe_table import as_table
-    from weft.compare import table, table_text
+    from weft.cli.minimal_pairs_table import as_table
+    from weft.comparison import table, table_text
 
-    rows = table.rows(evidence, facts.score)
+    rows = table.rows(results, facts.score)
     given = [(wanted.csv, table_text.csv), (wanted.markdown, table_text.markdown), (wanted.latex, table_text.latex)]
     to_stdout = wanted.json
     for path, writer in given:

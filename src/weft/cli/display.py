@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from weft.cli.output import duration, harmless, say
+from weft.cli.output import escape_control_chars, format_duration, print_error
 
 if TYPE_CHECKING:
     from rich.live import Live
 
-DRAWN = 0.2  # seconds between two drawings
-SAID = 10.0  # seconds between two plain lines
+DRAW_SECONDS = 0.2  # seconds between two drawings
+LOG_SECONDS = 10.0  # seconds between two plain lines
 
 
 def is_live(stream: TextIO) -> bool:
@@ -44,10 +44,10 @@ class Display:
         if self.quiet:
             return
         if self._drawing is None:
-            say(text, self.stream)
+            print_error(text, self.stream)
             return
         with self._losing():
-            self._drawing.console.print(harmless(text), markup=False, highlight=False, soft_wrap=True)
+            self._drawing.console.print(escape_control_chars(text), markup=False, highlight=False, soft_wrap=True)
 
     def clear(self) -> None:
         """The work that was shown is over."""
@@ -66,32 +66,32 @@ class Display:
         except OSError:
             self._drawing, self.quiet = None, True
 
-    def show(self, what: str, share: float, detail: str = "") -> None:
+    def show(self, phase: str, fraction: float, detail: str = "") -> None:
         """`share` of the work called `what` is done; a new name is new work, with an ETA of its own."""
         if self.quiet:
             return
         now = self.clock()
-        if what != self._what:
+        if phase != self._what:
             self.clear()
             # drawn at once, for what follows may take its time; said only of what does take time
-            self._what, self._began, self._first, self._shown = what, now, share, now - DRAWN if self.live else now
-        if now - self._shown < (DRAWN if self.live else SAID):
+            self._what, self._began, self._first, self._shown = phase, now, fraction, now - DRAW_SECONDS if self.live else now
+        if now - self._shown < (DRAW_SECONDS if self.live else LOG_SECONDS):
             return
         self._shown = now
-        parts = [what, f"{min(share, 1.0):4.0%}", detail, self._eta(share, now)]
+        parts = [phase, f"{min(fraction, 1.0):4.0%}", detail, self._eta(fraction, now)]
         text = "  ".join(part for part in parts if part)
         if self.live:
             with self._losing():
-                self._draw(share, harmless(text))
+                self._draw(fraction, escape_control_chars(text))
         else:
-            say(text, self.stream)
+            print_error(text, self.stream)
 
-    def _eta(self, share: float, now: float) -> str:
+    def _eta(self, fraction: float, now: float) -> str:
         # what an earlier process did took none of this one's time
-        gained = share - self._first
-        return f"ETA {duration((now - self._began) * (1 - share) / gained)}" if gained > 0 else ""
+        gained = fraction - self._first
+        return f"ETA {format_duration((now - self._began) * (1 - fraction) / gained)}" if gained > 0 else ""
 
-    def _draw(self, share: float, text: str) -> None:
+    def _draw(self, fraction: float, text: str) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.progress_bar import ProgressBar
@@ -105,7 +105,7 @@ class Display:
         row = Table.grid(padding=(0, 1))
         if self._drawing.console.width >= 80:
             row.add_row(
-                ProgressBar(total=1.0, completed=min(share, 1.0), width=16),
+                ProgressBar(total=1.0, completed=min(fraction, 1.0), width=16),
                 Text(text, no_wrap=True, overflow="ellipsis"),
             )
         else:

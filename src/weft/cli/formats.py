@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.errors import UsageError, nearest
+from weft.errors import UsageError, suggest
 
 FORMATS = ("hf", "arpa")
 
@@ -13,4 +13,4 @@ def formats() -> list[str]:
 
 def check_format(name: str) -> None:
     if name not in FORMATS:
-        raise UsageError(f"no such format {name!r}{nearest(name, FORMATS)}")
+        raise UsageError("", f"no such format {name!r}", suggest(name, FORMATS))

@@ -28,18 +28,18 @@ from weft.cli.commands.import_ import Import
 from weft.cli.commands.info import Info
 from weft.cli.commands.init import Init
 from weft.cli.commands.predict import Predict
-from weft.cli.commands.probe import Probe
+from weft.cli.commands.probe import MinimalPairs
 from weft.cli.commands.prune import Prune
 from weft.cli.commands.report import Report
 from weft.cli.commands.score import Score
 from weft.cli.commands.similarity import Similarity
 from weft.cli.commands.train import Train
-from weft.cli.options import Bare, OwnFirst, Shared
-from weft.cli.output import say
+from weft.cli.options import Command, GroupedHelp, ModelCommand
+from weft.cli.output import print_error
 from weft.cli.signals import Terminated, terminable
-from weft.cli.standard import open_standard_files
+from weft.cli.std_streams import open_standard_files
 from weft.cli.threads import set_threads
-from weft.cli.usage import explain, one_line
+from weft.cli.usage import explain, one_line, show_error
 from weft.errors import ResourceError, WeftError
 
 SIGINT, SIGPIPE, SIGHUP = 130, 141, 129
@@ -50,7 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-COMMANDS: dict[str, type[Bare]] = {
+COMMANDS: dict[str, type[Command]] = {
     "init": Init,
     "check": Check,
     "gradcheck": Gradcheck,
@@ -67,7 +67,7 @@ COMMANDS: dict[str, type[Bare]] = {
     "geometry": Geometry,
     "similarity": Similarity,
     "prune": Prune,
-    "probe": Probe,
+    "probe": MinimalPairs,
     "import": Import,
     "export": Export,
     "info": Info,
@@ -75,14 +75,14 @@ COMMANDS: dict[str, type[Bare]] = {
 }
 
 
-def _first_sentence(command: type[Bare]) -> str:
+def _first_sentence(command: type[Command]) -> str:
     """What the list of all commands says of one: nothing is cut off."""
     text = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
     return text.partition(". ")[0].partition("; ")[0].removesuffix(".")
 
 
 for _name, _command in COMMANDS.items():
-    app.command(_name, cls=OwnFirst, short_help=_first_sentence(_command))(_command)
+    app.command(_name, cls=GroupedHelp, short_help=_first_sentence(_command))(_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -111,13 +111,19 @@ def _commands() -> Any:
     return typer.main.get_command(app)
 
 
+def _flags(words: Sequence[str]) -> set[str]:
+    """The flags of the command that was called."""
+    command = _commands().commands.get(words[0])
+    return set() if command is None else {flag for param in command.params for flag in param.opts}
+
+
 def _run(words: list[str]) -> int:
     set_threads(None)
     found: Any = _commands()(words, prog_name="weft", standalone_mode=False)
-    if not isinstance(found, Bare):  # help and version have been printed
+    if not isinstance(found, Command):  # help and version have been printed
         return int(found or 0)
-    command: Bare = found
-    if isinstance(command, Shared) and command.threads is not None:
+    command: Command = found
+    if isinstance(command, ModelCommand) and command.threads is not None:
         set_threads(command.threads)
     code = command.run()
     sys.stdout.flush()
@@ -134,12 +140,12 @@ def main(args: Sequence[str] | None = None) -> int:
         with terminable():
             return _run(words)
     except TyperException as error:
-        say(f"weft: {one_line(explain(error, COMMANDS))}")
+        print_error(f"weft: error: {one_line(explain(error, COMMANDS))}")
         return 2
     except WeftError as error:
         if "--debug" in words:
             traceback.print_exc()
-        say(f"weft: {one_line(str(error))}")
+        print_error(f"weft: error: {show_error(error, _flags(words))}")
         return error.exit_code
     except KeyboardInterrupt:
         return SIGINT
@@ -157,7 +163,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if "--debug" in words:
             traceback.print_exc()
         _drop_output()
-        say(f"weft: {one_line(line)}")
+        print_error(f"weft: error: {one_line(line)}")
         return ResourceError.exit_code
 
 

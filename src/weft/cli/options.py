@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from weft.errors import UsageError, nearest
+from weft.errors import UsageError, suggest
 
 # titles of what a command's help lists after its own options, in this order; an option names the one that it stands under
 DECODING, ENSEMBLE, FILES, COMMON = "Decoding", "Ensemble", "Input and output", "Common options"
@@ -20,7 +20,7 @@ LAST = ("device", "json", "quiet", "threads", "debug", "help")  # what most comm
 
 
 @dataclass(kw_only=True)
-class Bare:
+class Command:
     """Options of every command."""
 
     debug: Annotated[bool, typer.Option("--debug", rich_help_panel=COMMON, help="Show where in the code an error arose.")] = (
@@ -33,7 +33,7 @@ class Bare:
 
 
 @dataclass(kw_only=True)
-class Shared(Bare):
+class ModelCommand(Command):
     """Options of every command that works with a model."""
 
     json: Annotated[bool, typer.Option("--json", rich_help_panel=COMMON, help="Print the result as JSON.")] = False
@@ -48,7 +48,7 @@ class Shared(Bare):
     ] = None
 
 
-SHARED = [field.name for field in fields(Shared)]
+SHARED = [field.name for field in fields(ModelCommand)]
 
 
 def _devices() -> list[str]:
@@ -60,11 +60,11 @@ def _present(name: str) -> str:
     if name == "auto" or name == "cpu":
         return name
     if name not in _devices():
-        raise UsageError(f"device: no such device {name!r}{nearest(name, _devices())}")
+        raise UsageError("device", f"no such device {name!r}", suggest(name, _devices()))
     import torch
 
     if not torch.cuda.is_available():
-        raise UsageError("device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'")
+        raise UsageError("device", "'cuda' was asked for, but torch sees no GPU", "use 'auto' or 'cpu'")
     return name
 
 
@@ -101,7 +101,7 @@ Context = Annotated[
 ]
 
 
-class OwnFirst(TyperCommand):
+class GroupedHelp(TyperCommand):
     """Help that lists a command's own options first, and then those that others have too, each kind under its title."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

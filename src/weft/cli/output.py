@@ -27,11 +27,11 @@ def check_files(named: Mapping[str, Path | None], *, will_be: Path | None = None
         if path is None or str(path) == "-":
             continue
         if path.is_dir():
-            raise UsageError(f"{option}: {path} is a folder; name a file")
+            raise UsageError(option, f"{path} is a folder", "name a file")
         if not (path.parent.is_dir() or (will_be is not None and path.parent.absolute() == will_be.absolute())):
-            raise UsageError(f"{option}: {path}: there is no folder {path.parent} to write it into; make it first")
+            raise UsageError(option, f"{path}: there is no folder {path.parent} to write it into", "make it first")
         if (other := told.setdefault(path.absolute(), option)) != option:
-            raise UsageError(f"{other} and {option}: both name {path}; give each a file of its own")
+            raise UsageError(f"{other} and {option}", f"both name {path}", "give each a file of its own")
 
 
 def terminal_width() -> int | None:
@@ -44,7 +44,7 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def harmless(text: str) -> str:
+def escape_control_chars(text: str) -> str:
     """`text` for a terminal: control characters but tab and newline, and those that turn the direction of text, as escapes.
     Labels, names and paths come from files that anybody may have written. The escapes are JSON's, so JSON stays what it is."""
     return text if _COMMANDS.search(text) is None else _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -54,7 +54,7 @@ def write(text: str) -> None:
     """To standard output: exact, unless that is a terminal; what it can't encode as escapes, for a result is never lost to a
     terminal's code page."""
     if sys.stdout.isatty():
-        text = harmless(text)
+        text = escape_control_chars(text)
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
@@ -79,10 +79,10 @@ def write_json(value: Mapping[str, Any], *, indent: int | None = 2) -> None:
     write(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent) + "\n")
 
 
-def say(text: str, stream: TextIO | None = None) -> None:
+def print_error(text: str, stream: TextIO | None = None) -> None:
     """A line to standard error; one that can't be written is lost, for work is worth more than the word of it."""
     try:
-        print(harmless(text), file=stream or sys.stderr, flush=True)
+        print(escape_control_chars(text), file=stream or sys.stderr, flush=True)
     except BrokenPipeError:
         raise  # whoever looked on has gone
     except OSError:  # a log on a full disk
@@ -92,15 +92,15 @@ def say(text: str, stream: TextIO | None = None) -> None:
 def note(text: str, *, quiet: bool) -> None:
     """To standard error, unless only errors are wanted."""
     if not quiet:
-        say(text)
+        print_error(text)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Four decimals; of large numbers, fewer."""
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """75.2 -> '1:15', 3700 -> '1:01:40'."""
     whole = max(0, round(seconds))
     hours, minutes = whole // 3600, whole // 60 % 60
@@ -108,5 +108,5 @@ def duration(seconds: float) -> str:
 
 
 def score_name(name: str) -> str:
-    """nats_per_token -> nats/token."""
+    """loss -> nats/token."""
     return name.replace("_per_", "/").replace("_", " ")

@@ -23,7 +23,7 @@ class Terminated(BaseException):
         self.exit_code = 128 + number
 
 
-def _heeded(numbers: Sequence[int]) -> list[int]:
+def _handled(numbers: Sequence[int]) -> list[int]:
     """Those of the signals that are to be heard: under nohup, SIGHUP is not."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
@@ -40,7 +40,7 @@ def terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only there does Python hear signals
         yield
         return
-    before = {number: signal.signal(number, heard) for number in _heeded((signal.SIGTERM, signal.SIGHUP))}
+    before = {number: signal.signal(number, heard) for number in _handled((signal.SIGTERM, signal.SIGHUP))}
     try:
         yield
     finally:
@@ -59,7 +59,7 @@ class Stop:
         self._before: dict[int, Any] = {}
 
     @property
-    def asked(self) -> bool:
+    def is_requested(self) -> bool:
         return self.number is not None
 
     @property
@@ -67,7 +67,7 @@ class Stop:
         return 128 + (self.number or signal.SIGINT)
 
     def __enter__(self) -> Stop:
-        for number in _heeded((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+        for number in _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
             self._before[number] = signal.signal(number, self._heard)
         return self
 
@@ -76,10 +76,10 @@ class Stop:
             signal.signal(number, handler)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGHUP:
+        if self.is_requested and number == signal.SIGHUP:
             return  # the shell and the system may each send one, and nobody is in a hurry
         # os.write: the signal may have come in the middle of a print, which can't be entered twice
-        if self.asked:
+        if self.is_requested:
             with suppress(OSError):
                 os.write(2, (SHOW_CURSOR if sys.stderr.isatty() else b"") + b"\n")
             os._exit(128 + number)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from weft.config import Table
+from weft.config import Config
 from weft.errors import UsageError
 
-T = TypeVar("T", bound=Table)
+T = TypeVar("T", bound=Config)
 
 
 class Flag(NamedTuple):
@@ -23,5 +23,5 @@ def options_of(table: type[T], task: str, flags: Mapping[str, Flag]) -> T:
     """The options of a task among the flags of a command; one that was given and is none of them is refused."""
     for option, flag in flags.items():
         if option not in table.model_fields and flag.value != flag.default:
-            raise UsageError(f"--{flag.name or option.replace('_', '-')}: not available for task {task!r}")
+            raise UsageError(f"--{flag.name or option.replace('_', '-')}", f"not available for task {task!r}")
     return table(**{option: flag.value for option, flag in flags.items() if option in table.model_fields})

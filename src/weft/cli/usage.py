@@ -9,16 +9,22 @@ from typing import Any, Protocol, runtime_checkable
 
 from typer.exceptions import TyperException
 
-from weft.errors import SYNONYMS, nearest, synonym
+from weft.errors import SYNONYMS, WeftError, synonym, unknown_name
 
 # options of the run file that people look for on the command line
 SETTINGS = {
-    **{name: f"train.{name}" for name in ("steps", "tokens", "epochs", "minutes", "lr", "batch_tokens", "patience")},
-    **{name: f"train.{name}" for name in ("optimizer", "weight_decay", "warmup", "clip", "accumulate", "device")},
-    **{name: f"model.{name}" for name in ("width", "layers", "heads", "dropout", "kind")},
+    **{
+        name: f"train.{name}"
+        for name in ("max_steps", "max_tokens", "max_epochs", "max_minutes", "lr", "batch_tokens", "patience")
+    },
+    **{
+        name: f"train.{name}"
+        for name in ("optimizer", "weight_decay", "warmup_ratio", "max_grad_norm", "micro_batches", "device")
+    },
+    **{name: f"model.{name}" for name in ("hidden_size", "num_layers", "num_heads", "dropout", "arch")},
     "seed": "seed",
 }
-DELETES = ("--fresh",)  # never suggested for what merely looks a little like it
+DELETES = ("--overwrite",)  # never suggested for what merely looks a little like it
 LIKE = 0.78  # as like as --frehs
 
 
@@ -41,18 +47,30 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def show_error(error: WeftError, flags: Collection[str]) -> str:
+    """An error in the words of the command line: `top_p` is --top-p where the command has that flag."""
+
+    def flag(match: re.Match[str]) -> str:
+        name = f"--{match[1].replace('_', '-')}"
+        return name if name in flags else match[1]
+
+    where = re.sub(r"^([a-z_]+)$", flag, error.where)
+    texts = [re.sub("`([a-z_]+)`", flag, text) for text in (error.problem, error.fix)]
+    return one_line("; ".join(filter(None, (": ".join(filter(None, (where, texts[0]))), texts[1]))))
+
+
 def explain(error: TyperException, commands: Collection[str]) -> str:
     """What typer found wrong."""
     text, context = error.format_message(), error.ctx if isinstance(error, InCommand) else None
     if unknown := re.match(r"No such command '(.*?)'", text):
-        return f"no such command {unknown[1]!r}{nearest(unknown[1], commands)}"
+        return "; ".join(filter(None, unknown_name("command", unknown[1], commands)))
     command = "" if context is None or context.parent is None else f"{context.info_name} "
-    place, cure = command and f"{command.rstrip()}: ", f" see weft {command}--help"
+    place, fix = command and f"{command.rstrip()}: ", f" see weft {command}--help"
     if text.startswith("No such option"):
-        return f"{place}{_option(error, context)}{cure}"
+        return f"{place}{_option(error, context)}{fix}"
     if bad := re.match(r"Invalid value for '(.*?)': (.*)", text, re.DOTALL):
-        return f"{place}{bad[1]}: {bad[2].replace('Input should', 'must').rstrip('.')};{cure}"
-    return f"{place}{text[:1].lower()}{text[1:].rstrip('.')};{cure}"
+        return f"{place}{bad[1]}: {bad[2].replace('Input should', 'must').rstrip('.')};{fix}"
+    return f"{place}{text[:1].lower()}{text[1:].rstrip('.')};{fix}"
 
 
 def _option(error: TyperException, context: Any) -> str:
@@ -61,12 +79,12 @@ def _option(error: TyperException, context: Any) -> str:
     plain = name.lstrip("-").replace("-", "_")
     setting = next((SETTINGS[one] for one in (plain, *SYNONYMS.get(plain, ())) if one in SETTINGS), None)
     if setting is not None and "--set" in known:
-        return f"no such option {name!r}; did you mean '--set {setting}=...'?"
+        return f"unknown option {name!r}; did you mean '--set {setting}=...'?"
     if setting is not None and synonym(name, known) is None:
-        return f"no such option {name!r}; it is set in training: weft train RUN.TOML --set {setting}=...;"
+        return f"unknown option {name!r}; it is set in training: weft train RUN.TOML --set {setting}=...;"
     # all options would fill the screen: the nearest will do
     safe = [flag for flag in known if flag not in DELETES or _is_like(name, flag)]
-    return f"no such option {name!r}{nearest(name, safe).partition(' known:')[0]}"
+    return "; ".join(filter(None, unknown_name("option", name, safe)))
 
 
 def _is_like(name: str, flag: str) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MOST = 1.0
+MAX_ROWS = 1.0
 # how many lines apart is tried, what a shift must save a line to be worth it, and in all to be believed: on a million
 # lines whose lengths say nothing, chance reaches that once in hundreds of texts
 SHIFTS = (1, -1, 2, -2, 3, -3)
@@ -18,7 +18,7 @@ MARGIN, BELIEVED = 0.05, 30.0
 
 
 def _off(source: np.ndarray, target: np.ndarray, middle: float) -> np.ndarray:
-    return np.asarray(np.minimum(np.abs(target - source - middle), MOST))
+    return np.asarray(np.minimum(np.abs(target - source - middle), MAX_ROWS))
 
 
 def _scaled(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -27,7 +27,7 @@ def _scaled(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndar
     return *logs, float(np.median(logs[1]) - np.median(logs[0]))
 
 
-def first_slip(source: np.ndarray, target: np.ndarray) -> int:
+def first_misalignment(source: np.ndarray, target: np.ndarray) -> int:
     """From lengths (N,) and (M,), N != M: the first line, from 0, that fits better if the longer text's extra lines, all of
     them missing in one place of the other, are skipped there."""
     first, second, middle = _scaled(source, target)
@@ -39,13 +39,13 @@ def first_slip(source: np.ndarray, target: np.ndarray) -> int:
     return int(np.argmin(before + after))
 
 
-class Slip(NamedTuple):
+class Misalignment(NamedTuple):
     first: int  # line of the source, from 0
     last: int
     shift: int  # its target stands so many lines further on
 
 
-def find_slip(source: np.ndarray, target: np.ndarray) -> Slip | None:
+def find_misalignment(source: np.ndarray, target: np.ndarray) -> Misalignment | None:
     """From lengths (N,) of both sides: the stretch of lines that clearly fits better some lines apart, if there is one."""
     first, second, middle = _scaled(source, target)
     here = _off(first, second, middle)
@@ -60,5 +60,5 @@ def find_slip(source: np.ndarray, target: np.ndarray) -> Slip | None:
         end = int(np.argmax(sums - np.minimum.accumulate(sums)))
         start = int(np.argmin(sums[: end + 1]))
         if sums[end] - sums[start] > best:
-            best, found = float(sums[end] - sums[start]), Slip(low + start, low + end - 1, shift)
+            best, found = float(sums[end] - sums[start]), Misalignment(low + start, low + end - 1, shift)
     return found

@@ -30,11 +30,11 @@ def changed(batch: B, change: Callable[[Tensor], Tensor]) -> B:
     return new
 
 
-def crop(tensor: Tensor, share: Fraction) -> Tensor:
+def crop(tensor: Tensor, fraction: Fraction) -> Tensor:
     """(B, T, ...): the first `share` of the positions, two at least: an input, and what comes after it."""
-    return tensor[:, : max(2, math.ceil(tensor.size(1) * share))]
+    return tensor[:, : max(2, math.ceil(tensor.size(1) * fraction))]
 
 
-def cropped(batch: B, share: Fraction) -> B:
+def cropped(batch: B, fraction: Fraction) -> B:
     """Of every tensor (B, T, ...) the first `share` of its positions; a tensor (B,) stays as it is."""
-    return changed(batch, lambda part: part if part.dim() == 1 else crop(part, share))
+    return changed(batch, lambda part: part if part.dim() == 1 else crop(part, fraction))

@@ -23,14 +23,14 @@ import numpy as np
 
 from weft import files
 from weft.data.source import Readable
-from weft.data.units import UNITS, count_units
+from weft.data.unit_counts import UNITS, count_units
 from weft.errors import DataError, ModelError
-from weft.text.gate import PIECE
+from weft.text.reading import CHUNK_CHARS
 from weft.text.tokenizers import Tokenizer
 
 VERSION = 3
 CHUNK = 1 << 20  # bytes summed at once
-Watch = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 Write = Callable[[bytes], None]
 
 
@@ -43,9 +43,9 @@ class Corpus:
     starts: np.ndarray | None
     marks: np.ndarray  # (M, 4), see above
     tokenizer: str  # the hash of the tokenizer that made it
-    begin: int = Tokenizer.begin  # what a line comes after
-    opening: tuple[int, ...] = (Tokenizer.begin,)  # what running text comes after, at least one token
-    origin: str = ""  # a sum of all that it was made from
+    bos_id: int = Tokenizer.bos_id  # what a line comes after
+    bos_ids: tuple[int, ...] = (Tokenizer.bos_id,)  # what running text comes after, at least one token
+    provenance: str = ""  # a sum of all that it was made from
 
     @property
     def lines(self) -> int:
@@ -55,7 +55,7 @@ class Corpus:
     def line_starts(self) -> np.ndarray:
         """int64 (lines + 1,): where each line starts, and the end; refused in running text."""
         if self.starts is None:
-            raise DataError(f'data: {self.name} is running text and has no lines; set data.read = "lines"')
+            raise DataError("data", f"{self.name} is running text and has no lines", 'set data.read_as = "lines"')
         return self.starts
 
     def line_edges(self) -> np.ndarray:
@@ -71,12 +71,12 @@ class Corpus:
         tokens = self.line_edges()
         after = np.clip(np.searchsorted(tokens, at, side="right"), 1, len(tokens) - 1)
         low, high = np.asarray(self.marks[after - 1]), np.asarray(self.marks[after])
-        share = (at - low[:, 0]) / (high[:, 0] - low[:, 0])
-        found = low[:, 1:] + share[:, None] * (high[:, 1:] - low[:, 1:])
+        fraction = (at - low[:, 0]) / (high[:, 0] - low[:, 0])
+        found = low[:, 1:] + fraction[:, None] * (high[:, 1:] - low[:, 1:])
         return {unit: np.diff(found[:, column]) for column, unit in enumerate(UNITS)}
 
 
-class _Summed:
+class _ChecksumWriter:
     """Writes on, and adds up what was written: a CRC-32, for damage by chance is meant, at a tenth of a hash's time."""
 
     def __init__(self, write: Write) -> None:
@@ -114,9 +114,9 @@ class _Writer:
 
 def lines_of(tokenizer: Tokenizer, lines: Sequence[str]) -> Corpus:
     """Lines as a corpus in memory; of its units nothing is known."""
-    ids, lengths = tokenizer.encode_flat(lines)
+    ids, lengths = tokenizer.encode_concatenated(lines)
     starts = np.concatenate([[0], np.cumsum(lengths + 1)])
-    tokens = np.full(int(starts[-1]), tokenizer.end, np.int64)
+    tokens = np.full(int(starts[-1]), tokenizer.eos_id, np.int64)
     tokens[np.delete(np.arange(len(tokens)), starts[1:] - 1)] = ids
     return Corpus("lines", tokens, starts, np.zeros((1, 1 + len(UNITS)), np.int64), tokenizer.hash)
 
@@ -129,30 +129,30 @@ def _batches(source: Readable, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarra
             yield ids, lengths, count_units(lines)
             continue
         # a field of a table may have newlines inside
-        plain = max(map(len, lines)) <= PIECE and not any("\n" in line for line in lines)
-        ids, lengths = tokenizer.encode_pieces(lines) if plain else tokenizer.encode_flat(lines)
-        ids = np.insert(ids, np.cumsum(lengths), tokenizer.end)
+        plain = max(map(len, lines)) <= CHUNK_CHARS and not any("\n" in line for line in lines)
+        ids, lengths = tokenizer.encode_pieces(lines) if plain else tokenizer.encode_concatenated(lines)
+        ids = np.insert(ids, np.cumsum(lengths), tokenizer.eos_id)
         yield ids, lengths + 1, count_units([line + "\n" for line in lines])
 
 
-def _make(source: Readable, tokenizer: Tokenizer, base: Path, watch: Watch | None) -> dict[str, Any]:
+def _make(source: Readable, tokenizer: Tokenizer, base: Path, progress: ProgressCallback | None) -> dict[str, Any]:
     """Write the arrays beside `base`; what their description will say of them."""
-    dtype = "<u2" if tokenizer.size <= 1 << 16 else "<u4"
-    total, done = max(1, source.size()) if watch else 1, 0
+    dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
+    total, done = max(1, source.size()) if progress else 1, 0
     with ExitStack() as stack:
         names = ["tokens", "marks", *(["starts"] if source.lines else [])]
-        outputs = {name: _Summed(stack.enter_context(files.writing(_part(base, name)))) for name in names}
+        outputs = {name: _ChecksumWriter(stack.enter_context(files.atomic_write(_part(base, name)))) for name in names}
         writer = _Writer({name: output for name, output in outputs.items()}, dtype)
         for ids, lengths, units in _batches(source, tokenizer):
             writer.add(ids, lengths, units)
             done += int(units[:, UNITS.index("bytes")].sum())
-            if watch:
-                watch(min(done, total), total)
+            if progress:
+                progress(min(done, total), total)
         counts = writer.finish()
         if not counts["tokens"]:
-            raise DataError(f"{source.name}: gives no token; is there any text in it?")
-    if watch:
-        watch(total, total)
+            raise DataError(source.name, "gives no token", "is there any text in it?")
+    if progress:
+        progress(total, total)
     return {"dtype": dtype, **counts, "sums": {name: output.sum for name, output in outputs.items()}}
 
 
@@ -160,7 +160,7 @@ def _part(base: Path, name: str) -> Path:
     return base.with_name(f"{base.name}.{name}")
 
 
-def _made_from(description: Path) -> dict[str, Any]:
+def _built_from(description: Path) -> dict[str, Any]:
     """The origin of a finished corpus; nothing where its description is damaged."""
     try:
         found = files.read_json(description)["origin"]
@@ -169,7 +169,7 @@ def _made_from(description: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def origin_sum(origin: dict[str, Any]) -> str:
+def provenance_sum(origin: dict[str, Any]) -> str:
     """The SHA-256 of an origin, however its entries are ordered."""
     return hashlib.sha256(json.dumps(origin, sort_keys=True, default=str).encode(errors="surrogatepass")).hexdigest()
 
@@ -187,63 +187,65 @@ def _difference(old: dict[str, Any], new: dict[str, Any], source: Readable) -> s
 def write_corpus(
     source: Readable,
     tokenizer: Tokenizer,
-    folder: Path,
+    directory: Path,
     name: str,
     *,
     must_match: str | None = None,
-    watch: Watch | None = None,
-    told: Callable[[str], None] | None = None,
+    progress: ProgressCallback | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> Corpus:
     """The corpus `name` in `folder`: opened if it was made from just this, else made anew.
 
     A run that goes on knows the `origin` that it began with, which `must_match`: another text is refused, and only what is
     damaged is made anew, of which somebody is `told`. `watch(bytes done, bytes in all)` is told of progress.
     """
-    base, origin = folder / name, {"version": VERSION, "tokenizer": tokenizer.hash, **source.origin()}
+    base, origin = directory / name, {"version": VERSION, "tokenizer": tokenizer.hash, **source.provenance()}
     description = _part(base, "json")
-    made_from, now = _made_from(description), origin_sum(origin)
+    made_from, now = _built_from(description), provenance_sum(origin)
     if must_match is not None and must_match != now:
-        if origin_sum(made_from) != must_match:
+        if provenance_sum(made_from) != must_match:
             raise ModelError(
-                f"{description}: is damaged, and {source.name} is not what the run began with; put both back, or start anew"
+                description, f"is damaged, and {source.name} is not what the run began with", "put both back, or start anew"
             )
         what = _difference(made_from, origin, source)
-        raise DataError(f"{source.name}: is not what {description} was made from: {what}; put it back, or start a new run")
+        raise DataError(source.name, f"is not what {description} was made from: {what}", "put it back, or start a new run")
     if made_from == origin:
         with suppress(ModelError):  # damaged or gone, but the text is the same: made anew, nothing is lost
-            return open_corpus(folder, name)
-    if must_match is not None and told is not None:
-        told(f"{description}: it, or what it describes, is damaged; made again from the same text")
+            return open_corpus(directory, name)
+    if must_match is not None and on_note is not None:
+        on_note(f"{description}: it, or what it describes, is damaged; made again from the same text")
     # first, or a stop half-way would leave an old description of new arrays
     files.remove(description)
-    folder.mkdir(parents=True, exist_ok=True)
-    files.write_json(description, {**_make(source, tokenizer, base, watch), "origin": origin})
-    return open_corpus(folder, name, check=False)
+    directory.mkdir(parents=True, exist_ok=True)
+    files.write_json(description, {**_make(source, tokenizer, base, progress), "origin": origin})
+    return open_corpus(directory, name, check=False)
 
 
-def open_corpus(folder: Path, name: str, *, check: bool = True) -> Corpus:
+def open_corpus(directory: Path, name: str, *, check: bool = True) -> Corpus:
     """The finished corpus `name` in `folder`, memory-mapped; `check` reads it once through, and refuses what was damaged."""
-    base = folder / name
+    base = directory / name
     description = _part(base, "json")
     about = files.read_json(description)
     try:
         dtype, count, origin, noted = str(about["dtype"]), int(about["tokens"]), about["origin"], dict(about["sums"])
         lines, version, tokenizer = bool(origin["lines"]), origin["version"], str(origin["tokenizer"])
     except (KeyError, TypeError, ValueError):
-        raise ModelError(f"{description}: describes no corpus; remove it to have it made anew") from None
+        raise ModelError(description, "describes no corpus", "remove it to have it made anew") from None
     if version != VERSION or dtype not in ("<u2", "<u4"):
-        raise ModelError(f"{description}: is of another version; remove it to have it made anew")
+        raise ModelError(description, "is of another version", "remove it to have it made anew")
     tokens = _mapped(base, "tokens", np.dtype(dtype))
     marks = _mapped(base, "marks", np.dtype(("<i8", (1 + len(UNITS),))))
     starts = _mapped(base, "starts", np.dtype("<i8")) if lines else None
     ends = {"tokens": len(tokens), "marks": marks[-1, 0], "starts": count if starts is None else starts[-1]}
     for part, end in ends.items():
         if end != count:
-            raise ModelError(f"{_part(base, part)}: holds {end} tokens, not {count}; remove {description} to have it made anew")
+            raise ModelError(
+                _part(base, part), f"holds {end} tokens, not {count}", f"remove {description} to have it made anew"
+            )
     for part in ends if check else ():
         if (part != "starts" or lines) and _sum(_part(base, part)) != noted.get(part):
-            raise ModelError(f"{_part(base, part)}: is not as it was written; remove {description} to have it made anew")
-    return Corpus(name, tokens, starts, marks, tokenizer, origin=origin_sum(origin))
+            raise ModelError(_part(base, part), "is not as it was written", f"remove {description} to have it made anew")
+    return Corpus(name, tokens, starts, marks, tokenizer, provenance=provenance_sum(origin))
 
 
 def _sum(path: Path) -> int:
@@ -255,12 +257,12 @@ def _sum(path: Path) -> int:
 
 
 def _mapped(base: Path, name: str, dtype: np.dtype[Any]) -> np.ndarray:
-    path, cure = _part(base, name), f"remove {_part(base, 'json')} to have it made anew"
+    path, fix = _part(base, name), f"remove {_part(base, 'json')} to have it made anew"
     files.refuse_device(path)
     try:
         # as a plain array: a memmap makes a new object, slowly, of everything that is cut from it
         return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
     except FileNotFoundError:
-        raise ModelError(f"{path}: is missing; {cure}") from None
+        raise ModelError(path, "is missing", f"{fix}") from None
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: is damaged: {error}; {cure}") from None
+        raise ModelError(path, f"is damaged: {error}", f"{fix}") from None

@@ -19,9 +19,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from weft.data.rows import place_of
-from weft.data.source import Counted, Row, called, in_batches
-from weft.text.gate import Seen
+from weft.data.source import Row, RowCount, display_name, in_batches
+from weft.data.table_rows import place_of
+from weft.text.reading import FileSummary
 
 
 class Record(Protocol):
@@ -43,7 +43,7 @@ class Summary(Protocol[Contra]):
     """What was found in files: shown to the user, so that a wrong guess is noticed early."""
 
     @property
-    def files(self) -> Seen:
+    def files(self) -> FileSummary:
         """Line ends, encoding, notes; it counts no lines."""
 
     @property
@@ -96,9 +96,9 @@ class Format(Protocol[R]):
     def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
         """The file of each column, where each has its own; nothing where records are in one file."""
 
-    def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[R]: ...
+    def read(self, given: tuple[Path, ...], summary: FileSummary) -> Iterator[R]: ...
 
-    def summary(self, given: tuple[Path, ...], seen: Seen) -> Summary[R]:
+    def summary(self, given: tuple[Path, ...], summary: FileSummary) -> Summary[R]:
         """One that nothing was added to."""
 
     def texts(self, record: R) -> tuple[str, ...]: ...
@@ -106,11 +106,11 @@ class Format(Protocol[R]):
     def shown(self, column: str) -> str:
         """What tells a column from others in messages; "" where there are none."""
 
-    def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
+    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
         """What the texts of a column depend on, with a fingerprint of each file as `files`."""
 
 
-def stratified(strata: np.ndarray) -> np.ndarray:
+def stratified_order(strata: np.ndarray) -> np.ndarray:
     """int64 (N,): an order of N things of which every stretch has its share of each stratum (N,), the same every time.
 
     The r-th of n in a stratum stands at (r + 1/2) / n of the way; a single one stands in the middle, far from the cuts.
@@ -127,7 +127,7 @@ def stratified(strata: np.ndarray) -> np.ndarray:
 
 class _Whole(NamedTuple, Generic[R]):
     records: list[R]  # none where they are read again
-    seen: Summary[R]
+    summary: Summary[R]
 
 
 @dataclass(frozen=True)
@@ -142,30 +142,30 @@ class Dataset(Generic[R]):
     @property
     def name(self) -> str:
         """The files, for messages."""
-        return " and ".join(map(str, self.format.apart(self.given))) or called(self.given)
+        return " and ".join(map(str, self.format.apart(self.given))) or display_name(self.given)
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
         return self.format.files(self.given)
 
-    def _fresh(self) -> Seen:
-        return Seen(list(self.format.apart(self.given) or self.paths), self.format.encoding)
+    def _fresh(self) -> FileSummary:
+        return FileSummary(list(self.format.apart(self.given) or self.paths), self.format.encoding)
 
     @cached_property
     def _whole(self) -> _Whole[R]:
         """What all files hold, read once."""
         files = self._fresh()
-        seen, kept = self.format.summary(self.given, files), list[R]()
+        summary, kept = self.format.summary(self.given, files), list[R]()
         for record in self.format.read(self.given, files):
-            seen.add(record)
+            summary.add(record)
             if self.format.kept:
                 kept.append(record)
-        return _Whole(kept, seen)
+        return _Whole(kept, summary)
 
     @property
-    def seen(self) -> Summary[R]:
+    def summary(self) -> Summary[R]:
         """What the whole files hold."""
-        return self._whole.seen
+        return self._whole.summary
 
     def _all(self) -> Iterator[R]:
         if self.format.kept:
@@ -177,13 +177,13 @@ class Dataset(Generic[R]):
         """The first record that is meant and the one after the last; or bool (N,), which of all are."""
         if (self.low, self.high) == (0.0, 1.0):
             return 0, None
-        total, rows = self.seen.count, self.format.rows
-        start, stop = Counted(self.name, total, rows, rows).span(self.low, self.high)
-        strata = self.seen.strata()
+        total, rows = self.summary.count, self.format.rows
+        start, stop = RowCount(self.name, total, rows, rows).span(self.low, self.high)
+        strata = self.summary.strata()
         if strata is None:
             return start, stop
         chosen = np.zeros(total, dtype=bool)
-        chosen[stratified(strata)[start:stop]] = True
+        chosen[stratified_order(strata)[start:stop]] = True
         return chosen
 
     def records(self) -> Iterator[R]:
@@ -247,9 +247,9 @@ class TextColumn(Generic[R]):
         return in_batches(self.texts())
 
     def size(self) -> int:
-        return int(self.of.seen.bytes_of(self.column) * (self.of.high - self.of.low))
+        return int(self.of.summary.bytes_of(self.column) * (self.of.high - self.of.low))
 
-    def origin(self) -> dict[str, Any]:
-        found = self.of.format.origin(self.of.given, self.column)
+    def provenance(self) -> dict[str, Any]:
+        found = self.of.format.provenance(self.of.given, self.column)
         files = found.pop("files")
         return {**found, "lines": True, "low": self.of.low, "high": self.of.high, "files": files}

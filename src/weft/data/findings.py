@@ -12,8 +12,8 @@ from weft.text.tokenizers import Tokenizer
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-WARNED = 0.01  # from this share of the rows on, a finding that may be harmless is a warning
-SHOWN = 3  # rows of a finding that are shown
+WARNING_FRACTION = 0.01  # from this share of the rows on, a finding that may be harmless is a warning
+MAX_ROWS = 3  # rows of a finding that are shown
 # of the labels of all rows: whether each row has them as its scheme would not write them
 Invalid = Callable[[Sequence[tuple[str, ...]]], np.ndarray]
 
@@ -23,29 +23,29 @@ class Finding:
     severity: Severity
     name: str  # for programs; `what` is for people
     split: str
-    what: str
-    cure: str
+    message: str
+    fix: str
     count: int
     rows: tuple[int, ...] = ()  # of the split, from 0
     side: int | None = None  # which one is meant, if it is one
-    where: tuple[str, ...] = ()  # file:line of these rows
+    locations: tuple[str, ...] = ()  # file:line of these rows
     examples: tuple[tuple[str, ...], ...] = ()  # their texts, of the side that is meant or of both
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckOptions:
     """What a check is told: how sides and rows are called, and what is allowed."""
 
     sides: tuple[str, ...]  # ("source", "target") of pairs, ("line",) of a text; of labelled texts one or two
-    longest: int | None = None  # tokens a side, </s> counted; of labelled texts those of an example, <s> counted too
+    max_length: int | None = None  # tokens a side, </s> counted; of labelled texts those of an example, <s> counted too
     truncate: bool = False
-    least: int = 0  # characters; shorter lines may come twice: in running text they always do
+    min_chars: int = 0  # characters; shorter lines may come twice: in running text they always do
     labels: str | None = None  # what the labels of rows are called: two sides are then two texts, neither made from the other
     labels_of: Callable[[Any], tuple[str, ...]] | None = None  # a record
     words: Callable[[Any], Sequence[str]] | None = None  # of a record, where each word by itself becomes tokens
-    spelled: bool = False  # what is unknown is known by its letters
+    has_char_encoder: bool = False  # what is unknown is known by its letters
     invalid: Invalid | None = None
-    apart: bool = False  # two sides are two texts, neither made from the other, and have no labels
+    independent_sides: bool = False  # two sides are two texts, neither made from the other, and have no labels
 
     @property
     def rows(self) -> str:
@@ -54,31 +54,31 @@ class Checked:
     @property
     def aligned(self) -> bool:
         """Whether one side should fit the other."""
-        return len(self.sides) > 1 and self.labels is None and not self.apart
+        return len(self.sides) > 1 and self.labels is None and not self.independent_sides
 
 
 class CheckPlan(NamedTuple):
     """What a check is told, and how it makes the tokenizer of each side: as training would, without a run."""
 
-    checked: Checked
+    checked: CheckOptions
     tokenizers: Callable[[], Sequence[Tokenizer]]
 
 
 def percent(count: float, total: float) -> str:
     """1 of 3 -> '33.3 %', 1 of 30 -> '3.3 %'."""
-    share = 100 * count / max(1, total)
-    return f"{share:.3g} %" if share >= 10 else f"{share:.2g} %"
+    fraction = 100 * count / max(1, total)
+    return f"{fraction:.3g} %" if fraction >= 10 else f"{fraction:.2g} %"
 
 
-def of(count: int, total: int, what: str) -> str:
+def count_of(count: int, total: int, what: str) -> str:
     """'1 of 3 texts (33.3 %)'."""
     return f"{count:,} of {total:,} {what} ({percent(count, total)})"
 
 
-def by_share(count: int, total: int) -> Severity:
-    return "warning" if count >= WARNED * total else "note"
+def severity_of(count: int, total: int) -> Severity:
+    return "warning" if count >= WARNING_FRACTION * total else "note"
 
 
 def first_rows(found: np.ndarray) -> tuple[int, ...]:
     """The first rows of a mask (N,)."""
-    return tuple(np.flatnonzero(found)[:SHOWN].tolist())
+    return tuple(np.flatnonzero(found)[:MAX_ROWS].tolist())

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.columns import Wanted, by_name
+from weft.data.columns import WantedColumn, by_name
 from weft.data.objects import field_of, read_objects, value_of
-from weft.data.rows import OBJECTS, TABLES, TableOptions, kind_of, open_table, place_of
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
+from weft.data.table_rows import OBJECTS, TABLES, TableOptions, kind_of, open_table, place_of
 from weft.errors import DataError
-from weft.text.gate import SHOWN, Seen, listed_files, many, quoted, shown
+from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluralize, preview, quote
 
 
 class TableRecord(NamedTuple):
@@ -33,7 +33,7 @@ def number(record: TableRecord, at: int = 0) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise DataError(f"{place_of(record.path, record.line)} has {quoted(text, 40)} where a number should be")
+        raise DataError("", f"{place_of(record.path, record.line)} has {quote(text, 40)} where a number should be")
     return found
 
 
@@ -41,7 +41,7 @@ def number(record: TableRecord, at: int = 0) -> float:
 class TableSummary:
     """What was found in tables."""
 
-    files: Seen  # line ends, encoding, notes; it counts no lines
+    files: FileSummary  # line ends, encoding, notes; it counts no lines
     columns: tuple[str, ...]
     sizes: tuple[ColumnSize, ...]
     count: int = 0
@@ -54,14 +54,14 @@ class TableSummary:
 
     @property
     def crlf(self) -> int:
-        return self.files.crlf
+        return self.files.has_crlf
 
     def add(self, record: TableRecord) -> None:
         self.count += 1
         for size, text in zip(self.sizes, record.texts, strict=True):
             size.add(text)
         if len(self.examples) < 3:
-            cut = [tuple(text[: SHOWN + 1] for text in cells) for cells in (record.texts, record.values)]
+            cut = [tuple(text[: PREVIEW_CHARS + 1] for text in cells) for cells in (record.texts, record.values)]
             self.examples.append((cut[0], cut[1]))
 
     def bytes_of(self, column: str) -> int:
@@ -76,15 +76,15 @@ class TableSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {many(self.count, 'example')} of {many(self.characters, 'character')},"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'example')} of {pluralize(self.characters, 'character')},"
             f" {self.files.written}"
         ]
         blank = [f"blank lines that were skipped: {self.files.blank:,}"] if self.files.blank else []
         empty = [f"empty {name}: {size.empty:,}" for name, size in zip(self.columns, self.sizes, strict=True) if size.empty]
-        rows += [f"  note: {shown(note, 200)}" for note in [*self.files.notes, *blank, *empty]]
+        rows += [f"  note: {preview(note, 200)}" for note in [*self.files.notes, *blank, *empty]]
         for texts, values in self.examples:
-            said = f" -> {shown(', '.join(values))}" if values else ""
-            rows.append(f"  e.g.: {' | '.join(map(shown, texts))}{said}")
+            said = f" -> {preview(', '.join(values))}" if values else ""
+            rows.append(f"  e.g.: {' | '.join(map(preview, texts))}{said}")
         return "\n".join(rows)
 
 
@@ -109,21 +109,21 @@ class TableFormat:
     def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[TableRecord]:
+    def read(self, given: tuple[Path, ...], summary: FileSummary) -> Iterator[TableRecord]:
         names = (*self.columns, *self.values)
         for path in given:
             if kind_of(path) == "text":
-                raise DataError(f"{path}: is {TABLES}; give a table with the columns {', '.join(names)}")
+                raise DataError(path, f"is {TABLES}", f"give a table with the columns {', '.join(names)}")
             count, read = 0, _read_objects if kind_of(path) in OBJECTS else _read_table
-            for line, cells in read(path, names, self.options(), seen):
+            for line, cells in read(path, names, self.options(), summary):
                 count += 1
                 texts = len(self.columns)
                 yield TableRecord(tuple(cells[:texts]), tuple(cells[texts:]), path, line)
             if not count:
-                raise DataError(f"{path}: has a header and nothing below it; give a file with examples in it")
+                raise DataError(path, "has a header and nothing below it", "give a file with examples in it")
 
-    def summary(self, given: tuple[Path, ...], seen: Seen) -> TableSummary:
-        return TableSummary(seen, self.columns, tuple(ColumnSize() for _ in self.columns))
+    def summary(self, given: tuple[Path, ...], summary: FileSummary) -> TableSummary:
+        return TableSummary(summary, self.columns, tuple(ColumnSize() for _ in self.columns))
 
     def texts(self, record: TableRecord) -> tuple[str, ...]:
         return record.texts
@@ -131,21 +131,25 @@ class TableFormat:
     def shown(self, column: str) -> str:
         return column if len(self.columns) > 1 else ""
 
-    def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
-        return {"column": column, "encoding": self.encoding, **self.options().origin(), "files": fingerprints(given)}
+    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
+        return {"column": column, "encoding": self.encoding, **self.options().provenance(), "files": fingerprints(given)}
 
 
-def _read_table(path: Path, names: tuple[str, ...], options: TableOptions, seen: Seen) -> Iterator[tuple[int, list[str]]]:
-    table = open_table(path, options, seen)
-    places = by_name(table, [Wanted("", name) for name in names])
-    seen.columns = tuple(table.first)
-    for line, cells in table.rows():
+def _read_table(
+    path: Path, names: tuple[str, ...], options: TableOptions, summary: FileSummary
+) -> Iterator[tuple[int, list[str]]]:
+    config = open_table(path, options, summary)
+    places = by_name(config, [WantedColumn("", name) for name in names])
+    summary.columns = tuple(config.first)
+    for line, cells in config.rows():
         yield line, [cells[place] for place in places]
 
 
-def _read_objects(path: Path, names: tuple[str, ...], options: TableOptions, seen: Seen) -> Iterator[tuple[int, list[str]]]:
-    for line, row in read_objects(path, names, options.encoding, seen):
-        seen.columns = seen.columns or tuple(row)
+def _read_objects(
+    path: Path, names: tuple[str, ...], options: TableOptions, summary: FileSummary
+) -> Iterator[tuple[int, list[str]]]:
+    for line, row in read_objects(path, names, options.encoding, summary):
+        summary.columns = summary.columns or tuple(row)
         yield line, [_cell(row, name, place_of(path, line)) for name in names]
 
 

@@ -80,12 +80,12 @@ def _by_columns(columns: Mapping[str, Iterable[Any]], where: str) -> Iterator[Ro
     """The rows of a dict of columns."""
     for name, column in columns.items():
         if isinstance(column, str) or not isinstance(column, Iterable):
-            raise DataError(f"{where}: column {name!r} is {type(column).__name__}, not a list; give a dict of columns")
+            raise DataError(where, f"column {name!r} is {type(column).__name__}, not a list", "give a dict of columns")
     lists = {name: list(column) for name, column in columns.items()}
     lengths = {name: len(column) for name, column in lists.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name!r} has {length:,}" for name, length in lengths.items())
-        raise DataError(f"{where}: its columns are not equally long: {told}")
+        raise DataError(where, f"its columns are not equally long: {told}")
     return (dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True))
 
 
@@ -107,7 +107,7 @@ def records_of(data: object, where: str) -> Iterator[Any]:
         return (dict(zip(names, row, strict=True)) for row in data.itertuples(index=False, name=None))
     if isinstance(data, Iterable):
         return iter(data)
-    raise DataError(f"{where}: is {type(data).__name__}; give a path, a list of records, a dict of columns, or a table")
+    raise DataError(where, f"is {type(data).__name__}", "give a path, a list of records, a dict of columns, or a table")
 
 
 # ---- records of a task
@@ -117,7 +117,7 @@ def _as_json(row: Row, where: str) -> str:
     try:
         return json.dumps(row, ensure_ascii=False) + "\n"
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: can't be written as JSON: {error}") from None
+        raise DataError(where, f"can't be written as JSON: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,9 @@ class MemoryFormat:
     def keys(self) -> list[str]:
         for name in self.names:
             if isinstance(name, int):
-                raise UsageError(f"data: column {name} is a place, but records in memory have names; drop it, or name a key")
+                raise UsageError(
+                    "data", f"column {name} is a place, but records in memory have names", "drop it, or name a key"
+                )
         return list(map(str, self.names))
 
     def row(self, record: Any, where: str) -> Row:
@@ -150,11 +152,11 @@ class MemoryFormat:
             return {key: _plain(value_of(given, key, where)) for key in wanted}
         if self.texts:
             return {keys[0]: record}
-        least = len(keys) - len(self.optional)
-        if isinstance(record, Sequence) and not isinstance(record, str) and least <= len(record) <= len(keys):
+        minimum = len(keys) - len(self.optional)
+        if isinstance(record, Sequence) and not isinstance(record, str) and minimum <= len(record) <= len(keys):
             return dict(zip(keys, map(_plain, record), strict=False))
-        seen = f"has {len(record)} values" if isinstance(record, list | tuple) else f"is {type(record).__name__}"
-        raise DataError(f"{where}: {seen}; a record is a dict, or a tuple ({', '.join(keys)})")
+        summary = f"has {len(record)} values" if isinstance(record, list | tuple) else f"is {type(record).__name__}"
+        raise DataError(where, f"{summary}", f"a record is a dict, or a tuple ({', '.join(keys)})")
 
     def input_of(self, record: Any, where: str) -> Any:
         """What a prediction needs of a record: of a dict the values of its input columns; all else is an input itself."""
@@ -170,7 +172,7 @@ class MemoryFormat:
             place = f"{where}: record {number}"
             yield self.write(self.row(record, place), place)
         if not number:
-            raise DataError(f"{where}: is empty")
+            raise DataError(where, "is empty")
 
 
 def text_format(*, lines: bool) -> MemoryFormat:
@@ -179,9 +181,9 @@ def text_format(*, lines: bool) -> MemoryFormat:
     def write(row: Row, where: str) -> str:
         text = row["text"]
         if not isinstance(text, str):
-            raise DataError(f"{where}: is {type(text).__name__}, not a text")
+            raise DataError(where, f"is {type(text).__name__}, not a text")
         if lines and "\n" in text.removesuffix("\n"):
-            raise DataError(f"{where}: has a line end inside, but every text is a line (data.read = 'lines'); split it")
+            raise DataError(where, "has a line end inside, but every text is a line (data.read_as = 'lines')", "split it")
         return text if text.endswith("\n") else f"{text}\n"
 
     return MemoryFormat(("text",), suffix=".txt", write=write, texts=True)
@@ -199,7 +201,7 @@ def is_in_memory(data: object, format: MemoryFormat, where: str) -> bool:
     if len(strings) < len(data):
         return True
     if format.texts and all(len(one) < 256 and _is_file(one) for one in strings):
-        raise UsageError(f"{where}: its texts are names of files; give paths as pathlib.Path, texts as str")
+        raise UsageError(where, "its texts are names of files", "give paths as pathlib.Path, texts as str")
     return format.texts
 
 
@@ -213,10 +215,10 @@ def _is_file(text: str) -> bool:
 def write_memory(path: Path, data: object, format: MemoryFormat, *, encoding: str, where: str) -> None:
     """Write data down, all of it or nothing."""
     encoder = codecs.getincrementalencoder(encoding)()
-    with files.writing(path) as write:
+    with files.atomic_write(path) as write:
         found = format.lines(data, where)
         while lines := list(islice(found, LINES)):
             try:
                 write(encoder.encode("".join(lines)))
             except UnicodeEncodeError as error:
-                raise DataError(f"{where}: can't be written as {encoding}: {error.reason}") from None
+                raise DataError(where, f"can't be written as {encoding}: {error.reason}") from None

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.rows import brief, kind_of
+from weft.data.table_rows import kind_of, preview_cells
 from weft.data.workbooks import read_parquet
-from weft.errors import DataError, nearest
-from weft.text.gate import RawLine, Seen, clean, read_lines
+from weft.errors import DataError, suggest
+from weft.text.reading import FileSummary, RawLine, check_text, read_lines
 
 JSON_KINDS = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number", bool: "a truth value"}
 JSON_KINDS |= {bytes: "binary data"}
@@ -60,10 +60,10 @@ def _after(text: str, place: int) -> int:
 
 def _no_list(path: Path, text: str, place: int, what: str) -> DataError:
     line = text.count("\n", 0, place) + 1
-    return DataError(f"{path}: line {line} is not JSON: {what}; a .json file is a list of objects, or an object a line")
+    return DataError(path, f"line {line} is not JSON: {what}", "a .json file is a list of objects, or an object a line")
 
 
-def json_values(path: Path, lines: Iterator[RawLine], seen: Seen) -> Iterator[Value]:
+def json_values(path: Path, lines: Iterator[RawLine], summary: FileSummary) -> Iterator[Value]:
     """What the lines of a .jsonl or .json hold: the members of a list, or a value a line; blank lines are counted."""
     for number, (line, end, _) in enumerate(lines, 1):
         if kind_of(path) == "json" and line.lstrip().startswith("["):
@@ -71,32 +71,32 @@ def json_values(path: Path, lines: Iterator[RawLine], seen: Seen) -> Iterator[Va
             yield from (one._replace(line=one.line + number - 1) for one in _listed(path, text))
             return
         if not line.strip():
-            seen.blank += 1
+            summary.blank += 1
             continue
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            value = DataError(f"{path}: line {number} is not JSON: {error}; JSONL has one object a line")
+            value = DataError(path, f"line {number} is not JSON: {error}", "JSONL has one object a line")
         yield Value(number, value, line, end)
 
 
 def read_objects(
-    path: Path, keys: Sequence[str], encoding: str, seen: Seen, *, others: Sequence[str] = ()
+    path: Path, keys: Sequence[str], encoding: str, summary: FileSummary, *, others: Sequence[str] = ()
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a .jsonl or .json, or the rows of a .parquet, which have these keys, and perhaps the others, with their
     places, from 1."""
     empty = True
     if kind_of(path) == "parquet":
-        for number, row, _ in read_parquet(path, keys, others, seen):
+        for number, row, _ in read_parquet(path, keys, others, summary):
             empty = False
             yield number, row
     else:
-        for line, value, _, _ in json_values(path, map(RawLine, read_lines(path, encoding, seen)), seen):
+        for line, value, _, _ in json_values(path, map(RawLine, read_lines(path, encoding, summary)), summary):
             empty = False
             yield line, as_object(value, keys, f"{path}: line {line}")
     if empty:
         what = "has no rows" if kind_of(path) == "parquet" else "is an empty list"
-        raise DataError(f"{path}: {what}; give a file with examples in it")
+        raise DataError(path, f"{what}", "give a file with examples in it")
 
 
 def as_object(value: Any, keys: Sequence[str], where: str) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def as_object(value: Any, keys: Sequence[str], where: str) -> dict[str, Any]:
         raise value
     *others, last = map(repr, keys)
     names = f"{', '.join(others)} and {last}" if others else last
-    raise DataError(f"{where} is {JSON_KINDS.get(type(value), 'null')}, not an object with {names}")
+    raise DataError("", f"{where} is {JSON_KINDS.get(type(value), 'null')}, not an object with {names}")
 
 
 def _keys(value: dict[str, Any], before: str = "") -> Iterator[str]:
@@ -137,7 +137,7 @@ def value_of(value: dict[str, Any], name: str, where: str) -> Any:
     """What a key holds: `a`, or `a.b` of an object in an object."""
     found = _inside(value, name)
     if not found:
-        raise DataError(f"{where} has no key {name!r}{nearest(name, brief(list(_keys(value))))}")
+        raise DataError("", f"{where} has no key {name!r}", suggest(name, preview_cells(list(_keys(value)))))
     return found[0]
 
 
@@ -145,8 +145,8 @@ def field_of(value: dict[str, Any], name: str, where: str) -> str:
     """The text that a key holds."""
     text = value_of(value, name, where)
     if isinstance(text, dict) and text:
-        inner = ", ".join(brief([f"{name}.{key}" for key in text]))
-        raise DataError(f"{where} has an object as {name!r}, not a string; name a key inside it: {inner}")
+        inner = ", ".join(preview_cells([f"{name}.{key}" for key in text]))
+        raise DataError(f"{where} has an object as {name!r}, not a string; name a key inside it", f"{inner}")
     if not isinstance(text, str):
-        raise DataError(f"{where} has {JSON_KINDS.get(type(text), 'null')} as {name!r}, not a string; put it in quotes")
-    return clean(text, f"{where}, {name!r}")
+        raise DataError("", f"{where} has {JSON_KINDS.get(type(text), 'null')} as {name!r}, not a string", "put it in quotes")
+    return check_text(text, f"{where}, {name!r}")

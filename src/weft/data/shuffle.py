@@ -6,7 +6,7 @@ import numpy as np
 
 ROUNDS = 6
 # up to here the order is drawn and kept; the network below is only for sets too large for that
-MOST_KEPT = 1 << 22
+MAX_CACHED = 1 << 22
 
 
 def _mix(values: np.ndarray, key: np.uint64) -> np.ndarray:
@@ -17,7 +17,7 @@ def _mix(values: np.ndarray, key: np.uint64) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-class Shuffled:
+class Permutation:
     """A permutation of 0 ... count - 1, the same for the same `random`.
 
     A stored permutation of the windows of 1 GB of text at stride 1 would take more memory than the text: beyond
@@ -26,14 +26,14 @@ class Shuffled:
 
     def __init__(self, count: int, random: np.random.Generator) -> None:
         self.count = count
-        self.kept = random.permutation(count) if count <= MOST_KEPT else None
+        self.cache = random.permutation(count) if count <= MAX_CACHED else None
         self.half = np.uint64(max(1, (max(1, count - 1).bit_length() + 1) // 2))
         self.keys = random.integers(1 << 64, size=ROUNDS, dtype=np.uint64)
 
     def __call__(self, numbers: np.ndarray) -> np.ndarray:
         """int64 (N,): what stands at each of `numbers` (N,)."""
-        if self.kept is not None:
-            return np.asarray(self.kept[numbers])
+        if self.cache is not None:
+            return np.asarray(self.cache[numbers])
         found = self._once(numbers.astype(np.uint64))
         # the network covers at most four times the count, so few steps lead back inside
         while (outside := found >= self.count).any():

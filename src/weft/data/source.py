@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from weft.errors import DataError
-from weft.text.gate import LONGEST, Seen, cut, read_lines, read_text, survey
-from weft.text.unpack import PACKED, check_kind, unreadable
+from weft.text.compression import PACKED, check_kind, unreadable
+from weft.text.reading import MAX_LINE_CHARS, FileSummary, read_lines, read_text, split_at_newlines, summarize
 
 # how many lines are handed on at once
 LINES = 1 << 14
@@ -54,16 +54,16 @@ class Readable(Protocol):
     def size(self) -> int:
         """About how many bytes of text that will be."""
 
-    def origin(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """What it depends on: the same origin, the same text; `files` has a fingerprint for each path."""
 
 
-def called(paths: Sequence[Path]) -> str:
+def display_name(paths: Sequence[Path]) -> str:
     """Some files, for messages."""
     return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
 
 
-def cut_at(text: str, at: int, lines: int) -> int:
+def split_at(text: str, at: int, lines: int) -> int:
     """The place nearest to `at` where a text can be cut: after a line end that is at most `lines` characters away, or else
     before white space; `at` itself where there is none. Of two equally near the first."""
     after = [match.end() for match in re.finditer("\n", text) if abs(match.end() - at) <= lines]
@@ -71,12 +71,12 @@ def cut_at(text: str, at: int, lines: int) -> int:
     return min(places, key=lambda place: abs(place - at), default=at)
 
 
-class Counted(NamedTuple):
+class RowCount(NamedTuple):
     """What shares are taken of: so many things, of some files."""
 
     name: str  # of the files
     total: int
-    what: str
+    unit: str
     more: str  # that would help, where they are too few
 
     def span(self, low: float, high: float) -> tuple[int, int | None]:
@@ -88,10 +88,11 @@ class Counted(NamedTuple):
     def checked(self, low: float, high: float, start: int, stop: int | None) -> tuple[int, int | None]:
         """The same; a share of nothing is refused."""
         if start >= (self.total if stop is None else stop):
-            told = f"1 {self.what.removesuffix('s')} is" if self.total == 1 else f"{self.total:,} {self.what} are"
+            told = f"1 {self.unit.removesuffix('s')} is" if self.total == 1 else f"{self.total:,} {self.unit} are"
             raise DataError(
-                f"{self.name}: {told} too few to take the share {low:g} to {high:g} of them;"
-                f" give more {self.more}, or files of their own for valid and test"
+                self.name,
+                f"{told} too few to take the share {low:g} to {high:g} of them",
+                f"give more {self.more}, or files of their own for valid and test",
             )
         return start, stop
 
@@ -119,25 +120,25 @@ class Source:
     lines: bool = False
     low: float = 0.0
     high: float = 1.0
-    apart: bool = False  # every file is a text of its own: in running text, an empty line stands between them
+    separate_files: bool = False  # every file is a text of its own: in running text, an empty line stands between them
 
     @property
     def name(self) -> str:
         """The files, for messages."""
-        return called(self.paths)
+        return display_name(self.paths)
 
     @cached_property
-    def seen(self) -> Seen:
+    def summary(self) -> FileSummary:
         """What the whole files hold, read once."""
-        return survey(self.paths, self.encoding)
+        return summarize(self.paths, self.encoding)
 
     def span(self) -> tuple[int, int | None]:
         """The first line or character that is meant and the one after the last; None: to the end."""
         if (self.low, self.high) == (0.0, 1.0):
             return 0, None
         # a newline that read_text puts between files is not in the survey; a share is no worse for it
-        total = self.seen.lines if self.lines else self.seen.characters
-        counted = Counted(self.name, total, "lines" if self.lines else "characters", "text")
+        total = self.summary.lines if self.lines else self.summary.characters
+        counted = RowCount(self.name, total, "lines" if self.lines else "characters", "text")
         start, stop = counted.span(self.low, self.high)
         if self.lines:
             return start, stop
@@ -155,21 +156,21 @@ class Source:
             before += len(piece)
             if before >= at + reach:
                 break
-        return low + cut_at(text, at - low, min(total // ENDS, FAR))
+        return low + split_at(text, at - low, min(total // ENDS, FAR))
 
     def texts(self) -> Iterator[str]:
         """Running text in pieces, or line by line, without the newlines no line has."""
         if not self.lines:
-            yield from self.pieces()
+            yield from self.chunks()
             return
         for lines in self.batches():
             yield from lines
 
-    def pieces(self) -> Iterator[str]:
+    def chunks(self) -> Iterator[str]:
         """The running text of the part."""
         start, stop = self.span()
         at = 0
-        for piece in read_text(self.paths, self.encoding, apart=self.apart):
+        for piece in read_text(self.paths, self.encoding, separate_files=self.separate_files):
             part = piece[max(0, start - at) : None if stop is None else max(0, stop - at)]
             at += len(piece)
             if part:
@@ -180,7 +181,7 @@ class Source:
     def batches(self) -> Iterator[list[str]]:
         """The lines of the part, many at a time; those of running text with their newlines."""
         if not self.lines:
-            yield from map(cut, self.pieces())
+            yield from map(split_at_newlines, self.chunks())
             return
         yield from in_batches(islice(read_lines(self.paths, self.encoding), *self.span()))
 
@@ -189,26 +190,26 @@ class Source:
         start, stop = self.span()
         at = 0
         for path in self.paths:
-            lines = read_lines(path, self.encoding, longest=LONGEST if self.lines else None)
+            lines = read_lines(path, self.encoding, max_length=MAX_LINE_CHARS if self.lines else None)
             for number, line in enumerate(lines, 1):
                 size = 1 if self.lines else len(line) + 1
                 low, high = max(0, start - at), size if stop is None else min(size, stop - at)
                 if low < high:
                     yield Row((line if self.lines else line[low:high],), (path,), number)
                 at += size
-            at += self.apart and not self.lines
+            at += self.separate_files and not self.lines
 
     def size(self) -> int:
         """About how many bytes of text there are; only packed files are read for it."""
         packed = any(path.suffix in PACKED for path in self.paths)
-        whole = self.seen.bytes if packed else sum(path.stat().st_size for path in self.paths)
+        whole = self.summary.bytes if packed else sum(path.stat().st_size for path in self.paths)
         return int(whole * (self.high - self.low))
 
-    def origin(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         part: dict[str, Any] = {"low": self.low, "high": self.high}
         if not self.lines and (self.low, self.high) != (0.0, 1.0):
             part["cut"] = "at line ends or spaces"
-        if self.apart:
+        if self.separate_files:
             part["apart"] = True
         return {"encoding": self.encoding, "lines": self.lines, **part, "files": fingerprints(self.paths)}
 

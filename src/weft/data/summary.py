@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from weft.text.gate import shown
+from weft.text.reading import preview
 
 LISTED = 10  # labels that are shown, and notes
 
@@ -29,4 +29,4 @@ def listed(counts: Counter[str]) -> str:
     names = sorted(counts, key=lambda name: (-counts[name], name))
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     numbers = [f" {counts[name]:,}" if counts[names[0]] > 1 else "" for name in names]
-    return ", ".join(shown(name, 40) + number for name, number in zip(names[:LISTED], numbers, strict=False)) + more
+    return ", ".join(preview(name, 40) + number for name, number in zip(names[:LISTED], numbers, strict=False)) + more

@@ -17,9 +17,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.errors import DataError, nearest
-from weft.text.gate import Seen, shown
-from weft.text.unpack import MOST_RATIO, PACKED, check_kind, swells, unreadable
+from weft.errors import DataError, suggest
+from weft.text.compression import MAX_RATIO, PACKED, check_kind, is_bomb, unreadable
+from weft.text.reading import FileSummary, preview
 
 BATCH = 1024  # rows at a time
 PACKAGES: dict[str, tuple[str, Callable[[], Any]]] = {  # what to install, and how to import it
@@ -55,11 +55,11 @@ def _package(path: Path, kind: str) -> Any:
     name, load = PACKAGES[kind]
     check_kind(path)
     if path.suffix in PACKED:
-        raise DataError(f"{path}: is packed twice, for .{kind} is packed itself; unpack the {path.suffix} first")
+        raise DataError(path, f"is packed twice, for .{kind} is packed itself", f"unpack the {path.suffix} first")
     try:
         return load()
     except ImportError:
-        raise DataError(f'{path}: .{kind} needs {name}; pip install "weft[{kind}]"') from None
+        raise DataError(path, f".{kind} needs {name}", f'pip install "weft[{kind}]"') from None
 
 
 # ---- workbooks
@@ -70,30 +70,30 @@ def _check_workbook(path: Path) -> None:
     try:
         with path.open("rb") as file:
             if file.read(len(_OLD)) == _OLD:
-                raise DataError(f"{path}: is an old Excel file, or has a password; save it as .xlsx without one")
+                raise DataError(path, "is an old Excel file, or has a password", "save it as .xlsx without one")
         with zipfile.ZipFile(path) as archive:
             total = sum(part.file_size for part in archive.infolist())
     except OSError as error:
         raise unreadable(path, error) from None
     except zipfile.BadZipFile as error:
         raise _damaged(path, "an Excel workbook", error) from None
-    if swells(total, path.stat().st_size):
-        raise DataError(f"{path}: unpacks to more than {MOST_RATIO} times its size; save it as CSV UTF-8 if it is meant to")
+    if is_bomb(total, path.stat().st_size):
+        raise DataError(path, f"unpacks to more than {MAX_RATIO} times its size", "save it as CSV UTF-8 if it is meant to")
 
 
 def _damaged(path: Path, what: str, error: Exception) -> DataError:
     text = str(error).split("\n")[0]
-    return DataError(f"{path}: is damaged or not {what}: {shown(text[:1].lower() + text[1:], 200)}")
+    return DataError(path, f"is damaged or not {what}: {preview(text[:1].lower() + text[1:], 200)}")
 
 
 def choose_sheet(path: Path, names: Sequence[str], sheet: str | int | None) -> str:
     """The name of a sheet that is asked for by its name or its place, from 1; the first unless one is."""
     if not names:
-        raise DataError(f"{path}: has no sheet with cells")
+        raise DataError(path, "has no sheet with cells")
     if isinstance(sheet, int) and sheet > len(names):
-        raise DataError(f"{path}: has no sheet {sheet}, which data.sheet names; sheets: {', '.join(names)}")
+        raise DataError(path, f"has no sheet {sheet}, which data.sheet names", f"sheets: {', '.join(names)}")
     if isinstance(sheet, str) and sheet not in names:
-        raise DataError(f"{path}: has no sheet {sheet!r}, which data.sheet names{nearest(sheet, names)}")
+        raise DataError(path, f"has no sheet {sheet!r}, which data.sheet names", suggest(sheet, names))
     return sheet if isinstance(sheet, str) else names[(sheet or 1) - 1]
 
 
@@ -186,19 +186,19 @@ def _columns(path: Path, names: Sequence[str], needed: Sequence[str], others: Se
     """The columns to read; None: all."""
     for key in needed:
         if not any(_holds(name, key) for name in names):
-            raise DataError(f"{path}: has no column {key!r}{nearest(key, [shown(name, 40) for name in names])}")
+            raise DataError(path, f"has no column {key!r}", suggest(key, [preview(name, 40) for name in names]))
     keys = [*needed, *(others or ())]
     return None if others is None else [name for name in names if any(_holds(name, key) for key in keys)]
 
 
-def read_parquet(path: Path, needed: Sequence[str], others: Sequence[str] | None, seen: Seen) -> Iterator[ParquetRow]:
+def read_parquet(path: Path, needed: Sequence[str], others: Sequence[str] | None, summary: FileSummary) -> Iterator[ParquetRow]:
     """The rows of a Parquet file, of which some columns are `needed`; read besides are `others`, as far as they are there, or
     all columns where that is None."""
     parquet = _package(path, "parquet")
     try:
         with parquet.ParquetFile(path) as file:
-            seen.columns, seen.container = tuple(file.schema_arrow.names), "Parquet"
-            wanted = _columns(path, seen.columns, needed, others)
+            summary.columns, summary.container = tuple(file.schema_arrow.names), "Parquet"
+            wanted = _columns(path, summary.columns, needed, others)
             batches = file.iter_batches(batch_size=BATCH, columns=wanted, use_threads=False)
             for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
                 yield ParquetRow(number, {name: _text_of(value) for name, value in row.items()}, row)

@@ -19,25 +19,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.decode.choose import NOT_A_NUMBER, NOTHING, Adjust, ban, right_aligned
+from weft.decode.incremental import IncrementalModel
+from weft.decode.logits_processors import NO_TOKEN, NOT_A_NUMBER, LogitsProcessor, ban_tokens, right_aligned
 from weft.decode.options import check_length
-from weft.decode.steps import Steps
 from weft.errors import ModelError
-from weft.nn.state import branch, select
+from weft.nn.state import expand_to_beams, select
 
 S = TypeVar("S")
 BLOCK = 64  # words whose best one is sought first
 
 
 class BeamOptions(NamedTuple):
-    width: int
-    limit: int  # tokens
-    end: int | None = None
-    alpha: float = 0.0  # >= 0
+    beam_size: int
+    max_new_tokens: int  # tokens
+    eos_id: int | None = None
+    length_penalty: float = 0.0  # >= 0
     n_best: int = 1
-    least: int = 0  # tokens before the end token
-    never: Sequence[int] = ()  # tokens that are not written
-    ended: Callable[[list[int], list[list[int]]], list[bool]] | None = None  # sentences and tokens so far: does it end here?
+    min_new_tokens: int = 0  # tokens before the end token
+    banned_tokens: Sequence[int] = ()  # tokens that are not written
+    finished: Callable[[list[int], list[list[int]]], list[bool]] | None = None  # sentences and tokens so far: does it end here?
 
 
 class Hypothesis(NamedTuple):
@@ -53,7 +53,7 @@ class BeamEvent(NamedTuple):
     tokens: Tensor  # (A, M) candidates, best first
     parents: Tensor  # (A, M) the beam each one continues
     scores: Tensor  # (A, M) sums of log-probabilities
-    kept: Tensor  # (A, K) the candidates that go on
+    survivors: Tensor  # (A, K) the candidates that go on
 
 
 class _Beams(NamedTuple):
@@ -101,21 +101,21 @@ def _two_best(values: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([value, other.values], 1), torch.cat([word, other.indices], 1)
 
 
-def _expand_one(beams: _Beams, log_probs: Tensor, allowed: Tensor, never: Sequence[int]) -> _Candidates:
+def _expand_one(beams: _Beams, log_probs: Tensor, allowed: Tensor, banned_tokens: Sequence[int]) -> _Candidates:
     """The two best tokens of the one beam of a sentence."""
-    values, words = _two_best(ban(never)(allowed, beams.tokens[:, 0]) if never else allowed)
+    values, words = _two_best(ban_tokens(banned_tokens)(allowed, beams.tokens[:, 0]) if banned_tokens else allowed)
     return _Candidates(beams.sums + values, beams.log_probs + log_probs.gather(1, words), words, torch.zeros_like(words))
 
 
-def _expand(beams: _Beams, log_probs: Tensor, allowed: Tensor, never: Sequence[int], width: int) -> _Candidates:
+def _expand(beams: _Beams, log_probs: Tensor, allowed: Tensor, banned_tokens: Sequence[int], beam_size: int) -> _Candidates:
     """The best tokens over all beams of a sentence: twice the width, for each beam may lose one to the end token."""
     # first within each beam: then no sum is taken over the whole vocabulary, and no copy of it made for a few banned words
-    values, words = _top(allowed, min(2 * width + len(never), allowed.size(1)))
-    for token in never:
+    values, words = _top(allowed, min(2 * beam_size + len(banned_tokens), allowed.size(1)))
+    for token in banned_tokens:
         values = values.masked_fill(words == token, -math.inf)
     spent = beams.log_probs.unsqueeze(2) + log_probs.gather(1, words).view(*beams.sums.shape, -1)
     totals = beams.sums.unsqueeze(2) + values.view_as(spent)
-    sums, index = totals.flatten(1).topk(min(2 * width, totals[0].numel()), dim=1)
+    sums, index = totals.flatten(1).topk(min(2 * beam_size, totals[0].numel()), dim=1)
     tokens = words.view_as(spent).flatten(1).gather(1, index)
     return _Candidates(sums, spent.flatten(1).gather(1, index), tokens, index // values.size(1))
 
@@ -123,11 +123,11 @@ def _expand(beams: _Beams, log_probs: Tensor, allowed: Tensor, never: Sequence[i
 def _keep(candidates: _Candidates, options: BeamOptions) -> Tensor:
     """Which candidates go on, (A, K)."""
     sums = candidates.sums
-    if options.end is not None:
-        sums = sums.masked_fill(candidates.tokens == options.end, -math.inf)
-    if options.width == 1:
+    if options.eos_id is not None:
+        sums = sums.masked_fill(candidates.tokens == options.eos_id, -math.inf)
+    if options.beam_size == 1:
         return sums.argmax(1, keepdim=True)
-    return sums.topk(min(options.width, sums.size(1)), dim=1).indices
+    return sums.topk(min(options.beam_size, sums.size(1)), dim=1).indices
 
 
 def _move(beams: _Beams, candidates: _Candidates, kept: Tensor, end: int | None) -> _Beams:
@@ -140,14 +140,14 @@ def _move(beams: _Beams, candidates: _Candidates, kept: Tensor, end: int | None)
     return _Beams(sums, candidates.log_probs.gather(1, kept), torch.cat([past, tokens.unsqueeze(2)], 2))
 
 
-def _said(beams: _Beams, count: int) -> Tensor:
+def _outputs(beams: _Beams, count: int) -> Tensor:
     """The `count` tokens generated so far, (A, K, count)."""
     return beams.tokens[:, :, beams.tokens.size(2) - count :]
 
 
 def _add(pool: _Pool, scores: Tensor, log_probs: Tensor, tokens: Tensor) -> _Pool:
     """The best of a pool and of what has ended now, at scores of -inf what has not: (A, M), (A, M), (A, M, T)."""
-    grown = F.pad(pool.tokens, (0, tokens.size(2) - pool.tokens.size(2)), value=NOTHING)
+    grown = F.pad(pool.tokens, (0, tokens.size(2) - pool.tokens.size(2)), value=NO_TOKEN)
     all_scores = torch.cat([pool.scores, scores], 1)
     best, index = all_scores.topk(pool.scores.size(1), dim=1)
     all_tokens = torch.cat([grown, tokens], 1).gather(1, index.unsqueeze(2).expand(-1, -1, tokens.size(2)))
@@ -156,41 +156,41 @@ def _add(pool: _Pool, scores: Tensor, log_probs: Tensor, tokens: Tensor) -> _Poo
 
 def _add_ends(pool: _Pool, beams: _Beams, candidates: _Candidates, options: BeamOptions, count: int) -> _Pool:
     """The pool with the candidates of this step, the count-th from 0, that are the end token."""
-    if options.end is None:
+    if options.eos_id is None:
         return pool
-    sums, tokens = candidates.sums[:, : options.width], candidates.tokens[:, : options.width]
-    parents = candidates.parents[:, : options.width]
-    past = _said(beams, count).gather(1, parents.unsqueeze(2).expand(-1, -1, count))
-    scores = (sums / (count + 1) ** options.alpha).masked_fill(tokens != options.end, -math.inf)
-    return _add(pool, scores, candidates.log_probs[:, : options.width], torch.cat([past, tokens.unsqueeze(2)], 2))
+    sums, tokens = candidates.sums[:, : options.beam_size], candidates.tokens[:, : options.beam_size]
+    parents = candidates.parents[:, : options.beam_size]
+    past = _outputs(beams, count).gather(1, parents.unsqueeze(2).expand(-1, -1, count))
+    scores = (sums / (count + 1) ** options.length_penalty).masked_fill(tokens != options.eos_id, -math.inf)
+    return _add(pool, scores, candidates.log_probs[:, : options.beam_size], torch.cat([past, tokens.unsqueeze(2)], 2))
 
 
 def _add_stuck(pool: _Pool, beams: _Beams, candidates: _Candidates, options: BeamOptions, count: int) -> _Pool:
     """The pool with the best beam as it stands, where nothing has ended and nothing can go on."""
     stuck = (candidates.sums[:, :1] == -math.inf) & (pool.scores[:, :1] == -math.inf)
-    scores = (beams.sums[:, :1] / max(count, 1) ** options.alpha).masked_fill(~stuck, -math.inf)
-    tokens = F.pad(_said(beams, count)[:, :1], (0, pool.tokens.size(2) - count), value=NOTHING)
+    scores = (beams.sums[:, :1] / max(count, 1) ** options.length_penalty).masked_fill(~stuck, -math.inf)
+    tokens = F.pad(_outputs(beams, count)[:, :1], (0, pool.tokens.size(2) - count), value=NO_TOKEN)
     return _add(pool, scores, beams.log_probs[:, :1], tokens)
 
 
 def _add_stopped(pool: _Pool, beams: _Beams, options: BeamOptions, sentences: list[int], count: int) -> tuple[_Pool, _Beams]:
     """Pool and beams after `ended` has moved hypotheses from the beams to the pool."""
-    if options.ended is None:
+    if options.finished is None:
         return pool, beams
-    said = _said(beams, count)
+    said = _outputs(beams, count)
     owners = [sentence for sentence in sentences for _ in range(said.size(1))]
-    over = torch.tensor(options.ended(owners, said.flatten(0, 1).tolist()), device=said.device).view_as(beams.sums)
-    scores = (beams.sums / count**options.alpha).masked_fill(~over, -math.inf)
+    over = torch.tensor(options.finished(owners, said.flatten(0, 1).tolist()), device=said.device).view_as(beams.sums)
+    scores = (beams.sums / count**options.length_penalty).masked_fill(~over, -math.inf)
     return _add(pool, scores, beams.log_probs, said), beams._replace(sums=beams.sums.masked_fill(over, -math.inf))
 
 
-def _harvest(pool: _Pool, row: int) -> list[Hypothesis]:
+def _best_hypotheses(pool: _Pool, row: int) -> list[Hypothesis]:
     """What one sentence has found."""
     if pool.scores[row].isnan().any():  # NaN is sorted before every number
-        raise ModelError(NOT_A_NUMBER)
+        raise ModelError("", NOT_A_NUMBER)
     values = zip(pool.tokens[row].tolist(), pool.scores[row].tolist(), pool.log_probs[row].tolist(), strict=True)
     return [
-        Hypothesis([token for token in tokens if token != NOTHING], score, log_prob)
+        Hypothesis([token for token in tokens if token != NO_TOKEN], score, log_prob)
         for tokens, score, log_prob in values
         if score > -math.inf
     ]
@@ -207,44 +207,44 @@ class _Search:
         zeros = torch.zeros(size, 1, dtype=torch.float64, device=device)
         self.beams = _Beams(zeros, zeros, tokens.unsqueeze(1))
         none = torch.full((size, options.n_best), -math.inf, dtype=torch.float64, device=device)
-        self.pool = _Pool(none, none, tokens.new_full((size, options.n_best, 0), NOTHING))
+        self.pool = _Pool(none, none, tokens.new_full((size, options.n_best, 0), NO_TOKEN))
 
     def advance(
-        self, log_probs: Tensor, adjust: Adjust | None, count: int, watch: Callable[[BeamEvent], None] | None
+        self, log_probs: Tensor, processor: LogitsProcessor | None, count: int, progress: Callable[[BeamEvent], None] | None
     ) -> Tensor:
         """Choose the count-th token from 0 of every beam; the rows of the old batch that the new one continues."""
         options, beams = self.options, self.beams
-        allowed, tokens, never = log_probs.float(), beams.tokens.flatten(0, 1), options.never
-        if options.end is not None and count < options.least:
-            never = [*never, options.end]
-        if adjust is not None:  # it sees what is left
-            allowed, never = adjust(ban(never)(allowed, tokens), tokens), ()
-        if options.width == 1:
-            candidates = _expand_one(beams, log_probs, allowed, never)
+        allowed, tokens, banned_tokens = log_probs.float(), beams.tokens.flatten(0, 1), options.banned_tokens
+        if options.eos_id is not None and count < options.min_new_tokens:
+            banned_tokens = [*banned_tokens, options.eos_id]
+        if processor is not None:  # it sees what is left
+            allowed, banned_tokens = processor(ban_tokens(banned_tokens)(allowed, tokens), tokens), ()
+        if options.beam_size == 1:
+            candidates = _expand_one(beams, log_probs, allowed, banned_tokens)
         else:
-            candidates = _expand(beams, log_probs, allowed, never, options.width)
+            candidates = _expand(beams, log_probs, allowed, banned_tokens, options.beam_size)
         kept = _keep(candidates, options)
-        if watch is not None:
-            watch(BeamEvent(self.sentences, candidates.tokens, candidates.parents, candidates.sums, kept))
+        if progress is not None:
+            progress(BeamEvent(self.sentences, candidates.tokens, candidates.parents, candidates.sums, kept))
         pool = _add_ends(self.pool, beams, candidates, options, count)
         pool = _add_stuck(pool, beams, candidates, options, count)
-        self.beams = _move(beams, candidates, kept, options.end)
+        self.beams = _move(beams, candidates, kept, options.eos_id)
         self.pool, self.beams = _add_stopped(pool, self.beams, options, self.sentences, count + 1)
-        if options.width == 1:  # greedy: where it has ended, nothing goes on
+        if options.beam_size == 1:  # greedy: where it has ended, nothing goes on
             over = self.pool.scores[:, :1] > -math.inf
             self.beams = self.beams._replace(sums=self.beams.sums.masked_fill(over, -math.inf))
         first = torch.arange(len(self.sentences), device=kept.device).unsqueeze(1) * beams.sums.size(1)
         return first + candidates.parents.gather(1, kept)
 
-    def leave(self) -> Tensor | None:
+    def drop_finished(self) -> Tensor | None:
         """Let go of sentences that nothing alive can improve; those that stay, None where all do."""
         # log-probabilities only ever fall, so no hypothesis can end above this
-        hope = self.beams.sums.amax(1) / self.options.limit**self.options.alpha
+        hope = self.beams.sums.amax(1) / self.options.max_new_tokens**self.options.length_penalty
         done = (self.pool.scores[:, -1] >= hope).tolist()
         if not any(done):
             return None
         for row in (row for row, over in enumerate(done) if over):
-            self.found[self.sentences[row]] = _harvest(self.pool, row)
+            self.found[self.sentences[row]] = _best_hypotheses(self.pool, row)
         stay = [row for row, over in enumerate(done) if not over]
         self.sentences = [self.sentences[row] for row in stay]
         index = torch.tensor(stay, dtype=torch.long, device=self.beams.sums.device)
@@ -253,42 +253,42 @@ class _Search:
 
     def close(self, count: int) -> list[list[Hypothesis]]:
         """Everything found; what is alive at the limit counts as it stands."""
-        scores = self.beams.sums / count**self.options.alpha
-        self.pool = _add(self.pool, scores, self.beams.log_probs, _said(self.beams, count))
+        scores = self.beams.sums / count**self.options.length_penalty
+        self.pool = _add(self.pool, scores, self.beams.log_probs, _outputs(self.beams, count))
         for row, sentence in enumerate(self.sentences):
-            self.found[sentence] = _harvest(self.pool, row)
+            self.found[sentence] = _best_hypotheses(self.pool, row)
         return self.found
 
 
 @torch.no_grad()
-def beam(
-    steps: Steps[S],
+def beam_search(
+    steps: IncrementalModel[S],
     prompt: Tensor,
     *,
     options: BeamOptions,
-    keep: Tensor | None = None,
+    token_mask: Tensor | None = None,
     state: S | None = None,
-    adjust: Adjust | None = None,
-    watch: Callable[[BeamEvent], None] | None = None,
+    processor: LogitsProcessor | None = None,
+    progress: Callable[[BeamEvent], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """The best continuations of each row of `prompt` (B, T), right-padded where keep is False, best first.
 
     A row gets fewer than `options.n_best` where there are no more, and one at least: where all is impossible, what was
     said until then, unended.
     """
-    check_length(steps.longest, prompt.size(1), options.limit)
-    search = _Search(right_aligned(prompt, keep), options)
-    log_probs, past = steps.start(prompt, keep, state)
-    for count in range(options.limit):
-        rows = search.advance(log_probs, adjust, count, watch)
-        if count + 1 == options.limit:
+    check_length(steps.max_positions, prompt.size(1), options.max_new_tokens)
+    search = _Search(right_aligned(prompt, token_mask), options)
+    log_probs, past = steps.start(prompt, token_mask, state)
+    for count in range(options.max_new_tokens):
+        rows = search.advance(log_probs, processor, count, progress)
+        if count + 1 == options.max_new_tokens:
             break
-        stay = search.leave()
+        stay = search.drop_finished()
         if not search.sentences:
             return search.found
-        if options.width > 1:
-            past = branch(past, (rows if stay is None else rows[stay]).flatten(), stay)
+        if options.beam_size > 1:
+            past = expand_to_beams(past, (rows if stay is None else rows[stay]).flatten(), stay)
         elif stay is not None:  # each row continues itself: nothing is copied but where some have left
             past = select(past, stay)
         log_probs, past = steps.step(search.beams.tokens[:, :, -1].flatten(), past)
-    return search.close(options.limit)
+    return search.close(options.max_new_tokens)

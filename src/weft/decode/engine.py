@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.decode.choose import NOT_A_NUMBER, NOTHING, Adjust, Noise, draw, right_aligned
+from weft.decode.incremental import IncrementalModel
+from weft.decode.logits_processors import NO_TOKEN, NOT_A_NUMBER, LogitsProcessor, Noise, right_aligned, sample_token
 from weft.decode.options import check_length
-from weft.decode.steps import Steps
 from weft.errors import ModelError, UsageError
 from weft.nn.state import compact, join, join_all, select
 
@@ -35,7 +35,7 @@ class Request(NamedTuple):
     max_new_tokens: int
     eos_id: int | None = None  # the token that ends the row
     min_new_tokens: int = 0  # before that token
-    logits_processor: Adjust | None = None  # rows with the same one are processed together
+    logits_processor: LogitsProcessor | None = None  # rows with the same one are processed together
     noise: Noise | None = None  # what the row is drawn by; None: the best token each time
     state: Any = None  # of this row, before its prompt: that of a source, or of a text that goes on
 
@@ -68,7 +68,7 @@ class _Row:
         """One token more."""
         self.written += 1
         request = self.request
-        if token == NOTHING:
+        if token == NO_TOKEN:
             return Event(self.number, token, 0.0, "stuck")
         if token == request.eos_id:
             return Event(self.number, token, log_prob, "end")
@@ -78,7 +78,7 @@ class _Row:
 class _Kind(NamedTuple):
     """Rows of a group that are processed and drawn together."""
 
-    logits_processor: Adjust | None
+    logits_processor: LogitsProcessor | None
     places: list[int]  # in the group
     drawn: list[tuple[_Row, Noise]]  # by their random numbers; none: all take the best token
 
@@ -115,7 +115,7 @@ class _Group(Generic[S]):
         rest = select((self.tokens, self.log_probs, self.chosen, self.state), index)
         self.tokens, self.log_probs, self.chosen, self.state = rest
 
-    def read(self, steps: Steps[S]) -> Tensor:
+    def read(self, steps: IncrementalModel[S]) -> Tensor:
         """The log-probabilities (B, V) of each row's next token; what was chosen last is read."""
         if self.log_probs is None and self.chosen is not None:
             self.log_probs, self.state = steps.step(self.chosen, self.state)
@@ -151,11 +151,11 @@ class _Group(Generic[S]):
         if kind.logits_processor is not None:
             log_probs = kind.logits_processor(log_probs, tokens)
         if not kind.drawn:
-            return draw(log_probs)
+            return sample_token(log_probs)
         numbers = [noise(row.written) for row, noise in kind.drawn]
-        return draw(log_probs, torch.tensor(numbers, dtype=torch.float64).to(log_probs.device))
+        return sample_token(log_probs, torch.tensor(numbers, dtype=torch.float64).to(log_probs.device))
 
-    def advance(self, steps: Steps[S]) -> list[Event]:
+    def advance(self, steps: IncrementalModel[S]) -> list[Event]:
         """One token of every row."""
         log_probs = self.read(steps)
         chosen = self.choose(log_probs)
@@ -169,11 +169,11 @@ def _to_host(chosen: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]
     spent = log_probs.gather(1, chosen.clamp(min=0).unsqueeze(1)).squeeze(1)
     numbers = torch.stack([chosen.double(), spent.double(), log_probs.amax(1).double()]).cpu()
     if numbers[2].isnan().any():  # one NaN in a row makes its maximum NaN
-        raise ModelError(NOT_A_NUMBER)
+        raise ModelError("", NOT_A_NUMBER)
     return numbers[0].long().tolist(), numbers[1].tolist()
 
 
-def _joined(first: _Group[S], second: _Group[S], steps: Steps[S]) -> _Group[S] | None:
+def _joined(first: _Group[S], second: _Group[S], steps: IncrementalModel[S]) -> _Group[S] | None:
     """Both as one, without what rows that have left leave behind; None where their states do not join."""
     try:
         state = compact(join(first.state, second.state))
@@ -184,14 +184,14 @@ def _joined(first: _Group[S], second: _Group[S], steps: Steps[S]) -> _Group[S] |
     parts = []
     for group in (first, second):
         tokens = group.tokens[:, max(0, group.tokens.size(1) - width) :]
-        parts.append(F.pad(tokens, (width - tokens.size(1), 0), value=NOTHING))
+        parts.append(F.pad(tokens, (width - tokens.size(1), 0), value=NO_TOKEN))
     return _Group(rows, torch.cat(parts), torch.cat([first.read(steps), second.read(steps)]), state)
 
 
 class Engine(Generic[S]):
     """Decodes rows that come and go. Numbers of rows are never used twice."""
 
-    def __init__(self, steps: Steps[S], device: torch.device | str = "cpu") -> None:
+    def __init__(self, steps: IncrementalModel[S], device: torch.device | str = "cpu") -> None:
         self.steps, self.device = steps, torch.device(device)
         self._groups: list[_Group[S]] = []
         self._running: dict[int, None] = {}  # a set in order
@@ -210,7 +210,7 @@ class Engine(Generic[S]):
         there as a whole; else each request has its own, or none."""
         if not requests:
             return []
-        _check(requests, self.steps.longest)
+        _check(requests, self.steps.max_positions)
         rows = [_Row(self._next + place, request) for place, request in enumerate(requests)]
         if state is not None:
             groups = [self._read(rows, state)]
@@ -227,9 +227,9 @@ class Engine(Generic[S]):
         return [row.number for row in rows]
 
     def _read(self, rows: list[_Row], state: S | None) -> _Group[S]:
-        prompt, keep = pad([row.request.prompt for row in rows], self.device)
-        log_probs, past = self.steps.start(prompt, keep, state)
-        return _Group(rows, right_aligned(prompt, keep), log_probs, past)
+        prompt, token_mask = pad([row.request.prompt for row in rows], self.device)
+        log_probs, past = self.steps.start(prompt, token_mask, state)
+        return _Group(rows, right_aligned(prompt, token_mask), log_probs, past)
 
     @torch.no_grad()
     def step(self) -> list[Event]:
@@ -256,7 +256,7 @@ class Engine(Generic[S]):
         numbers = list(numbers)
         for number in numbers:
             if not 0 <= number < self._next:
-                raise UsageError(f"engine: row {number} was never admitted")
+                raise UsageError("engine", f"row {number} was never admitted")
         gone = {number for number in numbers if number in self._running}
         for number in gone:
             del self._running[number]
@@ -292,12 +292,12 @@ class Engine(Generic[S]):
         self._groups, self._fresh = found, False
 
 
-def _check(requests: Sequence[Request], longest: int | None) -> None:
+def _check(requests: Sequence[Request], max_positions: int | None) -> None:
     """Refuse rows that nothing can be written to, and those that would pass the last position that the model reads."""
     for request in requests:
         if not request.prompt:
-            raise UsageError("engine: a prompt must have one token or more")
+            raise UsageError("engine", "a prompt must have one token or more")
         if request.max_new_tokens < 1:
-            raise UsageError(f"engine: max_new_tokens must be 1 or more, not {request.max_new_tokens}")
+            raise UsageError("engine", f"max_new_tokens must be 1 or more, not {request.max_new_tokens}")
     widest = max(requests, key=lambda request: len(request.prompt) + request.max_new_tokens)
-    check_length(longest, len(widest.prompt), widest.max_new_tokens)
+    check_length(max_positions, len(widest.prompt), widest.max_new_tokens)

@@ -7,84 +7,90 @@ from urllib.parse import quote
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-from weft.config import Table
-from weft.decode.options import check_ranges, explain_option, spelled
+from weft.config import Config
+from weft.decode.options import check_ranges, flag_name, option_error
 from weft.errors import UsageError
 
 BEAM, ALPHA = 5, 1.0
-HIGHEST = {"length": 10**6, "samples": 10**4, "beam": 10**3, "alpha": 10}
-CUT = ", or have it cut with --truncate"  # how a refusal of a long source ends
+MAXIMA = {"max_new_tokens": 10**6, "num_samples": 10**4, "beam_size": 10**3, "length_penalty": 10}
+TRUNCATION = ", or have it cut with --truncate"  # how a refusal of a long source ends
 SAMPLING = ("temperature", "top_k", "top_p")
 
 
-class PredictOptions(Table):
+class PredictionConfig(Config):
     """Beam search, unless an option of sampling is given; a beam of 1 is greedy."""
 
-    beam: int | None = None  # width; None: 5
-    alpha: float | None = None  # score = log-probability / length^alpha; None: 1
+    beam_size: int | None = None  # width; None: 5
+    length_penalty: float | None = None  # score = log-probability / length^alpha; None: 1
     n_best: int = 1  # hypotheses a line
-    length: int | None = None  # tokens to write at most; None: twice the source's, and 32 more
-    least: int = 0  # tokens before the end may come
-    ban: list[str] = Field(default_factory=list)  # texts whose tokens are never written
+    max_new_tokens: int | None = None  # tokens to write at most; None: twice the source's, and 32 more
+    min_new_tokens: int = 0  # tokens before the end may come
+    banned_tokens: list[str] = Field(default_factory=list)  # texts whose tokens are never written
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    samples: int = 1
+    num_samples: int = 1
     seed: int = 0
     truncate: bool = False  # cut a source that is longer than the model reads, instead of refusing it
 
     @property
-    def samples_instead(self) -> bool:
-        return self.samples > 1 or any(getattr(self, name) is not None for name in SAMPLING)
+    def is_sampling(self) -> bool:
+        return self.num_samples > 1 or any(getattr(self, name) is not None for name in SAMPLING)
 
     @property
-    def width(self) -> int:
-        return BEAM if self.beam is None else self.beam
+    def resolved_beam_size(self) -> int:
+        return BEAM if self.beam_size is None else self.beam_size
 
     @property
-    def power(self) -> float:
-        return ALPHA if self.alpha is None else self.alpha
+    def resolved_length_penalty(self) -> float:
+        return ALPHA if self.length_penalty is None else self.length_penalty
 
     def describe(self) -> str:
         """The search, for a signature."""
-        if self.samples_instead:
+        if self.is_sampling:
             kept = [f"{name}:{getattr(self, name):g}" for name in SAMPLING if getattr(self, name) is not None]
             way = ["sampling", *kept, f"seed:{self.seed}"]
         else:
-            way = ["greedy"] if self.width == 1 else [f"beam:{self.width}", f"alpha:{self.power:g}"]
+            way = (
+                ["greedy"]
+                if self.resolved_beam_size == 1
+                else [f"beam:{self.resolved_beam_size}", f"alpha:{self.resolved_length_penalty:g}"]
+            )
         return "/".join([*way, *self._bounds()])
 
     def _bounds(self) -> list[str]:
         """What else changes outputs, where it is set."""
-        found = [] if self.length is None else [f"length:{self.length}"]
-        found += [f"least:{self.least}"] if self.least else []
+        found = [] if self.max_new_tokens is None else [f"length:{self.max_new_tokens}"]
+        found += [f"least:{self.min_new_tokens}"] if self.min_new_tokens else []
         # escaped: a token may be one of the signs that part a signature
-        found += ["ban:" + ",".join(quote(text, safe="") for text in sorted(set(self.ban)))] if self.ban else []
+        found += (
+            ["ban:" + ",".join(quote(text, safe="") for text in sorted(set(self.banned_tokens)))] if self.banned_tokens else []
+        )
         return [*found, "truncate"] if self.truncate else found
 
     @model_validator(mode="wrap")
     @classmethod
-    def _speak_plainly(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _explain_errors(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
             options = handler(values)
         except ValidationError as error:
-            raise UsageError(explain_option(error, cls.model_fields)) from None
-        check_ranges(options, HIGHEST)
-        _check_company(options)
+            raise option_error(error, cls.model_fields) from None
+        check_ranges(options, MAXIMA)
+        _check_combinations(options)
         return options
 
 
-def _check_company(options: PredictOptions) -> None:
+def _check_combinations(options: PredictionConfig) -> None:
     """Refuse options that would silently do nothing beside another one."""
-    if options.samples_instead:
-        for name in ("beam", "alpha"):
+    if options.is_sampling:
+        for name in ("beam_size", "length_penalty"):
             if getattr(options, name) is not None:
                 raise UsageError(
-                    f"{spelled(name)}: does not go with sampling; drop it, or --samples, --temperature, --top-k, --top-p"
+                    flag_name(name), "does not go with sampling", "drop it, or --num-samples, --temperature, --top-k, --top-p"
                 )
         if options.n_best > 1:
-            raise UsageError(f"--n-best {options.n_best}: does not go with sampling; use --samples {options.n_best}")
-        if options.temperature == 0 and options.samples > 1:
-            raise UsageError(f"--samples {options.samples}: --temperature 0 gives one output; raise it")
-    elif options.n_best > options.width:
-        raise UsageError(f"--n-best: must be at most --beam {options.width}, not {options.n_best}")
+            raise UsageError(f"--n-best {options.n_best}", "does not go with sampling", f"use --num-samples {options.n_best}")
+        if options.temperature == 0 and options.num_samples > 1:
+            raise UsageError(f"--num-samples {options.num_samples}", "--temperature 0 gives one output", "raise it")
+    elif options.n_best > options.resolved_beam_size:
+        raise UsageError("--n-best", f"must be at most --beam-size {options.resolved_beam_size}, not {options.n_best}")

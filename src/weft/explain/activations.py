@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.explain.inputs import Reading
-from weft.explain.view import Piece, aligned
+from weft.explain.explanation import TokenSpan, align_columns
+from weft.explain.inputs import ModelInput
 from weft.plots.heatmap import visible
 
 TOKENS, UNITS, CHOICES = 16, 16, 16  # more than this is no table that a person reads
@@ -28,7 +28,7 @@ class Scores(NamedTuple):
 
 
 @torch.no_grad()
-def output_scores(reading: Reading) -> Scores | None:
+def output_scores(reading: ModelInput) -> Scores | None:
     """The scores at each position of a short text; None where there are too many, or nothing is predicted token by token."""
     if reading.scores is None or len(reading.sides[0].tokens) > TOKENS:
         return None
@@ -42,20 +42,20 @@ def _rows(names: Sequence[str], values: np.ndarray) -> list[list[str]]:
     return [[name, *(f"{value:+.2f}" for value in column)] for name, column in zip(names, values.T, strict=True)]
 
 
-def layer_table(title: str, pieces: Sequence[Piece], values: Mapping[str, np.ndarray], units: Sequence[int]) -> list[str]:
+def layer_table(title: str, pieces: Sequence[TokenSpan], values: Mapping[str, np.ndarray], units: Sequence[int]) -> list[str]:
     """A layer's units, numbered from 1, over a text: hidden and cell states, or, of one unit alone, its gates as well."""
     at = [unit - 1 for unit in units]
     shown = list(values) if len(units) == 1 else [name for name in STATES if name in values]
     head = [title, *(visible(piece.text) for piece in pieces)]
     rows = [row for name in shown for row in _rows([f"{name} {unit}" for unit in units], values[name][:, at])]
-    return aligned([head, *rows])
+    return align_columns([head, *rows])
 
 
-def score_table(pieces: Sequence[Piece], scores: Scores) -> list[str]:
+def score_table(pieces: Sequence[TokenSpan], scores: Scores) -> list[str]:
     """The scores under each token, and the token that they are highest for, with its probability."""
-    shares = np.exp(scores.values - scores.values.max(1, keepdims=True))
-    shares /= shares.sum(1, keepdims=True)
+    fractions = np.exp(scores.values - scores.values.max(1, keepdims=True))
+    fractions /= fractions.sum(1, keepdims=True)
     chosen = scores.values.argmax(1).tolist()
-    best = [f"{visible(scores.choices[at])} {shares[place, at]:.0%}" for place, at in enumerate(chosen)]
+    best = [f"{visible(scores.choices[at])} {fractions[place, at]:.0%}" for place, at in enumerate(chosen)]
     head = ["output scores", *(visible(piece.text) for piece in pieces)]
-    return aligned([head, *_rows([visible(name) for name in scores.choices], scores.values), ["next", *best]])
+    return align_columns([head, *_rows([visible(name) for name in scores.choices], scores.values), ["next", *best]])

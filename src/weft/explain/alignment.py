@@ -12,22 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UsageError
-from weft.explain.watch import pattern, watch
-from weft.nn.cross import Looks
+from weft.explain.hooks import attention_weights, record_activations
+from weft.nn.cross_attention import Looks
 from weft.plots.heatmap import heatmap
 
 Rows = tuple[Tensor, Tensor]  # tokens and what of them to keep, (B, T) each
 
 
 class Alignment(NamedTuple):
-    source: list[str]
-    target: list[str]
+    source_tokens: list[str]
+    target_tokens: list[str]
     weights: np.ndarray  # (T, S), each row adds up to 1
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "source": self.source,
-            "target": self.target,
+            "source": self.source_tokens,
+            "target": self.target_tokens,
             "weights": [[round(w, 4) for w in row] for row in self.weights.tolist()],
         }
 
@@ -37,25 +37,29 @@ class Alignment(NamedTuple):
 
     def to_svg(self, title: str) -> str:
         """A heat map."""
-        return heatmap(self.weights, rows=self.target, columns=self.source, title=title, axes=("output", "source"))
+        return heatmap(
+            self.weights, rows=self.target_tokens, columns=self.source_tokens, title=title, axes=("output", "source")
+        )
 
 
-def attends_to_source(model: nn.Module) -> list[str]:
+def has_source_attention(model: nn.Module) -> list[str]:
     """The names of the leaves that weigh source positions, lowest first."""
     return [f"{name}.attend" for name, part in model.named_modules() if isinstance(part, Looks) and part.to_source]
 
 
-def check_attends(model: nn.Module) -> list[str]:
+def check_source_attention(model: nn.Module) -> list[str]:
     """`attends_to_source`, refused where there is none."""
-    names = attends_to_source(model)
+    names = has_source_attention(model)
     if not names:
-        raise UsageError("alignments: this model has no attention to its source; train one with model.attention = 'additive'")
+        raise UsageError(
+            "alignments", "this model has no attention to its source", "train one with model.attention = 'additive'"
+        )
     return names
 
 
 def _check_number(name: str, number: int | None, count: int) -> None:
     if number is not None and not 1 <= number <= count:
-        raise UsageError(f"--{name}: must be from 1 to {count}, not {number}")
+        raise UsageError(f"--{name}", f"must be from 1 to {count}, not {number}")
 
 
 def _chosen(layers: list[Tensor], layer: int | None, head: int | None) -> Tensor:
@@ -67,19 +71,19 @@ def _chosen(layers: list[Tensor], layer: int | None, head: int | None) -> Tensor
 
 
 @torch.no_grad()
-def attention_weights(
+def source_attention_weights(
     model: Any, source: Rows, target: Rows, *, layer: int | None = None, head: int | None = None
 ) -> list[np.ndarray]:
     """(T, S) for each row: how much each target token but <s> saw of each source token, before it was written.
 
     The target is read once, whatever search found it: a beam's winner looks where it looked then.
     """
-    names = check_attends(model)
+    names = check_source_attention(model)
     state = model.encode(*source)
-    with watch(model, names) as seen:
+    with record_activations(model, names) as seen:
         model(target[0][:, :-1], state)
     # attention before a step, and input feeding, look once for each position
-    layers = [torch.cat([pattern(one) for one in seen if one.name == name], dim=2) for name in names]
+    layers = [torch.cat([attention_weights(one) for one in seen if one.name == name], dim=2) for name in names]
     weights = _chosen(layers, layer, head).float().cpu().numpy()
     sizes = zip(target[1].sum(1).tolist(), source[1].sum(1).tolist(), strict=True)
     return [found[: length - 1, :width] for found, (length, width) in zip(weights, sizes, strict=True)]

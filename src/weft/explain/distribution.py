@@ -12,31 +12,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.decode import choose
-from weft.decode.choose import Adjust, right_aligned
-from weft.decode.steps import Steps
+from weft.decode import logits_processors as choose
+from weft.decode.incremental import IncrementalModel
+from weft.decode.logits_processors import LogitsProcessor, right_aligned
 from weft.errors import UsageError
 from weft.explain import guides
+from weft.explain.beam_search import several_models
+from weft.explain.explanation import Explanation, Figure, TokenSpan, align_columns, list_tokens
 from weft.explain.inputs import explaining
-from weft.explain.options import ExplainOptions
-from weft.explain.search import several_models
-from weft.explain.view import Picture, Piece, View, aligned, listed
+from weft.explain.options import ExplainConfig
 from weft.plots.bars import Bar, bars
 from weft.runs.run import AnyRun
-from weft.text.gate import clean
+from weft.text.reading import check_text
 from weft.text.tokenizers import Tokenizer
 
 PANELS = 24  # steps that are drawn; the data has all
 
 
-class Cut(NamedTuple):
+class Filter(NamedTuple):
     """One step of a filter: what it is called, and how it changes log-probabilities."""
 
     name: str
-    adjust: Adjust
+    adjust: LogitsProcessor
 
 
-class Moment(NamedTuple):
+class Step(NamedTuple):
     """One step."""
 
     token: int  # that came
@@ -45,44 +45,44 @@ class Moment(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    steps: Steps[Any]
+    steps: IncrementalModel[Any]
     tokens: list[int]  # all that is read and written; what comes at each is known
     first: int  # of `tokens`, the first that is looked at
     state: Any
-    never: Sequence[int]
+    banned_tokens: Sequence[int]
     tokenizer: Tokenizer
-    pieces: list[Piece]
+    pieces: list[TokenSpan]
 
 
-def cuts(options: ExplainOptions, never: Sequence[int]) -> list[Cut]:
+def filters(options: ExplainConfig, banned_tokens: Sequence[int]) -> list[Filter]:
     """The filters of `generate` and `predict`, in the order they apply."""
-    found = [Cut("never written", choose.ban(never))]
+    found = [Filter("never written", choose.ban_tokens(banned_tokens))]
     if options.temperature:
-        found.append(Cut(f"temperature {options.temperature:g}", choose.temperature(options.temperature)))
+        found.append(Filter(f"temperature {options.temperature:g}", choose.temperature(options.temperature)))
     if options.top_k is not None:
-        found.append(Cut(f"top-k {options.top_k}", choose.top_k(options.top_k)))
+        found.append(Filter(f"top-k {options.top_k}", choose.top_k(options.top_k)))
     if options.top_p is not None and options.top_p < 1:
-        found.append(Cut(f"top-p {options.top_p:g}", choose.top_p(options.top_p)))
+        found.append(Filter(f"top-p {options.top_p:g}", choose.top_p(options.top_p)))
     if options.min_p is not None:
-        found.append(Cut(f"min-p {options.min_p:g}", choose.min_p(options.min_p)))
+        found.append(Filter(f"min-p {options.min_p:g}", choose.min_p(options.min_p)))
     return found
 
 
-def _asked(run: AnyRun, text: str, options: ExplainOptions) -> _Asked:
+def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
     """After what comes before it, the target given, or what the run itself writes."""
     decode, output = run.task.decode, explaining(run).output
     if decode is None or output is None:
-        raise UsageError(f"--what distribution: {no_distribution(run)}")
+        raise UsageError("--view distribution", f"{why_no_distribution(run)}")
     found, before = output(run, text, options), list(decode.prompt(run, text))
     state = None if decode.source is None else decode.source(run, text)
     tokens, pieces = [*before, *(number for number, _ in found)], [piece for _, piece in found]
     return _Asked(decode.steps(run), tokens, len(before), state, decode.never(run), decode.target(run), pieces)
 
 
-def no_distribution(run: AnyRun) -> str | None:
+def why_no_distribution(run: AnyRun) -> str | None:
     """Why a run has no next token, if it has none."""
     if run.task.decode is None or explaining(run).output is None:
-        return f"a run of task {run.settings.task!r} writes nothing token by token"
+        return f"a run of task {run.config.task!r} writes nothing token by token"
     return several_models(run)
 
 
@@ -92,31 +92,31 @@ def _normalised(log_probs: Tensor) -> np.ndarray:
 
 
 @torch.no_grad()
-def moments(asked: _Asked, filters: Sequence[Cut], device: torch.device) -> list[Moment]:
+def step_distributions(asked: _Asked, filters: Sequence[Filter], device: torch.device) -> list[Step]:
     """What the model says at each step, and what every filter makes of it, read token by token as decoding does."""
     prompt = torch.tensor([asked.tokens[: asked.first]], device=device)
     log_probs, state = asked.steps.start(prompt, None, asked.state)
-    found = list[Moment]()
+    found = list[Step]()
     for at in range(asked.first, len(asked.tokens)):
         before = right_aligned(torch.tensor([asked.tokens[:at]], device=device), None)
         allowed, after = log_probs.float(), list[np.ndarray]()
         for one in filters:
             allowed = one.adjust(allowed, before)
             after.append(_normalised(allowed))
-        found.append(Moment(asked.tokens[at], _normalised(log_probs), after))
+        found.append(Step(asked.tokens[at], _normalised(log_probs), after))
         if at + 1 < len(asked.tokens):
             log_probs, state = asked.steps.step(torch.tensor([asked.tokens[at]], device=device), state)
     return found
 
 
-def _cut_by(one: Moment, token: int, filters: Sequence[Cut]) -> str | None:
+def _cut_by(one: Step, token: int, filters: Sequence[Filter]) -> str | None:
     """The filter that took a token away, if one did."""
     if np.isneginf(one.log_probs[token]):
         return "the model"
     return next((cut.name for cut, left in zip(filters, one.after, strict=True) if np.isneginf(left[token])), None)
 
 
-def _listed(one: Moment, filters: Sequence[Cut], top: int, show: Callable[[int], str]) -> list[dict[str, Any]]:
+def _listed(one: Step, filters: Sequence[Filter], top: int, show: Callable[[int], str]) -> list[dict[str, Any]]:
     """The most probable tokens of a step, and the one that came, if it is not among them."""
     order = np.argsort(-one.log_probs, kind="stable")[:top].tolist()
     chosen = order if one.token in order else [*order, one.token]
@@ -132,7 +132,7 @@ def _listed(one: Moment, filters: Sequence[Cut], top: int, show: Callable[[int],
     ]
 
 
-def _step_data(one: Moment, filters: Sequence[Cut], top: int, show: Callable[[int], str]) -> dict[str, Any]:
+def _step_data(one: Step, filters: Sequence[Filter], top: int, show: Callable[[int], str]) -> dict[str, Any]:
     probabilities = np.exp(one.log_probs)
     known = probabilities[probabilities > 0]
     return {
@@ -145,19 +145,19 @@ def _step_data(one: Moment, filters: Sequence[Cut], top: int, show: Callable[[in
 
 def _bar(token: dict[str, Any]) -> Bar:
     cut = "" if token["cut"] is None else f"\ncut by: {token['cut']}"
-    told = f"{token['token']}\nbefore {token['before']:.4f}\nafter {token['after']:.4f}{cut}"
-    return Bar(token["token"], token["before"], token["after"], told, token["cut"], token["came"])
+    progress = f"{token['token']}\nbefore {token['before']:.4f}\nafter {token['after']:.4f}{cut}"
+    return Bar(token["token"], token["before"], token["after"], progress, token["cut"], token["came"])
 
 
-def _pictures(steps: Sequence[dict[str, Any]], pieces: Sequence[Piece]) -> list[Picture]:
+def _pictures(steps: Sequence[dict[str, Any]], pieces: Sequence[TokenSpan]) -> list[Figure]:
     groups = [
         (f"{at}. {piece.text}", [_bar(token) for token in step["tokens"]])
         for at, (step, piece) in enumerate(zip(steps[:PANELS], pieces, strict=False), 1)
     ]
-    return [Picture("What could have come at each step, before and after the filters", bars(groups))]
+    return [Figure("What could have come at each step, before and after the filters", bars(groups))]
 
 
-def _lines(steps: Sequence[dict[str, Any]], pieces: Sequence[Piece], filters: Sequence[Cut]) -> list[str]:
+def _lines(steps: Sequence[dict[str, Any]], pieces: Sequence[TokenSpan], filters: Sequence[Filter]) -> list[str]:
     rows = [["step", "came", "before", "after", "tokens left", "entropy"]]
     for at, (step, piece) in enumerate(zip(steps, pieces, strict=True), 1):
         came = next(token for token in step["tokens"] if token["came"])
@@ -165,19 +165,21 @@ def _lines(steps: Sequence[dict[str, Any]], pieces: Sequence[Piece], filters: Se
         rows.append(
             [str(at), repr(piece.text), f"{came['before']:.4f}", after, f"{step['left'][-1]:,}", f"{step['entropy']:.3f}"]
         )
-    return [*aligned(rows, left=(1,)), f"filters, in this order: {', '.join(cut.name for cut in filters)}"]
+    return [*align_columns(rows, left=(1,)), f"filters, in this order: {', '.join(cut.name for cut in filters)}"]
 
 
-def distribution(run: AnyRun, text: str, options: ExplainOptions) -> View:
+def distribution(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     """The next-token distribution at each step of a continuation (--target, or what greedy decoding writes) or a translation,
     before and after --temperature, --top-k, --top-p and --min-p."""
-    asked = _asked(run, clean(text, "input"), options)
+    asked = _asked(run, check_text(text, "input"), options)
     if len(asked.tokens) == asked.first:
-        raise UsageError("input: nothing comes after it; give --target, or a text that the model goes on with")
-    filters = cuts(options, asked.never)
-    steps = [_step_data(one, filters, options.top, asked.tokenizer.show) for one in moments(asked, filters, run.device)]
-    data = {"tokens": listed(asked.pieces), "filters": [cut.name for cut in filters], "steps": steps}
+        raise UsageError("input", "nothing comes after it", "give --target, or a text that the model goes on with")
+    chain = filters(options, asked.banned_tokens)
+    steps = [
+        _step_data(one, chain, options.top, asked.tokenizer.token_text) for one in step_distributions(asked, chain, run.device)
+    ]
+    data = {"tokens": list_tokens(asked.pieces), "filters": [cut.name for cut in chain], "steps": steps}
     title = "What could have come next, step by step"
-    return View(
-        "distribution", title, data, _pictures(steps, asked.pieces), _lines(steps, asked.pieces, filters), guides.DISTRIBUTION
+    return Explanation(
+        "distribution", title, data, _pictures(steps, asked.pieces), _lines(steps, asked.pieces, chain), guides.DISTRIBUTION
     )

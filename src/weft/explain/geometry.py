@@ -18,25 +18,25 @@ from torch import Tensor
 
 from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.explained import Kept, batches
-from weft.explain.vectors import MOST, Line, Sample, Track, sample, tracks, vectors
-from weft.explain.view import Picture, View, aligned
+from weft.explain.explained_variance import VectorStore, batches
+from weft.explain.explanation import Explanation, Figure, align_columns
+from weft.explain.vectors import MAX_WORDS, Line, Sample, Track, sample, tracks, vectors
 from weft.plots.lines import Axis, Series, lines
 from weft.plots.scatter import Points, scatter
 from weft.runs.eval_data import Files
 from weft.runs.run import AnyRun
-from weft.text.gate import many
+from weft.text.reading import pluralize
 
-LEAST = 5  # contexts of a word that is compared with itself
+MIN_COUNT = 5  # contexts of a word that is compared with itself
 TYPES = 1000  # such words, the most frequent
-SHOWN = 60  # contexts of a word in a map
-DRAWN = 6  # words in it, unless they are named
+MAX_WORDS_SHOWN = 60  # contexts of a word in a map
+MAX_POINTS = 6  # words in it, unless they are named
 AROUND = 30  # characters of a context on either side, for the pointer
 NAN = float("nan")
-Told = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
-class Spread(NamedTuple):
+class GeometryScores(NamedTuple):
     """How words lie in one stage; cosines, from -1 to 1, and shares of the variance; NaN where there is nothing to compare."""
 
     anisotropy: float  # of any two words of two sentences
@@ -49,7 +49,7 @@ class Spread(NamedTuple):
 ADJUSTED = {"self_similarity": "anisotropy", "intra_sentence": "anisotropy", "mev": "mev_baseline"}  # and what is subtracted
 
 
-def adjusted(spread: Spread, name: str) -> float:
+def adjusted(spread: GeometryScores, name: str) -> float:
     """A measure minus what all words have in common."""
     return float(getattr(spread, name) - getattr(spread, ADJUSTED[name]))
 
@@ -101,12 +101,12 @@ class Stage:
             self.within += float((own @ _unit(rows.mean(0))).mean())
             self.sentences += 1
 
-    def spread(self) -> Spread:
+    def spread(self) -> GeometryScores:
         within = self.within / self.sentences if self.sentences else NAN
-        return Spread(float(self.all.mean()), float(self.same.mean().nanmean()), within)
+        return GeometryScores(float(self.all.mean()), float(self.same.mean().nanmean()), within)
 
 
-class Spots(NamedTuple):
+class WordOccurrences(NamedTuple):
     """Vectors of chosen words in one stage."""
 
     word: list[str]  # N
@@ -130,9 +130,9 @@ def _chosen(counts: Counter[str], words: Sequence[str]) -> list[str]:
     """The words of a map: those that are named and there, or some from the most frequent to the rarest that has contexts."""
     if words:
         return [word for word in dict.fromkeys(words) if counts[word]]
-    often = [word for word, number in counts.most_common() if number >= LEAST and any(map(str.isalnum, word))][:TYPES]
+    often = [word for word, number in counts.most_common() if number >= MIN_COUNT and any(map(str.isalnum, word))][:TYPES]
     # evenly over the logarithm of the rank, for there are many rare ones
-    ranks = np.geomspace(1, max(1, len(often)), DRAWN).round().astype(int) - 1
+    ranks = np.geomspace(1, max(1, len(often)), MAX_POINTS).round().astype(int) - 1
     return [often[rank] for rank in dict.fromkeys(ranks.tolist()) if often]
 
 
@@ -145,15 +145,15 @@ def _context(line: Line, side: int, at: int) -> str:
     return line.text[max(0, start - AROUND) : stop + AROUND]
 
 
-class Found(NamedTuple):
+class GeometryResult(NamedTuple):
     """What was found on one side."""
 
     track: Track
-    spreads: list[Spread]  # L
+    spreads: list[GeometryScores]  # L
     words: int
     compared: int  # types
     counts: Counter[str]
-    spots: Spots
+    spots: WordOccurrences
     at: int  # the stage of the map
 
 
@@ -163,13 +163,13 @@ def _stage_of_map(track: Track, layer: int | None) -> int:
         return len(track.stages) - 1
     layers = [at for at, stage in enumerate(track.stages) if stage.label.rpartition(" ")[2].isdigit()]
     if not 0 <= layer <= len(layers):
-        raise UsageError(f"--layer: must be from 0, the input, to {len(layers)}, not {layer}")
+        raise UsageError("--layer", f"must be from 0, the input, to {len(layers)}, not {layer}")
     return layer
 
 
-def measured(
-    run: AnyRun, given: Sample, *, words: Sequence[str] = (), layer: int | None = None, told: Told | None = None
-) -> list[Found]:
+def measure_geometry(
+    run: AnyRun, given: Sample, *, words: Sequence[str] = (), layer: int | None = None, progress: ProgressCallback | None = None
+) -> list[GeometryResult]:
     """How words lie in every stage of each side; of the words of a map, the vectors."""
     known = tracks(run)
     counts = [Counter(unit.text for (line,) in given.lines for unit in line.units[side]) for side in range(len(known))]
@@ -177,22 +177,22 @@ def measured(
     drawn = [_chosen(own, words) for own in counts]
     at = [_stage_of_map(track, layer) for track in known]
     stages = [[Stage(len(own)) for _ in track.stages] for track, own in zip(known, types, strict=True)]
-    spots, shares = [Spots([], [], []) for _ in known], dict[tuple[int, int], tuple[float, float]]()
+    spots, fractions = [WordOccurrences([], [], []) for _ in known], dict[tuple[int, int], tuple[float, float]]()
     widths = [[rows.size(1) for rows in own] for own in vectors(given.lines[0][0], known, run.device)]
     passes = batches(widths, [own.total() for own in counts])
     for number, wanted in enumerate(passes):
-        kept = {place: Kept() for place in wanted}
-        for line, side, rows in _readings(run, given, known, told, (number, len(passes))):
+        kept = {place: VectorStore() for place in wanted}
+        for line, side, rows in _readings(run, given, known, progress, (number, len(passes))):
             numbers = torch.tensor([types[side].get(unit.text, -1) for unit in line.units[side]], dtype=torch.long)
             if not number and line.units[side]:
                 _add(rows, numbers, stages[side])
                 _spot(line, side, rows[at[side]], drawn[side], spots[side])
             _keep(kept, side, rows, numbers)
-        shares |= {(side, stage): one.shares(len(types[side])) for (side, stage), one in kept.items()}
+        fractions |= {(side, stage): one.shares(len(types[side])) for (side, stage), one in kept.items()}
     return [
-        Found(
+        GeometryResult(
             track,
-            [Spread(*stage.spread()[:3], *shares[side, number]) for number, stage in enumerate(stages[side])],
+            [GeometryScores(*stage.spread()[:3], *fractions[side, number]) for number, stage in enumerate(stages[side])],
             counts[side].total(),
             len(types[side]),
             counts[side],
@@ -204,21 +204,21 @@ def measured(
 
 
 def _readings(
-    run: AnyRun, given: Sample, known: Sequence[Track], told: Told | None, passes: tuple[int, int]
+    run: AnyRun, given: Sample, known: Sequence[Track], progress: ProgressCallback | None, passes: tuple[int, int]
 ) -> Iterator[tuple[Line, int, list[Tensor]]]:
     """Every text, each of its sides, and of that side the vectors in every stage; `passes`: which one it is, of how many."""
     number, count = passes
     for done, (line,) in enumerate(given.lines, 1 + number * len(given.lines)):
         for side, rows in enumerate(vectors(line, known, run.device)):
             yield line, side, rows
-        if told is not None:
-            told(done, count * len(given.lines))
+        if progress is not None:
+            progress(done, count * len(given.lines))
 
 
 def _types(given: Sample, side: int, counts: Counter[str]) -> dict[str, int]:
     """The words that are compared with themselves, by number: the most frequent of those that enough sentences hold."""
     sentences = Counter(word for (line,) in given.lines for word in {unit.text for unit in line.units[side]})
-    often = [word for word, _ in counts.most_common() if sentences[word] >= LEAST]
+    often = [word for word, _ in counts.most_common() if sentences[word] >= MIN_COUNT]
     return {word: at for at, word in enumerate(often[:TYPES])}
 
 
@@ -227,15 +227,15 @@ def _add(rows: Sequence[Tensor], numbers: Tensor, stages: Sequence[Stage]) -> No
         stage.add(own, numbers)
 
 
-def _keep(kept: Mapping[tuple[int, int], Kept], side: int, rows: Sequence[Tensor], numbers: Tensor) -> None:
+def _keep(kept: Mapping[tuple[int, int], VectorStore], side: int, rows: Sequence[Tensor], numbers: Tensor) -> None:
     for stage, own in enumerate(rows):
         if (side, stage) in kept:
             kept[side, stage].add(own, numbers)
 
 
-def _spot(line: Line, side: int, rows: Tensor, wanted: Sequence[str], spots: Spots) -> None:
+def _spot(line: Line, side: int, rows: Tensor, wanted: Sequence[str], spots: WordOccurrences) -> None:
     for at, unit in enumerate(line.units[side]):
-        if unit.text in wanted and spots.word.count(unit.text) < SHOWN:
+        if unit.text in wanted and spots.word.count(unit.text) < MAX_WORDS_SHOWN:
             spots.word.append(unit.text)
             spots.context.append(_context(line, side, at))
             spots.vectors.append(rows[at])
@@ -244,17 +244,17 @@ def _spot(line: Line, side: int, rows: Tensor, wanted: Sequence[str], spots: Spo
 # ---- for people
 
 
-def _table(found: Found) -> list[str]:
+def _table(found: GeometryResult) -> list[str]:
     rows: list[Sequence[str]] = [
         ("layer", "any two", "same word", "adjusted", "in a sentence", "adjusted", "MEV", "adjusted"),
     ]
     for stage, own in zip(found.track.stages, found.spreads, strict=True):
         numbers = (own.anisotropy, *(x for name in ADJUSTED for x in (getattr(own, name), adjusted(own, name))))
         rows.append((stage.label, *("-" if np.isnan(number) else f"{number:.3f}" for number in numbers)))
-    return aligned(rows)
+    return align_columns(rows)
 
 
-def _charts(found: Found, unit: str) -> list[Picture]:
+def _charts(found: GeometryResult, unit: str) -> list[Figure]:
     """Cosines, and shares of the variance, layer by layer."""
     x, spreads = list(range(len(found.spreads))), found.spreads
     across = Axis("layer", names=[stage.label.rpartition(" ")[2] for stage in found.track.stages])
@@ -273,15 +273,15 @@ def _charts(found: Found, unit: str) -> list[Picture]:
         (explained, [of_all, *both(f"a {unit[:-1]} in all its contexts", "mev")], Axis("share of the variance")),
     ]
     return [
-        Picture(f"{what}: {found.track.side}", lines(series, across=across, up=up, title=f"{what}: {found.track.side}"))
+        Figure(f"{what}: {found.track.side}", lines(series, across=across, up=up, title=f"{what}: {found.track.side}"))
         for what, series, up in drawn
     ]
 
 
-def _map(found: Found, unit: str) -> Picture | None:
+def _map(found: GeometryResult, unit: str) -> Figure | None:
     if len(found.spots.word) < 3:
         return None
-    places, shares = principal(torch.stack(found.spots.vectors).numpy())
+    places, fractions = principal(torch.stack(found.spots.vectors).numpy())
     stage = found.track.stages[found.at].label
     what = f"Some {unit} in their contexts, {found.track.side}, {stage}"
     points = [
@@ -292,11 +292,11 @@ def _map(found: Found, unit: str) -> Picture | None:
         )
         for word in dict.fromkeys(found.spots.word)
     ]
-    axes = tuple(f"direction {number} ({100 * share:.0f} % of the variance)" for number, share in enumerate(shares, 1))
-    return Picture(what, scatter(points, axes=(axes[0], axes[1]), title=what))
+    axes = tuple(f"direction {number} ({100 * fraction:.0f} % of the variance)" for number, fraction in enumerate(fractions, 1))
+    return Figure(what, scatter(points, axes=(axes[0], axes[1]), title=what))
 
 
-def _data(found: Found) -> dict[str, Any]:
+def _data(found: GeometryResult) -> dict[str, Any]:
     def number(value: float) -> float | None:
         return None if np.isnan(value) else value
 
@@ -319,23 +319,23 @@ def geometry(
     *,
     words: Sequence[str] = (),
     layer: int | None = None,
-    most: int = MOST,
-    told: Told | None = None,
-) -> View:
+    max_words: int = MAX_WORDS,
+    progress: ProgressCallback | None = None,
+) -> Explanation:
     """How alike vectors are, layer by layer, over a text or the run's own validation data; a map of `words` in one layer."""
     tracks(run)  # a run without vectors is refused before anything is read
-    given = sample([run], data, most=most, distinct=True)
-    found = measured(run, given, words=words, layer=layer, told=told)
+    given = sample([run], data, max_words=max_words, distinct=True)
+    found = measure_geometry(run, given, words=words, layer=layer, progress=progress)
     if missing := [word for word in words if not any(one.counts[word] for one in found)]:
-        raise UsageError(f"--words: {missing[0]!r} is not among the {given.unit} of the data")
-    pictures, said = list[Picture](), list[str]()
+        raise UsageError("--words", f"{missing[0]!r} is not among the {given.unit} of the data")
+    pictures, said = list[Figure](), list[str]()
     for one in found:
         drawn = _map(one, given.unit)
         pictures += [*_charts(one, given.unit), *([] if drawn is None else [drawn])]
-        compared = f"compared with themselves: {one.compared:,}, which stand in {LEAST} sentences or more"
-        about = f"{one.track.side}: {many(one.words, given.unit[:-1])}; {compared}"
+        compared = f"compared with themselves: {one.compared:,}, which stand in {MIN_COUNT} sentences or more"
+        about = f"{one.track.side}: {pluralize(one.words, given.unit[:-1])}; {compared}"
         said += ["", about, *_table(one)] if said else [about, *_table(one)]
-    title = f"Geometry of {run.folder.path}"
+    title = f"Geometry of {run.directory.path}"
     about_texts = {"texts": len(given.lines), "left_out": given.left_out, "repeated": given.repeated}
     values = {"unit": given.unit, **about_texts, "sides": [_data(one) for one in found]}
-    return View("geometry", title, values, pictures, said, guides.GEOMETRY)
+    return Explanation("geometry", title, values, pictures, said, guides.GEOMETRY)

@@ -14,32 +14,32 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from weft.data.order import changed
+from weft.data.batching import changed
 from weft.errors import ConfigError
-from weft.runs.folder import RunFolder
+from weft.runs.folder import RunDir
 from weft.runs.job import Job
-from weft.runs.settings import Settings
+from weft.runs.settings import RunConfig
 from weft.tasks.prepare import prepare
-from weft.train.network import make_objective, read_training
+from weft.training.neural import make_objective, read_training
 
 STEP = 1e-5
 ROWS = 2  # of the batch
 SMALL = 1e-2  # an error is measured against a derivative of at least this share of the largest of its tensor,
-LEAST = 1e-5  # and at least this: below lies what rounding does to the difference of two losses
+MIN_GRADIENT = 1e-5  # and at least this: below lies what rounding does to the difference of two losses
 NOISE = 0.05  # on all weights: what starts at zero, as the heads of some kinds do, lets no gradient through
 
 
-class Checked(NamedTuple):
+class TensorCheck(NamedTuple):
     """One tensor of weights."""
 
     name: str
     shape: tuple[int, ...]
     entries: int  # that were compared
-    largest: float  # of the analytical derivatives, all of them
+    max_error: float  # of the analytical derivatives, all of them
     error: float  # the largest relative one
 
 
-class Exact(TorchFunctionMode):
+class ExactMath(TorchFunctionMode):
     """Keeps float64 where a model asks for float32: heads do, for those who train in less."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -55,17 +55,17 @@ class Problem(NamedTuple):
     loss: Callable[[], Tensor]
 
 
-def problem(settings: Settings, place: Path, watcher: Any) -> Problem:
+def problem(config: RunConfig, place: Path, callback: Any) -> Problem:
     """What a run file trains, near where it starts: its model in float64, and its own data, tokenised into `place`."""
-    shape = settings.preset.estimator.shape
+    shape = config.preset.estimator.shape
     if shape is None:
-        raise ConfigError(f"model.kind: {settings.kind!r} is trained without gradients; there is nothing to check")
-    folder = RunFolder(place)
-    tokenizer, corpora = prepare(settings.spec, settings, folder, watcher)
-    job = Job(settings, folder, tokenizer, corpora, watcher)
+        raise ConfigError("model.arch", f"{config.arch!r} is trained without gradients", "there is nothing to check")
+    directory = RunDir(place)
+    tokenizer, corpora = prepare(config.spec, config, directory, callback)
+    job = Job(config, directory, tokenizer, corpora, callback)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(settings.seed)
-        model: Any = shape.build(settings, tokenizer)()
+        torch.default_generator.manual_seed(config.seed)
+        model: Any = shape.build(config, tokenizer)()
         with torch.no_grad():
             for weight in model.parameters():
                 weight.add_(NOISE * torch.randn_like(weight))
@@ -76,7 +76,7 @@ def problem(settings: Settings, place: Path, watcher: Any) -> Problem:
     chance = torch.get_rng_state()
 
     def loss() -> Tensor:
-        with torch.random.fork_rng(devices=[]), Exact():
+        with torch.random.fork_rng(devices=[]), ExactMath():
             torch.set_rng_state(chance)  # masks are drawn, and must be the same each time
             found = task.loss(model, batch, None)
             return found.total / found.count
@@ -104,17 +104,17 @@ def _numerical(weight: Tensor, at: int, loss: Callable[[], Tensor]) -> float:
     return (found[0] - found[1]) / (2 * STEP)
 
 
-def checked(given: Problem, *, entries: int, seed: int = 0) -> Iterator[Checked]:
+def check_tensors(given: Problem, *, entries: int, seed: int = 0) -> Iterator[TensorCheck]:
     """Each tensor of weights in turn: how far `entries` of its derivatives are from numerical ones."""
     chance = np.random.default_rng(seed)
     names, weights = zip(*given.model.named_parameters(), strict=True)
     found = torch.autograd.grad(given.loss(), weights, allow_unused=True)
     for name, weight, gradient in zip(names, weights, found, strict=True):
         exact = np.zeros(tuple(weight.shape)) if gradient is None else gradient.numpy()
-        largest, worst = float(np.abs(exact).max()), 0.0
+        maximum, worst = float(np.abs(exact).max()), 0.0
         chosen = _chosen(exact, entries, chance)
         for at in chosen:
             analytical, numerical = float(exact.reshape(-1)[at]), _numerical(weight, at, given.loss)
-            size = max(abs(analytical), abs(numerical), SMALL * largest, LEAST)
+            size = max(abs(analytical), abs(numerical), SMALL * maximum, MIN_GRADIENT)
             worst = max(worst, abs(analytical - numerical) / size)
-        yield Checked(name, tuple(weight.shape), len(chosen), largest, worst)
+        yield TensorCheck(name, tuple(weight.shape), len(chosen), maximum, worst)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UsageError
+from weft.explain.hooks import patch_activations
 from weft.explain.inputs import network, stacks
-from weft.explain.watch import replaced
 from weft.runs.run import AnyRun
 
 
-class Heads(NamedTuple):
+class LayerHeads(NamedTuple):
     """One layer of attention."""
 
     part: str  # encoder, decoder, or cross: from the output to its source
@@ -35,63 +35,65 @@ class Head(NamedTuple):
     head: int
 
 
-def heads_of(run: AnyRun) -> list[Heads]:
+def heads_of(run: AnyRun) -> list[LayerHeads]:
     """Every layer of attention of a run, from the bottom up; one without heads is refused with the reason."""
     model = network(run)
     own = [] if model is None else [(stack, at, part) for stack in stacks(run) for at, part in enumerate(stack.attention)]
     if model is None or not own:
-        raise UsageError(f"heads: {run.folder.path} is a run of kind {run.settings.kind!r}, which has no heads of attention")
+        raise UsageError("heads", f"{run.directory.path} is a run of kind {run.config.arch!r}, which has no heads of attention")
     found = []
     for stack, place, part in own:
-        block = len(list(model.get_submodule(f"{stack.name}.layers").children())) // stack.table.layers
-        for layer in range(stack.table.layers):
+        block = len(list(model.get_submodule(f"{stack.name}.layers").children())) // stack.config.num_layers
+        for layer in range(stack.config.num_layers):
             name = f"{stack.name}.layers.{layer * block + place}.mixer"
             mixer: Any = model.get_submodule(name)
-            found.append(Heads(part, layer + 1, name, mixer.heads, stack.table.heads_of(layer)[1]))
-    if not every(found):
-        raise UsageError(f"heads: {run.folder.path} has lost all its heads of attention already; there is nothing to measure")
+            found.append(LayerHeads(part, layer + 1, name, mixer.heads, stack.config.heads_in_layer(layer)[1]))
+    if not all_heads(found):
+        raise UsageError(
+            "heads", f"{run.directory.path} has lost all its heads of attention already", "there is nothing to measure"
+        )
     return found
 
 
-def named(layers: Sequence[Heads], head: Head) -> str:
+def named(layers: Sequence[LayerHeads], head: Head) -> str:
     """A head for people: `cross 2.1` is the first of the second layer's."""
     own = layers[head.layer]
     return f"{own.part} {own.layer}.{head.head + 1}"
 
 
-def every(layers: Sequence[Heads]) -> list[Head]:
+def all_heads(layers: Sequence[LayerHeads]) -> list[Head]:
     return [Head(at, head) for at, one in enumerate(layers) for head in range(one.heads)]
 
 
 @contextmanager
-def without(model: nn.Module, layers: Sequence[Heads], gone: Collection[Head]) -> Iterator[None]:
+def masked_heads(model: nn.Module, layers: Sequence[LayerHeads], removed: Collection[Head]) -> Iterator[None]:
     """While the block runs, these heads find nothing."""
 
     def silenced(lost: list[int]) -> Callable[[Tensor], Tensor]:
         def change(found: Tensor) -> Tensor:  # (B, H, T, E)
-            share = found.new_ones(found.size(1), 1, 1)
-            share[lost] = 0.0
-            return found * share
+            fraction = found.new_ones(found.size(1), 1, 1)
+            fraction[lost] = 0.0
+            return found * fraction
 
         return change
 
-    lost = {at: [one.head for one in gone if one.layer == at] for at in {one.layer for one in gone}}
-    with replaced(model, {f"{layers[at].name}.attend": silenced(own) for at, own in lost.items()}):
+    lost = {at: [one.head for one in removed if one.layer == at] for at in {one.layer for one in removed}}
+    with patch_activations(model, {f"{layers[at].name}.attend": silenced(own) for at, own in lost.items()}):
         yield
 
 
 # ---- cutting them out
 
 
-def kept(layers: Sequence[Heads], gone: Collection[Head]) -> list[list[int]]:
+def remaining_heads(layers: Sequence[LayerHeads], removed: Collection[Head]) -> list[list[int]]:
     """Of each layer the numbers of the heads that stay."""
-    return [[head for head in range(one.heads) if Head(at, head) not in gone] for at, one in enumerate(layers)]
+    return [[head for head in range(one.heads) if Head(at, head) not in removed] for at, one in enumerate(layers)]
 
 
 PROJECTIONS = {"to_qkv": 3, "to_q": 1, "to_kv": 2}  # how many are stacked in each
 
 
-def _cut(tensor: Tensor, name: str, own: Heads, stay: Sequence[int]) -> Tensor:
+def _cut(tensor: Tensor, name: str, own: LayerHeads, stay: Sequence[int]) -> Tensor:
     """Of one tensor of a layer what belongs to the heads that stay."""
     projection, which = name.split(".")
     at, width = torch.tensor(stay), tensor.size(-1)
@@ -103,7 +105,9 @@ def _cut(tensor: Tensor, name: str, own: Heads, stay: Sequence[int]) -> Tensor:
     return tensor
 
 
-def cut_out(tensors: Mapping[str, Tensor], layers: Sequence[Heads], stay: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+def remove_heads(
+    tensors: Mapping[str, Tensor], layers: Sequence[LayerHeads], stay: Sequence[Sequence[int]]
+) -> dict[str, Tensor]:
     """The weights of a model of which only some heads of each layer stay; a layer that loses all keeps its outlet's bias."""
     found = dict(tensors)
     for own, heads in zip(layers, stay, strict=True):
@@ -126,9 +130,9 @@ def _one(values: Sequence[int]) -> int | list[int]:
     return values[0] if len(set(values)) == 1 else list(values)
 
 
-def cut_settings(run: AnyRun, layers: Sequence[Heads], stay: Sequence[Sequence[int]]) -> dict[str, Any]:
+def pruned_config(run: AnyRun, layers: Sequence[LayerHeads], stay: Sequence[Sequence[int]]) -> dict[str, Any]:
     """What resolved.toml says of a run of which only some heads of each layer stay."""
-    values: dict[str, Any] = run.settings.to_dict()
+    values: dict[str, Any] = run.config.to_dict()
     model = network(run)
     for part in dict.fromkeys(one.part for one in layers):
         mine = [(own, list(heads)) for own, heads in zip(layers, stay, strict=True) if own.part == part]
@@ -137,15 +141,15 @@ def cut_settings(run: AnyRun, layers: Sequence[Heads], stay: Sequence[Sequence[i
             table = table[key]
         counts = [len(heads) for _, heads in mine]
         if part == "cross":
-            table["cross_heads"] = counts
+            table["num_cross_heads"] = counts
             continue
-        table |= {"heads": counts, "head_size": _one([own.size for own, _ in mine])}
+        table |= {"num_heads": counts, "head_dim": _one([own.size for own, _ in mine])}
         if table["positions"] == "alibi" and model is not None:  # each keeps its own
-            table["slopes"] = [_slopes(model, own, heads) for own, heads in mine]
+            table["alibi_slopes"] = [_slopes(model, own, heads) for own, heads in mine]
     return values
 
 
-def _slopes(model: nn.Module, own: Heads, stay: Sequence[int]) -> list[float]:
+def _slopes(model: nn.Module, own: LayerHeads, stay: Sequence[int]) -> list[float]:
     if not stay:
         return []
     positions: Any = model.get_submodule(f"{own.name}.positions")

@@ -11,97 +11,101 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from weft.config import no_such
-from weft.decode.predict_options import CUT
-from weft.errors import DataError, UsageError
-from weft.explain.options import ExplainOptions
+from weft.decode.predict_options import TRUNCATION
+from weft.errors import DataError, UsageError, unknown_name
+from weft.explain.explanation import TokenSpan
+from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
-from weft.explain.view import Piece
 from weft.runs.run import AnyRun
 from weft.tasks.spec import Explain
-from weft.text.gate import clean
+from weft.text.reading import check_text
 from weft.text.tokenizers import Tokenizer
 
 NAMED = "</s>"  # the one special token that may be asked for by its name
 
 
-class Side(NamedTuple):
+class InputSide(NamedTuple):
     """A sequence that the model reads."""
 
     name: str  # what it is to a person: text, source, output
-    front: str  # the part that makes vectors of it
-    table: str  # the embedding in that part
+    embedder: str  # the part that makes vectors of it
+    config: str  # the embedding in that part
     tokens: list[int]
-    pieces: list[Piece]
+    pieces: list[TokenSpan]
     opening: int = 0  # how many of the first tokens are none of the text's, but what it comes after
 
     @property
     def of_text(self) -> list[bool]:
         """Of each token, whether it is of a text: what it comes after, <s> and </s> are none."""
-        marks = (Tokenizer.begin, Tokenizer.end)
+        marks = (Tokenizer.bos_id, Tokenizer.eos_id)
         return [token not in marks and at >= self.opening for at, token in enumerate(self.tokens)]
 
 
-class Reading(NamedTuple):
+class ModelInput(NamedTuple):
     """A text as a network reads it, and what it says."""
 
     model: nn.Module
-    sides: list[Side]
-    say: Callable[[Tensor], Tensor]  # numbers of places (R,), one a copy -> log-probabilities there (R, V)
-    places: list[Piece]  # K, where something is said: a word, a gap; without a text, what follows
+    sides: list[InputSide]
+    log_probs: Callable[[Tensor], Tensor]  # numbers of places (R,), one a copy -> log-probabilities there (R, V)
+    places: list[TokenSpan]  # K, where something is said: a word, a gap; without a text, what follows
     choices: list[int] | None  # what is asked about at each place; None: what the run says
     show: Callable[[int], str]  # a choice by its number
-    cut: bool = False  # the text was longer than the model reads
+    truncated: bool = False  # the text was longer than the model reads
     written: str = ""  # the whole output of a translation
     said: Callable[[], list[tuple[int, int]]] | None = None  # places, and what the run says there; None: the best of each place
-    never: Sequence[int] = ()  # choices that are never said
+    banned_tokens: Sequence[int] = ()  # choices that are never said
     stacks: Sequence[Stack] = ()  # of the model
     scores: Callable[[], Tensor] | None = None  # of each token as the next one, before the softmax (N, V)
 
 
-class Question(NamedTuple):
+class ExplainedOutput(NamedTuple):
     """The probability of one choice at one place."""
 
     place: int
     choice: int
-    piece: Piece  # the choice as it is shown, where the place is
+    token: TokenSpan  # the choice as it is shown, where the place is
 
 
-def located(tokenizer: Tokenizer, text: str, before: int = 0) -> list[tuple[int, Piece]]:
+def token_spans(tokenizer: Tokenizer, text: str, before: int = 0) -> list[tuple[int, TokenSpan]]:
     """The tokens of a text, each as it is shown and with its place; `before` characters come before the text."""
-    spans = tokenizer.spans(text)
+    spans = tokenizer.offsets(text)
     numbers = tokenizer.encode(text).tolist()
     return [
-        (number, Piece(text[low:high] if number == tokenizer.unk else tokenizer.show(number), before + low, before + high))
+        (
+            number,
+            TokenSpan(
+                text[low:high] if number == tokenizer.unk_id else tokenizer.token_text(number), before + low, before + high
+            ),
+        )
         for number, (low, high) in zip(numbers, spans, strict=True)
     ]
 
 
-def special(tokenizer: Tokenizer, number: int) -> tuple[int, Piece]:
-    return number, Piece(tokenizer.show(number), 0, 0)
+def special(tokenizer: Tokenizer, number: int) -> tuple[int, TokenSpan]:
+    return number, TokenSpan(tokenizer.token_text(number), 0, 0)
 
 
-def make_side(name: str, front: str, found: Sequence[tuple[int, Piece]]) -> Side:
-    table = front if front == "embedding" else f"{front}.embedding"
-    return Side(name, front, table, [number for number, _ in found], [piece for _, piece in found])
+def make_side(name: str, embedder: str, found: Sequence[tuple[int, TokenSpan]]) -> InputSide:
+    table = embedder if embedder == "embedding" else f"{embedder}.embedding"
+    return InputSide(name, embedder, table, [number for number, _ in found], [piece for _, piece in found])
 
 
-def wanted_tokens(tokenizer: Tokenizer, target: str) -> list[tuple[int, Piece]]:
+def wanted_tokens(tokenizer: Tokenizer, target: str) -> list[tuple[int, TokenSpan]]:
     """The tokens of what is asked about; </s> is the end."""
     text = target.removesuffix(NAMED)
-    found = located(tokenizer, clean(text, "--target"))
-    if any(number == tokenizer.unk for number, _ in found):
-        raise UsageError(f"--target {target!r}: holds what the tokenizer can't spell, and no output can be that")
-    found += [special(tokenizer, tokenizer.end)] if target.endswith(NAMED) else []
+    found = token_spans(tokenizer, check_text(text, "--target"))
+    if any(number == tokenizer.unk_id for number, _ in found):
+        raise UsageError(f"--target {target!r}", "holds what the tokenizer can't spell, and no output can be that")
+    found += [special(tokenizer, tokenizer.eos_id)] if target.endswith(NAMED) else []
     if not found:
-        raise UsageError("--target: is empty; name what is asked about")
+        raise UsageError("--target", "is empty", "name what is asked about")
     return found
 
 
-def refuse(faults: dict[int, str]) -> None:
+def refuse(problems: dict[int, str]) -> None:
     """Refuse a text that the run can't read; no view shows a part of one."""
-    if faults:
-        raise DataError(f"input: {faults[0].removesuffix(CUT)}")
+    if problems:
+        raise DataError("input", f"{problems[0].removesuffix(TRUNCATION)}")
 
 
 def copies(tokens: Sequence[int], at: Tensor) -> Tensor:
@@ -112,7 +116,7 @@ def label(run: AnyRun, target: str) -> int:
     """The number of a label or tag."""
     number: int | None = run.vocabulary.labels.index(target)
     if number is None:
-        raise UsageError(f"--target: {no_such('label', target, run.labels)}")
+        raise UsageError("--target", *unknown_name("label", target, run.labels))
     return number
 
 
@@ -124,7 +128,7 @@ def network(run: AnyRun) -> nn.Module | None:
 def explaining(run: AnyRun) -> Explain:
     """How a run's task lets its models be looked into."""
     if run.task.explain is None:
-        raise UsageError(f"{run.folder.path}: is a run of task {run.settings.task!r}, whose models can't be explained")
+        raise UsageError(run.directory.path, f"is a run of task {run.config.task!r}, whose models can't be explained")
     return run.task.explain()
 
 
@@ -133,27 +137,27 @@ def stacks(run: AnyRun) -> Sequence[Stack]:
     return explaining(run).stacks(run)
 
 
-def read(run: AnyRun, text: str, options: ExplainOptions) -> Reading:
+def read(run: AnyRun, text: str, options: ExplainConfig) -> ModelInput:
     """The text as the run's network reads it."""
-    return explaining(run).read(run, clean(text, "input"), options)
+    return explaining(run).read(run, check_text(text, "input"), options)
 
 
-def _places(reading: Reading, position: int | None) -> list[int]:
+def _places(reading: ModelInput, position: int | None) -> list[int]:
     count = len(reading.places)
     if position is not None and position > count:
-        raise UsageError(f"--position: must be from 1 to {count}, not {position}")
+        raise UsageError("--position", f"must be from 1 to {count}, not {position}")
     return list(range(count)) if position is None else [position - 1]
 
 
-def _best(run: AnyRun, reading: Reading, wanted: list[int]) -> list[tuple[int, int]]:
+def _best(run: AnyRun, reading: ModelInput, wanted: list[int]) -> list[tuple[int, int]]:
     """Places, and the most probable choice at each."""
-    said = reading.say(torch.tensor(wanted, device=run.device))
-    said[:, list(reading.never)] = float("-inf")
+    said = reading.log_probs(torch.tensor(wanted, device=run.device))
+    said[:, list(reading.banned_tokens)] = float("-inf")
     return list(zip(wanted, said.argmax(1).tolist(), strict=True))
 
 
 @torch.no_grad()
-def questions(run: AnyRun, reading: Reading, options: ExplainOptions) -> list[Question]:
+def outputs_to_explain(run: AnyRun, reading: ModelInput, options: ExplainConfig) -> list[ExplainedOutput]:
     """What is asked: the choices given, or else what the run says."""
     wanted = _places(reading, options.position)
     if reading.choices is not None:
@@ -162,4 +166,4 @@ def questions(run: AnyRun, reading: Reading, options: ExplainOptions) -> list[Qu
         pairs = [(place, choice) for place, choice in reading.said() if place in wanted]
     else:
         pairs = _best(run, reading, wanted)
-    return [Question(at, choice, reading.places[at]._replace(text=reading.show(choice))) for at, choice in pairs]
+    return [ExplainedOutput(at, choice, reading.places[at]._replace(text=reading.show(choice))) for at, choice in pairs]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.explain.view import Picture, View
+from weft.explain.explanation import Explanation, Figure
 from weft.plots.formatting import html
 from weft.plots.heatmap import visible
 
@@ -35,51 +35,51 @@ def _layer(one: Mapping[str, Any]) -> dict[str, Any]:
     return {"part": one["part"], "layer": one["layer"], "heads": one["heads"], **axes, "weights": weights}
 
 
-def _heads(view: View) -> str:
+def _heads(view: Explanation) -> str:
     """What the page's script reads, so that any head can be looked at."""
-    if view.what != "attention":
+    if view.view != "attention":
         return ""
     data = json.dumps([_layer(one) for one in view.data["layers"]], ensure_ascii=False).replace("<", "\\u003c")
     return f'<script type="application/json" class="attention">{data}</script>'
 
 
-def _is_wide(picture: Picture) -> bool:
+def _is_wide(picture: Figure) -> bool:
     """Whether a picture needs the width of the page; others stand two in a row."""
     width = WIDTH.search(picture.svg)
     return width is not None and float(width[1]) > HALF
 
 
-def _figure(picture: Picture) -> str:
-    drawn = STYLED.sub("", picture.svg)
-    wide = ' class="wide"' if _is_wide(picture) else ""
-    return f'<figure{wide}><figcaption>{html(picture.caption)}</figcaption><div class="scroll">{drawn}</div></figure>'
+def _figure(figure: Figure) -> str:
+    drawn = STYLED.sub("", figure.svg)
+    wide = ' class="wide"' if _is_wide(figure) else ""
+    return f'<figure{wide}><figcaption>{html(figure.caption)}</figcaption><div class="scroll">{drawn}</div></figure>'
 
 
-def _numbers(view: View) -> str:
+def _numbers(view: Explanation) -> str:
     """What a terminal shows: open where it stands beside a picture, or there is none, else folded."""
     if not view.lines:
         return ""
-    narrow = sum(not _is_wide(picture) for picture in view.pictures)
-    opened = " open" if narrow % 2 or not view.pictures else ""
+    narrow = sum(not _is_wide(picture) for picture in view.figures)
+    opened = " open" if narrow % 2 or not view.figures else ""
     return f"<details{opened}><summary>Numbers</summary><pre>{html(chr(10).join(view.lines))}</pre></details>"
 
 
-def _styles(views: Sequence[View]) -> str:
+def _styles(views: Sequence[Explanation]) -> str:
     """What the drawings look like, said once: those of one kind share it."""
-    found = [style for view in views for picture in view.pictures for style in STYLED.findall(picture.svg)]
+    found = [style for view in views for picture in view.figures for style in STYLED.findall(picture.svg)]
     return "\n".join(dict.fromkeys(found))
 
 
-def _section(view: View) -> str:
-    guide = f'<p class="guide">{html(view.guide)}</p>' if view.guide and view.pictures else ""
-    figures = "\n".join(map(_figure, view.pictures))
+def _section(view: Explanation) -> str:
+    guide = f'<p class="guide">{html(view.guide)}</p>' if view.guide and view.figures else ""
+    figures = "\n".join(map(_figure, view.figures))
     shown = f'<div class="views">\n{figures}\n{_numbers(view)}\n</div>'
     return f"<section><h2>{html(view.title)}</h2>\n{guide}\n{shown}\n{_heads(view)}</section>"
 
 
-def page(views: Sequence[View], *, title: str = "") -> str:
+def page(views: Sequence[Explanation], *, title: str = "") -> str:
     """The views as an HTML file; `title` is what was explained."""
-    name = html(visible(title).replace("␣", " ") if title else ", ".join(view.what for view in views))
+    name = html(visible(title).replace("␣", " ") if title else ", ".join(view.view for view in views))
     css, script = (HERE / "page.css").read_text(encoding="utf-8"), (HERE / "page.js").read_text(encoding="utf-8")
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -17,12 +17,12 @@ from torch import nn
 
 from weft.errors import UsageError
 from weft.explain import guides
+from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.inputs import network, read
-from weft.explain.options import ExplainOptions
+from weft.explain.options import ExplainConfig
 from weft.explain.stacks import layers_of, named_parts, side_of
-from weft.explain.view import Picture, View, aligned
-from weft.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal
-from weft.plots.diverging_heatmap import signed_map
+from weft.nn.positions import AlibiBias, LearnedPositions, RelativePositions, RotaryEmbedding, SinusoidalPositions
+from weft.plots.diverging_heatmap import diverging_heatmap
 from weft.plots.lines import Axis, Series, lines
 from weft.runs.run import AnyRun
 
@@ -32,7 +32,7 @@ DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64)  # that a terminal is told of
 HEADS = 8  # of ALiBi, in a terminal
 
 
-class Shown(NamedTuple):
+class PositionValues(NamedTuple):
     """What there is to see of one kind of positions."""
 
     kind: str
@@ -66,41 +66,43 @@ def _by_distance(products: np.ndarray) -> np.ndarray:
     return np.array([np.diagonal(products, offset).mean() for offset in range(len(products))])
 
 
-def _added(kind: str, part: Any, width: int, count: int) -> Shown:
+def _added(kind: str, part: Any, width: int, count: int) -> PositionValues:
     """Vectors that are added to what is read."""
     like = next(part.parameters(), next(part.buffers(), torch.zeros(())))
     at = torch.arange(count, device=like.device)[None]
     vectors = part.enter(torch.zeros(1, count, width, device=like.device), at)[0].double().cpu().numpy()
     products = vectors @ vectors.T
     names = _numbered(width)
-    return Shown(
+    return PositionValues(
         kind, _numbered(count), names, vectors, "number of a position's vector", products, list(range(count)),
         {"mean p(i) · p(j)": _by_distance(products)},
     )  # fmt: skip
 
 
-def _sinusoidal(part: Any, count: int) -> Shown:
+def _sinusoidal(part: Any, count: int) -> PositionValues:
     return _added("sinusoidal", part, part.dim, count)
 
 
-def _learned(part: Any, count: int) -> Shown:
+def _learned(part: Any, count: int) -> PositionValues:
     return _added("learned", part, part.table.embedding_dim, min(count, part.longest))
 
 
-def _rotary(part: Any, count: int) -> Shown:
+def _rotary(part: Any, count: int) -> PositionValues:
     """cos and sin of each pair's angle; what is left of q . k of equal q and k, and the bound of Su et al. (2021), 3.4.3."""
     pairs, at = len(part.rates), torch.arange(count, device=part.rates.device)[None]
     one = torch.zeros(1, 1, count, 2 * pairs, device=part.rates.device, dtype=torch.float64)
     one[..., :pairs] = 1.0
-    turned = part.turn(one, at)[0, 0].cpu().numpy()  # the first numbers of all pairs: cosines, then sines
+    turned = part.rotate(one, at)[0, 0].cpu().numpy()  # the first numbers of all pairs: cosines, then sines
     products = turned @ turned.T / pairs
     sums = np.abs(np.cumsum(turned[:, :pairs] + 1j * turned[:, pairs:], axis=1)).mean(1)
     names = [f"{name}{at}" for name in ("cos", "sin") for at in range(pairs)]
     by_distance = {"q · k of equal q, k": _by_distance(products), "bound (Su et al.)": sums / sums[0]}
-    return Shown("rotary", _numbered(count), names, turned, "cos or sin of an angle", products, list(range(count)), by_distance)
+    return PositionValues(
+        "rotary", _numbered(count), names, turned, "cos or sin of an angle", products, list(range(count)), by_distance
+    )
 
 
-def _alibi(part: Any, count: int) -> Shown:
+def _alibi(part: Any, count: int) -> PositionValues:
     """What is added to the scores of each head, by distance."""
     at = torch.arange(count, device=part.slope.device)
     q = torch.zeros(1, len(part.slope), count, 1, device=part.slope.device, dtype=torch.float64)
@@ -108,15 +110,17 @@ def _alibi(part: Any, count: int) -> Shown:
     heads = [str(head) for head in range(1, len(bias) + 1)]
     by_distance = {f"head {head}": numbers for head, numbers in zip(heads, bias[:, -1, ::-1], strict=True)}
     numbered = _numbered(count)
-    return Shown("alibi", heads, numbered, bias[:, -1, ::-1], "added to a score", None, list(range(count)), by_distance)
+    return PositionValues(
+        "alibi", heads, numbered, bias[:, -1, ::-1], "added to a score", None, list(range(count)), by_distance
+    )
 
 
-def _relative(part: Any, count: int) -> Shown:
+def _relative(part: Any, count: int) -> PositionValues:
     """The key vector of each distance, to what is before (-) and after."""
     vectors, reach = part.keys.weight.detach().double().cpu().numpy(), min(part.reach, count - 1)
     middle = vectors[part.reach - reach : part.reach + reach + 1]
     distances = list(range(-reach, reach + 1))
-    return Shown(
+    return PositionValues(
         "relative", [f"{distance:+d}" if distance else "0" for distance in distances], _numbered(middle.shape[1]), middle,
         "number of a distance's key vector", middle @ middle.T, distances,
         {"norm of the key vector": np.linalg.norm(middle, axis=1)},
@@ -124,18 +128,18 @@ def _relative(part: Any, count: int) -> Shown:
 
 
 # a new kind of positions is one function and one line here
-KINDS: dict[type[nn.Module], Callable[[Any, int], Shown]] = {
-    Sinusoidal: _sinusoidal,
-    Learned: _learned,
-    Rotary: _rotary,
-    Alibi: _alibi,
-    Relative: _relative,
+KINDS: dict[type[nn.Module], Callable[[Any, int], PositionValues]] = {
+    SinusoidalPositions: _sinusoidal,
+    LearnedPositions: _learned,
+    RotaryEmbedding: _rotary,
+    AlibiBias: _alibi,
+    RelativePositions: _relative,
 }
 
 
 class Site(NamedTuple):
     places: list[str]  # the layers, or the stack, that know positions so
-    shown: Shown
+    shown: PositionValues
 
 
 def _names(model: nn.Module) -> dict[str, str]:
@@ -151,14 +155,14 @@ def _names(model: nn.Module) -> dict[str, str]:
 
 
 @torch.no_grad()
-def sites(model: nn.Module, count: int, options: ExplainOptions) -> list[Site]:
+def sites(model: nn.Module, count: int, options: ExplainConfig) -> list[Site]:
     """All kinds of positions of a model; layers that share their numbers are one site."""
     found = list[Site]()
     for name, place in _names(model).items():
         number = place.rpartition(" ")[2]
         if number.isdigit() and options.layer not in (None, int(number)):
             continue
-        if options.part is not None and not place.startswith(options.part):
+        if options.component is not None and not place.startswith(options.component):
             continue
         part = model.get_submodule(name)
         shown = KINDS[type(part)](part, count)
@@ -170,10 +174,10 @@ def sites(model: nn.Module, count: int, options: ExplainOptions) -> list[Site]:
     return found
 
 
-def no_positions(run: AnyRun) -> str | None:
+def why_no_positions(run: AnyRun) -> str | None:
     """Why a run knows no positions, if it knows none."""
     model = network(run)
-    return None if model is not None and _names(model) else f"a run of kind {run.settings.kind!r} has no position encodings"
+    return None if model is not None and _names(model) else f"a run of kind {run.config.arch!r} has no position encodings"
 
 
 # ---- pictures
@@ -187,35 +191,35 @@ def _place(site: Site) -> str:
     return f", {known[0]} to {known[-1]}" if len(known) > 2 else f", {' and '.join(known)}"
 
 
-def _some(shown: Shown) -> list[int]:
+def _some(shown: PositionValues) -> list[int]:
     """The numbers of a vector that are drawn: all, or as many as there is room for, evenly."""
     count = len(shown.columns)
     return list(range(count)) if count <= WIDE else [at * count // WIDE for at in range(WIDE)]
 
 
-def _pictures(site: Site) -> Iterator[Picture]:
+def _pictures(site: Site) -> Iterator[Figure]:
     shown, chosen = site.shown, _some(site.shown)
     what = {"relative": "distance", "alibi": "head"}.get(shown.kind, "position")
     across = "distance" if shown.kind == "alibi" else "number of the vector"
     some = "" if len(chosen) == len(shown.columns) else f", {len(chosen)} of {len(shown.columns)} numbers"
     title = f"{shown.kind} positions{_place(site)}"
     columns = [shown.columns[at] for at in chosen]
-    drawn = signed_map(
+    drawn = diverging_heatmap(
         shown.values[:, chosen], rows=shown.rows, columns=columns, name=shown.value, title=title + some, axes=(what, across)
     )
-    yield Picture(f"Values: {title}{some}", drawn)
+    yield Figure(f"Values: {title}{some}", drawn)
     if shown.products is not None:
         name = f"dot product of two {what}s"
-        drawn = signed_map(
+        drawn = diverging_heatmap(
             shown.products, rows=shown.rows, columns=shown.rows, name=name, title=f"{title}: dot products", axes=(what, what)
         )
-        yield Picture(f"Dot products: {title}", drawn)
+        yield Figure(f"Dot products: {title}", drawn)
     series = [Series(name, shown.distances, numbers.tolist()) for name, numbers in shown.by_distance.items()]
     up = Axis(next(iter(shown.by_distance)) if len(series) == 1 else "share of distance 0")
     if shown.kind == "alibi":
         up = Axis("added to a score")
     drawn = lines(series, across=Axis("distance"), up=up, title=f"{title}: by distance")
-    yield Picture(f"By distance: {title}", drawn)
+    yield Figure(f"By distance: {title}", drawn)
 
 
 def _lines(found: Sequence[Site]) -> Iterator[str]:
@@ -226,18 +230,18 @@ def _lines(found: Sequence[Site]) -> Iterator[str]:
         at = [shown.distances.index(distance) for distance in DISTANCES if distance in shown.distances]
         rows = [[f"{shown.distances[place]}", *(f"{numbers[place]:.3f}" for numbers in series.values())] for place in at]
         yield f"{shown.kind} positions{_place(site)}"
-        yield from aligned([["distance", *series], *rows], left=())
+        yield from align_columns([["distance", *series], *rows], left=())
 
 
-def positions(run: AnyRun, text: str, options: ExplainOptions) -> View:
+def positions(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     """The positions of a run: as many as a text has tokens, or 40."""
     model = network(run)
     count = COUNT if not text else max(2, min(MOST, len(read(run, text, options).sides[0].tokens)))
-    if options.part not in (None, "encoder", "decoder"):
-        raise UsageError(f"--part: positions are known in the encoder or the decoder, not in {options.part!r}")
+    if options.component not in (None, "encoder", "decoder"):
+        raise UsageError("--component", f"positions are known in the encoder or the decoder, not in {options.component!r}")
     found = [] if model is None else sites(model, count, options)
     if not found:
-        raise UsageError("--layer, --part: no positions are known there; leave them out")
+        raise UsageError("--layer, --component", "no positions are known there", "leave them out")
     data = {"positions": count, "sites": [{"places": site.places, **site.shown.to_json()} for site in found]}
     pictures = [picture for site in found for picture in _pictures(site)]
-    return View("positions", f"Positions of {run.settings.kind}", data, pictures, list(_lines(found)), guides.POSITIONS)
+    return Explanation("positions", f"Positions of {run.config.arch}", data, pictures, list(_lines(found)), guides.POSITIONS)

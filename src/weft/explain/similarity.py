@@ -17,20 +17,20 @@ from torch import Tensor
 
 from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.attention import NAMES, Looked, look, sites
+from weft.explain.attention import NAMES, AttentionMap, read_attention, sites
+from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.inputs import network, stacks
-from weft.explain.vectors import MOST, Sample, Track, Unit, sample, tracks, vectors
-from weft.explain.view import Picture, View, aligned
-from weft.plots.similarity_matrix import matrix
+from weft.explain.vectors import MAX_WORDS, Sample, Track, Unit, sample, tracks, vectors
+from weft.plots.similarity_matrix import similarity_matrix
 from weft.runs.eval_data import Files
 from weft.runs.run import AnyRun
-from weft.text.gate import many
+from weft.text.reading import pluralize
 
 ROOM = 2**30  # bytes of sums that are kept at once; where they take more, the text is read again
 CHUNK = 512  # words whose products are computed at once
-FEW = 4  # times the width: with fewer words, layers look alike by chance
+MIN_SAMPLES = 4  # times the width: with fewer words, layers look alike by chance
 LOOKED = 2000  # words that heads are compared on: patterns hold a number for each two of a text
-Told = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 Rows = Sequence[Tensor]  # of each layer, float64 (N, D): the same words in all
 
 
@@ -107,7 +107,7 @@ def _shared(lines: Sequence[Sequence[Unit]]) -> list[list[int]]:
     return [[at for at, unit in enumerate(own) if unit.start in common] for own in lines]
 
 
-class Together(NamedTuple):
+class SharedVectors(NamedTuple):
     """The layers of one side of several runs, on the words that all of them have."""
 
     side: str
@@ -122,24 +122,24 @@ class Together(NamedTuple):
         return range(before, before + len(self.labels[run]))
 
 
-def together(
-    runs: Sequence[AnyRun], data: Files | None = None, *, most: int = MOST, told: Told | None = None
-) -> tuple[str, list[Together]]:
+def shared_vectors(
+    runs: Sequence[AnyRun], data: Files | None = None, *, max_words: int = MAX_WORDS, progress: ProgressCallback | None = None
+) -> tuple[str, list[SharedVectors]]:
     """What is compared, words or tokens, and the layers of each side; the runs read texts, or all of them pairs."""
     of_pairs = [len(stacks(one)) > 1 for one in runs]
     if len(set(of_pairs)) > 1:
         other = runs[of_pairs.index(not of_pairs[0])]
         several = "two" if len(runs) == 2 else "runs"
-        names = f"{runs[0].folder.path} and {other.folder.path}"
-        raise UsageError(f"similarity: {names} read texts and pairs; compare {several} that read the same")
+        names = f"{runs[0].directory.path} and {other.directory.path}"
+        raise UsageError("similarity", f"{names} read texts and pairs", f"compare {several} that read the same")
     known = [tracks(one) for one in runs]
-    given = sample(runs, data, most=most)
-    return given.unit, [_side(runs, given, known, side, told) for side in range(len(known[0]))]
+    given = sample(runs, data, max_words=max_words)
+    return given.unit, [_side(runs, given, known, side, progress) for side in range(len(known[0]))]
 
 
 def _side(
-    runs: Sequence[AnyRun], given: Sample, all_tracks: Sequence[Sequence[Track]], side: int, told: Told | None
-) -> Together:
+    runs: Sequence[AnyRun], given: Sample, all_tracks: Sequence[Sequence[Track]], side: int, progress: ProgressCallback | None
+) -> SharedVectors:
     own = [known[side] for known in all_tracks]
     shared = [_shared([line.units[side] for line in lines]) for lines in given.lines]
 
@@ -149,43 +149,48 @@ def _side(
             for line, known, run, at in zip(lines, all_tracks, runs, common, strict=True):
                 said += [rows[at] for rows in vectors(line, known, run.device)[side]]
             yield said
-            if told is not None:
-                told(done, len(given.lines))
+            if progress is not None:
+                progress(done, len(given.lines))
 
     widths = [rows.size(1) for rows in next(parts())]
     labels = [[stage.label for stage in track.stages] for track in own]
-    return Together(own[0].side, labels, sum(len(common[0]) for common in shared), widths, parts)
+    return SharedVectors(own[0].side, labels, sum(len(common[0]) for common in shared), widths, parts)
 
 
-def few(one: Together, unit: str) -> list[str]:
+def sample_warning(one: SharedVectors, unit: str) -> list[str]:
     """A line where there are so few words that layers look alike by chance."""
     widest = max(one.widths)
-    told = f"few {unit} for vectors of {widest}: CKA comes out too high; give more text"
-    return [told] if one.words < FEW * widest else []
+    progress = f"few {unit} for vectors of {widest}: CKA comes out too high; give more text"
+    return [progress] if one.words < MIN_SAMPLES * widest else []
 
 
-def layers_alike(
-    run: AnyRun, data: Files | None = None, other: AnyRun | None = None, *, most: int = MOST, told: Told | None = None
-) -> View:
+def layer_similarity(
+    run: AnyRun,
+    data: Files | None = None,
+    other: AnyRun | None = None,
+    *,
+    max_words: int = MAX_WORDS,
+    progress: ProgressCallback | None = None,
+) -> Explanation:
     """Every layer beside every other, of one run, or of one beside those of another on the same text."""
     runs = [run] if other is None else [run, other]
-    unit, found = together(runs, data, most=most, told=told)
-    paths = [str(one.folder.path) for one in runs]
-    pictures, said, sides = list[Picture](), list[str](), list[dict[str, Any]]()
+    unit, found = shared_vectors(runs, data, max_words=max_words, progress=progress)
+    paths = [str(one.directory.path) for one in runs]
+    pictures, said, sides = list[Figure](), list[str](), list[dict[str, Any]]()
     for one in found:
         cka = linear_cka(one.parts, one.widths, one.numbers(0), one.numbers(len(runs) - 1))
         what = f"How alike layers are: {one.side}"
         axes = (paths[0], paths[-1]) if other is not None else None
         rows, columns = ([name.rpartition(" ")[2] for name in names] for names in (one.labels[0], one.labels[-1]))
-        svg = matrix(cka.clip(0, 1), rows=rows, columns=columns, name="linear CKA", title=what, axes=axes)
-        pictures.append(Picture(what, svg))
-        about = f"{one.side}: {many(one.words, unit[:-1])}"
+        svg = similarity_matrix(cka.clip(0, 1), rows=rows, columns=columns, name="linear CKA", title=what, axes=axes)
+        pictures.append(Figure(what, svg))
+        about = f"{one.side}: {pluralize(one.words, unit[:-1])}"
         body = [[name, *(f"{value:.2f}" for value in row)] for name, row in zip(one.labels[0], cka, strict=True)]
-        said += [*([""] if said else []), about, *aligned([["", *one.labels[-1]], *body]), *few(one, unit)]
+        said += [*([""] if said else []), about, *align_columns([["", *one.labels[-1]], *body]), *sample_warning(one, unit)]
         names = {"rows": one.labels[0], "columns": one.labels[-1]}
         sides.append({"side": one.side, "words": one.words, **names, "cka": cka.tolist()})
     title = f"Layers of {' and '.join(paths)}"
-    return View("layers", title, {"unit": unit, "runs": paths, "sides": sides}, pictures, said, guides.LAYERS)
+    return Explanation("layers", title, {"unit": unit, "runs": paths, "sides": sides}, pictures, said, guides.LAYERS)
 
 
 # ---- heads
@@ -194,8 +199,8 @@ def layers_alike(
 def divergence(weights: Tensor) -> Tensor:
     """(H, H), in bits: the Jensen-Shannon divergence of every two of H patterns (H, T, S), the mean over their T rows."""
 
-    def entropy(shares: Tensor) -> Tensor:
-        nats: Tensor = -torch.special.xlogy(shares, shares).sum(-1).mean(-1)
+    def entropy(fractions: Tensor) -> Tensor:
+        nats: Tensor = -torch.special.xlogy(fractions, fractions).sum(-1).mean(-1)
         return nats / math.log(2)
 
     own = entropy(weights)
@@ -204,7 +209,7 @@ def divergence(weights: Tensor) -> Tensor:
     return found.clamp(min=0.0)  # of two that are alike, rounding
 
 
-class Apart(NamedTuple):
+class HeadDivergence(NamedTuple):
     """The heads of one part."""
 
     part: str
@@ -213,49 +218,53 @@ class Apart(NamedTuple):
     words: int
 
 
-def _by_part(found: Sequence[Looked]) -> Iterator[tuple[str, list[str], Tensor]]:
-    for part in dict.fromkeys(one.site.part for one in found):
-        mine = [one for one in found if one.site.part == part]
+def _by_part(found: Sequence[AttentionMap]) -> Iterator[tuple[str, list[str], Tensor]]:
+    for part in dict.fromkeys(one.site.component for one in found):
+        mine = [one for one in found if one.site.component == part]
         names = [f"{one.site.layer}.{head}" for one in mine for head in one.heads]
         weights = torch.from_numpy(np.concatenate([one.weights for one in mine])).double()
         yield part, names, weights
 
 
-def apart(run: AnyRun, data: Files | None = None, *, most: int = LOOKED, told: Told | None = None) -> list[Apart]:
+def head_divergence(
+    run: AnyRun, data: Files | None = None, *, max_words: int = LOOKED, progress: ProgressCallback | None = None
+) -> list[HeadDivergence]:
     """How far apart every two heads of a part are, the mean over the words that look."""
     model = network(run)
-    known = [] if model is None else [site for site in sites(model) if site.part != "pool"]
+    known = [] if model is None else [site for site in sites(model) if site.component != "pool"]
     if not known:
-        raise UsageError(f"similarity: {run.folder.path} is a run of kind {run.settings.kind!r}, in which nothing attends")
-    given = sample([run], data, most=most)
+        raise UsageError("similarity", f"{run.directory.path} is a run of kind {run.config.arch!r}, in which nothing attends")
+    given = sample([run], data, max_words=max_words)
     sums, rows, named = dict[str, Tensor](), dict[str, int](), dict[str, list[str]]()
     for done, (line,) in enumerate(given.lines, 1):
-        for part, names, weights in _by_part(look(line.reading, known, None, run.device)):
+        for part, names, weights in _by_part(read_attention(line.reading, known, None, run.device)):
             count = weights.size(1)
             sums[part] = sums.get(part, torch.zeros(())) + divergence(weights) * count
             rows[part], named[part] = rows.get(part, 0) + count, names
-        if told is not None:
-            told(done, len(given.lines))
-    return [Apart(part, named[part], (total / rows[part]).numpy(), rows[part]) for part, total in sums.items()]
+        if progress is not None:
+            progress(done, len(given.lines))
+    return [HeadDivergence(part, named[part], (total / rows[part]).numpy(), rows[part]) for part, total in sums.items()]
 
 
-def _nearest(one: Apart, top: int) -> list[str]:
+def _nearest(one: HeadDivergence, top: int) -> list[str]:
     """The pairs that are nearest to each other."""
     pairs = [(a, b) for a, b in combinations_with_replacement(range(len(one.names)), 2) if a != b]
     pairs.sort(key=lambda pair: one.bits[pair])
     rows: list[Sequence[str]] = [("heads most alike", "", "bits apart")]
     rows += [(one.names[a], one.names[b], f"{one.bits[a, b]:.3f}") for a, b in pairs[:top]]
-    return aligned(rows, left=(0, 1))
+    return align_columns(rows, left=(0, 1))
 
 
-def heads_alike(run: AnyRun, data: Files | None = None, *, most: int = LOOKED, top: int = 5, told: Told | None = None) -> View:
+def head_similarity(
+    run: AnyRun, data: Files | None = None, *, max_words: int = LOOKED, top: int = 5, progress: ProgressCallback | None = None
+) -> Explanation:
     """Every head beside every other of its part: 0 bits apart where they look alike, 1 where they never look at the same."""
-    found = apart(run, data, most=most, told=told)
-    pictures, said, parts = list[Picture](), list[str](), list[dict[str, Any]]()
+    found = head_divergence(run, data, max_words=max_words, progress=progress)
+    pictures, said, parts = list[Figure](), list[str](), list[dict[str, Any]]()
     for one in found:
         what = f"How far apart heads look, layer.head: {NAMES[one.part]}"
         bits = one.bits.clip(0, 1)
-        pictures.append(Picture(what, matrix(bits, rows=one.names, columns=one.names, name="bits apart", title=what)))
+        pictures.append(Figure(what, similarity_matrix(bits, rows=one.names, columns=one.names, name="bits apart", title=what)))
         said += [*([""] if said else []), f"{NAMES[one.part]}, {one.words:,} positions", *_nearest(one, top)]
         parts.append({"part": one.part, "positions": one.words, "heads": one.names, "bits": one.bits.tolist()})
-    return View("heads", f"Heads of {run.folder.path}", {"parts": parts}, pictures, said, guides.HEADS_APART)
+    return Explanation("heads", f"Heads of {run.directory.path}", {"parts": parts}, pictures, said, guides.HEADS_APART)

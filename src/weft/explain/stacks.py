@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 from torch import nn
 
-from weft.explain.watch import Watched
+from weft.explain.hooks import Activation
+from weft.models.config import StackConfig
 from weft.models.parts import part_names
-from weft.models.tables import StackTable
 from weft.nn.attention import LostHeads
-from weft.nn.bridge import Copied, Projected
-from weft.nn.state import leaves
-from weft.nn.two_way import Both
+from weft.nn.bridge import CopyBridge, ProjectionBridge
+from weft.nn.state import tree_leaves
+from weft.nn.two_way import Bidirectional
 
 LAYER = re.compile(r"(?:^|\.)layers\.\d+$")
 # what holds one mixer or two: where
-HOLDS: dict[type[nn.Module], str] = {Copied: "inner", Projected: "inner", Both: "ahead"}
+HOLDS: dict[type[nn.Module], str] = {CopyBridge: "inner", ProjectionBridge: "inner", Bidirectional: "ahead"}
 ABOVE = ("cross-attention", "feed-forward")  # what belongs to the layer that it stands on
 
 
@@ -28,7 +28,7 @@ class Stack(NamedTuple):
     part: str  # encoder or decoder, for people
     name: str  # as the model has it
     side: str  # the sequence that it reads, by the name of its side
-    table: StackTable
+    config: StackConfig
     keys: tuple[str, ...] = ()  # of the table within [model]
     backwards: bool = False  # it reads from the end
     crosses: bool = False  # it attends to a source after its own sequence
@@ -36,7 +36,7 @@ class Stack(NamedTuple):
     @property
     def attention(self) -> list[str]:
         """The attention of one of its blocks by part, in order; none where its layers are others."""
-        if not self.table.traits.attends:
+        if not self.config.traits.attends:
             return []
         return [self.part, "cross"] if self.crosses else [self.part]
 
@@ -87,6 +87,6 @@ def named_parts(model: nn.Module, names: Sequence[str]) -> list[str]:
     ]
 
 
-def remembers(seen: Watched) -> bool:
+def is_recurrent(seen: Activation) -> bool:
     """Whether a layer hands on something: feed-forward layers have no state, attention to a source never changes its own."""
-    return bool(leaves(seen.output[1])) and seen.output[1] is not seen.inputs[1]
+    return bool(tree_leaves(seen.output[1])) and seen.output[1] is not seen.inputs[1]

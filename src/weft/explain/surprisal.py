@@ -12,69 +12,69 @@ import numpy as np
 
 from weft.errors import UsageError
 from weft.explain import guides
+from weft.explain.explanation import Explanation, Figure, TokenSpan, align_columns, list_tokens
 from weft.explain.inputs import explaining
-from weft.explain.options import ExplainOptions
-from weft.explain.view import Picture, Piece, View, aligned, listed
+from weft.explain.options import ExplainConfig
 from weft.plots.lines import Axis, Series, lines
-from weft.plots.token_heatmap import coloured
+from weft.plots.token_heatmap import token_heatmap
 from weft.runs.run import AnyRun
-from weft.text.gate import clean, many
+from weft.text.reading import check_text, pluralize
 
 BITS = 1 / math.log(2)
 
 
-class Surprise(NamedTuple):
-    pieces: list[Piece]
-    nats: np.ndarray  # (T,)
+class SurprisalResult(NamedTuple):
+    pieces: list[TokenSpan]
+    surprisals: np.ndarray  # (T,)
     given: str  # what each token was predicted from
 
 
-def no_surprisal(run: AnyRun) -> str | None:
+def why_no_surprisal(run: AnyRun) -> str | None:
     """Why a run is surprised at no text, if it is not."""
-    return None if explaining(run).surprisal else f"a run of task {run.settings.task!r} predicts no tokens"
+    return None if explaining(run).surprisal else f"a run of task {run.config.task!r} predicts no tokens"
 
 
-def surprise(run: AnyRun, text: str, options: ExplainOptions) -> Surprise:
+def compute_surprisal(run: AnyRun, text: str, options: ExplainConfig) -> SurprisalResult:
     """What a run pays for each token of a text."""
     measure = explaining(run).surprisal
     if measure is None:
-        raise UsageError(f"--what surprisal: {no_surprisal(run)}")
-    return measure(run, clean(text, "input"), options)
+        raise UsageError("--view surprisal", f"{why_no_surprisal(run)}")
+    return measure(run, check_text(text, "input"), options)
 
 
-def _pictures(found: Surprise, bits: np.ndarray) -> list[Picture]:
+def _pictures(found: SurprisalResult, bits: np.ndarray) -> list[Figure]:
     tokens, finite = [piece.text for piece in found.pieces], np.where(np.isfinite(bits), bits, np.nan)
     ceiling = float(np.nanmax(finite)) if np.isfinite(bits).any() else 1.0
     shown = np.where(np.isfinite(bits), bits, ceiling)  # what was impossible is as dark as the most surprising
     line = Series("", list(range(1, len(tokens) + 1)), finite.tolist(), labels=tokens)
     return [
-        Picture("The text, the more surprising the darker", coloured(tokens, shown, name="surprisal, bits")),
-        Picture(
+        Figure("The text, the more surprising the darker", token_heatmap(tokens, shown, name="surprisal, bits")),
+        Figure(
             "Token by token", lines([line], across=Axis("token", names=["", *tokens], every=True), up=Axis("surprisal, bits"))
         ),
     ]
 
 
-def _lines(found: Surprise, bits: np.ndarray, top: int) -> list[str]:
+def _lines(found: SurprisalResult, bits: np.ndarray, top: int) -> list[str]:
     order = np.argsort(-bits, kind="stable")[:top]
     rows = [["token", "number", "bits", "probability"]]
     rows += [[repr(found.pieces[at].text), str(at + 1), f"{bits[at]:.2f}", f"{2 ** -bits[at]:.3g}"] for at in order.tolist()]
     mean = bits.mean()
     return [
-        f"{many(len(bits), 'token')}, {bits.sum():.2f} bits, {mean:.3f} a token (perplexity {2**mean:.3f}); most surprising:",
-        *aligned(rows),
+        f"{pluralize(len(bits), 'token')}, {bits.sum():.2f} bits, {mean:.3f} a token (perplexity {2**mean:.3f}); most surprising:",
+        *align_columns(rows),
     ]
 
 
-def surprisal(run: AnyRun, text: str, options: ExplainOptions) -> View:
+def surprisal(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     """The surprisal of every token of a text; of a translation, of every token of the target."""
-    found = surprise(run, text, options)
-    bits = found.nats * BITS
+    found = compute_surprisal(run, text, options)
+    bits = found.surprisals * BITS
     data = {
-        "tokens": listed(found.pieces),
+        "tokens": list_tokens(found.pieces),
         "given": found.given,
-        "nats": [value if math.isfinite(value) else None for value in found.nats.tolist()],
+        "nats": [value if math.isfinite(value) else None for value in found.surprisals.tolist()],
         "bits": [value if math.isfinite(value) else None for value in bits.tolist()],
     }
     title = f"How surprising each token is, given {found.given}"
-    return View("surprisal", title, data, _pictures(found, bits), _lines(found, bits, options.top), guides.SURPRISAL)
+    return Explanation("surprisal", title, data, _pictures(found, bits), _lines(found, bits, options.top), guides.SURPRISAL)

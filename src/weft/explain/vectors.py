@@ -15,17 +15,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from weft.data.records import InputFile
+from weft.data.input_records import InputFile
 from weft.errors import DataError, UsageError
-from weft.explain.inputs import Reading, Side, explaining, network, read, stacks
-from weft.explain.options import ExplainOptions
+from weft.explain.hooks import Activation, record_activations
+from weft.explain.inputs import InputSide, ModelInput, explaining, network, read, stacks
+from weft.explain.options import ExplainConfig
 from weft.explain.stacks import layers_of
-from weft.explain.watch import Watched, watch
-from weft.runs.eval_data import Files, first_split, held_source, named
+from weft.runs.eval_data import Files, eval_source, first_split, named
 from weft.runs.run import AnyRun
-from weft.text.gate import clean, read_lines
+from weft.text.reading import check_text, read_lines
 
-MOST = 20_000  # words that are read, unless told otherwise
+MAX_WORDS = 20_000  # words that are read, unless told otherwise
 WORD = re.compile("\\w+(?:['\u2019]\\w+)*|[^\\w\\s]")  # words with the apostrophes inside, and marks by themselves
 WHOLE = ("char", "byte", "word", "space")  # kinds of tokens that are looked at as they are; others are pieces of words
 
@@ -57,7 +57,7 @@ class Line(NamedTuple):
     """A text that is read, and the words of each of its sides."""
 
     text: str
-    reading: Reading
+    reading: ModelInput
     units: list[list[Unit]]
 
 
@@ -83,11 +83,11 @@ def tracks(run: AnyRun) -> list[Track]:
     """Every sequence that a run reads, with the places where vectors of it stand."""
     model = network(run)
     if model is None:
-        raise UsageError(f"vectors: {run.folder.path} is a run of kind {run.settings.kind!r}, which has no vectors of words")
+        raise UsageError("vectors", f"{run.directory.path} is a run of kind {run.config.arch!r}, which has no vectors of words")
     own = stacks(run)
     prefixes = [f"{stack.part} " if len(own) > 1 else "" for stack in own]
     return [
-        Track(stack.side, _stages(model, stack.name, stack.table.layers, prefix), stack.backwards)
+        Track(stack.side, _stages(model, stack.name, stack.config.num_layers, prefix), stack.backwards)
         for stack, prefix in zip(own, prefixes, strict=True)
     ]
 
@@ -97,7 +97,7 @@ def tracks(run: AnyRun) -> list[Track]:
 
 def _texts(run: AnyRun, path: Path) -> Iterator[str]:
     """The texts of a file, read as those of training are, or its lines."""
-    table = run.settings.data
+    table = run.config.data
     lines = partial(read_lines, path, table.encoding)
     opened = run.task.data.open(table, InputFile(path, lines, run.labels))
     if opened is None:
@@ -105,21 +105,21 @@ def _texts(run: AnyRun, path: Path) -> Iterator[str]:
         return
     for entry in opened.entries:
         if entry.fault is not None:
-            raise DataError(f"{entry.where}: {entry.fault}" if entry.where else entry.fault)
+            raise DataError("", f"{entry.where}: {entry.fault}" if entry.where else entry.fault)
         yield entry.text or ""
 
 
 def _lines(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
     """Texts, and of pairs their targets: of files, or of the run's own validation or test data."""
-    settings = run.settings
+    config = run.config
     if data is not None and not explaining(run).records:
         for path in named(data):
             yield from ((text, None) for text in _texts(run, path))
         return
     if data is None:
-        source = first_split(run.folder, settings, ("valid", "test"))[1]
+        source = first_split(run.directory, config, ("valid", "test"))[1]
     else:
-        source = held_source(run.folder, settings, data)
+        source = eval_source(run.directory, config, data)
     yield from run.task.data.lines(source)
 
 
@@ -128,7 +128,7 @@ def _pieces(run: AnyRun, text: str) -> Iterator[str]:
     explain = explaining(run)
     room, tokenizer = explain.room(run), explain.tokenizers(run)[0]
     while room is not None:
-        spans = tokenizer.spans(text)
+        spans = tokenizer.offsets(text)
         if len(spans) <= room:
             break
         cut = spans[room][0]
@@ -139,22 +139,22 @@ def _pieces(run: AnyRun, text: str) -> Iterator[str]:
     yield text
 
 
-def _read(run: AnyRun, text: str, target: str | None) -> Reading:
+def _read(run: AnyRun, text: str, target: str | None) -> ModelInput:
     """A text as the network reads it; nothing in it is hidden."""
     unmasked = explaining(run).read_unmasked
     if unmasked is None:
-        return read(run, text, ExplainOptions(target=target))
-    return unmasked(run, clean(text, "input"))
+        return read(run, text, ExplainConfig(target=target))
+    return unmasked(run, check_text(text, "input"))
 
 
-def units(side: Side, text: str, *, words: bool) -> list[Unit]:
+def units(side: InputSide, text: str, *, words: bool) -> list[Unit]:
     """The words of a text with the tokens that stand in each; or its tokens."""
-    places = [(at, piece) for at, piece in enumerate(side.pieces) if piece.stop > piece.start]
+    places = [(at, piece) for at, piece in enumerate(side.pieces) if piece.end > piece.start]
     if not words:
         return [Unit(piece.text, piece.start, [at]) for at, piece in places]
     found = []
     for match in WORD.finditer(text):
-        own = [at for at, piece in places if piece.start < match.end() and piece.stop > match.start()]
+        own = [at for at, piece in places if piece.start < match.end() and piece.end > match.start()]
         if own:
             found.append(Unit(match[0], match.start(), own))
     return found
@@ -162,7 +162,7 @@ def units(side: Side, text: str, *, words: bool) -> list[Unit]:
 
 def in_words(runs: Sequence[AnyRun]) -> bool:
     """Whether words are looked at: where tokens are pieces of them, or where two runs have tokens of their own."""
-    kinds = {tokenizer.kind for run in runs for tokenizer in explaining(run).tokenizers(run)}
+    kinds = {tokenizer.type for run in runs for tokenizer in explaining(run).tokenizers(run)}
     hashes = {tuple(tokenizer.hash for tokenizer in explaining(run).tokenizers(run)) for run in runs}
     return not kinds <= set(WHOLE) or len(hashes) > 1
 
@@ -186,10 +186,10 @@ def _line(run: AnyRun, text: str, target: str | None, *, words: bool) -> Line:
     return Line(text, reading, [units(side, own, words=words) for side, own in zip(reading.sides, texts, strict=True)])
 
 
-def sample(runs: Sequence[AnyRun], data: Files | None, *, most: int = MOST, distinct: bool = False) -> Sample:
+def sample(runs: Sequence[AnyRun], data: Files | None, *, max_words: int = MAX_WORDS, distinct: bool = False) -> Sample:
     """Lines of the data, as the first run reads it, until there are `most` words of their first sides; every run reads each.
     `distinct`: a line that occurs again is read once."""
-    words, found, seen, left_out, fault = in_words(runs), list[list[Line]](), 0, 0, "it is blank"
+    words, found, seen, left_out, problem = in_words(runs), list[list[Line]](), 0, 0, "it is blank"
     before, repeated = set[tuple[str, str | None]](), 0
     for whole, target in _lines(runs[0], data):
         texts: Iterable[str] = [whole] if whole.strip() else []
@@ -204,14 +204,14 @@ def sample(runs: Sequence[AnyRun], data: Files | None, *, most: int = MOST, dist
             try:
                 lines = [_line(run, text, target, words=words) for run in runs]
             except (DataError, UsageError) as error:  # too long, or empty on one side
-                left_out, fault = left_out + 1, str(error)
+                left_out, problem = left_out + 1, str(error)
                 continue
             found.append(lines)
             seen += len(lines[0].units[0])
-        if seen >= most:
+        if seen >= max_words:
             break
     if not seen:
-        raise DataError(f"data: has no text that {' and '.join(str(run.folder.path) for run in runs)} can read: {fault}")
+        raise DataError("data", f"has no text that {' and '.join(str(run.directory.path) for run in runs)} can read: {problem}")
     return Sample(found, words, left_out, repeated)
 
 
@@ -222,19 +222,19 @@ def sample(runs: Sequence[AnyRun], data: Files | None, *, most: int = MOST, dist
 def vectors(line: Line, tracks: Sequence[Track], device: torch.device) -> list[list[Tensor]]:
     """Of each side and each of its stages a vector for each word, the mean of its tokens': float64 (N, D)."""
     names = [stage.name for track in tracks for stage in track.stages]
-    with watch(line.reading.model, names) as seen:
-        line.reading.say(torch.zeros(1, dtype=torch.long, device=device))
+    with record_activations(line.reading.model, names) as seen:
+        line.reading.log_probs(torch.zeros(1, dtype=torch.long, device=device))
     found = []
     for side, (track, own) in enumerate(zip(tracks, line.units, strict=True)):
         count = len(line.reading.sides[side].tokens)
-        share = torch.zeros(len(own), count, dtype=torch.float64)
+        fraction = torch.zeros(len(own), count, dtype=torch.float64)
         for row, unit in enumerate(own):
-            share[row, unit.tokens] = 1 / len(unit.tokens)
-        found.append([share @ _whole(seen, stage.name, track.backwards) for stage in track.stages])
+            fraction[row, unit.tokens] = 1 / len(unit.tokens)
+        found.append([fraction @ _whole(seen, stage.name, track.backwards) for stage in track.stages])
     return found
 
 
-def _whole(seen: Sequence[Watched], name: str, backwards: bool) -> Tensor:
+def _whole(seen: Sequence[Activation], name: str, backwards: bool) -> Tensor:
     """(T, D) of a part that may have been called for one position after another."""
     outputs = [one.output if isinstance(one.output, Tensor) else one.output[0] for one in seen if one.name == name]
     y = torch.cat(outputs, dim=1)[0].double().cpu()

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ModelError
-from weft.files import writing
-from weft.models.lookup import Ints, halve
-from weft.models.ngram import Grams, NgramModel
+from weft.files import atomic_write
+from weft.models.ngram import NgramLevel, NgramModel
+from weft.models.ngram_index import Ints, halve
+from weft.text.compression import MAX_RATIO, DecompressionBomb, open_gzip
 from weft.text.pipelines import SPECIALS
-from weft.text.tokenizers import Tokenizer, from_words
-from weft.text.unpack import MOST_RATIO, Swollen, open_gzip
+from weft.text.tokenizers import Tokenizer, from_vocab
 
 ZERO = -99.0  # log10 of what can't be; this low or lower is read so
 PIECE = 1 << 13  # n-grams written at once: their text is put together in the processor's cache
@@ -39,9 +39,9 @@ class Names(Protocol):
     """What is needed of a tokenizer to write a file."""
 
     @property
-    def size(self) -> int: ...
+    def vocab_size(self) -> int: ...
 
-    def token(self, id: int, /) -> str: ...
+    def id_to_token(self, id: int, /) -> str: ...
 
 
 class Arpa(NamedTuple):
@@ -125,22 +125,24 @@ def _log10(values: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _text(model: NgramModel, tokenizer: Names) -> Iterator[bytes | memoryview]:
-    words = [escape(tokenizer.token(i)).encode() for i in range(model.size)]
+    words = [escape(tokenizer.id_to_token(i)).encode() for i in range(model.size)]
     lines = _Lines(words)
     first: dict[bytes, int] = {}
     for i, word in enumerate(words):
         if first.setdefault(word, i) != i:
-            raise ModelError(f"ARPA: tokens {first[word]} and {i} are both {word.decode()!r}; a word must stand for one token")
+            raise ModelError(
+                "ARPA", f"tokens {first[word]} and {i} are both {word.decode()!r}", "a word must stand for one token"
+            )
     header = [f"ngram {k}={count}" for k, count in enumerate(model.counts, start=1)]
     yield "\n".join(["\\data\\", *header, ""]).encode()
     ids = np.arange(model.size)[:, None]
-    for k, level in enumerate(model.grams, start=1):
+    for k, level in enumerate(model.levels, start=1):
         if k > 1:
             context, last = np.divmod(level.keys, model.size)
             ids = np.concatenate([ids[context], last[:, None]], axis=1)
         numbers = [_log10(part) for part in (level.log_prob, level.back_off) if len(part)]
         if k == 1:
-            numbers[0][model.begin] = 0.0
+            numbers[0][model.bos_id] = 0.0
         yield f"\n\\{k}-grams:\n".encode()
         for low in range(0, len(ids), PIECE):
             piece = slice(low, low + PIECE)
@@ -150,10 +152,12 @@ def _text(model: NgramModel, tokenizer: Names) -> Iterator[bytes | memoryview]:
 
 def write_arpa(path: Path, model: NgramModel, tokenizer: Names) -> None:
     """Write the model with its tokenizer's words; a path that ends in .gz is compressed."""
-    if tokenizer.size != model.size:
-        raise ModelError(f"ARPA: the tokenizer has {tokenizer.size} tokens, the model {model.size}; use its own tokenizer")
+    if tokenizer.vocab_size != model.size:
+        raise ModelError(
+            "ARPA", f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.size}", "use its own tokenizer"
+        )
     packer = zlib.compressobj(level=6, wbits=31) if path.suffix == ".gz" else None
-    with writing(path, named=True) as write:
+    with atomic_write(path, named=True) as write:
         for text in _text(model, tokenizer):
             write(packer.compress(text) if packer else text)
         if packer:
@@ -167,7 +171,7 @@ class _Reader:
         self.path, self.file, self.line = path, file, 0
 
     def fail(self, what: str, line: int | None = None) -> NoReturn:
-        raise ModelError(f"{self.path}, line {line or self.line}: {what}")
+        raise ModelError(f"{self.path}, line {line or self.line}", f"{what}")
 
     def next(self) -> bytes:
         """The next line that is not blank, without its ends; fails at the end of the file."""
@@ -177,8 +181,8 @@ class _Reader:
                 return line.strip()
         self.fail("the file ends here, before \\end\\; it is cut off")
 
-    def take(self, most: int) -> list[bytes]:
-        lines = list(islice(self.file, most))
+    def take(self, limit: int) -> list[bytes]:
+        lines = list(islice(self.file, limit))
         self.line += len(lines)
         return lines
 
@@ -278,7 +282,7 @@ def _sections(reader: _Reader, count: int, k: int, highest: bool) -> Iterator[_S
         yield _columns(reader, lines, k, highest)
 
 
-def _read_words(reader: _Reader, count: int, highest: bool) -> tuple[dict[bytes, int], Grams]:
+def _read_words(reader: _Reader, count: int, highest: bool) -> tuple[dict[bytes, int], NgramLevel]:
     """Number of each word as the file spells it, and level 1."""
     number = {word.encode(): i for i, word in enumerate(SPECIALS)}
     log_prob, back_off = [np.full(3, -math.inf)], [np.zeros(3)]
@@ -301,12 +305,12 @@ def _read_words(reader: _Reader, count: int, highest: bool) -> tuple[dict[bytes,
     return number, _grams(np.zeros(0, np.int64), log_prob[0], np.zeros(0) if highest else back_off[0])
 
 
-def _grams(keys: Ints, log_prob: NDArray[np.float64], back_off: NDArray[np.float64]) -> Grams:
+def _grams(keys: Ints, log_prob: NDArray[np.float64], back_off: NDArray[np.float64]) -> NgramLevel:
     logs = ((values * math.log(10)).astype(np.float32) for values in (log_prob, back_off))
-    return Grams(keys, *logs)
+    return NgramLevel(keys, *logs)
 
 
-def _keys(reader: _Reader, section: _Section, below: list[Grams], number: dict[bytes, int]) -> Ints:
+def _keys(reader: _Reader, section: _Section, below: list[NgramLevel], number: dict[bytes, int]) -> Ints:
     """Keys of the n-grams that were just taken."""
     first, size = reader.line - len(section.log_prob) + 1, len(below[0].log_prob)
     key = np.zeros(0, np.int64)
@@ -324,7 +328,7 @@ def _keys(reader: _Reader, section: _Section, below: list[Grams], number: dict[b
     return key
 
 
-def _read_level(reader: _Reader, count: int, below: list[Grams], number: dict[bytes, int], highest: bool) -> Grams:
+def _read_level(reader: _Reader, count: int, below: list[NgramLevel], number: dict[bytes, int], highest: bool) -> NgramLevel:
     k, begun = len(below) + 1, reader.line + 1
     keys, log_prob, back_off = [np.zeros(0, np.int64)], [np.zeros(0)], [np.zeros(0)]
     for section in _sections(reader, count, k, highest):
@@ -345,7 +349,7 @@ def _open(path: Path) -> Callable[[], IO[bytes]]:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
     except OSError as error:
-        raise ModelError(f"{path}: can't be read: {error.strerror}") from None
+        raise ModelError(path, f"can't be read: {error.strerror}") from None
     return (lambda: open_gzip(path)) if packed else lambda: path.open("rb")
 
 
@@ -356,22 +360,22 @@ def read_arpa(path: Path, *, tokenizer: Tokenizer | None = None) -> Arpa:
         try:
             grams, words = _read(reader)
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise ModelError(f"{path}: the compressed file is damaged after line {reader.line}") from None
-        except Swollen:
-            raise ModelError(f"{path}: unpacks to more than {MOST_RATIO} times its size; no n-gram model does") from None
-    own = tokenizer or from_words(words)
-    tokens = [own.token(number) for number in range(own.size)]
+            raise ModelError(path, f"the compressed file is damaged after line {reader.line}") from None
+        except DecompressionBomb:
+            raise ModelError(path, f"unpacks to more than {MAX_RATIO} times its size", "no n-gram model does") from None
+    own = tokenizer or from_vocab(words)
+    tokens = [own.id_to_token(number) for number in range(own.vocab_size)]
     if tokens != words:
         pairs = enumerate(zip_longest(tokens, words))
         number, (token, word) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-        raise ModelError(f"{path}: word {number} is {word!r}, token {number} of the tokenizer {token!r}; read it without one")
-    return Arpa(NgramModel(grams, vocabulary=own.hash, begin=own.begin), own)
+        raise ModelError(path, f"word {number} is {word!r}, token {number} of the tokenizer {token!r}", "read it without one")
+    return Arpa(NgramModel(grams, vocabulary=own.hash, bos_id=own.bos_id), own)
 
 
-def _read(reader: _Reader) -> tuple[list[Grams], list[str]]:
+def _read(reader: _Reader) -> tuple[list[NgramLevel], list[str]]:
     """All levels, and the words by number."""
     counts, line = _header(reader)
-    grams: list[Grams] = []
+    grams: list[NgramLevel] = []
     number: dict[bytes, int] = {}
     for k, count in enumerate(counts, start=1):
         if line != f"\\{k}-grams:".encode():
@@ -390,7 +394,7 @@ def _read(reader: _Reader) -> tuple[list[Grams], list[str]]:
     try:
         words = [unescape(word.decode()) for word in number]
     except UnicodeDecodeError:
-        raise ModelError(f"{reader.path}: its words are not UTF-8; convert the file first") from None
+        raise ModelError(reader.path, "its words are not UTF-8", "convert the file first") from None
     if len(set(words)) < len(words):
-        raise ModelError(f"{reader.path}: two of its words stand for the same token; one of them is written with \\x{{5c}}")
+        raise ModelError(reader.path, "two of its words stand for the same token", "one of them is written with \\x{5c}")
     return grams, words

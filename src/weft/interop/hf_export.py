@@ -13,14 +13,14 @@ from weft import files
 from weft.errors import UsageError
 from weft.interop import hf_names, hf_tokenizer
 from weft.interop.hf_names import BERT, Row, encoder_rows, gpt2_rows, head_rows
-from weft.interop.hf_shapes import Stacked, with_all_heads, without_bias
-from weft.models.encoder_tables import MaskedTable
-from weft.models.ngram import NgramTable
-from weft.models.tables import LanguageTable
+from weft.interop.hf_shapes import StackTensors, fold_output_bias, with_all_heads
+from weft.models.config import LanguageModelConfig
+from weft.models.encoder_tables import MaskedLMConfig
+from weft.models.ngram import NgramConfig
 from weft.nn.attention import SelfAttention
 from weft.nn.mixers import MIXERS
 from weft.runs.run import AnyRun
-from weft.runs.staging import staged
+from weft.runs.staging import staged_directory
 from weft.tensors import write_tensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
@@ -31,40 +31,42 @@ LAYER_EPS = 1e-5  # of our layer norms, unless the table says otherwise
 def _need(run: AnyRun, wanted: Mapping[str, Any]) -> None:
     """Refuse a model with a part that has no form there, by the name of its option."""
     for option, values in wanted.items():
-        found = getattr(run.settings.model, option)
+        found = getattr(run.config.model, option)
         allowed = values if isinstance(values, tuple) else (values,)
         if found not in allowed:
-            raise UsageError(f"export: model.{option} is {found!r}, which Hugging Face's model has not; it has {allowed[0]!r}")
+            raise UsageError(
+                "export", f"model.{option} is {found!r}, which Hugging Face's model has not", f"it has {allowed[0]!r}"
+            )
 
 
 def _common(run: AnyRun) -> Any:
     """The table, if its stack is one of attention as it is there."""
-    table = run.settings.model
-    _need(run, {"mixer": ATTENTION, "positions": "learned", "norm": "layer", "qk_norm": (False, None)})
-    if not isinstance(table.feed_forward, int):
-        raise UsageError(f"export: model.feed_forward is {table.feed_forward!r}; there it is a number")
+    table = run.config.model
+    _need(run, {"layer_type": ATTENTION, "position_encoding": "learned", "norm": "layernorm", "qk_norm": (False, None)})
+    if not isinstance(table.ffn_dim, int):
+        raise UsageError("export", f"model.ffn_dim is {table.ffn_dim!r}", "there it is a number")
     _need(run, {"activation": tuple(ACTIVATIONS)})
     return table
 
 
-def _stacked(run: AnyRun, table: Any, stack: str) -> tuple[Stacked, list[str]]:
+def _stacked(run: AnyRun, table: Any, stack: str) -> tuple[StackTensors, list[str]]:
     """The weights of a run, its heads as they are there, and what is to be said of them."""
     tensors, heads, new = with_all_heads(run.model.state_dict(), table, stack=stack)
     eps = LAYER_EPS if table.norm_eps is None else table.norm_eps
     lost = f"{new} of {heads * table.layers} heads, which it has lost, are there as zeros: it says the same, and is no smaller"
-    return Stacked(tensors, table.width, heads, eps), [lost] if new else []
+    return StackTensors(tensors, table.width, heads, eps), [lost] if new else []
 
 
 def _theirs(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for row in rows:
-        tensor = ours[row.ours].T if row.turned else ours[row.ours]
+        tensor = ours[row.ours].T if row.transposed else ours[row.ours]
         found |= zip(row.theirs, tensor.chunk(len(row.theirs)), strict=True)
     return found
 
 
 def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
-    _need(run, {"mixer": ATTENTION, "connection": "post-norm", "embedding_norm": True})
+    _need(run, {"layer_type": ATTENTION, "skip_connection": "post-norm", "embedding_norm": True})
     table = _common(run)
     stacked, notes = _stacked(run, table, "encoder.stack")
     ours = stacked.tensors
@@ -82,15 +84,15 @@ def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
             own = BERT.decoder.replace(".weight", ".bias")
             tensors |= {BERT.decoder: ours["head.weight"], own: ours["head.bias"].clone()}
     else:
-        notes.append("its head of words is left out, for BERT's has a layer more (model.transform = true)")
+        notes.append("its head of words is left out, for BERT's has a layer more (model.head_transform = true)")
     config = {
         "architectures": ["BertForMaskedLM" if table.transform else "BertModel"],
         "model_type": "bert",
-        "vocab_size": run.model.mask + 1,
+        "vocab_size": run.model.mask_id + 1,
         "hidden_size": table.width,
         "num_hidden_layers": table.layers,
         "num_attention_heads": stacked.heads,
-        "intermediate_size": table.feed_forward,
+        "intermediate_size": table.ffn_dim,
         "hidden_act": ACTIVATIONS[table.activation],
         "hidden_dropout_prob": table.dropout,
         "attention_probs_dropout_prob": table.attention_dropout,
@@ -103,12 +105,12 @@ def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
 
 
 def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
-    _need(run, {"mixer": ATTENTION, "connection": "residual", "cap": "none"})
+    _need(run, {"layer_type": ATTENTION, "skip_connection": "residual", "logit_softcap": "none"})
     table = _common(run)
     stacked, notes = _stacked(run, table, "stack")
     tied = table.tied
     if stacked.tensors["head.bias"].any():
-        stacked, tied = without_bias(stacked, table.layers), False
+        stacked, tied = fold_output_bias(stacked, table.layers), False
         notes.append(
             f"its output has a bias for each token, which GPT-2's has not: it is {stacked.heads} wider there, "
             f"and a column of ones carries it; probabilities are equal"
@@ -125,8 +127,8 @@ def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
         "n_embd": stacked.width,
         "n_layer": table.layers,
         "n_head": stacked.heads,
-        "n_inner": table.feed_forward,
-        "n_positions": run.settings.data.window,
+        "n_inner": table.ffn_dim,
+        "n_positions": run.config.data.window,
         "activation_function": ACTIVATIONS[table.activation],
         "resid_pdrop": table.dropout,
         "embd_pdrop": table.embedding_dropout,
@@ -146,25 +148,25 @@ class Form(NamedTuple):
     masks: bool  # whether its tokenizer has a mask
 
 
-FORMS: Mapping[type, Form] = {LanguageTable: Form(_gpt2, masks=False), MaskedTable: Form(_bert, masks=True)}
+FORMS: Mapping[type, Form] = {LanguageModelConfig: Form(_gpt2, masks=False), MaskedLMConfig: Form(_bert, masks=True)}
 
 
-def export_folder(run: AnyRun, out: Path) -> list[str]:
+def export_model(run: AnyRun, output_dir: Path) -> list[str]:
     """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; what is not as it was, in words."""
-    form = FORMS.get(type(run.settings.model))
+    form = FORMS.get(type(run.config.model))
     if form is None:
-        counted = isinstance(run.settings.model, NgramTable)
-        what = "an n-gram model" if counted else f"a run of task {run.settings.task!r}"
-        raise UsageError(f"export: {run.folder.path} is {what}; only networks of 'lm' and 'masked-lm' have a form there")
-    if (file := files.in_the_way(out)) is not None:
-        raise UsageError(f"export: {file} is a file, not a folder; choose another --out")
-    if out.exists() and any(out.iterdir()):
-        raise UsageError(f"export: {out} is not empty; choose another --out")
+        counted = isinstance(run.config.model, NgramConfig)
+        what = "an n-gram model" if counted else f"a run of task {run.config.task!r}"
+        raise UsageError("export", f"{run.directory.path} is {what}", "only networks of 'lm' and 'masked-lm' have a form there")
+    if (file := files.blocking_file(output_dir)) is not None:
+        raise UsageError("export", f"{file} is a file, not a folder", "choose another --output-dir")
+    if output_dir.exists() and any(output_dir.iterdir()):
+        raise UsageError("export", f"{output_dir} is not empty", "choose another --output-dir")
     config, tensors, notes = form.build(run)
-    parts, about = hf_tokenizer.exported(run.vocabulary, masks=form.masks, longest=run.model.longest)
+    parts, about = hf_tokenizer.export_tokenizer(run.vocabulary, masks=form.masks, max_length=run.model.longest)
     if form.masks:
         config["pad_token_id"] = next(one["id"] for one in parts["added_tokens"] if one["content"] == about["pad_token"])
-    with staged(out, last="config.json") as place:
+    with staged_directory(output_dir, last="config.json") as place:
         # tied tensors are there once
         write_tensors(place / "model.safetensors", {name: one.contiguous() for name, one in tensors.items()}, {"format": "pt"})
         files.write_json(place / "tokenizer.json", parts)

@@ -11,7 +11,7 @@ class Row(NamedTuple):
 
     ours: str
     theirs: tuple[str, ...]
-    turned: bool = False
+    transposed: bool = False
 
 
 class Encoder(NamedTuple):
@@ -22,8 +22,8 @@ class Encoder(NamedTuple):
     attention: tuple[str, str, str]
     out: str
     out_norm: str
-    widen: str
-    narrow: str
+    up_proj: str
+    down_proj: str
     narrow_norm: str
     dense: str  # of the head, as are the next three
     norm: str
@@ -41,8 +41,8 @@ BERT = Encoder(
     attention=("attention.self.query", "attention.self.key", "attention.self.value"),
     out="attention.output.dense",
     out_norm="attention.output.LayerNorm",
-    widen="intermediate.dense",
-    narrow="output.dense",
+    up_proj="intermediate.dense",
+    down_proj="output.dense",
     narrow_norm="output.LayerNorm",
     dense="cls.predictions.transform.dense",
     norm="cls.predictions.transform.LayerNorm",
@@ -65,8 +65,8 @@ ENCODERS = {
         attention=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
         out="attention.out_lin",
         out_norm="sa_layer_norm",
-        widen="ffn.lin1",
-        narrow="ffn.lin2",
+        up_proj="ffn.lin1",
+        down_proj="ffn.lin2",
         narrow_norm="output_layer_norm",
         dense="vocab_transform",
         norm="vocab_layer_norm",
@@ -92,8 +92,8 @@ def encoder_rows(names: Encoder, layers: int) -> Iterator[Row]:
             yield Row(f"{attends}.mixer.to_qkv.{end}", tuple(f"{theirs}{one}.{end}" for one in names.attention))
         yield from _both(f"{attends}.mixer.to_out", theirs + names.out)
         yield from _both(f"{attends}.connection.norm", theirs + names.out_norm)
-        yield from _both(f"{feeds}.mixer.widen", theirs + names.widen)
-        yield from _both(f"{feeds}.mixer.to_out", theirs + names.narrow)
+        yield from _both(f"{feeds}.mixer.widen", theirs + names.up_proj)
+        yield from _both(f"{feeds}.mixer.to_out", theirs + names.down_proj)
         yield from _both(f"{feeds}.connection.norm", theirs + names.narrow_norm)
 
 
@@ -113,6 +113,6 @@ def gpt2_rows(layers: int) -> Iterator[Row]:
         parts = {f"{attends}.mixer.to_qkv": "attn.c_attn", f"{attends}.mixer.to_out": "attn.c_proj"}
         parts |= {f"{feeds}.mixer.widen": "mlp.c_fc", f"{feeds}.mixer.to_out": "mlp.c_proj"}
         for ours, name in parts.items():
-            yield Row(f"{ours}.weight", (f"{theirs}{name}.weight",), turned=True)
+            yield Row(f"{ours}.weight", (f"{theirs}{name}.weight",), transposed=True)
             yield Row(f"{ours}.bias", (f"{theirs}{name}.bias",))
     yield from _both("stack.outlet", "ln_f")

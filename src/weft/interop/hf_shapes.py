@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import UsageError
-from weft.models.tables import StackTable
+from weft.models.config import StackConfig
 
 
-class Stacked(NamedTuple):
+class StackTensors(NamedTuple):
     """The weights of a model by our names, and the numbers of its config.json that follow from their shapes."""
 
     tensors: dict[str, Tensor]
@@ -26,33 +26,33 @@ class Stacked(NamedTuple):
     eps: float  # of its norms
 
 
-def with_all_heads(tensors: Mapping[str, Tensor], table: StackTable, *, stack: str) -> tuple[dict[str, Tensor], int, int]:
+def with_all_heads(tensors: Mapping[str, Tensor], table: StackConfig, *, stack: str) -> tuple[dict[str, Tensor], int, int]:
     """The weights of a `stack` whose heads fill its width in every layer, how many these are, and how many of them, over all
     layers, are new. New ones are zeros: what they find is nothing, and so nothing is added."""
-    sizes = {size for _, size in map(table.heads_of, range(table.layers))}
-    counts = [table.heads_of(layer)[0] for layer in range(table.layers)]
-    heads, rest = divmod(table.width, max(sizes))
+    sizes = {size for _, size in map(table.heads_in_layer, range(table.num_layers))}
+    counts = [table.heads_in_layer(layer)[0] for layer in range(table.num_layers)]
+    heads, rest = divmod(table.hidden_size, max(sizes))
     if len(sizes) > 1 or rest or max(counts) > heads:
         raise UsageError(
-            f"export: model.heads = {table.heads!r} with model.head_size = {table.head_size!r}: "
-            f"there all heads are of one size, and together no wider than model.width = {table.width}"
+            "export",
+            f"model.num_heads = {table.num_heads!r} with model.head_dim = {table.head_dim!r}: there all heads are of one size, and together no wider than model.hidden_size = {table.hidden_size}",
         )
     found = dict(tensors)
     for layer, count in enumerate(counts):
         mixer = f"{stack}.layers.{2 * layer}.mixer"
         if not count:  # all that is left of it is the bias of its outlet
             found |= {f"{mixer}.to_out.bias": found.pop(f"{mixer}.bias")}
-            shapes = {"to_qkv.weight": (0, table.width), "to_qkv.bias": (0,), "to_out.weight": (table.width, 0)}
+            shapes = {"to_qkv.weight": (0, table.hidden_size), "to_qkv.bias": (0,), "to_out.weight": (table.hidden_size, 0)}
             found |= {f"{mixer}.{name}": torch.zeros(shape) for name, shape in shapes.items()}
-        new = table.width - count * max(sizes)
-        weight, bias, out = (found[f"{mixer}.{name}"] for name in ("to_qkv.weight", "to_qkv.bias", "to_out.weight"))
-        found[f"{mixer}.to_qkv.weight"] = F.pad(weight.view(3, -1, table.width), (0, 0, 0, new)).flatten(0, 1)
+        new = table.hidden_size - count * max(sizes)
+        weight, bias, output_dir = (found[f"{mixer}.{name}"] for name in ("to_qkv.weight", "to_qkv.bias", "to_out.weight"))
+        found[f"{mixer}.to_qkv.weight"] = F.pad(weight.view(3, -1, table.hidden_size), (0, 0, 0, new)).flatten(0, 1)
         found[f"{mixer}.to_qkv.bias"] = F.pad(bias.view(3, -1), (0, new)).flatten()
-        found[f"{mixer}.to_out.weight"] = F.pad(out, (0, new))
-    return found, heads, heads * table.layers - sum(counts)
+        found[f"{mixer}.to_out.weight"] = F.pad(output_dir, (0, new))
+    return found, heads, heads * table.num_layers - sum(counts)
 
 
-def without_bias(model: Stacked, layers: int) -> Stacked:
+def fold_output_bias(model: StackTensors, layers: int) -> StackTensors:
     """The same language model without a bias of its output: each head is one wider, and one of the new columns that the output
     reads is always 1, with the bias as its weight.
 
@@ -61,7 +61,7 @@ def without_bias(model: Stacked, layers: int) -> Stacked:
     """
     heads, old = model.heads, {name: tensor.double() for name, tensor in model.tensors.items()}
     wide, size = model.width + heads, model.width // heads
-    share = model.width / wide
+    fraction = model.width / wide
     new = dict[str, Tensor]()
 
     def written(name: str, dim: int) -> Tensor:
@@ -75,7 +75,7 @@ def without_bias(model: Stacked, layers: int) -> Stacked:
 
     norms = [f"stack.layers.{at}.norm" for at in range(2 * layers)] + ["stack.outlet"]
     for name in norms:
-        new[f"{name}.weight"] = F.pad(old[f"{name}.weight"] * math.sqrt(share), (0, heads))
+        new[f"{name}.weight"] = F.pad(old[f"{name}.weight"] * math.sqrt(fraction), (0, heads))
         new[f"{name}.bias"] = F.pad(old[f"{name}.bias"], (0, heads))
     new["stack.outlet.bias"][model.width] = 1.0
     for name in ("embedding.weight", "stack.positions.table.weight"):
@@ -93,4 +93,4 @@ def without_bias(model: Stacked, layers: int) -> Stacked:
         new[f"{feeds}.to_out.weight"] = written(f"{feeds}.to_out.weight", 0)
         new |= {f"{part}.to_out.bias": written(f"{part}.to_out.bias", -1) for part in (attends, feeds)}
     new["head.weight"] = F.pad(torch.cat([old["head.weight"], old["head.bias"][:, None]], dim=1), (0, heads - 1))
-    return Stacked({name: tensor.float() for name, tensor in new.items()}, wide, heads, model.eps * share)
+    return StackTensors({name: tensor.float() for name, tensor in new.items()}, wide, heads, model.eps * fraction)

@@ -12,9 +12,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from weft import files
 from weft.errors import ModelError, ResourceError
-from weft.text.foreign import parsed, refusing
+from weft.text.external_tokenizer import parsed, wrap_errors
 from weft.text.pipelines import BEGIN, END, SPECIALS, UNK
-from weft.text.tokenizers import LONGEST_FILE, Tokenizer
+from weft.text.tokenizers import MAX_BYTES, Tokenizer
 
 GPT2_END = "<|endoftext|>"
 DEFAULTS: Mapping[str, Mapping[str, str]] = {
@@ -26,17 +26,17 @@ DEFAULTS: Mapping[str, Mapping[str, str]] = {
 PADS = ("[PAD]", "<pad>")
 
 
-class Renumbered(NamedTuple):
+class RenumberedTokenizer(NamedTuple):
     tokenizer: Tokenizer
     rows: list[int | None]  # by our number, the number there; None for a token that is new
 
 
-def special_names(folder: Path, kind: str) -> dict[str, str]:
+def special_names(directory: Path, kind: str) -> dict[str, str]:
     """The tokens that stand for something: unk, cls, sep and mask, or eos."""
     given: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (folder / name).is_file():
-            found = files.read_json(folder / name)
+        if (directory / name).is_file():
+            found = files.read_json(directory / name)
             given |= found if isinstance(found, dict) else {}
 
     def said(name: str, default: str) -> str:
@@ -47,35 +47,35 @@ def special_names(folder: Path, kind: str) -> dict[str, str]:
     return {name: said(name, default) for name, default in DEFAULTS[kind].items()}
 
 
-def read_parts(folder: Path, kind: str) -> dict[str, Any]:
+def read_parts(directory: Path, kind: str) -> dict[str, Any]:
     """tokenizer.json, or what it would be: of a vocabulary of word pieces, or of byte pairs and their merges."""
-    path = folder / "tokenizer.json"
+    path = directory / "tokenizer.json"
     if path.is_file():
-        found = files.read_json(path, most=LONGEST_FILE)
+        found = files.read_json(path, max_bytes=MAX_BYTES)
         if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
-            raise ModelError(f"{path}: is no tokenizer: it has no model")
+            raise ModelError(path, "is no tokenizer: it has no model")
         parsed(path.read_bytes(), str(path))  # whatever the library refuses has no right numbers, or texts, to be read below
         return found
-    given = files.read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    given = files.read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").is_file() else {}
     config = given if isinstance(given, dict) else {}
-    if (folder / "vocab.txt").is_file():
-        return _word_pieces(folder / "vocab.txt", config, DEFAULTS[kind].get("unk", "[UNK]"))
-    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        return _byte_pairs(folder, bool(config.get("add_prefix_space", False)))
-    raise ModelError(f"{folder}: has no tokenizer.json, nor vocab.txt, nor vocab.json and merges.txt")
+    if (directory / "vocab.txt").is_file():
+        return _word_pieces(directory / "vocab.txt", config, DEFAULTS[kind].get("unk", "[UNK]"))
+    if (directory / "vocab.json").is_file() and (directory / "merges.txt").is_file():
+        return _byte_pairs(directory, bool(config.get("add_prefix_space", False)))
+    raise ModelError(directory, "has no tokenizer.json, nor vocab.txt, nor vocab.json and merges.txt")
 
 
 def _word_pieces(path: Path, config: Mapping[str, Any], unknown: str) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LONGEST_FILE:
-            raise ModelError(f"{path}: is larger than {LONGEST_FILE >> 20} MB; no vocabulary is")
+        if path.stat().st_size > MAX_BYTES:
+            raise ModelError(path, f"is larger than {MAX_BYTES >> 20} MB", "no vocabulary is")
         words = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise ModelError(f"{path}: is damaged: byte {error.start} is not UTF-8") from None
+        raise ModelError(path, f"is damaged: byte {error.start} is not UTF-8") from None
     except OSError as error:
-        raise ResourceError(f"{path}: can't be read: {error.strerror}") from None
+        raise ResourceError(path, f"can't be read: {error.strerror}") from None
     accents = config.get("strip_accents")
-    with refusing(f"{path}: makes no tokenizer"):
+    with wrap_errors(f"{path}: makes no tokenizer"):
         whole = tokenizers.Tokenizer(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token=unknown))
         whole.normalizer = normalizers.BertNormalizer(
             lowercase=bool(config.get("do_lower_case", True)),
@@ -87,9 +87,9 @@ def _word_pieces(path: Path, config: Mapping[str, Any], unknown: str) -> dict[st
     return found
 
 
-def _byte_pairs(folder: Path, spaced: bool) -> dict[str, Any]:
-    with refusing(f"{folder}: its vocab.json and merges.txt can't be read"):
-        model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+def _byte_pairs(directory: Path, spaced: bool) -> dict[str, Any]:
+    with wrap_errors(f"{directory}: its vocab.json and merges.txt can't be read"):
+        model = models.BPE.from_file(str(directory / "vocab.json"), str(directory / "merges.txt"))
     whole = tokenizers.Tokenizer(model)
     whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
     whole.decoder = decoders.ByteLevel()
@@ -97,17 +97,17 @@ def _byte_pairs(folder: Path, spaced: bool) -> dict[str, Any]:
     return found
 
 
-def renumbered(folder: Path, kind: str) -> Renumbered:
+def renumber(directory: Path, kind: str) -> RenumberedTokenizer:
     """The tokenizer with <unk>, <s> and </s> as 0, 1, 2; the mask, which is no text, is left out and comes last in `rows`."""
-    parts, names = read_parts(folder, kind), special_names(folder, kind)
+    parts, names = read_parts(directory, kind), special_names(directory, kind)
     model = parts["model"]
     if model.get("type") not in ("WordPiece", "BPE") or not isinstance(model.get("vocab"), dict):
-        raise ModelError(f"{folder}: its tokenizer is of type {model.get('type')!r}; weft reads WordPiece and BPE")
+        raise ModelError(directory, f"its tokenizer is of type {model.get('type')!r}", "weft reads WordPiece and BPE")
     added: list[dict[str, Any]] = parts.get("added_tokens") or []
     known: dict[str, int] = {**model["vocab"], **{one["content"]: one["id"] for one in added}}
     for name, token in names.items():
         if token not in known:
-            raise ModelError(f"{folder}: its tokenizer has no token {token!r}, which should be its {name}_token")
+            raise ModelError(directory, f"its tokenizer has no token {token!r}, which should be its {name}_token")
     if kind != "gpt2":
         wanted: list[str | None] = [names[name] for name in ("unk", "cls", "sep")]
     elif names["eos"] == END and {UNK, BEGIN} <= set(known):  # one that weft has written
@@ -117,7 +117,7 @@ def renumbered(folder: Path, kind: str) -> Renumbered:
     gone = {*wanted, names.get("mask")}
     others = sorted((token for token in known if token not in gone), key=lambda token: known[token])
     if clash := set(SPECIALS).intersection(others):
-        raise ModelError(f"{folder}: its tokenizer has a token {min(clash)!r} that means something else there")
+        raise ModelError(directory, f"its tokenizer has a token {min(clash)!r} that means something else there")
     kept = [one for one in added if one["content"] in others and not one.get("special")]
     numbers = {token: at for at, token in enumerate([*SPECIALS, *others])}
     loose = {one["content"] for one in kept if one["content"] not in model["vocab"]}
@@ -127,8 +127,8 @@ def renumbered(folder: Path, kind: str) -> Renumbered:
     parts |= {"truncation": None, "padding": None}
     rows = [None if token is None else known[token] for token in wanted] + [known[token] for token in others]
     data = json.dumps(parts, ensure_ascii=False).encode()
-    return Renumbered(
-        Tokenizer(data, str(folder / "tokenizer.json")), rows if "mask" not in names else [*rows, known[names["mask"]]]
+    return RenumberedTokenizer(
+        Tokenizer(data, str(directory / "tokenizer.json")), rows if "mask" not in names else [*rows, known[names["mask"]]]
     )
 
 
@@ -138,10 +138,10 @@ def special(number: int, content: str) -> dict[str, Any]:
     return {"id": number, "content": content, **flags, "special": True}
 
 
-def exported(tokenizer: Tokenizer, *, masks: bool, longest: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def export_tokenizer(tokenizer: Tokenizer, *, masks: bool, max_length: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """tokenizer.json and tokenizer_config.json; texts get <s> and </s> around them, where there are gaps to fill."""
     parts = json.loads(tokenizer.data)
-    known = [tokenizer.token(number) for number in range(tokenizer.size)]
+    known = [tokenizer.id_to_token(number) for number in range(tokenizer.vocab_size)]
     names = {"unk_token": UNK, "bos_token": BEGIN, "eos_token": END}
     if masks:
         mask = next(name for name in ("[MASK]", "<mask>", "<|mask|>") if name not in known)
@@ -160,4 +160,4 @@ def exported(tokenizer: Tokenizer, *, masks: bool, longest: int | None) -> tuple
     loose = [one for one in parts.get("added_tokens") or [] if one["content"] not in names.values()]
     parts["added_tokens"] = sorted([*specials, *loose], key=lambda one: one["id"])
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names, "clean_up_tokenization_spaces": False}
-    return parts, config if longest is None else {**config, "model_max_length": longest}
+    return parts, config if max_length is None else {**config, "model_max_length": max_length}

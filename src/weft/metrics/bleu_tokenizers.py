@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from weft.config import no_such
-from weft.errors import UsageError
+from weft.errors import UsageError, unknown_name
 
 TOKENIZERS = ("13a", "zh", "ja-mecab", "ko-mecab", "char", "intl", "none", "flores200")
 # packages that a tokenizer imports, how they are installed, and what does without them
@@ -23,7 +22,7 @@ FLORES = "flores200sacrebleuspm"  # the file that sacrebleu would download
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 # Kana, and the scripts of Thailand, Laos, Myanmar and Cambodia: written without spaces, and `zh` does not split them
 OTHER = re.compile(r"[\u3041-\u30ff\uff66-\uff9f\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
-MOST = 0.3  # the share of characters from which on a text is one in such a script
+MIN_MAJORITY = 0.3  # the share of characters from which on a text is one in such a script
 APART = 0.2  # spaces per such character from which on its words stand apart
 MIXED = 0.05  # the share that is not Han from which on it is not Chinese
 
@@ -36,22 +35,23 @@ def _importable(module: str) -> bool:
 def check_tokenizer(name: str) -> None:
     """Refuse a tokenizer that does not exist, or lacks what it needs; nothing is ever downloaded."""
     if name not in TOKENIZERS:
-        raise UsageError(f"--tokenize: {no_such('tokenizer', name, TOKENIZERS)}")
+        raise UsageError("--tokenize", *unknown_name("tokenizer", name, TOKENIZERS))
     modules, package, instead = PACKAGES.get(name, ((), "", ""))
     if not all(map(_importable, modules)):
-        raise UsageError(f"--tokenize {name}: its packages are not installed; run pip install {package}, or use {instead}")
+        raise UsageError(f"--tokenize {name}", "its packages are not installed", f"run pip install {package}, or use {instead}")
     if name == "flores200":
         from sacrebleu import utils
 
         path = Path(utils.SACREBLEU_DIR) / "models" / FLORES
         if not path.exists():
             raise UsageError(
-                f"--tokenize flores200: {path} is missing, and weft downloads nothing; "
-                f"get it from https://tinyurl.com/{FLORES}, or use another tokenizer"
+                "--tokenize flores200",
+                f"{path} is missing, and weft downloads nothing",
+                f"get it from https://tinyurl.com/{FLORES}, or use another tokenizer",
             )
 
 
-def automatic(references: Iterable[Sequence[str]], *, spaced: bool) -> str:
+def detect_tokenizer(references: Iterable[Sequence[str]], *, spaced: bool) -> str:
     """The tokenizer for these references: `none` where targets are `spaced`, tokens with spaces between them; `zh` or `char`
     for scripts that put no spaces between words; else 13a, which is sacrebleu's default."""
     if spaced:
@@ -63,6 +63,6 @@ def automatic(references: Iterable[Sequence[str]], *, spaced: bool) -> str:
         if not text.isascii():
             han, other = han + len(HAN.findall(text)), other + len(OTHER.findall(text))
     found = han + other
-    if not found or found < MOST * letters or spaces > APART * found:
+    if not found or found < MIN_MAJORITY * letters or spaces > APART * found:
         return "13a"
     return "char" if other > MIXED * found else "zh"

@@ -17,7 +17,7 @@ import numpy as np
 from weft.metrics.items import Array
 
 LOWEST, HIGHEST = 0.1, 10.0  # of T: data that is all wrong would have it infinite
-FAR = 1e4  # a score this much below the best has no probability at any T; -inf would make NaN
+MAX_LOG_TEMPERATURE = 1e4  # a score this much below the best has no probability at any T; -inf would make NaN
 
 
 def _where_flat(slope: Callable[[float], tuple[float, float]]) -> float:
@@ -45,17 +45,17 @@ def softmax_temperature(scores: Array, gold: Array) -> float:
     if not seen.any():
         return 1.0
     rows = scores[seen].astype(np.float64)
-    rows = np.maximum(rows - rows.max(1, keepdims=True), -FAR)
+    rows = np.maximum(rows - rows.max(1, keepdims=True), -MAX_LOG_TEMPERATURE)
     wanted = rows[np.arange(len(rows)), gold[seen]]
     all_right = len(rows[0]) > 1 and not wanted.any()
     if all_right:
         wanted = rows.sum(1) / (len(rows[0]) - 1) / (len(rows) + 2)  # of the right label itself it is 0
 
     def slope(b: float) -> tuple[float, float]:
-        shares = np.exp(b * rows)
-        shares /= shares.sum(1, keepdims=True)
-        mean = (shares * rows).sum(1)
-        spread = (shares * np.square(rows)).sum(1) - np.square(mean)
+        fractions = np.exp(b * rows)
+        fractions /= fractions.sum(1, keepdims=True)
+        mean = (fractions * rows).sum(1)
+        spread = (fractions * np.square(rows)).sum(1) - np.square(mean)
         return float((mean - wanted).mean()), float(spread.mean())
 
     found = 1 / _where_flat(slope)
@@ -66,14 +66,14 @@ def sigmoid_temperature(scores: Array, gold: Array) -> float:
     """T for sigmoid(scores / T), scores (N, K), gold (N, K) bool: one number for all labels."""
     if not scores.size:
         return 1.0
-    rows, wanted = np.clip(scores.astype(np.float64), -FAR, FAR), gold.astype(np.float64)
+    rows, wanted = np.clip(scores.astype(np.float64), -MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE), gold.astype(np.float64)
     all_right = not np.where(gold, rows <= 0, rows >= 0).any()
     if all_right:
         wanted = np.where(gold, rows.size + 1, 1) / (rows.size + 2)
 
     def slope(b: float) -> tuple[float, float]:
-        shares = 0.5 * (1 + np.tanh(0.5 * b * rows))  # the sigmoid, which overflows nowhere in this form
-        return float(((shares - wanted) * rows).mean()), float((shares * (1 - shares) * np.square(rows)).mean())
+        fractions = 0.5 * (1 + np.tanh(0.5 * b * rows))  # the sigmoid, which overflows nowhere in this form
+        return float(((fractions - wanted) * rows).mean()), float((fractions * (1 - fractions) * np.square(rows)).mean())
 
     found = 1 / _where_flat(slope)
     return min(1.0, found) if all_right else found

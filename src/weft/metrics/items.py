@@ -22,7 +22,7 @@ CHUNK = 4_000_000  # weights held at once: 32 MB
 
 
 @dataclass(frozen=True)
-class Items:
+class ItemStatistics:
     """Items by key: a line's number, or a block's. One key stands for one unit of resampling."""
 
     keys: Array  # (N,)
@@ -44,11 +44,11 @@ def _add_up(values: Array, inverse: Array, size: int) -> Array:
     return total
 
 
-def join(parts: Iterable[Items]) -> Items:
+def join(parts: Iterable[ItemStatistics]) -> ItemStatistics:
     """All items, ordered by key, so that nothing depends on the batches; those of one key are added up."""
     parts = list(parts)
     if not parts:
-        return Items(np.zeros(0, np.int64), {})
+        return ItemStatistics(np.zeros(0, np.int64), {})
     joined = np.concatenate([part.keys for part in parts])
     keys, first, inverse = np.unique(joined, return_index=True, return_inverse=True)
     statistics = {name: np.concatenate([part.statistics[name] for part in parts]) for name in parts[0].statistics}
@@ -57,14 +57,14 @@ def join(parts: Iterable[Items]) -> Items:
     else:
         statistics = {name: _add_up(values, inverse, len(keys)) for name, values in statistics.items()}
     if any(part.outputs is None for part in parts):
-        return Items(keys, statistics)
+        return ItemStatistics(keys, statistics)
     if len(keys) < len(joined):
         raise ValueError("join: items with outputs share a key")
     outputs = [output for part in parts for output in part.outputs or ()]
-    return Items(keys, statistics, [outputs[index] for index in first.tolist()])
+    return ItemStatistics(keys, statistics, [outputs[index] for index in first.tolist()])
 
 
-def sums(statistics: Mapping[str, Array]) -> dict[str, Array]:
+def total(statistics: Mapping[str, Array]) -> dict[str, Array]:
     """The sum of each statistic over all items, as one resample: (1,) or (1, k)."""
     return {name: values.sum(0, keepdims=True) for name, values in statistics.items()}
 
@@ -98,11 +98,11 @@ def resample(statistics: Mapping[str, Array], *, samples: int = 1000, seed: int 
     return {name: part.reshape(samples, *statistics[name].shape[1:]) for name, part in parts}
 
 
-def interval(values: Array, share: float = 0.95) -> tuple[float, float] | None:
+def interval(values: Array, level: float = 0.95) -> tuple[float, float] | None:
     """The middle `share` of resampled values, by order, for some may be infinite; None where no value is a number."""
     ordered = np.sort(values[~np.isnan(values)])
     if not len(ordered):
         return None
-    aside = (1 - share) / 2 * len(ordered)
+    aside = (1 - level) / 2 * len(ordered)
     low, high = math.floor(aside), math.ceil(len(ordered) - aside) - 1
     return float(ordered[low]), float(ordered[high])

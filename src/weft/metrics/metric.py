@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from weft.metrics.items import Function, Items, Score, Sums, interval, resample, sums
+from weft.metrics.items import Function, ItemStatistics, Score, Sums, interval, resample, total
 
 Suite = Sequence["Metric"]
 
@@ -48,18 +48,18 @@ def _values(total: Sums, metrics: Iterable[Metric]) -> list[tuple[Metric, float]
     return [(metric, value) for metric, value in found if not math.isnan(value)]
 
 
-def values(items: Items, metrics: Iterable[Metric]) -> dict[str, float]:
+def values(items: ItemStatistics, metrics: Iterable[Metric]) -> dict[str, float]:
     """The value of every metric that the items allow, by name, in their order."""
-    return {metric.name: value for metric, value in _values(sums(items.statistics), metrics)}
+    return {metric.name: value for metric, value in _values(total(items.statistics), metrics)}
 
 
 def scores(
-    items: Items, metrics: Iterable[Metric], signature: str | Mapping[str, str], *, samples: int = 1000, seed: int = 0
+    items: ItemStatistics, metrics: Iterable[Metric], signature: str | Mapping[str, str], *, samples: int = 1000, seed: int = 0
 ) -> list[Score]:
     """The same with intervals, where there are several items; a signature for all, or one by each name."""
     again = resample(items.statistics, samples=samples, seed=seed) if len(items.keys) > 1 else None
     found = []
-    for metric, value in _values(sums(items.statistics), metrics):
+    for metric, value in _values(total(items.statistics), metrics):
         known = interval(metric.of(again)) if again is not None and metric.interval else None
         low, high = known or (None, None)
         signed = signature if isinstance(signature, str) else signature[metric.name]

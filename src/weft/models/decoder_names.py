@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 
-from weft.models.pair_tables import Seq2SeqTable
+from weft.models.seq2seq_config import Seq2SeqConfig
 
 _LAYER = re.compile(r"stack\.layers\.(\d+)\.(.+)")
 
 
-def _recurrent(table: Seq2SeqTable) -> str:
+def _recurrent(config: Seq2SeqConfig) -> str:
     """Where the recurrent layers of a decoder stand."""
-    if table.every_step:
+    if config.feed_context:
         return "decoder.stack.layers.1.mixer"
-    fed = table.attention != "none" and (table.feeding or table.place == "before")
+    fed = config.attention != "none" and (config.input_feeding or config.attention_placement == "before")
     return f"decoder.stack.layers.0.mixer{'.inner' if fed else ''}"
 
 
-def in_decoder(name: str, table: Seq2SeqTable) -> str:
+def name_in_decoder(name: str, config: Seq2SeqConfig) -> str:
     """The name that a weight of a language model has in the decoder of a filled table."""
-    attends, size = table.decoder.traits.attends, 2 if isinstance(table.decoder.feed_forward, int) else 1
+    attends, size = config.decoder.traits.attends, 2 if isinstance(config.decoder.ffn_dim, int) else 1
     if name.startswith("embedding."):
         return f"decoder.front.{name}"
     if found := _LAYER.match(name):
@@ -29,7 +29,7 @@ def in_decoder(name: str, table: Seq2SeqTable) -> str:
             return f"decoder.stack.layers.{layer * (size + 1) + 2 * part}.{rest}"
         if part == 0 and rest.startswith("mixer."):  # around it stands what starts it from the source
             rest = rest.replace("mixer.", "mixer.inner.", 1)
-        return f"{_recurrent(table)}.layers.{number}.{rest}"
+        return f"{_recurrent(config)}.layers.{number}.{rest}"
     if name.startswith("stack.outlet.") and not attends:
-        return f"{_recurrent(table)}.{name.removeprefix('stack.')}"
+        return f"{_recurrent(config)}.{name.removeprefix('stack.')}"
     return f"head.{name}" if name.startswith("head.") else f"decoder.{name}"

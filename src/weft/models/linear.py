@@ -59,8 +59,10 @@ def log_sigmoid(scores: Floats) -> Floats:
 class LinearModel:
     """P(class | text) by its scores x W + b: a softmax over classes, or with `multi` a sigmoid for each label."""
 
-    def __init__(self, weight: Floats, bias: Floats, *, multi: bool, binary: bool = False, notes: tuple[str, ...] = ()) -> None:
-        self.weight, self.bias, self.multi, self.notes = weight, bias, multi, notes  # (C, K), (K,)
+    def __init__(
+        self, weight: Floats, bias: Floats, *, multilabel: bool, binary: bool = False, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.weight, self.bias, self.multilabel, self.notes = weight, bias, multilabel, notes  # (C, K), (K,)
         self.binary = binary  # reads only whether a term is there
 
     @property
@@ -68,30 +70,31 @@ class LinearModel:
         return len(self.bias)
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         return self.weight.size + self.bias.size
 
     def parts(self) -> dict[str, int]:
         """Parameters by part: a weight for each term and label, and what is said of a label before any term is seen."""
         return {"weights": self.weight.size, "bias": self.bias.size}
 
-    def scores(self, features: Sparse) -> Floats:
+    def logits(self, features: Sparse) -> Floats:
         """x W + b, (N, K): what a temperature divides."""
         if features.columns != len(self.weight):
             raise ModelError(
-                f"linear model: features of {features.columns:,} columns, but weights for {len(self.weight):,};"
-                " use the features it was trained with"
+                "linear model",
+                f"features of {features.columns:,} columns, but weights for {len(self.weight):,}",
+                "use the features it was trained with",
             )
         return product(presence(features) if self.binary else features, self.weight) + self.bias
 
     def log_probs(self, features: Sparse) -> Floats:
         """Log-probability of each class (N, K); with `multi`, that the text has the label."""
-        scores = self.scores(features)
-        return log_sigmoid(scores) if self.multi else log_softmax(scores)
+        scores = self.logits(features)
+        return log_sigmoid(scores) if self.multilabel else log_softmax(scores)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything by name, for a file; `from_arrays` reads it."""
-        return {"weight": self.weight, "bias": self.bias, "flags": np.array([self.multi, self.binary])}
+        return {"weight": self.weight, "bias": self.bias, "flags": np.array([self.multilabel, self.binary])}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> LinearModel:
@@ -99,12 +102,13 @@ class LinearModel:
         wanted = {"weight": (np.float64, 2), "bias": (np.float64, 1), "flags": (np.bool_, 1)}
         for name, (kind, axes) in wanted.items():
             if name not in arrays or arrays[name].dtype != kind or arrays[name].ndim != axes:
-                raise ModelError(f"linear model: array {name!r} is missing or of another kind; the file is damaged")
+                raise ModelError("linear model", f"array {name!r} is missing or of another kind", "the file is damaged")
         weight, bias, flags = arrays["weight"], arrays["bias"], arrays["flags"]
         if weight.shape[1:] != bias.shape or not weight.size or len(flags) != 2:
             raise ModelError(
-                f"linear model: weights of shape {tuple(weight.shape)} do not fit {len(bias)} classes"
-                f" and {len(flags)} flags; the file is damaged"
+                "linear model",
+                f"weights of shape {tuple(weight.shape)} do not fit {len(bias)} classes and {len(flags)} flags",
+                "the file is damaged",
             )
         multi, binary = flags.tolist()
-        return cls(weight, bias, multi=multi, binary=binary)
+        return cls(weight, bias, multilabel=multi, binary=binary)

@@ -28,11 +28,13 @@ def times(features: Sparse, matrix: Tensor) -> Tensor:
 def memberships(targets: Targets, classes: int, rows: int) -> Tensor:
     """Which text is of which class as 0 and 1, (N, K), from the class of each text (N,) or all its labels (N, K)."""
     if targets.shape not in ((rows,), (rows, classes)):
-        raise DataError(f"targets of shape {targets.shape} do not fit {rows:,} texts and {classes} classes")
+        raise DataError("", f"targets of shape {targets.shape} do not fit {rows:,} texts and {classes} classes")
     if targets.ndim == 2:
         return torch.from_numpy(targets.astype(np.float64))
     if rows and not 0 <= targets.min() <= targets.max() < classes:
-        raise DataError(f"targets from {targets.min()} to {targets.max()}, but classes are numbered from 0 to {classes - 1}")
+        raise DataError(
+            "", f"targets from {targets.min()} to {targets.max()}, but classes are numbered from 0 to {classes - 1}"
+        )
     return F.one_hot(torch.from_numpy(targets.astype(np.int64)), classes).double()
 
 
@@ -41,5 +43,5 @@ def class_weights(weights: Floats | None, classes: int) -> Tensor:
     if weights is None:
         return torch.ones(classes, dtype=torch.float64)
     if weights.shape != (classes,) or not (np.isfinite(weights) & (weights > 0)).all():
-        raise DataError(f"class weights must be {classes} positive numbers, one a class, not {weights.tolist()}")
+        raise DataError("", f"class weights must be {classes} positive numbers, one a class, not {weights.tolist()}")
     return torch.from_numpy(weights.astype(np.float64))

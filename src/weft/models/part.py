@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Part(NamedTuple):
     side: str  # encoder, decoder or spelling, where a model has several; else ""
     name: str
-    parameters: int
+    num_parameters: int
     tied: tuple[str, ...] = ()  # other parts that are these same weights
 
     @property

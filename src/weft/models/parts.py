@@ -8,37 +8,37 @@ from torch import Tensor, nn
 
 from weft.models.classifier import LabelHead
 from weft.models.part import Part
-from weft.models.span import SpanHead
-from weft.nn.attention import FeedForward, Headless
-from weft.nn.bridge import Projected
-from weft.nn.connections import Dense, Highway
-from weft.nn.copying import GenerateOrCopy
-from weft.nn.crf import CRF, LinearTags
-from weft.nn.cross import CrossAttention, Look, ReadOut
-from weft.nn.heads import TokenHead
+from weft.models.qa import QAHead
+from weft.nn.attention import FeedForward, PrunedAttention
+from weft.nn.bridge import ProjectionBridge
+from weft.nn.crf import CRF, LinearTagHead
+from weft.nn.cross_attention import AttentionalOutput, CrossAttention, SourceAttention
+from weft.nn.lm_head import LMHead
 from weft.nn.mixers import MIXERS
-from weft.nn.pooling import AttentionPool
-from weft.nn.positions import Learned, Relative
+from weft.nn.pointer_generator import PointerGeneratorOutput
+from weft.nn.pooling import AttentionPooling
+from weft.nn.positions import LearnedPositions, RelativePositions
+from weft.nn.skip_connections import Dense, Highway
 
 # a weight belongs to the innermost of these, or of mixers, that holds it; an embedding alone is below them all, for positions
 # hold one
 PARTS: dict[object, str] = {
-    Learned: "positions",
-    Relative: "positions",
-    Headless: "attention",
-    **dict.fromkeys((CrossAttention, Look, ReadOut), "cross-attention"),
+    LearnedPositions: "positions",
+    RelativePositions: "positions",
+    PrunedAttention: "attention",
+    **dict.fromkeys((CrossAttention, SourceAttention, AttentionalOutput), "cross-attention"),
     FeedForward: "feed-forward",
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), "norms"),
     **dict.fromkeys((Highway, Dense), "connections"),
-    Projected: "bridge",
-    AttentionPool: "pooling",
-    GenerateOrCopy: "copying",
-    **dict.fromkeys((TokenHead, LabelHead, SpanHead, LinearTags, CRF), "output"),
+    ProjectionBridge: "bridge",
+    AttentionPooling: "pooling",
+    PointerGeneratorOutput: "copying",
+    **dict.fromkeys((LMHead, LabelHead, QAHead, LinearTagHead, CRF), "output"),
 }
 # what no class tells, by the attribute that holds it: the map under a masked model's output, what joins or narrows vectors
-NAMED = {"transform": "output", "outlet": "connections", **dict.fromkeys(("inlet", "embedding", "segments"), "embedding")}
+NAMED = {"transform": "output", "final_norm": "connections", **dict.fromkeys(("inlet", "embedding", "segments"), "embedding")}
 SIDES = ("encoder", "decoder")
-SPELLING = "spelling"
+SPELLING = "char_encoder"
 
 
 def _ancestors(name: str) -> Iterator[str]:
@@ -69,7 +69,7 @@ def _side(name: str, *, two: bool) -> str:
     return steps[0] if two and steps[0] in SIDES else ""
 
 
-def parts_of(model: nn.Module) -> list[Part]:
+def count_parameters(model: nn.Module) -> list[Part]:
     """The parts in the order they stand in the model; their sum is the number of its parameters, for weights that two parts
     share are counted once, where they come first."""
     modules = dict(model.named_modules(remove_duplicate=False))

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.models.counts import Level
-from weft.models.lookup import Ints
+from weft.models.ngram_counts import Level
+from weft.models.ngram_index import Ints
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -25,10 +25,10 @@ Bools = NDArray[np.bool_]
 FALLBACK = (0.0, 0.5, 1.0, 1.5)  # lmplz's --discount_fallback, for adjusted counts 0, 1, 2, 3 and more
 
 
-class Counted(NamedTuple):
+class NgramCounts(NamedTuple):
     levels: list[Level]
     kept: list[Bools]  # which rows of each level survive pruning; all of level 1
-    can_be: Bools  # (V,) which words can be predicted
+    predictable: Bools  # (V,) which words can be predicted
     delta: float  # for add-delta
 
 
@@ -66,17 +66,17 @@ def _modified_discounts(counts: Ints, length: int, notes: list[str]) -> Floats:
     return np.array(FALLBACK)
 
 
-def kneser_ney(counted: Counted) -> Smoothed:
+def kneser_ney(counted: NgramCounts) -> Smoothed:
     """Interpolated modified Kneser-Ney: lower orders from the number of different words before an n-gram."""
     levels, notes = counted.levels, list[str]()
     probability, weight = list[Floats](), list[Floats]()
-    lower = counted.can_be / counted.can_be.sum()  # below single words: all alike
+    lower = counted.predictable / counted.predictable.sum()  # below single words: all alike
     for k, level in enumerate(levels):
-        adjusted = level.occurs
+        adjusted = level.counts
         if k + 1 < len(levels):
             # what begins a line has nothing before it: its own count stands
             before = np.bincount(levels[k + 1].suffix, minlength=len(level.word))
-            adjusted = np.where(level.led, level.occurs, before)
+            adjusted = np.where(level.leads, level.counts, before)
         discount = _modified_discounts(adjusted, k + 1, notes)[np.minimum(adjusted, 3)]
         spared = np.where(counted.kept[k], discount, adjusted)  # what pruned n-grams had goes to the shorter context too
         if k == 0:
@@ -91,36 +91,36 @@ def kneser_ney(counted: Counted) -> Smoothed:
     return Smoothed(probability, weight, notes)
 
 
-def maximum_likelihood(counted: Counted) -> Smoothed:
+def maximum_likelihood(counted: NgramCounts) -> Smoothed:
     """Relative frequencies: what never followed a known context can't, and an unknown context is shortened."""
     levels = counted.levels
-    probability, weight = [levels[0].occurs / levels[0].occurs.sum()], list[Floats]()
+    probability, weight = [levels[0].counts / levels[0].counts.sum()], list[Floats]()
     for k, level in enumerate(levels[1:], start=1):
-        count = np.where(counted.kept[k], level.occurs, 0)
+        count = np.where(counted.kept[k], level.counts, 0)
         total = _by_context(count, level, levels[k - 1])
         weight.append(np.where(total > 0, 0.0, 1.0))
         probability.append(_over(count.astype(float), total[level.context], 0.0))
     return Smoothed(probability, weight, [])
 
 
-def add_delta(counted: Counted) -> Smoothed:
+def add_delta(counted: NgramCounts) -> Smoothed:
     """(count + delta) / (all + delta V) after a context of order - 1 words, or one that reaches back to <s>.
 
     Every shorter context, and so every unknown one, has all words alike."""
-    levels, delta, words = counted.levels, counted.delta, counted.can_be.sum()
+    levels, delta, vocab_size = counted.levels, counted.delta, counted.predictable.sum()
     probability, weight = list[Floats](), list[Floats]()
-    alike = counted.can_be / words
+    alike = counted.predictable / vocab_size
     for k, level in enumerate(levels):
-        count = np.where(counted.kept[k], level.occurs, 0)
+        count = np.where(counted.kept[k], level.counts, 0)
         real = np.full(len(level.word), k + 1 == len(levels))
         if k == 0:
-            smoothed = (count + delta * counted.can_be) / (count.sum() + delta * words)
+            smoothed = (count + delta * counted.predictable) / (count.sum() + delta * vocab_size)
             probability.append(np.where(real, smoothed, alike))
             continue
-        real |= level.led
-        total = _by_context(np.where(real, count, 0), level, levels[k - 1]) + delta * words
-        weight.append(delta * words / total)
-        probability.append(np.where(real, (count + delta) / total[level.context], 1 / words))
+        real |= level.leads
+        total = _by_context(np.where(real, count, 0), level, levels[k - 1]) + delta * vocab_size
+        weight.append(delta * vocab_size / total)
+        probability.append(np.where(real, (count + delta) / total[level.context], 1 / vocab_size))
     return Smoothed(probability, weight, [])
 
 
@@ -133,12 +133,12 @@ def _absolute_discount(counts: Ints, length: int, notes: list[str]) -> float:
     return 0.5
 
 
-def back_off(counted: Counted) -> Smoothed:
+def back_off(counted: NgramCounts) -> Smoothed:
     """Absolute discounting: what is taken off the counts goes to unseen words, as the shorter context has them."""
-    levels, notes, words = counted.levels, list[str](), counted.can_be.sum()
-    first = levels[0].occurs
+    levels, notes, vocab_size = counted.levels, list[str](), counted.predictable.sum()
+    first = levels[0].counts
     discount = _absolute_discount(first, 1, notes)
-    unseen = counted.can_be & (first == 0)
+    unseen = counted.predictable & (first == 0)
     seen = (first > 0).sum()
     if not unseen.any():
         discount = 0.0  # nobody to give it to
@@ -147,10 +147,10 @@ def back_off(counted: Counted) -> Smoothed:
     weight = list[Floats]()
     for k, level in enumerate(levels[1:], start=1):
         kept, below = counted.kept[k], levels[k - 1]
-        discount = _absolute_discount(level.occurs, k + 1, notes)
-        total = _by_context(level.occurs, level, below)
-        complete = _by_context(kept, level, below) == words  # all words follow: nobody to give anything to
-        here = (level.occurs - discount * ~complete[level.context]) / total[level.context]
+        discount = _absolute_discount(level.counts, k + 1, notes)
+        total = _by_context(level.counts, level, below)
+        complete = _by_context(kept, level, below) == vocab_size  # all words follow: nobody to give anything to
+        here = (level.counts - discount * ~complete[level.context]) / total[level.context]
         left = 1 - _by_context(here * kept, level, below)
         room = 1 - _by_context(probability[-1][level.suffix] * kept, level, below)
         weight.append(np.where(complete, 1.0, _over(left, np.maximum(room, 1e-300), 1.0)))
@@ -158,9 +158,9 @@ def back_off(counted: Counted) -> Smoothed:
     return Smoothed(probability, weight, notes)
 
 
-SMOOTHINGS: dict[str, Callable[[Counted], Smoothed]] = {
+SMOOTHINGS: dict[str, Callable[[NgramCounts], Smoothed]] = {
     "kneser-ney": kneser_ney,
-    "back-off": back_off,
+    "backoff": back_off,
     "add-delta": add_delta,
-    "ml": maximum_likelihood,
+    "mle": maximum_likelihood,
 }

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.memory import Memory
-from weft.nn.positions import NoPositions
+from weft.nn.positions import PositionEncoding
 from weft.nn.state import Grown
 
 
-class Attend(nn.Module):
+class ScaledDotProductAttention(nn.Module):
     """The fused kernel as a leaf without parameters, so that whoever explains can watch its inputs by name."""
 
     def __init__(self, dropout: float = 0.0, *, scale: float | None = None) -> None:
@@ -48,66 +48,70 @@ class SelfAttention(nn.Module):
         self,
         dim: int,
         *,
-        heads: int,
-        head_size: int | None = None,
-        positions: NoPositions | None = None,
-        inner_norm: nn.Module | None = None,
-        window: int | Literal["two-way"] | None = None,
+        num_heads: int,
+        head_dim: int | None = None,
+        positions: PositionEncoding | None = None,
+        qk_norm: nn.Module | None = None,
+        context_length: int | Literal["two-way"] | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        size = head_size or dim // heads
-        self.heads, self.two_way, self.window = heads, window == "two-way", window if isinstance(window, int) else None
-        self.positions = positions or NoPositions()
-        self.inner_norm = inner_norm or nn.Identity()  # of queries and keys
-        self.to_qkv = nn.Linear(dim, 3 * heads * size)
-        self.to_out = nn.Linear(heads * size, dim)
-        self.attend = Attend(dropout)
+        size = head_dim or dim // num_heads
+        self.num_heads, self.bidirectional, self.context_length = (
+            num_heads,
+            context_length == "two-way",
+            context_length if isinstance(context_length, int) else None,
+        )
+        self.positions = positions or PositionEncoding()
+        self.qk_norm = qk_norm or nn.Identity()  # of queries and keys
+        self.to_qkv = nn.Linear(dim, 3 * num_heads * size)
+        self.to_out = nn.Linear(num_heads * size, dim)
+        self.attend = ScaledDotProductAttention(dropout)
 
-    def forward(self, x: Tensor, state: Grown | None = None, keep: Tensor | None = None) -> tuple[Tensor, Grown]:
-        if self.two_way and state is not None:
+    def forward(self, x: Tensor, state: Grown | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Grown]:
+        if self.bidirectional and state is not None:
             raise ValueError("two-way layers read a whole sequence at once")
-        qkv = self.to_qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, E)
+        qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, E)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        at = torch.arange(x.size(1), device=x.device)[None]
+        positions = torch.arange(x.size(1), device=x.device)[None]
         if state is not None:
-            at = at + state[2].amax(1, keepdim=True) + 1
-        q, k = self.positions.turn(self.inner_norm(q), at), self.positions.turn(self.inner_norm(k), at)
-        key_at = at.expand(x.size(0), -1) if keep is None else torch.where(keep, at, -1)
+            positions = positions + state[2].amax(1, keepdim=True) + 1
+        q, k = self.positions.rotate(self.qk_norm(q), positions), self.positions.rotate(self.qk_norm(k), positions)
+        key_positions = positions.expand(x.size(0), -1) if token_mask is None else torch.where(token_mask, positions, -1)
         if state is not None:
             k, v = torch.cat([state[0], k], dim=2), torch.cat([state[1], v], dim=2)
-            key_at = torch.cat([state[2], key_at], dim=1)
+            key_positions = torch.cat([state[2], key_positions], dim=1)
         # read whole and without padding, every row has the same triangle: the kernel needs no mask
-        short = self.two_way or self.window is None or x.size(1) <= self.window
-        whole = state is None and keep is None and short
-        seen_at = at if whole else key_at
-        bias = self.positions.bias(q, at, seen_at)
-        mask = None if whole and (bias is None or self.two_way) else self._mask(at, seen_at)
+        short = self.bidirectional or self.context_length is None or x.size(1) <= self.context_length
+        whole = state is None and token_mask is None and short
+        seen_at = positions if whole else key_positions
+        bias = self.positions.attention_bias(q, positions, seen_at)
+        mask = None if whole and (bias is None or self.bidirectional) else self._mask(positions, seen_at)
         if bias is not None:
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
-        y = self.attend(q, k, v, mask, mask is None and not self.two_way)
-        return self.to_out(y.transpose(1, 2).flatten(2)), self._recent(k, v, key_at)
+        y = self.attend(q, k, v, mask, mask is None and not self.bidirectional)
+        return self.to_out(y.transpose(1, 2).flatten(2)), self._recent(k, v, key_positions)
 
-    def given(self, memory: Memory) -> None:
+    def init_state(self, memory: Memory) -> None:
         """Nothing: a text is read without knowing a source."""
 
-    def _mask(self, at: Tensor, key_at: Tensor) -> Tensor:
+    def _mask(self, positions: Tensor, key_positions: Tensor) -> Tensor:
         """Which keys each query may see, (B, 1, T or 1, C)."""
-        if self.two_way:
-            return (key_at >= 0)[:, None, None, :]
-        distance = at[:, None, :, None] - key_at[:, None, None, :]
-        allowed = (distance >= 0) & (key_at >= 0)[:, None, None, :]
-        return allowed if self.window is None else allowed & (distance < self.window)
+        if self.bidirectional:
+            return (key_positions >= 0)[:, None, None, :]
+        distance = positions[:, None, :, None] - key_positions[:, None, None, :]
+        allowed = (distance >= 0) & (key_positions >= 0)[:, None, None, :]
+        return allowed if self.context_length is None else allowed & (distance < self.context_length)
 
-    def _recent(self, k: Tensor, v: Tensor, key_at: Tensor) -> Grown:
+    def _recent(self, k: Tensor, v: Tensor, key_positions: Tensor) -> Grown:
         """Forgets what no later query can see. Rarely (at twice the window), because it copies; by position, because rows of
         different age have their padding in different columns."""
-        if self.two_way or self.window is None or key_at.size(1) < 2 * self.window:
-            return Grown(k, v, key_at)
-        key_at, columns = key_at.topk(self.window, dim=1)
-        key_at, columns = key_at.flip(1), columns.flip(1)  # oldest first
+        if self.bidirectional or self.context_length is None or key_positions.size(1) < 2 * self.context_length:
+            return Grown(k, v, key_positions)
+        key_positions, columns = key_positions.topk(self.context_length, dim=1)
+        key_positions, columns = key_positions.flip(1), columns.flip(1)  # oldest first
         index = columns[:, None, :, None].expand(-1, k.size(1), -1, k.size(3))
-        return Grown(k.gather(2, index), v.gather(2, index), key_at)
+        return Grown(k.gather(2, index), v.gather(2, index), key_positions)
 
 
 @runtime_checkable
@@ -117,26 +121,26 @@ class LostHeads(Protocol):
     across: bool | None  # whether it looked at a source; None: at its own text
 
 
-two_way = partial(SelfAttention, window="two-way")
+two_way = partial(SelfAttention, context_length="two-way")
 
 
-class Headless(nn.Module):
+class PrunedAttention(nn.Module):
     """What is left of attention, to itself or to a memory, when all its heads are cut out: the bias of its outlet, the same at
     every position. A mixer that remembers nothing."""
 
-    def __init__(self, dim: int, *, across: bool | None = None) -> None:
+    def __init__(self, dim: int, *, cross: bool | None = None) -> None:
         super().__init__()
-        self.heads, self.across = 0, across
+        self.num_heads, self.cross = 0, cross
         self.bias = nn.Parameter(torch.zeros(dim))
 
-    def forward(self, x: Tensor, state: tuple[()] = (), keep: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
+    def forward(self, x: Tensor, state: tuple[()] = (), token_mask: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
         return self.bias.expand_as(x), ()
 
-    def given(self, memory: Memory) -> tuple[()]:
+    def init_state(self, memory: Memory) -> tuple[()]:
         return ()
 
 
-class Gated(nn.Module):
+class SwiGLU(nn.Module):
     """silu(a) * b for the two halves of its input (SwiGLU: Shazeer 2020)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -163,22 +167,22 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu-tanh": TanhGELU,
     "relu": nn.ReLU,
     "squared-relu": SquaredReLU,
-    "gated": Gated,
+    "swiglu": SwiGLU,
 }
 
 
 class FeedForward(nn.Module):
     """Two linear maps with an activation between them, at each position alone; a mixer that remembers nothing."""
 
-    def __init__(self, dim: int, *, hidden: int, activation: str = "gelu") -> None:
+    def __init__(self, dim: int, *, ffn_dim: int, activation: str = "gelu") -> None:
         super().__init__()
-        halves = 2 if activation == "gated" else 1  # a gate needs as many inputs again
-        self.widen = nn.Linear(dim, halves * hidden)
+        halves = 2 if activation == "swiglu" else 1  # a gate needs as many inputs again
+        self.up_proj = nn.Linear(dim, halves * ffn_dim)
         self.activation = ACTIVATIONS[activation]()
-        self.to_out = nn.Linear(hidden, dim)
+        self.to_out = nn.Linear(ffn_dim, dim)
 
-    def forward(self, x: Tensor, state: tuple[()] = (), keep: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
-        return self.to_out(self.activation(self.widen(x))), ()
+    def forward(self, x: Tensor, state: tuple[()] = (), token_mask: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
+        return self.to_out(self.activation(self.up_proj(x))), ()
 
-    def given(self, memory: Memory) -> tuple[()]:
+    def init_state(self, memory: Memory) -> tuple[()]:
         return ()

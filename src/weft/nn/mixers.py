@@ -63,17 +63,17 @@ class Mixer(NamedTuple):
 
 
 MIXERS: dict[str, Mixer] = {
-    "window": Mixer(
+    "conv": Mixer(
         "weft.nn.recurrent.Window",
-        "window",
+        "conv",
         two_way="weft.nn.two_way.Centred",
         compiles=True,
-        options={"context": 3, "nonlinearity": "tanh"},
+        options={"kernel_size": 3, "nonlinearity": "tanh"},
     ),
     "rnn": Mixer("weft.nn.recurrent.RNN", "recurrent", state=1, options={"nonlinearity": "tanh"}),
     "lstm": Mixer("weft.nn.recurrent.LSTM", "recurrent", state=2),
     "gru": Mixer("weft.nn.recurrent.GRU", "recurrent", state=1),
-    "gru-before": Mixer("weft.nn.recurrent.GRUBefore", "recurrent", state=1),
+    "gru-reset-before": Mixer("weft.nn.recurrent.GRUBefore", "recurrent", state=1),
     "attention": Mixer(
         "weft.nn.attention.SelfAttention",
         "attention",
@@ -81,7 +81,7 @@ MIXERS: dict[str, Mixer] = {
         two_way="weft.nn.attention.two_way",
         compiles=True,
         small_init=True,
-        options={"heads": None, "head_size": None, "qk_norm": False, "slopes": None, "attention_dropout": None},
+        options={"num_heads": None, "head_dim": None, "qk_norm": False, "alibi_slopes": None, "attention_dropout": None},
     ),
 }
 

@@ -12,89 +12,89 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from weft.nn.recurrent import last
+from weft.nn.recurrent import last_token_state
 
 
-def _tokens(y: Tensor, keep: Tensor | None) -> Tensor:
+def _tokens(y: Tensor, token_mask: Tensor | None) -> Tensor:
     """y with zeros on padding. (Filled, not multiplied: 0 times infinity is NaN.)"""
-    return y if keep is None else y.masked_fill(~keep[..., None], 0.0)
+    return y if token_mask is None else y.masked_fill(~token_mask[..., None], 0.0)
 
 
-class First(nn.Module):
+class FirstPooling(nn.Module):
     """What stands at the first token: BERT's [CLS]."""
 
-    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
-        return _tokens(y[:, :1], None if keep is None else keep[:, :1])[:, 0]
+    def forward(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
+        return _tokens(y[:, :1], None if token_mask is None else token_mask[:, :1])[:, 0]
 
 
-class Last(nn.Module):
+class LastPooling(nn.Module):
     """What stands at the last token: all that a one-way stack has read."""
 
-    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
-        return last(y, keep, None)
+    def forward(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
+        return last_token_state(y, token_mask, None)
 
 
-class Ends(nn.Module):
+class BidirectionalLastPooling(nn.Module):
     """What stands at the last token in the first half, and at the first one in the second: all that the two directions of a
     two-way recurrent layer have read."""
 
-    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
+    def forward(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
         half = y.size(-1) // 2
-        first = _tokens(y[:, :1], None if keep is None else keep[:, :1])[:, 0]
-        return torch.cat([last(y, keep, None)[:, :half], first[:, half:]], dim=-1)
+        first = _tokens(y[:, :1], None if token_mask is None else token_mask[:, :1])[:, 0]
+        return torch.cat([last_token_state(y, token_mask, None)[:, :half], first[:, half:]], dim=-1)
 
 
-class Mean(nn.Module):
+class MeanPooling(nn.Module):
     """The mean over the tokens."""
 
-    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
-        if keep is None:
+    def forward(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
+        if token_mask is None:
             return y.mean(1)
-        return _tokens(y, keep).sum(1) / keep.sum(1, keepdim=True).clamp(min=1).to(y.dtype)
+        return _tokens(y, token_mask).sum(1) / token_mask.sum(1, keepdim=True).clamp(min=1).to(y.dtype)
 
 
-class Max(nn.Module):
+class MaxPooling(nn.Module):
     """The largest value of each feature over the tokens (Collobert et al. 2011)."""
 
-    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
-        if keep is None:
+    def forward(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
+        if token_mask is None:
             return y.amax(1)
-        largest = y.masked_fill(~keep[..., None], float("-inf")).amax(1)
-        return largest.masked_fill(~keep.any(1, keepdim=True), 0.0)
+        maximum = y.masked_fill(~token_mask[..., None], float("-inf")).amax(1)
+        return maximum.masked_fill(~token_mask.any(1, keepdim=True), 0.0)
 
 
 @runtime_checkable
 class Weighs(Protocol):
     """A pool that takes more of some tokens than of others."""
 
-    def weights(self, y: Tensor, keep: Tensor | None = None) -> Tensor: ...
+    def weights(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor: ...
 
 
-class AttentionPool(nn.Module):
+class AttentionPooling(nn.Module):
     """A mean weighted by softmax(v . tanh(W y + b)): what a learned question finds in each token (Yang et al. 2016)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.hidden, self.question = nn.Linear(dim, dim), nn.Linear(dim, 1, bias=False)
+        self.hidden, self.query = nn.Linear(dim, dim), nn.Linear(dim, 1, bias=False)
 
-    def weights(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
+    def weights(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
         """The share of each token, (B, S); 0 on padding."""
-        scores: Tensor = self.question(self.hidden(_tokens(y, keep)).tanh())[..., 0]
+        scores: Tensor = self.query(self.hidden(_tokens(y, token_mask)).tanh())[..., 0]
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        if keep is None:
+        if token_mask is None:
             return scores.softmax(1)
         # the smallest number, not -inf: a row without a token would be NaN
-        return scores.masked_fill(~keep, torch.finfo(scores.dtype).min).softmax(1).masked_fill(~keep, 0.0)
+        return scores.masked_fill(~token_mask, torch.finfo(scores.dtype).min).softmax(1).masked_fill(~token_mask, 0.0)
 
-    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
-        shares = self.weights(y, keep).to(y.dtype)
-        return (shares[:, None] @ _tokens(y, keep))[:, 0]
+    def forward(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
+        fractions = self.weights(y, token_mask).to(y.dtype)
+        return (fractions[:, None] @ _tokens(y, token_mask))[:, 0]
 
 
-POOLS: dict[str, Callable[[int], nn.Module]] = {  # from the width
-    "first": lambda dim: First(),
-    "last": lambda dim: Last(),
-    "mean": lambda dim: Mean(),
-    "max": lambda dim: Max(),
-    "attention": AttentionPool,
+POOLINGS: dict[str, Callable[[int], nn.Module]] = {  # from the width
+    "first": lambda dim: FirstPooling(),
+    "last": lambda dim: LastPooling(),
+    "mean": lambda dim: MeanPooling(),
+    "max": lambda dim: MaxPooling(),
+    "attention": AttentionPooling,
 }

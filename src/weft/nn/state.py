@@ -18,7 +18,7 @@ from torch import Tensor
 S = TypeVar("S")
 
 
-class Fixed(NamedTuple):
+class SharedState(NamedTuple):
     """A part of a state that no step changes. After `branch` it has fewer rows than the rest: each serves K rows in a row."""
 
     parts: tuple[Tensor, ...]
@@ -34,10 +34,10 @@ class Grown(NamedTuple):
 
 def _like(part: Any, changed: tuple[Any, ...]) -> Any:
     """A tuple of the kind that `part` is."""
-    return type(part)(*changed) if isinstance(part, Fixed | Grown) else changed
+    return type(part)(*changed) if isinstance(part, SharedState | Grown) else changed
 
 
-def each(change: Callable[[Tensor], Tensor], state: S) -> S:
+def tree_map(change: Callable[[Tensor], Tensor], state: S) -> S:
     """The same state with every tensor changed."""
 
     def walk(part: Any) -> Any:
@@ -49,7 +49,7 @@ def each(change: Callable[[Tensor], Tensor], state: S) -> S:
     return new
 
 
-def leaves(state: Any) -> list[Tensor]:
+def tree_leaves(state: Any) -> list[Tensor]:
     """Every tensor of a state, in the order `each` visits them."""
     found: list[Tensor] = []
 
@@ -57,21 +57,21 @@ def leaves(state: Any) -> list[Tensor]:
         found.append(part)
         return part
 
-    each(note, state)
+    tree_map(note, state)
     return found
 
 
-def select(state: S, rows: Tensor) -> S:
+def select(state: S, row_ids: Tensor) -> S:
     """Keep, repeat, reorder or drop rows; always a copy."""
-    return each(lambda part: part.index_select(0, rows), state)
+    return tree_map(lambda part: part.index_select(0, row_ids), state)
 
 
-def branch(state: S, rows: Tensor, sources: Tensor | None) -> S:
+def expand_to_beams(state: S, rows: Tensor, sources: Tensor | None) -> S:
     """The rows (B,) that a search goes on with, K for each source, side by side. What is fixed stays at one row a source: the
     `sources` (A,), or all of them where None, and nothing of it is copied."""
 
     def walk(part: Any) -> Any:
-        if isinstance(part, Fixed):
+        if isinstance(part, SharedState):
             return part if sources is None else select(part, sources)
         if part is None or isinstance(part, Tensor):
             return None if part is None else part.index_select(0, rows)
@@ -81,15 +81,15 @@ def branch(state: S, rows: Tensor, sources: Tensor | None) -> S:
     return new
 
 
-def hold(new: S, old: S, keep: Tensor) -> S:
+def where(new: S, old: S, token_mask: Tensor) -> S:
     """The rows of `new` where keep (B,) is True, those of `old` elsewhere; both have the same shape."""
-    past = iter(leaves(old))
-    return each(lambda part: torch.where(keep.view(-1, *[1] * (part.dim() - 1)), part, next(past)), new)
+    past = iter(tree_leaves(old))
+    return tree_map(lambda part: torch.where(token_mask.view(-1, *[1] * (part.dim() - 1)), part, next(past)), new)
 
 
 def detach(state: S) -> S:
     """The same numbers, cut off from the graph that made them."""
-    return each(lambda part: part.detach(), state)
+    return tree_map(lambda part: part.detach(), state)
 
 
 def join(first: S, second: S) -> S:
@@ -140,9 +140,9 @@ def compact(state: S) -> S:
             return part
         if isinstance(part, Grown):
             return Grown(*_used_columns(tuple(part), part.at >= 0))
-        if isinstance(part, Fixed):
+        if isinstance(part, SharedState):
             masks = [inner for inner in part.parts if inner.dtype is torch.bool]
-            return Fixed(_used_columns(part.parts, masks[0])) if len(masks) == 1 else part
+            return SharedState(_used_columns(part.parts, masks[0])) if len(masks) == 1 else part
         return tuple(walk(inner) for inner in part)
 
     new: S = walk(state)

@@ -9,50 +9,52 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.recurrent import NONLINEARITIES
-from weft.nn.state import each, leaves
+from weft.nn.state import tree_leaves, tree_map
 
 
-def flipped(x: Tensor, keep: Tensor | None) -> Tensor:
+def reverse_sequences(x: Tensor, token_mask: Tensor | None) -> Tensor:
     """Each row's real positions in reverse order, padding left where it is; (B, T, D)."""
-    if keep is None:
+    if token_mask is None:
         return x.flip(1)
-    at = torch.arange(x.size(1), device=x.device)
-    index = torch.where(keep, keep.sum(1, keepdim=True) - 1 - at, at)
+    positions = torch.arange(x.size(1), device=x.device)
+    index = torch.where(token_mask, token_mask.sum(1, keepdim=True) - 1 - positions, positions)
     return x.gather(1, index[..., None].expand_as(x))
 
 
-class Centred(nn.Module):
+class CenteredConv(nn.Module):
     """y(t) = f(W [x(t-k); ...; x(t+k)] + b), n = 2k + 1 positions: a window with its position in the middle, the
     convolution of Collobert et al. (2011) and Kim (2014). An even n sees one more after than before. Around the text are
     zeros; there is no state, for nothing is read piece by piece."""
 
-    def __init__(self, dim: int, *, context: int, inlet: int | None = None, nonlinearity: str = "tanh") -> None:
+    def __init__(self, dim: int, *, context: int, input_size: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
-        self.reach, self.nonlinearity = context, NONLINEARITIES[nonlinearity]
+        self.kernel_size, self.nonlinearity = context, NONLINEARITIES[nonlinearity]
         # not named as a one-way window's, which has the same shape and means other positions
-        self.around = nn.Linear(context * (inlet or dim), dim)
+        self.conv = nn.Linear(context * (input_size or dim), dim)
 
-    def forward(self, x: Tensor, state: None = None, keep: Tensor | None = None) -> tuple[Tensor, None]:
+    def forward(self, x: Tensor, state: None = None, token_mask: Tensor | None = None) -> tuple[Tensor, None]:
         if state is not None:
             raise ValueError("two-way layers read a whole sequence at once")
-        real = x if keep is None else x.masked_fill(~keep[..., None], 0.0)
-        before = (self.reach - 1) // 2
-        seen = F.pad(real, (0, 0, before, self.reach - 1 - before))
-        windows = seen.unfold(1, self.reach, 1).transpose(2, 3).flatten(2)  # (B, T, reach * I), first to last
-        return self.nonlinearity(self.around(windows)), None
+        real = x if token_mask is None else x.masked_fill(~token_mask[..., None], 0.0)
+        before = (self.kernel_size - 1) // 2
+        seen = F.pad(real, (0, 0, before, self.kernel_size - 1 - before))
+        windows = seen.unfold(1, self.kernel_size, 1).transpose(2, 3).flatten(2)  # (B, T, reach * I), first to last
+        return self.nonlinearity(self.conv(windows)), None
 
 
-class Both(nn.Module):
+class Bidirectional(nn.Module):
     """Two mixers of half the width, one from each end, side by side. Its state looks like that of one mixer, one way."""
 
-    def __init__(self, ahead: nn.Module, back: nn.Module) -> None:
+    def __init__(self, forward_mixer: nn.Module, backward_mixer: nn.Module) -> None:
         super().__init__()
-        self.ahead, self.back = ahead, back
+        self.forward_mixer, self.backward_mixer = forward_mixer, backward_mixer
 
-    def forward(self, x: Tensor, state: None = None, keep: Tensor | None = None) -> tuple[Tensor, Any]:
+    def forward(self, x: Tensor, state: None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         if state is not None:
             raise ValueError("two-way layers read a whole sequence at once")
-        y, last = self.ahead(x, None, keep)
-        z, first = self.back(flipped(x, keep), None, keep)
-        others = iter(leaves(first))
-        return torch.cat([y, flipped(z, keep)], dim=-1), each(lambda a: torch.cat([a, next(others)], dim=-1), last)
+        y, last = self.forward_mixer(x, None, token_mask)
+        z, first = self.backward_mixer(reverse_sequences(x, token_mask), None, token_mask)
+        others = iter(tree_leaves(first))
+        return torch.cat([y, reverse_sequences(z, token_mask)], dim=-1), tree_map(
+            lambda a: torch.cat([a, next(others)], dim=-1), last
+        )

@@ -36,9 +36,9 @@ class Bar(NamedTuple):
     text: str
     before: float  # from 0 to 1
     after: float
-    told: str  # for the pointer
-    cut: str | None = None  # by what it was taken away
-    came: bool = False
+    tooltip: str  # for the pointer
+    filtered_by: str | None = None  # by what it was taken away
+    is_chosen: bool = False
 
 
 def _shown(text: str) -> str:
@@ -47,11 +47,11 @@ def _shown(text: str) -> str:
 
 
 def _bar(one: Bar, x: float, y: float) -> str:
-    kinds = " ".join(name for name, so in (("bar", True), ("cut", one.cut is not None), ("came", one.came)) if so)
-    number = f"{one.after:.2f}" if one.cut is None else one.cut
+    kinds = " ".join(name for name, so in (("bar", True), ("cut", one.filtered_by is not None), ("came", one.is_chosen)) if so)
+    number = f"{one.after:.2f}" if one.filtered_by is None else one.filtered_by
     longer = max(one.before, one.after)
     return (
-        f'<g class="{kinds}"><title>{html(one.told)}</title>'
+        f'<g class="{kinds}"><title>{html(one.tooltip)}</title>'
         f'<text class="name" x="{x - GAP:g}" y="{y + 13:g}" text-anchor="end">{html(_shown(one.text))}</text>'
         f'<rect class="before" x="{x:g}" y="{y + 3:g}" width="{max(0.5, LONG * one.before):.1f}" height="7"/>'
         f'<rect class="after" x="{x:g}" y="{y + 11:g}" width="{max(0.0, LONG * one.after):.1f}" height="9"/>'
@@ -66,7 +66,7 @@ Legend = Sequence[tuple[str, str, str]]  # kind of bar, what it is, and whether 
 def bars(groups: Sequence[tuple[str, Sequence[Bar]]], legend: Legend = FILTERED) -> str:
     """Panels with their titles as an SVG, in lines as long as there is room: pale bars before, dark ones after."""
     if not groups or not all(found for _, found in groups):
-        raise UsageError("bars: there is nothing to draw: each group needs a bar")
+        raise UsageError("bars", "there is nothing to draw: each group needs a bar")
     names = LETTER * max(len(_shown(one.text)) for _, found in groups for one in found) + GAP
     wide = max(names + LONG + 44, 8 * max(len(title) for title, _ in groups))
     across = max(1, int(WIDE // (wide + MARGIN)))

@@ -37,18 +37,18 @@ def _sign(value: float) -> str:
     return "down" if value < 0 else "up"
 
 
-def _shade(share: float) -> float:
+def _shade(fraction: float) -> float:
     """The opacity of a share of the largest: by the square root, so that small ones show."""
-    return float(STRONGEST * min(1.0, abs(share)) ** 0.5)
+    return float(STRONGEST * min(1.0, abs(fraction)) ** 0.5)
 
 
-def _cells(values: np.ndarray, largest: float, rows: Sequence[str], columns: Sequence[str]) -> str:
+def _cells(values: np.ndarray, maximum: float, rows: Sequence[str], columns: Sequence[str]) -> str:
     """Squares of size 1; a zero is none."""
     down, across = ([escape(visible(token)) for token in axis] for axis in (rows, columns))
     lines = []
     for y, row in enumerate(down):
         squares = "".join(
-            f'<path class="{_sign(value)}" d="M{x} 0h1v1h-1z" opacity="{number(_shade(value / largest))}">'
+            f'<path class="{_sign(value)}" d="M{x} 0h1v1h-1z" opacity="{number(_shade(value / maximum))}">'
             f"<title>{row}\n{column}\n{value:+.4f}</title></path>"
             for x, (column, value) in enumerate(zip(across, values[y].tolist(), strict=True))
             if value
@@ -57,7 +57,7 @@ def _cells(values: np.ndarray, largest: float, rows: Sequence[str], columns: Seq
     return "\n".join(lines)
 
 
-def signed_map(
+def diverging_heatmap(
     values: np.ndarray,
     *,
     rows: Sequence[str],
@@ -65,15 +65,15 @@ def signed_map(
     name: str,
     title: str = "",
     axes: tuple[str, str] | None = None,
-    largest: float | None = None,
+    maximum: float | None = None,
 ) -> str:
     """Values (T, S) as an SVG, orange above 0 and blue below, the stronger the larger, by the square root; `name` says what
     they are. The strongest colour is at `largest`, which is that of the values unless given."""
     check_shape("signed map: values", values, rows, columns)
     if not np.isfinite(values).all():
-        raise UsageError("signed map: values must be finite")
-    most = largest or float(np.abs(values).max()) or 1.0
+        raise UsageError("signed map", "values must be finite")
+    limit = maximum or float(np.abs(values).max()) or 1.0
     frame = Frame(rows, columns, heading(title), axes)
-    swatches = [Swatch(_sign(step), _shade(step), f"{step * most:+.2g}" if step else "0") for step in STEPS]
+    swatches = [Swatch(_sign(step), _shade(step), f"{step * limit:+.2g}" if step else "0") for step in STEPS]
     legend = Legend(swatches, f"{name}; shade: its square root", SWATCH)
-    return draw_map(frame, _cells(values, most, rows, columns), legend, look=("weft-signed", STYLE), label=name)
+    return draw_map(frame, _cells(values, limit, rows, columns), legend, look=("weft-signed", STYLE), label=name)

@@ -25,7 +25,7 @@ def visible(text: str) -> str:
     return HIDDEN.sub(_spelt, CONTROL.sub(_spelt, text))
 
 
-def on_a_line(text: str) -> str:
+def on_one_line(text: str) -> str:
     """The same on one line: ends of lines, and tabs, by a sign."""
     return visible(text).replace("\n", "⏎").replace("\t", "⇥")
 
@@ -104,5 +104,5 @@ def p_value(p: Any) -> str:
 
 
 def score_name(name: str) -> str:
-    """bits_per_character -> bits/character, macro_f1 -> macro F1; for what has no label of its own."""
+    """bits_per_char -> bits/character, f1_macro -> macro F1; for what has no label of its own."""
     return re.sub(r"\bf1\b", "F1", name.replace("_per_", "/").replace("_", " "))

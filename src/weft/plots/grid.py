@@ -36,7 +36,7 @@ STYLE = (
 class Map(NamedTuple):
     name: str  # over it
     weights: np.ndarray  # (T, S), from 0 to 1
-    note: str = ""  # for the pointer
+    on_note: str = ""  # for the pointer
 
 
 def _size(rows: Sequence[tuple[str, Sequence[Map]]]) -> tuple[int, int]:
@@ -52,7 +52,7 @@ def _drawn(one: Map, key: str, place: tuple[int, int], size: tuple[int, int]) ->
     (x, y), (wide, high) = place, size
     box = f'x="{x}" y="{y}" width="{wide}" height="{high}"'
     return (
-        f'<g class="map" data-key="{html(key)}"><title>{html(" ".join(filter(None, (one.name, one.note))))}</title>'
+        f'<g class="map" data-key="{html(key)}"><title>{html(" ".join(filter(None, (one.name, one.on_note))))}</title>'
         f'<text x="{x}" y="{y - 4}">{html(one.name)}</text><rect class="paper" {box}/>'
         f'{inked(np.sqrt(one.weights.clip(0, 1)), key, box)}<rect class="frame" {box}/></g>'
     )
@@ -61,7 +61,7 @@ def _drawn(one: Map, key: str, place: tuple[int, int], size: tuple[int, int]) ->
 def grid(rows: Sequence[tuple[str, Sequence[Map]]], *, key: str, title: str = "") -> str:
     """Maps in named rows as an SVG; `key` tells this drawing from others in a page, of map h in row l it is `key-l-h`."""
     if not rows or not all(maps for _, maps in rows):
-        raise UsageError("grid: there is nothing to draw: every row needs a map")
+        raise UsageError("grid", "there is nothing to draw: every row needs a map")
     size = _size(rows)
     left = MARGIN + LETTER * max(len(name) for name, _ in rows) + GAP
     across = min(ACROSS, max(len(maps) for _, maps in rows))

@@ -21,8 +21,8 @@ from weft.plots.png import inked
 SMALLEST, LARGEST, SIDE = 18, 40, 720  # sizes of a cell; the longer side of the grid, as far as they allow it
 FONT, LINE, MARGIN, GAP = 12, 16, 12, 6
 LONGEST = 24  # letters of a label; what is longer is cut, and stands whole in the cells' tooltips
-NARROWEST = 360  # a title is broken into lines at the width of the drawing, but not below this
-MANY = 10_000  # cells; where there are more, they are one picture, and have no words for the pointer
+MIN_CELL = 360  # a title is broken into lines at the width of the drawing, but not below this
+MAX_LABELED = 10_000  # cells; where there are more, they are one picture, and have no words for the pointer
 STEPS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)  # shown in the legend
 SWATCH, BAR = 30, 10  # width and height of each
 SLOPE = math.sqrt(0.5)  # of labels that are tilted by 45 degrees
@@ -117,7 +117,7 @@ class Frame:
         # a tilted label reaches further to the right than its column
         reach = [(at + 0.5) * self.cell + (width + FONT) * SLOPE for at, width in enumerate(widths)] if self.tilted else []
         right = self.left + max(len(columns) * self.cell, len(STEPS) * SWATCH, *reach)
-        self.title = _lines(title, max(NARROWEST, right - MARGIN))
+        self.title = _lines(title, max(MIN_CELL, right - MARGIN))
         above = (max(widths) + FONT) * SLOPE if self.tilted else FONT
         titled = len(self.title) * LINE + GAP if self.title else 0
         self.over = MARGIN + titled  # where what belongs to the grid begins
@@ -171,7 +171,7 @@ def _cells(weights: np.ndarray, shades: np.ndarray, rows: Sequence[str], columns
     """Squares of size 1, each with its words and its weight for the pointer."""
     down, across = ([escape(visible(token)) for token in axis] for axis in (rows, columns))
     lines = []
-    if weights.size > MANY:
+    if weights.size > MAX_LABELED:
         key = f"map-{zlib.crc32(shades.tobytes()):x}"  # no two drawings of a page may share it
         return inked(shades, key, f'x="0" y="0" width="{len(columns)}" height="{len(rows)}"')
     for y, row in enumerate(down):
@@ -247,16 +247,16 @@ def heading(title: str) -> str:
 def check_shape(what: str, values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
     """Refuse values that are not one for each row and column."""
     if values.shape != (len(rows), len(columns)):
-        raise UsageError(f"{what} have the shape {values.shape}, but there are {len(rows)} rows and {len(columns)} columns")
+        raise UsageError("", f"{what} have the shape {values.shape}, but there are {len(rows)} rows and {len(columns)} columns")
     if not values.size:
-        raise UsageError(f"{what} have the shape {values.shape}: there is nothing to draw")
+        raise UsageError(f"{what} have the shape {values.shape}", "there is nothing to draw")
 
 
 def _check(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
     check_shape("heatmap: weights", weights, rows, columns)
     wrong = weights[~(np.isfinite(weights) & (weights >= 0))]
     if len(wrong):
-        raise UsageError(f"heatmap: weights must be finite and not negative, not {wrong[0]:g}")
+        raise UsageError("heatmap", f"weights must be finite and not negative, not {wrong[0]:g}")
 
 
 def heatmap(
@@ -268,8 +268,8 @@ def heatmap(
     largest, if that is more), so that two maps may be compared.
     """
     _check(weights, rows, columns)
-    largest = max(1.0, float(weights.max()))
+    maximum = max(1.0, float(weights.max()))
     frame = Frame(rows, columns, heading(title), axes)
-    swatches = [Swatch("ink", step**0.5, f"{step * largest:.2g}") for step in STEPS]
-    cells = _cells(weights, (weights / largest) ** 0.5, rows, columns)
+    swatches = [Swatch("ink", step**0.5, f"{step * maximum:.2g}") for step in STEPS]
+    cells = _cells(weights, (weights / maximum) ** 0.5, rows, columns)
     return draw_map(frame, cells, Legend(swatches, SHADE), look=("weft-heatmap", STYLE), label="heat map")

@@ -101,9 +101,9 @@ def _power(exponent: int) -> str:
     return "1" if exponent == 0 else f"10{str(exponent).translate(SUPERSCRIPTS)}"
 
 
-def _plain_ticks(low: float, high: float, most: int, *, whole: bool) -> list[float]:
+def _plain_ticks(low: float, high: float, limit: int, *, whole: bool) -> list[float]:
     """Round numbers from below `low` to above `high`; whole ones, if so."""
-    raw = max((high - low) / most, 1.0 if whole else 0.0)
+    raw = max((high - low) / limit, 1.0 if whole else 0.0)
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * size for size in (1, 2, 5, 10) if unit * size >= raw * (1 - 1e-9))
     first = math.floor(low / step + 1e-9)
@@ -117,16 +117,16 @@ def _token(text: str) -> str:
     return shown if len(shown) <= TURNED else shown[: TURNED - 1] + "…"
 
 
-def _ticks(axis: Axis, low: float, high: float, most: int, *, whole: bool) -> list[tuple[float, str]]:
+def _ticks(axis: Axis, low: float, high: float, limit: int, *, whole: bool) -> list[tuple[float, str]]:
     if axis.names:
         named = [(float(at), _token(name) if axis.every else name) for at, name in enumerate(axis.names) if name]
-        many = WIDE // FONT if axis.every else most + 2
+        many = WIDE // FONT if axis.every else limit + 2
         return named[:: -(-len(named) // many)]
     if not axis.log:
-        return [(tick, f"{tick:,.6g}") for tick in _plain_ticks(low, high, most, whole=whole)]
+        return [(tick, f"{tick:,.6g}") for tick in _plain_ticks(low, high, limit, whole=whole)]
     first, last = math.floor(low + 1e-9), math.ceil(high - 1e-9)
     last = max(last, first + 1)
-    step = next(size for size in (1, 2, 5, 10, 20, 50, 100) if size * most >= last - first)
+    step = next(size for size in (1, 2, 5, 10, 20, 50, 100) if size * limit >= last - first)
     first, last = first // step * step, -(-last // step) * step
     return [(float(power), _power(power)) for power in range(first, last + 1, step)]
 
@@ -183,9 +183,9 @@ def _turned(across: Scale) -> float:
     """How much higher the labels below are because they are turned; 0 where they stand side by side."""
     if not across.axis.every or not across.ticks:
         return 0.0
-    longest = max(len(text) for _, text in across.ticks)
+    max_length = max(len(text) for _, text in across.ticks)
     apart = (across.stop - across.start) / max(1, len(across.ticks) - 1)
-    return 0.0 if longest * LETTER <= apart else longest * LETTER - FONT
+    return 0.0 if max_length * LETTER <= apart else max_length * LETTER - FONT
 
 
 def _below(x: float, bottom: float, text: str, *, turned: bool) -> str:
@@ -253,11 +253,13 @@ def _legend(series: Sequence[Series], numbers: Sequence[int], names: Sequence[st
 
 def _check(series: Sequence[Series]) -> None:
     if not series:
-        raise UsageError("lines: there is nothing to draw: no series is given")
+        raise UsageError("lines", "there is nothing to draw: no series is given")
     for one in series:
         if len(one.x) != len(one.y) or (one.labels and len(one.labels) != len(one.x)):
             raise UsageError(
-                f"lines: {one.name!r} has {len(one.x)} x, {len(one.y)} y and {len(one.labels)} labels; give one each a point"
+                "lines",
+                f"{one.name!r} has {len(one.x)} x, {len(one.y)} y and {len(one.labels)} labels",
+                "give one each a point",
             )
 
 

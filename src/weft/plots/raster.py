@@ -33,10 +33,10 @@ def check_raster(option: str) -> None:
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
-        raise ResourceError(f'{option}: .png needs the package resvg-py: pip install "weft[report]", or write .svg') from None
+        raise ResourceError(option, '.png needs the package resvg-py: pip install "weft[report]", or write .svg') from None
     blank, word = (svg_to_bytes(svg_string=_named(one)) for one in (BLANK, BLANK.replace("></text>", ">a</text>")))
     if blank == word:
-        raise ResourceError(f"{option}: .png needs a font, and none is installed: install DejaVu Sans, or write .svg")
+        raise ResourceError(option, ".png needs a font, and none is installed: install DejaVu Sans, or write .svg")
 
 
 def raster(svg: str) -> bytes:
@@ -45,9 +45,9 @@ def raster(svg: str) -> bytes:
 
     found = SIZE.search(svg)
     if found is None:
-        raise UsageError("raster: a drawing has its width and height, in this order, in its first tag")
+        raise UsageError("raster", "a drawing has its width and height, in this order, in its first tag")
     wide, high = float(found[1]), float(found[2])
     zoom = min(SHARPEST, (MOST / (wide * high)) ** 0.5)
     if zoom < FAINTEST:
-        raise UsageError(f".png: a picture of {wide:,.0f} x {high:,.0f} would be too small to read; write .svg or .html")
+        raise UsageError(".png", f"a picture of {wide:,.0f} x {high:,.0f} would be too small to read", "write .svg or .html")
     return bytes(svg_to_bytes(svg_string=_named(svg), zoom=zoom))

@@ -93,10 +93,10 @@ def _frame(axes: tuple[str, str], top: float) -> str:
 def scatter(groups: Sequence[Points], *, axes: tuple[str, str], title: str = "") -> str:
     """The points as an SVG, both directions on one scale; `axes` are the names of across and up."""
     if not groups or not all(len(one.places) for one in groups):
-        raise UsageError("scatter: there is nothing to draw: every group needs a point")
+        raise UsageError("scatter", "there is nothing to draw: every group needs a point")
     every = np.concatenate([one.places for one in groups])
     if not np.isfinite(every).all():
-        raise UsageError("scatter: places must be finite")
+        raise UsageError("scatter", "places must be finite")
     heading, lines_high = drawn_title(title, SIDE // 8)
     top = MARGIN + lines_high + GAP
     low, high = every.min(axis=0), every.max(axis=0)

@@ -62,7 +62,7 @@ def _numbers(frame: Frame, values: np.ndarray) -> str:
     return f'<g text-anchor="middle" font-size="11" pointer-events="none">{"".join(parts)}</g>'
 
 
-def matrix(
+def similarity_matrix(
     values: np.ndarray,
     *,
     rows: Sequence[str],
@@ -74,7 +74,7 @@ def matrix(
     """Values (T, S) from 0 to 1 as an SVG, the darker the larger; `name` says what they are."""
     check_shape("matrix: values", values, rows, columns)
     if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1):
-        raise UsageError("matrix: values must be from 0 to 1")
+        raise UsageError("matrix", "values must be from 0 to 1")
     frame = Frame(rows, columns, heading(title), axes)
     legend = Legend([Swatch("ink", step, f"{step:g}") for step in STEPS], name, SWATCH)
     cells, over = _cells(values, rows, columns), _numbers(frame, values)

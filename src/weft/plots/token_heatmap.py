@@ -10,7 +10,7 @@ import numpy as np
 from weft.errors import UsageError
 from weft.plots.formatting import html
 from weft.plots.heatmap import visible
-from weft.text.columns import places
+from weft.text.table_layout import display_width
 
 WIDE = 640  # of a line
 LETTER, LINE, MARGIN, GAP = 8.4, 26, 12, 6  # a letter of a font of 14 whose letters are all as wide
@@ -56,7 +56,7 @@ def _laid_out(tokens: Sequence[str]) -> tuple[list[_Token], int]:
     found, x, line = list[_Token](), 0.0, 0
     for token in tokens:
         shown = _shown(token)
-        width = places(shown) * LETTER + (6 if len(token) > 1 else 0)
+        width = display_width(shown) * LETTER + (6 if len(token) > 1 else 0)
         if x and x + width > WIDE:
             x, line = 0.0, line + 1
         found.append(_Token(shown, x, line, width))
@@ -70,7 +70,7 @@ def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _drawn(tokens: Sequence[str], values: np.ndarray, largest: float, top: float) -> str:
+def _drawn(tokens: Sequence[str], values: np.ndarray, maximum: float, top: float) -> str:
     parts = []
     for one, token, value in zip(_laid_out(tokens)[0], tokens, values.tolist(), strict=True):
         x, y = MARGIN + one.x, top + one.line * LINE
@@ -78,26 +78,26 @@ def _drawn(tokens: Sequence[str], values: np.ndarray, largest: float, top: float
         # spaces and newlines are signs of the picture, not of the text: paler
         pale = " sign" if one.shown.strip("␣⏎") == "" else ""
         box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(one.width)}" height="{LINE - 4}"'
-        opacity = _number(min(1.0, abs(value) / largest) * 0.75)
+        opacity = _number(min(1.0, abs(value) / maximum) * 0.75)
         parts.append(
             f'<g><title>{told}</title><rect class="{"down" if value < 0 else "up"}" {box} opacity="{opacity}"/>'
             f'<text class="token{pale}" x="{_number(x + one.width / 2)}" y="{_number(y + 15.5)}" '
-            f'textLength="{_number(max(1.0, places(one.shown)) * LETTER)}" '
+            f'textLength="{_number(max(1.0, display_width(one.shown)) * LETTER)}" '
             f'lengthAdjust="spacingAndGlyphs">{html(one.shown)}</text></g>'
         )
     return f'<g text-anchor="middle">{"".join(parts)}</g>'
 
 
-def _legend(values: np.ndarray, largest: float, top: float, name: str) -> str:
-    low = -largest if (values < 0).any() else 0.0
+def _legend(values: np.ndarray, maximum: float, top: float, name: str) -> str:
+    low = -maximum if (values < 0).any() else 0.0
     parts = []
     for at in range(STEPS):
-        value = low + at * (largest - low) / (STEPS - 1)
+        value = low + at * (maximum - low) / (STEPS - 1)
         box = f'x="{MARGIN + at * SWATCH}" y="{_number(top)}" width="{SWATCH}" height="{BAR}"'
         kind = "down" if value < 0 else "up"
-        parts.append(f'<rect class="{kind}" {box} opacity="{_number(abs(value) / largest * 0.75)}"/>')
+        parts.append(f'<rect class="{kind}" {box} opacity="{_number(abs(value) / maximum * 0.75)}"/>')
         parts.append(f'<rect class="edge" {box}/>')
-    ends = [(MARGIN, "start", low), (MARGIN + STEPS * SWATCH, "end", largest)]
+    ends = [(MARGIN, "start", low), (MARGIN + STEPS * SWATCH, "end", maximum)]
     parts += [
         f'<text x="{x}" y="{_number(top + BAR + 13)}" text-anchor="{anchor}" font-size="11">{value:.3g}</text>'
         for x, anchor, value in ends
@@ -106,14 +106,18 @@ def _legend(values: np.ndarray, largest: float, top: float, name: str) -> str:
     return "".join(parts)
 
 
-def coloured(tokens: Sequence[str], values: np.ndarray, *, name: str, title: str = "", largest: float | None = None) -> str:
+def token_heatmap(
+    tokens: Sequence[str], values: np.ndarray, *, name: str, title: str = "", maximum: float | None = None
+) -> str:
     """Tokens and their values (N,) as an SVG: orange above 0, blue below, as strong as they are large; the strongest colour is
     at `largest`, which is that of the values unless given."""
     if values.shape != (len(tokens),) or not len(tokens):
-        raise UsageError(f"coloured: there are {len(tokens)} tokens and values of the shape {values.shape}; give one a token")
+        raise UsageError(
+            "coloured", f"there are {len(tokens)} tokens and values of the shape {values.shape}", "give one a token"
+        )
     if not np.isfinite(values).all():
-        raise UsageError("coloured: values must be finite")
-    most = largest or float(np.abs(values).max()) or 1.0
+        raise UsageError("coloured", "values must be finite")
+    limit = maximum or float(np.abs(values).max()) or 1.0
     top = MARGIN + (24 if title else 0)
     bottom = top + _laid_out(tokens)[1] * LINE + GAP
     wide = max([WIDE * bool(len(tokens) > 60), STEPS * SWATCH + 160, *(one.x + one.width for one in _laid_out(tokens)[0])])
@@ -126,8 +130,8 @@ def coloured(tokens: Sequence[str], values: np.ndarray, *, name: str, title: str
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-coloured" role="img" '
             f'aria-label="{html(title or name)}" {size} {box}>',
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>{heading}',
-            _drawn(tokens, values, most, top),
-            _legend(values, most, bottom, name),
+            _drawn(tokens, values, limit, top),
+            _legend(values, limit, bottom, name),
             "</svg>\n",
         ]
     )

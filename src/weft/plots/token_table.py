@@ -37,11 +37,11 @@ STYLE = (
 )
 
 
-class Guess(NamedTuple):
+class TokenGuess(NamedTuple):
     text: str
-    share: float  # from 0 to 1: how dark
-    told: str  # for the pointer
-    right: bool = False
+    probability: float  # from 0 to 1: how dark
+    tooltip: str  # for the pointer
+    is_correct: bool = False
 
 
 def _shown(text: str) -> str:
@@ -49,13 +49,15 @@ def _shown(text: str) -> str:
     return found if len(found) <= LONGEST else found[: LONGEST - 1] + "…"
 
 
-def _cell(one: Guess, x: float, y: float, width: float) -> str:
+def _cell(one: TokenGuess, x: float, y: float, width: float) -> str:
     box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{HIGH}"'
     frame = (
-        f'<rect class="right" x="{x + 1.5:g}" y="{y + 1.5:g}" width="{width - 3:g}" height="{HIGH - 3}"/>' if one.right else ""
+        f'<rect class="right" x="{x + 1.5:g}" y="{y + 1.5:g}" width="{width - 3:g}" height="{HIGH - 3}"/>'
+        if one.is_correct
+        else ""
     )
     return (
-        f'<g><title>{html(one.told)}</title><rect class="ink" {box} opacity="{0.8 * math.sqrt(one.share):.3f}"/>'
+        f'<g><title>{html(one.tooltip)}</title><rect class="ink" {box} opacity="{0.8 * math.sqrt(one.probability):.3f}"/>'
         f'<rect class="grid" {box}/>{frame}'
         f'<text x="{x + width / 2:g}" y="{y + HIGH / 2:g}" dy=".35em">{html(_shown(one.text))}</text></g>'
     )
@@ -72,11 +74,11 @@ def _legend(x: float, y: float, note: str) -> str:
     return "".join([*parts, f'<text x="{x:g}" y="{y + BAR + 28:g}" font-size="11">{html(note)}</text>'])
 
 
-def _bands(columns: Sequence[str], table: Sequence[Sequence[Guess]], room: float) -> list[tuple[list[int], list[float]]]:
+def _bands(columns: Sequence[str], config: Sequence[Sequence[TokenGuess]], room: float) -> list[tuple[list[int], list[float]]]:
     """The columns in bands no wider than there is room: their numbers, and how wide each is."""
     bands: list[tuple[list[int], list[float]]] = []
     for at, column in enumerate(columns):
-        texts = [column, *(row[at].text for row in table)]
+        texts = [column, *(row[at].text for row in config)]
         width = min(WIDEST, max(NARROW, 10 + LETTER * max(len(_shown(text)) for text in texts)))
         if not bands or sum(bands[-1][1]) + width > room:
             bands.append(([], []))
@@ -85,16 +87,16 @@ def _bands(columns: Sequence[str], table: Sequence[Sequence[Guess]], room: float
     return bands
 
 
-def _check(table: Sequence[Sequence[Guess]], rows: Sequence[str], columns: Sequence[str]) -> None:
-    if not table or not columns or len(table) != len(rows) or any(len(row) != len(columns) for row in table):
-        sizes = sorted({len(row) for row in table})
+def _check(config: Sequence[Sequence[TokenGuess]], rows: Sequence[str], columns: Sequence[str]) -> None:
+    if not config or not columns or len(config) != len(rows) or any(len(row) != len(columns) for row in config):
+        sizes = sorted({len(row) for row in config})
         raise UsageError(
-            f"guesses: there are {len(table)} rows of {sizes} cells, but {len(rows)} row names and {len(columns)} of columns"
+            "guesses", f"there are {len(config)} rows of {sizes} cells, but {len(rows)} row names and {len(columns)} of columns"
         )
 
 
-def guesses(
-    table: Sequence[Sequence[Guess]],
+def token_table(
+    config: Sequence[Sequence[TokenGuess]],
     *,
     rows: Sequence[str],
     columns: Sequence[str],
@@ -102,9 +104,9 @@ def guesses(
     note: str = "probability",
 ) -> str:
     """Guesses (T, S) as an SVG, wide tables in several bands; the first row is the uppermost, `corner` is what columns are."""
-    _check(table, rows, columns)
+    _check(config, rows, columns)
     left = MARGIN + LETTER * max(len(text) for text in [*rows, corner]) + GAP
-    bands = _bands(columns, table, WIDE - left)
+    bands = _bands(columns, config, WIDE - left)
     parts, top, right = list[str](), float(MARGIN), left + max(len(STEPS) * SWATCH, 6.4 * len(note))
     for chosen, widths in bands:
         top += HIGH
@@ -112,7 +114,7 @@ def guesses(
         for at, (column, width) in enumerate(zip(chosen, widths, strict=True)):
             middle = edges[at] + width / 2
             parts.append(f'<text x="{middle:g}" y="{top - 9:g}" font-weight="bold">{html(_shown(columns[column]))}</text>')
-            parts += [_cell(row[column], edges[at], top + number * HIGH, width) for number, row in enumerate(table)]
+            parts += [_cell(row[column], edges[at], top + number * HIGH, width) for number, row in enumerate(config)]
         names = [(name, top + (at + 0.5) * HIGH) for at, name in enumerate(rows)]
         parts.append(f'<text class="name" x="{left - GAP:g}" y="{top - 9:g}" font-style="italic">{html(corner)}</text>')
         parts += [f'<text class="name" x="{left - GAP:g}" y="{y:g}" dy=".35em">{html(name)}</text>' for name, y in names]

@@ -60,7 +60,7 @@ class Node(NamedTuple):
     text: str
     number: str  # under the text: its score
     kind: str  # of KINDS
-    told: str  # for the pointer
+    tooltip: str  # for the pointer
 
 
 class _Place(NamedTuple):
@@ -92,7 +92,7 @@ def _shown(text: str) -> str:
 def _box(node: Node, x: float, y: float, width: float) -> str:
     middle = x + width / 2
     return (
-        f'<g class="{node.kind}"><title>{html(node.told)}</title>'
+        f'<g class="{node.kind}"><title>{html(node.tooltip)}</title>'
         f'<rect class="box" x="{x:g}" y="{y:g}" width="{width:g}" height="{HIGH}" rx="5"/>'
         f'<text x="{middle:g}" y="{y + 14:g}" font-weight="bold">{html(_shown(node.text))}</text>'
         f'<text x="{middle:g}" y="{y + 28:g}" font-size="11">{html(node.number)}</text></g>'
@@ -123,7 +123,7 @@ def tree(nodes: Sequence[Node], *, heads: str = "step {}") -> str:
     """The nodes as an SVG; `heads` names a column by its number from 1."""
     wrong = [at for at, node in enumerate(nodes) if node.kind not in KINDS or (node.parent is not None and node.parent >= at)]
     if not nodes or wrong:
-        raise UsageError(f"tree: there are {len(nodes)} nodes, and {len(wrong)} of an unknown kind or before their parents")
+        raise UsageError("tree", f"there are {len(nodes)} nodes, and {len(wrong)} of an unknown kind or before their parents")
     places = _placed(nodes)
     count = 1 + max(place.column for place in places)
     widths = [

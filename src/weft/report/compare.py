@@ -1,4 +1,4 @@
-"""`weft.compare`: several models, or several runs, from Python."""
+"""`weft.comparison`: several models, or several runs, from Python."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import Field
 
-from weft.compare.comparing import Comparing, Place
-from weft.compare.evidence import How
-from weft.compare.groups import find, grouped, readable
-from weft.compare.kinds import parse_models
-from weft.compare.measuring import REPORT, failed, kept_in, measured, refuse_missing, refuse_strangers
-from weft.compare.plan import Asked, Grid, Refused, bring_back
-from weft.compare.scores import refuse_others
-from weft.compare.table import Row, rows
-from weft.compare.table_text import cells, terminal
-from weft.config import Table, read_run_file, read_table
+from weft.comparison.comparing import ComparisonRunner, Place
+from weft.comparison.groups import find, group_runs, readable
+from weft.comparison.kinds import parse_models
+from weft.comparison.measuring import REPORT, cached_results, evaluate_runs, failed, refuse_missing, refuse_strangers
+from weft.comparison.plan import ComparisonOptions, FailedRun, Grid, bring_back
+from weft.comparison.results import EvaluationOptions
+from weft.comparison.scores import refuse_others
+from weft.comparison.table import Row, rows
+from weft.comparison.table_text import cells, terminal
+from weft.config import Config, parse_config, read_run_file
 from weft.errors import ModelError, TrainingInterrupted, UsageError
 from weft.html import html_table
 from weft.lock import Lock
-from weft.report.comparison import Facts, write_comparison
-from weft.runs.callback import CallbackWatcher, TrainCallback, interruptible
-from weft.runs.folder import make_folder
+from weft.report.comparison import ComparisonInfo, write_comparison
+from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
+from weft.runs.folder import make_directory
 from weft.runs.run import Run
 
 if TYPE_CHECKING:
-    from weft.compare.train import Outcome, State
+    from weft.comparison.train import Outcome, State
 
 RunFile = str | Path | Mapping[str, Any]
 Runs = Sequence[str | Path | Run[Any, Any]]
 WIDTH = 120  # of the table as text
 
 
-class CompareOptions(Table):
+class CompareOptions(Config):
     """What a caller may say about a comparison, by name."""
 
-    overrides: list[str] | dict[str, Any] = Field(default_factory=list)  # options to change, as in weft.train
+    overrides: list[str] | dict[str, Any] = Field(default_factory=list)  # options to change, as in weft.training
     overwrite: bool = False  # start over: the new comparison replaces the one in the directory, once it is finished
     max_minutes: float | None = Field(default=None, gt=0)  # training time of each run
     max_tokens: int | None = Field(default=None, ge=1)  # training tokens of each run
@@ -65,7 +65,7 @@ class Comparison:
 
     rows: tuple[Row, ...]
     report: Path
-    failures: tuple[Refused, ...] = ()
+    failures: tuple[FailedRun, ...] = ()
 
     def __str__(self) -> str:
         return terminal(self.rows, WIDTH)
@@ -75,50 +75,50 @@ class Comparison:
         return html_table(head, lines)
 
 
-class _RunsWatcher:
+class _RunsCallback:
     """The runs of a comparison, as a callback hears of them."""
 
-    def __init__(self, watcher: CallbackWatcher, what: str) -> None:
-        self.watcher, self.what = watcher, what
+    def __init__(self, callback: CallbackAdapter, what: str) -> None:
+        self.callback, self.what = callback, what
 
-    def note(self, text: str) -> None:
-        self.watcher.note(text)
+    def on_note(self, text: str) -> None:
+        self.callback.on_note(text)
 
-    def runs(self, states: Sequence[State]) -> None:
-        done = sum(state.progress.share for state in states)
-        self.watcher.working(self.what, round(1000 * done), 1000 * len(states))
+    def on_runs(self, states: Sequence[State]) -> None:
+        done = sum(state.progress.fraction for state in states)
+        self.callback.on_progress(self.what, round(1000 * done), 1000 * len(states))
 
-    def ended(self, outcome: Outcome) -> None:
+    def on_run_end(self, outcome: Outcome) -> None:
         told = "trained" if outcome.code == 0 else outcome.reason
-        self.watcher.note(f"{outcome.planned.out.name}: {told}")
+        self.callback.on_note(f"{outcome.planned.output_dir.name}: {told}")
 
-    def stopping(self) -> bool:
-        return self.watcher.stopping()
+    def should_stop(self) -> bool:
+        return self.callback.should_stop()
 
 
 class _Observer:
     """A comparison, as a callback hears of it."""
 
-    def __init__(self, watcher: CallbackWatcher) -> None:
-        self.watcher = watcher
+    def __init__(self, callback: CallbackAdapter) -> None:
+        self.callback = callback
 
     def line(self, text: str) -> None:
-        self.watcher.note(text)
+        self.callback.on_note(text)
 
-    def show(self, what: str, share: float, detail: str = "") -> None:
-        self.watcher.working(what, round(1000 * share), 1000)
+    def show(self, what: str, fraction: float, detail: str = "") -> None:
+        self.callback.on_progress(what, round(1000 * fraction), 1000)
 
     def clear(self) -> None:
         """Whoever is told of the next work sees that this one is over."""
 
-    def training(self) -> CallbackWatcher:
-        return self.watcher
+    def training(self) -> CallbackAdapter:
+        return self.callback
 
-    def runs(self, what: str) -> _RunsWatcher:
-        return _RunsWatcher(self.watcher, what)
+    def runs(self, what: str) -> _RunsCallback:
+        return _RunsCallback(self.callback, what)
 
     def saving(self) -> None:
-        self.watcher.saves = True
+        self.callback.saves = True
 
 
 def compare(
@@ -138,9 +138,9 @@ def compare(
         seeds: Runs of each model, each with a seed of its own.
         output_dir: Where it all goes; `runs/NAME-comparison` by default, `runs/comparison` of runs.
         callback: Hears of progress, and can stop training; without one there is a progress bar in a terminal or notebook.
-        **options: `overrides` and `overwrite` as in `weft.train`; `max_minutes` or `max_tokens`, the budget of each run;
+        **options: `overrides` and `overwrite` as in `weft.training`; `max_minutes` or `max_tokens`, the budget of each run;
             `match_params`, so many parameters for every network; `grid`, values of options to try, such as
-            `{"model.layers": [1, 2]}`; `tune_trials`; `jobs`, runs trained at a time; `metric`, what decides; and, of runs,
+            `{"model.num_layers": [1, 2]}`; `tune_trials`; `jobs`, runs trained at a time; `metric`, what decides; and, of runs,
             `data`, a list of paths to evaluate on.
 
     Returns:
@@ -155,9 +155,9 @@ def compare(
     Example:
         >>> print(weft.compare("run.toml", models=["ngram", "lstm"], seeds=3, max_tokens=1_000_000))
     """
-    wanted = read_table(CompareOptions, options, at="compare")
+    wanted = parse_config(CompareOptions, options, at="compare")
     with _shown(callback) as shown:
-        watcher = CallbackWatcher(shown)
+        watcher = CallbackAdapter(shown)
         with interruptible(watcher):
             if isinstance(run_file_or_runs, str | Path | Mapping) and not _is_run(run_file_or_runs):
                 asked = _asked(models, seeds, wanted)
@@ -179,70 +179,70 @@ def _shown(callback: TrainCallback | None) -> Any:
     return progress_bar()
 
 
-def _asked(models: str | Sequence[str], seeds: int, wanted: CompareOptions) -> Asked:
+def _asked(models: str | Sequence[str], seeds: int, wanted: CompareOptions) -> ComparisonOptions:
     if wanted.max_minutes is not None and wanted.max_tokens is not None:
-        raise UsageError("compare: max_minutes and max_tokens are two budgets; give one")
+        raise UsageError("compare", "max_minutes and max_tokens are two budgets", "give one")
     if seeds < 1:
-        raise UsageError(f"compare: seeds must be at least 1, not {seeds}")
+        raise UsageError("compare", f"seeds must be at least 1, not {seeds}")
     if wanted.data is not None:
-        raise UsageError("compare: data is for runs that are there; a run file names its own, data.test")
+        raise UsageError("compare", "data is for runs that are there", "a run file names its own, data.test")
     budget: tuple[str, float] | None = None
     if wanted.max_minutes is not None:
         budget = ("minutes", wanted.max_minutes)
     elif wanted.max_tokens is not None:
         budget = ("tokens", wanted.max_tokens)
     named = models if isinstance(models, str) else ",".join(models)
-    return Asked(
+    return ComparisonOptions(
         models=parse_models(named) if named else (),
         seeds=seeds,
         budget=budget,
-        params=wanted.match_params,
+        match_params=wanted.match_params,
         grid=[Grid(option, values) for option, values in wanted.grid.items()],
-        tune=wanted.tune_trials,
+        tune_trials=wanted.tune_trials,
     )
 
 
 def _refuse_training(models: str | Sequence[str], seeds: int, wanted: CompareOptions) -> None:
     own = {"models": models, "seeds": seeds if seeds != 1 else None, **wanted.model_dump(exclude={"metric", "data", "jobs"})}
     if given := [name for name, value in own.items() if value]:
-        raise UsageError(f"compare: {given[0]} is for a comparison of a run file; runs that are there are not trained")
+        raise UsageError("compare", f"{given[0]} is for a comparison of a run file", "runs that are there are not trained")
 
 
 def _trained(
-    run_file: RunFile, asked: Asked, output_dir: str | Path | None, wanted: CompareOptions, observer: _Observer
+    run_file: RunFile, asked: ComparisonOptions, output_dir: str | Path | None, wanted: CompareOptions, observer: _Observer
 ) -> Comparison:
     values, base, name = read_run_file(run_file, wanted.overrides)
     out = Path("runs") / f"{name}-comparison" if output_dir is None else Path(output_dir)
     place = Place(out, wanted.jobs, torch.get_num_threads(), wanted.overwrite)
-    comparing = Comparing(values, asked, place, base=base.resolve())
+    comparing = ComparisonRunner(values, asked, place, base=base.resolve())
     refuse_others(comparing.task, wanted.metric)
     try:
         trained = comparing.train(observer)
     except TrainingInterrupted:
-        raise TrainingInterrupted(f"{out}: the comparison was interrupted and has saved; compare again to go on") from None
+        raise TrainingInterrupted(out, "the comparison was interrupted and has saved", "compare again to go on") from None
     call = f"weft.compare({'...' if isinstance(run_file, Mapping) else repr(str(run_file))}, ...)"
-    facts = Facts(name, call, wanted.metric, trained.failures, tuned=trained.tuned, about=comparing.about)
+    facts = ComparisonInfo(name, call, wanted.metric, trained.failures, tuned=trained.tuned, about=comparing.about)
     return _compared(trained.rows, facts, out, observer, named=True)
 
 
 def _existing(runs: Runs, output_dir: str | Path | None, wanted: CompareOptions, observer: _Observer) -> Comparison:
     if not runs:
-        raise UsageError("compare: no run is given; give run directories, or a run file")
-    kept, damaged = readable([run.folder.path if isinstance(run, Run) else Path(run) for run in runs])
+        raise UsageError("compare", "no run is given", "give run directories, or a run file")
+    kept, damaged = readable([run.directory.path if isinstance(run, Run) else Path(run) for run in runs])
     found = find(kept, data=wanted.data is not None)
-    refuse_others(str(found[0].settings["task"]), wanted.metric)
+    refuse_others(str(found[0].config["task"]), wanted.metric)
     data = None if wanted.data is None else list(map(Path, wanted.data))
     refuse_missing(data or ())
     out = Path("runs/comparison") if output_dir is None else Path(output_dir)
     refuse_strangers(out)
-    make_folder(out)
-    groups = {name: [run.path for run in group] for name, group in grouped(found).items()}
-    return _compared(groups, Facts(out.name, "weft.compare([...])", wanted.metric, damaged), out, observer, data=data)
+    make_directory(out)
+    groups = {name: [run.path for run in group] for name, group in group_runs(found).items()}
+    return _compared(groups, ComparisonInfo(out.name, "weft.compare([...])", wanted.metric, damaged), out, observer, data=data)
 
 
 def _compared(
     groups: Mapping[str, Sequence[Path]],
-    facts: Facts,
+    facts: ComparisonInfo,
     out: Path,
     observer: _Observer,
     *,
@@ -251,10 +251,12 @@ def _compared(
 ) -> Comparison:
     """Measure, and write down what was found."""
     with Lock(out):
-        evidence, unread = measured(groups, kept_in(groups, out), observer, How(), data=data, named=named)
+        evidence, unread = evaluate_runs(
+            groups, cached_results(groups, out), observer, EvaluationOptions(), data=data, named=named
+        )
         facts = facts._replace(failures=[*facts.failures, *unread])
         if not evidence:
             bring_back(out)
-            raise ModelError(f"compare: no run could be compared: {failed(facts.failures[0])}")
+            raise ModelError("compare", f"no run could be compared: {failed(facts.failures[0])}")
         write_comparison(evidence, facts, out, observer)
     return Comparison(tuple(rows(evidence, facts.score)), out / REPORT, tuple(facts.failures))

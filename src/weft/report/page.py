@@ -18,7 +18,7 @@ from weft.report.page_data import Document, embedded, page_data
 from weft.report.page_table import score_table, table
 from weft.report.page_tuning import tuning
 from weft.tasks.registry import known_task
-from weft.text.columns import counted
+from weft.text.table_layout import count_of
 
 SCRIPTS = ("base", "chart", "legend", "table", "scrolling", "curves", "cost", "breakdowns", "items", "confusions", "start")
 NEEDS = ("rows", "score")
@@ -100,7 +100,9 @@ def _details(document: Document) -> Iterator[Section]:
         yield Section("confusions", "Confusions", lead, _chart("confusions") + parts.confusion_tables(document))
     grown = parts.samples_over_training(document)
     if grown:
-        lead = "What each row's first seed wrote at its validations (train.samples), from the same random numbers each time."
+        lead = (
+            "What each row's first seed wrote at its validations (train.num_samples), from the same random numbers each time."
+        )
         yield Section("progress", "Text over training", lead, grown)
     written = parts.samples(document)
     if written:
@@ -145,7 +147,7 @@ def _about(document: Document) -> str:
 def _hardware(environment: Mapping[str, Any]) -> str:
     gpu, threads = environment.get("gpu"), environment.get("threads")
     device = "CPU" if gpu in (None, "", "none") else str(gpu)
-    known = [environment.get("system"), device, counted(threads, "thread") if isinstance(threads, int) else None]
+    known = [environment.get("system"), device, count_of(threads, "thread") if isinstance(threads, int) else None]
     return ", ".join(str(one) for one in known if one) if environment else ""
 
 
@@ -158,7 +160,7 @@ def _facts(document: Document) -> str:
     versions = {"weft": "weft", "torch": "torch", "python": "Python"}
     facts = {
         **{name: known.get(name) for name in ("training data", "tokenizer", "budget")},
-        "tuning": f"{counted(trials, 'trial')} per model" if trials else None,
+        "tuning": f"{count_of(trials, 'trial')} per model" if trials else None,
         "hardware": _hardware(environment),
         "versions": ", ".join(f"{shown} {environment[name]}" for name, shown in versions.items() if environment.get(name)),
         "date": known.get("date"),
@@ -169,7 +171,7 @@ def _facts(document: Document) -> str:
 
 def _tested(document: Document) -> str:
     """How many items it was measured on."""
-    return f" ({html(counted(**document['tested']))})" if document.get("tested") else ""
+    return f" ({html(count_of(**document['tested']))})" if document.get("tested") else ""
 
 
 def _body(document: Document) -> str:
@@ -189,7 +191,7 @@ def page(document: Document) -> str:
     """The HTML of a comparison: `document` is what comparison.json holds."""
     for name in NEEDS:
         if not document.get(name):
-            raise UsageError(f"report: the comparison has no {name}; there is nothing to show")
+            raise UsageError("report", f"the comparison has no {name}", "there is nothing to show")
     style, script = _resource("page.css"), _script()
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

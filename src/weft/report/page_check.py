@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Check = Callable[[Any, str], Iterator[str]]  # of a value, and of its place: what is wrong with it
-LARGEST = 1e300  # that a whole number may be: beyond it is no float
+MAX_NUMBER = 1e300  # that a whole number may be: beyond it is no float
 SUM = "sum"  # of all else, in the file
 DEPTH = 4  # of tables in tables, where anything may stand
 
@@ -22,12 +22,12 @@ def _text(value: Any, at: str) -> Iterator[str]:
 
 
 def _number(value: Any, at: str) -> Iterator[str]:
-    if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, int) and abs(value) > LARGEST):
+    if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, int) and abs(value) > MAX_NUMBER):
         yield f"{at} is no number"
 
 
 def _count(value: Any, at: str) -> Iterator[str]:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
         yield f"{at} is no count"
 
 
@@ -227,7 +227,7 @@ def _whole(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"what it holds is not what its {SUM} was made of"
 
 
-def fault(document: Any) -> str:
+def find_problem(document: Any) -> str:
     """The first thing that keeps a comparison from being drawn, such as 'rows[2].score is no table'; '' where nothing does."""
     wrong = next(COMPARISON(document, ""), "")
     fitting = (found for check in (_names, _bins, _squares, _whole) for found in check(document))

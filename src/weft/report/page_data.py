@@ -16,7 +16,7 @@ from weft.tasks.registry import known_task
 Document = Mapping[str, Any]
 NOISY = 40  # points of a curve from which on it has a running mean
 POINTS = 600  # of a curve; more than there are pixels across
-LONGEST = 2000  # letters of an input or output that are shown
+MAX_TEXT_CHARS = 2000  # letters of an input or output that are shown
 LEVEL = 0.05  # of p, from which on a row can't be told from the best
 BUDGET = 2_500_000  # bytes of all items' texts; a page that goes by mail must stay well under 5 MB
 
@@ -46,7 +46,7 @@ def is_unclear(row: Document) -> bool:
     return not row.get("best") and row.get("enough") is False
 
 
-def is_alike(row: Document) -> bool:
+def is_tied(row: Document) -> bool:
     """Whether the test, which could have told it, can't tell a row from the best one, which it is not itself."""
     p = row.get("p")
     told = row.get("alike")
@@ -193,7 +193,7 @@ def _text_limit(items: Sequence[Document]) -> int:
         for text in (item["input"], item.get("reference"), *(item.get("outputs") or {}).values())
         if text is not None
     ]
-    limit = LONGEST
+    limit = MAX_TEXT_CHARS
     while limit > 100 and sum(min(size, 2 * limit) for size in sizes) > BUDGET:
         limit = limit * 3 // 4
     return limit

@@ -14,14 +14,14 @@ from weft.report.page_data import (
     bin_values,
     curve_points,
     curve_score,
-    is_alike,
+    is_tied,
     is_unclear,
     known_score,
     score_decimals,
     score_label,
 )
 from weft.report.page_table import sign
-from weft.text.columns import counted
+from weft.text.table_layout import count_of
 
 FIRST = 12  # items that stand in the page for a reader without a script
 PAIRS = 12  # confusions that are listed
@@ -33,8 +33,8 @@ def _bold(text: str) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    *most, last = map(_bold, names)
-    return f"{', '.join(most)} and {last}" if most else last
+    *limit, last = map(_bold, names)
+    return f"{', '.join(limit)} and {last}" if limit else last
 
 
 def _best(document: Document) -> Mapping[str, Any] | None:
@@ -47,7 +47,7 @@ def _told_apart(document: Document, best: Mapping[str, Any]) -> str:
     others = [
         row for row in document["rows"] if finite(row.get("p")) is not None and row["name"] not in (best["name"], *unclear)
     ]
-    close = [row for row in others if is_alike(row)]
+    close = [row for row in others if is_tied(row)]
     told = f"{_too_little(document, unclear)} " if unclear else ""
     if not others:
         return told.strip()
@@ -64,14 +64,14 @@ def _told_apart(document: Document, best: Mapping[str, Any]) -> str:
 def _too_little(document: Document, names: Sequence[str]) -> str:
     """That the test could not have told these rows from the best, and why."""
     known = document.get("tested")
-    size = f" ({html(counted(**known))})" if known else ""
+    size = f" ({html(count_of(**known))})" if known else ""
     return f"There is too little test data{size} to tell whether it is better than {_listed(names)}."
 
 
 def _cheaper(document: Document, best: Mapping[str, Any]) -> str:
     """A smaller model that is as good, as far as the test can say."""
     mine = finite(best.get("parameters"))
-    as_good = [row for row in document["rows"] if is_alike(row) and finite(row.get("parameters"))]
+    as_good = [row for row in document["rows"] if is_tied(row) and finite(row.get("parameters"))]
     smallest = min(as_good, key=lambda row: row["parameters"], default=None)
     if smallest is None or mine is None or smallest["parameters"] >= mine:
         return ""
@@ -219,11 +219,13 @@ def breakdown_table(document: Document, breakdown: Document) -> str:
         low, high = ((parts[part].get(name) or [None] * (at + 1))[at] for part in ("low", "high"))
         value = bin_values(breakdown, name)[at]
         bounds = f" <small>{number(low, places)} to {number(high, places)}</small>" if finite(low) is not None else ""
-        return number(value, places) + bounds + shares(name, at)
+        return number(value, places) + bounds + fractions(name, at)
 
-    def shares(name: str, at: int) -> str:
+    def fractions(name: str, at: int) -> str:
         found = [((breakdown.get(part) or {}).get(name) or [None] * (at + 1))[at] for part in ("precision", "recall")]
-        known = [f"{part} {number(share, 1)}" for part, share in zip("PR", found, strict=True) if finite(share) is not None]
+        known = [
+            f"{part} {number(fraction, 1)}" for part, fraction in zip("PR", found, strict=True) if finite(fraction) is not None
+        ]
         return f" <small>{', '.join(known)}</small>" if known else ""
 
     lines = [
@@ -319,7 +321,7 @@ def _read(text: str) -> dict[str, str]:
     try:
         values = tomllib.loads(text)
         model = values.get("model")
-        if isinstance(model, Mapping) and model.get("kind") in COUNTED:
+        if isinstance(model, Mapping) and model.get("arch") in COUNTED:
             values.pop("train", None)
         return _flat(values)
     except (ValueError, RecursionError):  # it is shown as it is, whatever it is

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from weft.plots.formatting import MISSING, duration, finite, html, number, p_value, short, size
-from weft.report.page_data import Document, is_alike, is_unclear, known_score, score_decimals, score_label
+from weft.report.page_data import Document, is_tied, is_unclear, known_score, score_decimals, score_label
 
 WIDTH, HEIGHT = 110, 18  # of a drawn interval
 SHORT = 20  # letters of a name that stays on one line
@@ -27,7 +27,7 @@ SHAPES = {
 class Cell(NamedTuple):
     text: str  # HTML
     value: float | str | None  # what it is sorted by
-    note: str = ""  # HTML, smaller, beneath
+    on_note: str = ""  # HTML, smaller, beneath
 
 
 class Column(NamedTuple):
@@ -88,7 +88,7 @@ def _p_cell(row: Mapping[str, Any]) -> Cell:
     p = finite(row.get("p"))
     if is_unclear(row):
         return Cell("?", p, "too little<br>test data to tell")
-    return Cell(html(p_value(p)), p, "not significantly<br>worse" if is_alike(row) else "")
+    return Cell(html(p_value(p)), p, "not significantly<br>worse" if is_tied(row) else "")
 
 
 def _difference(places: int) -> Callable[[Mapping[str, Any]], Cell]:
@@ -157,7 +157,7 @@ def _head(text: str, *, better: str = "", sort: str = "none", kind: str = "") ->
 def _cell(cell: Cell, *, extra: str = "", kind: str = "") -> str:
     value = cell.value
     key = "" if value is None else f' data-value="{html(value)}"'
-    note = f"<small>{cell.note}</small>" if cell.note else ""
+    note = f"<small>{cell.on_note}</small>" if cell.on_note else ""
     told = f'<span class="drawing"><span>{cell.text}{note}</span>{extra}</span>' if extra else cell.text + note
     return f"<td{key}{kind}>{told}</td>"
 

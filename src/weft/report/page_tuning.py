@@ -13,10 +13,10 @@ WIDTH, HEIGHT = 120, 14  # of a drawn score
 Trial = Mapping[str, Any]
 
 
-def told(value: Any) -> str:
+def format_option(value: Any) -> str:
     """A setting: 0.1, true, 1-2."""
     if isinstance(value, list):
-        return "-".join(map(told, value))
+        return "-".join(map(format_option, value))
     if isinstance(value, bool) or value is None:
         return MISSING if value is None else str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -52,11 +52,11 @@ def _point(value: float | None, scale: tuple[float, float], place: int) -> str:
 def _line(trial: Trial, options: Sequence[str], chosen: int, score: str) -> str:
     star = '&nbsp;<span class="star" title="chosen">\u2605<span class="unseen"> chosen</span></span>'
     name = f"{trial['trial']}{' (run file)' if trial['trial'] == 0 else ''}{star if trial['trial'] == chosen else ''}"
-    settings = "".join(f"<td>{html(told(trial['settings'][o])) if o in trial['settings'] else ''}</td>" for o in options)
+    config = "".join(f"<td>{html(format_option(trial['settings'][o])) if o in trial['settings'] else ''}</td>" for o in options)
     budget = finite(trial.get("budget"))
-    share = "" if budget is None else f"{budget:.3g}"
+    fraction = "" if budget is None else f"{budget:.3g}"
     best = " class=best" if trial["trial"] == chosen else ""
-    return f'<tr{best}><th scope="row">{name}</th>{settings}<td>{share}</td><td class="wide">{score}</td></tr>'
+    return f'<tr{best}><th scope="row">{name}</th>{config}<td>{fraction}</td><td class="wide">{score}</td></tr>'
 
 
 def _table(document: Document, name: str, place: int) -> str:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from weft.train.loop import Loop
+    from weft.training.loop import Loop
 
 
 class TrainProgress(NamedTuple):
@@ -91,13 +91,13 @@ class TrainCallback:
         """Asked after every step.
 
         Returns:
-            True to save and stop: `weft.train` then raises `weft.errors.TrainingInterrupted`.
+            True to save and stop: `weft.training` then raises `weft.errors.TrainingInterrupted`.
         """
         return False
 
 
 def _progress(loop: Loop) -> TrainProgress:
-    cursor = loop.cursor
+    cursor = loop.train_state
     return TrainProgress(
         cursor.step,
         loop.total_steps(),
@@ -110,7 +110,7 @@ def _progress(loop: Loop) -> TrainProgress:
     )
 
 
-class CallbackWatcher:
+class CallbackAdapter:
     """A callback as the watcher of a run. An interrupt, which may come in the middle of a callback, lets the run save."""
 
     def __init__(self, callback: TrainCallback) -> None:
@@ -127,40 +127,40 @@ class CallbackWatcher:
                 raise
             self.interrupted = True
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         self.callback.on_note(text)
 
-    def working(self, name: str, done: int, total: int) -> None:
+    def on_progress(self, name: str, done: int, total: int) -> None:
         self.callback.on_progress(name, done, total)
 
-    def step(self, loop: Loop, loss: float, seconds: float) -> None:
+    def on_step(self, loop: Loop, loss: float, seconds: float) -> None:
         self.saves = True
         with self._heard():
             self.callback.on_step(_progress(loop), loss)
 
-    def validated(self, loop: Loop, scores: dict[str, float]) -> None:
+    def on_validation(self, loop: Loop, scores: dict[str, float]) -> None:
         with self._heard():
             self.callback.on_validation(_progress(loop), scores)
 
-    def counted(self, parameters: int, scores: dict[str, float]) -> None:
-        self.callback.on_fit(parameters, scores)
+    def on_fit(self, num_parameters: int, scores: dict[str, float]) -> None:
+        self.callback.on_fit(num_parameters, scores)
 
-    def stopping(self) -> bool:
+    def should_stop(self) -> bool:
         with self._heard():
             self.interrupted = self.callback.should_stop() or self.interrupted
         return self.interrupted
 
 
 @contextmanager
-def interruptible(watcher: CallbackWatcher) -> Iterator[None]:
+def interruptible(callback: CallbackAdapter) -> Iterator[None]:
     """While the block runs, the first interrupt (Ctrl-C, a notebook's stop button) lets a run save and stop, once it has made a
     step; the second stops at once. Python hears signals in its main thread only, so that elsewhere nothing is changed, and
     neither where somebody else has taken the signal over."""
 
     def heard(number: int, frame: FrameType | None) -> None:
-        if watcher.interrupted or not watcher.saves:
+        if callback.interrupted or not callback.saves:
             raise KeyboardInterrupt
-        watcher.interrupted = True
+        callback.interrupted = True
 
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -18,7 +18,7 @@ def check(run_file: str | Path | Mapping[str, Any], *, overrides: Overrides = ()
 
     Args:
         run_file: A path, or the run file as a dict.
-        overrides: Options to change, as in `weft.train`.
+        overrides: Options to change, as in `weft.training`.
 
     Returns:
         What was found, errors first; each has `severity`, `split`, `what`, `where`, `examples` and `cure`.
@@ -31,6 +31,6 @@ def check(run_file: str | Path | Mapping[str, Any], *, overrides: Overrides = ()
         ...     print(finding.severity, finding.split, finding.what)
     """
     values, base, _ = read_run_file(run_file, overrides)
-    settings = resolve(values, base=base)
-    plan, tokenizers = settings.spec.data.check(settings)
-    return list(check_data(settings.datasets, cache(tokenizers), plan).findings)
+    config = resolve(values, base=base)
+    plan, tokenizers = config.spec.data.check(config)
+    return list(check_data(config.datasets, cache(tokenizers), plan).findings)

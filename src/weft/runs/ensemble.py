@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from weft.decode.ensemble import Ensemble, Fusion, Mixture
+from weft.decode.ensemble import Ensemble, LinearEnsemble, ShallowFusion
 from weft.errors import UsageError
 from weft.files import sha256
-from weft.runs.folder import RunFolder
+from weft.runs.folder import RunDir
 from weft.runs.run import Run
 from weft.tasks.spec import I, P
 
@@ -17,14 +17,14 @@ from weft.tasks.spec import I, P
 class FusionLM(NamedTuple):
     """A language model of the targets that helps to choose (shallow fusion)."""
 
-    folder: RunFolder
+    directory: RunDir
     model: Any
     weight: float  # of its log-probabilities
     parameters: int
 
     def describe(self) -> str:
         """Which one, by the sum of its weights, and how much it counts: for a signature."""
-        return f"lm:{sha256(self.folder.weights)[:8]}*{self.weight:g}"
+        return f"lm:{sha256(self.directory.weights)[:8]}*{self.weight:g}"
 
 
 class EnsembleRun(Run[I, P]):
@@ -34,9 +34,9 @@ class EnsembleRun(Run[I, P]):
         self, members: Sequence[Run[I, P]], *, weights: Sequence[float] | None = None, lm: FusionLM | None = None
     ) -> None:
         if not members:
-            raise UsageError("ensemble: no run is given; name at least one")
+            raise UsageError("ensemble", "no run is given", "name at least one")
         first = members[0]
-        super().__init__(first.folder, first.settings, first.vocabulary, first.device_name)
+        super().__init__(first.directory, first.config, first.vocabulary, first.device_name)
         self._members, self._weights, self._lm = list(members), weights, lm
 
     @property
@@ -55,9 +55,9 @@ class EnsembleRun(Run[I, P]):
     def model(self) -> Any:
         """All models as one: `start`, `step`, `score`."""
         parts = [member.model for member in self.members]
-        both: Any = Ensemble(parts, Mixture([1 / len(parts)] * len(parts) if self.weights is None else self.weights))
+        both: Any = Ensemble(parts, LinearEnsemble([1 / len(parts)] * len(parts) if self.weights is None else self.weights))
         both = both if len(parts) > 1 else parts[0]
-        return both if self.lm is None else Ensemble([both, self.lm.model], Fusion([1.0, self.lm.weight]))
+        return both if self.lm is None else Ensemble([both, self.lm.model], ShallowFusion([1.0, self.lm.weight]))
 
     @property
     def parameters(self) -> int:

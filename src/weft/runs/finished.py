@@ -13,11 +13,11 @@ from weft.errors import DivergedError, LogError, ResourceError
 from weft.lock import Lock
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
 
 
 @contextmanager
-def leaving_nothing(out: Path) -> Iterator[None]:
+def remove_on_failure(out: Path) -> Iterator[None]:
     """If the block fails before there is anything to resume, the folders that it made are gone again."""
     made = [path for path in (out, *out.parents) if not os.path.exists(path)]  # Path.exists fails on too long a name
     try:
@@ -39,15 +39,15 @@ def _remove(made: list[Path]) -> None:
             path.rmdir()
 
 
-def is_finished(out: Path, settings: Settings) -> bool:
+def is_finished(out: Path, config: RunConfig) -> bool:
     """Whether `out` holds this very run, trained to its end, and knows of it; training restores a log that was damaged."""
-    from weft.runs.folder import RunFolder
-    from weft.runs.story import read_story
+    from weft.runs.folder import RunDir
+    from weft.runs.story import read_run_status
 
-    folder = RunFolder(out)
-    if not os.path.isfile(folder.resolved) or folder.changes(settings):
+    directory = RunDir(out)
+    if not os.path.isfile(directory.resolved) or directory.changes(config):
         return False
     try:
-        return folder.weights.is_file() and read_story(out).done
+        return directory.weights.is_file() and read_run_status(out).done
     except LogError:
         return False

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from weft.config import no_such
-from weft.errors import UsageError
-from weft.runs.folder import RunFolder, open_folder
+from weft.errors import UsageError, unknown_name
+from weft.runs.folder import RunDir, open_run_dir
 from weft.runs.resolve import read_settings
 from weft.runs.run import Run
-from weft.runs.settings import Settings
+from weft.runs.settings import RunConfig
 from weft.tasks.spec import I, P, Task
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -20,21 +19,21 @@ LM_WEIGHT = 0.3
 R = TypeVar("R", bound=Run[Any, Any])
 
 
-def _read(path: str | Path) -> tuple[RunFolder, Settings]:
-    folder = open_folder(Path(path))
-    return folder, read_settings(folder)
+def _read(path: str | Path) -> tuple[RunDir, RunConfig]:
+    directory = open_run_dir(Path(path))
+    return directory, read_settings(directory)
 
 
 def _check_device(name: str) -> None:
     """Refuse a device that is not there. torch is asked only where it has to say something."""
     if name not in DEVICES:
-        raise UsageError(f"device: {no_such('device', name, DEVICES)}")
+        raise UsageError("device", *unknown_name("device", name, DEVICES))
     if name != "cuda":
         return
     import torch
 
     if not torch.cuda.is_available():
-        raise UsageError("device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'")
+        raise UsageError("device", "'cuda' was asked for, but torch sees no GPU", "use 'auto' or 'cpu'")
 
 
 @overload
@@ -46,7 +45,7 @@ def load(path: str | Path, task: None = None, *, device: str = "auto") -> Run[An
 
 
 def load(path: str | Path, task: Task[I, P] | None = None, *, device: str = "auto") -> Run[Any, Any]:
-    """Load the run in a directory that `weft.train` or `weft train` wrote.
+    """Load the run in a directory that `weft.training` or `weft train` wrote.
 
     Its files are checked; none of them is run as code. Its weights, which it may not have yet, are read when they are first
     needed.
@@ -67,14 +66,14 @@ def load(path: str | Path, task: Task[I, P] | None = None, *, device: str = "aut
         >>> weft.load("runs/run").evaluate()
     """
     _check_device(device)
-    folder, settings = _read(path)
-    run = Run[Any, Any](folder, settings, settings.spec.data.load(folder), device)
-    if task is not None and task.name != settings.task:
+    directory, config = _read(path)
+    run = Run[Any, Any](directory, config, config.spec.data.load(directory), device)
+    if task is not None and task.name != config.task:
         raise run.refuse(f"use weft {run.task.use}")
     return run
 
 
-def ready(run: R) -> R:
+def prepared(run: R) -> R:
     """A run that is about to be used: what is wrong with its weights, or with several together, is said now."""
     _ = run.model
     return run
@@ -112,13 +111,13 @@ def ensemble(
     members = [load(path, device=device) for path in paths]
     for path, run in zip(paths, members, strict=True):
         if not run.task.joins:
-            raise UsageError(f"ensemble: {path} is a run of task {run.settings.task!r}, not of 'translate'")
+            raise UsageError("ensemble", f"{path} is a run of task {run.config.task!r}, not of 'translate'")
     if lm is None:
-        return ready(EnsembleRun(members, weights=weights))
+        return prepared(EnsembleRun(members, weights=weights))
     if not 0 < lm_weight < math.inf:
-        raise UsageError(f"--lm-weight: must be a number above 0, not {lm_weight:g}; without --lm the model chooses alone")
+        raise UsageError("--lm-weight", f"must be a number above 0, not {lm_weight:g}", "without --lm the model chooses alone")
     helper = load(lm, device=device)
     if not helper.generates or not helper.reader.lines:
-        raise UsageError(f"--lm: {lm} must be a language model of lines (task = 'lm', data.read = 'lines')")
-    fused = FusionLM(helper.folder, helper.model, lm_weight, helper.parameters)
-    return ready(EnsembleRun(members, weights=weights, lm=fused))
+        raise UsageError("--lm", f"{lm} must be a language model of lines (task = 'lm', data.read_as = 'lines')")
+    fused = FusionLM(helper.directory, helper.model, lm_weight, helper.parameters)
+    return prepared(EnsembleRun(members, weights=weights, lm=fused))

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from weft.config import OneOf, Table, no_such, read_table
-from weft.errors import ConfigError, ModelError
-from weft.runs.settings import Settings
+from weft.config import Choice, Config, parse_config
+from weft.errors import ConfigError, ModelError, unknown_name
+from weft.runs.settings import RunConfig
 from weft.tasks.registry import TASKS, find_task
-from weft.train.tables import BUDGETS, TrainTable
+from weft.training.config import BUDGETS, TrainConfig
 
 if TYPE_CHECKING:
-    from weft.runs.folder import RunFolder
+    from weft.runs.folder import RunDir
 
-T = TypeVar("T", bound=Table)
+T = TypeVar("T", bound=Config)
 
 
-class RunTable(Table):
+class RunFile(Config):
     """The top of a run file; what its tables hold depends on the task and on the kind."""
 
-    task: Annotated[str, OneOf(TASKS, "task")]
+    task: Annotated[str, Choice(TASKS, "task")]
     seed: int = Field(0, ge=0, lt=2**31)
     data: dict[str, Any]
     tokenizer: dict[str, Any] = Field(default_factory=dict)
@@ -31,30 +31,30 @@ class RunTable(Table):
     train: dict[str, Any] = Field(default_factory=dict)
 
 
-def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
+def resolve(values: Mapping[str, Any], *, base: Path) -> RunConfig:
     """Table defaults, then the preset's values, then the run file's; paths are seen from `base`."""
-    run = read_table(RunTable, values, at="")
+    run = parse_config(RunFile, values, at="")
     options = dict(run.model)
     task = find_task(run.task)
     presets = task.presets
     if "kind" not in options:
-        raise ConfigError(f"model.kind: is needed and not given; known: {', '.join(presets)}")
+        raise ConfigError("model.arch", "is needed and not given", f"known: {', '.join(presets)}")
     kind = options.pop("kind")
     if not isinstance(kind, str):
-        raise ConfigError(f"model.kind: must be a valid string, not {kind!r}")
+        raise ConfigError("model.arch", f"must be a valid string, not {kind!r}")
     if kind not in presets:
-        raise ConfigError(f"model.kind: {no_such('kind', kind, presets)}")
+        raise ConfigError("model.arch", *unknown_name("kind", kind, presets))
     preset = presets[kind]
-    model = read_table(preset.table, preset.merged(options), at="model")
-    train = read_table(TrainTable, _trained(preset.train, run.train), at="train")
-    data: Any = read_table(task.data.table, run.data, at="data")
+    model = parse_config(preset.config_class, preset.merged(options), at="model")
+    train = parse_config(TrainConfig, _trained(preset.train_defaults, run.train), at="train")
+    data: Any = parse_config(task.data.table, run.data, at="data")
     data, tokenizer = (
         _placed(data.resolved(), base),
-        _placed(read_table(task.data.tokenizer, run.tokenizer, at="tokenizer"), base),
+        _placed(parse_config(task.data.tokenizer, run.tokenizer, at="tokenizer"), base),
     )
-    settings = Settings(run.task, run.seed, data, tokenizer, kind, model.filled(), _placed(train.filled(), base))
-    preset.estimator.check(settings)
-    return settings
+    config = RunConfig(run.task, run.seed, data, tokenizer, kind, model.filled(), _placed(train.with_defaults(), base))
+    preset.estimator.check(config)
+    return config
 
 
 def _trained(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _trained(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     one optimiser: what only the preset's has goes with it."""
     replaced = set(BUDGETS) if any(name in given for name in BUDGETS) else set()
     if given.get("optimizer") == "sgd":
-        replaced.add("beta2")
+        replaced.add("adam_beta2")
     return {**{name: value for name, value in preset.items() if name not in replaced}, **given}
 
 
@@ -70,27 +70,27 @@ def _utf_8(path: str) -> str:
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{path}: its name is not UTF-8, so no run file can hold it; rename it") from None
+        raise ConfigError(path, "its name is not UTF-8, so no run file can hold it", "rename it") from None
     return path
 
 
-def _placed(table: T, base: Path) -> T:
+def _placed(config: T, base: Path) -> T:
     """The same table with absolute paths: a run is resumed and evaluated from anywhere."""
-    given = {name: getattr(table, name) for name in type(table).model_fields}
+    given = {name: getattr(config, name) for name in type(config).model_fields}
     named = {name: given[name] for name in ("train", "valid", "test", "file", "init_from") if name in given}
-    inner = {name: _placed(value, base) for name, value in given.items() if isinstance(value, Table)}
+    inner = {name: _placed(value, base) for name, value in given.items() if isinstance(value, Config)}
 
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(part) for part in value]
         return _utf_8(str((base / value).absolute())) if isinstance(value, str) else value
 
-    return table.model_copy(update={name: absolute(value) for name, value in named.items()} | inner)
+    return config.model_copy(update={name: absolute(value) for name, value in named.items()} | inner)
 
 
-def read_settings(folder: RunFolder) -> Settings:
+def read_settings(directory: RunDir) -> RunConfig:
     """The settings of a trained run."""
     try:
-        return resolve(folder.read_resolved(), base=folder.path)
+        return resolve(directory.read_resolved(), base=directory.path)
     except ConfigError as error:
-        raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
+        raise ModelError(directory.resolved, f"is damaged, or of another version: {error}") from None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from weft.config import Table
+from weft.config import Config
 from weft.errors import DataError, UsageError
 from weft.tasks.spec import Evaluation, Fault, I, P, Progress, Scored, is_tuple_of_texts
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from weft.decode.generate import Continuation, Going
-    from weft.decode.options import GenerateOptions
-    from weft.explain.options import ExplainOptions
-    from weft.explain.view import View
+    from weft.decode.generate import Continuation, ContinueCallback
+    from weft.decode.options import GenerationConfig
+    from weft.explain.explanation import Explanation
+    from weft.explain.options import ExplainConfig
     from weft.runs.ensemble import FusionLM
-    from weft.runs.folder import RunFolder
-    from weft.runs.settings import Settings
-    from weft.tasks.embedding import Embedded
+    from weft.runs.folder import RunDir
+    from weft.runs.settings import RunConfig
+    from weft.tasks.embedding import EmbeddingOutput
     from weft.tasks.spec import Decode, Task
 
-T = TypeVar("T", bound=Table)
+T = TypeVar("T", bound=Config)
 R = TypeVar("R")
 
 
@@ -33,7 +33,7 @@ def refuse_faults(results: Sequence[R | Fault]) -> list[R]:
     """The results; the first input that has none is refused."""
     for number, one in enumerate(results, 1):
         if isinstance(one, Fault):
-            raise DataError(f"line {number}: {one.reason}")
+            raise DataError(f"line {number}", f"{one.reason}")
     return [one for one in results if not isinstance(one, Fault)]
 
 
@@ -43,30 +43,30 @@ class Run(Generic[I, P]):
     Its weights, which it may not have yet, are read when they are first needed.
     """
 
-    def __init__(self, folder: RunFolder, settings: Settings, vocabulary: Any, device: str) -> None:
-        self.folder, self.settings, self.vocabulary, self.device_name = folder, settings, vocabulary, device
+    def __init__(self, directory: RunDir, config: RunConfig, vocabulary: Any, device: str) -> None:
+        self.directory, self.config, self.vocabulary, self.device_name = directory, config, vocabulary, device
 
     @cached_property
     def device(self) -> torch.device:
         """Where its network computes."""
-        from weft.train.device import pick_device
+        from weft.training.device import pick_device
 
         return pick_device(self.device_name)
 
     @property
     def task(self) -> Task[I, P]:
         """The record of its task."""
-        return self.settings.spec
+        return self.config.spec
 
     @cached_property
     def model(self) -> Any:
         """The model itself: a torch module, an n-gram model, a linear model."""
-        return self.settings.preset.estimator.load(self.settings, self.vocabulary, self.folder, self.device_name)
+        return self.config.preset.estimator.load(self.config, self.vocabulary, self.directory, self.device_name)
 
     @property
     def network(self) -> nn.Module | None:
         """The model, if it is a network."""
-        if not self.settings.preset.estimator.by_steps:
+        if not self.config.preset.estimator.by_steps:
             return None
         from torch import nn
 
@@ -95,12 +95,12 @@ class Run(Generic[I, P]):
     def refuse(self, instead: str) -> UsageError:
         """Why it can't do something that models of other tasks do; `instead` says what to use."""
         article = "an" if self.task.noun[0] in "aeiou" else "a"
-        return UsageError(f"{self.folder.path}: is {article} {self.task.noun}, which {self.task.does}; {instead}")
+        return UsageError(self.directory.path, f"is {article} {self.task.noun}, which {self.task.does}", f"{instead}")
 
-    def _options(self, table: type[T], options: Table | None, named: Mapping[str, Any]) -> T:
-        from weft.decode.options import chosen
+    def _options(self, config: type[T], options: Config | None, named: Mapping[str, Any]) -> T:
+        from weft.decode.options import options_from
 
-        return chosen(table, options, named)
+        return options_from(config, options, named)
 
     @property
     def members(self) -> Sequence[Run[I, P]]:
@@ -120,7 +120,7 @@ class Run(Generic[I, P]):
     # ---- inputs to outputs
 
     def try_predict(
-        self, inputs: I | Iterable[I], options: Table | None = None, *, progress: Progress | None = None
+        self, inputs: I | Iterable[I], options: Config | None = None, *, progress: Progress | None = None
     ) -> list[P | Fault]:
         """A prediction for each input; for one that can't be used, the reason."""
         if self.task.predict is None:
@@ -130,20 +130,20 @@ class Run(Generic[I, P]):
 
     @overload
     def predict(
-        self, inputs: list[I], options: Table | None = None, *, progress: Progress | None = None, **named: Any
+        self, inputs: list[I], options: Config | None = None, *, progress: Progress | None = None, **named: Any
     ) -> list[P]: ...
 
     @overload
-    def predict(self, inputs: I, options: Table | None = None, *, progress: Progress | None = None, **named: Any) -> P: ...
+    def predict(self, inputs: I, options: Config | None = None, *, progress: Progress | None = None, **named: Any) -> P: ...
 
     def predict(
-        self, inputs: I | list[I], options: Table | None = None, *, progress: Progress | None = None, **named: Any
+        self, inputs: I | list[I], options: Config | None = None, *, progress: Progress | None = None, **named: Any
     ) -> P | list[P]:
         """Predict the output of one input, or of each of a list.
 
         Args:
             inputs: One input gives one prediction, a list (or any iterable) a list. A text is one input; so is a tuple of
-                texts for models that read several. Of dicts, and of tables as in `weft.train`, the input columns are read.
+                texts for models that read several. Of dicts, and of tables as in `weft.training`, the input columns are read.
             options: How to predict, as one object of the task's own table.
             progress: Called with the phase, how much is done and how much there is.
             **named: The same options by name, such as `beam=5`.
@@ -162,18 +162,18 @@ class Run(Generic[I, P]):
         from weft.runs.inputs import inputs_of
 
         single = self.task.is_single(self, inputs)
-        given: list[Any] = [inputs] if single else inputs_of(self.settings, inputs)
+        given: list[Any] = [inputs] if single else inputs_of(self.config, inputs)
         chosen = self._options(self.task.predict_options, options, named)
         found = refuse_faults(self.try_predict(given, chosen, progress=progress))
         return found[0] if single else found
 
     def evaluate(
-        self, data: object = None, options: Table | None = None, *, progress: Progress | None = None, **named: Any
+        self, data: object = None, options: Config | None = None, *, progress: Progress | None = None, **named: Any
     ) -> Evaluation:
         """Evaluate the model, with confidence intervals.
 
         Args:
-            data: A path, a list of paths, or data in memory as in `weft.train`; the run's own test data by default, or else
+            data: A path, a list of paths, or data in memory as in `weft.training`; the run's own test data by default, or else
                 its validation data.
             options: How to evaluate, as one object of the task's own table.
             progress: Called with the phase, how much is done and how much there is.
@@ -192,18 +192,18 @@ class Run(Generic[I, P]):
         from weft.runs.inputs import as_files
 
         chosen = self._options(self.task.evaluate_options, options, named)
-        with as_files(self.settings, data) as files:
+        with as_files(self.config, data) as files:
             return self.task.evaluate(self, files, chosen, progress)
 
     def embed(self, texts: Sequence[Any], *, pool: str = "mean", progress: Progress | None = None) -> np.ndarray:
         """float32 (N, D): a vector for each text, the mean over its positions or that of its first token. A text longer than
         the model reads is truncated; `embedded` tells which were."""
-        return self.embedded(texts, pool=pool, progress=progress).vectors
+        return self.embed_with_info(texts, pool=pool, progress=progress).vectors
 
-    def embedded(self, texts: Sequence[Any], *, pool: str = "mean", progress: Progress | None = None) -> Embedded:
+    def embed_with_info(self, texts: Sequence[Any], *, pool: str = "mean", progress: Progress | None = None) -> EmbeddingOutput:
         """The vectors of `embed`, and which texts were truncated."""
         if self.task.embed is None:
-            raise UsageError(f"{self.folder.path}: is a run of task {self.settings.task!r}, which has no encoder of texts")
+            raise UsageError(self.directory.path, f"is a run of task {self.config.task!r}, which has no encoder of texts")
         return self.task.embed(self, texts, pool, progress)
 
     # ---- models that write tokens
@@ -212,7 +212,7 @@ class Run(Generic[I, P]):
     def _decode(self) -> Decode[Any]:
         if self.task.decode is None:
             raise UsageError(
-                f"score: {self.folder.path} is a run of task {self.settings.task!r}, which gives texts no probability"
+                "score", f"{self.directory.path} is a run of task {self.config.task!r}, which gives texts no probability"
             )
         return self.task.decode
 
@@ -250,20 +250,30 @@ class Run(Generic[I, P]):
 
     @overload
     def generate(
-        self, prompts: list[str], options: GenerateOptions | None = None, *, going: Going | None = None, **named: Any
+        self,
+        prompts: list[str],
+        options: GenerationConfig | None = None,
+        *,
+        should_continue: ContinueCallback | None = None,
+        **named: Any,
     ) -> list[Continuation]: ...
 
     @overload
     def generate(
-        self, prompts: str = "", options: GenerateOptions | None = None, *, going: Going | None = None, **named: Any
+        self,
+        prompts: str = "",
+        options: GenerationConfig | None = None,
+        *,
+        should_continue: ContinueCallback | None = None,
+        **named: Any,
     ) -> Continuation: ...
 
     def generate(
         self,
         prompts: str | list[str] = "",
-        options: GenerateOptions | None = None,
+        options: GenerationConfig | None = None,
         *,
-        going: Going | None = None,
+        should_continue: ContinueCallback | None = None,
         **named: Any,
     ) -> Continuation | list[Continuation]:
         """Continue a prompt, or each of a list.
@@ -289,40 +299,40 @@ class Run(Generic[I, P]):
         generate = None if self.task.decode is None else self.task.decode.generate
         if generate is None:
             raise self.refuse(f"use weft {self.task.use}")
-        from weft.decode.options import GenerateOptions, chosen
+        from weft.decode.options import GenerationConfig, options_from
 
-        found = generate(self, prompts, chosen(GenerateOptions, options, named), going)
+        found = generate(self, prompts, options_from(GenerationConfig, options, named), should_continue)
         best = [one._replace(alternatives=tuple(others)) for one, *others in found]
         return best[0] if isinstance(prompts, str) else best
 
-    def stream(self, prompt: str = "", options: GenerateOptions | None = None, **named: Any) -> Iterator[str]:
+    def stream(self, prompt: str = "", options: GenerationConfig | None = None, **named: Any) -> Iterator[str]:
         """One continuation, piece by piece as it is found."""
         stream = None if self.task.decode is None else self.task.decode.stream
         if stream is None:
             raise self.refuse(f"use weft {self.task.use}")
-        from weft.decode.options import GenerateOptions, chosen
+        from weft.decode.options import GenerationConfig, options_from
 
-        return stream(self, prompt, chosen(GenerateOptions, options, named))
+        return stream(self, prompt, options_from(GenerationConfig, options, named))
 
     # ---- about it
 
-    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
+    def explain(self, text: str, view: str | None = None, options: ExplainConfig | None = None, **named: Any) -> Explanation:
         """How a prediction comes about: data, pictures and words of one view; options as one object, or by name:
         `explain("too slow", "attribution", method="occlusion")`."""
         from weft.explain import views
 
-        return views.explain(self, text, what, options, named)
+        return views.explain(self, text, view, options, named)
 
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings and sizes."""
         return {
-            "path": str(self.folder.path),
-            "task": self.settings.task,
-            "kind": self.settings.kind,
+            "path": str(self.directory.path),
+            "task": self.config.task,
+            "kind": self.config.arch,
             "parameters": self.parameters,
             **self.task.sizes(self),
             "tokenizer": self.vocabulary.hash,
-            "settings": self.settings.to_dict(),
+            "settings": self.config.to_dict(),
         }
 
 

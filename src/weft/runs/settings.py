@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from weft.config import plain
+from weft.config import to_dict
 from weft.tasks.registry import TASKS, find_task
-from weft.train.tables import TrainTable
+from weft.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from weft.tasks.spec import Preset, Task
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunConfig:
     """A run file with everything filled in."""
 
     task: str
     seed: int
     data: Any  # tables of the task's own types
     tokenizer: Any
-    kind: str
+    arch: str
     model: Any  # a table of the kind's own type, filled
-    train: TrainTable
+    train: TrainConfig
 
     @property
     def spec(self) -> Task[Any, Any]:
@@ -41,7 +41,7 @@ class Settings:
 
     @property
     def preset(self) -> Preset:
-        return self.spec.presets[self.kind]
+        return self.spec.presets[self.arch]
 
     @cached_property
     def datasets(self) -> dict[str, Any]:
@@ -50,18 +50,18 @@ class Settings:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        model = {"kind": self.kind, **plain(self.model)}
-        tokenizer = _said_by_files(plain(self.tokenizer))
-        tables = {"data": plain(self.data), "tokenizer": tokenizer, "model": model, "train": plain(self.train)}
+        model = {"kind": self.arch, **to_dict(self.model)}
+        tokenizer = _from_tokenizer_files(to_dict(self.tokenizer))
+        tables = {"data": to_dict(self.data), "tokenizer": tokenizer, "model": model, "train": to_dict(self.train)}
         return {"task": self.task, "seed": self.seed, **tables}
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.to_dict())
 
 
-def _said_by_files(tokenizer: dict[str, Any]) -> dict[str, Any]:
+def _from_tokenizer_files(tokenizer: dict[str, Any]) -> dict[str, Any]:
     """A tokenizer table as a file says it: one that names a file says nothing else, for the file knows what it is."""
     if "file" in tokenizer:
         return {"file": tokenizer["file"]}
-    sides: dict[str, Any] = {side: _said_by_files(tokenizer[side]) for side in ("source", "target") if side in tokenizer}
+    sides: dict[str, Any] = {side: _from_tokenizer_files(tokenizer[side]) for side in ("source", "target") if side in tokenizer}
     return sides or tokenizer

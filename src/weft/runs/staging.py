@@ -21,10 +21,10 @@ def _beside(final: Path) -> bool:
     return os.access(final.parent, os.W_OK) and not os.path.ismount(final)
 
 
-def _held(folder: Path) -> int | None:
+def _held(directory: Path) -> int | None:
     """A descriptor that holds a folder until it is closed; None where another process holds it, or nobody can."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -52,11 +52,11 @@ def _move_up(temp: Path, final: Path, last: str) -> None:
     for part in sorted(temp.iterdir(), key=lambda part: (part.name == last, part)):
         os.rename(part, final / part.name)
     temp.rmdir()
-    files.sync_folder(final)
+    files.sync_directory(final)
 
 
 @contextmanager
-def staged(out: Path, *, last: str) -> Iterator[Path]:
+def staged_directory(out: Path, *, last: str) -> Iterator[Path]:
     """Gives a folder to fill; when the block ends well it is `out`, else nothing is left of it. `out` is an empty folder, or
     not there; `last` is the file that makes it what it is."""
     final = Path(os.path.realpath(out))
@@ -67,7 +67,7 @@ def staged(out: Path, *, last: str) -> Iterator[Path]:
     try:
         os.mkdir(temp)
     except OSError as error:
-        raise ResourceError(f"{out}: can't be written: {error.strerror}; nothing was changed") from None
+        raise ResourceError(out, f"can't be written: {error.strerror}", "nothing was changed") from None
     descriptor = _held(temp)
     try:
         yield temp

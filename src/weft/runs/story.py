@@ -10,10 +10,10 @@ from weft.config import read_toml
 from weft.errors import ConfigError
 from weft.log import read_log
 from weft.metrics.metric import Metric, metric_names, metrics_of
-from weft.runs.folder import RunFolder
+from weft.runs.folder import RunDir
 from weft.tasks.registry import known_task
-from weft.train import checkpoint
-from weft.train.gradients import GradientSummary, summarize
+from weft.training import checkpoint
+from weft.training.gradients import GradientSummary, summarize
 
 VALID = "valid_"
 
@@ -25,18 +25,18 @@ class Story(NamedTuple):
     seconds: float | None  # of training; None where the run was counted, or has no checkpoint yet
     best: tuple[Metric, float] | None  # what the run is judged by, and its best value on the validation data
     best_step: int
-    counted: bool = False  # made by counting, in one go
+    is_fitted: bool = False  # made by counting, in one go
     examples: int | None = None  # what was counted, where that is told
     gradients: GradientSummary | None = None  # None where none were logged
 
     @property
     def imported(self) -> bool:
         """Weights that came from elsewhere: nothing tells how."""
-        return self.done and not self.counted and not self.steps
+        return self.done and not self.is_fitted and not self.steps
 
     def to_json(self) -> dict[str, Any]:
         best = None if self.best is None else {"name": self.best[0].name, "value": self.best[1], "step": self.best_step}
-        progress = {"done": self.done, "counted": self.counted, "steps": self.steps, "tokens": self.tokens}
+        progress = {"done": self.done, "counted": self.is_fitted, "steps": self.steps, "tokens": self.tokens}
         examples = {} if self.examples is None else {"examples": self.examples}
         gradients = None if self.gradients is None else self.gradients.to_json()
         return {**progress, **examples, "training_seconds": self.seconds, "best_valid": best, "gradients": gradients}
@@ -75,10 +75,10 @@ def _best(records: list[dict[str, Any]], judged: _Judged) -> tuple[tuple[Metric,
     return best, step
 
 
-def read_story(path: Path) -> Story:
+def read_run_status(path: Path) -> Story:
     """What the newest whole checkpoint and metrics.jsonl tell."""
-    folder, _ = checkpoint.newest(path)
-    cursor = None if folder is None else checkpoint.read_cursor(folder)
+    directory, _ = checkpoint.newest(path)
+    cursor = None if directory is None else checkpoint.read_train_state(directory)
     records = read_log(path / "metrics.jsonl", length=0 if cursor is None else cursor.metrics)
     best, best_step = _best(records, _judged(path))
     if cursor is not None:
@@ -88,19 +88,19 @@ def read_story(path: Path) -> Story:
     if not (path / "model.safetensors").exists() or any(name.startswith("train_") for record in records for name in record):
         return Story(False, 0, 0, None, None, 0)
     if not records:  # weights that came from elsewhere, or a run that was killed, twice, before its first checkpoint
-        return Story(not RunFolder(path).weights_step(), 0, 0, None, None, 0)
+        return Story(not RunDir(path).weights_step(), 0, 0, None, None, 0)
     last = records[-1]
     tokens, examples = last.get("tokens", 0), last.get("examples")
-    return Story(True, last["step"], tokens, None, best, best_step, counted=True, examples=examples)
+    return Story(True, last["step"], tokens, None, best, best_step, is_fitted=True, examples=examples)
 
 
 def best(path: Path) -> tuple[Metric, float] | None:
     """What a run is judged by, and its best value on the validation data."""
-    return read_story(path).best
+    return read_run_status(path).best
 
 
 def read_timing(path: Path) -> tuple[float, float]:
     """Seconds of training, and tokens read in each of them."""
     last = (read_log(path / "timings.jsonl") or [{}])[-1]
     seconds = float(last.get("seconds") or 0.0)
-    return seconds, read_story(path).tokens / seconds if seconds else 0.0
+    return seconds, read_run_status(path).tokens / seconds if seconds else 0.0

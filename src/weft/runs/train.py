@@ -1,4 +1,4 @@
-"""`weft.train`: a run from Python."""
+"""`weft.training`: a run from Python."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from weft.config import Overrides, read_run_file
 from weft.errors import TrainingInterrupted
 from weft.lock import Lock
 from weft.runs import job
-from weft.runs.callback import CallbackWatcher, TrainCallback, interruptible
-from weft.runs.finished import is_finished, leaving_nothing
-from weft.runs.folder import RunFolder
+from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
+from weft.runs.finished import is_finished, remove_on_failure
+from weft.runs.folder import RunDir
 from weft.runs.inputs import place_inputs, write_inputs
-from weft.runs.load import load, ready
+from weft.runs.load import load, prepared
 from weft.runs.resolve import resolve
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def train(
         run_file: A path, or the run file as a dict. Paths in a file are relative to it, those in a dict to the current
             directory.
         output_dir: The run directory; `runs/NAME` of the run file by default, `runs/run` of a dict.
-        overrides: Options to change: strings such as `"model.width=512"`, or a dict, nested or with dotted keys.
+        overrides: Options to change: strings such as `"model.hidden_size=512"`, or a dict, nested or with dotted keys.
         overwrite: Start over: the new run replaces the one in the directory, once it has weights.
         callback: Hears of progress, and can stop training. Without one there is a progress bar in a terminal or notebook,
             and nothing elsewhere.
@@ -81,21 +81,21 @@ class _Plan(NamedTuple):
 
 def _trained(plan: _Plan, callback: TrainCallback | None, *, overwrite: bool) -> Run[Any, Any]:
     values, base, out, held = plan
-    settings = resolve(values, base=base)  # a wrong run file is refused before anything is looked at
-    if not overwrite and is_finished(out, settings):
+    config = resolve(values, base=base)  # a wrong run file is refused before anything is looked at
+    if not overwrite and is_finished(out, config):
         if held:
             with Lock(out):
-                write_inputs(settings, RunFolder(out), held)
-        RunFolder(out).settle()
-        return ready(load(out))
-    with leaving_nothing(out), _shown(callback) as shown:
-        watcher = CallbackWatcher(shown)
+                write_inputs(config, RunDir(out), held)
+        RunDir(out).drop_backup()
+        return prepared(load(out))
+    with remove_on_failure(out), _shown(callback) as shown:
+        watcher = CallbackAdapter(shown)
         with interruptible(watcher):
             try:
-                job.train(values, out, base=base, watcher=watcher, fresh=overwrite, held=held)
+                job.train(values, out, base=base, callback=watcher, overwrite=overwrite, held=held)
             except TrainingInterrupted:
-                raise TrainingInterrupted(f"{out}: training was interrupted and has saved; train again to resume") from None
-    return ready(load(out))
+                raise TrainingInterrupted(out, "training was interrupted and has saved", "train again to resume") from None
+    return prepared(load(out))
 
 
 def _shown(callback: TrainCallback | None) -> AbstractContextManager[TrainCallback]:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-    from weft.metrics.items import Items, Score
+    from weft.metrics.items import ItemStatistics, Score
     from weft.runs.run import Run
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
 
 
-class Observed(NamedTuple):
+class Predictions(NamedTuple):
     """What comparisons keep of an evaluation, item by item. Shapes: N items, F classes of frequency."""
 
-    items: Items  # those of the evaluation, or others that are the same whatever the tokenizer
+    items: ItemStatistics  # those of the evaluation, or others that are the same whatever the tokenizer
     inputs: list[str]  # what was read
     references: list[str]  # what was meant; "" where nothing is
     lengths: np.ndarray  # int64 (N,): of each input
@@ -37,7 +37,7 @@ class Evidence(Protocol):
     def scores(self) -> list[Score]: ...
 
     @property
-    def items(self) -> Items: ...
+    def items(self) -> ItemStatistics: ...
 
     @property
     def references(self) -> list[str]: ...
@@ -60,7 +60,7 @@ class LabelCounts(NamedTuple):
     by: str  # what a label is: "label", "tag"
     unit: str  # what is counted: "items", "words"
     names: Sequence[str]
-    items: Items
+    items: ItemStatistics
 
 
 class Confused(NamedTuple):
@@ -90,7 +90,7 @@ class Contexts(NamedTuple):
     """What models of a task predict a token from: a policy that is named, and that each run follows in its own way."""
 
     default: str  # where none is named
-    check: Callable[[Settings, str, str], None]  # refuse a policy that the run, or the row, of this name can't follow
+    check: Callable[[RunConfig, str, str], None]  # refuse a policy that the run, or the row, of this name can't follow
     follow: Callable[[Run[Any, Any], str | None], str]  # the policy as a run follows it
     opening: Callable[[Run[Any, Any]], Sequence[int]]  # the tokens that a text by itself comes after
 

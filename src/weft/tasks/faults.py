@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from weft.tasks.spec import Fault
-from weft.text.gate import invalid_text
+from weft.text.reading import invalid_text
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -28,10 +28,10 @@ def read_text(given: Any) -> str | Fault:
     return str(given) if reason is None else Fault(reason)
 
 
-def mark_faults(inputs: Sequence[T | Fault], faults: Callable[[list[T]], Mapping[int, str]]) -> list[T | Fault]:
+def mark_faults(inputs: Sequence[T | Fault], problems: Callable[[list[T]], Mapping[int, str]]) -> list[T | Fault]:
     """The inputs, with a Fault for each that `faults` has a reason for, by its number from 0 among the valid ones."""
     valid = [(at, one) for at, one in enumerate(inputs) if not isinstance(one, Fault)]
-    reasons = faults([one for _, one in valid])
+    reasons = problems([one for _, one in valid])
     found = {valid[at][0]: Fault(reason) for at, reason in reasons.items()}
     return [found.get(at, one) for at, one in enumerate(inputs)]
 

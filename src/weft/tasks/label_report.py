@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from weft.text.columns import columns
+from weft.text.table_layout import columns
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from weft.metrics.items import Items
-    from weft.metrics.labels import LabelScore
+    from weft.metrics.classification import LabelScore
+    from weft.metrics.items import ItemStatistics
 
 SHOWN = 12  # labels of a confusion matrix: more make no table that can be read
 
@@ -36,11 +36,11 @@ def confusion_table(names: Sequence[str], counts: np.ndarray) -> str:
     return columns(rows)
 
 
-def label_report(names: Sequence[str], items: Items, *, several: bool) -> str:
+def label_report(names: Sequence[str], items: ItemStatistics, *, multilabel: bool) -> str:
     """Scores of each label, and what was taken for what."""
-    from weft.metrics.labels import confusion, per_label
+    from weft.metrics.classification import confusion, per_label
 
-    if several:
+    if multilabel:
         return "\n" + label_table(names, per_label(items))
     confused = confusion(items) if len(names) <= SHOWN else None  # labels by labels
     return _tables(names, per_label(items), (items.statistics["said"].sum(0) > 0).tolist(), confused)
@@ -62,10 +62,10 @@ def _tables(
     return "".join(f"\n{part}" for part in parts if part)
 
 
-def tag_report(labels: Sequence[str], items: Items, meant: Sequence[Sequence[str]]) -> str:
+def tag_report(labels: Sequence[str], items: ItemStatistics, meant: Sequence[Sequence[str]]) -> str:
     """Scores of each type of span where tags mark spans, else of each tag, and what was taken for what; `meant` are the right
     tags of each sentence, spelled as the outputs spell them."""
-    from weft.metrics.spans import per_tag, per_type, scheme_of, tag_confusion, types_of
+    from weft.metrics.tagging import per_tag, per_type, scheme_of, tag_confusion, types_of
 
     if scheme_of(labels) is not None:
         found = per_type(items, types_of(labels))

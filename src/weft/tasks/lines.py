@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from weft.config import Table
+from weft.config import Config
 from weft.tasks.spec import Fault
 
 if TYPE_CHECKING:
-    from weft.data.records import Entry, Values
-    from weft.runs.settings import Settings
+    from weft.data.input_records import Entry, Values
+    from weft.runs.settings import RunConfig
 
 I_co = TypeVar("I_co", covariant=True)  # an input, as the task's `predict` takes it
 P_contra = TypeVar("P_contra", contravariant=True)  # a prediction
@@ -20,15 +20,15 @@ class Lines(Protocol[I_co, P_contra]):
     """What a line is to a task, and how a prediction is printed. It is made for one run and the options of one command. What
     most have in common is written here: lines of tasks inherit it."""
 
-    settings: Settings
+    config: RunConfig
     given: Any  # the options of the command
     batch: int = 1024  # lines predicted at a time, at most
     item: str = "line"  # what notes count
     columns: Sequence[str] = ()  # that a table gets
     tables: bool = True  # whether a table in is a table out; else records are printed as lines are
 
-    def __init__(self, settings: Settings, options: Any) -> None:
-        self.settings, self.given = settings, options
+    def __init__(self, config: RunConfig, options: Any) -> None:
+        self.config, self.given = config, options
 
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
         """The texts of a line, and what is wrong with them, if something is."""
@@ -37,9 +37,9 @@ class Lines(Protocol[I_co, P_contra]):
     def parse(self, texts: tuple[str, ...]) -> I_co | Fault | None:
         """The texts of a line, or of a record of a file, as an input; None: an empty one, which stays empty."""
 
-    def options(self, numbers: Sequence[int]) -> Table:
+    def options(self, numbers: Sequence[int]) -> Config:
         """How to predict from inputs that have these numbers, from 1, among all lines."""
-        given: Table = self.given
+        given: Config = self.given
         return given
 
     def text(self, prediction: P_contra | None, number: int | None) -> str:

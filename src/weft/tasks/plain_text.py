@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.data.config import TextDataConfig, training
 from weft.data.corpus import Corpus
-from weft.data.findings import Checked, CheckPlan
+from weft.data.findings import CheckOptions, CheckPlan
 from weft.data.memory import MemoryFormat, text_format
 from weft.data.source import Source
-from weft.data.tables import DataTable, training
 from weft.tasks.data_spec import Column
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
 
 RUNNING = 40  # characters of a line of running text that is not expected twice
 
@@ -26,14 +26,14 @@ def texts(dataset: Source) -> Iterator[str]:
     return dataset.texts()
 
 
-def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:
+def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
     return [Column("", vocabulary)]
 
 
-def check(settings: Settings) -> CheckPlan:
-    least = 0 if settings.data.read == "lines" else RUNNING
-    train = training(settings.datasets)
-    return CheckPlan(Checked(("line",), least=least), lambda: [train_tokenizer(settings.tokenizer, train.texts())])
+def check(config: RunConfig) -> CheckPlan:
+    minimum = 0 if config.data.read == "lines" else RUNNING
+    train = training(config.datasets)
+    return CheckPlan(CheckOptions(("line",), min_chars=minimum), lambda: [train_tokenizer(config.tokenizer, train.texts())])
 
 
 def decode_between(tokenizer: Tokenizer, corpus: Corpus, edges: np.ndarray) -> list[str]:
@@ -45,5 +45,5 @@ def lines(dataset: Source) -> Iterator[tuple[str, None]]:
     return ((line, None) for piece in dataset.texts() for line in piece.split("\n"))
 
 
-def in_memory(table: DataTable) -> MemoryFormat:
-    return text_format(lines=table.read == "lines")
+def in_memory(config: TextDataConfig) -> MemoryFormat:
+    return text_format(lines=config.read_as == "lines")

@@ -7,52 +7,54 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft import files
+from weft.data.config import training
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.source import Readable
-from weft.data.tables import training
 from weft.tasks.data_spec import Column, Prepared
 from weft.tasks.spec import Task
 from weft.text.tokenizers import Tokenizer
-from weft.train import checkpoint
+from weft.training import checkpoint
 
 if TYPE_CHECKING:
-    from weft.runs.folder import RunFolder
-    from weft.runs.job import Watcher
-    from weft.runs.settings import Settings
+    from weft.runs.folder import RunDir
+    from weft.runs.job import JobCallback
+    from weft.runs.settings import RunConfig
 
 
-def _tokenized(name: str, source: Readable, tokenizer: Tokenizer, folder: RunFolder, watcher: Watcher) -> Corpus:
+def _tokenized(name: str, source: Readable, tokenizer: Tokenizer, directory: RunDir, callback: JobCallback) -> Corpus:
     """The tokens of a column, on disk; those that an earlier process made are used again if the text is still the same."""
 
-    def watch(done: int, total: int) -> None:
-        watcher.working(f"tokenising {name}", done, total)
+    def progress(done: int, total: int) -> None:
+        callback.on_progress(f"tokenising {name}", done, total)
 
-    names = checkpoint.names(folder.path)
-    known = checkpoint.known(checkpoint.place(folder.path) / names[-1]).get("data", {}) if names else {}
-    files.own_folder(folder.data)
+    names = checkpoint.names(directory.path)
+    known = checkpoint.known(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
+    files.own_directory(directory.data)
     must_match = str(known.get(name, "")) if names else None
-    return write_corpus(source, tokenizer, folder.data, name, watch=watch, must_match=must_match, told=watcher.note)
+    return write_corpus(
+        source, tokenizer, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
+    )
 
 
-def _vocabulary(task: Task[Any, Any], settings: Settings, folder: RunFolder, watcher: Watcher) -> Any:
+def _vocabulary(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback: JobCallback) -> Any:
     """The run's own once it has a checkpoint. Until then it is made anew, since the data may have changed."""
     builder = task.data.vocabulary
-    if checkpoint.names(folder.path):
-        return builder.load(folder.path)
-    train = training(settings.datasets)
-    watcher.note(train.seen.describe())
+    if checkpoint.names(directory.path):
+        return builder.load(directory.path)
+    train = training(config.datasets)
+    callback.on_note(train.seen.describe())
     total = train.seen.characters
 
     def watched(texts: Iterator[str]) -> Iterator[str]:
         done = 0
         for text in texts:
-            watcher.working("reading for the tokenizer", done, total)
+            callback.on_progress("reading for the tokenizer", done, total)
             done += len(text)
             yield text
-        watcher.working("making the tokenizer", 0, 1)
+        callback.on_progress("making the tokenizer", 0, 1)
 
-    made = builder.make(settings, train, watched, watcher.note)
-    builder.save(made, folder.path)
+    made = builder.make(config, train, watched, callback.on_note)
+    builder.save(made, directory.path)
     return made
 
 
@@ -62,31 +64,31 @@ def _readable(dataset: Any, column: Column) -> Readable:
     return found
 
 
-def tokenize(task: Task[Any, Any], settings: Settings, vocabulary: Any, dataset: Any, place: Path) -> Sequence[Corpus]:
+def tokenize(task: Task[Any, Any], config: RunConfig, vocabulary: Any, dataset: Any, place: Path) -> Sequence[Corpus]:
     """The columns of any data set as tokens, which are written into `place`; what is too long is refused, or cut."""
     made = [
         write_corpus(_readable(dataset, column), column.tokenizer, place, f"data.{column.name}" if column.name else "data")
-        for column in task.data.columns(settings, vocabulary)
+        for column in task.data.columns(config, vocabulary)
     ]
-    return task.data.fit(settings, dataset, made).corpora
+    return task.data.fit(config, dataset, made).corpora
 
 
-def prepare(task: Task[Any, Any], settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
+def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback: JobCallback) -> Prepared:
     """A run's vocabulary, and every column of every split as tokens on disk."""
-    vocabulary = _vocabulary(task, settings, folder, watcher)
-    columns = task.data.columns(settings, vocabulary)
+    vocabulary = _vocabulary(task, config, directory, callback)
+    columns = task.data.columns(config, vocabulary)
     corpora: dict[str, Corpus] = {}
-    for split, dataset in settings.datasets.items() if columns else ():
+    for split, dataset in config.datasets.items() if columns else ():
         names = [f"{split}.{column.name}" if column.name else split for column in columns]
         made = [
-            _tokenized(name, _readable(dataset, column), column.tokenizer, folder, watcher)
+            _tokenized(name, _readable(dataset, column), column.tokenizer, directory, callback)
             for name, column in zip(names, columns, strict=True)
         ]
-        fitted = task.data.fit(settings, dataset, made)
+        fitted = task.data.fit(config, dataset, made)
         corpora |= zip(names, fitted.corpora, strict=True)
-        if fitted.note is not None:
-            watcher.note(f"{split}: {fitted.note}")
+        if fitted.on_note is not None:
+            callback.on_note(f"{split}: {fitted.on_note}")
     prepared = Prepared(vocabulary, corpora)
-    if task.data.finish is not None and not checkpoint.names(folder.path):
-        task.data.finish(settings, prepared, folder.path, watcher.note)
+    if task.data.finish is not None and not checkpoint.names(directory.path):
+        task.data.finish(config, prepared, directory.path, callback.on_note)
     return prepared

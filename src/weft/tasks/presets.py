@@ -7,20 +7,20 @@ from typing import Any
 
 from weft.models import encoder_tables
 
-RECURRENT: Mapping[str, Any] = {"lr": 3e-3, "weight_decay": 0.01, "schedule": "cosine", "batch_tokens": 4096}
+RECURRENT: Mapping[str, Any] = {"lr": 3e-3, "weight_decay": 0.01, "lr_schedule": "cosine", "batch_tokens": 4096}
 MUON: Mapping[str, Any] = {
     "optimizer": "muon",
     "lr": 4e-3,
-    "beta2": 0.95,
-    "schedule": "linear",
+    "adam_beta2": 0.95,
+    "lr_schedule": "linear",
     "weight_decay": 0.1,
-    "warmup": 0.0,
+    "warmup_ratio": 0.0,
 }
 FINE_TUNED: Mapping[str, Any] = {
-    "epochs": 3.0, "batch_tokens": 8192, "lr": 5e-5, "weight_decay": 0.01, "schedule": "linear", "warmup": 0.1,
+    "max_epochs": 3.0, "batch_tokens": 8192, "lr": 5e-5, "weight_decay": 0.01, "lr_schedule": "linear", "warmup_ratio": 0.1,
 }  # fmt: skip
 BLOCKS: Mapping[str, Any] = {
-    "mixer": "attention", "positions": "rotary", "connection": "residual", "norm": "layer", "layers": 2, "dropout": 0.3,
+    "layer_type": "attention", "position_encoding": "rotary", "skip_connection": "residual", "norm": "layernorm", "num_layers": 2, "dropout": 0.3,
 }  # fmt: skip
 # a masked language model's own encoder, without its head, so that weights fit
 PRETRAINED: Mapping[str, Any] = {name: value for name, value in encoder_tables.BERT.items() if name != "transform"}

@@ -21,11 +21,11 @@ class Registered(NamedTuple):
 
 TASKS: Mapping[str, Registered] = {
     "lm": Registered("weft.tasks.lm", "gpt", "predict the next token of a text"),
-    "translate": Registered("weft.tasks.seq2seq", "seq2seq", "write a text for a text"),
-    "classify": Registered("weft.tasks.classification", "lstm", "give a text, or two, a label, or several"),
-    "tag": Registered("weft.tasks.tagging", "lstm", "give each word of a sentence a tag"),
+    "seq2seq": Registered("weft.tasks.seq2seq", "seq2seq", "write a text for a text"),
+    "classification": Registered("weft.tasks.classification", "lstm", "give a text, or two, a label, or several"),
+    "tagging": Registered("weft.tasks.tagging", "lstm", "give each word of a sentence a tag"),
     "masked-lm": Registered("weft.tasks.masked_lm", "transformer", "predict tokens that are masked, from both sides"),
-    "span": Registered("weft.tasks.qa", "transformer", "answer a question by a part of a passage"),
+    "qa": Registered("weft.tasks.qa", "transformer", "answer a question by a part of a passage"),
 }
 
 

@@ -13,43 +13,43 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from weft.config import Table
+from weft.config import Config
 from weft.html import html_table
-from weft.tasks.compare_spec import Compare, Observed
+from weft.tasks.compare_spec import Compare, Predictions
 
 if TYPE_CHECKING:
-    from weft.decode.generate import Continuation, Going
-    from weft.decode.options import GenerateOptions
-    from weft.decode.steps import Steps
-    from weft.explain.counted import Counted
-    from weft.explain.inputs import Reading
-    from weft.explain.lens import Readout
-    from weft.explain.options import ExplainOptions
+    from weft.decode.generate import Continuation, ContinueCallback
+    from weft.decode.incremental import IncrementalModel
+    from weft.decode.options import GenerationConfig
+    from weft.explain.explanation import TokenSpan
+    from weft.explain.inputs import ModelInput
+    from weft.explain.logit_lens import Readout
+    from weft.explain.options import ExplainConfig
+    from weft.explain.sparse_attribution import SparseAttribution
     from weft.explain.stacks import Stack
-    from weft.explain.surprisal import Surprise
-    from weft.explain.view import Piece
-    from weft.metrics.items import Items, Score
+    from weft.explain.surprisal import SurprisalResult
+    from weft.metrics.items import ItemStatistics, Score
     from weft.metrics.metric import Suite
-    from weft.runs.folder import RunFolder
+    from weft.runs.folder import RunDir
     from weft.runs.job import Job
     from weft.runs.run import Run
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
     from weft.tasks.data_spec import Data
-    from weft.tasks.embedding import Embedded
+    from weft.tasks.embedding import EmbeddingOutput
     from weft.tasks.lines import Lines
     from weft.text.tokenizers import Tokenizer
-    from weft.train.meaning import Weights
-    from weft.train.network import NetworkTask
-    from weft.train.samples import Samples
+    from weft.training.neural import NetworkTask
+    from weft.training.sample_outputs import Samples
+    from weft.training.weight_meaning import Weights
 
 I = TypeVar("I")  # noqa: E741  # an input, as a caller gives it: a text, a pair of texts, a path
 P = TypeVar("P")  # a prediction
 Progress = Callable[[str, int, int], None]  # what is going on, how much of it is done, how much there is
-Watch = Callable[[int, int], None]  # the same of one thing that is going on
+ProgressCallback = Callable[[int, int], None]  # the same of one thing that is going on
 Files = str | Path | Sequence[str | Path]
 
 
-def phase(progress: Progress | None, name: str) -> Watch | None:
+def phase(progress: Progress | None, name: str) -> ProgressCallback | None:
     """Who is told of one part of the work."""
     return None if progress is None else partial(progress, name)
 
@@ -60,7 +60,7 @@ class Fault(NamedTuple):
     reason: str
 
 
-class Options(Table):
+class Options(Config):
     """What a caller may say about predicting or evaluating; a task's own table adds fields."""
 
 
@@ -84,16 +84,16 @@ class Estimator(Protocol):
     def shape(self) -> NetworkTask[Any] | None:
         """What is particular to its networks; None where its models are none."""
 
-    def parameters(self, settings: Settings, vocabulary: Any) -> int | None:
+    def num_parameters(self, config: RunConfig, vocabulary: Any) -> int | None:
         """How many parameters a model will have; None where the data decides."""
 
-    def check(self, settings: Settings) -> None:
+    def check(self, config: RunConfig) -> None:
         """Refuse options that are each valid, but not together."""
 
     def train(self, job: Job) -> None:
         """Leave the run directory with the model's best weights."""
 
-    def load(self, settings: Settings, vocabulary: Any, folder: RunFolder, device: str) -> Any:
+    def load(self, config: RunConfig, vocabulary: Any, directory: RunDir, device: str) -> Any:
         """The model itself, never a wrapper."""
 
 
@@ -101,7 +101,7 @@ def override(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str,
     return {**values, **options}
 
 
-class Choice(NamedTuple):
+class SearchDimension(NamedTuple):
     """What a search may try for one option of [model]."""
 
     option: str  # such as "features.ngrams"
@@ -113,11 +113,13 @@ class Preset(NamedTuple):
     """A named architecture: which table reads its options, what differs from the defaults, and who trains it."""
 
     estimator: Estimator
-    table: type[Any]
+    config_class: type[Any]
     values: Mapping[str, Any] = {}
-    train: Mapping[str, Any] = {}
+    train_defaults: Mapping[str, Any] = {}
     merge: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = override
-    choices: Sequence[Choice] = ()  # what a search may change where there are no steps to train: learning rate and width
+    choices: Sequence[
+        SearchDimension
+    ] = ()  # what a search may change where there are no steps to train: learning rate and width
     unit: str = "parameters"  # what a model's size is counted by
 
     def merged(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,8 +135,8 @@ class Evaluation:
     """Scores of a run on a data set, and the statistics of single items that they were computed from."""
 
     scores: list[Score]
-    items: Items
-    observed: Callable[[], Observed]  # what was read and meant, item by item: made when it is asked for
+    items: ItemStatistics
+    observed: Callable[[], Predictions]  # what was read and meant, item by item: made when it is asked for
     unit: str  # of what was done: "texts/s"
     units: int  # how many of those there were
     report: str = ""  # tables for people: scores by label, confusions
@@ -207,15 +209,16 @@ class Decode(Generic[I]):
     beam: int  # the width of a search, unless told
     alpha: float = 0.0  # of its length penalty, unless told
     source: Callable[[Run[Any, Any], I], Any] | None = None  # the state of a decoder that has read an input, in one row
-    steps: Callable[[Run[Any, Any]], Steps[Any]] = field(default=lambda run: run.model)
+    steps: Callable[[Run[Any, Any]], IncrementalModel[Any]] = field(default=lambda run: run.model)
     target: Callable[[Run[Any, Any]], Tokenizer] = field(default=lambda run: run.vocabulary)  # of outputs
-    generate: Callable[[Run[Any, Any], str | Sequence[str], GenerateOptions, Going | None], list[list[Continuation]]] | None = (
-        None
-    )
-    stream: Callable[[Run[Any, Any], str, GenerateOptions], Iterator[str]] | None = None
+    generate: (
+        Callable[[Run[Any, Any], str | Sequence[str], GenerationConfig, ContinueCallback | None], list[list[Continuation]]]
+        | None
+    ) = None
+    stream: Callable[[Run[Any, Any], str, GenerationConfig], Iterator[str]] | None = None
     pairs: bool = False  # what is scored is a source and a target, a tab between them; else a text
     # prompts that can't be continued by as much as is asked for, by their number from 0, and why
-    prompt_faults: Callable[[Run[Any, Any], Sequence[str], GenerateOptions], Mapping[int, str]] = field(
+    prompt_faults: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(
         default=lambda run, prompts, options: {}
     )
     lines: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether a continuation is one line
@@ -228,14 +231,16 @@ class Decode(Generic[I]):
 class Explain:
     """How models of a task are looked into. Optional functions are views, or parts of views, that not every task has."""
 
-    read: Callable[[Run[Any, Any], str, ExplainOptions], Reading]  # a text as a network reads it
+    read: Callable[[Run[Any, Any], str, ExplainConfig], ModelInput]  # a text as a network reads it
     stacks: Callable[[Run[Any, Any]], Sequence[Stack]]  # of a network, in the order in which its sequences are read
     tokenizers: Callable[[Run[Any, Any]], Sequence[Tokenizer]] = field(default=lambda run: [run.vocabulary])  # of the sequences
-    read_unmasked: Callable[[Run[Any, Any], str], Reading] | None = None  # where `read` wants masks in a text
-    attribute: Callable[[Run[Any, Any], str, ExplainOptions], Counted] | None = None  # of models that are no networks
-    surprisal: Callable[[Run[Any, Any], str, ExplainOptions], Surprise] | None = None
-    readout: Callable[[Run[Any, Any], Reading], Readout] | None = None  # how a layer's vectors become tokens, for the lens
-    output: Callable[[Run[Any, Any], str, ExplainOptions], list[tuple[int, Piece]]] | None = None  # tokens of a target, or own
+    read_unmasked: Callable[[Run[Any, Any], str], ModelInput] | None = None  # where `read` wants masks in a text
+    attribute: Callable[[Run[Any, Any], str, ExplainConfig], SparseAttribution] | None = None  # of models that are no networks
+    surprisal: Callable[[Run[Any, Any], str, ExplainConfig], SurprisalResult] | None = None
+    readout: Callable[[Run[Any, Any], ModelInput], Readout] | None = None  # how a layer's vectors become tokens, for the lens
+    output: Callable[[Run[Any, Any], str, ExplainConfig], list[tuple[int, TokenSpan]]] | None = (
+        None  # tokens of a target, or own
+    )
     context: Callable[[Run[Any, Any]], int] | None = None  # tokens of the longest context that is counted in training text
     sample: Callable[[Run[Any, Any], int], tuple[str, list[str]]] | None = None  # of its own data: the split, and texts
     room: Callable[[Run[Any, Any]], int | None] = field(default=lambda run: None)  # tokens of a text that is not split
@@ -268,11 +273,11 @@ class Task(Generic[I, P]):
     reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # bound to its vocabulary, as functions here want
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | Fault]] | None = None
     is_single: Callable[[Run[I, P], object], bool] = is_text  # whether what a Python caller gave is one input, or several
-    predict_options: type[Table] = Options
-    lines: Callable[[Settings, Any], Lines[I, P]] | None = None  # of `predict`, with its options
+    predict_options: type[Config] = Options
+    lines: Callable[[RunConfig, Any], Lines[I, P]] | None = None  # of `predict`, with its options
     unknown: Callable[[Run[I, P], Sequence[I]], Sequence[str]] = none_unknown  # what in inputs has no token: read as <unk>
-    evaluate_options: type[Table] = Options
-    embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], Embedded] | None = None
+    evaluate_options: type[Config] = Options
+    embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], EmbeddingOutput] | None = None
     decode: Decode[I] | None = None
     explain: Callable[[], Explain] | None = None  # imports what looks into models
     compare: Compare = field(default_factory=Compare)

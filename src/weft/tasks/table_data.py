@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from weft.config import Table
-from weft.data.columns import Wanted
+from weft.config import Config
+from weft.data.columns import WantedColumn
+from weft.data.config import Split, Train, check_splits, datasets, training
 from weft.data.dataset import Dataset, Format, R
-from weft.data.findings import Checked, CheckPlan
+from weft.data.findings import CheckOptions, CheckPlan
+from weft.data.input_files import open_columns
+from weft.data.input_records import ColumnUse, InputFile, OpenedRecords
 from weft.data.memory import MemoryFormat
-from weft.data.records import InputFile, Opened, Used
-from weft.data.tables import Split, Train, check_splits, datasets, training
-from weft.data.use import open_columns
 from weft.tasks.data_spec import Column, Data
-from weft.tasks.vocabulary import TokenizerOnly, WordTable, all_texts
+from weft.tasks.vocabulary import TokenizerOnly, WordTokenizerConfig, all_texts
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
 
 
-class SplitConfig(Table):
+class SplitConfig(Config):
     """The splits of a data set; a task adds its columns and limits, and `sources(base)`."""
 
     train: Train
@@ -33,7 +33,7 @@ class SplitConfig(Table):
     encoding: str = "utf-8"
 
     @model_validator(mode="after")
-    def fits(self) -> Self:
+    def check_options(self) -> Self:
         check_splits(self.train, self.valid, self.test, self.encoding)
         return self
 
@@ -46,36 +46,40 @@ class SplitConfig(Table):
         return datasets(base, format, self.train, self.valid, self.test)
 
 
-def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:
-    return [Column(name, vocabulary) for name in training(settings.datasets).format.columns]
+def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
+    return [Column(name, vocabulary) for name in training(config.datasets).format.columns]
 
 
-def check(settings: Settings) -> CheckPlan:
-    train = training(settings.datasets)
+def check(config: RunConfig) -> CheckPlan:
+    train = training(config.datasets)
     names = train.format.columns
-    return CheckPlan(Checked(names, apart=True), lambda: [train_tokenizer(settings.tokenizer, all_texts(train))] * len(names))
+    return CheckPlan(
+        CheckOptions(names, independent_sides=True), lambda: [train_tokenizer(config.tokenizer, all_texts(train))] * len(names)
+    )
 
 
-def open_table(table: Any, file: InputFile) -> Opened | None:
+def open_table(config: Any, file: InputFile) -> OpenedRecords | None:
     """The text columns of a table; None for a text, whose records are its lines."""
-    form = table.sources(Path())["train"].format
-    return open_columns(file, Used(tuple(Wanted("", name) for name in form.columns), options=form.options()), table.train)
+    form = config.sources(Path())["train"].format
+    return open_columns(
+        file, ColumnUse(tuple(WantedColumn("", name) for name in form.columns), options=form.options()), config.train
+    )
 
 
 def lines(dataset: Dataset[Any]) -> Iterator[tuple[str, None]]:
     return (("\t".join(dataset.format.texts(record)), None) for record in dataset.records())
 
 
-def in_memory(table: Any) -> MemoryFormat:
+def in_memory(config: Any) -> MemoryFormat:
     """The columns of texts, and then those of other values."""
-    format = table.sources(Path())["train"].format
+    format = config.sources(Path())["train"].format
     return MemoryFormat((*format.columns, *format.values), inputs=len(format.columns))
 
 
-def table_data(table: type[Table], tokenizer: type[Table] = WordTable) -> Data:
+def table_data(config: type[Config], tokenizer: type[Config] = WordTokenizerConfig) -> Data:
     """`table` has `train` and `sources(base)`, data sets whose format is a `TableFormat`."""
     return Data(
-        table=table,
+        table=config,
         tokenizer=tokenizer,
         vocabulary=TokenizerOnly(all_texts),
         columns=columns,

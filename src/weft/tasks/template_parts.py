@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-BUDGETS = ("steps", "tokens", "epochs", "minutes")
+BUDGETS = ("max_steps", "max_tokens", "max_epochs", "max_minutes")
 TOP = """\
 # A weft run file: everything about one run that has an influence on its numbers.
-# Options behind a # show their default: take the # away to change one. All but task, data.train and model.kind may go.
+# Options behind a # show their default: take the # away to change one. All but task, data.train and model.arch may go.
 #
 """
 TRAIN = """
 [train]
 {budget:<35}# the budget; or one of {others}
 # batch_tokens = {batch_tokens:<18}# tokens in each step
-# accumulate = 1                   # compute a batch in so many parts: saves memory, changes nothing
+# micro_batches = 1                   # compute a batch in so many parts: saves memory, changes nothing
 # optimizer = {optimizer:<21}# adamw, muon (for the matrices; adamw beside it), sgd
 # lr = {lr:<28}# the highest learning rate
 {muon}# beta2 = {beta2:<25}# how long adamw remembers the size of gradients
 # weight_decay = {weight_decay:<18}# pull of the weights towards 0
 {smoothing}# schedule = {schedule:<22}# how lr falls: constant, linear, cosine, inverse-square-root, warmup-stable-decay
-# warmup = {warmup:<24}# share of the budget in which lr rises first
-# clip = 1.0                       # the largest norm of a gradient, or "none"
-# validations = 10                 # how often in the run the validation data is scored and a checkpoint written
+# warmup_ratio = {warmup:<24}# share of the budget in which lr rises first
+# max_grad_norm = 1.0                       # the largest norm of a gradient, or "none"
+# num_validations = 10                 # how often in the run the validation data is scored and a checkpoint written
 {samples}{monitor}# patience = "none"                # stop after so many validations without a better score
 # device = "auto"                  # cpu, cuda; auto: the GPU if there is one
 # precision = "auto"               # float32, bfloat16; auto: bfloat16 on a GPU
@@ -31,9 +31,9 @@ TRAIN = """
 """
 STACK = """
 [model]
-kind = "{kind}"{pad}# {about}
-# layers = {layers:<24}# one upon the other
-# width = {width:<25}# numbers in the state of each position
+arch = "{kind}"{pad}# {about}
+# num_layers = {layers:<24}# one upon the other
+# hidden_size = {width:<25}# numbers in the state of each position
 """
 ATTENTION = """\
 # heads = 8                        # one for every 32 of the width, unless given; or one number a layer
@@ -78,7 +78,7 @@ AVERAGE = """\
 ROTARY = ATTENTION.format(positions='"rotary"', activation='"gelu"', qk_norm="false")
 LEARNED = ATTENTION.format(positions='"learned"', activation='"gelu"', qk_norm="false")
 RECIPE = {
-    "optimizer": "adamw", "beta2": "0.99", "weight_decay": "0.01", "schedule": "cosine", "warmup": "0.05", "muon": "",
+    "optimizer": "adamw", "adam_beta2": "0.99", "weight_decay": "0.01", "schedule": "cosine", "warmup": "0.05", "muon": "",
 }  # fmt: skip
 PRETRAINED = "Devlin et al. 2019: give --init-from RUN"
 FINE_TUNED = {
@@ -92,13 +92,13 @@ def quoted(word: str) -> str:
     return f'"{word}"'
 
 
-def stack(name: str, about: str, layers: int, width: int) -> str:
+def stack(name: str, about: str, num_layers: int, hidden_size: int) -> str:
     """The beginning of [model]."""
-    return STACK.format(kind=name, pad=" " * (26 - len(name)), about=about, layers=layers, width=width)
+    return STACK.format(kind=name, pad=" " * (26 - len(name)), about=about, layers=num_layers, width=hidden_size)
 
 
 def train(values: Mapping[str, str]) -> str:
     """[train]; `budget` is `steps = 2000`, or another of the four."""
-    words = {name: quoted(text) if name in ("optimizer", "schedule") else text for name, text in values.items()}
+    words = {name: quoted(text) if name in ("optimizer", "lr_schedule") else text for name, text in values.items()}
     others = ", ".join(f"{name} = ..." for name in BUDGETS if not values["budget"].startswith(name))
     return TRAIN.format(others=others, **{"samples": "", **words})

@@ -31,7 +31,7 @@ train = "train.tsv"
 valid = 0.1                        # files, or the share of train that is taken for it
 
 [model]
-kind = "{kind}"
+arch = "{kind}"
 """
 
 

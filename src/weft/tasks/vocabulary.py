@@ -7,21 +7,21 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from weft.config import OneOf
+from weft.config import Choice
 from weft.data.dataset import Dataset
-from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
+from weft.text.tokenizers import TYPES, Tokenizer, TokenizerConfig, train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
     from weft.tasks.data_spec import Note, Watched
 
 FILE = "tokenizer.json"
 
 
-class WordTable(TokenizerTable):
+class WordTokenizerConfig(TokenizerConfig):
     """How texts become tokens, words unless told otherwise."""
 
-    kind: Annotated[str, OneOf(KINDS, "kind")] = "word"
+    type: Annotated[str, Choice(TYPES, "kind")] = "word"
 
 
 def all_texts(dataset: Dataset[Any]) -> Iterator[str]:
@@ -35,11 +35,11 @@ class TokenizerOnly:
     def __init__(self, texts: Callable[[Any], Iterator[str]]) -> None:
         self.texts = texts
 
-    def make(self, settings: Settings, dataset: Any, watched: Watched, note: Note) -> Tokenizer:
-        return train_tokenizer(settings.tokenizer, watched(self.texts(dataset)))
+    def make(self, config: RunConfig, dataset: Any, watched: Watched, note: Note) -> Tokenizer:
+        return train_tokenizer(config.tokenizer, watched(self.texts(dataset)))
 
-    def save(self, vocabulary: Tokenizer, folder: Path) -> None:
-        vocabulary.save(folder / FILE)
+    def save(self, vocabulary: Tokenizer, directory: Path) -> None:
+        vocabulary.save(directory / FILE)
 
-    def load(self, folder: Path) -> Tokenizer:
-        return Tokenizer.load(folder / FILE)
+    def load(self, directory: Path) -> Tokenizer:
+        return Tokenizer.load(directory / FILE)

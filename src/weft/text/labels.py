@@ -15,11 +15,11 @@ from weft import files
 from weft.errors import DataError, ModelError
 
 VERSION = 1
-LARGEST = 64 << 20  # bytes of a file: a million labels of sixty letters
+MAX_BYTES = 64 << 20  # bytes of a file: a million labels of sixty letters
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelVocabulary:
     """Names to numbers and back: `names[number]`. `hash` is the SHA-256 of the file: equal hashes, equal labels."""
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class Labels:
         matter."""
         counts = Counter(names)
         if not counts:
-            raise DataError("labels: the training data has none; give data with labels")
+            raise DataError("labels", "the training data has none", "give data with labels")
         return cls(tuple(sorted(counts, key=lambda name: (-counts[name], name))))
 
     def save(self, path: Path) -> None:
@@ -61,18 +61,18 @@ class Labels:
     @classmethod
     def load(cls, path: Path) -> Self:
         """The labels of a file that `save` wrote; a damaged one is refused by name."""
-        value = files.read_json(path, most=LARGEST)
+        value = files.read_json(path, max_bytes=MAX_BYTES)
         if not isinstance(value, dict) or not isinstance(value.get("labels"), list):
-            raise ModelError(f"{path}: is damaged: it lists no labels")
+            raise ModelError(path, "is damaged: it lists no labels")
         if value.get("version") != VERSION:
-            raise ModelError(f"{path}: is of version {value.get('version')!r}; this weft reads version {VERSION}")
+            raise ModelError(path, f"is of version {value.get('version')!r}", f"this weft reads version {VERSION}")
         names: list[str] = value["labels"]
         wrong = next((number for number, name in enumerate(names) if not _is_name(name)), None)
         if wrong is not None or not names:
-            raise ModelError(f"{path}: is damaged: label {wrong or 0} is missing or no text")
+            raise ModelError(path, f"is damaged: label {wrong or 0} is missing or no text")
         if len(set(names)) < len(names):
             twice = Counter(names).most_common(1)[0][0]
-            raise ModelError(f"{path}: is damaged: it lists {twice!r} twice")
+            raise ModelError(path, f"is damaged: it lists {twice!r} twice")
         return cls(tuple(names))
 
 

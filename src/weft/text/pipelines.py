@@ -65,7 +65,7 @@ def _numbered(tokens: Iterable[str]) -> dict[str, int]:
     return {token: number for number, token in enumerate([*SPECIALS, *tokens])}
 
 
-def by_words(words: Iterable[str]) -> models.Model:
+def word_level_model(words: Iterable[str]) -> models.Model:
     """A model that looks each pre-token up."""
     return models.WordLevel(vocab=_numbered(words), unk_token=UNK)
 
@@ -95,7 +95,7 @@ def count_characters(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 def _train_char(texts: Iterable[str], size: int) -> models.Model:
     kept = [char for char, _ in count_characters(texts)][: size - len(SPECIALS)]
-    return by_words(sorted(kept))
+    return word_level_model(sorted(kept))
 
 
 def _train_words(split: pre_tokenizers.PreTokenizer, texts: Iterable[str], size: int) -> models.Model:
@@ -104,7 +104,7 @@ def _train_words(split: pre_tokenizers.PreTokenizer, texts: Iterable[str], size:
     trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
     draft.train_from_iterator(texts, trainer)
     vocabulary = draft.get_vocab()
-    return by_words(word for word in sorted(vocabulary, key=lambda word: vocabulary[word]) if word not in SPECIALS)
+    return word_level_model(word for word in sorted(vocabulary, key=lambda word: vocabulary[word]) if word not in SPECIALS)
 
 
 def _train_byte(texts: Iterable[str], size: int) -> models.Model:
@@ -191,7 +191,7 @@ def _train_space(texts: Iterable[str], size: int) -> models.Model:
 PIPELINES: dict[str, Pipeline] = {
     "char": Pipeline("WordLevel", lambda: _isolated(r"[\s\S]"), decoders.Fuse, _train_char, lossless=True),
     "word": Pipeline("WordLevel", lambda: _matches(_WORD), lambda: _spaced(" "), _train_word, lossless=False),
-    "space": Pipeline("WordLevel", lambda: _matches(_SPACE), lambda: _spaced(" "), _train_space, lossless=False),
+    "whitespace": Pipeline("WordLevel", lambda: _matches(_SPACE), lambda: _spaced(" "), _train_space, lossless=False),
     "byte": Pipeline("BPE", lambda: _byte_level(r"[\s\S]{1,256}"), decoders.ByteLevel, _train_byte, lossless=True),
     "bpe": Pipeline("BPE", lambda: _byte_level(_SUBWORD), decoders.ByteLevel, _train_bpe, lossless=True),
     "unigram": Pipeline("Unigram", lambda: _byte_level(_SUBWORD), decoders.ByteLevel, _train_unigram, lossless=True),
@@ -202,18 +202,18 @@ PIPELINES: dict[str, Pipeline] = {
 # fmt: on
 
 
-def lowered(text: str) -> str:
+def lowercased(text: str) -> str:
     """The text as a `Lowercase` normalizer gives it: each character by itself, whatever stands around it."""
     # str.lower looks at neighbours (a last sigma) and may know fewer scripts than the library does
     folded: str = text.lower() if text.isascii() else normalizers.Lowercase().normalize_str(text)
     return folded
 
 
-def assemble(kind: str, model: models.Model, *, lowercase: bool = False) -> Tokenizer:
+def assemble(type: str, model: models.Model, *, lowercase: bool = False) -> Tokenizer:
     """The whole pipeline of a kind around a model; it adds no special token of its own accord."""
     whole = Tokenizer(model)
     if lowercase:
         whole.normalizer = normalizers.Lowercase()
-    whole.pre_tokenizer = PIPELINES[kind].split()
-    whole.decoder = PIPELINES[kind].decoder()
+    whole.pre_tokenizer = PIPELINES[type].split()
+    whole.decoder = PIPELINES[type].decoder()
     return whole

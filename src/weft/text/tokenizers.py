@@ -27,17 +27,17 @@ import tokenizers
 from pydantic import model_validator
 
 from weft import files
-from weft.config import OneOf, Table
+from weft.config import Choice, Config
 from weft.errors import DataError, ModelError
-from weft.text.foreign import parsed, refuse_swelling, refusing
-from weft.text.gate import clean, cut
-from weft.text.pipelines import PIPELINES, SPECIALS, assemble, by_words, byte_letters, lowered
-from weft.text.words import Words
+from weft.text.external_tokenizer import check_expansion, parsed, wrap_errors
+from weft.text.pipelines import PIPELINES, SPECIALS, assemble, byte_letters, lowercased, word_level_model
+from weft.text.reading import check_text, split_at_newlines
+from weft.text.word_cache import WordCache
 
-KINDS = tuple(PIPELINES)
+TYPES = tuple(PIPELINES)
 LOSSLESS = {kind: pipeline.lossless for kind, pipeline in PIPELINES.items()}
-LONGEST_FILE = 128 << 20  # bytes; the largest that are in use have 35 million
-UNABLE = "tokenizer: can't encode a text"
+MAX_BYTES = 128 << 20  # bytes; the largest that are in use have 35 million
+UNSUPPORTED = "tokenizer: can't encode a text"
 # specials and 256 bytes
 _LEAST = {"bpe": 259, "unigram": 259}
 # their trainers take memory for all tokens at once, seen or not
@@ -46,22 +46,22 @@ _MOST = {"bpe": 1 << 20, "unigram": 1 << 20, "wordpiece": 1 << 20}
 Flat = tuple[np.ndarray, np.ndarray]
 
 
-class TokenizerTable(Table):
+class TokenizerConfig(Config):
     """How text becomes tokens."""
 
-    kind: Annotated[str, OneOf(KINDS, "kind")] = "char"
-    size: int = 8000  # most tokens kept, the three special ones included
+    type: Annotated[str, Choice(TYPES, "type")] = "char"
+    vocab_size: int = 8000  # most tokens kept, the three special ones included
     lowercase: bool = False  # A and a are one, and a decoded text has no capitals
     file: str | None = None  # a tokenizer.json to use as it is, instead of training one
 
     @model_validator(mode="after")
-    def fits(self) -> Self:
-        least = _LEAST.get(self.kind, len(SPECIALS) + 1)
-        if self.size < least:
-            raise ValueError(f"size={self.size} is too small for kind='{self.kind}': at least {least}")
-        if self.size > (most := _MOST.get(self.kind, 2**31 - 1)):
-            raise ValueError(f"size={self.size} is too large for kind='{self.kind}': at most {most}")
-        if self.file is not None and self.model_fields_set & {"kind", "size", "lowercase"}:
+    def check_options(self) -> Self:
+        minimum = _LEAST.get(self.type, len(SPECIALS) + 1)
+        if self.vocab_size < minimum:
+            raise ValueError(f"size={self.vocab_size} is too small for kind='{self.type}': at least {minimum}")
+        if self.vocab_size > (limit := _MOST.get(self.type, 2**31 - 1)):
+            raise ValueError(f"size={self.vocab_size} is too large for kind='{self.type}': at most {limit}")
+        if self.file is not None and self.model_fields_set & {"type", "vocab_size", "lowercase"}:
             raise ValueError("file and kind, size or lowercase can't both be given: the file says what it is")
         return self
 
@@ -69,29 +69,29 @@ class TokenizerTable(Table):
 class Tokenizer:
     """Text to ids and back. `hash` is the SHA-256 of the file: equal hashes, equal vocabularies."""
 
-    unk, begin, end = 0, 1, 2
+    unk_id, bos_id, eos_id = 0, 1, 2
 
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.hash = data, hashlib.sha256(data).hexdigest()
         self._inner = _parse(data, where)
-        self.size = _size(self._inner, where)
-        self.kind, self.lowercase = _kind(data)
-        self._foreign = self.kind not in KINDS
-        self.lossless = LOSSLESS.get(self.kind, False) and not self.lowercase
+        self.vocab_size = _size(self._inner, where)
+        self.type, self.lowercase = _kind(data)
+        self._foreign = self.type not in TYPES
+        self.lossless = LOSSLESS.get(self.type, False) and not self.lowercase
         self._flat = self._way()
 
     def _way(self) -> Callable[[list[str]], Flat]:
         """The fastest way to encode that gives the same ids."""
-        if self.kind in ("char", "byte"):
-            encode = _Characters(self._inner).encode if self.kind == "char" else _encode_bytes
-            return (lambda texts: encode([lowered(text) for text in texts])) if self.lowercase else encode
-        return Words(self._slowly).encode if self.kind in KINDS else self._by_texts
+        if self.type in ("char", "byte"):
+            encode = _Characters(self._inner).encode if self.type == "char" else _encode_bytes
+            return (lambda texts: encode([lowercased(text) for text in texts])) if self.lowercase else encode
+        return WordCache(self._slowly).encode if self.type in TYPES else self._by_texts
 
     def _slowly(self, texts: list[str]) -> list[list[int]]:
         """By the library underneath, each text whole."""
         try:
             # a file from elsewhere may lack its unknown token, or have a pattern that takes for ever
-            with refusing(UNABLE, foreign=self._foreign):
+            with wrap_errors(UNSUPPORTED, foreign=self._foreign):
                 return [found.ids for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError:
             raise _refused(texts) from None
@@ -108,9 +108,9 @@ class Tokenizer:
         except UnicodeEncodeError:
             raise _refused(pieces) from None
 
-    def encode_flat(self, texts: Sequence[str]) -> Flat:
+    def encode_concatenated(self, texts: Sequence[str]) -> Flat:
         """The ids of all texts one after another, int64 (T,), and how many each has (B,)."""
-        pieces = [cut(text) for text in texts]
+        pieces = [split_at_newlines(text) for text in texts]
         ids, lengths = self.encode_pieces(list(chain.from_iterable(pieces)))
         ends = np.concatenate([[0], np.cumsum(lengths)])
         edges = ends[np.fromiter(accumulate(map(len, pieces), initial=0), np.int64, len(pieces) + 1)]
@@ -118,57 +118,57 @@ class Tokenizer:
 
     def encode(self, text: str) -> np.ndarray:
         """int64 (T,): the ids of its lines one after another, just as those of a file are."""
-        return self.encode_flat([text])[0]
+        return self.encode_concatenated([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """`encode` of each, in one go."""
-        ids, lengths = self.encode_flat(texts)
+        ids, lengths = self.encode_concatenated(texts)
         edges = [0, *np.cumsum(lengths).tolist()]
         return [ids[start:stop] for start, stop in pairwise(edges)]
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
+    def offsets(self, text: str) -> list[tuple[int, int]]:
         """Where each token of `encode(text)` stands in the text, in characters; bytes of one character stand where it does."""
-        pieces, found, before = cut(text), list[tuple[int, int]](), 0
-        with refusing(UNABLE, foreign=self._foreign):
+        pieces, found, before = split_at_newlines(text), list[tuple[int, int]](), 0
+        with wrap_errors(UNSUPPORTED, foreign=self._foreign):
             encoded = self._inner.encode_batch(pieces, add_special_tokens=False)
         for piece, coded in zip(pieces, encoded, strict=True):
             found += [(before + low, before + high) for low, high in coded.offsets]
             before += len(piece)
         return found
 
-    def unknown(self, texts: list[str]) -> list[str]:
+    def count_unknown(self, texts: list[str]) -> list[str]:
         """What in the texts has no token and becomes <unk>, one after another."""
-        with refusing(UNABLE, foreign=self._foreign):
+        with wrap_errors(UNSUPPORTED, foreign=self._foreign):
             found = self._inner.encode_batch(texts, add_special_tokens=False)
         return [
             text[low:high]
             for text, coded in zip(texts, found, strict=True)
             for number, (low, high) in zip(coded.ids, coded.offsets, strict=True)
-            if number == self.unk
+            if number == self.unk_id
         ]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text that the ids stand for, special ones dropped; half characters show as U+FFFD."""
         kept = [int(number) for number in ids if number >= len(SPECIALS)]
-        with refusing("tokenizer: can't decode tokens", foreign=self._foreign):
+        with wrap_errors("tokenizer: can't decode tokens", foreign=self._foreign):
             text: str = self._inner.decode(kept, skip_special_tokens=False)
         return text
 
-    def token(self, number: int) -> str:
+    def id_to_token(self, number: int) -> str:
         """The entry of the vocabulary: no two are the same. `show` says what it looks like in a text."""
         token: str | None = self._inner.id_to_token(number)
         if token is None:
-            raise IndexError(f"token {number} of {self.size}")
+            raise IndexError(f"token {number} of {self.vocab_size}")
         return token
 
-    def show(self, number: int) -> str:
+    def token_text(self, number: int) -> str:
         """The token as it looks in a text: bytes that are no whole character as escapes, special ones by name."""
-        token = self.token(number)
-        if number < len(SPECIALS) or self.kind not in ("byte", "bpe", "unigram"):
+        token = self.id_to_token(number)
+        if number < len(SPECIALS) or self.type not in ("byte", "bpe", "unigram"):
             return token
         return bytes(_byte_values()[letter] for letter in token).decode("utf-8", "backslashreplace")
 
-    def named(self) -> dict[str, Tokenizer]:
+    def by_name(self) -> dict[str, Tokenizer]:
         """What a person calls it."""
         return {"tokenizer": self}
 
@@ -180,11 +180,11 @@ class Tokenizer:
         """The tokenizer of a file; a damaged or unsuitable one is refused by name."""
         try:
             files.refuse_device(path)
-            if path.stat().st_size > LONGEST_FILE:
-                raise ModelError(f"{path}: is larger than {LONGEST_FILE >> 20} MB; no tokenizer is")
+            if path.stat().st_size > MAX_BYTES:
+                raise ModelError(path, f"is larger than {MAX_BYTES >> 20} MB", "no tokenizer is")
             data = path.read_bytes()
         except OSError as error:
-            raise ModelError(f"{path}: can't be read: {error.strerror}") from None
+            raise ModelError(path, f"can't be read: {error.strerror}") from None
         return cls(data, str(path))
 
 
@@ -217,7 +217,7 @@ def _byte_values() -> dict[str, int]:
 def _refused(texts: Sequence[str]) -> Exception:
     try:
         for text in texts:
-            clean(text.replace("\0", " "), "text")
+            check_text(text.replace("\0", " "), "text")
     except DataError as error:
         return error
     return TypeError("texts must be str")
@@ -225,12 +225,13 @@ def _refused(texts: Sequence[str]) -> Exception:
 
 def _parse(data: bytes, where: str) -> tokenizers.Tokenizer:
     inner = parsed(data, where)
-    refuse_swelling(json.loads(data), where)
+    check_expansion(json.loads(data), where)
     for number, special in enumerate(SPECIALS):
         if inner.id_to_token(number) != special:
             raise ModelError(
-                f"{where}: token {number} is {inner.id_to_token(number)!r}, not {special!r};"
-                f" weft needs {', '.join(SPECIALS)} as tokens 0, 1, 2"
+                where,
+                f"token {number} is {inner.id_to_token(number)!r}, not {special!r}",
+                f"weft needs {', '.join(SPECIALS)} as tokens 0, 1, 2",
             )
     inner.encode_special_tokens = True
     inner.no_truncation()
@@ -242,7 +243,7 @@ def _size(inner: tokenizers.Tokenizer, where: str) -> int:
     """How many tokens there are; they must be numbered without a gap, for a number is a row of the embedding."""
     numbers = set(inner.get_vocab().values())
     if numbers != set(range(len(numbers))) or len(numbers) != inner.get_vocab_size():
-        raise ModelError(f"{where}: its {inner.get_vocab_size()} tokens do not have the numbers from 0 on, one each")
+        raise ModelError(where, f"its {inner.get_vocab_size()} tokens do not have the numbers from 0 on, one each")
     return len(numbers)
 
 
@@ -259,7 +260,7 @@ def _kind(data: bytes) -> tuple[str, bool]:
 def _kind_of_parts(parts: dict[str, Any]) -> str:
     model = parts["model"]
     found = (model.get("type"), parts.get("pre_tokenizer"), parts.get("decoder"))
-    kind = next((kind for kind in KINDS if found == _own_pipeline(kind)), "file")
+    kind = next((kind for kind in TYPES if found == _own_pipeline(kind)), "file")
     # those two are encoded without asking the library: only what they are known by may do
     if kind == "char" and any(len(token) != 1 for token, number in model["vocab"].items() if number >= len(SPECIALS)):
         return "file"
@@ -270,23 +271,23 @@ def _kind_of_parts(parts: dict[str, Any]) -> str:
 
 @cache
 def _own_pipeline(kind: str) -> tuple[str, Any, Any]:
-    parts = json.loads(assemble(kind, by_words([])).to_str())
+    parts = json.loads(assemble(kind, word_level_model([])).to_str())
     return PIPELINES[kind].model, parts["pre_tokenizer"], parts["decoder"]
 
 
-def from_words(words: Sequence[str]) -> Tokenizer:
+def from_vocab(words: Sequence[str]) -> Tokenizer:
     """A tokenizer of kind `space` with just these words after the special tokens."""
-    return _finished("space", by_words(word for word in words if word not in SPECIALS))
+    return _finished("whitespace", word_level_model(word for word in words if word not in SPECIALS))
 
 
 def _finished(kind: str, model: tokenizers.models.Model, *, lowercase: bool = False) -> Tokenizer:
     return Tokenizer(assemble(kind, model, lowercase=lowercase).to_str().encode(), f"tokenizer of kind {kind}")
 
 
-def train_tokenizer(table: TokenizerTable, texts: Iterator[str]) -> Tokenizer:
+def train_tokenizer(config: TokenizerConfig, texts: Iterator[str]) -> Tokenizer:
     """A tokenizer for the texts: the same texts give the same file, byte for byte."""
-    if table.file is not None:
-        return Tokenizer.load(Path(table.file))
-    if table.lowercase:
-        texts = map(lowered, texts)
-    return _finished(table.kind, PIPELINES[table.kind].train(texts, table.size), lowercase=table.lowercase)
+    if config.file is not None:
+        return Tokenizer.load(Path(config.file))
+    if config.lowercase:
+        texts = map(lowercased, texts)
+    return _finished(config.type, PIPELINES[config.type].train(texts, config.vocab_size), lowercase=config.lowercase)

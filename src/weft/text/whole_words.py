@@ -10,14 +10,14 @@ from weft.text.pipelines import byte_letters
 from weft.text.tokenizers import Tokenizer
 
 
-def begins_word(tokenizer: Tokenizer) -> np.ndarray | None:
+def word_starts(tokenizer: Tokenizer) -> np.ndarray | None:
     """bool (words,): False for a piece that goes on with the word before it; None where that depends on what stands there.
 
     A piece of bytes goes on if it starts with a letter, a digit or half a character, without the space that starts a word.
     """
-    if tokenizer.kind in ("char", "byte"):
+    if tokenizer.type in ("char", "byte"):
         return None
-    tokens = [tokenizer.token(number) for number in range(tokenizer.size)]
+    tokens = [tokenizer.id_to_token(number) for number in range(tokenizer.vocab_size)]
     match pieces(tokenizer):
         case "prefixed":
             return np.array([not token.startswith("##") for token in tokens])
@@ -37,7 +37,7 @@ def pieces(tokenizer: Tokenizer) -> str:
         return "prefixed"
     if model["type"] in ("BPE", "Unigram") and '"ByteLevel"' in split:
         return "bytes"
-    return "words" if tokenizer.kind in ("word", "space") else "unknown"
+    return "words" if tokenizer.type in ("word", "whitespace") else "unknown"
 
 
 def _goes_on(token: str, values: dict[str, int]) -> bool:

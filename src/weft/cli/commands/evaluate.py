@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.ensemble_options import SearchOptions
 from weft.cli.options import Context
-from weft.cli.output import finite, note, number, score_name, write, write_json
-from weft.cli.together import Searching
-from weft.text.columns import columns
+from weft.cli.output import finite, format_number, note, score_name, write, write_json
+from weft.text.table_layout import columns
 
 if TYPE_CHECKING:
     from weft.metrics.items import Score
@@ -31,8 +31,8 @@ def as_table(scores: Sequence[Score]) -> str:
     """Scores for people, with their 95 % intervals."""
     rows = [["", "score", "low", "high"]]
     for score in scores:
-        bounds = ["" if bound is None else number(bound) for bound in (score.low, score.high)]
-        rows.append([score_name(score.name), number(score.value), *bounds])
+        bounds = ["" if bound is None else format_number(bound) for bound in (score.low, score.high)]
+        rows.append([score_name(score.name), format_number(score.value), *bounds])
     return columns(rows)
 
 
@@ -43,7 +43,7 @@ def _tokenizers() -> list[str]:
 
 
 @dataclass(kw_only=True)
-class Evaluate(Searching):
+class Evaluate(SearchOptions):
     """Score a run on its test data (or validation data), or on other files, with 95 % intervals.
 
     A language model by the exact probability of the text. A translating run by what it writes, searched for as the options
@@ -75,14 +75,14 @@ class Evaluate(Searching):
 
         run = self.load()
         flags = {
-            "beam": Flag(self.beam),
-            "alpha": Flag(self.alpha),
+            "beam": Flag(self.beam_size),
+            "alpha": Flag(self.length_penalty),
             "context": Flag(self.context),
             "tokenize": Flag(self.tokenize),
             "truncate": Flag(self.truncate, False),
             "strict": Flag(self.strict, False),
         }
-        options = options_of(run.task.evaluate_options, run.settings.task, flags)
+        options = options_of(run.task.evaluate_options, run.config.task, flags)
         with Display(quiet=self.quiet) as display:
 
             def progress(what: str, done: int, total: int) -> None:
@@ -91,7 +91,7 @@ class Evaluate(Searching):
 
             display.show("reading", 0.0)  # of which nothing else is heard where it is part of evaluating
             found = run.evaluate(self.data, options, progress=progress)
-        own = run.settings.datasets
+        own = run.config.datasets
         read = next((own[name] for name in ("test", "valid") if name in own), None)
         files = [str(path) for path in self.data or (() if read is None else read.paths)]
         if found.unseen:
@@ -100,7 +100,7 @@ class Evaluate(Searching):
             note(f"weft: {one}", quiet=self.quiet)
         if self.json:
             never = {} if found.unseen is None else {"unseen": found.unseen}
-            write_json({"scores": [as_json(score) for score in found.scores], **never, "run": str(self.folder), "data": files})
+            write_json({"scores": [as_json(score) for score in found.scores], **never, "run": str(self.run_dir), "data": files})
         else:
             signatures = dict.fromkeys(score.signature for score in found.scores)
             write(as_table(found.scores) + "".join(f"{signature}\n" for signature in signatures) + found.report)

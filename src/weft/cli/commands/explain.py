@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.drawn import check_kind, write_views
-from weft.cli.entries import note_file
-from weft.cli.options import DECODING, FILES, Device, MinP, Shared, TopK, TopP
+from weft.cli.explanation_output import check_format, write_explanations
+from weft.cli.inputs import note_file
+from weft.cli.options import DECODING, FILES, Device, MinP, ModelCommand, TopK, TopP
 from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
-    from weft.explain.options import ExplainOptions
-    from weft.explain.view import View
+    from weft.explain.explanation import Explanation
+    from weft.explain.options import ExplainConfig
     from weft.runs.run import AnyRun
 
 
@@ -40,30 +40,30 @@ def _baselines() -> list[str]:
     return ["unk", "mask", "mean", "zero"]
 
 
-def as_json(folders: Sequence[Path], text: str, views: Sequence[View]) -> dict[str, Any]:
+def as_json(directories: Sequence[Path], text: str, views: Sequence[Explanation]) -> dict[str, Any]:
     """The numbers of all views."""
     return {
-        "run": str(folders[0]),
-        **({"with": [str(folder) for folder in folders[1:]]} if len(folders) > 1 else {}),
+        "run": str(directories[0]),
+        **({"with": [str(directory) for directory in directories[1:]]} if len(directories) > 1 else {}),
         "input": text,
-        "views": [{"what": view.what, "title": view.title, **view.data} for view in views],
+        "views": [{"what": view.view, "title": view.title, **view.data} for view in views],
     }
 
 
 @dataclass(kw_only=True)
-class Explain(Shared):
+class Explain(ModelCommand):
     """Show how a run came to what it says of a text: where it looked, what spoke for it, what went on inside.
 
-    Prints a summary. With --out it writes all there is: a page that opens anywhere (.html), pictures (.svg, .png), or the
+    Prints a summary. With --output-dir it writes all there is: a page that opens anywhere (.html), pictures (.svg, .png), or the
     numbers with the place of every token (.json).
     """
 
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
     text: Annotated[
         str | None,
         typer.Argument(metavar="TEXT", help="What to explain: a source, text, sentence or prompt; without, standard input."),
     ] = None
-    what: Annotated[
+    view: Annotated[
         list[str] | None,
         typer.Option(
             metavar="VIEW",
@@ -72,11 +72,13 @@ class Explain(Shared):
             "gradients, positions; may be given several times.  [default: the first that the run has]",
         ),
     ] = None
-    others: Annotated[
+    compare_with: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="RUN", help="Of gradients: another run on the same plot; may be given several times."),
+        typer.Option(
+            "--ensemble", metavar="RUN", help="Of gradients: another run on the same plot; may be given several times."
+        ),
     ] = None
-    out: Annotated[
+    output: Annotated[
         Path | None,
         typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json."),
     ] = None
@@ -87,7 +89,7 @@ class Explain(Shared):
     position: Annotated[int | None, typer.Option(metavar="N", help="Only this word, gap or token of the output, from 1.")] = (
         None
     )
-    part: Annotated[
+    component: Annotated[
         str | None, typer.Option(metavar="NAME", autocompletion=_parts, help="Of attention: encoder, decoder, cross or pool.")
     ] = None
     layer: Annotated[int | None, typer.Option(metavar="N", help="Only this layer, from 1.")] = None
@@ -101,7 +103,7 @@ class Explain(Shared):
             metavar="NAME", autocompletion=_methods, help="Of attribution: integrated, gradient, occlusion, or exact for terms."
         ),
     ] = None
-    steps: Annotated[
+    n_steps: Annotated[
         int | None, typer.Option(metavar="N", help="Of integrated gradients.  [default: as many as make them complete]")
     ] = None
     baseline: Annotated[
@@ -110,16 +112,16 @@ class Explain(Shared):
             metavar="NAME", autocompletion=_baselines, help="What attribution puts in a token's place: unk, mask, mean or zero."
         ),
     ] = None
-    beam: Annotated[
+    beam_size: Annotated[
         int | None,
         typer.Option(rich_help_panel=DECODING, metavar="N", help="Width of the beam that finds the output; 1 is greedy."),
     ] = None
-    alpha: Annotated[
+    length_penalty: Annotated[
         float | None, typer.Option(rich_help_panel=DECODING, metavar="X", help="Score = log-probability / length^X.")
     ] = None
-    length: Annotated[int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Tokens of the output at most.")] = (
-        None
-    )
+    max_new_tokens: Annotated[
+        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Tokens of the output at most.")
+    ] = None
     temperature: Annotated[
         float | None, typer.Option(rich_help_panel=DECODING, metavar="X", help="Of sampling: below 1 safer, above 1 wilder.")
     ] = None
@@ -130,13 +132,13 @@ class Explain(Shared):
     device: Device = "auto"
 
     def run(self) -> int:
-        from weft.runs.load import load, ready
+        from weft.runs.load import load, prepared
 
-        check_kind("--out", self.out)
+        check_format("--output-dir", self.output)
         options, names = self._options(), self._names()
-        runs = {name: ready(load(folder, device=self.device)) for name, folder in names.items()}
+        runs = {name: prepared(load(directory, device=self.device)) for name, directory in names.items()}
         text = self._text(next(iter(runs.values())))
-        views = [self._show(runs, text, what or None, options) for what in dict.fromkeys(self.what or [""])]
+        views = [self._show(runs, text, what or None, options) for what in dict.fromkeys(self.view or [""])]
         numbers = as_json(list(names.values()), text, views)
         if self.json:
             write_json(numbers, indent=None)
@@ -144,46 +146,46 @@ class Explain(Shared):
             heads = [f"{view.title}\n" if len(views) > 1 else "" for view in views]
             bodies = ("\n".join(view.lines) + "\n" for view in views)
             write("\n".join(head + body for head, body in zip(heads, bodies, strict=True)))
-        if self.out is not None:
-            write_views(self.out, views, title=text, numbers=numbers, quiet=self.quiet)
+        if self.output is not None:
+            write_explanations(self.output, views, title=text, numbers=numbers, quiet=self.quiet)
         return 0
 
     def _names(self) -> dict[str, Path]:
         """The runs by what a legend calls them: the names of their folders, or, where two are alike, all of their paths."""
-        folders = [self.folder, *(self.others or [])]
-        for at, folder in enumerate(folders):
-            if folder in folders[:at]:
-                raise UsageError(f"--with: {folder} is given twice")
-        alike = len({folder.name for folder in folders}) < len(folders)
-        return {str(folder) if alike else folder.name: folder for folder in folders}
+        directories = [self.run_dir, *(self.compare_with or [])]
+        for at, directory in enumerate(directories):
+            if directory in directories[:at]:
+                raise UsageError("--ensemble", f"{directory} is given twice")
+        alike = len({directory.name for directory in directories}) < len(directories)
+        return {str(directory) if alike else directory.name: directory for directory in directories}
 
-    def _options(self) -> ExplainOptions:
-        from weft.explain.options import ExplainOptions
+    def _options(self) -> ExplainConfig:
+        from weft.explain.options import ExplainConfig
 
-        given = {name: getattr(self, name) for name in ExplainOptions.model_fields}
-        return ExplainOptions(**given | {"unit": self.unit or []})
+        given = {name: getattr(self, name) for name in ExplainConfig.model_fields}
+        return ExplainConfig(**given | {"unit": self.unit or []})
 
     def _text(self, run: AnyRun) -> str:
-        from weft.cli.lines import stdin_lines
+        from weft.cli.input_lines import stdin_lines
         from weft.explain.inputs import explaining
         from weft.explain.views import VIEWS
 
         if self.text is not None:
             note_file(self.text, f"use < {self.text} to read the file", quiet=self.quiet)
             return self.text
-        if self.what and not any(VIEWS[name].reads for name in self.what if name in VIEWS):
+        if self.view and not any(VIEWS[name].reads for name in self.view if name in VIEWS):
             return ""
-        lines = list(stdin_lines(run.settings.data.encoding))
+        lines = list(stdin_lines(run.config.data.encoding))
         if len(lines) > 1 and explaining(run).line(run):  # running text has as many as it likes
             note(f"weft: {len(lines):,} lines are read as one text; explain each by a command of its own", quiet=self.quiet)
         return "\n".join(lines)
 
-    def _show(self, runs: Mapping[str, AnyRun], text: str, what: str | None, options: ExplainOptions) -> View:
+    def _show(self, runs: Mapping[str, AnyRun], text: str, what: str | None, options: ExplainConfig) -> Explanation:
         from weft.cli.display import Display
-        from weft.explain.views import show, show_together
+        from weft.explain.views import explain_runs, explain_text
 
         with Display(quiet=self.quiet) as display:
-            telling = partial(display.show, "explaining")
+            progress = partial(display.show, "explaining")
             if len(runs) > 1:
-                return show_together(runs, text, what, options, telling=telling)
-            return show(runs[next(iter(runs))], text, what, options, telling=telling)
+                return explain_runs(runs, text, what, options, progress=progress)
+            return explain_text(runs[next(iter(runs))], text, what, options, progress=progress)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.formats import check_format, formats
-from weft.cli.options import COMMON, Bare
+from weft.cli.options import COMMON, Command
 from weft.cli.output import note, write
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
-    from weft.interop.imported import Imported
+    from weft.interop.import_run import ImportedRun
 
 
 @dataclass(kw_only=True)
-class Import(Bare):
+class Import(Command):
     """Make a run of a model that another program trained; nothing is fetched, and no code of it is run.
 
     hf: a local Hugging Face folder with a BERT, RoBERTa or DistilBERT (a run of task masked-lm) or a GPT-2 (lm).
@@ -29,7 +29,7 @@ class Import(Bare):
     source: Annotated[
         Path, typer.Argument(metavar="PATH", help="The folder (config.json, model.safetensors, a tokenizer) or the ARPA file.")
     ]
-    out: Annotated[Path, typer.Option(metavar="RUN", help="The run folder to make.")]
+    output_dir: Annotated[Path, typer.Option(metavar="RUN", help="The run folder to make.")]
     tokenizer_from: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="arpa: the run whose tokens the model has.  [default: words between spaces]"),
@@ -39,20 +39,20 @@ class Import(Bare):
     def run(self) -> int:
         check_format(self.format)
         if self.tokenizer_from is not None and self.format != "arpa":
-            raise UsageError(f"--tokenizer-from: a model of format {self.format!r} brings its own tokenizer; drop it")
-        from weft.runs.finished import leaving_nothing
+            raise UsageError("--tokenizer-from", f"a model of format {self.format!r} brings its own tokenizer", "drop it")
+        from weft.runs.finished import remove_on_failure
 
-        with leaving_nothing(self.out):
+        with remove_on_failure(self.output_dir):
             notes = self._import().notes
         for text in notes:
             note(f"weft: {text}", quiet=self.quiet)
-        write(f"{self.out}\n")
+        write(f"{self.output_dir}\n")
         return 0
 
-    def _import(self) -> Imported:
+    def _import(self) -> ImportedRun:
         from weft.interop.arpa_run import import_arpa
-        from weft.interop.huggingface import import_folder
+        from weft.interop.huggingface import import_model
 
         if self.format == "arpa":
-            return import_arpa(self.source, self.out, tokenizer_from=self.tokenizer_from)
-        return import_folder(self.source, self.out)
+            return import_arpa(self.source, self.output_dir, tokenizer_from=self.tokenizer_from)
+        return import_model(self.source, self.output_dir)

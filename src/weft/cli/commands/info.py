@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Shared
-from weft.cli.output import duration, score_name, write, write_json
-from weft.text.columns import aligned, columns
+from weft.cli.options import ModelCommand
+from weft.cli.output import format_duration, score_name, write, write_json
+from weft.text.table_layout import align, columns
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,7 +40,7 @@ def about_machine() -> dict[str, Any]:
 
     from weft import __version__
     from weft.cli.threads import cpus, threads
-    from weft.machine import free_memory
+    from weft.resources import free_memory
 
     return {
         "weft": __version__,
@@ -60,9 +60,9 @@ def _on_disk(path: Path) -> int:
 
 
 def _network_parts(model: nn.Module) -> list[Part]:
-    from weft.models.parts import parts_of
+    from weft.models.parts import count_parameters
 
-    return parts_of(model)
+    return count_parameters(model)
 
 
 def _counted_parts(counts: Mapping[str, int]) -> list[Part]:
@@ -74,13 +74,13 @@ def _counted_parts(counts: Mapping[str, int]) -> list[Part]:
 def _parts(run: AnyRun) -> list[dict[str, Any]]:
     """The parameters of a run's model by part, with their shares."""
     found = _network_parts(run.network) if run.network is not None else _counted_parts(run.model.parts())
-    total = max(1, sum(part.parameters for part in found))
+    total = max(1, sum(part.num_parameters for part in found))
     return [
         {
             **({"side": part.side} if part.side else {}),
             "part": part.name,
-            "parameters": part.parameters,
-            "share": part.parameters / total,
+            "parameters": part.num_parameters,
+            "share": part.num_parameters / total,
             **({"tied": list(part.tied)} if part.tied else {}),
         }
         for part in found
@@ -98,27 +98,27 @@ def about_run(run: AnyRun) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.config import BUDGETS
     from weft.runs.folder import read_environment
-    from weft.runs.story import read_story
+    from weft.runs.story import read_run_status
 
-    path = run.folder.path
-    story, settings = read_story(path), run.settings.to_dict()
-    budget = {name: settings["train"][name] for name in BUDGETS if name in settings["train"]}
+    path = run.directory.path
+    demo, config = read_run_status(path), run.config.to_dict()
+    budget = {name: config["train"][name] for name in BUDGETS if name in config["train"]}
     parts = [part for part in sorted(path.iterdir()) if not part.name.startswith(".")]
     return {
         "path": str(path),
-        "task": run.settings.task,
-        "kind": run.settings.kind,
-        "parameters": run.parameters if run.folder.weights.exists() else None,
-        "parts": _parts(run) if run.folder.weights.exists() else None,
+        "task": run.config.task,
+        "kind": run.config.arch,
+        "parameters": run.parameters if run.directory.weights.exists() else None,
+        "parts": _parts(run) if run.directory.weights.exists() else None,
         "tokenizers": {
             name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in run.vocabulary.named().items()
         },
         **_opening(run),
-        "budget": {} if story.counted or story.imported else budget,
-        "progress": story.to_json(),
+        "budget": {} if demo.is_fitted or demo.imported else budget,
+        "progress": demo.to_json(),
         "bytes": {part.name: _on_disk(part) for part in parts},
         "trained_with": read_environment(path),
-        "settings": settings,
+        "settings": config,
     }
 
 
@@ -132,7 +132,7 @@ def _progress(found: Mapping[str, Any]) -> str:
         read = "examples" if "examples" in progress else "tokens"
         steps = f"{progress[read]:,} {read}, counted"
     if progress["training_seconds"] is not None:
-        steps += f", {progress['tokens']:,} tokens, {duration(progress['training_seconds'])}"
+        steps += f", {progress['tokens']:,} tokens, {format_duration(progress['training_seconds'])}"
     return f"{'finished' if progress['done'] else 'not finished'}: {steps}" + budget
 
 
@@ -155,12 +155,12 @@ def _parts_table(parts: Sequence[Mapping[str, Any]]) -> list[str]:
         ]
         for part in parts
     ]
-    return [line.rstrip() for line in aligned(rows, left=(0, 3))]
+    return [line.rstrip() for line in align(rows, left=(0, 3))]
 
 
 def _gradients(found: Mapping[str, Any]) -> str:
     """'norm 0.8123 on average, 3.1 at most; clipped 12 of 150 steps to 1'."""
-    seen, clip = found["progress"]["gradients"], found["settings"]["train"]["clip"]
+    seen, clip = found["progress"]["gradients"], found["settings"]["train"]["max_grad_norm"]
     limit = "not clipped" if clip == "none" else f"clipped {seen['clipped']:,} of {seen['steps']:,} steps to {clip:g}"
     return f"norm {seen['mean']:.3g} on average, {seen['largest']:.3g} at most; {limit}"
 
@@ -175,8 +175,8 @@ def _files(value: Any) -> str:
 
 def describe(found: Mapping[str, Any], unit: str) -> str:
     """The same for people; the size of the model is counted by `unit`."""
-    from weft.machine import size
-    from weft.text.gate import quoted
+    from weft.resources import size
+    from weft.text.reading import quote
 
     data, disk = found["settings"]["data"], found["bytes"]
     missing = "its weights are missing" if found["progress"]["done"] else "not trained yet"
@@ -189,7 +189,7 @@ def describe(found: Mapping[str, Any], unit: str) -> str:
         *[[name, f"{one['kind']}, {one['size']:,} tokens, {one['hash'][:8]}"] for name, one in found["tokenizers"].items()],
         *[[f"{name} data", _files(data[name])] for name in ("train", "valid", "test") if name in data],
         *([["read as", data["read"]]] if "read" in data else []),
-        *([["texts begin", f"after {quoted(''.join(found['opening']))}"]] if "opening" in found else []),
+        *([["texts begin", f"after {quote(''.join(found['opening']))}"]] if "opening" in found else []),
         ["progress", _progress(found)],
         *([["gradients", _gradients(found)]] if found["progress"]["gradients"] else []),
         ["best valid", _best(found["progress"])],
@@ -200,27 +200,27 @@ def describe(found: Mapping[str, Any], unit: str) -> str:
 
 
 @dataclass(kw_only=True)
-class Info(Shared):
+class Info(ModelCommand):
     """Show what a run is and how far it has come; without a run, versions and hardware for a bug report."""
 
-    folder: Annotated[Path | None, typer.Argument(metavar="RUN", help="The run folder.")] = None
+    run_dir: Annotated[Path | None, typer.Argument(metavar="RUN", help="The run folder.")] = None
 
     def run(self) -> int:
-        if self.folder is None:
+        if self.run_dir is None:
             self._print_machine(about_machine())
             return 0
         from weft.runs.load import load
 
-        run = load(self.folder)
+        run = load(self.run_dir)
         found = about_run(run)
         if self.json:
             write_json(found)
         else:
-            write(describe(found, run.settings.preset.unit))
+            write(describe(found, run.config.preset.unit))
         return 0
 
     def _print_machine(self, found: dict[str, Any]) -> None:
-        from weft.machine import size
+        from weft.resources import size
 
         if self.json:
             write_json(found)

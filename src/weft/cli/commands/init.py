@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.options import Bare
+from weft.cli.options import Command
 from weft.cli.output import write
-from weft.errors import UsageError, nearest
+from weft.errors import UsageError, suggest
 from weft.tasks.registry import TASKS
 from weft.tasks.templates import find_templates, template
 
@@ -29,11 +29,11 @@ def _choices() -> str:
 
 
 @dataclass(kw_only=True)
-class Init(Bare):
-    """Print a commented run file to start from: weft init translate > run.toml"""
+class Init(Command):
+    """Print a commented run file to start from: weft init seq2seq > run.toml"""
 
     task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help=f"What to train for: {', '.join(TASKS)}.")]
-    kind: Annotated[
+    arch: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
@@ -44,9 +44,9 @@ class Init(Bare):
 
     def run(self) -> int:
         if self.task not in TASKS:
-            raise UsageError(f"init: no such task {self.task!r}{nearest(self.task, TASKS)}")
+            raise UsageError("init", f"no such task {self.task!r}", suggest(self.task, TASKS))
         kinds = find_templates(self.task)
-        if self.kind is not None and self.kind not in kinds:
-            raise UsageError(f"--kind: no such kind {self.kind!r}{nearest(self.kind, kinds)}")
-        write(template(self.task, self.kind or TASKS[self.task].kind))
+        if self.arch is not None and self.arch not in kinds:
+            raise UsageError("--arch", f"no such kind {self.arch!r}", suggest(self.arch, kinds))
+        write(template(self.task, self.arch or TASKS[self.task].kind))
         return 0

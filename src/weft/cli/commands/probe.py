@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import FILES, Device, Shared
+from weft.cli.options import FILES, Device, ModelCommand
 from weft.cli.output import check_files, note, write, write_json
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from weft.compare.probe import Row
-    from weft.data.probe_files import Pair
-    from weft.metrics.items import Items
+    from weft.comparison.minimal_pairs import Row
+    from weft.data.minimal_pair_files import MinimalPair
+    from weft.metrics.items import ItemStatistics
 
 
 def _units() -> list[str]:
@@ -31,7 +31,7 @@ def as_csv(rows: Sequence[Row], names: Sequence[str]) -> str:
     return _csv([head, *lines])
 
 
-def pairs_csv(pairs: Sequence[Pair], items: Mapping[str, Items]) -> str:
+def pairs_csv(pairs: Sequence[MinimalPair], items: Mapping[str, ItemStatistics]) -> str:
     """A line a pair, with three columns a run: log-probability of both sentences, and whether it is right."""
     parts = ("good", "bad", "right")
     head = ["phenomenon", "paradigm", "attractors", "good", "bad", *(f"{run} {part}" for run in items for part in parts)]
@@ -57,19 +57,19 @@ def _csv(lines: Sequence[Sequence[Any]]) -> str:
 
 
 @dataclass(kw_only=True)
-class Probe(Shared):
+class MinimalPairs(ModelCommand):
     """Ask language models which of two sentences is right: by phenomenon, and by nouns that stand between subject and verb.
 
     A pair is right where the good sentence has the higher probability. Suites are files of minimal pairs: BLiMP's JSONL, TSV
     with columns good and bad, and the agreement data of Linzen et al. and Gulordava et al.; or folders of them.
     """
 
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, compared side by side.")]
+    run_dirs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, compared side by side.")]
     suite: Annotated[
         list[Path],
         typer.Option(metavar="FILE", readable=False, help="Minimal pairs: a file or a folder; may be given several times."),
     ]
-    by: Annotated[
+    score_by: Annotated[
         str | None,
         typer.Option(
             metavar="UNIT",
@@ -77,68 +77,76 @@ class Probe(Shared):
             help="Compare by whole sentence, or up to the word that decides.  [default: as the authors of the suite do]",
         ),
     ] = None
-    mean: Annotated[bool, typer.Option("--mean", help="Compare the mean log-probability of a token, not the sum.")] = False
-    known: Annotated[
-        bool, typer.Option("--known", help="Leave out pairs where a word that differs is unknown to one of the runs.")
+    mean_log_prob: Annotated[
+        bool, typer.Option("--mean-log-prob", help="Compare the mean log-probability of a token, not the sum.")
+    ] = False
+    skip_unknown: Annotated[
+        bool, typer.Option("--skip-unknown", help="Leave out pairs where a word that differs is unknown to one of the runs.")
     ] = False
     csv: Annotated[
         Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as CSV; - is standard output.")
     ] = None
-    pairs: Annotated[
+    save_pairs: Annotated[
         Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write every pair and its scores as CSV.")
     ] = None
     device: Device = "auto"
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.cli.probing import Prober, read_pairs, refuse_files
-        from weft.compare.probe import BY, check_run
-        from weft.config import no_such
+        from weft.cli.minimal_pairs_runner import MinimalPairsRunner, read_pairs, refuse_files
+        from weft.comparison.minimal_pairs import BY, check_run
+        from weft.errors import unknown_name
         from weft.runs.load import load
 
-        if self.by is not None and self.by not in BY:
-            raise UsageError(f"--by: {no_such('unit', self.by, BY)}")
-        check_files({"--csv": self.csv, "--pairs": self.pairs})
-        pairs = read_pairs(self.suite, by=self.by, quiet=self.quiet)
-        refuse_files(self.folders)
-        for path in self.folders:
+        if self.score_by is not None and self.score_by not in BY:
+            raise UsageError("--score-by", *unknown_name("unit", self.score_by, BY))
+        check_files({"--csv": self.csv, "--save-pairs": self.save_pairs})
+        pairs = read_pairs(self.suite, by=self.score_by, quiet=self.quiet)
+        refuse_files(self.run_dirs)
+        for path in self.run_dirs:
             check_run(load(path, device=self.device))  # before the first of them is scored: what is refused is refused at once
         with Display(quiet=self.quiet) as display:
-            items = Prober(pairs, display, device=self.device).ask(self._names(), by=self.by, mean=self.mean)
-            if self.known:
+            items = MinimalPairsRunner(pairs, display, device=self.device).evaluate(
+                self._names(), by=self.score_by, mean=self.mean_log_prob
+            )
+            if self.skip_unknown:
                 pairs, items = self._known(pairs, items)
-            found = Prober(pairs, display).rows({name: [one] for name, one in items.items()})
+            found = MinimalPairsRunner(pairs, display).rows({name: [one] for name, one in items.items()})
         self._give(found, pairs, items)
         return 0
 
     def _names(self) -> dict[str, Path]:
         """What runs are called: by their folder, or, where two would have one name, by their path."""
-        paths = {Path(abspath(path)): path for path in self.folders}
+        paths = {Path(abspath(path)): path for path in self.run_dirs}
         names = [path.name for path in paths]
         return {path.name if names.count(path.name) == 1 else str(given): given for path, given in paths.items()}
 
-    def _known(self, pairs: Sequence[Pair], items: Mapping[str, Items]) -> tuple[list[Pair], dict[str, Items]]:
+    def _known(
+        self, pairs: Sequence[MinimalPair], items: Mapping[str, ItemStatistics]
+    ) -> tuple[list[MinimalPair], dict[str, ItemStatistics]]:
         """What all runs know the words of that differ."""
         import numpy as np
 
-        from weft.compare.probe import subset
+        from weft.comparison.minimal_pairs import subset
 
         unknown = np.any([found.statistics["unknown_choice"] > 0 for found in items.values()], axis=0)
         kept = np.flatnonzero(~unknown)
         if not len(kept):
-            raise DataError(f"--known: every one of the {len(pairs):,} pairs differs in a word that some run does not know")
+            raise DataError(
+                "--skip-unknown", f"every one of the {len(pairs):,} pairs differs in a word that some run does not know"
+            )
         note(f"weft: {int(unknown.sum()):,} of {len(pairs):,} pairs differ in an unknown word; left out", quiet=self.quiet)
         return [pairs[at] for at in kept.tolist()], {name: subset(found, kept) for name, found in items.items()}
 
-    def _give(self, rows: Sequence[Row], pairs: Sequence[Pair], items: Mapping[str, Items]) -> None:
+    def _give(self, rows: Sequence[Row], pairs: Sequence[MinimalPair], items: Mapping[str, ItemStatistics]) -> None:
         from weft import files
-        from weft.cli.probe_table import as_json, as_table, signature
+        from weft.cli.minimal_pairs_table import as_json, as_table, signature
 
-        if self.pairs is not None:
-            files.write_text(self.pairs, pairs_csv(pairs, items), named=True)
+        if self.save_pairs is not None:
+            files.write_text(self.save_pairs, pairs_csv(pairs, items), named=True)
         if self.csv is not None and str(self.csv) != "-":
             files.write_text(self.csv, as_csv(rows, list(items)), named=True)
-        chosen = signature(len(pairs), by=self.by, mean=self.mean, known=self.known)
+        chosen = signature(len(pairs), by=self.score_by, mean=self.mean_log_prob, known=self.skip_unknown)
         told = {**as_json(rows, {name: [one] for name, one in items.items()}), "signature": chosen}
         if self.json:
             about = {name: str(path) for name, path in self._names().items()}

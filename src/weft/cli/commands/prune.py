@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.drawn import check_kind, write_views
-from weft.cli.options import FILES, Device, Shared
+from weft.cli.explanation_output import check_format, write_explanations
+from weft.cli.options import FILES, Device, ModelCommand
 from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.cli.display import Display
-    from weft.explain.heads import Heads
-    from weft.explain.prune import Pruning
+    from weft.explain.heads import LayerHeads
+    from weft.explain.pruning import Pruning
     from weft.runs.run import AnyRun
 
 
@@ -29,14 +29,14 @@ def _measures() -> list[str]:
 
 
 @dataclass(kw_only=True)
-class Prune(Shared):
+class Prune(ModelCommand):
     """Measure what each head of attention is worth, take away those that are worth least, and show what that costs.
 
-    With --out a run is written without them: smaller, faster, and an ordinary run in all else. Its run file trains it on.
+    With --output-dir a run is written without them: smaller, faster, and an ordinary run in all else. Its run file trains it on.
     """
 
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-    heads: Annotated[
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+    remove: Annotated[
         str | None, typer.Option(metavar="N", help="How many go, or which share: 8, or 50%; without, all are only measured.")
     ] = None
     data: Annotated[
@@ -47,14 +47,16 @@ class Prune(Shared):
             help="Measure on these files, not the run's validation data; may be given several times.",
         ),
     ] = None
-    out: Annotated[
+    output_dir: Annotated[
         Path | None, typer.Option(rich_help_panel=FILES, metavar="DIR", help="Write the smaller run into this folder.")
     ] = None
-    at_once: Annotated[
+    heads_per_round: Annotated[
         int | None,
-        typer.Option("--at-once", metavar="N", help="How many go before the rest are measured anew.  [default: an eighth]"),
+        typer.Option(
+            "--heads-per-round", metavar="N", help="How many go before the rest are measured anew.  [default: an eighth]"
+        ),
     ] = None
-    measure: Annotated[
+    importance: Annotated[
         str,
         typer.Option(
             metavar="NAME",
@@ -62,73 +64,79 @@ class Prune(Shared):
             help="masking: by the loss without each head; gradient: about that, for all heads in one pass.",
         ),
     ] = "masking"
-    tokens: Annotated[int, typer.Option(metavar="N", help="How many tokens of the data are measured on.")] = 50_000
-    draw: Annotated[
+    max_tokens: Annotated[int, typer.Option(metavar="N", help="How many tokens of the data are measured on.")] = 50_000
+    plot: Annotated[
         Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write pictures: x.html, x.svg, x.png or x.json.")
     ] = None
     device: Device = "auto"
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.explain.heads import every, heads_of
-        from weft.explain.prune import count, free_folder, view
-        from weft.explain.prune import write as write_run
-        from weft.runs.finished import leaving_nothing
+        from weft.explain.heads import all_heads, heads_of
+        from weft.explain.pruning import check_free, count, view
+        from weft.explain.pruning import write as write_run
+        from weft.runs.finished import remove_on_failure
         from weft.runs.load import load
 
-        check_kind("--draw", self.draw)
-        if self.tokens < 1:
-            raise UsageError(f"--tokens: must be 1 or more, not {self.tokens}")
-        if self.out is not None and self.heads is None:
-            raise UsageError("--out: a smaller run needs --heads, how many go")
-        run = load(self.folder, device=self.device)
+        check_format("--plot", self.plot)
+        if self.max_tokens < 1:
+            raise UsageError("--max-tokens", f"must be 1 or more, not {self.max_tokens}")
+        if self.output_dir is not None and self.remove is None:
+            raise UsageError("--output-dir", "a smaller run needs --remove, how many go")
+        run = load(self.run_dir, device=self.device)
         layers = heads_of(run)
-        wanted = 0 if self.heads is None else count(self.heads, len(every(layers)))
-        with leaving_nothing(self.out) if self.out is not None else nullcontext():
-            if self.out is not None:
-                free_folder(self.out)  # before the work, not after it
+        wanted = 0 if self.remove is None else count(self.remove, len(all_heads(layers)))
+        with remove_on_failure(self.output_dir) if self.output_dir is not None else nullcontext():
+            if self.output_dir is not None:
+                check_free(self.output_dir)  # before the work, not after it
             with Display(quiet=self.quiet) as display:
                 found, tokens = self._pruned(run, layers, wanted, display)
             files = [str(path) for path in self.data] if self.data else "validation data"
-            measured = {"data": files, "tokens": tokens, "measure": self.measure}
+            measured = {"data": files, "tokens": tokens, "measure": self.importance}
             shown = view(run, found, measured)
-            if self.out is not None:
-                write_run(run, self.out, found, measured)
+            if self.output_dir is not None:
+                write_run(run, self.output_dir, found, measured)
         if self.json:
             write_json(shown.data)
         else:
             write("\n".join(shown.lines) + "\n")
-        if self.draw is not None:
-            write_views(self.draw, [shown], title=str(self.folder), numbers=shown.data, quiet=self.quiet)
-        if self.out is not None:
+        if self.plot is not None:
+            write_explanations(self.plot, [shown], title=str(self.run_dir), numbers=shown.data, quiet=self.quiet)
+        if self.output_dir is not None:
             self._tell(run, found)
         return 0
 
-    def _pruned(self, run: AnyRun, layers: Sequence[Heads], wanted: int, display: Display) -> tuple[Pruning, int]:
+    def _pruned(self, run: AnyRun, layers: Sequence[LayerHeads], wanted: int, display: Display) -> tuple[Pruning, int]:
         """What was found, and on how many tokens."""
-        from weft.explain.held_loss import portions
-        from weft.explain.prune import prune
+        from weft.explain.eval_loss import eval_batches
+        from weft.explain.pruning import prune
 
         def told(done: int, total: int) -> None:
             display.show("measuring", done / max(1, total), f"{done:,} of {total:,} times over the data")
 
         with TemporaryDirectory() as place:
             display.show("reading", 0.0)
-            parts = portions(run, self.data, Path(place), tokens=self.tokens)
+            parts = eval_batches(run, self.data, Path(place), tokens=self.max_tokens)
             found = prune(
-                run.members[0].model, layers, parts, wanted=wanted, at_once=self.at_once, measure=self.measure, told=told
+                run.members[0].model,
+                layers,
+                parts,
+                wanted=wanted,
+                heads_per_round=self.heads_per_round,
+                measure=self.importance,
+                progress=told,
             )
         return found, sum(part.size for part in parts)
 
     def _tell(self, run: AnyRun, found: Pruning) -> None:
-        from weft.explain.heads import every
+        from weft.explain.heads import all_heads
         from weft.explain.inputs import network
         from weft.runs.load import load
 
-        smaller = load(self.out or self.folder, device="cpu")
+        smaller = load(self.output_dir or self.run_dir, device="cpu")
         before, after = (
             sum(weight.numel() for weight in model.parameters()) for model in map(network, (run, smaller)) if model is not None
         )
-        total = len(every(found.layers))
-        kept = f"{total - len(found.gone)} of {total} heads, {after:,} of {before:,} parameters"
-        note(f"{self.out}: {kept}", quiet=self.quiet)
+        total = len(all_heads(found.layers))
+        kept = f"{total - len(found.removed)} of {total} heads, {after:,} of {before:,} parameters"
+        note(f"{self.output_dir}: {kept}", quiet=self.quiet)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.drawn import check_kind, write_views
-from weft.cli.options import FILES, Device, Shared
+from weft.cli.explanation_output import check_format, write_explanations
+from weft.cli.options import FILES, Device, ModelCommand
 from weft.cli.output import write, write_json
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
-    from weft.explain.view import View
+    from weft.explain.explanation import Explanation
 
 
 @dataclass(kw_only=True)
-class Similarity(Shared):
+class Similarity(ModelCommand):
     """Compare the layers of a run with each other, or with those of another run, and the heads of its attention; or several
     runs with each other, by their last layers and by those that are most alike.
 
@@ -28,18 +28,18 @@ class Similarity(Shared):
     or of translating runs pairs, or the first run's own validation data.
     """
 
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run folder, two, or more.")]
+    run_dirs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run folder, two, or more.")]
     data: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", readable=False, help="Read these lines instead; may be given several times."),
     ] = None
-    most: Annotated[int, typer.Option(metavar="N", help="How many words are read; of heads, a fifth of that.")] = 10_000
+    max_words: Annotated[int, typer.Option(metavar="N", help="How many words are read; of heads, a fifth of that.")] = 10_000
     layer: Annotated[
         int | None,
         typer.Option(metavar="N", help="Compare three runs or more by this layer; 0 is the input.  [default: last and best]"),
     ] = None
     top: Annotated[int, typer.Option(metavar="N", help="How many pairs of heads, or of runs, are named.")] = 5
-    out: Annotated[
+    output: Annotated[
         Path | None,
         typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json."),
     ] = None
@@ -48,32 +48,32 @@ class Similarity(Shared):
     def run(self) -> int:
         from weft.cli.display import Display
 
-        check_kind("--out", self.out)
-        for option, value in (("most", self.most), ("top", self.top)):
+        check_format("--output-dir", self.output)
+        for option, value in (("most", self.max_words), ("top", self.top)):
             if value < 1:
-                raise UsageError(f"--{option}: must be 1 or more, not {value}")
-        if self.layer is not None and len(self.folders) < 3:
-            raise UsageError("--layer: is for three runs or more; of one or two, all layers are compared")
+                raise UsageError(f"--{option}", f"must be 1 or more, not {value}")
+        if self.layer is not None and len(self.run_dirs) < 3:
+            raise UsageError("--layer", "is for three runs or more", "of one or two, all layers are compared")
         with Display(quiet=self.quiet) as display:
             views = self._views(display)
-        numbers = {"views": [{"what": view.what, "title": view.title, **view.data} for view in views]}
+        numbers = {"views": [{"what": view.view, "title": view.title, **view.data} for view in views]}
         if self.json:
             write_json(numbers)
         else:
             write("\n".join("\n".join([view.title, *view.lines, ""]) for view in views))
-        if self.out is not None:
-            title = (" and " if len(self.folders) == 2 else ", ").join(map(str, self.folders))
-            write_views(self.out, views, title=title, numbers=numbers, quiet=self.quiet)
+        if self.output is not None:
+            title = (" and " if len(self.run_dirs) == 2 else ", ").join(map(str, self.run_dirs))
+            write_explanations(self.output, views, title=title, numbers=numbers, quiet=self.quiet)
         return 0
 
-    def _views(self, display: Display) -> list[View]:
+    def _views(self, display: Display) -> list[Explanation]:
         from weft.explain.attention import sites
         from weft.explain.inputs import network
-        from weft.explain.models_alike import models_alike
-        from weft.explain.similarity import heads_alike, layers_alike
+        from weft.explain.model_similarity import model_similarity
+        from weft.explain.similarity import head_similarity, layer_similarity
         from weft.runs.load import load
 
-        runs = [load(folder, device=self.device) for folder in self.folders]
+        runs = [load(directory, device=self.device) for directory in self.run_dirs]
         run, other = runs[0], runs[1] if len(runs) > 1 else None
 
         def told(done: int, total: int) -> None:
@@ -84,10 +84,10 @@ class Similarity(Shared):
 
         display.show("tokenising", 0.0)
         if len(runs) > 2:
-            return [models_alike(runs, self.data, layer=self.layer, most=self.most, top=self.top, told=told)]
-        views = [layers_alike(run, self.data, other, most=self.most, told=told)]
+            return [model_similarity(runs, self.data, layer=self.layer, max_words=self.max_words, top=self.top, progress=told)]
+        views = [layer_similarity(run, self.data, other, max_words=self.max_words, progress=told)]
         model = network(run)
-        attends = model is not None and any(site.part != "pool" for site in sites(model))
+        attends = model is not None and any(site.component != "pool" for site in sites(model))
         if other is None and attends:
-            views.append(heads_alike(run, self.data, most=max(1, self.most // 5), top=self.top, told=looked))
+            views.append(head_similarity(run, self.data, max_words=max(1, self.max_words // 5), top=self.top, progress=looked))
         return views

@@ -11,32 +11,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import FILES, Shared
-from weft.cli.output import duration, note, score_name, write_json
+from weft.cli.options import FILES, ModelCommand
+from weft.cli.output import format_duration, note, score_name, write_json
 from weft.errors import ModelError
-from weft.runs.finished import is_finished, leaving_nothing
+from weft.runs.finished import is_finished, remove_on_failure
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
 
 
 @dataclass(kw_only=True)
-class Train(Shared):
+class Train(ModelCommand):
     """Train what a run file says. The same command resumes a run that was stopped.
 
     Ctrl-C saves and stops; pressed twice it stops at once.
     """
 
     run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run file; weft init writes one.")]
-    out: Annotated[
+    output_dir: Annotated[
         Path | None,
         typer.Option(rich_help_panel=FILES, metavar="DIR", help="The run folder.  [default: runs/NAME of the run file]"),
     ] = None
-    settings: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),
     ] = None
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: the new run replaces the one in the folder.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start over: the new run replaces the one in the folder.")] = (
+        False
+    )
     tokenizer_from: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Use the tokenizer of another run, so that both can be compared.")
     ] = None
@@ -47,86 +49,92 @@ class Train(Shared):
 
     def run(self) -> int:
         from weft.config import override, read_toml
-        from weft.runs.folder import RunFolder
-        from weft.runs.job import borrow_for_start, borrow_tokenizer
+        from weft.runs.folder import RunDir
+        from weft.runs.job import with_tokenizer_from, with_tokenizer_of_init
         from weft.runs.resolve import resolve
 
-        values = override(read_toml(self.run_file), self.settings or [])
+        values = override(read_toml(self.run_file), self.overrides or [])
         if self.init_from is not None:
             values = {**values, "train": {**values.get("train", {}), "init_from": str(self.init_from.absolute())}}
         if self.tokenizer_from is not None:
-            values = borrow_tokenizer(values, self.tokenizer_from)
+            values = with_tokenizer_from(values, self.tokenizer_from)
         elif self.init_from is not None:
-            values = borrow_for_start(values, self.init_from)
-        out = self.out or Path("runs") / self.run_file.stem
-        settings = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything is looked at
-        if not self.fresh and is_finished(out, settings):
-            self._check(out)
-            RunFolder(out).settle()
-            note(f"{out}: this run is finished; --fresh trains it again", quiet=self.quiet)
-            self._summarise(out, settings)
+            values = with_tokenizer_of_init(values, self.init_from)
+        output_dir = self.output_dir or Path("runs") / self.run_file.stem
+        config = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything is looked at
+        if not self.overwrite and is_finished(output_dir, config):
+            self._check(output_dir)
+            RunDir(output_dir).drop_backup()
+            note(f"{output_dir}: this run is finished; --overwrite trains it again", quiet=self.quiet)
+            self._summarise(output_dir, config)
             return 0
         began = time.monotonic()
-        code = self._train(values, out)
+        code = self._train(values, output_dir)
         if code == 0:
-            self._summarise(out, settings, seconds=time.monotonic() - began)
+            self._summarise(output_dir, config, seconds=time.monotonic() - began)
         return code
 
-    def _check(self, out: Path) -> None:
+    def _check(self, output_dir: Path) -> None:
         """Refuse to call a run finished that can't be read."""
         from weft.runs.load import load
 
         try:
-            load(out, device="cpu").info()  # which asks for the weights
+            load(output_dir, device="cpu").info()  # which asks for the weights
         except ModelError as error:
-            raise ModelError(f"{error}; --fresh trains it again") from None
+            raise ModelError("", f"{error}", "--overwrite trains it again") from None
 
-    def _train(self, values: dict[str, Any], out: Path) -> int:
+    def _train(self, values: dict[str, Any], output_dir: Path) -> int:
         from weft.cli.display import Display
-        from weft.cli.progress import TrainWatcher
+        from weft.cli.progress import TrainProgress
         from weft.cli.signals import Stop
         from weft.errors import TrainingInterrupted
-        from weft.runs.folder import RunFolder
+        from weft.runs.folder import RunDir
         from weft.runs.job import train
 
-        folder = RunFolder(out)
-        waited, replaces = folder.aside.is_there(), self.fresh and os.path.isfile(folder.resolved)
-        with leaving_nothing(out), Stop() as stop, Display(quiet=self.quiet) as display:
+        directory = RunDir(output_dir)
+        waited, replaces = directory.backup.exists(), self.overwrite and os.path.isfile(directory.resolved)
+        with remove_on_failure(output_dir), Stop() as stop, Display(quiet=self.quiet) as display:
             try:
-                train(values, out, base=self.run_file.parent, watcher=TrainWatcher(display, stop), fresh=self.fresh)
+                train(
+                    values,
+                    output_dir,
+                    base=self.run_file.parent,
+                    callback=TrainProgress(display, stop),
+                    overwrite=self.overwrite,
+                )
             except TrainingInterrupted:
                 display.clear()
-                display.line(f"weft: stopped and saved in {out}; {self._resuming(out)}")
+                display.line(f"weft: stopped and saved in {output_dir}; {self._resuming(output_dir)}")
                 return stop.exit_code
             except KeyboardInterrupt:
                 display.clear()
-                then = f"{out} is as it was" if replaces else f"the same command goes on with {out}"
-                if waited and not folder.aside.is_there():
-                    then = f"the run that was to be replaced is back in {out}"
+                then = f"{output_dir} is as it was" if replaces else f"the same command goes on with {output_dir}"
+                if waited and not directory.backup.exists():
+                    then = f"the run that was to be replaced is back in {output_dir}"
                 display.line(f"weft: stopped before the first step; {then}")
                 return stop.exit_code
         return 0
 
-    def _resuming(self, out: Path) -> str:
-        from weft.runs.folder import RunFolder
+    def _resuming(self, output_dir: Path) -> str:
+        from weft.runs.folder import RunDir
 
-        aside = RunFolder(out).aside
-        kept = f"; the earlier run is kept in {aside.place} until this one has weights" if aside.is_there() else ""
-        return f"the same command{', without --fresh,' if self.fresh else ''} resumes{kept}"
+        aside = RunDir(output_dir).backup
+        kept = f"; the earlier run is kept in {aside.path} until this one has weights" if aside.exists() else ""
+        return f"the same command{', without --overwrite,' if self.overwrite else ''} resumes{kept}"
 
-    def _summarise(self, out: Path, settings: Settings, *, seconds: float | None = None) -> None:
-        from weft.runs.story import read_story
+    def _summarise(self, output_dir: Path, config: RunConfig, *, seconds: float | None = None) -> None:
+        from weft.runs.story import read_run_status
 
-        story = read_story(out)
+        demo = read_run_status(output_dir)
         if self.json:
             took = {} if seconds is None else {"seconds": round(seconds, 3)}
-            write_json({"run": str(out), **story.to_json(), **took})
+            write_json({"run": str(output_dir), **demo.to_json(), **took})
             return
-        lines = [f"the run is in {out}" if seconds is None else f"trained in {duration(seconds)}: {out}"]
-        if story.best is not None:
-            at = "" if story.counted else f" at step {story.best_step:,}"
-            lines.insert(0, f"best valid {score_name(story.best[0].name)} {story.best[1]:.4f}{at}")
-        held_out = len(settings.datasets) > 1
-        name = shlex.quote(str(out))  # to be pasted into a shell
-        lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft {settings.spec.use} {name}")
+        lines = [f"the run is in {output_dir}" if seconds is None else f"trained in {format_duration(seconds)}: {output_dir}"]
+        if demo.best is not None:
+            at = "" if demo.is_fitted else f" at step {demo.best_step:,}"
+            lines.insert(0, f"best valid {score_name(demo.best[0].name)} {demo.best[1]:.4f}{at}")
+        held_out = len(config.datasets) > 1
+        name = shlex.quote(str(output_dir))  # to be pasted into a shell
+        lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft {config.spec.use} {name}")
         note("\n".join(lines), quiet=self.quiet)

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.metrics.items import Items
-from weft.metrics.labels import SINGLE_LABEL
+from weft.metrics.classification import SINGLE_LABEL
+from weft.metrics.items import ItemStatistics
 from weft.metrics.metric import metrics_of
-from weft.tasks.compare_spec import Compare, Confused, Evidence, LabelCounts, Observed
+from weft.tasks.compare_spec import Compare, Confused, Evidence, LabelCounts, Predictions
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def observe(run: Run[Any, Any], examples: Sequence[Any], found: Items) -> Observed:
+def observe(run: Run[Any, Any], examples: Sequence[Any], found: ItemStatistics) -> Predictions:
     """Text by text; of several texts, all of them."""
     columns = zip(*(example.texts for example in examples), strict=True)
-    lengths = np.sum([run.vocabulary.tokenizer.encode_flat(column)[1] for column in columns], axis=0)
+    lengths = np.sum([run.vocabulary.tokenizer.encode_concatenated(column)[1] for column in columns], axis=0)
     inputs = [" | ".join(example.texts) for example in examples]
     references = [", ".join(example.labels) for example in examples]
-    return Observed(found, inputs, references, lengths, "text")
+    return Predictions(found, inputs, references, lengths, "text")
 
 
 def label_counts(evidence: Evidence) -> LabelCounts:

@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from weft.config import Table
-from weft.data.columns import USUAL, Name, Wanted
+from weft.config import Config
+from weft.data.columns import DEFAULT_NAMES, Name, WantedColumn
+from weft.data.config import Delimiter, Files, Sheet, Split, check_splits, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
-from weft.data.findings import Checked, CheckPlan
+from weft.data.findings import CheckOptions, CheckPlan
+from weft.data.input_records import ColumnUse
 from weft.data.memory import MemoryFormat
-from weft.data.records import Used
-from weft.data.rows import brief, kind_of
-from weft.data.source import called, fingerprints
+from weft.data.source import display_name, fingerprints
 from weft.data.summary import LISTED, ColumnSize, listed
-from weft.data.tables import Delimiter, Files, Sheet, Split, check_splits, datasets, training
+from weft.data.table_rows import kind_of, preview_cells
 from weft.errors import DataError
-from weft.models.baseline_tables import BaselineTable
+from weft.models.baseline_config import BaselineConfig
 from weft.tasks.classification.files import Reading, Record, find_files, read_records
 from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.vocabulary import all_texts
-from weft.text.gate import SHOWN, Seen, listed_files, many, shown
-from weft.text.labelled_tokens import LabelledTokens, load_labelled
-from weft.text.labels import Labels
+from weft.text.label_tokenizer import LabelTokenizer, load_label_tokenizer
+from weft.text.labels import LabelVocabulary
+from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluralize, preview
 from weft.text.tokenizers import train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
     from weft.tasks.data_spec import Note, Watched
 
 AS_USUAL = Reading()
@@ -46,7 +46,7 @@ OWN = 0.9  # labels an occurrence of one: from here on nearly every example has 
 class LabelledSummary:
     """What was found in labelled files."""
 
-    files: Seen  # line ends, encoding, notes, blank lines; it counts no lines
+    files: FileSummary  # line ends, encoding, notes, blank lines; it counts no lines
     given: tuple[Path, ...]
     reading: Reading
     sizes: tuple[ColumnSize, ...]
@@ -64,7 +64,7 @@ class LabelledSummary:
 
     @property
     def crlf(self) -> int:
-        return self.files.crlf
+        return self.files.has_crlf
 
     def add(self, record: Record) -> None:
         self.count += 1
@@ -73,7 +73,7 @@ class LabelledSummary:
         for size, text in zip(self.sizes, record.texts, strict=True):
             size.add(text)
         if len(self.examples) < 3:
-            self.examples.append((tuple(text[: SHOWN + 1] for text in record.texts), record.labels))
+            self.examples.append((tuple(text[: PREVIEW_CHARS + 1] for text in record.texts), record.labels))
 
     def bytes_of(self, column: str) -> int:
         return self.sizes[int(column)].bytes
@@ -90,18 +90,18 @@ class LabelledSummary:
         be learned."""
         if self.count < LISTED or OWN * self.labels.total() > len(self.labels):
             return None
-        some = ", ".join(shown(name, 20) for name in sorted(self.labels)[:3])
+        some = ", ".join(preview(name, 20) for name in sorted(self.labels)[:3])
         return (
-            f"{called(self.given)}: {len(self.labels):,} labels for {self.count:,} examples, {some} and so on: nearly every"
+            f"{display_name(self.given)}: {len(self.labels):,} labels for {self.count:,} examples, {some} and so on: nearly every"
             f" example has a label of its own, and none can be learned; {self.label_place()}"
         )
 
     def label_place(self) -> str:
         """Where labels were read, for who finds that they are none."""
         if names := self.files.columns:
-            return f"is data.label = {self.reading.label!r} the right column? columns: {', '.join(brief(names))}"
+            return f"is data.label_column = {self.reading.label!r} the right column? columns: {', '.join(preview_cells(names))}"
         if any(kind_of(path) != "text" for path in self.files.paths):
-            return "is data.label the right column?"
+            return "is data.label_column the right column?"
         return "a line is read as a label, white space, and a text"
 
     def skipped_notes(self) -> tuple[str, ...]:
@@ -132,13 +132,13 @@ class LabelledSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, labels, examples."""
         rows = [
-            f"{listed_files(self.given)}: {many(self.count, 'example')} of {many(self.characters, 'character')} with"
-            f" {many(len(self.labels), 'label')}, {self.files.written}"
+            f"{listed_files(self.given)}: {pluralize(self.count, 'example')} of {pluralize(self.characters, 'character')} with"
+            f" {pluralize(len(self.labels), 'label')}, {self.files.written}"
         ]
-        rows += [f"  note: {shown(note, 200)}" for note in self.notes()]
+        rows += [f"  note: {preview(note, 200)}" for note in self.notes()]
         rows.append(f"  labels: {listed(self.labels)}")
         for texts, labels in self.examples:
-            rows.append(f"  e.g.: {' | '.join(map(shown, texts))} -> {shown(', '.join(labels) or 'no label')}")
+            rows.append(f"  e.g.: {' | '.join(map(preview, texts))} -> {preview(', '.join(labels) or 'no label')}")
         return "\n".join(rows)
 
 
@@ -165,10 +165,10 @@ class LabelledFormat:
     def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[Record]:
+    def read(self, given: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
         return read_records(find_files(given), self.reading, seen, skip_empty=self.skip_empty)
 
-    def summary(self, given: tuple[Path, ...], seen: Seen) -> LabelledSummary:
+    def summary(self, given: tuple[Path, ...], seen: FileSummary) -> LabelledSummary:
         return LabelledSummary(seen, given, self.reading, tuple(ColumnSize() for _ in self.reading.text), _folders(given))
 
     def texts(self, record: Record) -> tuple[str, ...]:
@@ -177,9 +177,9 @@ class LabelledFormat:
     def shown(self, column: str) -> str:
         return str(self.reading.text[int(column)]) if len(self.reading.text) > 1 else ""
 
-    def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
+    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
         # labels decide which examples a share has, and names of files may be labels
-        how, found = {**self.reading.origin(), "text": list(self.reading.text)}, find_files(given)
+        how, found = {**self.reading.provenance(), "text": list(self.reading.text)}, find_files(given)
         labels = [{} if file.label is None else {"label": file.label} for file in found]
         prints = fingerprints([file.path for file in found])
         return {"column": int(column), **how, "files": [one | label for one, label in zip(prints, labels, strict=True)]}
@@ -190,7 +190,7 @@ def _folders(given: tuple[Path, ...]) -> list[str]:
     notes = []
     for path in given:
         if path.is_dir():
-            kinds = ("a folder", "file") if any(file.whole for file in find_files([path])) else ("a file", "line")
+            kinds = ("a folder", "file") if any(file.is_whole for file in find_files([path])) else ("a file", "line")
             notes.append(f"{path.name}: {kinds[0]} for every label, every {kinds[1]} in it is an example")
     return notes
 
@@ -200,21 +200,22 @@ def labels_of(dataset: Dataset[Record]) -> list[tuple[str, ...]]:
     return [record.labels for record in dataset.records()]
 
 
-def count_long(corpora: Sequence[Corpus], dataset: Dataset[Record], *, longest: int, truncate: bool) -> int:
+def count_long(corpora: Sequence[Corpus], dataset: Dataset[Record], *, max_length: int, truncate: bool) -> int:
     """How many examples, with a corpus for each column, have more than `longest` tokens and will be cut; <s> and every </s>
     count. Without `truncate` they are refused, with the place of the first."""
     lengths = 1 + np.sum([np.diff(corpus.line_starts()) for corpus in corpora], axis=0)
-    long = np.flatnonzero(lengths > longest)
+    long = np.flatnonzero(lengths > max_length)
     if len(long) and not truncate:
         place, more = dataset.place(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
-            f"{place}{more}: has {lengths[long[0]]:,} tokens, more than data.longest = {longest};"
-            " raise that, or set data.truncate = true to have it cut"
+            f"{place}{more}",
+            f"has {lengths[long[0]]:,} tokens, more than data.max_length = {max_length}",
+            "raise that, or set data.truncate = true to have it cut",
         )
     return len(long)
 
 
-class LabelledTable(Table):
+class LabeledDataConfig(Config):
     """Which labelled texts, and how they are read."""
 
     train: Files
@@ -224,22 +225,22 @@ class LabelledTable(Table):
     delimiter: Delimiter = None  # between the columns of .csv and .tsv, if not what their first line shows; or "tab"
     sheet: Sheet = None  # of .xlsx: a name, or a place from 1; the first, unless given
     # columns of tables: keys of JSONL, names in the first line, or places, from 1; of two texts a list
-    text: Name | list[Name] = "text"
-    label: Name = "label"
-    multi: bool = False  # an example may have several labels, or none
-    separator: str | None = None  # between them; "," unless given
-    coarse: str | None = None  # what follows it in a label is dropped: with ":" DESC:manner is DESC
-    longest: int = Field(1000, ge=4, le=2**31 - 1)  # tokens of an example, of both texts, <s> and </s> among them
+    text_column: Name | list[Name] = "text"
+    label_column: Name = "label"
+    multilabel: bool = False  # an example may have several labels, or none
+    label_separator: str | None = None  # between them; "," unless given
+    strip_label_after: str | None = None  # what follows it in a label is dropped: with ":" DESC:manner is DESC
+    max_length: int = Field(1000, ge=4, le=2**31 - 1)  # tokens of an example, of both texts, <s> and </s> among them
     truncate: bool = True  # cut what is longer, instead of refusing it
     skip_empty: bool = True  # leave out examples without a text, instead of refusing them
 
     @model_validator(mode="after")
-    def fits(self) -> Self:
+    def check_options(self) -> Self:
         check_splits(self.train, self.valid, self.test, self.encoding)
         columns = self.columns()
         if not 1 <= len(columns) <= 2:
             raise ValueError(f"text names {len(columns)} columns; give one, or two for pairs of texts")
-        named = [("label", self.label), *(("text", column) for column in columns)]
+        named = [("label", self.label_column), *(("text", column) for column in columns)]
         for name, column in named:
             if column == "" or (isinstance(column, int) and column < 1):
                 raise ValueError(f"{name}={column!r} names no column; give a name, or a place from 1 on")
@@ -247,30 +248,39 @@ class LabelledTable(Table):
             raise ValueError("text and label mix names and places; a table has a header or it has none")
         if len({column for _, column in named}) < len(named):
             raise ValueError("text and label name one column twice; give each its own")
-        for name, mark in (("separator", self.separator), ("coarse", self.coarse)):
+        for name, mark in (("separator", self.label_separator), ("coarse", self.strip_label_after)):
             if mark == "":
                 raise ValueError(f"{name}='' separates nothing; drop it")
-        if self.separator is not None and not self.multi:
-            raise ValueError(f"separator={self.separator!r}, but multi=false has one label an example; drop it")
+        if self.label_separator is not None and not self.multilabel:
+            raise ValueError(f"separator={self.label_separator!r}, but multi=false has one label an example; drop it")
         return self
 
     def columns(self) -> tuple[Name, ...]:
         """Those of the texts, one or two."""
-        return tuple(self.text) if isinstance(self.text, list) else (self.text,)
+        return tuple(self.text_column) if isinstance(self.text_column, list) else (self.text_column,)
 
     def reading(self) -> Reading:
-        joint = self.separator or ","
-        return Reading(self.encoding, self.columns(), self.label, self.multi, joint, self.coarse, self.delimiter, self.sheet)
+        joint = self.label_separator or ","
+        return Reading(
+            self.encoding,
+            self.columns(),
+            self.label_column,
+            self.multilabel,
+            joint,
+            self.strip_label_after,
+            self.delimiter,
+            self.sheet,
+        )
 
-    def used(self) -> Used:
+    def used(self) -> ColumnUse:
         """What a trained run reads of a table: its texts."""
-        wanted = tuple(Wanted("text", column) for column in self.columns())
-        usual = (Wanted("label", self.label), *wanted) == USUAL
-        return Used(wanted, USUAL if usual else (), self.separator or ",", self.reading().tables())
+        wanted = tuple(WantedColumn("text", column) for column in self.columns())
+        usual = (WantedColumn("label", self.label_column), *wanted) == DEFAULT_NAMES
+        return ColumnUse(wanted, DEFAULT_NAMES if usual else (), self.label_separator or ",", self.reading().tables())
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in."""
-        if not self.multi or self.separator is not None:
+        if not self.multilabel or self.label_separator is not None:
             return self
         return self.model_copy(update={"separator": ","})
 
@@ -285,47 +295,47 @@ class LabelledTable(Table):
 class LabelledVocabulary:
     """A tokenizer for all columns, and the labels of training."""
 
-    def make(self, settings: Settings, dataset: Dataset[Record], watched: Watched, note: Note) -> LabelledTokens:
-        if fault := dataset.seen.fault():
-            raise DataError(fault)
-        tokenizer = train_tokenizer(settings.tokenizer, watched(all_texts(dataset)))
-        return LabelledTokens(tokenizer, Labels.count(chain.from_iterable(labels_of(dataset))))
+    def make(self, config: RunConfig, dataset: Dataset[Record], watched: Watched, note: Note) -> LabelTokenizer:
+        if problem := dataset.summary.fault():
+            raise DataError("", problem)
+        tokenizer = train_tokenizer(config.tokenizer, watched(all_texts(dataset)))
+        return LabelTokenizer(tokenizer, LabelVocabulary.count(chain.from_iterable(labels_of(dataset))))
 
-    def save(self, vocabulary: LabelledTokens, folder: Path) -> None:
-        vocabulary.save(folder)
+    def save(self, vocabulary: LabelTokenizer, directory: Path) -> None:
+        vocabulary.save(directory)
 
-    def load(self, folder: Path) -> LabelledTokens:
-        return load_labelled(folder)
+    def load(self, directory: Path) -> LabelTokenizer:
+        return load_label_tokenizer(directory)
 
 
-def columns(settings: Settings, vocabulary: LabelledTokens) -> list[Column]:
+def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
     """One of each text of an example; none for baselines, which have terms of their own, and read a text to its end."""
-    if isinstance(settings.model, BaselineTable):
+    if isinstance(config.model, BaselineConfig):
         return []
-    return [Column(str(at), vocabulary.tokenizer) for at in range(len(settings.data.columns()))]
+    return [Column(str(at), vocabulary.tokenizer) for at in range(len(config.data.columns()))]
 
 
-def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
-    longest = settings.data.longest
-    cut = count_long(corpora, dataset, longest=longest, truncate=settings.data.truncate)
+def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
+    max_length = config.data.longest
+    cut = count_long(corpora, dataset, max_length=max_length, truncate=config.data.truncate)
     verb = "is" if cut == 1 else "are"
-    told = f"{many(cut, 'text')} {verb} longer than data.longest = {longest} tokens, and {verb} cut"
+    told = f"{pluralize(cut, 'text')} {verb} longer than data.max_length = {max_length} tokens, and {verb} cut"
     return Fitted(corpora, told if cut else None)
 
 
-def check(settings: Settings) -> CheckPlan:
-    data, train = settings.data, training(settings.datasets)
+def check(config: RunConfig) -> CheckPlan:
+    data, train = config.data, training(config.datasets)
     names = tuple(map(str, data.columns()))
     sides = names if len(names) > 1 else ("text",)
-    checked = Checked(sides, data.longest, data.truncate, labels="label", labels_of=lambda record: record.labels)
-    unread = isinstance(settings.model, BaselineTable)  # terms, and texts of any length
-    return CheckPlan(checked, lambda: [] if unread else [train_tokenizer(settings.tokenizer, all_texts(train))] * len(names))
+    checked = CheckOptions(sides, data.longest, data.truncate, labels="label", labels_of=lambda record: record.labels)
+    unread = isinstance(config.model, BaselineConfig)  # terms, and texts of any length
+    return CheckPlan(checked, lambda: [] if unread else [train_tokenizer(config.tokenizer, all_texts(train))] * len(names))
 
 
 def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:
     return (("\t".join(record.texts), None) for record in dataset.records())
 
 
-def in_memory(table: LabelledTable) -> MemoryFormat:
+def in_memory(config: LabeledDataConfig) -> MemoryFormat:
     """A text, or two, and the label; where an example may have several, a list of them."""
-    return MemoryFormat((*table.columns(), table.label), inputs=len(table.columns()))
+    return MemoryFormat((*config.columns(), config.label_column), inputs=len(config.columns()))

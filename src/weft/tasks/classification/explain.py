@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.data.text_order import laid_out
+from weft.data.text_batching import pack_rows
 from weft.errors import DataError, UsageError
-from weft.explain.counted import Counted, refuse_gradients
-from weft.explain.inputs import Reading, copies, label, located, make_side, special
-from weft.explain.options import ExplainOptions
+from weft.explain.explanation import TokenSpan
+from weft.explain.inputs import ModelInput, copies, label, make_side, special, token_spans
+from weft.explain.options import ExplainConfig
+from weft.explain.sparse_attribution import SparseAttribution, refuse_gradients
 from weft.explain.stacks import Stack
-from weft.explain.view import Piece
-from weft.models.encoder import Text
+from weft.models.encoder import EncoderInput
 from weft.tasks.classification.predict import SAID, Labelling, Texts
 from weft.tasks.spec import Explain
 
@@ -25,49 +25,49 @@ if TYPE_CHECKING:
 
 
 def stacks(run: Run[Texts, Labelling]) -> list[Stack]:
-    return [Stack("encoder", "encoder.stack", "text", run.settings.model)]
+    return [Stack("encoder", "encoder.stack", "text", run.config.model)]
 
 
 def _texts(run: Run[Texts, Labelling], text: str) -> list[str]:
     parts = text.split("\t") if run.reader.columns > 1 else [text]
     if len(parts) != run.reader.columns:
-        raise DataError(f"input: needs {run.reader.columns} texts, separated by tabs, and has {len(parts)}")
+        raise DataError("input", f"needs {run.reader.columns} texts, separated by tabs, and has {len(parts)}")
     return parts
 
 
-def read(run: Run[Texts, Labelling], text: str, options: ExplainOptions) -> Reading:
+def read(run: Run[Texts, Labelling], text: str, options: ExplainConfig) -> ModelInput:
     tokenizer, model = run.vocabulary.tokenizer, run.model
-    found, rows, before = list[tuple[int, Piece]](), list[np.ndarray](), 0
+    found, rows, before = list[tuple[int, TokenSpan]](), list[np.ndarray](), 0
     for part in _texts(run, text):
-        own = [*located(tokenizer, part, before), special(tokenizer, tokenizer.end)]
+        own = [*token_spans(tokenizer, part, before), special(tokenizer, tokenizer.end)]
         rows.append(np.arange(len(found), len(found) + len(own)))
         found, before = found + own, before + len(part) + 1
     # numbers of tokens are laid out instead of tokens: so it is known which of them were cut
-    order, keep, segments = laid_out([rows], longest=run.settings.data.longest)
+    order, token_mask, segments = pack_rows([rows], max_length=run.config.data.longest)
     kept = [special(tokenizer, tokenizer.begin), *(found[at] for at in order[0, 1:].tolist())]
     side = make_side("text", "encoder.front", kept)
 
     def say(at: Tensor) -> Tensor:
         each = None if segments is None else segments.to(at.device).expand(len(at), -1)
-        read = Text(copies(side.tokens, at), keep.to(at.device).expand(len(at), -1), each)
+        read = EncoderInput(copies(side.tokens, at), token_mask.to(at.device).expand(len(at), -1), each)
         said: Tensor = model.head.log_probs(model(read))
         return said
 
     def said() -> list[tuple[int, int]]:
         """All labels that are said, or the best."""
         log_probs = say(torch.zeros(1, dtype=torch.long, device=run.device))[0]
-        several = (log_probs.exp() > SAID).nonzero()[:, 0].tolist()
-        return [(0, number) for number in several or [int(log_probs.argmax())]]
+        multilabel = (log_probs.exp() > SAID).nonzero()[:, 0].tolist()
+        return [(0, number) for number in multilabel or [int(log_probs.argmax())]]
 
-    return Reading(
+    return ModelInput(
         model,
         [side],
         say,
-        [Piece("", 0, 0)],
+        [TokenSpan("", 0, 0)],
         None if options.target is None else [label(run, options.target)],
         lambda at: run.labels[at],
         len(kept) <= len(found),
-        said=said if run.settings.data.multi else None,
+        said=said if run.config.data.multi else None,
         stacks=stacks(run),
     )
 
@@ -75,36 +75,36 @@ def read(run: Run[Texts, Labelling], text: str, options: ExplainOptions) -> Read
 # ---- linear models of terms
 
 
-def _asked(run: Run[Texts, Labelling], log_probs: np.ndarray, options: ExplainOptions) -> list[int]:
+def _asked(run: Run[Texts, Labelling], log_probs: np.ndarray, options: ExplainConfig) -> list[int]:
     if options.target is not None:
         return [label(run, options.target)]
-    several = np.flatnonzero(np.exp(log_probs) > SAID).tolist() if run.settings.data.multi else []
-    return several or [int(log_probs.argmax())]
+    multilabel = np.flatnonzero(np.exp(log_probs) > SAID).tolist() if run.config.data.multi else []
+    return multilabel or [int(log_probs.argmax())]
 
 
-def _some(pieces: list[Piece]) -> list[Piece]:
+def _some(pieces: list[TokenSpan]) -> list[TokenSpan]:
     if not pieces:
-        raise DataError("input: has no words that the run knows; there is nothing to explain")
+        raise DataError("input", "has no words that the run knows", "there is nothing to explain")
     return pieces
 
 
-def attribute(run: Run[Texts, Labelling], text: str, options: ExplainOptions) -> Counted:
+def attribute(run: Run[Texts, Labelling], text: str, options: ExplainConfig) -> SparseAttribution:
     """Labels by a linear model of terms: exactly, unless occlusion is asked for."""
     refuse_gradients(run, options.method, ("exact", "occlusion"))
     if options.baseline is not None:
-        raise UsageError(f"--baseline {options.baseline}: terms have no vectors; a word can only be left out")
+        raise UsageError(f"--baseline {options.baseline}", "terms have no vectors", "a word can only be left out")
     whole = tuple(_texts(run, text))
     log_probs = run.model.log_probs([whole])[0]
     asked = _asked(run, log_probs, options)
-    outputs = [Piece(run.labels[at], 0, 0) for at in asked]
+    outputs = [TokenSpan(run.labels[at], 0, 0) for at in asked]
     said = log_probs[asked]
     if options.method == "occlusion":
         words = list(re.finditer(r"\S+", text))
         fewer = [tuple(_texts(run, text[: word.start()] + text[word.end() :])) for word in words]
         without = run.model.log_probs(fewer)[:, asked] if fewer else np.zeros((0, len(asked)))
-        pieces = _some([Piece(word[0], word.start(), word.end()) for word in words])
-        return Counted(pieces, outputs, (said - without).T, said, "occlusion", "the word left out")
-    weight, row = run.model.model.weight, run.model.sparse([whole])
+        pieces = _some([TokenSpan(word[0], word.start(), word.end()) for word in words])
+        return SparseAttribution(pieces, outputs, (said - without).T, said, "occlusion", "the word left out")
+    weight, row = run.model.model.weight, run.model.featurize([whole])
     values = (row.values > 0).astype(np.float64) if run.model.model.binary else row.values
     mine = weight[row.indices][:, asked]
     if not run.model.model.multi:  # a softmax sees only by how much a label's weight differs from those of all
@@ -112,9 +112,9 @@ def attribute(run: Run[Texts, Labelling], text: str, options: ExplainOptions) ->
     terms = [term for part in run.model.features for term in part.terms]
     credit = (mine * values[:, None]).T
     order = np.argsort(-np.abs(credit).sum(0), kind="stable")
-    pieces = _some([Piece(terms[row.indices[at]], 0, 0) for at in order.tolist()])
+    pieces = _some([TokenSpan(terms[row.indices[at]], 0, 0) for at in order.tolist()])
     told = "a text without terms" if run.model.model.multi else "a text without terms, and the mean of all labels"
-    return Counted(pieces, outputs, credit[:, order], said, "exact", told, credit.sum(1))
+    return SparseAttribution(pieces, outputs, credit[:, order], said, "exact", told, credit.sum(1))
 
 
 EXPLAIN = Explain(read, stacks, tokenizers=lambda run: [run.vocabulary.tokenizer], attribute=attribute)

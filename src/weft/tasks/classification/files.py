@@ -18,12 +18,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.columns import USUAL, Cell, Name, Wanted, read_columns
-from weft.data.rows import TABLES, TableOptions, is_conll, kind_of, place_of
-from weft.data.source import called
+from weft.data.columns import DEFAULT_NAMES, Cell, Name, WantedColumn, read_columns
+from weft.data.source import display_name
+from weft.data.table_rows import TABLES, TableOptions, is_conll, kind_of, place_of
 from weft.errors import DataError
-from weft.text.gate import Seen, read_lines, read_text, read_whole, shown
-from weft.text.unpack import PACKED
+from weft.text.compression import PACKED
+from weft.text.reading import FileSummary, preview, read_lines, read_text, read_whole
 
 FASTTEXT = "__label__"
 _LINE = re.compile(r"([^ \t]+)[ \t]+(.*)")
@@ -46,19 +46,19 @@ class Reading:
     def tables(self) -> TableOptions:
         return TableOptions(self.encoding, self.delimiter, self.sheet)
 
-    def origin(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """What is read depends on: all of it, as far as it is given."""
         usual = {name: value for name, value in asdict(self).items() if name not in ("delimiter", "sheet")}
-        return usual | self.tables().origin()
+        return usual | self.tables().provenance()
 
-    def columns(self) -> tuple[Wanted, ...]:
-        return Wanted("label", self.label), *(Wanted("text", name) for name in self.text)
+    def columns(self) -> tuple[WantedColumn, ...]:
+        return WantedColumn("label", self.label), *(WantedColumn("text", name) for name in self.text)
 
 
 class File(NamedTuple):
     path: Path
     label: str | None = None  # of all that is in it; None: its lines say theirs
-    whole: bool = False  # one example, not one a line
+    is_whole: bool = False  # one example, not one a line
 
 
 class Record(NamedTuple):
@@ -71,37 +71,39 @@ class Record(NamedTuple):
 # ---- which files
 
 
-def _listed(folder: Path) -> list[Path]:
+def _listed(directory: Path) -> list[Path]:
     """What is in a folder, by name; hidden files are the system's."""
     try:
-        found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        found = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
     except OSError as error:
-        raise DataError(f"{folder}: can't be read: {error.strerror}") from None
+        raise DataError(directory, f"can't be read: {error.strerror}") from None
     if not found:
-        raise DataError(f"{folder}: is an empty folder; give one with a file, or a folder, for every label")
+        raise DataError(directory, "is an empty folder", "give one with a file, or a folder, for every label")
     return found
 
 
-def _by_files(folder: Path, paths: list[Path]) -> list[File]:
-    table = next((path.name for path in paths if kind_of(path) != "text"), None)
-    if table is not None:
-        raise DataError(f"{folder}: is a folder with a table in it, {table}; name the table itself, or have one file a label")
+def _by_files(directory: Path, paths: list[Path]) -> list[File]:
+    config = next((path.name for path in paths if kind_of(path) != "text"), None)
+    if config is not None:
+        raise DataError(
+            directory, f"is a folder with a table in it, {config}", "name the table itself, or have one file a label"
+        )
     names = [path.with_suffix("") if path.suffix in PACKED else path for path in paths]
     # .txt, if it is that of all: alt.atheism and comp.graphics have none
     shared = len({name.suffix for name in names}) == 1
     labels = [name.stem if shared else name.name for name in names]
     label, count = Counter(labels).most_common(1)[0]
     if count > 1:
-        raise DataError(f"{folder}: has {count} files for the label {label!r}; join them, or rename all but one")
+        raise DataError(directory, f"has {count} files for the label {label!r}", "join them, or rename all but one")
     return [File(path, label) for path, label in zip(paths, labels, strict=True)]
 
 
-def _by_folders(folder: Path) -> list[File]:
-    found = _listed(folder)
+def _by_folders(directory: Path) -> list[File]:
+    found = _listed(directory)
     inner = next((path for path in found if path.is_dir()), None)
     if inner is not None:
-        raise DataError(f"{inner}: is a folder in that of a label; examples are files right in {folder}")
-    return [File(path, folder.name, whole=True) for path in found]
+        raise DataError(inner, "is a folder in that of a label", f"examples are files right in {directory}")
+    return [File(path, directory.name, is_whole=True) for path in found]
 
 
 def find_files(given: Sequence[Path]) -> list[File]:
@@ -112,14 +114,15 @@ def find_files(given: Sequence[Path]) -> list[File]:
             files.append(File(path))
             continue
         found = _listed(path)
-        folders = [inner for inner in found if inner.is_dir()]
-        if folders and len(folders) < len(found):
-            other = next(inner.name for inner in found if inner not in folders)
+        directories = [inner for inner in found if inner.is_dir()]
+        if directories and len(directories) < len(found):
+            other = next(inner.name for inner in found if inner not in directories)
             raise DataError(
-                f"{path}: has folders in it, {folders[0].name} for one, and files, {other} for one;"
-                " have a folder for every label, or a file, and all else elsewhere"
+                path,
+                f"has folders in it, {directories[0].name} for one, and files, {other} for one",
+                "have a folder for every label, or a file, and all else elsewhere",
             )
-        files += [file for inner in folders for file in _by_folders(inner)] if folders else _by_files(path, found)
+        files += [file for inner in directories for file in _by_folders(inner)] if directories else _by_files(path, found)
     return files
 
 
@@ -136,38 +139,42 @@ def _labels(cell: Cell, reading: Reading, where: str) -> tuple[str, ...]:
         names = [name.partition(reading.coarse)[0].strip() for name in names]
     odd = next((name for name in names if "\n" in name or "\t" in name), None)
     if odd is not None:
-        raise DataError(f"{where} has a label with a tab or a newline inside: {shown(odd, 40)}; is it the right column?")
+        raise DataError(f"{where} has a label with a tab or a newline inside", f"{preview(odd, 40)}", "is it the right column?")
     if reading.multi:
         return tuple(dict.fromkeys(filter(None, names)))
     if len(names) > 1:
-        raise DataError(f"{where} has {len(names)} labels: {shown(', '.join(names), 80)}; set data.multi = true")
+        raise DataError(f"{where} has {len(names)} labels", f"{preview(', '.join(names), 80)}", "set data.multilabel = true")
     if not any(names):
-        raise DataError(f"{where} has no label; give it one, or set data.multi = true, where an example may have none")
+        raise DataError(
+            "", f"{where} has no label", "give it one, or set data.multilabel = true, where an example may have none"
+        )
     return tuple(names)
 
 
-def _read_table(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
+def _read_table(file: File, reading: Reading, seen: FileSummary) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
     for line, (label, *texts) in read_columns(file.path, reading.columns(), reading.tables(), seen):
         yield line, label, tuple(text for text in texts if isinstance(text, str))
 
 
-def _parted(line: str, where: str, *, fasttext: bool) -> tuple[Cell, tuple[str, ...]]:
+def _split_label(line: str, where: str, *, fasttext: bool) -> tuple[Cell, tuple[str, ...]]:
     """A line as its label, or labels, and its text."""
     if line[0] in " \t":
-        raise DataError(f"{where} starts with white space, not with a label: {shown(line, 40)}")
+        raise DataError(f"{where} starts with white space, not with a label", f"{preview(line, 40)}")
     if fasttext and not line.startswith(FASTTEXT):
-        raise DataError(f"{where} does not start with {FASTTEXT}, as the first line does: {shown(line, 40)}")
+        raise DataError(f"{where} does not start with {FASTTEXT}, as the first line does", f"{preview(line, 40)}")
     found = (_FASTTEXT_LINE if fasttext else _LINE).fullmatch(line)
     if found is None:
-        raise DataError(f"{where} has no text after its label: {shown(line, 40)}; a line is a label, white space, and a text")
+        raise DataError(
+            f"{where} has no text after its label", f"{preview(line, 40)}", "a line is a label, white space, and a text"
+        )
     if not fasttext:
         return found[1], (found[2],)
     if FASTTEXT in found[2]:
-        raise DataError(f"{where} has a {FASTTEXT} inside its text: {shown(found[2], 40)}; labels come first")
+        raise DataError(f"{where} has a {FASTTEXT} inside its text", f"{preview(found[2], 40)}", "labels come first")
     return re.findall(rf"{FASTTEXT}([^ \t]+)", found[1]), (found[2],)
 
 
-def _read_lines(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
+def _read_lines(file: File, reading: Reading, seen: FileSummary) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
     fasttext: bool | None = None
     lines = read_lines(file.path, reading.encoding, seen)
     if file.label is None:
@@ -182,7 +189,7 @@ def _read_lines(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int,
         if fasttext is None:
             fasttext = line.startswith(FASTTEXT)
             seen.notes.append(f"{file.path.name}: lines start with {f'{FASTTEXT}, fastText style' if fasttext else 'a label'}")
-        yield number, *_parted(line, f"{file.path}: line {number}", fasttext=fasttext)
+        yield number, *_split_label(line, f"{file.path}: line {number}", fasttext=fasttext)
 
 
 _TAG = re.compile("O|[BIESLU]-[^ \t]+")
@@ -209,20 +216,21 @@ def refuse_tagged(path: Path, lines: Iterator[str]) -> Iterator[str]:
     sample = list(islice(lines, SAMPLE))
     if _are_tagged(sample):
         raise DataError(
-            f'{path}: looks like CoNLL, a word and its tag a line, which task = "tag" reads; texts with labels are tables,'
-            " lines or folders"
+            path,
+            'looks like CoNLL, a word and its tag a line, which task = "tag" reads',
+            "texts with labels are tables, lines or folders",
         )
     return chain(sample, lines)
 
 
-def _read_whole(file: File, reading: Reading, seen: Seen, *, empty: bool) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
+def _read_whole(file: File, reading: Reading, seen: FileSummary, *, empty: bool) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
     """One that is empty is refused, unless it may be."""
     text = read_whole(file.path, reading.encoding, seen) if empty else "".join(read_text(file.path, reading.encoding, seen))
     yield 1, file.label or "", (text.removesuffix("\n"),)
 
 
-def _read(file: File, reading: Reading, seen: Seen, *, empty: bool) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
-    if file.whole:
+def _read(file: File, reading: Reading, seen: FileSummary, *, empty: bool) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
+    if file.is_whole:
         return _read_whole(file, reading, seen, empty=empty)
     if kind_of(file.path) != "text":
         return _read_table(file, reading, seen)
@@ -231,27 +239,28 @@ def _read(file: File, reading: Reading, seen: Seen, *, empty: bool) -> Iterator[
 
 def _refuse_columns(file: File, reading: Reading) -> None:
     for wanted in reading.columns():
-        if wanted not in USUAL:
+        if wanted not in DEFAULT_NAMES:
             raise DataError(
-                f"{file.path}: is {TABLES} and has no columns, but data.{wanted.option} names {wanted.name!r}; drop that, or"
-                " give a table"
+                file.path,
+                f"is {TABLES} and has no columns, but data.{wanted.option} names {wanted.name!r}",
+                "drop that, or give a table",
             )
-    for option, value in reading.tables().origin().items():
-        raise DataError(f"{file.path}: is {TABLES}, but data.{option} = {value!r}; drop that, or name it as the table it is")
+    for option, value in reading.tables().provenance().items():
+        raise DataError(file.path, f"is {TABLES}, but data.{option} = {value!r}", "drop that, or name it as the table it is")
 
 
 def refuse_conll(path: Path) -> None:
     """Refuse words with tags: their lines would be read as texts."""
     if is_conll(path):
-        raise DataError(f"{path}: is CoNLL by its name, words with tags; texts with labels are tables, lines or folders")
+        raise DataError(path, "is CoNLL by its name, words with tags", "texts with labels are tables, lines or folders")
 
 
-def read_records(files: Sequence[File], reading: Reading, seen: Seen, *, skip_empty: bool = True) -> Iterator[Record]:
+def read_records(files: Sequence[File], reading: Reading, seen: FileSummary, *, skip_empty: bool = True) -> Iterator[Record]:
     """Every example of the files, in order. One without a text is left out and counted, or refused; of two texts one may be
     empty."""
     kept = 0
     for file in files:
-        if kind_of(file.path) == "text" or file.whole:
+        if kind_of(file.path) == "text" or file.is_whole:
             _refuse_columns(file, reading)
             if file.label is None:
                 refuse_conll(file.path)
@@ -264,8 +273,10 @@ def read_records(files: Sequence[File], reading: Reading, seen: Seen, *, skip_em
             elif skip_empty:
                 seen.skip(where)
             else:
-                named = f"the label {shown(', '.join(labels), 40)}" if labels else "no label"
-                raise DataError(f"{where} has {named} and no text; give it one, or take it out")
+                named = f"the label {preview(', '.join(labels), 40)}" if labels else "no label"
+                raise DataError("", f"{where} has {named} and no text", "give it one, or take it out")
     if not kept and seen.skipped:
-        name = called([file.path for file in files])
-        raise DataError(f"{name}: none of its examples has a text, {seen.skipped:,} were read; is data.text the right column?")
+        name = display_name([file.path for file in files])
+        raise DataError(
+            name, f"none of its examples has a text, {seen.skipped:,} were read", "is data.text_column the right column?"
+        )

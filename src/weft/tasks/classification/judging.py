@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.metrics.items import Items
-from weft.metrics.labels import label_items, several_label_items
-from weft.text.labels import Labels
+from weft.metrics.classification import label_items, multilabel_items
+from weft.metrics.items import ItemStatistics
+from weft.text.labels import LabelVocabulary
 
 
-def unseen(found: Sequence[tuple[str, ...]], labels: Labels) -> np.ndarray:
+def unseen(found: Sequence[tuple[str, ...]], labels: LabelVocabulary) -> np.ndarray:
     """int64 (N,): how many labels of each text are not among those of training."""
     return np.array([sum(labels.index(name) is None for name in names) for names in found], np.int64)
 
 
-def targets(found: Sequence[tuple[str, ...]], labels: Labels, *, several: bool) -> np.ndarray:
+def targets(found: Sequence[tuple[str, ...]], labels: LabelVocabulary, *, multilabel: bool) -> np.ndarray:
     """int64 (N, 1): the number of each text's label, -1 where it is not among them; or (N, K), 1 for those that it has."""
-    if not several:
+    if not multilabel:
         numbers = [labels.index(names[0]) for names in found]
         return np.array([[-1 if number is None else number] for number in numbers], np.int64)
     rows = np.zeros((len(found), labels.size), np.int64)
@@ -39,16 +39,16 @@ def balance(labels: np.ndarray, size: int) -> np.ndarray:
     return each.astype(np.float32)
 
 
-class Judged(NamedTuple):
+class ClassifierOutput(NamedTuple):
     """Log-probabilities of labels, and which of the texts were cut to what the model reads."""
 
     log_probs: np.ndarray  # float64 (N, K)
-    cut: np.ndarray  # bool (N,)
+    truncated: np.ndarray  # bool (N,)
 
 
-def judged(log_probs: np.ndarray, labels: np.ndarray, unseen: np.ndarray, *, several: bool) -> Items:
+def score_predictions(log_probs: np.ndarray, labels: np.ndarray, unseen: np.ndarray, *, multilabel: bool) -> ItemStatistics:
     """What was said of texts (N, K), beside what is right of them: (N, 1), or (N, K) where there may be several."""
     keys = np.arange(len(labels))
-    if several:
-        return several_label_items(np.exp(log_probs), labels.astype(bool), unseen, keys)
+    if multilabel:
+        return multilabel_items(np.exp(log_probs), labels.astype(bool), unseen, keys)
     return label_items(log_probs, labels[:, 0], keys)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weft.config import Table
+from weft.config import Config
 from weft.tasks.classification.predict import Labelling, Texts
 from weft.tasks.lines import Lines
 
 if TYPE_CHECKING:
-    from weft.data.records import Entry, Values
-    from weft.runs.settings import Settings
+    from weft.data.input_records import Entry, Values
+    from weft.runs.settings import RunConfig
 
 
 class LabelLines(Lines[Texts, Labelling]):
     columns = ("prediction", "probability")
 
-    def __init__(self, settings: Settings, options: Table) -> None:
-        super().__init__(settings, options)
-        self.texts, self.multi = len(settings.data.columns()), bool(settings.data.multi)
+    def __init__(self, config: RunConfig, options: Config) -> None:
+        super().__init__(config, options)
+        self.texts, self.multi = len(config.data.columns()), bool(config.data.multi)
 
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
         texts = (line,) if self.texts == 1 else tuple(line.split("\t"))
@@ -33,10 +33,10 @@ class LabelLines(Lines[Texts, Labelling]):
         """`label<TAB>probability`; where there may be several `a:0.93<TAB>b:0.71`, and an empty line where none is said."""
         if prediction is None:
             return "\n"
-        shares = prediction.probabilities
+        fractions = prediction.probabilities
         if self.multi:
-            return "\t".join(f"{name}:{shares[name]:.4f}" for name in prediction.labels) + "\n"
-        return f"{prediction.labels[0]}\t{shares[prediction.labels[0]]:.4f}\n"
+            return "\t".join(f"{name}:{fractions[name]:.4f}" for name in prediction.labels) + "\n"
+        return f"{prediction.labels[0]}\t{fractions[prediction.labels[0]]:.4f}\n"
 
     def json(self, entry: Entry, prediction: Labelling | None) -> dict[str, Any]:
         if prediction is None:
@@ -47,10 +47,10 @@ class LabelLines(Lines[Texts, Labelling]):
         """Label and probability, lists of them where there may be several."""
         if prediction is None:
             return {"prediction": None, "probability": None}
-        shares = [prediction.probabilities[name] for name in prediction.labels]
+        fractions = [prediction.probabilities[name] for name in prediction.labels]
         if self.multi:
-            return {"prediction": list(prediction.labels), "probability": shares}
-        return {"prediction": prediction.labels[0], "probability": shares[0]}
+            return {"prediction": list(prediction.labels), "probability": fractions}
+        return {"prediction": prediction.labels[0], "probability": fractions[0]}
 
     def truncated(self, prediction: Labelling) -> bool:
-        return prediction.cut
+        return prediction.truncated

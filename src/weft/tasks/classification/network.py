@@ -8,62 +8,62 @@ from typing import TYPE_CHECKING
 import torch
 
 from weft.data.corpus import Corpus
-from weft.data.text_order import Labelled
+from weft.data.text_batching import LabeledTexts
 from weft.models.classifier import Classifier, classifier
 from weft.tasks.classification.data import labels_of
 from weft.tasks.classification.files import Record
 from weft.tasks.classification.judging import balance, targets, unseen
 from weft.tasks.classification.objective import ClassificationTask
-from weft.train.network import NetworkTask, Progress
+from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.data.dataset import Dataset
-    from weft.runs.settings import Settings
-    from weft.text.labelled_tokens import LabelledTokens
+    from weft.runs.settings import RunConfig
+    from weft.text.label_tokenizer import LabelTokenizer
 
 
-class Classification(NetworkTask[Labelled]):
+class ClassificationBuilder(NetworkTask[LabeledTexts]):
     """Networks that say what a text is."""
 
-    def build(self, settings: Settings, vocabulary: LabelledTokens) -> Callable[[], Classifier]:
+    def build(self, config: RunConfig, vocabulary: LabelTokenizer) -> Callable[[], Classifier]:
         return lambda: classifier(
-            settings.model,
-            words=vocabulary.tokenizer.size + 1,
+            config.model,
+            vocab_size=vocabulary.tokenizer.vocab_size + 1,
             labels=vocabulary.labels.size,
-            longest=settings.data.longest,
-            segments=len(settings.data.columns()) > 1,
-            several=settings.data.multi,
+            max_positions=config.data.longest,
+            segments=len(config.data.columns()) > 1,
+            multilabel=config.data.multi,
         )
 
     def encode(
         self,
-        settings: Settings,
-        vocabulary: LabelledTokens,
+        config: RunConfig,
+        vocabulary: LabelTokenizer,
         dataset: Dataset[Record],
         columns: Sequence[Corpus],
         *,
         learned: bool,
         progress: Progress | None = None,
-    ) -> Labelled:
+    ) -> LabeledTexts:
         found, labels = labels_of(dataset), vocabulary.labels
-        right = targets(found, labels, several=settings.data.multi)
-        return Labelled(columns, right, unseen(found, labels), settings.data.longest)
+        right = targets(found, labels, multilabel=config.data.multi)
+        return LabeledTexts(columns, right, unseen(found, labels), config.data.longest)
 
     def objective(
         self,
-        settings: Settings,
-        vocabulary: LabelledTokens,
-        train: Labelled | None,
-        valid: Labelled | None,
+        config: RunConfig,
+        vocabulary: LabelTokenizer,
+        train: LabeledTexts | None,
+        valid: LabeledTexts | None,
         device: torch.device,
     ) -> ClassificationTask:
         weights = None
-        if train is not None and settings.model.balanced:
+        if train is not None and config.model.balanced:
             weights = torch.from_numpy(balance(train.labels, vocabulary.labels.size))
         return ClassificationTask(
             valid=valid,
             device=device,
-            several=settings.data.multi,
+            multilabel=config.data.multi,
             weights=weights,
-            smoothing=settings.train.label_smoothing if train is not None else 0.0,
+            smoothing=config.train.label_smoothing if train is not None else 0.0,
         )

@@ -12,29 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.data.grouped import by_length, in_groups
-from weft.data.order import changed
-from weft.data.text_order import Labelled, TextBatch, laid_out
+from weft.data.batching import changed
+from weft.data.bucketing import by_length, in_groups
+from weft.data.text_batching import LabeledTexts, TextBatch, pack_rows
 from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
-from weft.metrics.labels import label_metrics
+from weft.metrics.classification import label_metrics
 from weft.metrics.metric import values
-from weft.models.encoder import Text
-from weft.tasks.classification.judging import Judged, judged
+from weft.models.encoder import EncoderInput
+from weft.tasks.classification.judging import ClassifierOutput, score_predictions
 from weft.text.tokenizers import Tokenizer
-from weft.train.objective import Loss, Watch
+from weft.training.objective import Loss, ProgressCallback
 
 BATCH = 8192  # positions read at once
 
 
-def scores_of(model: Any, data: Labelled, device: torch.device, watch: Watch | None = None) -> Tensor:
+def predict_logits(model: Any, data: LabeledTexts, device: torch.device, progress: ProgressCallback | None = None) -> Tensor:
     """float64 (N, K): what the model says for each label of each text, neither normalised nor tempered."""
     found, done = torch.zeros(len(data.labels), model.head.labels, dtype=torch.float64), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
-        text = changed(Text(batch.tokens, batch.keep, batch.segments), lambda part: part.to(device))
+        text = changed(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
         found[torch.from_numpy(members)] = model(text).double().cpu()
         done += len(members)
-        if watch is not None:
-            watch(done, len(found))
+        if progress is not None:
+            progress(done, len(found))
     return found
 
 
@@ -47,39 +47,39 @@ class ClassificationTask:
     def __init__(
         self,
         *,
-        valid: Labelled | None,
+        valid: LabeledTexts | None,
         device: torch.device,
-        several: bool = False,
+        multilabel: bool = False,
         weights: Tensor | None = None,
         smoothing: float = 0.0,
     ) -> None:
         self.valid, self.device, self.smoothing = valid, device, smoothing
-        self.several, self.monitors = several, label_metrics(several=several)
+        self.several, self.monitors = multilabel, label_metrics(multilabel=multilabel)
         self.weights = None if weights is None else weights.to(device)  # (K,), how much each label counts
 
     def loss(self, model: Any, batch: TextBatch, carry: None) -> Loss:
-        scores = model(Text(batch.tokens, batch.keep, batch.segments))
+        scores = model(EncoderInput(batch.tokens, batch.token_mask, batch.segments))
         nats = model.head.loss(scores, batch.labels, weights=self.weights, smoothing=self.smoothing)
-        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None, batch.keep.sum())
+        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None, batch.token_mask.sum())
 
-    def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
+    def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """Scores of the validation texts; on them the head's temperature is set, too, so that the weights that are kept say
         probabilities that can be believed."""
         if self.valid is None:
             return None
-        scores = scores_of(model, self.valid, self.device, watch).numpy()
+        scores = predict_logits(model, self.valid, self.device, progress).numpy()
         head, labels = model.head, self.valid.labels
         fitted = sigmoid_temperature(scores, labels) if self.several else softmax_temperature(scores, labels[:, 0])
         head.temperature.fill_(fitted)
         log_probs = head.log_probs(torch.from_numpy(scores).to(head.temperature.device)).double().cpu().numpy()
-        return values(judged(log_probs, labels, self.valid.unseen, several=self.several), self.monitors)
+        return values(score_predictions(log_probs, labels, self.valid.unseen, multilabel=self.several), self.monitors)
 
 
-class TextLabeller:
+class TextClassifier:
     """A classifier that reads text."""
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, *, longest: int, device: torch.device) -> None:
-        self.model, self.tokenizer, self.longest, self.device = model, tokenizer, longest, device
+    def __init__(self, model: Any, tokenizer: Tokenizer, *, max_length: int, device: torch.device) -> None:
+        self.model, self.tokenizer, self.max_length, self.device = model, tokenizer, max_length, device
 
     @property
     def temperature(self) -> float:
@@ -88,39 +88,41 @@ class TextLabeller:
 
     def lengths(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
         """int64 (N,): the tokens of each example, of all its texts, <s> and every </s> counted."""
-        sides = [self.tokenizer.encode_flat(column)[1] + 1 for column in zip(*texts, strict=True)]
+        sides = [self.tokenizer.encode_concatenated(column)[1] + 1 for column in zip(*texts, strict=True)]
         counts: np.ndarray = 1 + np.stack(sides).sum(axis=0)
         return counts
 
     @torch.inference_mode()
-    def _each(self, texts: Sequence[tuple[str, ...]], say: Any, watch: Watch | None) -> tuple[np.ndarray, np.ndarray]:
+    def _each(
+        self, texts: Sequence[tuple[str, ...]], say: Any, progress: ProgressCallback | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """What `say` makes of each text, (N, ...), like lengths together; bool (N,): which were cut."""
-        end = np.array([self.tokenizer.end])
+        end = np.array([self.tokenizer.eos_id])
         columns = [self.tokenizer.encode_batch(column) for column in zip(*texts, strict=True)]
         rows = [[np.concatenate([ids, end]) for ids in row] for row in zip(*columns, strict=True)]
         whole = np.array([1 + sum(map(len, row)) for row in rows])
-        lengths = np.minimum(whole, self.longest)
+        lengths = np.minimum(whole, self.max_length)
         found: list[np.ndarray] = [np.zeros(0)] * len(rows)
         done = 0
         for members in in_groups(lengths, batch_tokens=BATCH):
-            text = Text(*laid_out([rows[at] for at in members.tolist()], longest=self.longest))
+            text = EncoderInput(*pack_rows([rows[at] for at in members.tolist()], max_length=self.max_length))
             said = say(changed(text, lambda part: part.to(self.device))).double().cpu().numpy()
             for at, value in zip(members.tolist(), said, strict=True):
                 found[at] = value
             done += len(members)
-            if watch is not None:
-                watch(done, len(rows))
-        return np.stack(found), whole > self.longest
+            if progress is not None:
+                progress(done, len(rows))
+        return np.stack(found), whole > self.max_length
 
-    def judge(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> Judged:
+    def classify(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> ClassifierOutput:
         """Log-probabilities of the labels of each text, and which texts were cut."""
         head = self.model.head
-        return Judged(*self._each(texts, lambda text: head.log_probs(self.model(text)), watch))
+        return ClassifierOutput(*self._each(texts, lambda text: head.log_probs(self.model(text)), progress))
 
-    def log_probs(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> np.ndarray:
+    def log_probs(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> np.ndarray:
         """float64 (N, K): log-probabilities of the labels of each text."""
-        return self.judge(texts, watch).log_probs
+        return self.classify(texts, progress).log_probs
 
-    def vectors(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> np.ndarray:
+    def embed(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> np.ndarray:
         """float64 (N, D): what the head would read of each text."""
-        return self._each(texts, self.model.vectors, watch)[0]
+        return self._each(texts, self.model.vectors, progress)[0]

@@ -12,18 +12,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from weft.errors import DataError, UsageError
-from weft.metrics.items import Items
-from weft.metrics.labels import Labelled, label_scores
-from weft.runs.eval_data import held_source, none_known
+from weft.metrics.classification import LabeledSplit, label_scores
+from weft.metrics.items import ItemStatistics
+from weft.runs.eval_data import eval_source, no_known_labels
 from weft.tasks import embedding
 from weft.tasks.classification.compare import observe
-from weft.tasks.classification.judging import Judged, judged, targets, unseen
-from weft.tasks.embedding import Embedded
+from weft.tasks.classification.judging import ClassifierOutput, score_predictions, targets, unseen
+from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.faults import mark_faults, process_valid, read_texts
 from weft.tasks.label_report import label_report
-from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, is_tuple_of_texts, phase
-from weft.text.gate import many
-from weft.text.labelled_tokens import LabelledTokens
+from weft.tasks.spec import (
+    Evaluation,
+    Fault,
+    Files,
+    LabelOptions,
+    Options,
+    Progress,
+    ProgressCallback,
+    is_tuple_of_texts,
+    phase,
+)
+from weft.text.label_tokenizer import LabelTokenizer
+from weft.text.reading import pluralize
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -37,31 +47,31 @@ class Labelling(NamedTuple):
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]
-    cut: bool = False  # it was longer than the model reads
+    truncated: bool = False  # it was longer than the model reads
 
 
 class Classifies(Protocol):
     """What a classifier without its run can do: a network with its tokenizer, or a linear model of terms."""
 
     @property
-    def longest(self) -> int | None: ...
+    def max_length(self) -> int | None: ...
 
     @property
     def temperature(self) -> float: ...
 
     def lengths(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray: ...
 
-    def judge(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> Judged: ...
+    def classify(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> ClassifierOutput: ...
 
-    def log_probs(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> np.ndarray: ...
+    def log_probs(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> np.ndarray: ...
 
 
 class ClassifierReader:
     """A classifier that reads texts: what a run says of them."""
 
     def __init__(self, run: Run[Texts, Labelling]) -> None:
-        self.run, self.folder, self.settings = run, run.folder, run.settings
-        self.tokenizer: LabelledTokens = run.vocabulary
+        self.run, self.directory, self.config = run, run.directory, run.config
+        self.tokenizer: LabelTokenizer = run.vocabulary
 
     @cached_property
     def model(self) -> Classifies:
@@ -69,10 +79,10 @@ class ClassifierReader:
         if self.run.network is None:
             terms: Classifies = self.run.model
             return terms
-        from weft.tasks.classification.objective import TextLabeller
+        from weft.tasks.classification.objective import TextClassifier
 
-        return TextLabeller(
-            self.run.network, self.tokenizer.tokenizer, longest=self.settings.data.longest, device=self.run.device
+        return TextClassifier(
+            self.run.network, self.tokenizer.tokenizer, max_length=self.config.data.longest, device=self.run.device
         )
 
     @property
@@ -82,65 +92,67 @@ class ClassifierReader:
     @property
     def columns(self) -> int:
         """How many texts an example has."""
-        return len(self.settings.data.columns())
+        return len(self.config.data.columns())
 
     def read(self, given: Any) -> tuple[str, ...] | Fault:
         """The texts of an input, as many as the model reads."""
         found = read_texts(given)
         if isinstance(found, Fault) or len(found) == self.columns:
             return found
-        return Fault(f"has {many(len(found), 'text')}, but {self.folder.path} reads {self.columns}")
+        return Fault(f"has {pluralize(len(found), 'text')}, but {self.directory.path} reads {self.columns}")
 
-    def faults(self, rows: Sequence[tuple[str, ...]]) -> dict[int, str]:
+    def invalid_inputs(self, rows: Sequence[tuple[str, ...]]) -> dict[int, str]:
         """Which texts are too long to be read, by their number from 0, and what to do: none where data.truncate lets them be
         cut."""
-        if not rows or self.settings.data.truncate or self.model.longest is None:
+        if not rows or self.config.data.truncate or self.model.max_length is None:
             return {}
-        lengths, longest = self.model.lengths(rows), self.model.longest
-        cure = f"but {self.folder.path} reads at most {longest} and cuts nothing (data.truncate = false); shorten it"
-        return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
+        lengths, max_length = self.model.lengths(rows), self.model.max_length
+        fix = f"but {self.directory.path} reads at most {max_length} and cuts nothing (data.truncate = false); shorten it"
+        return {int(at): f"has {lengths[at]:,} tokens, {fix}" for at in np.flatnonzero(lengths > max_length)}
 
-    def predict(self, rows: Sequence[tuple[str, ...]], watch: Watch | None) -> list[Labelling]:
+    def predict(self, rows: Sequence[tuple[str, ...]], progress: ProgressCallback | None) -> list[Labelling]:
         """The labels of texts that can be read."""
         if not rows:
             return []
-        found = self.model.judge(rows, watch)
-        return [self._said(row, cut) for row, cut in zip(np.exp(found.log_probs), found.cut.tolist(), strict=True)]
+        found = self.model.classify(rows, progress)
+        return [self._said(row, cut) for row, cut in zip(np.exp(found.log_probs), found.truncated.tolist(), strict=True)]
 
     def _said(self, row: np.ndarray, cut: bool) -> Labelling:
         order = np.argsort(-row, kind="stable")
-        shares = {self.labels[at]: float(row[at]) for at in order.tolist()}
-        if self.settings.data.multi:
-            return Labelling(tuple(name for name, share in shares.items() if share > SAID), shares, cut)
-        return Labelling((self.labels[order[0]],), shares, cut)
+        fractions = {self.labels[at]: float(row[at]) for at in order.tolist()}
+        if self.config.data.multi:
+            return Labelling(tuple(name for name, fraction in fractions.items() if fraction > SAID), fractions, cut)
+        return Labelling((self.labels[order[0]],), fractions, cut)
 
-    def evaluate(self, data: Files | None, *, strict: bool, watch: Watch | None) -> Evaluation:
+    def evaluate(self, data: Files | None, *, strict: bool, progress: ProgressCallback | None) -> Evaluation:
         """Scores, and what they were made from, example by example."""
-        source, several = held_source(self.folder, self.settings, data), bool(self.settings.data.multi)
+        source, multilabel = eval_source(self.directory, self.config, data), bool(self.config.data.multi)
         examples = list(source.records())
         found = [example.labels for example in examples]
         new = unseen(found, self.tokenizer.labels)
         if strict and new.any():
             at = int(np.flatnonzero(new)[0])
             name = next(name for name in found[at] if self.tokenizer.labels.index(name) is None)
-            raise DataError(f"{source.place(at)}: the label {name!r} is not among those of {self.folder.path}")
+            raise DataError(source.place(at), f"the label {name!r} is not among those of {self.directory.path}")
         if all(self.tokenizer.labels.index(name) is None for names in found for name in names) and new.any():
             counts = Counter(chain.from_iterable(found))
-            raise none_known(source, counts, self.labels, self.folder, what="labels", cure=source.seen.label_place())
+            raise no_known_labels(source, counts, self.labels, self.directory, unit="labels", fix=source.seen.label_place())
         texts = [example.texts for example in examples]
-        if faults := self.faults(texts):
-            raise DataError(f"{source.place(min(faults))}: {faults[min(faults)]}")
-        log_probs = self.model.log_probs(texts, watch)
-        items = judged(log_probs, targets(found, self.tokenizer.labels, several=several), new, several=several)
-        labelled = Labelled(self.tokenizer.labels.hash, several, temperature=self.model.temperature)
+        if problems := self.invalid_inputs(texts):
+            raise DataError(source.place(min(problems)), f"{problems[min(problems)]}")
+        log_probs = self.model.log_probs(texts, progress)
+        items = score_predictions(
+            log_probs, targets(found, self.tokenizer.labels, multilabel=multilabel), new, multilabel=multilabel
+        )
+        labelled = LabeledSplit(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
         names = Counter(name for name in chain.from_iterable(found) if self.tokenizer.labels.index(name) is None)
-        report = label_report(self.labels, items, several=several)
+        report = label_report(self.labels, items, multilabel=multilabel)
         kept = replace(items, outputs=self._outputs(items))
         observed = partial(observe, self.run, examples, kept)
         scores, notes = label_scores(items, labelled), source.seen.skipped_notes()
         return Evaluation(scores, kept, observed, "texts/s", len(examples), report, names, notes)
 
-    def _outputs(self, items: Items) -> list[str]:
+    def _outputs(self, items: ItemStatistics) -> list[str]:
         """The labels that were said of each example, with ", " between."""
         said = items.statistics["said"] > 0
         return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in said.tolist()]
@@ -155,18 +167,18 @@ def predict(
     run: Run[Texts, Labelling], texts: Sequence[Texts], options: Options, progress: Progress | None
 ) -> list[Labelling | Fault]:
     reader: ClassifierReader = run.reader
-    rows = mark_faults([reader.read(one) for one in texts], reader.faults)
+    rows = mark_faults([reader.read(one) for one in texts], reader.invalid_inputs)
     return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 
 def evaluate(run: Run[Texts, Labelling], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
     reader: ClassifierReader = run.reader
-    return reader.evaluate(data, strict=options.strict, watch=phase(progress, "evaluating"))
+    return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 
-def embed(run: Run[Texts, Labelling], texts: Sequence[str], pool: str, progress: Progress | None) -> Embedded:
-    embedding.check_pool(pool)
+def embed(run: Run[Texts, Labelling], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:
+    embedding.check_pooling(pool)
     if run.network is None:
-        raise UsageError(f"{run.folder.path}: is a {run.settings.kind} over terms, which has no encoder of texts")
-    tokenizer, longest = run.vocabulary.tokenizer, run.settings.data.longest
-    return embedding.embed_texts(run, tokenizer, texts, pool, longest=longest, progress=progress)
+        raise UsageError(run.directory.path, f"is a {run.config.arch} over terms, which has no encoder of texts")
+    tokenizer, max_length = run.vocabulary.tokenizer, run.config.data.longest
+    return embedding.embed_texts(run, tokenizer, texts, pool, max_length=max_length, progress=progress)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL
+from weft.metrics.classification import MULTI_LABEL, SINGLE_LABEL
 from weft.tasks.classification.compare import COMPARE
-from weft.tasks.classification.data import LabelledTable, LabelledVocabulary, check, columns, fit, in_memory, lines
+from weft.tasks.classification.data import LabeledDataConfig, LabelledVocabulary, check, columns, fit, in_memory, lines
 from weft.tasks.classification.lines import LabelLines
 from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, is_single, predict
 from weft.tasks.classification.presets import PRESETS
@@ -14,7 +14,7 @@ from weft.tasks.classification.records import open_labelled
 from weft.tasks.classification.weights import WEIGHTS
 from weft.tasks.data_spec import Data
 from weft.tasks.spec import LabelOptions, Task
-from weft.tasks.vocabulary import WordTable
+from weft.tasks.vocabulary import WordTokenizerConfig
 
 if TYPE_CHECKING:
     from weft.tasks.spec import Explain
@@ -27,8 +27,8 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    table=LabelledTable,
-    tokenizer=WordTable,
+    table=LabeledDataConfig,
+    tokenizer=WordTokenizerConfig,
     vocabulary=LabelledVocabulary(),
     columns=columns,
     check=check,

@@ -9,19 +9,19 @@ import numpy as np
 from weft.data.corpus import Corpus
 from weft.errors import UsageError
 from weft.metrics.frequency import by_frequency
-from weft.metrics.language import block_size
+from weft.metrics.lm import block_size
 from weft.runs.eval_data import token_counts
-from weft.tasks.compare_spec import Compare, Contexts, Observed, Rate, Sentences, SentenceScores
+from weft.tasks.compare_spec import Compare, Contexts, Predictions, Rate, Sentences, SentenceScores
 from weft.tasks.lm.contexts import FULL, chosen_context
 from weft.tasks.lm.scoring import items
 from weft.tasks.plain_text import decode_between
-from weft.tasks.spec import Watch
+from weft.tasks.spec import ProgressCallback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.runs.run import Run
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
 
 
 def text_block(corpus: Corpus) -> int:
@@ -39,11 +39,11 @@ def text_edges(corpus: Corpus) -> np.ndarray:
     return np.unique(np.concatenate([[0], marks[begins, 0], [len(corpus.tokens)]]))
 
 
-def observe(run: Run[str, None], nats: np.ndarray, corpus: Corpus) -> Observed:
+def observe(run: Run[str, None], nats: np.ndarray, corpus: Corpus) -> Predictions:
     """Line by line, or block by block of running text."""
     edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
     lengths, classed = np.diff(edges), {}
-    counts = token_counts(run.folder, "train", run.vocabulary.size)
+    counts = token_counts(run.directory, "train", run.vocabulary.size)
     if counts is not None:
         owners = np.repeat(np.arange(len(lengths)), lengths)
         values = {"nats": nats.astype(np.float64), "tokens": np.ones(len(tokens))}
@@ -51,26 +51,28 @@ def observe(run: Run[str, None], nats: np.ndarray, corpus: Corpus) -> Observed:
     inputs = decode_between(run.vocabulary, corpus, edges)
     each = round(int(corpus.marks[-1, 2]) / max(1, len(inputs)), -1)  # blocks are whole lines, so longer than was asked for
     item = f"block of about {each:,.0f} bytes" if corpus.starts is None else "line"
-    unknown = float(np.mean(tokens == run.vocabulary.unk))
-    return Observed(items(nats, corpus, edges), inputs, [""] * len(inputs), lengths, item, classed, unknown=unknown)
+    unknown = float(np.mean(tokens == run.vocabulary.unk_id))
+    return Predictions(items(nats, corpus, edges), inputs, [""] * len(inputs), lengths, item, classed, unknown=unknown)
 
 
-def refuse_context(settings: Settings, text: str, name: str) -> None:
+def refuse_context(config: RunConfig, text: str, name: str) -> None:
     """Refuse a policy that the run, or the row, called `name` can't follow."""
     try:
-        found = chosen_context(settings, text)
+        found = chosen_context(config, text)
     except UsageError as error:
-        raise UsageError(f"{name}: {error}") from None
-    if found.kind == "carry" and settings.preset.estimator.by_steps and settings.model.positions == "learned":
-        cure = f"the model reads at most {settings.data.window} positions; use 'stride'"
-        raise UsageError(f"{name}: --context: {text!r} runs on, but {cure}")
+        raise UsageError(name, f"{error}") from None
+    if found.policy == "carry" and config.preset.estimator.by_steps and config.model.positions == "learned":
+        fix = f"the model reads at most {config.data.window} positions; use 'stride'"
+        raise UsageError(name, f"--context: {text!r} runs on, but {fix}")
 
 
-def score_sentences(run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray, watch: Watch | None) -> SentenceScores:
+def score_sentences(
+    run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray, progress: ProgressCallback | None
+) -> SentenceScores:
     """By the sum of the log-probabilities of its tokens. A text that is not whole has no end that could be predicted."""
     long = np.zeros(len(texts), bool)
-    long[list(run.reader.faults(texts))] = True
-    found = run.reader.score(["" if over else text for text, over in zip(texts, long, strict=True)], watch=watch)
+    long[list(run.reader.invalid_inputs(texts))] = True
+    found = run.reader.score(["" if over else text for text, over in zip(texts, long, strict=True)], watch=progress)
     counted = [
         line.log_probs[: len(line.log_probs) - (run.reader.lines and not ends)] for line, ends in zip(found, whole, strict=True)
     ]
@@ -81,7 +83,7 @@ def score_sentences(run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray,
 
 COMPARE = Compare(
     outputs=False,
-    rate=Rate("nats_per_token", "nats"),
+    rate=Rate("loss", "nats"),
     contexts=Contexts(
         default=FULL,
         check=refuse_context,

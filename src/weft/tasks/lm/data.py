@@ -6,25 +6,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft import files
-from weft.data.opening import FILE, find_opening, write_opening
+from weft.data.bos import FILE, find_bos, write_bos
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
     from weft.tasks.data_spec import Note, Prepared
 
 
-def choose_opening(settings: Settings, prepared: Prepared, folder: Path, note: Note) -> None:
+def choose_opening(config: RunConfig, prepared: Prepared, directory: Path, note: Note) -> None:
     """Of running text; lines come after <s>."""
-    if settings.data.read == "lines":
+    if config.data.read == "lines":
         return
-    text = find_opening(prepared.corpora["train"], prepared.vocabulary)
+    text = find_bos(prepared.corpora["train"], prepared.vocabulary)
     if text is None:
-        files.remove(folder / FILE)
+        files.remove(directory / FILE)
         note("the text has hardly any line or sentence ends: what is scored or generated begins after <s>")
     else:
-        write_opening(folder, text, prepared.vocabulary)
+        write_bos(directory, text, prepared.vocabulary)
 
 
-def reads_windows(settings: Settings) -> bool:
+def reads_windows(config: RunConfig) -> bool:
     """Whether a network is trained on windows of running text."""
-    return settings.kind != "ngram" and settings.data.read == "windows"
+    return config.arch != "ngram" and config.data.read == "windows"

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from weft.errors import DataError, UsageError
-from weft.explain.counted import Counted, refuse_gradients
-from weft.explain.inputs import Reading, copies, located, make_side, refuse, special, wanted_tokens
-from weft.explain.lens import Readout
-from weft.explain.options import ExplainOptions
+from weft.explain.explanation import TokenSpan
+from weft.explain.inputs import ModelInput, copies, make_side, refuse, special, token_spans, wanted_tokens
+from weft.explain.logit_lens import Readout
+from weft.explain.options import ExplainConfig
+from weft.explain.sparse_attribution import SparseAttribution, refuse_gradients
 from weft.explain.stacks import Stack
-from weft.explain.surprisal import Surprise
-from weft.explain.view import Piece
-from weft.runs.eval_data import own_or_gone
+from weft.explain.surprisal import SurprisalResult
+from weft.runs.eval_data import own_source_or_none
 from weft.tasks.lm.predict import LanguageReader, never
 from weft.tasks.spec import Explain
-from weft.text.gate import clean
+from weft.text.reading import check_text
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -29,23 +29,23 @@ STEPS = 8  # of a continuation, unless told
 CONTEXT = 4  # tokens of a context that are counted for a network, which has no order
 
 
-def _opening(run: Run[str, None]) -> list[tuple[int, Piece]]:
+def _opening(run: Run[str, None]) -> list[tuple[int, TokenSpan]]:
     """The tokens that a text comes after; they have no place in it."""
     return [special(run.vocabulary, number) for number in run.reader.opening]
 
 
 def stacks(run: Run[str, None]) -> list[Stack]:
-    return [Stack("decoder", "stack", "text", run.settings.model)]
+    return [Stack("decoder", "stack", "text", run.config.model)]
 
 
-def read(run: Run[str, None], text: str, options: ExplainOptions) -> Reading:
+def read(run: Run[str, None], text: str, options: ExplainConfig) -> ModelInput:
     """The text, and after it the target but for its last token; asked about is each token of the target."""
-    refuse(run.reader.faults([text]))
+    refuse(run.reader.invalid_inputs([text]))
     tokenizer, model = run.vocabulary, run.model
-    own = [*_opening(run), *located(tokenizer, text)]
+    own = [*_opening(run), *token_spans(tokenizer, text)]
     wanted = [] if options.target is None else wanted_tokens(tokenizer, options.target)
     # what follows the text has no place in it
-    side = make_side("text", "embedding", [*own, *((number, Piece(piece.text, 0, 0)) for number, piece in wanted[:-1])])
+    side = make_side("text", "embedding", [*own, *((number, TokenSpan(piece.text, 0, 0)) for number, piece in wanted[:-1])])
     side = side._replace(opening=len(run.reader.opening))
 
     def say(at: Tensor) -> Tensor:
@@ -58,24 +58,26 @@ def read(run: Run[str, None], text: str, options: ExplainOptions) -> Reading:
         found: Tensor = model.head.scores(y[0])
         return found
 
-    choices, places = [number for number, _ in wanted] or None, [Piece("", 0, 0)] * max(1, len(wanted))
-    return Reading(model, [side], say, places, choices, tokenizer.show, never=never(run), stacks=stacks(run), scores=scores)
+    choices, places = [number for number, _ in wanted] or None, [TokenSpan("", 0, 0)] * max(1, len(wanted))
+    return ModelInput(
+        model, [side], say, places, choices, tokenizer.show, banned_tokens=never(run), stacks=stacks(run), scores=scores
+    )
 
 
-def readout(run: Run[str, None], reading: Reading) -> Readout:
+def readout(run: Run[str, None], reading: ModelInput) -> Readout:
     """What each position predicts: the token after it."""
     tokens = reading.sides[-1].tokens
     following = [*tokens[1:], reading.choices[-1] if reading.choices else None]
     return Readout("stack", run.model.head, list(range(len(tokens))), following)
 
 
-def attribute(run: Run[str, None], text: str, options: ExplainOptions) -> Counted:
+def attribute(run: Run[str, None], text: str, options: ExplainConfig) -> SparseAttribution:
     """Next tokens of a model that counts."""
     refuse_gradients(run, options.method, ("occlusion",))
     if options.baseline not in (None, "unk"):
-        raise UsageError(f"--baseline {options.baseline}: n-grams have no vectors; a token can only become unk")
+        raise UsageError(f"--baseline {options.baseline}", "n-grams have no vectors", "a token can only become unk")
     tokenizer, model = run.vocabulary, run.model
-    own = [*_opening(run), *located(tokenizer, text)]
+    own = [*_opening(run), *token_spans(tokenizer, text)]
     if options.target is None:
         said = model.start(torch.tensor([[number for number, _ in own]]))[0]
         said[:, never(run)] = float("-inf")
@@ -86,38 +88,38 @@ def attribute(run: Run[str, None], text: str, options: ExplainOptions) -> Counte
     rows = torch.tensor([tokens] * len(tokens))
     for at in range(len(run.reader.opening), len(tokens) - 1):
         if tokens[at] not in (tokenizer.begin, tokenizer.end):
-            rows[at + 1, at] = tokenizer.unk  # row 0 is the text itself
+            rows[at + 1, at] = tokenizer.unk_id  # row 0 is the text itself
     places = list(range(len(wanted))) if options.position is None else [options.position - 1]
     if places[0] >= len(wanted):
-        raise UsageError(f"--position: must be from 1 to {len(wanted)}, not {options.position}")
+        raise UsageError("--position", f"must be from 1 to {len(wanted)}, not {options.position}")
     scores = model.score(rows).double().numpy()[:, len(own) - 1 :]
     values = (scores[:1] - scores[1:]).T[places]
     for row, place in zip(values, places, strict=True):
         row[len(own) + place :] = 0.0  # what comes later did nothing
-    after = [(number, Piece(piece.text, 0, 0)) for number, piece in wanted]
+    after = [(number, TokenSpan(piece.text, 0, 0)) for number, piece in wanted]
     pieces = [piece for _, piece in [*own, *after]][:-1]
     outputs = [after[place][1] for place in places]
-    return Counted(pieces, outputs, values, scores[0][places], "occlusion", "<unk> in its place")
+    return SparseAttribution(pieces, outputs, values, scores[0][places], "occlusion", "<unk> in its place")
 
 
-def surprisal(run: Run[str, None], text: str, options: ExplainOptions) -> Surprise:
+def surprisal(run: Run[str, None], text: str, options: ExplainConfig) -> SurprisalResult:
     """Any model that steps, n-grams among them."""
     ends = [special(run.vocabulary, run.reader.end)] if run.reader.end is not None else []
-    pieces = [piece for _, piece in [*located(run.vocabulary, text), *ends]]
+    pieces = [piece for _, piece in [*token_spans(run.vocabulary, text), *ends]]
     if not pieces:  # a tokenizer of words has no token for spaces alone
-        raise DataError("input: is empty; there is nothing to be surprised at")
+        raise DataError("input", "is empty", "there is nothing to be surprised at")
     found = run.score(text)
-    return Surprise(pieces, -np.array(found.log_probs), "the tokens before it")
+    return SurprisalResult(pieces, -np.array(found.log_probs), "the tokens before it")
 
 
-def output(run: Run[str, None], text: str, options: ExplainOptions) -> list[tuple[int, Piece]]:
+def output(run: Run[str, None], text: str, options: ExplainConfig) -> list[tuple[int, TokenSpan]]:
     """The target given, or what the model itself would write, the best token each time."""
     tokenizer = run.vocabulary
     if options.target is None:
-        written = run.generate(text, length=options.length or STEPS, temperature=0.0).tokens
+        written = run.generate(text, length=options.max_new_tokens or STEPS, temperature=0.0).token_ids
         return [special(tokenizer, number) for number in written]
     ends = [] if run.reader.end is None else [special(tokenizer, tokenizer.end)]
-    return [*located(tokenizer, clean(options.target, "--target")), *ends]
+    return [*token_spans(tokenizer, check_text(options.target, "--target")), *ends]
 
 
 def context(run: Run[str, None]) -> int:
@@ -150,7 +152,7 @@ def _fitting(run: Run[str, None], text: str) -> str:
 def sample(run: Run[str, None], characters: int) -> tuple[str, list[str]]:
     """The split of its own data that is there, and texts of it; none where all are gone."""
     for split in ("valid", "test", "train"):
-        if (source := own_or_gone(run.folder, run.settings, split)) is not None:
+        if (source := own_source_or_none(run.directory, run.config, split)) is not None:
             found = _some(source.texts(), characters, whole=not run.reader.lines)
             return split, [_fitting(run, text) for text in found]
     return "", []
@@ -158,7 +160,7 @@ def sample(run: Run[str, None], characters: int) -> tuple[str, list[str]]:
 
 def room(run: Run[str, None]) -> int:
     """How many tokens of a text are read at once."""
-    return int(run.settings.data.window) - len(run.reader.opening)
+    return int(run.config.data.window) - len(run.reader.opening)
 
 
 def _line(run: Run[str, None]) -> bool:

@@ -7,44 +7,44 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from weft.data.batching import BatchSampler, LineExamples, Lines, Streams, WindowExamples, Windows
 from weft.data.corpus import Corpus
-from weft.data.order import LineExamples, Lines, Order, Streams, WindowExamples, Windows
 from weft.data.source import Source
-from weft.models.language import LanguageModel, language_model
-from weft.models.tables import StackTable
+from weft.models.config import StackConfig
+from weft.models.lm import LanguageModel, language_model
 from weft.tasks.lm.contexts import check_positions, default_context
 from weft.tasks.lm.objective import LanguageTask
-from weft.train.network import NetworkTask, Progress
+from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
     from weft.text.tokenizers import Tokenizer
 
 CorpusExamples = LineExamples | WindowExamples
 
 
 def language_objective(
-    settings: Settings, valid: Corpus | None, device: torch.device, *, carries: bool, smoothing: float = 0.0
+    config: RunConfig, valid: Corpus | None, device: torch.device, *, carries: bool, smoothing: float = 0.0
 ) -> LanguageTask:
-    context = default_context(settings)
-    return LanguageTask(carries=carries, valid=valid, context=context, device=device, smoothing=smoothing)
+    context = default_context(config)
+    return LanguageTask(carry_state=carries, valid=valid, context=context, device=device, smoothing=smoothing)
 
 
 class Language(NetworkTask[CorpusExamples]):
     """Networks that predict the next token of a text."""
 
-    def compiles(self, settings: Settings) -> bool:
-        table: StackTable = settings.model
+    def compiles(self, settings: RunConfig) -> bool:
+        table: StackConfig = settings.model
         return settings.data.read != "lines" and table.traits.compiles
 
-    def build(self, settings: Settings, vocabulary: Tokenizer) -> Callable[[], LanguageModel]:
+    def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], LanguageModel]:
         return lambda: language_model(
-            settings.model, words=vocabulary.size, window=settings.data.window, vocabulary=vocabulary.hash
+            config.model, vocab_size=vocabulary.vocab_size, context_length=config.data.window, vocabulary=vocabulary.hash
         )
 
     def encode(
         self,
-        settings: Settings,
+        config: RunConfig,
         vocabulary: Tokenizer,
         dataset: Source,
         columns: Sequence[Corpus],
@@ -54,18 +54,18 @@ class Language(NetworkTask[CorpusExamples]):
     ) -> CorpusExamples:
         """Lines, or running text in the windows that it is measured by."""
         (corpus,) = columns
-        if settings.data.read == "lines":
+        if config.data.read == "lines":
             return LineExamples(corpus)
-        window = settings.data.window
-        return WindowExamples(corpus, window, default_context(settings).stride or window)
+        window = config.data.window
+        return WindowExamples(corpus, window, default_context(config).stride or window)
 
-    def check_lengths(self, settings: Settings, columns: Sequence[Corpus], longest: int | None) -> None:
+    def check_lengths(self, config: RunConfig, columns: Sequence[Corpus], max_length: int | None) -> None:
         for corpus in columns:
-            check_positions(longest, corpus, default_context(settings))
+            check_positions(max_length, corpus, default_context(config))
 
     def objective(
         self,
-        settings: Settings,
+        config: RunConfig,
         vocabulary: Tokenizer,
         train: CorpusExamples | None,
         valid: CorpusExamples | None,
@@ -73,17 +73,17 @@ class Language(NetworkTask[CorpusExamples]):
     ) -> LanguageTask:
         held = None if valid is None else valid.corpus
         if train is None:
-            return language_objective(settings, held, device, carries=False)
-        carries, smoothing = settings.data.read == "stream", settings.train.label_smoothing
-        return language_objective(settings, held, device, carries=carries, smoothing=smoothing)
+            return language_objective(config, held, device, carries=False)
+        carries, smoothing = config.data.read == "stream", config.train.label_smoothing
+        return language_objective(config, held, device, carries=carries, smoothing=smoothing)
 
-    def order(self, settings: Settings, train: CorpusExamples) -> Order:
+    def batch_sampler(self, config: RunConfig, train: CorpusExamples) -> BatchSampler:
         """Lines of like length together; of running text windows at any place, or streams, side by side."""
-        corpus, data = train.corpus, settings.data
-        rows = max(1, settings.train.batch_tokens // data.window)
+        corpus, data = train.corpus, config.data
+        rows = max(1, config.train.batch_tokens // data.window)
         match data.read:
             case "lines":
-                return Lines(corpus, batch_tokens=settings.train.batch_tokens, seed=settings.seed)
+                return Lines(corpus, batch_tokens=config.train.batch_tokens, seed=config.seed)
             case "stream":
-                return Streams(corpus, window=data.window, rows=rows)
-        return Windows(corpus, window=data.window, stride=data.stride or data.window, rows=rows, seed=settings.seed)
+                return Streams(corpus, context_length=data.window, rows=rows)
+        return Windows(corpus, context_length=data.window, stride=data.stride or data.window, rows=rows, seed=config.seed)

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
-from weft.models.ngram import NgramTable
-from weft.models.tables import GPT, TEXTBOOK, LanguageTable
-from weft.tasks.lm.ngram import Counting
+from weft.models.config import GPT, TRANSFORMER, LanguageModelConfig
+from weft.models.ngram import NgramConfig
+from weft.tasks.lm.ngram import NgramTrainer
 from weft.tasks.presets import MUON, RECURRENT
-from weft.tasks.spec import Choice, Preset
-from weft.train.estimator import NetworkEstimator
+from weft.tasks.spec import Preset, SearchDimension
+from weft.training.estimator import NetworkEstimator
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
-    from weft.train.network import NetworkTask
+    from weft.runs.settings import RunConfig
+    from weft.training.neural import NetworkTask
 
 
 def find_network() -> NetworkTask[Any]:
@@ -24,24 +24,26 @@ def find_network() -> NetworkTask[Any]:
     return Language()
 
 
-def check(settings: Settings) -> None:
+def check(config: RunConfig) -> None:
     """Refuse options that do not go together."""
-    if settings.data.read == "stream" and settings.model.positions == "learned":
-        raise ConfigError("model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'")
+    if config.data.read == "stream" and config.model.positions == "learned":
+        raise ConfigError(
+            "model.position_encoding", "'learned' has a last position, but data.read_as='stream' runs on", "use 'rotary'"
+        )
 
 
 NETWORK = NetworkEstimator(find_network, check)
 NGRAMS = (
-    Choice("order", (2, 3, 4, 5, 6, 7, 8)),
-    Choice("smoothing", ("kneser-ney", "back-off", "add-delta")),
-    Choice("delta", (0.001, 0.01, 0.1, 0.5), ("smoothing", "add-delta")),
+    SearchDimension("order", (2, 3, 4, 5, 6, 7, 8)),
+    SearchDimension("smoothing", ("kneser-ney", "back-off", "add-delta")),
+    SearchDimension("delta", (0.001, 0.01, 0.1, 0.5), ("smoothing", "add-delta")),
 )
 PRESETS: Mapping[str, Preset] = {
-    "ngram": Preset(Counting(), NgramTable, choices=NGRAMS, unit="n-grams"),
-    "window": Preset(NETWORK, LanguageTable, {"mixer": "window", "layers": 1, "context": 3}),
-    "rnn": Preset(NETWORK, LanguageTable, {"mixer": "rnn"}, RECURRENT),
-    "lstm": Preset(NETWORK, LanguageTable, {"mixer": "lstm"}, RECURRENT),
-    "gru": Preset(NETWORK, LanguageTable, {"mixer": "gru"}, RECURRENT),
-    "transformer": Preset(NETWORK, LanguageTable, TEXTBOOK),
-    "gpt": Preset(NETWORK, LanguageTable, GPT, MUON),
+    "ngram": Preset(NgramTrainer(), NgramConfig, choices=NGRAMS, unit="n-grams"),
+    "window": Preset(NETWORK, LanguageModelConfig, {"layer_type": "conv", "num_layers": 1, "kernel_size": 3}),
+    "rnn": Preset(NETWORK, LanguageModelConfig, {"layer_type": "rnn"}, RECURRENT),
+    "lstm": Preset(NETWORK, LanguageModelConfig, {"layer_type": "lstm"}, RECURRENT),
+    "gru": Preset(NETWORK, LanguageModelConfig, {"layer_type": "gru"}, RECURRENT),
+    "transformer": Preset(NETWORK, LanguageModelConfig, TRANSFORMER),
+    "gpt": Preset(NETWORK, LanguageModelConfig, GPT, MUON),
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.data.tables import DataTable
-from weft.data.use import open_text
-from weft.metrics.language import LANGUAGE, LANGUAGE_VALIDATION
+from weft.data.config import TextDataConfig
+from weft.data.input_files import open_text
+from weft.metrics.lm import LANGUAGE, LANGUAGE_VALIDATION
 from weft.tasks.data_spec import Data
 from weft.tasks.lm.compare import COMPARE
 from weft.tasks.lm.data import choose_opening, reads_windows
@@ -17,7 +17,7 @@ from weft.tasks.lm.weights import WEIGHTS
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
 from weft.tasks.spec import Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
-from weft.text.tokenizers import TokenizerTable
+from weft.text.tokenizers import TokenizerConfig
 
 BEAM, LENGTH = 3, 12  # of a search; texts need not end
 
@@ -32,8 +32,8 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    table=DataTable,
-    tokenizer=TokenizerTable,
+    table=TextDataConfig,
+    tokenizer=TokenizerConfig,
     vocabulary=TokenizerOnly(texts),
     columns=columns,
     check=check,
@@ -57,7 +57,7 @@ LM: Task[str, None] = Task(
     samples=SAMPLES,
     suites=(LANGUAGE,),
     validation=(LANGUAGE_VALIDATION,),
-    decides=("nats_per_token", "bits_per_character"),
+    decides=("loss", "bits_per_char"),
     compare=COMPARE,
     reader=LanguageReader,
     evaluate=evaluate,

@@ -27,24 +27,24 @@ train = "train.txt"                # a text file, or several: ["a.txt", "b.txt.g
 valid = 0.05                       # a file, or the share of train that is taken off its end: chooses the best weights
 test = 0.05                        # likewise: what weft evaluate scores; nothing is chosen by it
 # encoding = "utf-8"               # or "latin-1", "cp1252", "utf-16" ...
-# read = "windows"                 # "windows": running text in shuffled windows
+# read_as = "windows"                 # "windows": running text in shuffled windows
                                    # "stream": running text in order, the state carried on (for recurrent models)
                                    # "lines": each line stands for itself (names, sentences)
-# window = 256                     # tokens in a window: how far back training can see
+# context_length = 256                     # tokens in a window: how far back training can see
 # stride = 256                     # from one window to the next (windows only); smaller: windows overlap
 
 [tokenizer]
-# kind = "char"                    # char, byte, bpe, unigram, wordpiece, word, space
-# size = 8000                      # most tokens kept
+# type = "char"                    # char, byte, bpe, unigram, wordpiece, word, space
+# vocab_size = 8000                      # most tokens kept
                                    # or the tokenizer of another run: file = "runs/x/tokenizer.json"
 """
 NGRAM = """
 [model]
-kind = "ngram"                     # by counting; others: window, rnn, lstm, gru, transformer, gpt
+arch = "ngram"                     # by counting; others: window, rnn, lstm, gru, transformer, gpt
 # order = 5                        # tokens in an n-gram: a token is predicted from the order - 1 before it
 # smoothing = "kneser-ney"         # kneser-ney (modified, interpolated), back-off, add-delta, ml
 # prune = []                       # [0, 0, 1]: drop n-grams of three and more tokens that occur once
-# closed = false                   # true: tokens that training never saw can't be predicted at all
+# closed_vocab = false                   # true: tokens that training never saw can't be predicted at all
 """
 SIZES = """\
 # dropout = 0.0                    # 0.1 to 0.3 helps when the text is small and training long
@@ -67,21 +67,21 @@ class Language(NamedTuple):
     """How the file of a kind of language model differs from the others'."""
 
     about: str
-    layers: int = 2
-    connection: str = "plain"
+    num_layers: int = 2
+    skip_connection: str = "plain"
     norm: str = "none"
     parts: str = ""
     recurrent: bool = True
     muon: bool = False
 
     def text(self, name: str) -> str:
-        sizes = SIZES.format(connection=quoted(self.connection), norm=quoted(self.norm))
-        return TEXT + stack(name, self.about, self.layers, 256) + self.parts + sizes + train(self._recipe())
+        sizes = SIZES.format(connection=quoted(self.skip_connection), norm=quoted(self.norm))
+        return TEXT + stack(name, self.about, self.num_layers, 256) + self.parts + sizes + train(self._recipe())
 
     def _recipe(self) -> dict[str, str]:
-        values = {"optimizer": "adamw", "schedule": "cosine", "lr": "1e-3", "weight_decay": "0.1", "warmup": "0.02"}
+        values = {"optimizer": "adamw", "lr_schedule": "cosine", "lr": "1e-3", "weight_decay": "0.1", "warmup_ratio": "0.02"}
         values |= {
-            "beta2": "0.99",
+            "adam_beta2": "0.99",
             "muon": "",
             "budget": "steps = 2000",
             "batch_tokens": "4096",
@@ -92,12 +92,12 @@ class Language(NamedTuple):
         if self.recurrent:
             values |= {"lr": "3e-3", "weight_decay": "0.01"}
         if self.muon:
-            values |= {"optimizer": "muon", "schedule": "linear", "lr": "4e-3", "weight_decay": "0.1", "warmup": "0.0"}
-            values |= {"beta2": "0.95", "muon": MUON}
+            values |= {"optimizer": "muon", "lr_schedule": "linear", "lr": "4e-3", "weight_decay": "0.1", "warmup_ratio": "0.0"}
+            values |= {"adam_beta2": "0.95", "muon": MUON}
         return values
 
 
-class Counted(NamedTuple):
+class NgramTemplate(NamedTuple):
     """An n-gram model has no layers and needs no training options."""
 
     def text(self, name: str) -> str:
@@ -107,7 +107,7 @@ class Counted(NamedTuple):
 _TEXTBOOK = ATTENTION.format(positions='"learned"', activation='"gelu"', qk_norm="false")
 _BEST = ATTENTION.format(positions='"rotary"', activation='"squared-relu"', qk_norm="true")
 
-TEMPLATES: Mapping[str, Language | Counted] = {
+TEMPLATES: Mapping[str, Language | NgramTemplate] = {
     "gpt": Language("the best recipe known", 4, "residual", "rms", _BEST, recurrent=False, muon=True),
     "transformer": Language(
         "a Transformer as GPT-2 is: learned positions, pre-norm, GELU", 4, "residual", "layer", _TEXTBOOK, recurrent=False
@@ -116,5 +116,5 @@ TEMPLATES: Mapping[str, Language | Counted] = {
     "gru": Language("gated recurrent units"),
     "rnn": Language("the plain recurrent network", parts=NONLINEARITY),
     "window": Language("a network over the last few tokens", 1, parts=CONTEXT + NONLINEARITY, recurrent=False),
-    "ngram": Counted(),
+    "ngram": NgramTemplate(),
 }

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from weft.train.meaning import Part, Weights, encoder_parts, words_of
+from weft.training.weight_meaning import Part, Weights, encoder_parts, words_of
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
     from weft.text.tokenizers import Tokenizer
 
 
-def _parts(settings: Settings, vocabulary: Tokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
-    return encoder_parts(settings, vocabulary, layers, longest=settings.data.window, head=words_of(vocabulary))
+def _parts(config: RunConfig, vocabulary: Tokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
+    return encoder_parts(config, vocabulary, layers, max_length=config.data.window, head=words_of(vocabulary))
 
 
 def _named(name: str) -> str:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from weft.data.batching import preview
+from weft.data.bucketing import Examples
 from weft.data.corpus import Corpus
-from weft.data.grouped import Examples
-from weft.data.order import some
-from weft.models.encoder import Text
-from weft.tasks.masked_lm.objective import SEED, MaskedTask, Masking, masked, texts
-from weft.train.objective import Loss
+from weft.models.encoder import EncoderInput
+from weft.tasks.masked_lm.objective import SEED, MaskedTask, Masking, mask_tokens, texts
+from weft.training.objective import Loss
 
 BATCH = 4096  # positions of texts whose gaps are drawn at once
 
@@ -49,7 +49,7 @@ class GapExamples(Examples[GapBatch]):
         found: dict[int, GapBatch] = {}
         for read in texts(self.corpus, window=self.window, batch_tokens=BATCH):
             text = read.text
-            whole = GapBatch(text.tokens, text.keep, *masked(text.tokens, text.keep, how, generator))
+            whole = GapBatch(text.tokens, text.token_mask, *mask_tokens(text.tokens, text.token_mask, how, generator))
             for row, key in enumerate(read.keys.tolist()):
                 size = text.tokens.size(1) if lengths is None else int(lengths[key])
                 found[key] = GapBatch(*(part[row, :size] for part in whole))
@@ -71,12 +71,12 @@ class GapExamples(Examples[GapBatch]):
 
     def describe(self, members: np.ndarray) -> str:
         what = "windows" if self.corpus.starts is None else "lines"
-        return some(f"{self.corpus.name}, {what}", np.sort(members) + 1)
+        return preview(f"{self.corpus.name}, {what}", np.sort(members) + 1)
 
 
 class FixedGaps(MaskedTask):
     """Nats of hidden tokens, where it is given which."""
 
     def loss(self, model: Any, batch: GapBatch, carry: None) -> Loss:  # type: ignore[override]
-        nats = model.loss(Text(batch.shown, batch.keep), batch.tokens, batch.chosen, self.smoothing)
+        nats = model.loss(EncoderInput(batch.shown, batch.keep), batch.tokens, batch.chosen, self.smoothing)
         return Loss(nats.sum(), batch.chosen.sum().clamp(min=1), None, batch.keep.sum())

@@ -8,7 +8,7 @@ from weft.tasks.lines import Lines
 from weft.tasks.masked_lm.predict import Filled
 
 if TYPE_CHECKING:
-    from weft.data.records import Entry
+    from weft.data.input_records import Entry
 
 
 def _shown(token: str) -> str:

@@ -8,36 +8,36 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from weft.data.batching import BatchSampler, Lines, Windows
 from weft.data.corpus import Corpus
-from weft.data.line_pairs import PairedLines, paired
-from weft.data.order import Lines, Order, Windows
+from weft.data.line_pairs import LinePairBatchSampler, pair_lines
 from weft.data.source import Source
 from weft.errors import ConfigError
-from weft.models.masked import MaskedModel, masked_model
-from weft.models.tables import StackTable
+from weft.models.config import StackConfig
+from weft.models.masked_lm import MaskedLanguageModel, masked_language_model
 from weft.tasks.masked_lm.gaps import FixedGaps, GapExamples
 from weft.tasks.masked_lm.objective import MaskedTask, Masking, check_longest
-from weft.text.whole_words import begins_word
-from weft.train.network import NetworkTask, Progress
+from weft.text.whole_words import word_starts
+from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
     from weft.text.tokenizers import Tokenizer
 
 
-class MaskedLanguage(NetworkTask[GapExamples]):
+class MaskedLMBuilder(NetworkTask[GapExamples]):
     """Networks that fill gaps in a text."""
 
-    def compiles(self, settings: Settings) -> bool:
-        table: StackTable = settings.model
+    def compiles(self, settings: RunConfig) -> bool:
+        table: StackConfig = settings.model
         return settings.data.read != "lines" and table.traits.compiles
 
-    def build(self, settings: Settings, vocabulary: Tokenizer) -> Callable[[], MaskedModel]:
-        return lambda: masked_model(settings.model, words=vocabulary.size, longest=settings.data.window)
+    def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], MaskedLanguageModel]:
+        return lambda: masked_language_model(config.model, vocab_size=vocabulary.vocab_size, max_positions=config.data.window)
 
     def encode(
         self,
-        settings: Settings,
+        config: RunConfig,
         vocabulary: Tokenizer,
         dataset: Source,
         columns: Sequence[Corpus],
@@ -46,53 +46,56 @@ class MaskedLanguage(NetworkTask[GapExamples]):
         progress: Progress | None = None,
     ) -> GapExamples:
         (corpus,) = columns
-        return GapExamples(corpus, partial(masking, settings, vocabulary), settings.data.window)
+        return GapExamples(corpus, partial(masking, config, vocabulary), config.data.window)
 
-    def check_lengths(self, settings: Settings, columns: Sequence[Corpus], longest: int | None) -> None:
+    def check_lengths(self, config: RunConfig, columns: Sequence[Corpus], max_length: int | None) -> None:
         for corpus in columns:
-            check_longest(longest, corpus)
+            check_longest(max_length, corpus)
 
     def objective(
         self,
-        settings: Settings,
+        config: RunConfig,
         vocabulary: Tokenizer,
         train: GapExamples | None,
         valid: GapExamples | None,
         device: torch.device,
     ) -> MaskedTask:
-        how, window = masking(settings, vocabulary), settings.data.window
+        how, window = masking(config, vocabulary), config.data.window
         held = None if valid is None else valid.corpus
-        if held is not None and settings.model.pairs:  # read as training reads
-            held = paired(held, longest=window)
+        if held is not None and config.model.pairs:  # read as training reads
+            held = pair_lines(held, max_length=window)
         if train is None:
-            return FixedGaps(how, valid=held, window=window, device=device)
-        return MaskedTask(how, valid=held, window=window, device=device, smoothing=settings.train.label_smoothing)
+            return FixedGaps(how, valid=held, context_length=window, device=device)
+        return MaskedTask(how, valid=held, context_length=window, device=device, smoothing=config.train.label_smoothing)
 
-    def order(self, settings: Settings, train: GapExamples) -> Order:
+    def batch_sampler(self, config: RunConfig, train: GapExamples) -> BatchSampler:
         """Lines, or pairs of them, of like length together; of running text windows at any place. Gaps are made later."""
-        corpus, data = train.corpus, settings.data
-        if settings.model.pairs:
-            return PairedLines(corpus, longest=data.window, batch_tokens=settings.train.batch_tokens, seed=settings.seed)
+        corpus, data = train.corpus, config.data
+        if config.model.pairs:
+            return LinePairBatchSampler(
+                corpus, max_length=data.window, batch_tokens=config.train.batch_tokens, seed=config.seed
+            )
         if data.read == "lines":
-            return Lines(corpus, batch_tokens=settings.train.batch_tokens, seed=settings.seed)
-        rows = max(1, settings.train.batch_tokens // data.window)
+            return Lines(corpus, batch_tokens=config.train.batch_tokens, seed=config.seed)
+        rows = max(1, config.train.batch_tokens // data.window)
         # a row of windows holds one token more than the window: here that is no target, but a part of the text
-        return Windows(corpus, window=data.window - 1, stride=data.stride or data.window, rows=rows, seed=settings.seed)
+        return Windows(corpus, context_length=data.window - 1, stride=data.stride or data.window, rows=rows, seed=config.seed)
 
 
-def masking(settings: Settings, tokenizer: Tokenizer) -> Masking:
+def masking(config: RunConfig, tokenizer: Tokenizer) -> Masking:
     """How a run makes gaps."""
-    how = Masking(tokenizer.size, settings.model.share, spans=settings.model.masking == "span")
-    if settings.model.masking == "token":
+    how = Masking(tokenizer.vocab_size, config.model.share, spans=config.model.masking == "span")
+    if config.model.masking == "token":
         return how
-    begins = begins_word(tokenizer)
-    if begins is None and settings.model.masking == "word":
+    begins = word_starts(tokenizer)
+    if begins is None and config.model.masking == "whole-word":
         raise ConfigError(
-            f"model.masking: 'word' needs tokens that show where a word starts, which those of kind {tokenizer.kind!r} "
-            f"don't; use tokenizer.kind = 'wordpiece' or 'bpe', or masking = 'token' or 'span'"
+            "model.masking",
+            f"'word' needs tokens that show where a word starts, which those of kind {tokenizer.type!r} don't",
+            "use tokenizer.type = 'wordpiece' or 'bpe', or masking = 'token' or 'span'",
         )
     if begins is None:  # spans of tokens
         return how
-    known = torch.ones(tokenizer.size + 1, dtype=torch.bool)
+    known = torch.ones(tokenizer.vocab_size + 1, dtype=torch.bool)
     known[:-1] = torch.from_numpy(begins)
-    return how._replace(begins=known)
+    return how._replace(word_starts=known)

@@ -16,15 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.batch import as_tensor
+from weft.data.batching import Batch, changed, pad_lines, sliding_windows
+from weft.data.bucketing import in_groups
 from weft.data.corpus import Corpus
-from weft.data.grouped import in_groups
-from weft.data.order import Batch, changed, padded, strided
 from weft.errors import DataError
-from weft.metrics.items import Items
-from weft.metrics.masked import MASKED
-from weft.models.encoder import Text
+from weft.metrics.items import ItemStatistics
+from weft.metrics.masked_lm import MASKED
+from weft.models.encoder import EncoderInput
 from weft.text.tokenizers import Tokenizer
-from weft.train.objective import Loss, Watch
+from weft.training.objective import Loss, ProgressCallback
 
 BATCH = 8192  # positions computed at once
 LAST = 1 << 52  # what may not be hidden comes after all else
@@ -37,20 +37,20 @@ SEED = 20190610  # of the gaps that validation makes: the same every time, so th
 class Masking(NamedTuple):
     """How gaps are made."""
 
-    mask: int  # what stands for a hidden token
-    share: float = 0.15  # of the tokens of each text
-    begins: Tensor | None = None  # bool (V,), which tokens start a word: words are hidden whole; None: each token is one
+    mask_id: int  # what stands for a hidden token
+    mask_prob: float = 0.15  # of the tokens of each text
+    word_starts: Tensor | None = None  # bool (V,), which tokens start a word: words are hidden whole; None: each token is one
     spans: bool = False  # several words in a row are hidden together
 
 
 class Masked(NamedTuple):
     tokens: Tensor  # int64 (B, S), with gaps
-    chosen: Tensor  # bool (B, S), what is to be predicted
+    targets_mask: Tensor  # bool (B, S), what is to be predicted
 
 
-def candidates(tokens: Tensor, keep: Tensor) -> Tensor:
+def maskable(tokens: Tensor, token_mask: Tensor) -> Tensor:
     """bool (B, S): what may be hidden: all real tokens but <s> and </s>."""
-    return keep & (tokens != Tokenizer.begin) & (tokens != Tokenizer.end)
+    return token_mask & (tokens != Tokenizer.bos_id) & (tokens != Tokenizer.eos_id)
 
 
 def _firsts(tokens: Tensor, free: Tensor, begins: Tensor | None) -> Tensor:
@@ -98,45 +98,45 @@ def _by_spans(free: Tensor, firsts: Tensor, generator: torch.Generator | None) -
     return _Drawn((rank.gather(1, span) * size + place) * size + at, fate.gather(1, span))
 
 
-def masked(tokens: Tensor, keep: Tensor, how: Masking, generator: torch.Generator | None = None) -> Masked:
+def mask_tokens(tokens: Tensor, token_mask: Tensor, masking: Masking, generator: torch.Generator | None = None) -> Masked:
     """A text with gaps (B, S), other ones each time: `share` of every row's tokens, rounded, but one at least; a word that is
     hidden whole may be more."""
-    free = candidates(tokens, keep)
-    draw = _by_spans if how.spans else _by_words
-    order, fate = draw(free, _firsts(tokens, free, how.begins), generator)
+    free = maskable(tokens, token_mask)
+    draw = _by_spans if masking.spans else _by_words
+    order, fate = draw(free, _firsts(tokens, free, masking.word_starts), generator)
     order = order.masked_fill(~free, LAST)
-    wanted = (free.sum(1, keepdim=True) * how.share).round().clamp(min=1)
+    wanted = (free.sum(1, keepdim=True) * masking.mask_prob).round().clamp(min=1)
     before = torch.searchsorted(order.sort(1).values, order)  # how many tokens come earlier
     chosen = free & (before < wanted)
-    others = torch.randint(SPECIALS, how.mask, tokens.shape, device=tokens.device, generator=generator)
-    shown = torch.where(fate < HIDDEN, how.mask, torch.where(fate < HIDDEN + REPLACED, others, tokens))
+    others = torch.randint(SPECIALS, masking.mask_id, tokens.shape, device=tokens.device, generator=generator)
+    shown = torch.where(fate < HIDDEN, masking.mask_id, torch.where(fate < HIDDEN + REPLACED, others, tokens))
     return Masked(torch.where(chosen, shown, tokens), chosen)
 
 
-def framed(tokens: Tensor) -> Tensor:
+def with_special_tokens(tokens: Tensor) -> Tensor:
     """Windows of running text (B, S) as texts: <s> and </s> take the place of their first and last token."""
     framed = tokens.clone()
-    framed[:, 0], framed[:, -1] = Tokenizer.begin, Tokenizer.end
+    framed[:, 0], framed[:, -1] = Tokenizer.bos_id, Tokenizer.eos_id
     return framed
 
 
-def of_lines(tokens: Tensor, keep: Tensor) -> Text:
+def of_lines(tokens: Tensor, token_mask: Tensor) -> EncoderInput:
     """Lines, or two lines in a row (B, S), as what an encoder reads: what stands after the first </s> is a second text."""
-    ends = tokens == Tokenizer.end
-    return Text(tokens, keep, ((ends.cumsum(1) > ends) & keep).long())
+    ends = tokens == Tokenizer.eos_id
+    return EncoderInput(tokens, token_mask, ((ends.cumsum(1) > ends) & token_mask).long())
 
 
-def as_text(batch: Batch) -> Text:
+def as_text(batch: Batch) -> EncoderInput:
     """Lines or windows as what an encoder reads."""
-    if batch.keep is not None:
-        return of_lines(batch.tokens, batch.keep)
-    return Text(framed(batch.tokens), torch.ones_like(batch.tokens, dtype=torch.bool))
+    if batch.token_mask is not None:
+        return of_lines(batch.tokens, batch.token_mask)
+    return EncoderInput(with_special_tokens(batch.tokens), torch.ones_like(batch.tokens, dtype=torch.bool))
 
 
 class Read(NamedTuple):
     """Texts of a corpus that are read together."""
 
-    text: Text
+    text: EncoderInput
     keys: np.ndarray  # int64 (B,): the line of each row, or its window
 
 
@@ -145,42 +145,43 @@ def texts(corpus: Corpus, *, window: int, batch_tokens: int = BATCH) -> Iterator
     `window` positions wide, so that every token is read once."""
     if corpus.starts is not None:
         for lines in in_groups(np.diff(corpus.starts) + 1, batch_tokens=batch_tokens):
-            yield Read(of_lines(*padded(corpus, lines)), lines)
+            yield Read(of_lines(*pad_lines(corpus, lines)), lines)
         return
     inner, key = min(window - 2, len(corpus.tokens)), 0
-    for part in strided(corpus, window=inner, stride=inner, rows=max(1, batch_tokens // window)):
-        begin, end = (torch.full((len(part.at), 1), mark) for mark in (Tokenizer.begin, Tokenizer.end))
+    for part in sliding_windows(corpus, context_length=inner, stride=inner, rows=max(1, batch_tokens // window)):
+        begin, end = (torch.full((len(part.start), 1), mark) for mark in (Tokenizer.bos_id, Tokenizer.eos_id))
         tokens = torch.cat([begin, as_tensor(part.tokens[:, 1:]), end], dim=1)
-        keep = torch.ones_like(tokens, dtype=torch.bool)
+        token_mask = torch.ones_like(tokens, dtype=torch.bool)
         # the last window was moved back to be full: what another one has read is left out
-        tokens, keep = _dropped(tokens, keep, part.first)
-        yield Read(Text(tokens, keep), key + np.arange(len(part.at)))
-        key += len(part.at)
+        tokens, token_mask = _dropped(tokens, token_mask, part.first)
+        yield Read(EncoderInput(tokens, token_mask), key + np.arange(len(part.start)))
+        key += len(part.start)
 
 
-def _dropped(tokens: Tensor, keep: Tensor, first: np.ndarray) -> tuple[Tensor, Tensor]:
+def _dropped(tokens: Tensor, token_mask: Tensor, first: np.ndarray) -> tuple[Tensor, Tensor]:
     """Rows without the first `first` (B,) of their tokens: those after them move up, padding comes last."""
     skip = torch.from_numpy(first)[:, None]
     at = torch.arange(tokens.size(1)).expand_as(tokens)
     source = torch.where(at == 0, at, (at + skip).clamp(max=tokens.size(1) - 1))
-    keep = keep & (at < tokens.size(1) - skip)
-    return tokens.gather(1, source).masked_fill(~keep, 0), keep
+    token_mask = token_mask & (at < tokens.size(1) - skip)
+    return tokens.gather(1, source).masked_fill(~token_mask, 0), token_mask
 
 
-def check_longest(longest: int | None, corpus: Corpus) -> None:
+def check_longest(max_length: int | None, corpus: Corpus) -> None:
     """Refuse, before the first token, a line that would pass the last position a model can read."""
-    if longest is None or corpus.starts is None:
+    if max_length is None or corpus.starts is None:
         return
     lengths = np.diff(corpus.starts) + 1
     line = int(lengths.argmax())
-    if lengths[line] > longest:
+    if lengths[line] > max_length:
         raise DataError(
-            f"data: line {line + 1} of {corpus.name} takes {lengths[line]} positions, <s> and </s> among them, but the model "
-            f"reads at most {longest}; shorten it, or train with data.window = {lengths[line]} or other positions"
+            "data",
+            f"line {line + 1} of {corpus.name} takes {lengths[line]} positions, <s> and </s> among them, but the model reads at most {max_length}",
+            f"shorten it, or train with data.context_length = {lengths[line]} or other positions",
         )
 
 
-def moved(text: Text, device: torch.device) -> Text:
+def to_device(text: EncoderInput, device: torch.device) -> EncoderInput:
     return changed(text, lambda part: part.to(device))
 
 
@@ -192,41 +193,51 @@ class MaskedTask:
     inner, prepare = 0, None
 
     def __init__(
-        self, how: Masking, *, valid: Corpus | None, window: int, device: torch.device, smoothing: float = 0.0
+        self, masking: Masking, *, valid: Corpus | None, context_length: int, device: torch.device, smoothing: float = 0.0
     ) -> None:
-        self.how, self.valid, self.window, self.device, self.smoothing = how, valid, window, device, smoothing
+        self.masking, self.valid, self.context_length, self.device, self.smoothing = (
+            masking,
+            valid,
+            context_length,
+            device,
+            smoothing,
+        )
 
     def loss(self, model: Any, batch: Batch, carry: None) -> Loss:
         text = as_text(batch)
-        tokens, chosen = masked(text.tokens, text.keep, self.how)
+        tokens, chosen = mask_tokens(text.tokens, text.token_mask, self.masking)
         nats = model.loss(text._replace(tokens=tokens), text.tokens, chosen, self.smoothing)
         # a batch of empty lines has nothing to predict
-        return Loss(nats.sum(), chosen.sum().clamp(min=1), None, text.keep.sum())
+        return Loss(nats.sum(), chosen.sum().clamp(min=1), None, text.token_mask.sum())
 
-    def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
+    def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """Of the same gaps every time."""
         if self.valid is None:
             return None
         check_longest(model.longest, self.valid)
         generator = torch.Generator().manual_seed(SEED)
         total, right, count, done = 0.0, 0, 0, 0
-        for read in texts(self.valid, window=self.window):
-            tokens, chosen = masked(read.text.tokens, read.text.keep, self.how, generator)
-            text, wanted, at = moved(read.text._replace(tokens=tokens), self.device), read.text.tokens, chosen.to(self.device)
+        for read in texts(self.valid, window=self.context_length):
+            tokens, chosen = mask_tokens(read.text.tokens, read.text.token_mask, self.masking, generator)
+            text, wanted, at = (
+                to_device(read.text._replace(tokens=tokens), self.device),
+                read.text.tokens,
+                chosen.to(self.device),
+            )
             scores = model.log_probs(model(text)[at]).float().cpu()
             total -= float(scores.gather(1, wanted[chosen][:, None]).sum(dtype=torch.float64))
             right, count = right + int((scores.argmax(1) == wanted[chosen]).sum()), count + int(chosen.sum())
-            done += int(read.text.keep.sum())
-            if watch is not None:
-                watch(min(done, len(self.valid.tokens)), len(self.valid.tokens))
+            done += int(read.text.token_mask.sum())
+            if progress is not None:
+                progress(min(done, len(self.valid.tokens)), len(self.valid.tokens))
         if not count:
-            raise DataError(f"data: {self.valid.name} has no token that could be hidden; give it a text that is not empty")
+            raise DataError("data", f"{self.valid.name} has no token that could be hidden", "give it a text that is not empty")
         counted = {"nats": np.array([total]), "right": np.array([float(right)]), "tokens": np.array([float(count)])}
         # a loss that is no number is told: the loop refuses it
         return {metric.name: metric.of(counted).item() for metric in self.monitors}
 
 
-class Hidden(NamedTuple):
+class PseudoLogLikelihood(NamedTuple):
     """Every token of a corpus, as it was guessed when it alone was hidden; M tokens, line by line, or window by window."""
 
     owners: np.ndarray  # int64 (M,): the line of each, or its window
@@ -235,13 +246,15 @@ class Hidden(NamedTuple):
     size: int  # lines, or windows, those without a token among them
 
 
-def hidden_nats(model: Any, corpus: Corpus, *, window: int, device: torch.device, watch: Watch | None = None) -> Hidden:
+def token_pseudo_nll(
+    model: Any, corpus: Corpus, *, window: int, device: torch.device, progress: ProgressCallback | None = None
+) -> PseudoLogLikelihood:
     """Nats of every token when it alone is hidden (Salazar et al. 2020)."""
     check_longest(model.longest, corpus)
     owners, hidden, nats, texts_read, done = [], [], [], 0, 0
     total = len(corpus.tokens) - corpus.lines
     for read in texts(corpus, window=window):
-        free = candidates(read.text.tokens, read.text.keep)
+        free = maskable(read.text.tokens, read.text.token_mask)
         rows, columns = free.nonzero(as_tuple=True)
         found = torch.zeros(len(rows), dtype=torch.float64)
         size = max(1, BATCH // free.size(1))
@@ -249,31 +262,37 @@ def hidden_nats(model: Any, corpus: Corpus, *, window: int, device: torch.device
             row, column = rows[low : low + size], columns[low : low + size]
             tokens = read.text.tokens[row]
             wanted = tokens[torch.arange(len(row)), column]
-            tokens[torch.arange(len(row)), column] = model.mask
-            y = model(moved(Text(tokens, read.text.keep[row]), device))[torch.arange(len(row)), column.to(device)]
+            tokens[torch.arange(len(row)), column] = model.mask_id
+            y = model(to_device(EncoderInput(tokens, read.text.token_mask[row]), device))[
+                torch.arange(len(row)), column.to(device)
+            ]
             scores = model.log_probs(y).double().cpu()
             found[low : low + size] = -scores[torch.arange(len(row)), wanted]
             done += len(row)
-            if watch is not None:
-                watch(done, total)
+            if progress is not None:
+                progress(done, total)
         texts_read += len(free)
         owners.append(read.keys[rows.numpy()])
         hidden.append(read.text.tokens[rows, columns].numpy())
         nats.append(found.numpy())
     order = np.argsort(np.concatenate(owners), kind="stable")
-    return Hidden(np.concatenate(owners)[order], np.concatenate(hidden)[order], np.concatenate(nats)[order], texts_read)
+    return PseudoLogLikelihood(
+        np.concatenate(owners)[order], np.concatenate(hidden)[order], np.concatenate(nats)[order], texts_read
+    )
 
 
-def hidden_items(hidden: Hidden) -> Items:
+def pseudo_likelihood_items(hidden: PseudoLogLikelihood) -> ItemStatistics:
     """Sums of nats and tokens, line by line, or window by window."""
     nats = np.bincount(hidden.owners, hidden.nats, hidden.size)
     counts = np.bincount(hidden.owners, minlength=hidden.size).astype(np.float64)
-    return Items(np.arange(hidden.size), {"nats": nats, "tokens": counts})
+    return ItemStatistics(np.arange(hidden.size), {"nats": nats, "tokens": counts})
 
 
-def pseudo_nats(model: Any, corpus: Corpus, *, window: int, device: torch.device, watch: Watch | None = None) -> Items:
+def pseudo_nll(
+    model: Any, corpus: Corpus, *, window: int, device: torch.device, progress: ProgressCallback | None = None
+) -> ItemStatistics:
     """The negative pseudo-log-likelihood of every line, or window, in nats, and how many tokens it has."""
-    return hidden_items(hidden_nats(model, corpus, window=window, device=device, watch=watch))
+    return pseudo_likelihood_items(token_pseudo_nll(model, corpus, window=window, device=device, progress=progress))
 
 
 @torch.inference_mode()
@@ -283,7 +302,7 @@ def best_tokens(
     """For each mask in a text, whose number follows the last of `among`, the most probable tokens of these, best first, and
     their probabilities."""
     row = torch.tensor([tokens], device=device)
-    y = model(Text(row, torch.ones_like(row, dtype=torch.bool)))[row == among.stop]
+    y = model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool)))[row == among.stop]
     found = model.log_probs(y).exp()[:, among.start : among.stop].topk(min(count, len(among)))
     numbers, values = (found.indices + among.start).tolist(), found.values.tolist()
     return [list(zip(*best, strict=True)) for best in zip(numbers, values, strict=True)]

@@ -7,42 +7,46 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
 from weft.models import encoder_tables
-from weft.models.encoder_tables import MaskedTable
+from weft.models.encoder_tables import MaskedLMConfig
 from weft.tasks.presets import MUON, RECURRENT
 from weft.tasks.spec import Preset
-from weft.train.estimator import NetworkEstimator
+from weft.training.estimator import NetworkEstimator
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
-    from weft.train.network import NetworkTask
+    from weft.runs.settings import RunConfig
+    from weft.training.neural import NetworkTask
 
 
 def find_network() -> NetworkTask[Any]:
-    from weft.tasks.masked_lm.network import MaskedLanguage
+    from weft.tasks.masked_lm.network import MaskedLMBuilder
 
-    return MaskedLanguage()
+    return MaskedLMBuilder()
 
 
-def check(settings: Settings) -> None:
+def check(config: RunConfig) -> None:
     """Refuse options that do not go together."""
-    if settings.data.read == "stream":
+    if config.data.read == "stream":
         raise ConfigError(
-            "data.read: 'stream' goes on from text to text, but a masked language model reads each one whole; "
-            "use 'lines' or 'windows'"
+            "data.read_as",
+            "'stream' goes on from text to text, but a masked language model reads each one whole",
+            "use 'lines' or 'windows'",
         )
-    if settings.data.read == "windows" and settings.data.window < 3:
-        raise ConfigError(f"data.window: {settings.data.window} has no room for a token between <s> and </s>; at least 3")
-    if settings.model.pairs and settings.data.read != "lines":
+    if config.data.read == "windows" and config.data.window < 3:
         raise ConfigError(
-            f"model.pairs: true reads two lines as one text, but data.read = {settings.data.read!r} knows no lines; "
-            "use read = 'lines'"
+            "data.context_length", f"{config.data.window} has no room for a token between <s> and </s>", "at least 3"
+        )
+    if config.model.pairs and config.data.read != "lines":
+        raise ConfigError(
+            "model.sentence_pairs",
+            f"true reads two lines as one text, but data.read_as = {config.data.read!r} knows no lines",
+            "use read = 'lines'",
         )
 
 
 NETWORK = NetworkEstimator(find_network, check)
-BERT: Mapping[str, Any] = {"lr": 5e-4, "weight_decay": 0.01, "schedule": "linear", "warmup": 0.1}
+BERT: Mapping[str, Any] = {"lr": 5e-4, "weight_decay": 0.01, "lr_schedule": "linear", "warmup_ratio": 0.1}
 PRESETS: Mapping[str, Preset] = {
-    "lstm": Preset(NETWORK, MaskedTable, {"mixer": "lstm"}, RECURRENT),
-    "transformer": Preset(NETWORK, MaskedTable, encoder_tables.TRANSFORMER, MUON),
-    "bert": Preset(NETWORK, MaskedTable, encoder_tables.BERT, BERT),
+    "lstm": Preset(NETWORK, MaskedLMConfig, {"layer_type": "lstm"}, RECURRENT),
+    "transformer": Preset(NETWORK, MaskedLMConfig, encoder_tables.TRANSFORMER, MUON),
+    "bert": Preset(NETWORK, MaskedLMConfig, encoder_tables.BERT, BERT),
 }

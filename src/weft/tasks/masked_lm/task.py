@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.data.tables import DataTable
-from weft.data.use import open_text
-from weft.metrics.masked import MASKED, PSEUDO
+from weft.data.config import TextDataConfig
+from weft.data.input_files import open_text
+from weft.metrics.masked_lm import MASKED, PSEUDO
 from weft.tasks.data_spec import Data
 from weft.tasks.masked_lm.compare import COMPARE
 from weft.tasks.masked_lm.lines import FillLines
@@ -16,7 +16,7 @@ from weft.tasks.masked_lm.weights import WEIGHTS
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
 from weft.tasks.spec import Task
 from weft.tasks.vocabulary import TokenizerOnly
-from weft.text.tokenizers import TokenizerTable
+from weft.text.tokenizers import TokenizerConfig
 
 if TYPE_CHECKING:
     from weft.tasks.spec import Explain
@@ -29,8 +29,8 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    table=DataTable,
-    tokenizer=TokenizerTable,
+    table=TextDataConfig,
+    tokenizer=TokenizerConfig,
     vocabulary=TokenizerOnly(texts),
     columns=columns,
     check=check,
@@ -51,7 +51,7 @@ MASKED_LM: Task[str, Filled] = Task(
     weights=WEIGHTS,
     suites=(PSEUDO,),
     validation=(MASKED,),
-    decides=("pseudo_nats_per_token",),
+    decides=("pseudo_loss",),
     compare=COMPARE,
     reader=MaskedReader,
     evaluate=evaluate,

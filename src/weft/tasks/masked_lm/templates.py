@@ -30,17 +30,17 @@ train = "train.txt"                # a text file, or several: ["a.txt", "b.txt.g
 valid = 0.05                       # a file, or the share of train that is taken off its end: chooses the best weights
 test = 0.05                        # likewise: what weft evaluate scores; nothing is chosen by it
 # encoding = "utf-8"               # or "latin-1", "cp1252", "utf-16" ...
-# read = "windows"                 # "windows": running text in shuffled windows; "lines": each line stands for itself
-# window = 256                     # tokens in a window
+# read_as = "windows"                 # "windows": running text in shuffled windows; "lines": each line stands for itself
+# context_length = 256                     # tokens in a window
 # stride = 256                     # from one window to the next (windows only); smaller: windows overlap
 
 [tokenizer]
-# kind = "char"                    # char, byte, bpe, unigram, wordpiece (as in BERT), word, space
-# size = 8000                      # most tokens kept
+# type = "char"                    # char, byte, bpe, unigram, wordpiece (as in BERT), word, space
+# vocab_size = 8000                      # most tokens kept
                                    # or the tokenizer of another run: file = "runs/x/tokenizer.json"
 """
 )
-FILLED = """\
+MASKED_DATA = """\
 # dropout = {dropout:<23}# 0.1 to 0.3 helps when the text is small and training long
                                    # embedding_dropout = 0.1: of the embeddings alone; as dropout, unless given
                                    # word_dropout = 0.1: share of tokens that training reads as <unk>
@@ -56,9 +56,9 @@ FILLED = """\
 # norm = {norm:<26}# none, layer, rms
 """
 _PLAIN = {"budget": "steps = 2000", "batch_tokens": "4096", "smoothing": "", "monitor": "", **RECIPE}
-_RECURRENT = {**_PLAIN, "lr": "3e-3", "warmup": "0.02"}
-_BERT = {**_PLAIN, "lr": "5e-4", "schedule": "linear", "warmup": "0.1"}
-_MUON = {**_BERT, "optimizer": "muon", "lr": "4e-3", "beta2": "0.95", "weight_decay": "0.1", "warmup": "0.0", "muon": MUON}
+_RECURRENT = {**_PLAIN, "lr": "3e-3", "warmup_ratio": "0.02"}
+_BERT = {**_PLAIN, "lr": "5e-4", "lr_schedule": "linear", "warmup_ratio": "0.1"}
+_MUON = {**_BERT, "optimizer": "muon", "lr": "4e-3", "adam_beta2": "0.95", "weight_decay": "0.1", "warmup": "0.0", "muon": MUON}
 
 
 class Filling(NamedTuple):
@@ -75,21 +75,21 @@ class Filling(NamedTuple):
     transform: str = "false"
 
     def text(self, name: str) -> str:
-        values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("connection", "norm")}
-        model = self.parts + FILLED.format(**values)
+        values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("skip_connection", "norm")}
+        model = self.parts + MASKED_DATA.format(**values)
         return HIDDEN + stack(name, self.about, self.layers, 256) + model + train(self.recipe)
 
 
 _NORMED = ATTENTION.format(positions='"rotary"', activation='"gelu"', qk_norm="true")
 
 TEMPLATES: Mapping[str, Filling] = {
-    "transformer": Filling("the better recipe", _MUON, parts=_NORMED, connection="residual", norm="rms"),
+    "transformer": Filling("the better recipe", _MUON, parts=_NORMED, connection="residual", norm="rmsnorm"),
     "bert": Filling(
         "Devlin et al. 2019",
         _BERT,
         parts=LEARNED,
         connection="post-norm",
-        norm="layer",
+        norm="layernorm",
         embedding_norm="true",
         transform="true",
     ),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Answer(NamedTuple):
+class AnswerPrediction(NamedTuple):
     """A part of a passage, and the characters where it starts and stops; no answer is an empty text without a place."""
 
     text: str
     start: int | None
-    stop: int | None
+    end: int | None
     probability: float
-    cut: bool = False  # the question was longer than the model reads
+    truncated: bool = False  # the question was longer than the model reads

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.metrics.items import Items
-from weft.tasks.compare_spec import Compare, Observed
+from weft.metrics.items import ItemStatistics
+from weft.tasks.compare_spec import Compare, Predictions
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def observe(run: Run[Any, Any], records: Sequence[Any], found: Items) -> Observed:
+def observe(run: Run[Any, Any], records: Sequence[Any], found: ItemStatistics) -> Predictions:
     """Question by question; lengths are of passages."""
-    lengths = run.vocabulary.encode_flat([record.passage for record in records])[1]
+    lengths = run.vocabulary.encode_concatenated([record.passage for record in records])[1]
     references = [" / ".join(dict.fromkeys(answer.text for answer in record.answers)) for record in records]
     inputs = [f"{record.question} | {record.passage}" for record in records]
-    return Observed(found, inputs, references, lengths, "question")
+    return Predictions(found, inputs, references, lengths, "question")
 
 
 COMPARE = Compare(models="span reader")

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from weft.config import Table
-from weft.data.columns import Wanted
+from weft.config import Config
+from weft.data.columns import WantedColumn
+from weft.data.config import Delimiter, Files, Sheet, Split, check_splits, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
-from weft.data.findings import Checked, CheckPlan
+from weft.data.findings import CheckOptions, CheckPlan
+from weft.data.input_records import ColumnUse
 from weft.data.memory import MemoryFormat
-from weft.data.records import Used
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.data.tables import Delimiter, Files, Sheet, Split, check_splits, datasets, training
 from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.qa.files import Reading, Record, read_records
-from weft.tasks.qa.order import asked_tokens
+from weft.tasks.qa.order import question_tokens
 from weft.tasks.vocabulary import all_texts
-from weft.text.gate import SHOWN, Seen, listed_files, many, shown, subject
+from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluralize, preview, subject
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
 
 AS_USUAL = Reading()
 COLUMNS = ("questions", "passages")
@@ -38,7 +38,7 @@ COLUMNS = ("questions", "passages")
 class QuestionSummary:
     """What was found in files of questions."""
 
-    files: Seen  # line ends, encoding, notes; it counts no lines
+    files: FileSummary  # line ends, encoding, notes; it counts no lines
     sizes: tuple[ColumnSize, ColumnSize] = field(default_factory=lambda: (ColumnSize(), ColumnSize()))
     count: int = 0
     answered: int = 0
@@ -52,17 +52,17 @@ class QuestionSummary:
 
     @property
     def crlf(self) -> int:
-        return self.files.crlf
+        return self.files.has_crlf
 
     def add(self, record: Record) -> None:
         self.count += 1
         self.answered += bool(record.answers)
-        self.guessed += record.guessed
+        self.guessed += record.is_guessed
         for size, text in zip(self.sizes, (record.question, record.passage), strict=True):
             size.add(text)
         if len(self.examples) < 3:
-            said = record.answers[0].text[: SHOWN + 1] if record.answers else None
-            self.examples.append((record.question[: SHOWN + 1], record.passage[: SHOWN + 1], said))
+            said = record.answers[0].text[: PREVIEW_CHARS + 1] if record.answers else None
+            self.examples.append((record.question[: PREVIEW_CHARS + 1], record.passage[: PREVIEW_CHARS + 1], said))
 
     def bytes_of(self, column: str) -> int:
         return self.sizes[COLUMNS.index(column)].bytes
@@ -87,12 +87,12 @@ class QuestionSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {many(self.count, 'question')}, {self.count - self.answered:,} of them without"
-            f" an answer, and passages of {many(self.sizes[1].characters, 'character')}, {self.files.written}"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'question')}, {self.count - self.answered:,} of them without"
+            f" an answer, and passages of {pluralize(self.sizes[1].characters, 'character')}, {self.files.written}"
         ]
-        rows += [f"  note: {shown(note, 200)}" for note in self.notes()]
+        rows += [f"  note: {preview(note, 200)}" for note in self.notes()]
         for question, passage, said in self.examples:
-            rows.append(f"  e.g.: {shown(question)} | {shown(passage)} -> {'no answer' if said is None else shown(said)}")
+            rows.append(f"  e.g.: {preview(question)} | {preview(passage)} -> {'no answer' if said is None else preview(said)}")
         return "\n".join(rows)
 
 
@@ -115,10 +115,10 @@ class QuestionFormat:
     def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[Record]:
+    def read(self, given: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
         return read_records(given, self.reading, seen)
 
-    def summary(self, given: tuple[Path, ...], seen: Seen) -> QuestionSummary:
+    def summary(self, given: tuple[Path, ...], seen: FileSummary) -> QuestionSummary:
         return QuestionSummary(seen)
 
     def texts(self, record: Record) -> tuple[str, ...]:
@@ -127,11 +127,11 @@ class QuestionFormat:
     def shown(self, column: str) -> str:
         return column
 
-    def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
-        return {**self.reading.origin(), "side": COLUMNS.index(column), "files": fingerprints(given)}
+    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
+        return {**self.reading.provenance(), "side": COLUMNS.index(column), "files": fingerprints(given)}
 
 
-class AskedTable(Table):
+class QADataConfig(Config):
     """Which questions about which passages, and how they are read."""
 
     train: Files
@@ -141,16 +141,18 @@ class AskedTable(Table):
     delimiter: Delimiter = None  # between the columns of .csv and .tsv, if not what their first line shows; or "tab"
     sheet: Sheet = None  # of .xlsx: a name, or a place from 1; the first, unless given
     # columns of tables, or keys of JSONL; SQuAD's JSON has names of its own
-    question: str = "question"
-    passage: str = "passage"
-    answer: str = "answer"
-    start: str = "start"  # may be missing: then an answer is the first part of its passage that reads so
-    longest: int = Field(384, ge=8, le=2**31 - 1)  # tokens read at once: question and a window of the passage, <s>, </s>, </s>
-    stride: int = Field(128, ge=1)  # tokens of the passage from one window to the next
-    longest_answer: int = Field(30, ge=1)  # tokens: no longer answer is said
+    question_column: str = "question"
+    passage_column: str = "passage"
+    answer_column: str = "answer"
+    answer_start_column: str = "start"  # may be missing: then an answer is the first part of its passage that reads so
+    max_length: int = Field(
+        384, ge=8, le=2**31 - 1
+    )  # tokens read at once: question and a window of the passage, <s>, </s>, </s>
+    doc_stride: int = Field(128, ge=1)  # tokens of the passage from one window to the next
+    max_answer_length: int = Field(30, ge=1)  # tokens: no longer answer is said
 
     @model_validator(mode="after")
-    def fits(self) -> Self:
+    def check_options(self) -> Self:
         check_splits(self.train, self.valid, self.test, self.encoding)
         named = {option: getattr(self, option) for option in ("question", "passage", "answer", "start")}
         for option, name in named.items():
@@ -158,18 +160,28 @@ class AskedTable(Table):
                 raise ValueError(f"{option}='' names no column")
         if len(set(named.values())) < len(named):
             raise ValueError("question, passage, answer and start name one column twice; give each its own")
-        if self.stride >= self.longest:
-            raise ValueError(f"stride={self.stride} must be less than longest={self.longest}, or tokens lie between windows")
+        if self.doc_stride >= self.max_length:
+            raise ValueError(
+                f"stride={self.doc_stride} must be less than longest={self.max_length}, or tokens lie between windows"
+            )
         return self
 
     def reading(self) -> Reading:
-        return Reading(self.encoding, self.question, self.passage, self.answer, self.start, self.delimiter, self.sheet)
+        return Reading(
+            self.encoding,
+            self.question_column,
+            self.passage_column,
+            self.answer_column,
+            self.answer_start_column,
+            self.delimiter,
+            self.sheet,
+        )
 
-    def used(self) -> Used:
+    def used(self) -> ColumnUse:
         """What a trained run reads of a table: questions and passages."""
-        columns = (Wanted("question", self.question), Wanted("passage", self.passage))
-        usual = (self.question, self.passage) == (AS_USUAL.question, AS_USUAL.passage)
-        return Used(columns, columns if usual else (), options=self.reading().tables())
+        columns = (WantedColumn("question", self.question_column), WantedColumn("passage", self.passage_column))
+        usual = (self.question_column, self.passage_column) == (AS_USUAL.question, AS_USUAL.passage)
+        return ColumnUse(columns, columns if usual else (), options=self.reading().tables())
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in: all are."""
@@ -183,22 +195,23 @@ class AskedTable(Table):
 # ---- tokens
 
 
-def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:
+def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
     return [Column(name, vocabulary) for name in COLUMNS]
 
 
-def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
-    longest, sizes = settings.data.longest, np.diff(corpora[0].line_starts()) - 1
-    cut = int((asked_tokens(sizes, longest) < sizes).sum())
+def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
+    max_length, sizes = config.data.longest, np.diff(corpora[0].line_starts()) - 1
+    cut = int((question_tokens(sizes, max_length) < sizes).sum())
     verb = "is" if cut == 1 else "are"
-    told = f"{subject(cut, 'question', 'has', 'have')} more than half of data.longest = {longest} tokens, and {verb} cut"
+    told = f"{subject(cut, 'question', 'has', 'have')} more than half of data.max_length = {max_length} tokens, and {verb} cut"
     return Fitted(corpora, told if cut else None)
 
 
-def check(settings: Settings) -> CheckPlan:
-    train = training(settings.datasets)
+def check(config: RunConfig) -> CheckPlan:
+    train = training(config.datasets)
     return CheckPlan(
-        Checked(("question", "passage"), apart=True), lambda: [train_tokenizer(settings.tokenizer, all_texts(train))] * 2
+        CheckOptions(("question", "passage"), independent_sides=True),
+        lambda: [train_tokenizer(config.tokenizer, all_texts(train))] * 2,
     )
 
 
@@ -206,6 +219,10 @@ def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:
     return ((f"{record.question}\t{record.passage}", None) for record in dataset.records())
 
 
-def in_memory(table: AskedTable) -> MemoryFormat:
+def in_memory(config: QADataConfig) -> MemoryFormat:
     """A question, its passage, the answer (a text, a list of texts, or None), and where it starts, which may be missing."""
-    return MemoryFormat((table.question, table.passage, table.answer, table.start), inputs=2, optional=(table.start,))
+    return MemoryFormat(
+        (config.question_column, config.passage_column, config.answer_column, config.answer_start_column),
+        inputs=2,
+        optional=(config.answer_start_column,),
+    )

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from weft.errors import DataError, UsageError
-from weft.explain.inputs import Reading, copies, located, make_side, special
-from weft.explain.options import ExplainOptions
+from weft.explain.explanation import TokenSpan
+from weft.explain.inputs import ModelInput, copies, make_side, special, token_spans
+from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
-from weft.explain.view import Piece
-from weft.models.encoder import Text
-from weft.tasks.qa.answer import Answer
+from weft.models.encoder import EncoderInput
+from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.predict import Pair
 from weft.tasks.spec import Explain
 
@@ -21,53 +21,55 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def stacks(run: Run[Pair, Answer]) -> list[Stack]:
-    return [Stack("encoder", "encoder.stack", "text", run.settings.model)]
+def stacks(run: Run[Pair, AnswerPrediction]) -> list[Stack]:
+    return [Stack("encoder", "encoder.stack", "text", run.config.model)]
 
 
-def read(run: Run[Pair, Answer], text: str, options: ExplainOptions) -> Reading:
+def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) -> ModelInput:
     """A question and a passage, asked where the answer starts and where it ends: a choice is a token."""
-    tokenizer, model, longest = run.vocabulary, run.model, run.settings.data.longest
+    tokenizer, model, max_length = run.vocabulary, run.model, run.config.data.longest
     parts = text.split("\t")
     if len(parts) != 2:
-        raise DataError(f"input: needs a question and a passage, separated by a tab, and has {len(parts)}")
+        raise DataError("input", f"needs a question and a passage, separated by a tab, and has {len(parts)}")
     before = len(parts[0]) + 1  # characters
-    asked, passage = (located(tokenizer, part, at) for part, at in zip(parts, (0, before), strict=True))
+    asked, passage = (token_spans(tokenizer, part, at) for part, at in zip(parts, (0, before), strict=True))
     if not (asked and passage):
-        raise DataError(f"input: has an empty {'passage' if asked else 'question'}")
+        raise DataError("input", f"has an empty {'passage' if asked else 'question'}")
     end = special(tokenizer, tokenizer.end)
     side = make_side("text", "encoder.front", [special(tokenizer, tokenizer.begin), *asked, end, *passage, end])
-    if len(side.tokens) > longest:
-        raise DataError(f"input: has {len(side.tokens):,} tokens, but {run.folder.path} reads {longest} at once; shorten it")
+    if len(side.tokens) > max_length:
+        raise DataError(
+            "input", f"has {len(side.tokens):,} tokens, but {run.directory.path} reads {max_length} at once", "shorten it"
+        )
     second = torch.arange(len(side.tokens)) >= len(asked) + 2
 
     def say(at: Tensor) -> Tensor:
         tokens = copies(side.tokens, at)
         segments = second.to(at.device).long().expand(len(at), -1)
-        scores = model(Text(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))
+        scores = model(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))
         said: Tensor = scores.log_softmax(1)[torch.arange(len(at)), :, at]
         return said
 
     def ends(start: int, stop: int) -> list[int]:
         """The first and last token of a part of the passage, by characters."""
         places = [(at, piece) for at, piece in enumerate(side.pieces) if second[at]]
-        inside = [at for at, piece in places if piece.stop > before + start and piece.start < before + stop]
+        inside = [at for at, piece in places if piece.end > before + start and piece.start < before + stop]
         return [inside[0], inside[-1]] if inside else []
 
     def said() -> list[tuple[int, int]]:
         answer = run.predict((parts[0], parts[1]))
-        if answer.start is None or answer.stop is None:
+        if answer.start is None or answer.end is None:
             return [(0, 0), (1, 0)]  # <s> is no answer
-        return list(enumerate(ends(answer.start, answer.stop)))
+        return list(enumerate(ends(answer.start, answer.end)))
 
     choices = None
     if options.target is not None:
         start = parts[1].find(options.target)
         choices = ends(start, start + len(options.target)) if start >= 0 else []
         if not choices:
-            raise UsageError(f"--target {options.target!r}: does not stand in the passage, and no answer can be that")
-    places, shown = [Piece("start", 0, 0), Piece("end", 0, 0)], side.pieces
-    return Reading(model, [side], say, places, choices, lambda at: shown[at].text, said=said, stacks=stacks(run))
+            raise UsageError(f"--target {options.target!r}", "does not stand in the passage, and no answer can be that")
+    places, shown = [TokenSpan("start", 0, 0), TokenSpan("end", 0, 0)], side.pieces
+    return ModelInput(model, [side], say, places, choices, lambda at: shown[at].text, said=said, stacks=stacks(run))
 
 
 EXPLAIN = Explain(read, stacks, places=True, records=True)

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from weft.data.columns import no_column
 from weft.data.objects import JSON_KINDS, field_of, has_key, read_objects, value_of
-from weft.data.rows import OBJECTS, TABLES, OpenTable, TableOptions, kind_of, open_table, place_of
+from weft.data.table_rows import OBJECTS, TABLES, OpenTable, TableOptions, kind_of, open_table, place_of
 from weft.errors import DataError
-from weft.text.gate import Seen, clean, quoted, read_lines, read_text
+from weft.text.reading import FileSummary, check_text, quote, read_lines, read_text
 
 DIGITS = 18  # of a start: no passage has more characters than these count
 
@@ -39,10 +39,10 @@ class Reading:
     def tables(self) -> TableOptions:
         return TableOptions(self.encoding, self.delimiter, self.sheet)
 
-    def origin(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """What is read depends on: all of it, as far as it is given."""
         usual = {name: value for name, value in asdict(self).items() if name not in ("delimiter", "sheet")}
-        return usual | self.tables().origin()
+        return usual | self.tables().provenance()
 
 
 class Reference(NamedTuple):
@@ -58,7 +58,7 @@ class Record(NamedTuple):
     answers: tuple[Reference, ...]  # several may be right; none where the passage does not say
     path: Path
     line: int  # where it starts in that file, from 1; in SQuAD's JSON, the number of the question
-    guessed: bool  # its answer stands in the passage more than once, and nothing said where
+    is_guessed: bool  # its answer stands in the passage more than once, and nothing said where
 
 
 def is_squad(path: Path, encoding: str) -> bool:
@@ -78,11 +78,11 @@ def _reference(text: str, start: int | None, passage: str, where: str) -> tuple[
     if start is None:
         found = passage.find(inner)
         if found < 0:
-            raise DataError(f"{where} has the answer {quoted(inner, 40)}, which is not in its passage; copy it from there")
+            raise DataError("", f"{where} has the answer {quote(inner, 40)}, which is not in its passage", "copy it from there")
         return Reference(inner, found), passage.find(inner, found + 1) >= 0
     if start < 0 or passage[start : start + len(text)] != text:
-        there = quoted(passage[max(0, start) : max(0, start) + len(text)], 40)
-        raise DataError(f"{where} has the answer {quoted(text, 40)} at {start}, but there its passage has {there}")
+        there = quote(passage[max(0, start) : max(0, start) + len(text)], 40)
+        raise DataError("", f"{where} has the answer {quote(text, 40)} at {start}, but there its passage has {there}")
     return Reference(inner, start + len(text) - len(text.lstrip())), False
 
 
@@ -90,11 +90,11 @@ def _record(cells: tuple[str, str], answers: Sequence[tuple[str, int | None]], p
     question, passage = cells
     for name, text in (("question", question), ("passage", passage)):
         if not text.strip():
-            raise DataError(f"{where} has an empty {name}; give it one, or take it out")
+            raise DataError("", f"{where} has an empty {name}", "give it one, or take it out")
     if any(not text.strip() for text, _ in answers):
         start = next((start for text, start in answers if not text.strip()), None)
         if start is not None:
-            raise DataError(f"{where} has the start {start} and no answer; give it one, or leave the start empty")
+            raise DataError("", f"{where} has the start {start} and no answer", "give it one, or leave the start empty")
         answers = [one for one in answers if one[0].strip()]
     found = [_reference(text, start, passage, where) for text, start in answers]
     guessed = bool(found) and found[0][1]
@@ -110,28 +110,28 @@ def _number(cell: str, where: str) -> int | None:
     if not text:
         return None
     if not text.removeprefix("-").isdecimal() or len(text) > DIGITS:
-        raise DataError(f"{where} has {quoted(text, 40)} as its start; that is a number of characters, from 0")
+        raise DataError("", f"{where} has {quote(text, 40)} as its start", "that is a number of characters, from 0")
     return int(text)
 
 
-def _places(table: OpenTable, reading: Reading) -> list[int | None]:
+def _places(config: OpenTable, reading: Reading) -> list[int | None]:
     """Where question, passage, answer and start stand, from 0; the last may be missing."""
     found: list[int | None] = []
-    first, place = table.first, place_of(table.path, 1)
+    first, place = config.first, place_of(config.path, 1)
     for option in ("question", "passage", "answer", "start"):
         name = getattr(reading, option)
         if first.count(name) > 1:
-            raise DataError(f"{place}, its header, has {first.count(name)} columns {name!r}; rename all but one")
+            raise DataError("", f"{place}, its header, has {first.count(name)} columns {name!r}", "rename all but one")
         if name not in first and option != "start":
-            raise no_column(table, name, option)
+            raise no_column(config, name, option)
         found.append(first.index(name) if name in first else None)
     return found
 
 
-def _read_table(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
-    table = open_table(path, reading.tables(), seen)
-    places = _places(table, reading)
-    for line, cells in table.rows():
+def _read_table(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Record]:
+    config = open_table(path, reading.tables(), seen)
+    places = _places(config, reading)
+    for line, cells in config.rows():
         where = place_of(path, line)
         question, passage, answer, start = ("" if place is None else cells[place] for place in places)
         yield _record((question, passage), [(answer, _number(start, where))], path, line, where)
@@ -154,19 +154,19 @@ def _answers(row: dict[str, Any], reading: Reading, where: str, *, parquet: bool
     starts = _listed(value_of(row, reading.start, where)) if has_key(row, reading.start) else []
     for value in texts:
         if not isinstance(value, str):
-            raise DataError(f"{where} has {_kind(value)} among {reading.answer!r}, not a string; put it in quotes")
+            raise DataError("", f"{where} has {_kind(value)} among {reading.answer!r}, not a string", "put it in quotes")
     if parquet:  # whose numbers are texts, and "" where there is none
         starts = [_number(value, where) if isinstance(value, str) else value for value in starts]
     for value in starts:
         if type(value) is not int and not (parquet and value is None):
-            raise DataError(f"{where} has {_kind(value)} as {reading.start!r}; that is a number of characters, from 0")
+            raise DataError("", f"{where} has {_kind(value)} as {reading.start!r}", "that is a number of characters, from 0")
     if starts and len(starts) != len(texts):
-        raise DataError(f"{where} has {len(texts)} answers and {len(starts)} starts; give one to each, or none")
-    found = [clean(text, f"{where}, {reading.answer!r}") for text in texts]
+        raise DataError("", f"{where} has {len(texts)} answers and {len(starts)} starts", "give one to each, or none")
+    found = [check_text(text, f"{where}, {reading.answer!r}") for text in texts]
     return list(zip(found, starts or [None] * len(found), strict=True))
 
 
-def _read_objects(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
+def _read_objects(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Record]:
     names = (reading.question, reading.passage, reading.answer)
     for line, row in read_objects(path, names, reading.encoding, seen, others=(reading.start,)):
         where = place_of(path, line)
@@ -179,9 +179,9 @@ def _member(row: Any, name: str, kind: type[Any], where: str) -> Any:
     value = row.get(name) if isinstance(row, dict) else None
     if type(value) is not kind:
         raise DataError(
-            f"{where} has no {name!r} that is {JSON_KINDS[kind]}; a .json file is in SQuAD's format, lines in .jsonl"
+            "", f"{where} has no {name!r} that is {JSON_KINDS[kind]}", "a .json file is in SQuAD's format, lines in .jsonl"
         )
-    return clean(value, f"{where}, {name!r}") if isinstance(value, str) else value
+    return check_text(value, f"{where}, {name!r}") if isinstance(value, str) else value
 
 
 def _asked(found: SquadQuestion, path: Path) -> Record:
@@ -189,7 +189,7 @@ def _asked(found: SquadQuestion, path: Path) -> Record:
     impossible = bool(row.get("is_impossible"))
     given = [] if impossible else _member(row, "answers", list, where)
     if not given and not impossible:
-        raise DataError(f'{where} has no answer; where the passage has none, SQuAD says "is_impossible": true')
+        raise DataError(f'{where} has no answer; where the passage has none, SQuAD says "is_impossible"', "true")
     answers = [(_member(one, "text", str, where), _member(one, "answer_start", int, where)) for one in given]
     return _record((found.question, found.passage), answers, path, found.number, where)
 
@@ -211,7 +211,7 @@ def squad_questions(path: Path, text: str) -> Iterator[SquadQuestion]:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not JSON: {error}; of one object a line, name it .jsonl") from None
+        raise DataError(path, f"is not JSON: {error}", "of one object a line, name it .jsonl") from None
     number = 0
     for paragraph in _paragraphs(whole, path):
         place = f"{path}: after question {number}"
@@ -221,16 +221,16 @@ def squad_questions(path: Path, text: str) -> Iterator[SquadQuestion]:
             yield SquadQuestion(_member(row, "question", str, f"{path}: question {number}"), passage, row, number)
 
 
-def _read_squad(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
+def _read_squad(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Record]:
     for found in squad_questions(path, "".join(read_text(path, reading.encoding, seen))):
         yield _asked(found, path)
 
 
 def no_questions(path: Path) -> DataError:
-    return DataError(f"{path}: is {TABLES}; questions are read from a table, or from SQuAD's JSON")
+    return DataError(path, f"is {TABLES}", "questions are read from a table, or from SQuAD's JSON")
 
 
-def read_records(paths: Sequence[Path], reading: Reading, seen: Seen) -> Iterator[Record]:
+def read_records(paths: Sequence[Path], reading: Reading, seen: FileSummary) -> Iterator[Record]:
     """Every question of the files, in order."""
     for path in paths:
         if kind_of(path) == "text":
@@ -242,4 +242,4 @@ def read_records(paths: Sequence[Path], reading: Reading, seen: Seen) -> Iterato
             count += 1
             yield record
         if not count:
-            raise DataError(f"{path}: has no question in it; give a file with some")
+            raise DataError(path, "has no question in it", "give a file with some")

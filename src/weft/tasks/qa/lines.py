@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.tasks.lines import Lines
-from weft.tasks.qa.answer import Answer
+from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.predict import Pair
 from weft.tasks.spec import Fault
-from weft.text.columns import counted
+from weft.text.table_layout import count_of
 
 if TYPE_CHECKING:
-    from weft.data.records import Entry, Values
+    from weft.data.input_records import Entry, Values
 
 
 def _needs(texts: Sequence[str], how: str = "") -> str:
-    return f"needs a question and a passage, {how}and has {counted(sum(bool(text.strip()) for text in texts), 'text')}"
+    return f"needs a question and a passage, {how}and has {count_of(sum(bool(text.strip()) for text in texts), 'text')}"
 
 
-class AnswerLines(Lines[Pair, Answer]):
+class AnswerLines(Lines[Pair, AnswerPrediction]):
     item = "question"
     columns = ("prediction", "probability")
 
@@ -35,10 +35,10 @@ class AnswerLines(Lines[Pair, Answer]):
         question, passage = texts
         return (question, passage) if question.strip() and passage.strip() else Fault(_needs(texts))
 
-    def text(self, prediction: Answer | None, number: int | None) -> str:
+    def text(self, prediction: AnswerPrediction | None, number: int | None) -> str:
         return "\n" if prediction is None else f"{prediction.text}\n"
 
-    def json(self, entry: Entry, prediction: Answer | None) -> dict[str, Any]:
+    def json(self, entry: Entry, prediction: AnswerPrediction | None) -> dict[str, Any]:
         """A question with its answer; of none the text is empty, and of what could not be read all is null."""
         texts = entry.texts
         question, passage = (texts[0], texts[1]) if len(texts) == 2 else (entry.text or None, None)
@@ -46,10 +46,10 @@ class AnswerLines(Lines[Pair, Answer]):
         found = dict(zip(("answer", "start", "stop", "probability"), said, strict=True))
         return {"question": question, "passage": passage, **found}
 
-    def values(self, prediction: Answer | None) -> Values:
+    def values(self, prediction: AnswerPrediction | None) -> Values:
         if prediction is None:
             return {"prediction": None, "probability": None}
         return {"prediction": prediction.text, "probability": prediction.probability}
 
-    def truncated(self, prediction: Answer) -> bool:
-        return prediction.cut
+    def truncated(self, prediction: AnswerPrediction) -> bool:
+        return prediction.truncated

@@ -10,19 +10,19 @@ import torch
 
 from weft.data.corpus import Corpus
 from weft.errors import ConfigError
-from weft.metrics.answers import ANSWERS
 from weft.metrics.metric import metric_names
-from weft.models.span import SpanModel, span_model
+from weft.metrics.qa import ANSWERS
+from weft.models.qa import QANetwork, qa_network
 from weft.tasks.qa.files import Record
-from weft.tasks.qa.objective import Held, SpanTask
-from weft.text.gate import subject
-from weft.text.offsets import token_places, tokens_between
+from weft.tasks.qa.objective import Held, QATask
+from weft.text.offsets import token_offsets, tokens_between
+from weft.text.reading import subject
 from weft.text.tokenizers import Tokenizer
-from weft.train.network import NetworkTask, Progress
+from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.data.dataset import Dataset
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
 
 
 def with_places(records: Iterator[Record], tokenizer: Tokenizer) -> Iterator[tuple[Record, np.ndarray]]:
@@ -30,7 +30,7 @@ def with_places(records: Iterator[Record], tokenizer: Tokenizer) -> Iterator[tup
     text, places = None, np.zeros((0, 2), np.int64)
     for record in records:
         if record.passage != text:  # questions beside each other often share theirs
-            text, places = record.passage, token_places(tokenizer, record.passage)
+            text, places = record.passage, token_offsets(tokenizer, record.passage)
         yield record, places
 
 
@@ -45,12 +45,12 @@ def answer_tokens(record: Record, places: np.ndarray) -> tuple[int, int]:
 class Reading(NetworkTask[Held]):
     """Networks that answer questions by a part of a passage."""
 
-    def build(self, settings: Settings, vocabulary: Tokenizer) -> Callable[[], SpanModel]:
-        return lambda: span_model(settings.model, words=vocabulary.size + 1, longest=settings.data.longest)
+    def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], QANetwork]:
+        return lambda: qa_network(config.model, vocab_size=vocabulary.vocab_size + 1, max_positions=config.data.longest)
 
     def encode(
         self,
-        settings: Settings,
+        config: RunConfig,
         vocabulary: Tokenizer,
         dataset: Dataset[Record],
         columns: Sequence[Corpus],
@@ -72,35 +72,35 @@ class Reading(NetworkTask[Held]):
             asked,
             about,
             np.array(spans, np.int64).reshape(-1, 2),
-            settings.data.longest,
-            settings.data.stride,
+            config.data.longest,
+            config.data.stride,
             texts=[record.passage for record, _ in kept],
             places=[places for _, places in kept],
             references=[[answer.text for answer in record.answers] for record, _ in kept],
         )
 
-    def notes(self, settings: Settings, train: Held) -> list[str]:
+    def notes(self, config: RunConfig, train: Held) -> list[str]:
         """What of the answers can't be learned or said: nothing in the scores shows why."""
-        data, sizes, found = settings.data, np.diff(train.spans, axis=1)[:, 0] + 1, list[str]()
+        data, sizes, found = config.data, np.diff(train.spans, axis=1)[:, 0] + 1, list[str]()
         answered = train.spans[:, 0] >= 0
         if long := int((sizes[answered] > data.longest_answer).sum()):
-            most = f"data.longest_answer = {data.longest_answer}"
-            found.append(f"train: {subject(long, 'answer', 'has', 'have')} more than {most} tokens; none so long is said")
+            limit = f"data.longest_answer = {data.longest_answer}"
+            found.append(f"train: {subject(long, 'answer', 'has', 'have')} more than {limit} tokens; none so long is said")
         whole = np.zeros(len(train.spans), dtype=bool)
-        every = np.arange(len(train.cut.question))
-        whole[train.cut.question[train.targets(every)[:, 0] > 0]] = True
+        every = np.arange(len(train.passage_windows.question))
+        whole[train.passage_windows.question[train.targets(every)[:, 0] > 0]] = True
         if torn := int((answered & ~whole).sum()):
             found.append(
-                f"train: {subject(torn, 'answer', 'is', 'are')} whole in no window; lower data.stride, or raise data.longest"
+                f"train: {subject(torn, 'answer', 'is', 'are')} whole in no window; lower data.stride, or raise data.max_length"
             )
         return found
 
     def objective(
-        self, settings: Settings, vocabulary: Tokenizer, train: Held | None, valid: Held | None, device: torch.device
-    ) -> SpanTask:
+        self, config: RunConfig, vocabulary: Tokenizer, train: Held | None, valid: Held | None, device: torch.device
+    ) -> QATask:
         if valid is not None:
-            self._check_monitor(settings.train.monitor, valid)
-        return SpanTask(valid=valid, longest_answer=settings.data.longest_answer, device=device)
+            self._check_monitor(config.train.monitor, valid)
+        return QATask(valid=valid, longest_answer=config.data.longest_answer, device=device)
 
     def _check_monitor(self, monitor: str | None, valid: Held) -> None:
         """Refuse to be decided by a score that the data does not have."""
@@ -108,6 +108,7 @@ class Reading(NetworkTask[Held]):
             return
         if len({bool(right) for right in valid.references}) < 2:
             raise ConfigError(
-                f"train.monitor: {monitor!r} is about questions with and without an answer, but data.valid has only one sort; "
-                "use 'answer_f1'"
+                "train.monitor",
+                f"{monitor!r} is about questions with and without an answer, but data.valid has only one sort",
+                "use 'f1'",
             )

@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from weft.data.batching import changed
+from weft.data.bucketing import in_groups
 from weft.data.corpus import lines_of
-from weft.data.grouped import in_groups
-from weft.data.order import changed
-from weft.metrics.answers import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
 from weft.metrics.metric import Metric, values
-from weft.models.encoder import Text
-from weft.tasks.qa.answer import Answer
-from weft.tasks.qa.order import Passages, SpanBatch, asked_tokens
-from weft.text.offsets import text_between, token_places
+from weft.metrics.qa import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
+from weft.models.encoder import EncoderInput
+from weft.tasks.qa.answer import AnswerPrediction
+from weft.tasks.qa.order import Passages, QABatch, question_tokens
+from weft.text.offsets import text_between, token_offsets
 from weft.text.tokenizers import Tokenizer
-from weft.train.objective import Loss, Watch
+from weft.training.objective import Loss, ProgressCallback
 
 BATCH = 8192  # positions read at once
 TOGETHER = 512  # questions: like lengths are found among their windows
@@ -42,7 +42,7 @@ class Found(NamedTuple):
     log_totals: np.ndarray  # float64 (N,): log of the sum of all answers' odds and 1, that of none
 
 
-class Odds(NamedTuple):
+class SpanLogits(NamedTuple):
     """What a window says of its tokens."""
 
     begin: int  # the token of the passage that it begins with
@@ -50,63 +50,65 @@ class Odds(NamedTuple):
     last: np.ndarray
 
 
-def odds_of_spans(odds: Odds, longest: int) -> np.ndarray:
+def span_scores(odds: SpanLogits, max_length: int) -> np.ndarray:
     """float64 (T, L): of the answer that starts at t and has l + 1 tokens; -inf where it would leave the window."""
-    ends = np.concatenate([odds.last, np.full(longest - 1, -np.inf)])
-    found: np.ndarray = odds.first[:, None] + np.lib.stride_tricks.sliding_window_view(ends, longest)
+    ends = np.concatenate([odds.last, np.full(max_length - 1, -np.inf)])
+    found: np.ndarray = odds.first[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_length)
     return found
 
 
-def best_of(windows: Sequence[Odds], longest: int) -> tuple[int, int, float, float]:
+def best_window(windows: Sequence[SpanLogits], max_length: int) -> tuple[int, int, float, float]:
     """First and last token of the best answer, its odds, and the log of all odds; of a passage without tokens 0, 0, -inf, 0."""
     size = max(one.begin + len(one.first) for one in windows)
     if not size:
         return 0, 0, -np.inf, 0.0
-    longest = min(longest, size)
-    spans = np.full((size, longest), -np.inf)
+    max_length = min(max_length, size)
+    spans = np.full((size, max_length), -np.inf)
     for one in windows:
         part = spans[one.begin : one.begin + len(one.first)]
-        np.maximum(part, odds_of_spans(one, longest), out=part)
+        np.maximum(part, span_scores(one, max_length), out=part)
     at = int(spans.argmax())
     best = float(spans.flat[at])
     top = max(0.0, best)
     total = top + float(np.log(np.exp(spans - top).sum() + np.exp(-top)))
-    return at // longest, at // longest + at % longest, best, total
+    return at // max_length, at // max_length + at % max_length, best, total
 
 
-def _read(model: Any, data: Passages, members: np.ndarray, device: torch.device) -> Iterator[tuple[int, Odds]]:
+def _read(model: Any, data: Passages, members: np.ndarray, device: torch.device) -> Iterator[tuple[int, SpanLogits]]:
     """Which question each of these windows is of, and what it says."""
     batch = data.batch(members)
-    text = changed(Text(batch.tokens, batch.keep, batch.segments), lambda part: part.to(device))
+    text = changed(EncoderInput(batch.tokens, batch.keep, batch.segments), lambda part: part.to(device))
     scores = model(text).double().cpu().numpy()
     scores = scores - scores[:, :1]
     rows = zip(members.tolist(), data.before(members).tolist(), scores, strict=True)
     for at, before, row in rows:
-        part = row[before : before + int(data.cut.size[at])]
-        yield int(data.cut.question[at]), Odds(int(data.cut.begin[at]), part[:, 0], part[:, 1])
+        part = row[before : before + int(data.passage_windows.size[at])]
+        yield int(data.passage_windows.question[at]), SpanLogits(int(data.passage_windows.begin[at]), part[:, 0], part[:, 1])
 
 
-def best_spans(model: Any, data: Passages, *, longest_answer: int, device: torch.device, watch: Watch | None = None) -> Found:
+def best_spans(
+    model: Any, data: Passages, *, longest_answer: int, device: torch.device, progress: ProgressCallback | None = None
+) -> Found:
     """The best answer to each question, over all windows of its passage."""
     lengths, total = data.lengths(), len(data.spans)
     rows = np.zeros((total, 4))
-    edges = np.searchsorted(data.cut.question, np.arange(total + 1))
+    edges = np.searchsorted(data.passage_windows.question, np.arange(total + 1))
     order = np.argsort(np.diff(edges), kind="stable")  # those of like numbers of windows together
     for low in range(0, total, TOGETHER):
         asked = order[low : low + TOGETHER]
         members = np.concatenate([np.arange(edges[at], edges[at + 1]) for at in asked.tolist()])
-        held: dict[int, list[Odds]] = {}
+        held: dict[int, list[SpanLogits]] = {}
         for group in in_groups(lengths[members], batch_tokens=BATCH):
             for number, odds in _read(model, data, members[group], device):
                 held.setdefault(number, []).append(odds)
         for number, windows in held.items():
-            rows[number] = best_of(windows, longest_answer)
-        if watch is not None:
-            watch(low + len(asked), total)
+            rows[number] = best_window(windows, longest_answer)
+        if progress is not None:
+            progress(low + len(asked), total)
     return Found(rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
 
 
-def places_of(found: Found, passages: Sequence[str], places: Sequence[np.ndarray]) -> list[tuple[int, int]]:
+def char_spans(found: Found, passages: Sequence[str], places: Sequence[np.ndarray]) -> list[tuple[int, int]]:
     """Where in each passage its best answer starts and stops, by characters; `places` are those of its tokens (T, 2)."""
     rows = zip(passages, places, found.first.tolist(), found.last.tolist(), strict=True)
     return [text_between(text, at, first, last) if len(at) else (0, 0) for text, at, first, last in rows]
@@ -122,7 +124,7 @@ class Held(Passages):
     references: Sequence[Sequence[str]] = ()
 
 
-class SpanTask:
+class QATask:
     """Nats of the first and last token of each window's answer."""
 
     unit = "window"
@@ -134,18 +136,18 @@ class SpanTask:
         if valid is not None:
             self.monitors = answer_metrics(without_answer(valid.references))
 
-    def loss(self, model: Any, batch: SpanBatch, carry: None) -> Loss:
-        nats = model.head.loss(model(Text(batch.tokens, batch.keep, batch.segments)), batch.spans)
+    def loss(self, model: Any, batch: QABatch, carry: None) -> Loss:
+        nats = model.head.loss(model(EncoderInput(batch.tokens, batch.keep, batch.segments)), batch.spans)
         return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None, batch.keep.sum())
 
-    def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
+    def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """Scores of the validation questions; on them the head's threshold is set, too, so that the weights that are kept know
         when to say nothing."""
         if self.valid is None:
             return None
         held = self.valid
-        found = best_spans(model, held, longest_answer=self.longest_answer, device=self.device, watch=watch)
-        places = places_of(found, held.texts, held.places)
+        found = best_spans(model, held, longest_answer=self.longest_answer, device=self.device, progress=progress)
+        places = char_spans(found, held.texts, held.places)
         texts = [text[start:stop] for text, (start, stop) in zip(held.texts, places, strict=True)]
         shared = np.array([best_overlap(text, right) for text, right in zip(texts, held.references, strict=True)])
         none = np.array([best_overlap("", right) for right in held.references])
@@ -155,7 +157,7 @@ class SpanTask:
         return values(answer_items(said, held.references, np.arange(len(said))), self.monitors)
 
 
-class PassageReader:
+class QAModel:
     """A reader of texts."""
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, data: Any, device: torch.device) -> None:
@@ -168,21 +170,21 @@ class PassageReader:
         return float(self.model.head.threshold)
 
     @torch.inference_mode()
-    def answers(self, asked: Sequence[tuple[str, str]], watch: Watch | None = None) -> list[Answer]:
+    def answers(self, asked: Sequence[tuple[str, str]], progress: ProgressCallback | None = None) -> list[AnswerPrediction]:
         """The answer to each question about its passage."""
         texts = [passage for _, passage in asked]
         questions, passages = lines_of(self.tokenizer, [question for question, _ in asked]), lines_of(self.tokenizer, texts)
         data = Passages(questions, passages, np.full((len(asked), 2), -1), self.data.longest, self.data.stride)
         sizes = np.diff(questions.line_starts()) - 1
-        cut = (asked_tokens(sizes, self.data.longest) < sizes).tolist()
-        found = best_spans(self.model, data, longest_answer=self.data.longest_answer, device=self.device, watch=watch)
-        places = places_of(found, texts, [token_places(self.tokenizer, text) for text in texts])
+        cut = (question_tokens(sizes, self.data.longest) < sizes).tolist()
+        found = best_spans(self.model, data, longest_answer=self.data.longest_answer, device=self.device, progress=progress)
+        places = char_spans(found, texts, [token_offsets(self.tokenizer, text) for text in texts])
         rows = zip(texts, places, found.margins.tolist(), found.log_totals.tolist(), strict=True)
-        said = [self._said(text, place, margin, total) for text, place, margin, total in rows]
-        return [one._replace(cut=shortened) for one, shortened in zip(said, cut, strict=True)]
+        said = [self._prediction(text, place, margin, total) for text, place, margin, total in rows]
+        return [one._replace(truncated=shortened) for one, shortened in zip(said, cut, strict=True)]
 
-    def _said(self, text: str, place: tuple[int, int], margin: float, total: float) -> Answer:
+    def _prediction(self, text: str, place: tuple[int, int], margin: float, total: float) -> AnswerPrediction:
         start, stop = place
         if not margin > self.threshold or start == stop:
-            return Answer("", None, None, float(np.exp(-total)))
-        return Answer(text[start:stop], start, stop, float(np.exp(margin - total)))
+            return AnswerPrediction("", None, None, float(np.exp(-total)))
+        return AnswerPrediction(text[start:stop], start, stop, float(np.exp(margin - total)))

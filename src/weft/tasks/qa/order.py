@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.data.batch import WHOLE, as_tensor, cropped
+from weft.data.batching import preview
+from weft.data.bucketing import Examples
 from weft.data.corpus import Corpus
-from weft.data.grouped import Examples
-from weft.data.order import some
-from weft.data.text_order import laid_out
+from weft.data.text_batching import pack_rows
 from weft.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 MARKS = 3  # <s>, and </s> twice
 
 
-class SpanBatch(NamedTuple):
+class QABatch(NamedTuple):
     tokens: Tensor  # int64 (B, S): <s>, question, </s>, window of the passage, </s>; padded with 0
     keep: Tensor  # bool (B, S)
     segments: Tensor | None  # int64 (B, S), 1 in the window and its </s>
     spans: Tensor  # int64 (B, 2): where the answer's first and its last token stand; both 0 where there is none
 
 
-class Cut(NamedTuple):
+class PassageWindow(NamedTuple):
     """Windows, in the order of their questions."""
 
     question: np.ndarray  # int64 (M,): whose it is
@@ -43,82 +43,84 @@ class Cut(NamedTuple):
     size: np.ndarray  # int64 (M,): how many tokens of the passage it has
 
 
-def asked_tokens(lengths: np.ndarray, longest: int) -> np.ndarray:
+def question_tokens(lengths: np.ndarray, max_length: int) -> np.ndarray:
     """int64 (N,): how many tokens of questions of `lengths` (N,) are read: half of what there is room for is the passage's."""
-    read: np.ndarray = np.minimum(lengths, (longest - MARKS) // 2)
+    read: np.ndarray = np.minimum(lengths, (max_length - MARKS) // 2)
     return read
 
 
-def windows(questions: np.ndarray, passages: np.ndarray, *, longest: int, stride: int) -> Cut:
+def windows(questions: np.ndarray, passages: np.ndarray, *, max_length: int, stride: int) -> PassageWindow:
     """How passages of so many tokens (N,), behind questions of so many (N,), are cut: each token is in a window, the last of
     which ends with the passage."""
-    room = longest - MARKS - asked_tokens(questions, longest)
+    room = max_length - MARKS - question_tokens(questions, max_length)
     step = np.minimum(stride, room)
     counts = 1 + -(-np.maximum(0, passages - room) // step)
     question = np.repeat(np.arange(len(counts)), counts)
     number = np.arange(len(question)) - np.repeat(np.cumsum(counts) - counts, counts)
     begin = number * step[question]
-    return Cut(question, begin, np.minimum(room[question], passages[question] - begin))
+    return PassageWindow(question, begin, np.minimum(room[question], passages[question] - begin))
 
 
 @dataclass(frozen=True)
-class Passages(Examples[SpanBatch]):
+class Passages(Examples[QABatch]):
     """Questions and passages as tokens, and what is to be said."""
 
     questions: Corpus
     passages: Corpus
     spans: np.ndarray  # int64 (N, 2): the first and the last token of the answer in its passage; -1 where there is none
-    longest: int
+    max_length: int
     stride: int
 
     def _sizes(self, corpus: Corpus) -> np.ndarray:
         return np.diff(corpus.line_starts()) - 1  # without </s>
 
     @cached_property
-    def asked(self) -> np.ndarray:
+    def question_lengths(self) -> np.ndarray:
         """int64 (N,): tokens of each question that are read."""
-        return asked_tokens(self._sizes(self.questions), self.longest)
+        return question_tokens(self._sizes(self.questions), self.max_length)
 
     @cached_property
-    def cut(self) -> Cut:
-        return windows(self._sizes(self.questions), self._sizes(self.passages), longest=self.longest, stride=self.stride)
+    def passage_windows(self) -> PassageWindow:
+        return windows(self._sizes(self.questions), self._sizes(self.passages), max_length=self.max_length, stride=self.stride)
 
     def lengths(self) -> np.ndarray:
         """int64 (M,): the positions of each window."""
-        found: np.ndarray = MARKS + self.asked[self.cut.question] + self.cut.size
+        found: np.ndarray = MARKS + self.question_lengths[self.passage_windows.question] + self.passage_windows.size
         return found
 
     def before(self, members: np.ndarray) -> np.ndarray:
         """int64 (B,): the position at which each window's part of the passage begins."""
-        found: np.ndarray = self.asked[self.cut.question[members]] + 2  # <s>, and the </s> of the question
+        found: np.ndarray = (
+            self.question_lengths[self.passage_windows.question[members]] + 2
+        )  # <s>, and the </s> of the question
         return found
 
     def targets(self, members: np.ndarray) -> np.ndarray:
         """int64 (B, 2): where the answer stands in these windows; 0 where it is not whole."""
-        places = self.spans[self.cut.question[members]] - self.cut.begin[members][:, None]
-        inside = (places[:, 0] >= 0) & (places[:, 1] < self.cut.size[members])
-        inside &= self.spans[self.cut.question[members], 0] >= 0
+        places = self.spans[self.passage_windows.question[members]] - self.passage_windows.begin[members][:, None]
+        inside = (places[:, 0] >= 0) & (places[:, 1] < self.passage_windows.size[members])
+        inside &= self.spans[self.passage_windows.question[members], 0] >= 0
         return np.where(inside[:, None], places + self.before(members)[:, None], 0)
 
-    def batch(self, members: np.ndarray) -> SpanBatch:
-        end, rows = np.array([Tokenizer.end]), []
+    def batch(self, members: np.ndarray) -> QABatch:
+        end, rows = np.array([Tokenizer.eos_id]), []
         asked, about = self.questions.line_starts(), self.passages.line_starts()
         for at in members.tolist():
-            number = int(self.cut.question[at])
-            low = int(about[number] + self.cut.begin[at])
-            question = self.questions.tokens[asked[number] : asked[number] + self.asked[number]]
-            part = self.passages.tokens[low : low + int(self.cut.size[at])]
+            number = int(self.passage_windows.question[at])
+            low = int(about[number] + self.passage_windows.begin[at])
+            question = self.questions.tokens[asked[number] : asked[number] + self.question_lengths[number]]
+            part = self.passages.tokens[low : low + int(self.passage_windows.size[at])]
             rows.append([np.concatenate([question, end]), np.concatenate([part, end])])
-        return SpanBatch(*laid_out(rows, longest=self.longest), as_tensor(self.targets(members)))
+        return QABatch(*pack_rows(rows, max_length=self.max_length), as_tensor(self.targets(members)))
 
     def counted(self, members: np.ndarray) -> int:
         """Windows."""
         return len(members)
 
-    def widest(self, members: np.ndarray, share: Fraction = WHOLE) -> SpanBatch:
+    def largest(self, members: np.ndarray, fraction: Fraction = WHOLE) -> QABatch:
         """The windows as if none held an answer, so that whatever part of the batch is read is whole."""
         batch = self.batch(members)
-        return cropped(batch, share)._replace(spans=batch.spans * 0)
+        return cropped(batch, fraction)._replace(spans=batch.spans * 0)
 
     def describe(self, members: np.ndarray) -> str:
-        return some(f"{self.questions.name}, lines", np.sort(np.unique(self.cut.question[members])) + 1)
+        return preview(f"{self.questions.name}, lines", np.sort(np.unique(self.passage_windows.question[members])) + 1)

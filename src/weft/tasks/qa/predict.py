@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.metrics.answers import Asked, answer_items, answer_scores
-from weft.runs.eval_data import held_source
+from weft.metrics.qa import QASetup, answer_items, answer_scores
+from weft.runs.eval_data import eval_source
 from weft.tasks import embedding
-from weft.tasks.embedding import Embedded
+from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.faults import process_valid, read_texts
-from weft.tasks.qa.answer import Answer
+from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.compare import observe
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, is_tuple_of_texts, phase
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
-    from weft.tasks.qa.objective import PassageReader
+    from weft.tasks.qa.objective import QAModel
 
 Pair = tuple[str, str]  # a question, and the passage that it is about
 
 
-def reader(run: Run[Pair, Answer]) -> PassageReader:
-    from weft.tasks.qa.objective import PassageReader
+def reader(run: Run[Pair, AnswerPrediction]) -> QAModel:
+    from weft.tasks.qa.objective import QAModel
 
-    return PassageReader(run.model, run.vocabulary, data=run.settings.data, device=run.device)
+    return QAModel(run.model, run.vocabulary, data=run.config.data, device=run.device)
 
 
-def is_single(run: Run[Pair, Answer], given: object) -> bool:
+def is_single(run: Run[Pair, AnswerPrediction], given: object) -> bool:
     """A tuple of two strings is one question with its passage."""
     return is_tuple_of_texts(given)
 
@@ -44,7 +44,9 @@ def _read(given: Any) -> Pair | Fault:
     return (question, passage) if empty is None else Fault(f"has an empty {empty}")
 
 
-def predict(run: Run[Pair, Answer], asked: Sequence[Pair], options: Options, progress: Progress | None) -> list[Answer | Fault]:
+def predict(
+    run: Run[Pair, AnswerPrediction], asked: Sequence[Pair], options: Options, progress: Progress | None
+) -> list[AnswerPrediction | Fault]:
     """The answer to each question about its passage; an empty text where there is none."""
     return process_valid(
         [_read(one) for one in asked],
@@ -52,15 +54,15 @@ def predict(run: Run[Pair, Answer], asked: Sequence[Pair], options: Options, pro
     )
 
 
-def evaluate(run: Run[Pair, Answer], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
+def evaluate(run: Run[Pair, AnswerPrediction], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
     """Scores, question by question; the outputs of the items are the answers."""
-    records = list(held_source(run.folder, run.settings, data).records())
+    records = list(eval_source(run.directory, run.config, data).records())
     said = run.reader.answers([(record.question, record.passage) for record in records], phase(progress, "evaluating"))
     references = [[answer.text for answer in record.answers] for record in records]
     items = answer_items([answer.text for answer in said], references, np.arange(len(said)))
-    scores = answer_scores(items, Asked(run.vocabulary.hash, run.reader.threshold))
+    scores = answer_scores(items, QASetup(run.vocabulary.hash, run.reader.threshold))
     return Evaluation(scores, items, partial(observe, run, records, items), "questions/s", len(records))
 
 
-def embed(run: Run[Pair, Answer], texts: Sequence[str], pool: str, progress: Progress | None) -> Embedded:
-    return embedding.embed_texts(run, run.vocabulary, texts, pool, longest=run.settings.data.longest, progress=progress)
+def embed(run: Run[Pair, AnswerPrediction], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:
+    return embedding.embed_texts(run, run.vocabulary, texts, pool, max_length=run.config.data.longest, progress=progress)

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
-from weft.models.encoder_tables import SpanTable
+from weft.models.encoder_tables import QAConfig
 from weft.tasks.presets import BLOCKS, FINE_TUNED, MUON, PRETRAINED
 from weft.tasks.spec import Preset
-from weft.train.estimator import NetworkEstimator
+from weft.training.estimator import NetworkEstimator
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
-    from weft.train.network import NetworkTask
+    from weft.runs.settings import RunConfig
+    from weft.training.neural import NetworkTask
 
 
 def find_network() -> NetworkTask[Any]:
@@ -22,24 +22,24 @@ def find_network() -> NetworkTask[Any]:
     return Reading()
 
 
-def check(settings: Settings) -> None:
+def check(config: RunConfig) -> None:
     """Refuse options that do not go together."""
-    if settings.train.label_smoothing:
+    if config.train.label_smoothing:
         raise ConfigError(
-            f"train.label_smoothing={settings.train.label_smoothing:g}: answers are learned as they are given; drop it"
+            f"train.label_smoothing={config.train.label_smoothing:g}", "answers are learned as they are given", "drop it"
         )
 
 
 NETWORK = NetworkEstimator(find_network, check)
 TRAIN: Mapping[str, Any] = {
-    "steps": 2000, "batch_tokens": 4096, "lr": 2e-3, "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.05,
-    "average": 0.99,
+    "max_steps": 2000, "batch_tokens": 4096, "lr": 2e-3, "weight_decay": 0.01, "lr_schedule": "cosine", "warmup_ratio": 0.05,
+    "ema_decay": 0.99,
 }  # fmt: skip
 # no convolution among them: what it sees of a passage does not reach back to the question
 PRESETS: Mapping[str, Preset] = {
-    "rnn": Preset(NETWORK, SpanTable, {"mixer": "rnn", "dropout": 0.2}, TRAIN),
-    "lstm": Preset(NETWORK, SpanTable, {"mixer": "lstm", "dropout": 0.2}, TRAIN),
-    "gru": Preset(NETWORK, SpanTable, {"mixer": "gru", "dropout": 0.2}, TRAIN),
-    "transformer": Preset(NETWORK, SpanTable, {**BLOCKS, "dropout": 0.1}, {**TRAIN, **MUON}),
-    "bert": Preset(NETWORK, SpanTable, PRETRAINED, FINE_TUNED),
+    "rnn": Preset(NETWORK, QAConfig, {"layer_type": "rnn", "dropout": 0.2}, TRAIN),
+    "lstm": Preset(NETWORK, QAConfig, {"layer_type": "lstm", "dropout": 0.2}, TRAIN),
+    "gru": Preset(NETWORK, QAConfig, {"layer_type": "gru", "dropout": 0.2}, TRAIN),
+    "transformer": Preset(NETWORK, QAConfig, {**BLOCKS, "dropout": 0.1}, {**TRAIN, **MUON}),
+    "bert": Preset(NETWORK, QAConfig, PRETRAINED, FINE_TUNED),
 }

@@ -6,17 +6,17 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from weft.data.records import Entry, Form, InputFile, Opened, Values, open_records
-from weft.data.rows import kind_of
-from weft.data.use import refuse_marked
-from weft.tasks.qa.data import AskedTable
+from weft.data.input_files import check_unlabeled
+from weft.data.input_records import Entry, Form, InputFile, OpenedRecords, Values, open_records
+from weft.data.table_rows import kind_of
+from weft.tasks.qa.data import QADataConfig
 from weft.tasks.qa.files import is_squad, squad_questions
 
 
 class SquadForm:
     """SQuAD's own file of predictions: an object with the answer of every question by its id."""
 
-    plain = False
+    is_plain = False
 
     def __init__(self) -> None:
         self.begun = False
@@ -32,11 +32,11 @@ class SquadForm:
     def tail(self) -> str:
         return "\n}\n"
 
-    def like(self, other: Form) -> bool:
+    def matches(self, other: Form) -> bool:
         return isinstance(other, SquadForm)
 
 
-def _open_squad(path: Path, lines: Iterator[str]) -> Opened:
+def _open_squad(path: Path, lines: Iterator[str]) -> OpenedRecords:
     questions = squad_questions(path, "\n".join(lines))
 
     def entries() -> Iterator[Entry]:
@@ -44,14 +44,14 @@ def _open_squad(path: Path, lines: Iterator[str]) -> Opened:
             texts = (one.question, one.passage)
             yield Entry("\t".join(texts), texts, f"{path}: question {one.number}", str(one.row.get("id", one.number)))
 
-    return Opened(SquadForm(), entries())
+    return OpenedRecords(SquadForm(), entries())
 
 
-def open_questions(table: AskedTable, file: InputFile) -> Opened | None:
+def open_questions(config: QADataConfig, file: InputFile) -> OpenedRecords | None:
     """The questions of a table or of SQuAD's JSON; None for a text, a question and a passage a line."""
-    refuse_marked(file.path, table.train)
+    check_unlabeled(file.path, config.train)
     if kind_of(file.path) == "text":
         return None
-    if is_squad(file.path, table.encoding):
+    if is_squad(file.path, config.encoding):
         return _open_squad(file.path, file.lines())
-    return open_records(file, table.used())
+    return open_records(file, config.used())

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.metrics.answers import ANSWERS, ANSWERS_OR_NONE
+from weft.metrics.qa import ANSWERS, ANSWERS_OR_NONE
 from weft.tasks.data_spec import Data
-from weft.tasks.qa.answer import Answer
+from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.compare import COMPARE
-from weft.tasks.qa.data import AskedTable, check, columns, fit, in_memory, lines
+from weft.tasks.qa.data import QADataConfig, check, columns, fit, in_memory, lines
 from weft.tasks.qa.lines import AnswerLines
 from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, reader
 from weft.tasks.qa.presets import PRESETS
 from weft.tasks.qa.records import open_questions
 from weft.tasks.qa.weights import WEIGHTS
 from weft.tasks.spec import Task
-from weft.tasks.vocabulary import TokenizerOnly, WordTable, all_texts
+from weft.tasks.vocabulary import TokenizerOnly, WordTokenizerConfig, all_texts
 
 if TYPE_CHECKING:
     from weft.tasks.spec import Explain
@@ -28,8 +28,8 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    table=AskedTable,
-    tokenizer=WordTable,
+    table=QADataConfig,
+    tokenizer=WordTokenizerConfig,
     vocabulary=TokenizerOnly(all_texts),
     columns=columns,
     check=check,
@@ -38,7 +38,7 @@ DATA = Data(
     fit=fit,
     in_memory=in_memory,
 )
-QA: Task[Pair, Answer] = Task(
+QA: Task[Pair, AnswerPrediction] = Task(
     name="span",
     noun="reader",
     does="answers questions about passages",
@@ -50,7 +50,7 @@ QA: Task[Pair, Answer] = Task(
     weights=WEIGHTS,
     suites=(ANSWERS, ANSWERS_OR_NONE),
     validation=(ANSWERS, ANSWERS_OR_NONE),
-    decides=("answer_f1",),
+    decides=("f1",),
     compare=COMPARE,
     reader=reader,
     evaluate=evaluate,

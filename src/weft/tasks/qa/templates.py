@@ -20,12 +20,12 @@ from weft.tasks.template_parts import (
     train,
 )
 
-ASKED = (
+QA_DATA = (
     COMMANDS
     + """\
 #   weft predict runs/run < asked.tsv     answers; a line is a question, a tab, and a passage
 
-task = "span"                      # answer a question by a part of a passage, or say that it has no answer
+task = "qa"                      # answer a question by a part of a passage, or say that it has no answer
 # seed = 0                         # another seed, another run of the same model
 
 [data]
@@ -36,17 +36,17 @@ test = 0.1                         # likewise: what weft evaluate scores; nothin
                                    # delimiter = ";": between the columns of .csv and .tsv, or "tab"; the comma,
                                    # semicolon or tab of the first line, unless given
                                    # sheet = "Data": of .xlsx, a name or a place from 1; the first, unless given
-# question = "question"            # the column, or the key, of the questions
-# passage = "passage"              # that of the passages
-# answer = "answer"                # that of the answers: a part of the passage, or nothing where it has none
-# start = "start"                  # that of the character where the answer starts; without it the first that reads so
-# longest = 384                    # tokens read at once, of a question and a window of its passage
-# stride = 128                     # tokens from one window of a long passage to the next: they overlap
-# longest_answer = 30              # tokens of an answer at most
+# question_column = "question"            # the column, or the key, of the questions
+# passage_column = "passage"              # that of the passages
+# answer_column = "answer"                # that of the answers: a part of the passage, or nothing where it has none
+# answer_start_column = "start"                  # that of the character where the answer starts; without it the first that reads so
+# max_length = 384                    # tokens read at once, of a question and a window of its passage
+# doc_stride = 128                     # tokens from one window of a long passage to the next: they overlap
+# max_answer_length = 30              # tokens of an answer at most
 
 [tokenizer]
-# kind = "word"                    # char, byte, bpe, unigram, wordpiece, word, space
-# size = 8000                      # most tokens kept
+# type = "word"                    # char, byte, bpe, unigram, wordpiece, word, space
+# vocab_size = 8000                      # most tokens kept
 # lowercase = false                # true: A and a are one
                                    # or the tokenizer of another run: file = "runs/x/tokenizer.json"
 """
@@ -62,17 +62,17 @@ STACKED = """\
 # norm = {norm:<26}# none, layer, rms
 """
 SCORED = """\
-                                   # monitor = "exact_match": keep what scores best so; unless given, by answer_f1
+                                   # monitor = "exact_match": keep what scores best so; unless given, by f1
 """
 _RECIPE = {
-    "budget": "steps = 2000", "batch_tokens": "4096", "optimizer": "adamw", "lr": "2e-3", "muon": "", "beta2": "0.99",
+    "budget": "steps = 2000", "batch_tokens": "4096", "optimizer": "adamw", "lr": "2e-3", "muon": "", "adam_beta2": "0.99",
     "weight_decay": "0.01", "smoothing": AVERAGE, "schedule": "cosine", "warmup": "0.05", "monitor": SCORED,
 }  # fmt: skip
 _MUON = {
     **_RECIPE,
     "optimizer": "muon",
     "lr": "4e-3",
-    "beta2": "0.95",
+    "adam_beta2": "0.95",
     "weight_decay": "0.1",
     "schedule": "linear",
     "warmup": "0.0",
@@ -94,9 +94,9 @@ class Reading(NamedTuple):
     recipe: Mapping[str, str] = _RECIPE
 
     def text(self, name: str) -> str:
-        values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("connection", "norm")}
+        values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("skip_connection", "norm")}
         model = self.parts + STACKED.format(**values)
-        return ASKED + stack(name, self.about, self.layers, 256) + model + train(self.recipe)
+        return QA_DATA + stack(name, self.about, self.layers, 256) + model + train(self.recipe)
 
 
 TEMPLATES: Mapping[str, Reading] = {

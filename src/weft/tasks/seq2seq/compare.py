@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.metrics.bleu_tokenizers import automatic
-from weft.metrics.items import Items
-from weft.runs.eval_data import held_source, token_counts
-from weft.tasks.compare_spec import Compare, Evidence, Observed
+from weft.metrics.bleu_tokenizers import detect_tokenizer
+from weft.metrics.items import ItemStatistics
+from weft.runs.eval_data import eval_source, token_counts
+from weft.tasks.compare_spec import Compare, Evidence, Predictions
 from weft.tasks.seq2seq.data import references as references_of
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], found: Items) -> Observed:
+def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], found: ItemStatistics) -> Predictions:
     """Line by line."""
     inputs, tokenizer = [source for source, _ in pairs], run.vocabulary.source
     read = tokenizer.encode_batch(inputs)
-    counts, rarest = token_counts(run.folder, "train.source", tokenizer.size), None
+    counts, rarest = token_counts(run.directory, "train.source", tokenizer.size), None
     if counts is not None:  # an empty line has no token, and none that is rare
         rarest = np.array([counts[ids].min() if len(ids) else counts.max() for ids in read], np.int64)
     lengths = np.array([len(ids) for ids in read], np.int64)
-    return Observed(found, inputs, [target for _, target in pairs], lengths, "line", rarest=rarest)
+    return Predictions(found, inputs, [target for _, target in pairs], lengths, "line", rarest=rarest)
 
 
 def scored_against(evidence: Evidence) -> str:
@@ -38,8 +38,8 @@ def one_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
     """How BLEU splits the outputs of all these runs: `none` where the targets of all are tokens with spaces between them, else
     by what the references of the first are written in."""
     spaced = all(run.vocabulary.target.kind == "space" for run in runs)
-    references = () if spaced else references_of(held_source(runs[0].folder, runs[0].settings, None))
-    return automatic(references, spaced=spaced)
+    references = () if spaced else references_of(eval_source(runs[0].directory, runs[0].config, None))
+    return detect_tokenizer(references, spaced=spaced)
 
 
 COMPARE = Compare(models="encoder-decoder", references=scored_against, tokenize=one_tokenizer)

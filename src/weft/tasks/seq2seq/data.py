@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from weft.config import Table
-from weft.data.columns import Wanted
+from weft.config import Config
+from weft.data.columns import WantedColumn
+from weft.data.config import Delimiter, Files, Sheet, Split, check_splits, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
-from weft.data.findings import Checked, CheckPlan
+from weft.data.findings import CheckOptions, CheckPlan
+from weft.data.input_files import open_columns
+from weft.data.input_records import ColumnUse, InputFile, OpenedRecords
 from weft.data.memory import MemoryFormat
-from weft.data.records import InputFile, Opened, Used
-from weft.data.rows import AS_USUAL, TABLES, TableOptions, kind_of
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.data.tables import Delimiter, Files, Sheet, Split, check_splits, datasets, training
-from weft.data.use import open_columns
+from weft.data.table_rows import AS_USUAL, TABLES, TableOptions, kind_of
 from weft.errors import DataError, UsageError
 from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.seq2seq.files import DEFAULT, Columns, Record, read_records
-from weft.text.gate import SHOWN, Seen, as_paths, listed_files, many, shown
-from weft.text.sides import Sides, load_sides, save_sides, train_sides
+from weft.text.reading import PREVIEW_CHARS, FileSummary, as_paths, listed_files, pluralize, preview
+from weft.text.tokenizer_pair import TokenizerPair, load_tokenizer_pair, save_tokenizer_pair, train_tokenizer_pair
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
     from weft.tasks.data_spec import Note, Watched
 
 SIDES = ("source", "target")
@@ -40,7 +40,7 @@ SIDES = ("source", "target")
 class PairSummary:
     """What was found in files of pairs."""
 
-    files: Seen  # line ends, encoding, notes; it counts no lines
+    files: FileSummary  # line ends, encoding, notes; it counts no lines
     count: int = 0
     source: ColumnSize = field(default_factory=ColumnSize)
     target: ColumnSize = field(default_factory=ColumnSize)
@@ -53,14 +53,14 @@ class PairSummary:
 
     @property
     def crlf(self) -> int:
-        return self.files.crlf
+        return self.files.has_crlf
 
     def add(self, record: Record) -> None:
         self.count += 1
         self.source.add(record.source)
         self.target.add(record.target)
         if len(self.examples) < 3 and record.source.strip() and record.target.strip():
-            self.examples.append((record.source[: SHOWN + 1], record.target[: SHOWN + 1]))
+            self.examples.append((record.source[: PREVIEW_CHARS + 1], record.target[: PREVIEW_CHARS + 1]))
 
     def bytes_of(self, column: str) -> int:
         return (self.source if column == "source" else self.target).bytes
@@ -74,14 +74,14 @@ class PairSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {many(self.count, 'pair')} of {self.source.characters:,} and"
-            f" {many(self.target.characters, 'character')}, {self.files.written}"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'pair')} of {self.source.characters:,} and"
+            f" {pluralize(self.target.characters, 'character')}, {self.files.written}"
         ]
         sides = (("sources", self.source), ("targets", self.target))
         empty = [f"empty {name}: {side.empty:,}" for name, side in sides if side.empty]
         blank = [f"blank lines that were skipped: {self.files.blank:,}"] if self.files.blank else []
-        rows += [f"  note: {shown(note, 200)}" for note in [*self.files.notes, *blank, *empty]]
-        rows += [f"  e.g.: {shown(source)} -> {shown(target)}" for source, target in self.examples]
+        rows += [f"  note: {preview(note, 200)}" for note in [*self.files.notes, *blank, *empty]]
+        rows += [f"  e.g.: {preview(source)} -> {preview(target)}" for source, target in self.examples]
         return "\n".join(rows)
 
 
@@ -104,10 +104,10 @@ class PairFormat:
     def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
         return given[:2] if kind_of(given[0]) == "text" else ()
 
-    def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[Record]:
+    def read(self, given: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
         return read_records(self.apart(given) or given, self.named, replace(self.tables, encoding=self.encoding), seen)
 
-    def summary(self, given: tuple[Path, ...], seen: Seen) -> PairSummary:
+    def summary(self, given: tuple[Path, ...], seen: FileSummary) -> PairSummary:
         return PairSummary(seen)
 
     def texts(self, record: Record) -> tuple[str, ...]:
@@ -116,9 +116,9 @@ class PairFormat:
     def shown(self, column: str) -> str:
         return column
 
-    def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
+    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
         at, apart = SIDES.index(column), self.apart(given)
-        place = {} if apart else {"column": self.named[at], **self.tables.origin()}
+        place = {} if apart else {"column": self.named[at], **self.tables.provenance()}
         return {"side": column, **place, "encoding": self.encoding, "files": fingerprints(apart[at : at + 1] or given)}
 
 
@@ -141,24 +141,25 @@ def references(dataset: Dataset[Record]) -> Iterator[tuple[str, ...]]:
         yield tuple(text for text in some if text.strip()) or some[:1]
 
 
-def fit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, longest: int, truncate: bool) -> Corpus:
+def fit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, max_length: int, truncate: bool) -> Corpus:
     """The corpus of a side, "source" or "target", of which no line has more than `longest` tokens: what is longer is refused
     with its place, or cut before its </s>. What was cut is in memory, all else stays on disk."""
     starts = corpus.line_starts()
     lengths = np.diff(starts)
-    long = np.flatnonzero(lengths > longest)
+    long = np.flatnonzero(lengths > max_length)
     if not len(long):
         return corpus
     if not truncate:
         place, more = dataset.place(int(long[0]), side), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
-            f"{place}{more}: its {side} has {lengths[long[0]]:,} tokens, more than data.longest = {longest};"
-            " raise that, or set data.truncate = true to have it cut"
+            f"{place}{more}",
+            f"its {side} has {lengths[long[0]]:,} tokens, more than data.max_length = {max_length}",
+            "raise that, or set data.truncate = true to have it cut",
         )
     kept = np.ones(len(corpus.tokens), dtype=bool)
     for line in long.tolist():
-        kept[starts[line] + longest - 1 : starts[line + 1] - 1] = False
-    ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, longest))])
+        kept[starts[line] + max_length - 1 : starts[line + 1] - 1] = False
+    ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, max_length))])
     # a line counts its whole text still: losses per character are those of what was to be read
     marks = np.concatenate([ends[:, None], corpus.marks[:, 1:]], axis=1)
     return replace(corpus, tokens=corpus.tokens[kept], starts=ends, marks=marks)
@@ -174,7 +175,7 @@ def _check_kinds(name: str, paths: list[Path]) -> None:
         )
 
 
-class PairsTable(Table):
+class PairDataConfig(Config):
     """Which pairs, and how they are read."""
 
     train: Files
@@ -184,26 +185,26 @@ class PairsTable(Table):
     delimiter: Delimiter = None  # between the columns of .csv and .tsv, if not what their first line shows; or "tab"
     sheet: Sheet = None  # of .xlsx: a name, or a place from 1; the first, unless given
     # columns of tables: keys of JSONL, or names in the first line; without such a line the first two columns
-    source: str = "source"
-    target: str | list[str] = "target"  # of several, training reads the first, and scores know all as references
-    longest: int = Field(1000, ge=2, le=2**31 - 1)  # tokens of a side, </s> among them
+    source_column: str = "source"
+    target_column: str | list[str] = "target"  # of several, training reads the first, and scores know all as references
+    max_length: int = Field(1000, ge=2, le=2**31 - 1)  # tokens of a side, </s> among them
     truncate: bool = False  # cut what is longer, instead of refusing it
 
     @model_validator(mode="after")
-    def fits(self) -> Self:
+    def check_options(self) -> Self:
         check_splits(self.train, self.valid, self.test, self.encoding)
         named = {"train": self.train, "valid": self.valid, "test": self.test}
         paths = {name: as_paths(files) for name, files in named.items() if isinstance(files, str | list)}
         for name, found in paths.items():
             _check_kinds(name, found)
         tables = any(kind_of(found[0]) != "text" for found in paths.values())
-        for name, column in (("source", self.source), ("target", self.target)):
+        for name, column in (("source", self.source_column), ("target", self.target_column)):
             if not column or (isinstance(column, list) and "" in column):
                 raise ValueError(f"{name}={[] if column == [] else ''!r} names no column")
             if column != name and not tables:
                 raise ValueError(f"{name}={column!r}, but parallel files have no columns; drop it")
-        if self.tables().origin() and not tables:
-            (option, value), *_ = self.tables().origin().items()
+        if self.tables().provenance() and not tables:
+            (option, value), *_ = self.tables().provenance().items()
             raise ValueError(f"{option}={value!r}, but parallel files have no columns; drop it")
         if twice := [column for column in self.targets() if self.targets().count(column) > 1]:
             raise ValueError(f"target names the column {twice[0]!r} twice; name each reference once")
@@ -211,16 +212,16 @@ class PairsTable(Table):
 
     def targets(self) -> list[str]:
         """The columns of targets: the first to learn from, all as references."""
-        return [self.target] if isinstance(self.target, str) else self.target
+        return [self.target_column] if isinstance(self.target_column, str) else self.target_column
 
     def tables(self) -> TableOptions:
         return TableOptions(self.encoding, self.delimiter, self.sheet)
 
-    def used(self, *, targets: bool = False) -> Used:
+    def used(self, *, targets: bool = False) -> ColumnUse:
         """What a trained run reads of a table: its sources, and its (first) targets if they are wanted."""
-        columns = (Wanted("source", self.source), Wanted("target", self.targets()[0]))
-        usual = (self.source, self.target) == DEFAULT
-        return Used(columns if targets else columns[:1], columns if usual else (), options=self.tables())
+        columns = (WantedColumn("source", self.source_column), WantedColumn("target", self.targets()[0]))
+        usual = (self.source_column, self.target_column) == DEFAULT
+        return ColumnUse(columns if targets else columns[:1], columns if usual else (), options=self.tables())
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in: all of them do."""
@@ -229,7 +230,7 @@ class PairsTable(Table):
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
         first, *others = self.targets()
-        form = PairFormat(self.encoding, (self.source, first), tuple(others), tables=self.tables())
+        form = PairFormat(self.encoding, (self.source_column, first), tuple(others), tables=self.tables())
         return datasets(base, form, self.train, self.valid, self.test)
 
 
@@ -239,54 +240,56 @@ class PairsTable(Table):
 class PairVocabulary:
     """A tokenizer for sources and targets, or one each."""
 
-    def make(self, settings: Settings, dataset: Dataset[Record], watched: Watched, note: Note) -> Sides:
+    def make(self, config: RunConfig, dataset: Dataset[Record], watched: Watched, note: Note) -> TokenizerPair:
         source, target = (partial(_watched_texts, dataset, side, watched) for side in SIDES)
-        return train_sides(settings.tokenizer, source, target)
+        return train_tokenizer_pair(config.tokenizer, source, target)
 
-    def save(self, vocabulary: Sides, folder: Path) -> None:
-        save_sides(vocabulary, folder)
+    def save(self, vocabulary: TokenizerPair, directory: Path) -> None:
+        save_tokenizer_pair(vocabulary, directory)
 
-    def load(self, folder: Path) -> Sides:
-        return load_sides(folder)
+    def load(self, directory: Path) -> TokenizerPair:
+        return load_tokenizer_pair(directory)
 
 
 def _watched_texts(dataset: Dataset[Record], side: str, watched: Watched) -> Iterator[str]:
     return watched(dataset.texts(side))
 
 
-def columns(settings: Settings, vocabulary: Sides) -> list[Column]:
+def columns(config: RunConfig, vocabulary: TokenizerPair) -> list[Column]:
     return [Column(side, tokenizer) for side, tokenizer in zip(SIDES, vocabulary, strict=True)]
 
 
-def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
-    data = settings.data
+def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
+    data = config.data
     return Fitted(
         [
-            fit_side(corpus, dataset, side, longest=data.longest, truncate=data.truncate)
+            fit_side(corpus, dataset, side, max_length=data.longest, truncate=data.truncate)
             for side, corpus in zip(SIDES, corpora, strict=True)
         ]
     )
 
 
-def check(settings: Settings) -> CheckPlan:
-    data, train = settings.data, training(settings.datasets)
+def check(config: RunConfig) -> CheckPlan:
+    data, train = config.data, training(config.datasets)
     source, target = (partial(train.texts, side) for side in SIDES)
-    return CheckPlan(Checked(SIDES, data.longest, data.truncate), lambda: train_sides(settings.tokenizer, source, target))
+    return CheckPlan(
+        CheckOptions(SIDES, data.longest, data.truncate), lambda: train_tokenizer_pair(config.tokenizer, source, target)
+    )
 
 
-def open_pairs(table: PairsTable, file: InputFile) -> Opened | None:
+def open_pairs(config: PairDataConfig, file: InputFile) -> OpenedRecords | None:
     """The sources of a table, and its targets if they are wanted; None for a text, whose records are its lines."""
-    return open_columns(file, table.used(targets=file.targets), table.train)
+    return open_columns(file, config.used(targets=file.targets), config.train)
 
 
-def refuse_half(paths: Sequence[Path]) -> None:
+def check_pairs_complete(paths: Sequence[Path]) -> None:
     """Refuse one file of the two that pairs may be in."""
     if len(paths) == 1 and kind_of(paths[0]) == "text":
         raise UsageError(
-            f"--data {paths[0]}: is {TABLES}; name a table so, or give two parallel files, --data SOURCES --data TARGETS"
+            f"--data {paths[0]}", f"is {TABLES}", "name a table so, or give two parallel files, --data SOURCES --data TARGETS"
         )
 
 
-def in_memory(table: PairsTable) -> MemoryFormat:
+def in_memory(config: PairDataConfig) -> MemoryFormat:
     """A source, and its target, or several."""
-    return MemoryFormat((table.source, *table.targets()))
+    return MemoryFormat((config.source_column, *config.targets()))

@@ -10,52 +10,52 @@ from torch import Tensor
 
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
-from weft.explain.inputs import Reading, copies, located, make_side, refuse, special
-from weft.explain.lens import Readout
-from weft.explain.options import ExplainOptions
+from weft.explain.explanation import TokenSpan
+from weft.explain.inputs import ModelInput, copies, make_side, refuse, special, token_spans
+from weft.explain.logit_lens import Readout
+from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
-from weft.explain.surprisal import Surprise
-from weft.explain.view import Piece
+from weft.explain.surprisal import SurprisalResult
 from weft.nn.state import select
 from weft.tasks.spec import Explain
-from weft.text.gate import clean
+from weft.text.reading import check_text
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
 def stacks(run: Run[str, Prediction]) -> list[Stack]:
-    table = run.settings.model
+    config = run.config.model
     return [
-        Stack("encoder", "encoder.stack", "source", table.encoder, ("encoder",), backwards=table.encoder.reverse),
-        Stack("decoder", "decoder.stack", "output", table.decoder, ("decoder",), crosses=True),
+        Stack("encoder", "encoder.stack", "source", config.encoder, ("encoder",), backwards=config.encoder.reverse),
+        Stack("decoder", "decoder.stack", "output", config.decoder, ("decoder",), crosses=True),
     ]
 
 
-def output(run: Run[str, Prediction], text: str, options: ExplainOptions) -> list[tuple[int, Piece]]:
+def output(run: Run[str, Prediction], text: str, options: ExplainConfig) -> list[tuple[int, TokenSpan]]:
     """The tokens of a translation: the target given, to its end, or what the search finds."""
     tokenizer = run.vocabulary.target
     if options.target is not None:
-        refuse(run.reader.faults_of_pairs([(text, options.target)]))
-        return [*located(tokenizer, clean(options.target, "--target")), special(tokenizer, tokenizer.end)]
-    refuse(run.reader.faults([text]))
-    found = run.predict(text, beam=options.beam, alpha=options.alpha, length=options.length)
-    if not found.tokens:
-        raise DataError("input: is empty, and becomes an empty output; there is nothing to explain")
-    pieces, at = list[tuple[int, Piece]](), 0
-    for number in found.tokens:
+        refuse(run.reader.invalid_pairs([(text, options.target)]))
+        return [*token_spans(tokenizer, check_text(options.target, "--target")), special(tokenizer, tokenizer.end)]
+    refuse(run.reader.invalid_inputs([text]))
+    found = run.predict(text, beam=options.beam_size, alpha=options.length_penalty, length=options.max_new_tokens)
+    if not found.token_ids:
+        raise DataError("input", "is empty, and becomes an empty output", "there is nothing to explain")
+    pieces, at = list[tuple[int, TokenSpan]](), 0
+    for number in found.token_ids:
         shown = tokenizer.show(number)
         start = -1 if number == tokenizer.end else found.text.find(shown.strip(), at)
         at = at if start < 0 else start + len(shown.strip())
-        pieces.append((number, Piece(shown, max(start, 0), at if start >= 0 else 0)))
+        pieces.append((number, TokenSpan(shown, max(start, 0), at if start >= 0 else 0)))
     return pieces
 
 
-def read(run: Run[str, Prediction], text: str, options: ExplainOptions) -> Reading:
+def read(run: Run[str, Prediction], text: str, options: ExplainConfig) -> ModelInput:
     if len(run.members) > 1 or run.lm is not None:
-        raise UsageError("explain: several models say something together; explain one run")
+        raise UsageError("explain", "several models say something together", "explain one run")
     sides, model = run.vocabulary, run.members[0].model
-    source = [*located(sides.source, text), special(sides.source, sides.source.end)]
+    source = [*token_spans(sides.source, text), special(sides.source, sides.source.end)]
     target = [special(sides.target, sides.target.begin), *output(run, text, options)]
     encoded, written = make_side("source", "encoder.front", source), make_side("output", "decoder.front", target[:-1])
 
@@ -68,10 +68,10 @@ def read(run: Run[str, Prediction], text: str, options: ExplainOptions) -> Readi
 
     tokens = [number for number, _ in target[1:]]
     whole, places, show = sides.target.decode(tokens), [piece for _, piece in target[1:]], sides.target.show
-    return Reading(model, [encoded, written], say, places, tokens, show, written=whole, stacks=stacks(run))
+    return ModelInput(model, [encoded, written], say, places, tokens, show, written=whole, stacks=stacks(run))
 
 
-def readout(run: Run[str, Prediction], reading: Reading) -> Readout:
+def readout(run: Run[str, Prediction], reading: ModelInput) -> Readout:
     """What each position of the output predicts: the token after it."""
     model = run.members[0].model
 
@@ -87,16 +87,16 @@ def readout(run: Run[str, Prediction], reading: Reading) -> Readout:
     return Readout("decoder.stack", head, list(range(len(tokens))), following)
 
 
-def surprisal(run: Run[str, Prediction], text: str, options: ExplainOptions) -> Surprise:
+def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> SurprisalResult:
     """Each token of a target: of the one given, or of what the run writes."""
     written = output(run, text, options)
     target = options.target
     if target is None:
         target = run.vocabulary.target.decode([number for number, _ in written])
-        written = [*located(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.end)]
+        written = [*token_spans(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.end)]
     found = run.score((text, target))
     pieces = [piece for _, piece in written]
-    return Surprise(pieces, -np.array(found.log_probs), "the source and the tokens before it")
+    return SurprisalResult(pieces, -np.array(found.log_probs), "the source and the tokens before it")
 
 
 EXPLAIN = Explain(

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.data.alignment import first_slip
+from weft.data.alignment import first_misalignment
 from weft.data.columns import no_column
 from weft.data.objects import field_of, read_objects
-from weft.data.rows import OBJECTS, OpenTable, TableOptions, kind_of, open_table, place_of
+from weft.data.table_rows import OBJECTS, OpenTable, TableOptions, kind_of, open_table, place_of
 from weft.errors import DataError
-from weft.text.gate import Seen, read_lines
+from weft.text.reading import FileSummary, read_lines
 
 Columns = tuple[str, str]
 DEFAULT: Columns = ("source", "target")
@@ -33,37 +33,39 @@ def _refuse_capitals(path: Path, cells: list[str]) -> None:
     if set(DEFAULT) <= set(plain):
         place = place_of(path, 1)
         names = " and ".join(f"data.{name} = {plain[name]!r}" for name in DEFAULT)
-        raise DataError(f"{place} looks like a header, but not like 'source' and 'target'; set {names}, or rename them")
+        raise DataError("", f"{place} looks like a header, but not like 'source' and 'target'", f"set {names}, or rename them")
 
 
-def _header(table: OpenTable, columns: Columns) -> tuple[int, int] | None:
+def _header(config: OpenTable, columns: Columns) -> tuple[int, int] | None:
     """Where the columns stand; None if the first line is no header, and pairs are the first two columns."""
-    path, cells = table.path, table.first
+    path, cells = config.path, config.first
     if columns == DEFAULT and not set(columns) <= set(cells):
         _refuse_capitals(path, cells)
         return None
     for name in columns:
         if name not in cells:
-            raise no_column(table, name, "")
+            raise no_column(config, name, "")
         if cells.count(name) > 1:
-            raise DataError(f"{place_of(path, 1)}, its header, has {cells.count(name)} columns {name!r}; rename all but one")
+            raise DataError(
+                "", f"{place_of(path, 1)}, its header, has {cells.count(name)} columns {name!r}", "rename all but one"
+            )
     return cells.index(columns[0]), cells.index(columns[1])
 
 
-def _read_table(path: Path, columns: Columns, options: TableOptions, seen: Seen) -> Iterator[Record]:
-    table = open_table(path, options, seen)
-    first = table.first
-    places = _header(table, columns)
+def _read_table(path: Path, columns: Columns, options: TableOptions, seen: FileSummary) -> Iterator[Record]:
+    config = open_table(path, options, seen)
+    first = config.first
+    places = _header(config, columns)
     if places is None and len(first) < 2:
-        raise table.misshapen(1, first, "2 or more")
+        raise config.wrong_column_count(1, first, "2 or more")
     source, target = places or (0, 1)
     if places is None:
         yield Record(first[0], first[1], path, 1)
-    for line, cells in table.rows():
+    for line, cells in config.rows():
         yield Record(cells[source], cells[target], path, line)
 
 
-def _read_objects(path: Path, columns: Columns, options: TableOptions, seen: Seen) -> Iterator[Record]:
+def _read_objects(path: Path, columns: Columns, options: TableOptions, seen: FileSummary) -> Iterator[Record]:
     for number, value in read_objects(path, columns, options.encoding, seen):
         where = place_of(path, number)
         yield Record(field_of(value, columns[0], where), field_of(value, columns[1], where), path, number)
@@ -73,12 +75,13 @@ def _unequal(paths: Sequence[Path], encoding: str) -> DataError:
     lengths = [np.array([len(line) for line in read_lines(path, encoding)]) for path in paths]
     counts = [f"{path} has {len(found):,} lines" for path, found in zip(paths, lengths, strict=True)]
     return DataError(
-        f"{' and '.join(counts)}: parallel files have equally many;"
-        f" by their lengths they part at about line {first_slip(lengths[0], lengths[1]) + 1:,}, so look there first"
+        " and ".join(counts),
+        "parallel files have equally many",
+        f"by their lengths they part at about line {first_misalignment(lengths[0], lengths[1]) + 1:,}, so look there first",
     )
 
 
-def _read_parallel(paths: Sequence[Path], encoding: str, seen: Seen) -> Iterator[Record]:
+def _read_parallel(paths: Sequence[Path], encoding: str, seen: FileSummary) -> Iterator[Record]:
     sides = [read_lines(path, encoding, seen) for path in paths]
     for number, (source, target) in enumerate(zip_longest(*sides), 1):
         if source is None or target is None:
@@ -86,7 +89,7 @@ def _read_parallel(paths: Sequence[Path], encoding: str, seen: Seen) -> Iterator
         yield Record(source, target, paths[0], number)
 
 
-def read_records(paths: Sequence[Path], columns: Columns, options: TableOptions, seen: Seen) -> Iterator[Record]:
+def read_records(paths: Sequence[Path], columns: Columns, options: TableOptions, seen: FileSummary) -> Iterator[Record]:
     """Every pair of the files, in order; two that are no tables are parallel."""
     if kind_of(paths[0]) == "text":
         yield from _read_parallel(paths, options.encoding, seen)
@@ -98,4 +101,4 @@ def read_records(paths: Sequence[Path], columns: Columns, options: TableOptions,
             count += 1
             yield record
         if not count:
-            raise DataError(f"{path}: has a header and nothing below it; give a file with pairs in it")
+            raise DataError(path, "has a header and nothing below it", "give a file with pairs in it")

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.decode.prediction import Prediction
-from weft.files import as_json, dumped
+from weft.files import as_json, dump_json
 from weft.tasks.lines import Lines
 from weft.tasks.seq2seq.predict import Seq2SeqOptions
-from weft.text.columns import on_one_line
+from weft.text.table_layout import on_one_line
 
 if TYPE_CHECKING:
-    from weft.data.records import Entry, Values
-    from weft.runs.settings import Settings
+    from weft.data.input_records import Entry, Values
+    from weft.runs.settings import RunConfig
 
 NOTHING = Prediction("", [], 0.0, 0.0)
 
@@ -21,9 +21,9 @@ NOTHING = Prediction("", [], 0.0, 0.0)
 class OutputLines(Lines[str, Prediction]):
     columns = ("prediction",)
 
-    def __init__(self, settings: Settings, options: Seq2SeqOptions) -> None:
-        super().__init__(settings, options)
-        self.several = options.n_best * options.samples > 1
+    def __init__(self, config: RunConfig, options: Seq2SeqOptions) -> None:
+        super().__init__(config, options)
+        self.several = options.n_best * options.num_samples > 1
         self.tables = not self.several
 
     def parse(self, texts: tuple[str, ...]) -> str:
@@ -46,8 +46,8 @@ class OutputLines(Lines[str, Prediction]):
                 "text": one.text,
                 "score": one.score,
                 "log_prob": one.log_prob,
-                "tokens": len(one.tokens),
-                "cut": one.cut,
+                "tokens": len(one.token_ids),
+                "cut": one.truncated,
             }
             for one in ([] if prediction is None else prediction.ranked())
         ]
@@ -61,6 +61,6 @@ class OutputLines(Lines[str, Prediction]):
         if prediction.alignment is None:
             return {}
         return {
-            f"{name}.json": dumped({**prediction.alignment.to_json(), "text": prediction.text}, indent=2),
+            f"{name}.json": dump_json({**prediction.alignment.to_json(), "text": prediction.text}, indent=2),
             f"{name}.svg": prediction.alignment.to_svg(entry.text or "").encode(),
         }

@@ -7,38 +7,38 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from weft.data.batching import BatchSampler
 from weft.data.corpus import Corpus
-from weft.data.order import Order
-from weft.metrics.bleu_tokenizers import automatic
+from weft.metrics.bleu_tokenizers import detect_tokenizer
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.seq2seq.files import Record
-from weft.tasks.seq2seq.objective import Held, TranslationTask
+from weft.tasks.seq2seq.objective import Held, Seq2SeqTask
 from weft.tasks.seq2seq.order import PairBatch, Pairs
-from weft.train.network import NetworkTask, Progress
+from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.data.dataset import Dataset
-    from weft.runs.settings import Settings
-    from weft.text.sides import Sides
+    from weft.runs.settings import RunConfig
+    from weft.text.tokenizer_pair import TokenizerPair
 
 
-class Translation(NetworkTask[Held]):
+class Seq2SeqBuilder(NetworkTask[Held]):
     """Networks that write a target for a source."""
 
-    def build(self, settings: Settings, vocabulary: Sides) -> Callable[[], EncoderDecoder]:
+    def build(self, config: RunConfig, vocabulary: TokenizerPair) -> Callable[[], EncoderDecoder]:
         return lambda: encoder_decoder(
-            settings.model,
-            source_words=vocabulary.source.size,
-            target_words=vocabulary.target.size,
-            longest=settings.data.longest,
+            config.model,
+            source_vocab_size=vocabulary.source.vocab_size,
+            target_vocab_size=vocabulary.target.vocab_size,
+            max_positions=config.data.longest,
             vocabulary=vocabulary.target.hash,
         )
 
     def encode(
         self,
-        settings: Settings,
-        vocabulary: Sides,
+        config: RunConfig,
+        vocabulary: TokenizerPair,
         dataset: Dataset[Record],
         columns: Sequence[Corpus],
         *,
@@ -49,19 +49,19 @@ class Translation(NetworkTask[Held]):
         if learned:
             return Held(source, target)
         references = list(references_of(dataset))
-        return Held(source, target, references, automatic(references, spaced=vocabulary.target.kind == "space"))
+        return Held(source, target, references, detect_tokenizer(references, spaced=vocabulary.target.type == "whitespace"))
 
     def objective(
         self,
-        settings: Settings,
-        vocabulary: Sides,
+        config: RunConfig,
+        vocabulary: TokenizerPair,
         train: Held | None,
         valid: Held | None,
         device: torch.device,
-    ) -> TranslationTask:
-        smoothing = 0.0 if train is None else settings.train.label_smoothing
-        return TranslationTask(valid=valid, tokenizer=vocabulary.target, device=device, smoothing=smoothing)
+    ) -> Seq2SeqTask:
+        smoothing = 0.0 if train is None else config.train.label_smoothing
+        return Seq2SeqTask(valid=valid, tokenizer=vocabulary.target, device=device, smoothing=smoothing)
 
-    def order(self, settings: Settings, train: Held) -> Order[PairBatch]:
+    def batch_sampler(self, config: RunConfig, train: Held) -> BatchSampler[PairBatch]:
         """Pairs that are alike on both sides together."""
-        return Pairs(train.source, train.target, batch_tokens=settings.train.batch_tokens, seed=settings.seed)
+        return Pairs(train.source, train.target, batch_tokens=config.train.batch_tokens, seed=config.seed)

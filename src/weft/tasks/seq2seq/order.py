@@ -16,15 +16,15 @@ import numpy as np
 from torch import Tensor
 
 from weft.data.batch import WHOLE, cropped
+from weft.data.batching import pad_lines, preview
+from weft.data.bucketing import ExampleBatchSampler, Examples, by_length
 from weft.data.corpus import Corpus
-from weft.data.grouped import ExampleOrder, Examples, by_length
-from weft.data.order import padded, some
 from weft.errors import DataError
 
 
 class PairBatch(NamedTuple):
     source: Tensor  # int64 (B, S): tokens, </s>; right-padded with 0
-    source_keep: Tensor  # bool (B, S), False on padding
+    source_mask: Tensor  # bool (B, S), False on padding
     tokens: Tensor  # int64 (B, T + 1): <s>, tokens, </s>; right-padded with 0
     keep: Tensor  # bool (B, T + 1)
 
@@ -33,18 +33,19 @@ def _lengths(source: Corpus, target: Corpus) -> np.ndarray:
     """int64 (pairs, 2): positions of both sides, </s> counted."""
     if source.lines != target.lines:
         raise DataError(
-            f"data: {source.name} has {source.lines} lines and {target.name} has {target.lines};"
-            " the two sides of pairs must have equally many"
+            "data",
+            f"{source.name} has {source.lines} lines and {target.name} has {target.lines}",
+            "the two sides of pairs must have equally many",
         )
     return np.stack([np.diff(source.line_starts()), np.diff(target.line_starts())], axis=1)
 
 
-def _paired(source: Corpus, target: Corpus, sources: np.ndarray, targets: np.ndarray) -> PairBatch:
-    rows, keep = padded(source, sources)
-    return PairBatch(rows[:, 1:].contiguous(), keep[:, 1:].contiguous(), *padded(target, targets))
+def _make_batch(source: Corpus, target: Corpus, sources: np.ndarray, targets: np.ndarray) -> PairBatch:
+    rows, token_mask = pad_lines(source, sources)
+    return PairBatch(rows[:, 1:].contiguous(), token_mask[:, 1:].contiguous(), *pad_lines(target, targets))
 
 
-def _snake(lengths: np.ndarray) -> np.ndarray:
+def _snake_order(lengths: np.ndarray) -> np.ndarray:
     """int64 (N,): an order of `lengths` (N, 2) in which neighbours are alike on both sides.
 
     By the target, and among equal targets by the source, rising and falling in turn: where the target gets longer, the
@@ -72,10 +73,10 @@ class PairExamples(Examples[PairBatch]):
         return longer
 
     def arranged(self) -> np.ndarray:
-        return _snake(self.sizes)
+        return _snake_order(self.sizes)
 
     def batch(self, members: np.ndarray) -> PairBatch:
-        return _paired(self.source, self.target, members, members)
+        return _make_batch(self.source, self.target, members, members)
 
     def counted(self, members: np.ndarray) -> int:
         """Tokens of the targets."""
@@ -84,18 +85,18 @@ class PairExamples(Examples[PairBatch]):
     def tokens(self, members: np.ndarray) -> int:
         return int(self.sizes[members].sum())
 
-    def widest(self, members: np.ndarray, share: Fraction = WHOLE) -> PairBatch:
+    def largest(self, members: np.ndarray, fraction: Fraction = WHOLE) -> PairBatch:
         """The longest sources beside the longest targets, pairs or not: no batch is wider on any side. Of both the same share:
         if only the longer side were cut, what the other one takes would be counted as if it grew, too."""
         rows = len(members)
         sources, targets = np.argpartition(-self.sizes, rows - 1, axis=0)[:rows].T
-        return cropped(_paired(self.source, self.target, sources, targets), share)
+        return cropped(_make_batch(self.source, self.target, sources, targets), fraction)
 
     def describe(self, members: np.ndarray) -> str:
-        return some(f"{self.source.name} and {self.target.name}, lines", np.sort(members) + 1)
+        return preview(f"{self.source.name} and {self.target.name}, lines", np.sort(members) + 1)
 
 
-class Pairs(ExampleOrder[PairBatch]):
+class Pairs(ExampleBatchSampler[PairBatch]):
     """Pairs in batches of like lengths: rows times the longer side is at most `batch_tokens`."""
 
     def __init__(self, source: Corpus, target: Corpus, *, batch_tokens: int, seed: int) -> None:
@@ -103,7 +104,7 @@ class Pairs(ExampleOrder[PairBatch]):
 
         def alike(random: np.random.Generator, part: np.ndarray) -> np.ndarray:
             # few pairs are alike on both sides: without a coin for each, small data fall into the same batches every epoch
-            return _snake(data.sizes[part] + random.integers(2, size=(len(part), 2)))
+            return _snake_order(data.sizes[part] + random.integers(2, size=(len(part), 2)))
 
         super().__init__(data, batch_tokens=batch_tokens, seed=seed, arrange=alike)
         self.lengths = data.sizes

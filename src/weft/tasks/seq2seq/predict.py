@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from weft.decode.predict_options import PredictOptions
+from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
 from weft.tasks.faults import mark_faults, process_valid, read_text, read_texts
 from weft.tasks.spec import Evaluation, Fault, Files, Progress, phase
-from weft.text.gate import clean
+from weft.text.reading import check_text
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
-    from weft.tasks.seq2seq.translator import Translator
+    from weft.tasks.seq2seq.translator import Seq2SeqRun
 
 
 class PairScore(NamedTuple):
@@ -26,7 +26,7 @@ class PairScore(NamedTuple):
     target: str
     log_prob: float
     tokens: list[str]
-    log_probs: list[float]
+    token_log_probs: list[float]
 
     @property
     def text(self) -> str:
@@ -38,7 +38,7 @@ class PairScore(NamedTuple):
         return float(np.exp(-self.log_prob / len(self.tokens)))
 
 
-class Seq2SeqOptions(PredictOptions):
+class Seq2SeqOptions(PredictionConfig):
     """How sources become targets, and what else is wanted of them."""
 
     prefix: str = ""  # what every output must start with
@@ -49,62 +49,64 @@ class Seq2SeqOptions(PredictOptions):
     numbers: list[int] | None = None  # of the lines in a larger input, from 1: samples follow from seed and number
 
 
-class Seq2SeqEvaluation(PredictOptions):
+class Seq2SeqEvaluation(PredictionConfig):
     """How outputs are searched for, and how BLEU splits them."""
 
     tokenize: str | None = None  # None: as suits the references
 
 
-def refuse(faults: Mapping[int, str], place: Callable[[int], str]) -> None:
+def refuse(problems: Mapping[int, str], place: Callable[[int], str]) -> None:
     """Refuse the first of the lines that have a fault, by its place."""
-    if faults:
-        raise DataError(f"{place(min(faults))}: {faults[min(faults)]}")
+    if problems:
+        raise DataError(place(min(problems)), f"{problems[min(problems)]}")
 
 
-def reader(run: Run[str, Prediction]) -> Translator:
-    from weft.tasks.seq2seq.translator import Translator
+def reader(run: Run[str, Prediction]) -> Seq2SeqRun:
+    from weft.tasks.seq2seq.translator import Seq2SeqRun
 
-    return Translator(run)
+    return Seq2SeqRun(run)
 
 
 def source(run: Run[str, Prediction], line: str) -> Any:
     """The state of a decoder that has read a line; one that is too long is refused."""
     from weft.explain.inputs import refuse as refuse_input
 
-    reader: Translator = run.reader
-    refuse_input(reader.faults([line]))
+    reader: Seq2SeqRun = run.reader
+    refuse_input(reader.invalid_inputs([line]))
     return reader.encode([line])
 
 
 def limit(run: Run[str, Prediction], line: str) -> int:
     """How many tokens the output of a line has at most."""
-    from weft.decode.predict import Request, limit_of
+    from weft.decode.predict import PredictionRequest, limit_of
 
-    reader: Translator = run.reader
+    reader: Seq2SeqRun = run.reader
     length = min(len(member.sources([line])[0]) for member in reader.members)
-    request = Request(run.model, run.vocabulary.target, lambda rows: None, [length], [[]], run.device)
-    return limit_of(request, 0, PredictOptions())
+    request = PredictionRequest(run.model, run.vocabulary.target, lambda rows: None, [length], [[]], run.device)
+    return limit_of(request, 0, PredictionConfig())
 
 
 def predict(
     run: Run[str, Prediction], lines: Sequence[str], options: Seq2SeqOptions, progress: Progress | None
 ) -> list[Prediction | Fault]:
     """What each line becomes: a beam's best or the first sample, with its alternatives."""
-    reader: Translator = run.reader
+    reader: Seq2SeqRun = run.reader
     numbers = range(1, 1 + len(lines)) if options.numbers is None else options.numbers
     if len(numbers) != len(lines):
-        raise UsageError(f"predict: {len(numbers)} numbers for {len(lines)} lines; give one a line")
+        raise UsageError("predict", f"{len(numbers)} numbers for {len(lines)} lines", "give one a line")
     if options.prefix and options.prefixes is not None:
-        raise UsageError("predict: prefix is of all lines, prefixes of each; give one of them")
+        raise UsageError("predict", "prefix is of all lines, prefixes of each", "give one of them")
     if options.alignments:
         reader.check_attention()
     elif (options.layer, options.head) != (None, None):
-        raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
-    read = mark_faults([read_text(line) for line in lines], lambda valid: reader.faults(valid, truncate=options.truncate))
+        raise UsageError("--layer and --head", "choose among --save-alignments DIR, which is not given")
+    read = mark_faults(
+        [read_text(line) for line in lines], lambda valid: reader.invalid_inputs(valid, truncate=options.truncate)
+    )
     forced = [options.prefix] * len(read) if options.prefixes is None else options.prefixes
     if len(forced) != len(read):
-        raise UsageError(f"predict: {len(forced)} prefixes for {len(read)} lines; give one a line")
-    starts = [clean(prefix, f"prefix {number}") for number, prefix in zip(numbers, forced, strict=True)]
+        raise UsageError("predict", f"{len(forced)} prefixes for {len(read)} lines", "give one a line")
+    starts = [check_text(prefix, f"prefix {number}") for number, prefix in zip(numbers, forced, strict=True)]
     kept = ["" if isinstance(line, Fault) else line for line in read]
     found = reader.predict(kept, options, starts, numbers, phase(progress, "predicting"))
     if options.alignments:
@@ -116,7 +118,7 @@ def predict(
 def evaluate(
     run: Run[str, Prediction], data: Files | None, options: Seq2SeqEvaluation, progress: Progress | None
 ) -> Evaluation:
-    reader: Translator = run.reader
+    reader: Seq2SeqRun = run.reader
     return reader.evaluate(data, options, phase(progress, "evaluating"))
 
 
@@ -128,11 +130,11 @@ def _read_pair(given: Any) -> tuple[str, str] | Fault:
 def score(
     run: Run[str, Prediction], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
 ) -> list[PairScore | Fault]:
-    reader: Translator = run.reader
-    read = mark_faults([_read_pair(one) for one in pairs], lambda valid: reader.faults_of_pairs(valid, truncate=truncate))
-    return process_valid(read, lambda valid: reader.score(valid, truncate=truncate, watch=phase(progress, "scoring")))
+    reader: Seq2SeqRun = run.reader
+    read = mark_faults([_read_pair(one) for one in pairs], lambda valid: reader.invalid_pairs(valid, truncate=truncate))
+    return process_valid(read, lambda valid: reader.score(valid, truncate=truncate, progress=phase(progress, "scoring")))
 
 
 def unknown(run: Run[str, Prediction], lines: Sequence[str]) -> list[str]:
-    reader: Translator = run.reader
-    return reader.unknown(lines)
+    reader: Seq2SeqRun = run.reader
+    return reader.unknown_tokens(lines)

@@ -6,42 +6,43 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
-from weft.models import pair_tables
-from weft.models.pair_tables import Seq2SeqTable
+from weft.models import seq2seq_config as pair_tables
+from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.tasks.spec import Preset
-from weft.train.estimator import NetworkEstimator
+from weft.training.estimator import NetworkEstimator
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
-    from weft.train.network import NetworkTask
+    from weft.runs.settings import RunConfig
+    from weft.training.neural import NetworkTask
 
 
 def find_network() -> NetworkTask[Any]:
-    from weft.tasks.seq2seq.network import Translation
+    from weft.tasks.seq2seq.network import Seq2SeqBuilder
 
-    return Translation()
+    return Seq2SeqBuilder()
 
 
-def check(settings: Settings) -> None:
+def check(config: RunConfig) -> None:
     """Refuse options that do not go together."""
-    joint = settings.tokenizer.source is None
-    for option in ("shared", "copying"):
-        if getattr(settings.model, option) and not joint:
+    joint = config.tokenizer.source is None
+    for option in ("share_embeddings", "copy_mechanism"):
+        if getattr(config.model, option) and not joint:
             raise ConfigError(
-                f"model.{option}: true needs one tokenizer for both sides, but [tokenizer.source] and [tokenizer.target] "
-                f"are two; use [tokenizer] alone, or {option}=false"
+                f"model.{option}",
+                "true needs one tokenizer for both sides, but [tokenizer.source] and [tokenizer.target] are two",
+                f"use [tokenizer] alone, or {option}=false",
             )
 
 
 NETWORK = NetworkEstimator(find_network, check)
 TRAIN: Mapping[str, Any] = {
-    "steps": 3500, "batch_tokens": 2048, "lr": 1e-3, "beta2": 0.98, "weight_decay": 0.0, "warmup": 0.08,
-    "label_smoothing": 0.1, "average": 0.99,
+    "max_steps": 3500, "batch_tokens": 2048, "lr": 1e-3, "adam_beta2": 0.98, "weight_decay": 0.0, "warmup_ratio": 0.08,
+    "label_smoothing": 0.1, "ema_decay": 0.99,
 }  # fmt: skip
 
 
 def _preset(values: Mapping[str, Any]) -> Preset:
-    return Preset(NETWORK, Seq2SeqTable, values, TRAIN, pair_tables.merge)
+    return Preset(NETWORK, Seq2SeqConfig, values, TRAIN, pair_tables.merge)
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -49,9 +50,9 @@ PRESETS: Mapping[str, Preset] = {
     "cho": _preset(pair_tables.CHO),
     "bahdanau": _preset(pair_tables.BAHDANAU),
     "luong": _preset(pair_tables.LUONG),
-    "rnn": _preset({**pair_tables.RECURRENT, "mixer": "rnn"}),
-    "lstm": _preset({**pair_tables.RECURRENT, "mixer": "lstm"}),
-    "gru": _preset({**pair_tables.RECURRENT, "mixer": "gru"}),
+    "rnn": _preset({**pair_tables.RECURRENT, "layer_type": "rnn"}),
+    "lstm": _preset({**pair_tables.RECURRENT, "layer_type": "lstm"}),
+    "gru": _preset({**pair_tables.RECURRENT, "layer_type": "gru"}),
     "transformer": _preset(pair_tables.TRANSFORMER),
     "seq2seq": _preset(pair_tables.SEQ2SEQ),
 }

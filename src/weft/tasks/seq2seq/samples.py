@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
 from weft.tasks.seq2seq.data import references
-from weft.train.samples import Record, Samples, Writer
+from weft.training.sample_outputs import Record, Samples, Writer
 
 if TYPE_CHECKING:
     import torch
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 def translations(job: Job, model: Any, device: torch.device) -> Writer:
     """Greedy outputs for the first lines of the validation data, which say what was meant."""
-    from weft.tasks.seq2seq.objective import TranslationTask
+    from weft.tasks.seq2seq.objective import Seq2SeqTask
 
-    count, columns = job.settings.train.samples, job.columns("valid")
+    count, columns = job.config.train.num_samples, job.columns("valid")
     if not columns:
-        raise ConfigError("train.samples: are of the validation data, but data.valid is not given; give it, or drop samples")
-    valid = job.settings.datasets["valid"]
+        raise ConfigError(
+            "train.num_samples", "are of the validation data, but data.valid is not given", "give it, or drop samples"
+        )
+    valid = job.config.datasets["valid"]
     sources = list(islice(valid.texts("source"), count))
-    meant = [several[0] for several in islice(references(valid), count)]
-    objective = TranslationTask(valid=None, tokenizer=job.tokenizer.target, device=device)
+    meant = [multilabel[0] for multilabel in islice(references(valid), count)]
+    objective = Seq2SeqTask(valid=None, tokenizer=job.tokenizer.target, device=device)
 
     def write(model: Any) -> list[Record]:
         written = objective.write(model, columns[0], lines=len(sources))

@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING
 
 from weft.decode.predict_options import ALPHA, BEAM
 from weft.decode.prediction import Prediction
-from weft.metrics.language import LOSSES
-from weft.metrics.translation import TRANSLATION, TRANSLATION_VALIDATION
+from weft.metrics.lm import LOSSES
+from weft.metrics.seq2seq import TRANSLATION, TRANSLATION_VALIDATION
 from weft.tasks.data_spec import Data
 from weft.tasks.seq2seq.compare import COMPARE
-from weft.tasks.seq2seq.data import PairsTable, PairVocabulary, check, columns, fit, in_memory, open_pairs, pairs, refuse_half
+from weft.tasks.seq2seq.data import (
+    PairDataConfig,
+    PairVocabulary,
+    check,
+    check_pairs_complete,
+    columns,
+    fit,
+    in_memory,
+    open_pairs,
+    pairs,
+)
 from weft.tasks.seq2seq.lines import OutputLines
 from weft.tasks.seq2seq.predict import (
     Seq2SeqEvaluation,
@@ -27,7 +37,7 @@ from weft.tasks.seq2seq.presets import PRESETS
 from weft.tasks.seq2seq.samples import SAMPLES
 from weft.tasks.seq2seq.weights import WEIGHTS
 from weft.tasks.spec import Decode, Task
-from weft.text.sides import SidesTable
+from weft.text.tokenizer_pair import TokenizerPairConfig
 
 if TYPE_CHECKING:
     from weft.tasks.spec import Explain
@@ -40,8 +50,8 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    table=PairsTable,
-    tokenizer=SidesTable,
+    table=PairDataConfig,
+    tokenizer=TokenizerPairConfig,
     vocabulary=PairVocabulary(),
     columns=columns,
     check=check,
@@ -49,7 +59,7 @@ DATA = Data(
     lines=pairs,
     fit=fit,
     in_memory=in_memory,
-    check_files=refuse_half,
+    check_files=check_pairs_complete,
 )
 SEQ2SEQ: Task[str, Prediction] = Task(
     name="translate",
@@ -78,7 +88,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
         prompt=lambda run, line: [run.vocabulary.target.begin],
         limit=limit,
         end=lambda run: run.vocabulary.target.end,
-        never=lambda run: [run.vocabulary.target.unk, run.vocabulary.target.begin],
+        never=lambda run: [run.vocabulary.target.unk_id, run.vocabulary.target.begin],
         beam=BEAM,
         alpha=ALPHA,
         source=source,

@@ -19,7 +19,7 @@ PAIRS = """\
 #   weft evaluate runs/run                scores on the test data
 #   weft predict runs/run "A line"       what a line becomes; without one, every line of standard input
 
-task = "translate"                 # one line in, one line out: translate, pronounce, inflect, summarise, parse
+task = "seq2seq"                 # one line in, one line out: translate, pronounce, inflect, summarise, parse
 # seed = 0                         # another seed, another run of the same model
 
 [data]
@@ -31,14 +31,14 @@ test = 0.05                        # likewise: what weft evaluate scores; nothin
                                    # delimiter = ";": between the columns of .csv and .tsv, or "tab"; the comma,
                                    # semicolon or tab of the first line, unless given
                                    # sheet = "Data": of .xlsx, a name or a place from 1; the first, unless given
-# source = "source"                # which columns are read: keys of JSONL, or names in the first line of a table;
-# target = "target"                # where that has no names, the first two columns
-# longest = 1000                   # tokens of a side at most: a longer one is refused, with its place
+# source_column = "source"                # which columns are read: keys of JSONL, or names in the first line of a table;
+# target_column = "target"                # where that has no names, the first two columns
+# max_length = 1000                   # tokens of a side at most: a longer one is refused, with its place
 # truncate = false                 # true: it is cut instead
 
 [tokenizer]                        # one for both sides
-# kind = "char"                    # char, byte, bpe (for sentences), unigram, wordpiece, word, space
-# size = 8000                      # most tokens kept
+# type = "char"                    # char, byte, bpe (for sentences), unigram, wordpiece, word, space
+# vocab_size = 8000                      # most tokens kept
                                    # or the tokenizer of another run: file = "runs/x/tokenizer.json"
                                    # or one for each side, such as letters in, phones out:
 #   [tokenizer.source]
@@ -92,11 +92,11 @@ PAIR_SAMPLES = """\
 # samples = 0                      # so many lines of the validation data are translated each time, for samples.jsonl
 """
 MONITOR = """\
-                                   # monitor = "exact_match": keep what scores best so, or by bleu, chrf, edit_rate;
-                                   # unless given, by nats_per_token
+                                   # monitor = "exact_match": keep what scores best so, or by bleu, chrf, token_error_rate;
+                                   # unless given, by loss
 """
 _RECIPE = {
-    "budget": "steps = 3500", "batch_tokens": "2048", "optimizer": "adamw", "lr": "1e-3", "beta2": "0.98",
+    "budget": "steps = 3500", "batch_tokens": "2048", "optimizer": "adamw", "lr": "1e-3", "adam_beta2": "0.98",
     "weight_decay": "0.0", "schedule": "cosine", "warmup": "0.08", "muon": "", "smoothing": SMOOTHING, "monitor": MONITOR,
     "samples": PAIR_SAMPLES,
 }  # fmt: skip
@@ -106,59 +106,65 @@ class Pairs(NamedTuple):
     """How the file of a kind of encoder-decoder differs from the others'."""
 
     about: str
-    layers: int = 1
-    width: int = 256
+    num_layers: int = 1
+    hidden_size: int = 256
     dropout: float = 0.3
     attention: str = "multiplicative"
-    place: str = "after"
-    feeding: str = "false"
+    attention_placement: str = "after"
+    input_feeding: str = "false"
     bridge: str = "copy"
-    every_step: str = "false"
-    two_way: str = "true"
-    reverse: str = "false"
+    feed_context: str = "false"
+    bidirectional: str = "true"
+    reverse_source: str = "false"
     parts: str = ""  # of a Transformer
-    connection: str = "plain"
+    skip_connection: str = "plain"
     norm: str = "none"
-    beside: str = ""  # of a plain recurrent network
+    extra: str = ""  # of a plain recurrent network
 
     def text(self, name: str) -> str:
-        values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("attention", "place", "bridge")}
-        values |= {key: quoted(getattr(self, key)) for key in ("connection", "norm")}
+        values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("attention", "attention_placement", "bridge")}
+        values |= {key: quoted(getattr(self, key)) for key in ("skip_connection", "norm")}
         deep = DEPTH if self.attention == "additive" else ""
-        recurrent = READS + deep + (SUMMARY if self.attention == "none" else AROUND) + BRIDGE + self.beside
+        recurrent = READS + deep + (SUMMARY if self.attention == "none" else AROUND) + BRIDGE + self.extra
         model = ((self.parts or recurrent) + BOTH).format(**values)
-        return PAIRS + stack(name, self.about, self.layers, self.width) + model + train(_RECIPE)
+        return PAIRS + stack(name, self.about, self.num_layers, self.hidden_size) + model + train(_RECIPE)
 
 
 _BLOCKS = BLOCKS + ATTENTION.format(positions='"sinusoidal"', activation='"relu"', qk_norm="false")
 
 TEMPLATES: Mapping[str, Pairs] = {
-    "seq2seq": Pairs("the best recipe known for small data", width=512, dropout=0.4, feeding="true", bridge="project"),
+    "seq2seq": Pairs(
+        "the best recipe known for small data", hidden_size=512, dropout=0.4, input_feeding="true", bridge="project"
+    ),
     "transformer": Pairs(
         "the Transformer of Vaswani et al. 2017, but pre-norm",
         3,
         dropout=0.1,
         attention="scaled-dot",
         parts=_BLOCKS,
-        connection="residual",
-        norm="layer",
+        skip_connection="residual",
+        norm="layernorm",
     ),
     "lstm": Pairs("long short-term memory, with attention"),
     "gru": Pairs("gated recurrent units, with attention"),
-    "rnn": Pairs("the plain recurrent network, with attention", beside=NONLINEARITY),
+    "rnn": Pairs("the plain recurrent network, with attention", extra=NONLINEARITY),
     "bahdanau": Pairs(
-        "Bahdanau et al. 2015: the first with attention", dropout=0.0, attention="additive", place="before", bridge="project"
+        "Bahdanau et al. 2015: the first with attention",
+        dropout=0.0,
+        attention="additive",
+        attention_placement="before",
+        bridge="project",
     ),
-    "luong": Pairs("Luong et al. 2015", 2, dropout=0.2, feeding="true", two_way="false"),
+    "luong": Pairs("Luong et al. 2015", 2, dropout=0.2, input_feeding="true", bidirectional="false"),
     "sutskever": Pairs(
-        "Sutskever et al. 2014: no attention", 4, dropout=0.0, attention="none", two_way="false", reverse="true"
+        "Sutskever et al. 2014: no attention", 4, dropout=0.0, attention="none", bidirectional="false", reverse_source="true"
     ),
     "cho": Pairs(
         "Cho et al. 2014: no attention",
         dropout=0.0,
         attention="none",
         bridge="project",
-        every_step="true",
-        two_way="false",
+        feed_context="true",
+        bidirectional="false",
     ),
 }

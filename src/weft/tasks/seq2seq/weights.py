@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.models.decoder_names import in_decoder
-from weft.models.pair_tables import Seq2SeqTable
-from weft.train.meaning import (
+from weft.models.decoder_names import name_in_decoder
+from weft.models.seq2seq_config import Seq2SeqConfig
+from weft.training.weight_meaning import (
     ABSENT,
     IN_NAMES,
     OF_HEAD,
-    OF_TRAINING,
     TIES,
+    TRAIN_ONLY_OPTIONS,
     Part,
     Weights,
     attention_span,
@@ -24,44 +24,44 @@ from weft.train.meaning import (
 )
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
-    from weft.text.sides import Sides
+    from weft.runs.settings import RunConfig
+    from weft.text.tokenizer_pair import TokenizerPair
 
 
-def _joint(table: Seq2SeqTable, layers: int) -> dict[str, Any]:
+def _joint(config: Seq2SeqConfig, layers: int) -> dict[str, Any]:
     """What a decoder computes where it looks at a source."""
-    free = OF_TRAINING | IN_NAMES | OF_HEAD | TIES
-    options = {name: getattr(table, name) for name in type(table).model_fields if name not in free}
-    if table.decoder.traits.attends:
-        crossed = [table.decoder.cross_heads_of(layer)[0] for layer in range(layers)]
+    free = TRAIN_ONLY_OPTIONS | IN_NAMES | OF_HEAD | TIES
+    options = {name: getattr(config, name) for name in type(config).model_fields if name not in free}
+    if config.decoder.traits.attends:
+        crossed = [config.decoder.cross_heads_in_layer(layer)[0] for layer in range(layers)]
         return options | {"decoder.cross_heads": one_value(crossed)}
-    if table.attention == "none":  # around recurrent layers it is a part that is there or not
+    if config.attention == "none":  # around recurrent layers it is a part that is there or not
         return {name: ABSENT for name in options}
     return options
 
 
-def _parts(settings: Settings, vocabulary: Sides, layers: Mapping[str, int]) -> dict[str, Part]:
-    model, longest = settings.model, settings.data.longest
+def _parts(settings: RunConfig, vocabulary: TokenizerPair, layers: Mapping[str, int]) -> dict[str, Part]:
+    model, max_length = settings.model, settings.data.longest
     parts = {}
     for side, table, tokens in (("encoder", model.encoder, vocabulary.source), ("decoder", model.decoder, vocabulary.target)):
         parts[f"{side}.front"] = Part(words_of(tokens))
         options = in_table(f"model.{side}", stack_options(table, layers[side]))
-        parts[f"{side}.stack"] = Part(options, attention_span(table, longest))
+        parts[f"{side}.stack"] = Part(options, attention_span(table, max_length))
     parts["joint"] = Part(in_table("model", _joint(model, layers["decoder"])))
-    parts["shared"] = Part({"model.shared": model.shared})
+    parts["shared"] = Part({"model.share_embeddings": model.shared})
     parts["head"] = Part(in_table("model", head_options(model)) | words_of(vocabulary.target))
     return parts
 
 
-def _layers(model: Seq2SeqTable) -> dict[str, int]:
-    return {"encoder": model.encoder.layers, "decoder": model.decoder.layers}
+def _layers(model: Seq2SeqConfig) -> dict[str, int]:
+    return {"encoder": model.encoder.num_layers, "decoder": model.decoder.num_layers}
 
 
-def _scales(model: Seq2SeqTable) -> dict[str, float]:
+def _scales(model: Seq2SeqConfig) -> dict[str, float]:
     from weft.models.seq2seq import scales
 
     source, target = scales(model)
     return {"encoder": source, "decoder": target}
 
 
-WEIGHTS = Weights(_parts, _layers, _scales, masked=False, in_decoder=in_decoder)
+WEIGHTS = Weights(_parts, _layers, _scales, masked=False, in_decoder=name_in_decoder)

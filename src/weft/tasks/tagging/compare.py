@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.metrics.frequency import by_frequency
-from weft.metrics.items import Items
-from weft.metrics.spans import scheme_of, tag_counts, types_of
-from weft.runs.eval_data import own_or_gone
-from weft.tasks.compare_spec import Compare, Confused, Evidence, LabelCounts, Observed, Rate
+from weft.metrics.items import ItemStatistics
+from weft.metrics.tagging import scheme_of, tag_counts, types_of
+from weft.runs.eval_data import own_source_or_none
+from weft.tasks.compare_spec import Compare, Confused, Evidence, LabelCounts, Predictions, Rate
 from weft.tasks.tagging.data import words
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ def in_line(tags: Sequence[str]) -> str:
     return " ".join(map(_one_word, tags))
 
 
-def observe(run: Run[Any, Any], given: Sequence[Any], found: Items) -> Observed:
+def observe(run: Run[Any, Any], given: Sequence[Any], found: ItemStatistics) -> Predictions:
     """Sentence by sentence."""
     inputs, references = [" ".join(one.words) for one in given], [in_line(one.tags) for one in given]
     lengths = np.array([len(one.words) for one in given], np.int64)
-    train, classed = own_or_gone(run.folder, run.settings, "train"), {}
+    train, classed = own_source_or_none(run.directory, run.config, "train"), {}
     if train is not None:
         known = Counter(words(train).texts())
         occurrences = np.array([known[word] for one in given for word in one.words], np.int64)
@@ -41,22 +41,22 @@ def observe(run: Run[Any, Any], given: Sequence[Any], found: Items) -> Observed:
         right = np.array([a == b for a, b in zip(said, " ".join(references).split(), strict=True)], np.float64)
         owners = np.repeat(np.arange(len(given)), lengths)
         classed = by_frequency({"right": right, "tokens": np.ones(len(right))}, owners, occurrences, len(given))
-    return Observed(found, inputs, references, lengths, "sentence", classed)
+    return Predictions(found, inputs, references, lengths, "sentence", classed)
 
 
 # ---- by tag, or by type of span
 
 
-def _tag_counts(evidence: Evidence, names: Sequence[str]) -> Items:
+def _tag_counts(evidence: Evidence, names: Sequence[str]) -> ItemStatistics:
     """Of each sentence how often each tag was said, meant, and both: (N, K) each."""
     said, meant = ([line.split() for line in lines] for lines in (evidence.items.outputs or (), evidence.references))
-    return Items(evidence.items.keys, tag_counts(said, meant, names))
+    return ItemStatistics(evidence.items.keys, tag_counts(said, meant, names))
 
 
-def _span_counts(evidence: Evidence) -> Items:
+def _span_counts(evidence: Evidence) -> ItemStatistics:
     """Of each sentence how many spans of each type, without those of types that training never saw."""
     names = {"said": "spans_said", "meant": "spans_meant", "both": "spans_both"}
-    return Items(evidence.items.keys, {ours: evidence.items.statistics[name][:, :-1] for ours, name in names.items()})
+    return ItemStatistics(evidence.items.keys, {ours: evidence.items.statistics[name][:, :-1] for ours, name in names.items()})
 
 
 def label_counts(evidence: Evidence) -> LabelCounts:

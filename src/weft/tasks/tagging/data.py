@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from weft.config import OneOf, Table
+from weft.config import Choice, Config
 from weft.data.columns import Name
+from weft.data.config import Files, Split, check_splits, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset, TextColumn
-from weft.data.findings import Checked, CheckPlan
+from weft.data.findings import CheckOptions, CheckPlan
 from weft.data.source import fingerprints
 from weft.data.summary import listed
-from weft.data.tables import Files, Split, check_splits, datasets, training
 from weft.errors import DataError
-from weft.metrics.spans import repair, scheme_of, validate
+from weft.metrics.tagging import repair, scheme_of, validate
 from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.tagging.files import Reading, Sentence, read_sentences
-from weft.text.gate import SHOWN, Seen, listed_files, many, shown, subject
-from weft.text.labelled_tokens import LabelledTokens, load_labelled
-from weft.text.labels import Labels
-from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
+from weft.text.label_tokenizer import LabelTokenizer, load_label_tokenizer
+from weft.text.labels import LabelVocabulary
+from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluralize, preview, subject
+from weft.text.tokenizers import TYPES, Tokenizer, TokenizerConfig, train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
+    from weft.runs.settings import RunConfig
     from weft.tasks.data_spec import Note, Watched
 
 AS_USUAL = Reading()
@@ -40,10 +40,10 @@ AS_USUAL = Reading()
 class TaggedSummary:
     """What was found in tagged files."""
 
-    files: Seen  # line ends, encoding, notes; it counts no lines
+    files: FileSummary  # line ends, encoding, notes; it counts no lines
     count: int = 0  # sentences
     words: int = 0
-    longest: int = 0  # words of a sentence
+    max_length: int = 0  # words of a sentence
     characters: int = 0  # of the words
     bytes: int = 0
     tags: Counter[str] = field(default_factory=Counter)
@@ -51,18 +51,18 @@ class TaggedSummary:
 
     @property
     def crlf(self) -> int:
-        return self.files.crlf
+        return self.files.has_crlf
 
     def add(self, record: Sentence) -> None:
         self.count += 1
         self.words += len(record.words)
-        self.longest = max(self.longest, len(record.words))
+        self.max_length = max(self.max_length, len(record.words))
         self.tags.update(record.tags)
         text = "".join(record.words)
         self.characters += len(text)
         self.bytes += len(text) if text.isascii() else len(text.encode())
         if len(self.examples) < 3:
-            self.examples.append((record.words[:SHOWN], record.tags[:SHOWN]))
+            self.examples.append((record.words[:PREVIEW_CHARS], record.tags[:PREVIEW_CHARS]))
 
     def bytes_of(self, column: str) -> int:
         return self.bytes
@@ -76,14 +76,14 @@ class TaggedSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, tags, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {many(self.count, 'sentence')} of {many(self.words, 'word')} (the longest"
-            f" of {self.longest:,}) with {many(len(self.tags), 'tag')}, {self.files.written}"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'sentence')} of {pluralize(self.words, 'word')} (the longest"
+            f" of {self.max_length:,}) with {pluralize(len(self.tags), 'tag')}, {self.files.written}"
         ]
-        rows += [f"  note: {shown(note, 200)}" for note in self.files.notes]
+        rows += [f"  note: {preview(note, 200)}" for note in self.files.notes]
         rows.append(f"  tags: {listed(self.tags)}")
         for words, tags in self.examples:
             text = " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
-            rows.append(f"  e.g.: {shown(text)}")
+            rows.append(f"  e.g.: {preview(text)}")
         return "\n".join(rows)
 
 
@@ -106,13 +106,13 @@ class TaggedFormat:
     def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[Sentence]:
+    def read(self, given: tuple[Path, ...], seen: FileSummary) -> Iterator[Sentence]:
         one = dict[str, str]()  # of equal words and tags, of which there are many, one is kept
         for sentence in read_sentences(given, self.reading, seen):
             words, tags = (tuple(one.setdefault(text, text) for text in texts) for texts in (sentence.words, sentence.tags))
             yield sentence._replace(words=words, tags=tags)
 
-    def summary(self, given: tuple[Path, ...], seen: Seen) -> TaggedSummary:
+    def summary(self, given: tuple[Path, ...], seen: FileSummary) -> TaggedSummary:
         return TaggedSummary(seen)
 
     def texts(self, record: Sentence) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class TaggedFormat:
     def shown(self, column: str) -> str:
         return ""
 
-    def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
+    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
         return {**asdict(self.reading), "files": fingerprints(given)}
 
 
@@ -145,23 +145,24 @@ def tags_of(dataset: Dataset[Sentence]) -> list[str]:
     return [tag for record in dataset.records() for tag in record.tags]
 
 
-def refuse_long(corpus: Corpus, dataset: Dataset[Sentence], *, longest: int) -> None:
+def refuse_long(corpus: Corpus, dataset: Dataset[Sentence], *, max_length: int) -> None:
     """Refuse sentences of more than `longest` tokens, <s> and </s> counted, with the place of the first; `corpus` has the
     words of the data set. None can be cut: every word needs a tag."""
     starts = corpus.line_starts()
     edges = np.concatenate([[0], np.cumsum(sentence_lengths(dataset))])
     # every word ends with a </s> in the corpus, and none in a sentence
     lengths = 2 + np.diff(starts[edges] - edges)
-    long = np.flatnonzero(lengths > longest)
+    long = np.flatnonzero(lengths > max_length)
     if len(long):
         place, more = dataset.place(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
-            f"{place}{more}: its sentence has {lengths[long[0]]:,} tokens, more than data.longest = {longest};"
-            " raise that, or split it with a blank line"
+            f"{place}{more}",
+            f"its sentence has {lengths[long[0]]:,} tokens, more than data.max_length = {max_length}",
+            "raise that, or split it with a blank line",
         )
 
 
-class TaggedTable(Table):
+class TaggedDataConfig(Config):
     """Which tagged sentences, and how they are read."""
 
     train: Files
@@ -169,18 +170,18 @@ class TaggedTable(Table):
     test: Split = None  # likewise; the order is train, valid, test
     encoding: str = "utf-8"
     # columns by place, from 1, or by name in CoNLL-U: form and upos unless given; else the first and the last
-    word: Name | None = None
-    tag: Name | None = None
-    longest: int = Field(1000, ge=3, le=2**31 - 1)  # tokens of a sentence, <s> and </s> among them
+    word_column: Name | None = None
+    tag_column: Name | None = None
+    max_length: int = Field(1000, ge=3, le=2**31 - 1)  # tokens of a sentence, <s> and </s> among them
 
     @model_validator(mode="after")
-    def fits(self) -> Self:
+    def check_options(self) -> Self:
         check_splits(self.train, self.valid, self.test, self.encoding)
-        for name, column in (("word", self.word), ("tag", self.tag)):
+        for name, column in (("word", self.word_column), ("tag", self.tag_column)):
             if column == "" or (isinstance(column, int) and column < 1):
                 raise ValueError(f"{name}={column!r} names no column; give a place from 1 on, or a name")
-        if self.word is not None and self.word == self.tag:
-            raise ValueError(f"word and tag are both {self.word!r}; give each its own column")
+        if self.word_column is not None and self.word_column == self.tag_column:
+            raise ValueError(f"word and tag are both {self.word_column!r}; give each its own column")
         return self
 
     def resolved(self) -> Self:
@@ -188,7 +189,7 @@ class TaggedTable(Table):
         return self
 
     def reading(self) -> Reading:
-        return Reading(self.encoding, self.word, self.tag)
+        return Reading(self.encoding, self.word_column, self.tag_column)
 
     def sources(self, base: Path) -> dict[str, Dataset[Sentence]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
@@ -198,10 +199,10 @@ class TaggedTable(Table):
 # ---- tokens
 
 
-class SpaceTable(TokenizerTable):
+class WhitespaceTokenizerConfig(TokenizerConfig):
     """How tagged words become tokens."""
 
-    kind: Annotated[str, OneOf(KINDS, "kind")] = "space"
+    type: Annotated[str, Choice(TYPES, "kind")] = "space"
 
 
 def learned_tags(dataset: Dataset[Sentence]) -> tuple[list[str], int]:
@@ -216,40 +217,40 @@ def learned_tags(dataset: Dataset[Sentence]) -> tuple[list[str], int]:
     return list(chain.from_iterable(mended)), sum(wrong)
 
 
-def spells(settings: Settings) -> bool:
+def spells(config: RunConfig) -> bool:
     """Whether words are read letter by letter, too."""
-    return settings.model.letters() is not None
+    return config.model.letters() is not None
 
 
 class TaggedVocabulary:
     """A tokenizer of words, one of letters where words are spelled, and the tags of training."""
 
-    def make(self, settings: Settings, dataset: Dataset[Sentence], watched: Watched, note: Note) -> LabelledTokens:
-        def made(table: TokenizerTable) -> Tokenizer:
-            return train_tokenizer(table, watched(words(dataset).texts()))
+    def make(self, config: RunConfig, dataset: Dataset[Sentence], watched: Watched, note: Note) -> LabelTokenizer:
+        def made(config: TokenizerConfig) -> Tokenizer:
+            return train_tokenizer(config, watched(words(dataset).texts()))
 
-        letters = made(TokenizerTable(kind="char")) if spells(settings) else None
+        letters = made(TokenizerConfig(type="char")) if spells(config) else None
         tags, mended = learned_tags(dataset)
         if mended:
             told = subject(mended, "sentence", "has", "have")
             note(f"{told} tags that no scheme writes so; they are mended, and mark the same spans")
-        return LabelledTokens(made(settings.tokenizer), Labels.count(tags), letters)
+        return LabelTokenizer(made(config.tokenizer), LabelVocabulary.count(tags), letters)
 
-    def save(self, vocabulary: LabelledTokens, folder: Path) -> None:
-        vocabulary.save(folder)
+    def save(self, vocabulary: LabelTokenizer, directory: Path) -> None:
+        vocabulary.save(directory)
 
-    def load(self, folder: Path) -> LabelledTokens:
-        return load_labelled(folder)
+    def load(self, directory: Path) -> LabelTokenizer:
+        return load_label_tokenizer(directory)
 
 
-def columns(settings: Settings, vocabulary: LabelledTokens) -> list[Column]:
+def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
     """The words as tokens, and spelled where they are: each a line."""
     found = [Column("words", vocabulary.tokenizer, words_of)]
-    return found if vocabulary.letters is None else [*found, Column("letters", vocabulary.letters, words_of)]
+    return found if vocabulary.char_tokenizer is None else [*found, Column("letters", vocabulary.char_tokenizer, words_of)]
 
 
-def fit(settings: Settings, dataset: Dataset[Sentence], corpora: Sequence[Corpus]) -> Fitted:
-    refuse_long(corpora[0], dataset, longest=settings.data.longest)
+def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]) -> Fitted:
+    refuse_long(corpora[0], dataset, max_length=config.data.longest)
     return Fitted(corpora)
 
 
@@ -259,18 +260,18 @@ def invalid(labels: Sequence[tuple[str, ...]]) -> np.ndarray:
     return np.array([scheme is not None and bool(validate(tags, scheme)) for tags in labels], dtype=bool)
 
 
-def check(settings: Settings) -> CheckPlan:
-    train = training(settings.datasets)
-    checked = Checked(
+def check(config: RunConfig) -> CheckPlan:
+    train = training(config.datasets)
+    checked = CheckOptions(
         ("sentence",),
-        settings.data.longest,
+        config.data.longest,
         labels="tag",
         labels_of=lambda record: record.tags,
         words=words_of,
-        spelled=spells(settings),
+        has_char_encoder=spells(config),
         invalid=invalid,
     )
-    return CheckPlan(checked, lambda: [train_tokenizer(settings.tokenizer, words(train).texts())])
+    return CheckPlan(checked, lambda: [train_tokenizer(config.tokenizer, words(train).texts())])
 
 
 def lines(dataset: Dataset[Sentence]) -> Iterator[tuple[str, None]]:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from weft.data.corpus import lines_of
-from weft.data.tag_order import Sentences
+from weft.data.tag_batching import Sentences
 from weft.errors import DataError
-from weft.explain.inputs import Reading, label, located, make_side, refuse, special
-from weft.explain.options import ExplainOptions
+from weft.explain.explanation import TokenSpan
+from weft.explain.inputs import ModelInput, label, make_side, refuse, special, token_spans
+from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
-from weft.explain.view import Piece
-from weft.models.tagger import Words
+from weft.models.tagger import TaggerInput
 from weft.tasks.spec import Explain
 from weft.tasks.tagging.predict import Sentence, Tagging
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 
 def stacks(run: Run[Sentence, Tagging]) -> list[Stack]:
-    return [Stack("encoder", "encoder.stack", "text", run.settings.model)]
+    return [Stack("encoder", "encoder.stack", "text", run.config.model)]
 
 
-def read(run: Run[Sentence, Tagging], text: str, options: ExplainOptions) -> Reading:
+def read(run: Run[Sentence, Tagging], text: str, options: ExplainConfig) -> ModelInput:
     tokenizer, model, device = run.vocabulary.tokenizer, run.model, run.device
-    refuse(run.reader.faults([text]))
-    places = [Piece(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", text)]
+    refuse(run.reader.invalid_inputs([text]))
+    places = [TokenSpan(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", text)]
     if not places:
-        raise DataError("input: has no words, and nothing to tag")
+        raise DataError("input", "has no words, and nothing to tag")
     words = [place.text for place in places]
     letters = None if run.vocabulary.letters is None else lines_of(run.vocabulary.letters, words)
     edges, none = np.array([0, len(words)]), np.zeros(len(words), np.int64)
     batch = Sentences(lines_of(tokenizer, words), letters, edges, none).batch(np.array([0]))
-    found = [one for place in places for one in located(tokenizer, place.text, place.start)]
+    found = [one for place in places for one in token_spans(tokenizer, place.text, place.start)]
     tokens = [special(tokenizer, tokenizer.begin), *found, special(tokenizer, tokenizer.end)]
 
     def say(at: Tensor) -> Tensor:
         parts: list[Any] = [part if part is None else part.to(device).expand(len(at), *part.shape[1:]) for part in batch[:-1]]
-        read = Words(*parts)
-        shares = model.head.marginals(model(read), read.real)[torch.arange(len(at)), at]
-        said: Tensor = shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
+        read = TaggerInput(*parts)
+        fractions = model.head.marginals(model(read), read.word_mask)[torch.arange(len(at)), at]
+        said: Tensor = fractions.clamp(min=torch.finfo(fractions.dtype).tiny).log()
         return said
 
     def said() -> list[tuple[int, int]]:
@@ -53,7 +53,7 @@ def read(run: Run[Sentence, Tagging], text: str, options: ExplainOptions) -> Rea
         return [(place, label(run, tag)) for place, tag in enumerate(run.predict([words])[0].tags)]
 
     choices = None if options.target is None else [label(run, options.target)] * len(places)
-    return Reading(
+    return ModelInput(
         model,
         [make_side("text", "encoder.front", tokens)],
         say,

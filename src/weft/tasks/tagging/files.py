@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.data.columns import Name
-from weft.data.rows import kind_of
-from weft.errors import DataError, nearest
-from weft.text.gate import Seen, quoted, read_lines, shown
-from weft.text.unpack import PACKED
+from weft.data.table_rows import kind_of
+from weft.errors import DataError, suggest
+from weft.text.compression import PACKED
+from weft.text.reading import FileSummary, preview, quote, read_lines
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
@@ -66,23 +66,23 @@ def is_conllu(path: Path, encoding: str) -> bool:
     return len(cells) == len(CONLLU) and ID.fullmatch(cells[0]) is not None
 
 
-def ragged(path: Path, line: int, cells: list[str], wanted: str) -> DataError:
+def wrong_column_count(path: Path, line: int, cells: list[str], wanted: str) -> DataError:
     count = f"{len(cells)} {'column' if len(cells) == 1 else 'columns'}"
-    return DataError(f"{path}: line {line} has {count}, not {wanted}: {', '.join(repr(shown(cell, 40)) for cell in cells)}")
+    return DataError(path, f"line {line} has {count}, not {wanted}: {', '.join(repr(preview(cell, 40)) for cell in cells)}")
 
 
 def column(path: Path, option: str, name: Name, *, count: int, conllu: bool) -> int:
     """Where a column stands, from 0."""
     if isinstance(name, int) and name > count:
-        raise DataError(f"{path}: has {count} columns, so there is no column {name}, which data.{option} names")
+        raise DataError(path, f"has {count} columns, so there is no column {name}, which data.{option} names")
     if isinstance(name, int):
         return name - 1
     if not conllu:
         raise DataError(
-            f"{path}: its columns have no names, only those of CoNLL-U have, but data.{option} = {name!r}; give a place"
+            path, f"its columns have no names, only those of CoNLL-U have, but data.{option} = {name!r}", "give a place"
         )
     if name not in CONLLU:
-        raise DataError(f"{path}: CoNLL-U has no column {name!r}, which data.{option} names{nearest(name, CONLLU)}")
+        raise DataError(path, f"CoNLL-U has no column {name!r}, which data.{option} names", suggest(name, CONLLU))
     return CONLLU.index(name)
 
 
@@ -92,17 +92,17 @@ def _places(path: Path, reading: Reading, *, count: int, conllu: bool) -> tuple[
     word = column(path, "word", reading.word or usual[0], count=count, conllu=conllu)
     tag = column(path, "tag", reading.tag or usual[1], count=count, conllu=conllu)
     if word == tag:
-        raise DataError(f"{path}: word and tag are both column {word + 1}; set data.word and data.tag")
+        raise DataError(path, f"word and tag are both column {word + 1}", "set data.word_column and data.tag_column")
     return word, tag
 
 
 def _checked(path: Path, line: int, text: str, tag: str) -> Word:
     if not text or not tag:
-        raise DataError(f"{path}: line {line} has an empty {'tag' if text else 'word'}: {quoted(text or tag, 40)} is alone")
+        raise DataError(path, f"line {line} has an empty {'tag' if text else 'word'}: {quote(text or tag, 40)} is alone")
     return Word(text, tag, line)
 
 
-def _read_conllu(path: Path, reading: Reading, seen: Seen) -> Words:
+def _read_conllu(path: Path, reading: Reading, seen: FileSummary) -> Words:
     word, tag = _places(path, reading, count=len(CONLLU), conllu=True)
     seen.notes.append(f"{path.name}: CoNLL-U, words are {CONLLU[word].upper()}, tags {CONLLU[tag].upper()}")
     due = 1
@@ -115,18 +115,18 @@ def _read_conllu(path: Path, reading: Reading, seen: Seen) -> Words:
             continue
         cells = line.split("\t")
         if len(cells) != len(CONLLU):
-            raise ragged(path, number, cells, f"{len(CONLLU)} with tabs between, as CoNLL-U has")
+            raise wrong_column_count(path, number, cells, f"{len(CONLLU)} with tabs between, as CoNLL-U has")
         found = ID.fullmatch(cells[0])
         if found is None or (not found[1] and int(cells[0]) != due):
-            shown_id = shown(cells[0], 40)
-            raise DataError(f"{path}: line {number} has the ID {shown_id!r} where {due} is due; is a blank line missing?")
+            shown_id = preview(cells[0], 40)
+            raise DataError(path, f"line {number} has the ID {shown_id!r} where {due} is due", "is a blank line missing?")
         if found[1]:
             continue  # a multiword token or an empty node
         due += 1
         yield _checked(path, number, cells[word], cells[tag])
 
 
-def _read_columns(path: Path, reading: Reading, seen: Seen) -> Words:
+def _read_columns(path: Path, reading: Reading, seen: FileSummary) -> Words:
     tabs, first, count, word, tag = False, 0, 0, 0, 0  # as the first word's line has them
     for number, line in enumerate(read_lines(path, reading.encoding, seen), 1):
         if _is_blank(line):
@@ -138,17 +138,17 @@ def _read_columns(path: Path, reading: Reading, seen: Seen) -> Words:
         cells = line.split("\t") if tabs else _BLANKS.split(line.strip(" \t"))
         if not first:
             if len(cells) < 2:
-                raise ragged(path, number, cells, "2 or more, a word and its tag")
+                raise wrong_column_count(path, number, cells, "2 or more, a word and its tag")
             first, count = number, len(cells)
             word, tag = _places(path, reading, count=count, conllu=False)
             told = f"words are in column {word + 1}, tags in column {tag + 1} of {count}"
             seen.notes.append(f"{path.name}: {told}, with {'tabs' if tabs else 'blanks'} between")
         if len(cells) != count:
-            raise ragged(path, number, cells, f"{count} as line {first} has")
+            raise wrong_column_count(path, number, cells, f"{count} as line {first} has")
         yield _checked(path, number, cells[word], cells[tag])
 
 
-def _read(path: Path, reading: Reading, seen: Seen) -> Iterator[Sentence]:
+def _read(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Sentence]:
     """The sentences of one file."""
     words: list[Word] = []
     read = _read_conllu if is_conllu(path, reading.encoding) else _read_columns
@@ -168,10 +168,10 @@ def _sentence(path: Path, words: list[Word]) -> Sentence:
 
 def refuse_table(path: Path) -> None:
     if kind_of(path) not in ("text", "tsv"):
-        raise DataError(f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line")
+        raise DataError(path, "is a table", "a tagger reads CoNLL-U, words and tags in columns, or a sentence a line")
 
 
-def read_sentences(paths: Sequence[Path], reading: Reading, seen: Seen) -> Iterator[Sentence]:
+def read_sentences(paths: Sequence[Path], reading: Reading, seen: FileSummary) -> Iterator[Sentence]:
     """Every sentence of the files, in order; what stands in no sentence, comments and empty nodes, is skipped."""
     for path in paths:
         refuse_table(path)
@@ -180,4 +180,4 @@ def read_sentences(paths: Sequence[Path], reading: Reading, seen: Seen) -> Itera
             found = True
             yield sentence
         if not found:
-            raise DataError(f"{path}: has no tagged word in it; give a file with a word and its tag a line")
+            raise DataError(path, "has no tagged word in it", "give a file with a word and its tag a line")

@@ -8,7 +8,7 @@ from weft.tasks.lines import Lines
 from weft.tasks.tagging.predict import Sentence, Tagging
 
 if TYPE_CHECKING:
-    from weft.data.records import Entry, Values
+    from weft.data.input_records import Entry, Values
 
 NOTHING = Tagging([], [], [])
 

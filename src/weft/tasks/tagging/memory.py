@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from weft.data.memory import MemoryFormat, Row
-from weft.errors import DataError, nearest
-from weft.tasks.tagging.data import TaggedTable
+from weft.errors import DataError, suggest
+from weft.tasks.tagging.data import TaggedDataConfig
 from weft.tasks.tagging.files import CONLLU, DOCUMENT
 
 WORDS, TAGS = "words", "tags"
@@ -16,24 +16,24 @@ WORDS, TAGS = "words", "tags"
 def _cells(value: Any, name: str, where: str) -> list[str]:
     cells = value.split() if isinstance(value, str) else value
     if not isinstance(cells, list) or not all(isinstance(cell, str) for cell in cells):
-        raise DataError(f"{where}: {name!r} must be a list of strings, or a string with blanks between them")
+        raise DataError(where, f"{name!r} must be a list of strings, or a string with blanks between them")
     for cell in cells:
         if not cell.strip() or "\t" in cell or "\n" in cell or cell == DOCUMENT:
-            raise DataError(f"{where}: {name!r} holds {cell!r}, which can't stand in a column; change it, or leave it out")
+            raise DataError(where, f"{name!r} holds {cell!r}, which can't stand in a column", "change it, or leave it out")
     return cells
 
 
-def _places(table: TaggedTable) -> tuple[int, int, int]:
+def _places(config: TaggedDataConfig) -> tuple[int, int, int]:
     """Where the file has words and tags, from 0, and how many columns; names are those of CoNLL-U."""
-    if isinstance(table.word, str) or isinstance(table.tag, str):
-        names = [table.word or "form", table.tag or "upos"]
+    if isinstance(config.word_column, str) or isinstance(config.tag_column, str):
+        names = [config.word_column or "form", config.tag_column or "upos"]
         for name in names:
             if isinstance(name, str) and name not in CONLLU:
-                raise DataError(f"data: no such column {name!r}{nearest(name, CONLLU)}")
+                raise DataError("data", f"no such column {name!r}", suggest(name, CONLLU))
         word, tag = (CONLLU.index(name) if isinstance(name, str) else name - 1 for name in names)
         return word, tag, len(CONLLU)
-    word = 0 if table.word is None else table.word - 1
-    tag = max(word + 1, 1) if table.tag is None else table.tag - 1
+    word = 0 if config.word_column is None else config.word_column - 1
+    tag = max(word + 1, 1) if config.tag_column is None else config.tag_column - 1
     return word, tag, max(word, tag) + 1
 
 
@@ -42,7 +42,7 @@ def _write(places: tuple[int, int, int], row: Row, where: str) -> str:
     word, tag, count = places
     words, tags = (_cells(row[name], name, where) for name in (WORDS, TAGS))
     if not words or len(words) != len(tags):
-        raise DataError(f"{where}: has {len(words)} words and {len(tags)} tags; give every word a tag")
+        raise DataError(where, f"has {len(words)} words and {len(tags)} tags", "give every word a tag")
     lines = []
     for number, (one, its) in enumerate(zip(words, tags, strict=True), 1):
         cells = ["_"] * count
@@ -53,8 +53,8 @@ def _write(places: tuple[int, int, int], row: Row, where: str) -> str:
     return "".join(lines) + "\n"
 
 
-def in_memory(table: TaggedTable) -> MemoryFormat:
+def in_memory(config: TaggedDataConfig) -> MemoryFormat:
     """The words of a sentence, and their tags: lists of strings."""
-    places = _places(table)
+    places = _places(config)
     suffix = ".conllu" if places[2] == len(CONLLU) else ".conll"
     return MemoryFormat((WORDS, TAGS), suffix=suffix, write=partial(_write, places))

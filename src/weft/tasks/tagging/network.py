@@ -11,20 +11,20 @@ import torch
 
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
-from weft.data.tag_order import Sentences
+from weft.data.tag_batching import Sentences
 from weft.errors import ConfigError
 from weft.metrics.metric import metrics_of
-from weft.metrics.spans import allowed, scheme_of
-from weft.models.tagger import Tagger, tagger
+from weft.metrics.tagging import allowed, scheme_of
+from weft.models.tagger import TaggerRun, tagger
 from weft.tasks.tagging.data import learned_tags, sentence_lengths, tags_of, words
 from weft.tasks.tagging.files import Sentence
 from weft.tasks.tagging.objective import TaggingTask
-from weft.text.labels import Labels
-from weft.train.network import NetworkTask, Progress
+from weft.text.labels import LabelVocabulary
+from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.settings import Settings
-    from weft.text.labelled_tokens import LabelledTokens
+    from weft.runs.settings import RunConfig
+    from weft.text.label_tokenizer import LabelTokenizer
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TaggedExamples(Sentences):
     source: Dataset[Sentence]
 
 
-def moves(labels: Labels) -> torch.Tensor | None:
+def moves(labels: LabelVocabulary) -> torch.Tensor | None:
     """Which tag may follow which; None where any may."""
     scheme = scheme_of(labels.names)
     return None if scheme is None else torch.from_numpy(allowed(labels.names, scheme))
@@ -43,20 +43,20 @@ def moves(labels: Labels) -> torch.Tensor | None:
 class Tagging(NetworkTask[TaggedExamples]):
     """Networks that say what each word of a sentence is."""
 
-    def build(self, settings: Settings, vocabulary: LabelledTokens) -> Callable[[], Tagger]:
+    def build(self, config: RunConfig, vocabulary: LabelTokenizer) -> Callable[[], TaggerRun]:
         return lambda: tagger(
-            settings.model,
-            words=vocabulary.tokenizer.size + 1,
-            letters=1 if vocabulary.letters is None else vocabulary.letters.size + 1,
+            config.model,
+            vocab_size=vocabulary.tokenizer.vocab_size + 1,
+            char_vocab_size=1 if vocabulary.char_tokenizer is None else vocabulary.char_tokenizer.vocab_size + 1,
             tags=vocabulary.labels.size,
-            longest=settings.data.longest,
+            max_positions=config.data.longest,
             allowed=moves(vocabulary.labels),
         )
 
     def encode(
         self,
-        settings: Settings,
-        vocabulary: LabelledTokens,
+        config: RunConfig,
+        vocabulary: LabelTokenizer,
         dataset: Dataset[Sentence],
         columns: Sequence[Corpus],
         *,
@@ -73,8 +73,8 @@ class Tagging(NetworkTask[TaggedExamples]):
 
     def objective(
         self,
-        settings: Settings,
-        vocabulary: LabelledTokens,
+        config: RunConfig,
+        vocabulary: LabelTokenizer,
         train: TaggedExamples | None,
         valid: TaggedExamples | None,
         device: torch.device,
@@ -85,16 +85,18 @@ class Tagging(NetworkTask[TaggedExamples]):
             for sentence in valid.source.records():
                 right.append(sentence.tags)
                 known.append(np.array([word in seen for word in sentence.words]))
-            self._check_monitor(settings, vocabulary.labels, known)
-        return TaggingTask(valid=valid, right=right, known=known, labels=vocabulary.labels, device=device)
+            self._check_monitor(config, vocabulary.labels, known)
+        return TaggingTask(valid=valid, gold=right, known=known, labels=vocabulary.labels, device=device)
 
-    def _check_monitor(self, settings: Settings, labels: Labels, known: list[np.ndarray]) -> None:
+    def _check_monitor(self, config: RunConfig, labels: LabelVocabulary, known: list[np.ndarray]) -> None:
         """Refuse to be decided by a score that the data does not have."""
-        monitor = settings.train.monitor
+        monitor = config.train.monitor
         if monitor is None:
             return
-        needs = metrics_of(settings.spec.validation, [monitor])[monitor].needs
+        needs = metrics_of(config.spec.validation, [monitor])[monitor].needs
         if needs == "spans_both" and scheme_of(labels.names) is None:
-            raise ConfigError(f"train.monitor: {monitor!r} is about spans, but the tags mark none; use 'token_accuracy'")
+            raise ConfigError("train.monitor", f"{monitor!r} is about spans, but the tags mark none", "use 'token_accuracy'")
         if needs == "oov" and all(words.all() for words in known):
-            raise ConfigError(f"train.monitor: {monitor!r} is about new words, but data.valid has none; use 'token_accuracy'")
+            raise ConfigError(
+                "train.monitor", f"{monitor!r} is about new words, but data.valid has none", "use 'token_accuracy'"
+            )

@@ -11,31 +11,31 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft.data.batching import changed
+from weft.data.bucketing import by_length
 from weft.data.corpus import lines_of
-from weft.data.grouped import by_length
-from weft.data.order import changed
-from weft.data.tag_order import Sentences, TagBatch
+from weft.data.tag_batching import Sentences, TagBatch
 from weft.metrics.metric import values
-from weft.metrics.spans import TAGS, Tags, scheme_of, tag_items, types_of
-from weft.models.tagger import Words
-from weft.text.labelled_tokens import LabelledTokens
-from weft.text.labels import Labels
-from weft.train.objective import Loss, Watch
+from weft.metrics.tagging import TAGS, Tags, scheme_of, tag_items, types_of
+from weft.models.tagger import TaggerInput
+from weft.text.label_tokenizer import LabelTokenizer
+from weft.text.labels import LabelVocabulary
+from weft.training.objective import Loss, ProgressCallback
 
 BATCH = 8192  # tokens read at once
 
 
-def tags_of(model: Any, data: Sentences, device: torch.device, watch: Watch | None = None) -> list[np.ndarray]:
+def tags_of(model: Any, data: Sentences, device: torch.device, progress: ProgressCallback | None = None) -> list[np.ndarray]:
     """The best tags of each sentence, by their numbers."""
     found: list[np.ndarray] = [np.zeros(0, np.int64)] * (len(data.edges) - 1)
     sizes, done = np.diff(data.edges), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
-        words = changed(Words(*batch[:-1]), lambda part: part.to(device))
+        words = changed(TaggerInput(*batch[:-1]), lambda part: part.to(device))
         for at, row in zip(members.tolist(), model.tag(words).cpu().numpy(), strict=True):
             found[at] = row[: sizes[at]]
         done += len(members)
-        if watch is not None:
-            watch(done, len(found))
+        if progress is not None:
+            progress(done, len(found))
     return found
 
 
@@ -46,43 +46,43 @@ class TaggingTask:
     inner, prepare = 0, None
 
     def __init__(
-        self, *, valid: Sentences | None, right: Tags, known: Sequence[np.ndarray], labels: Labels, device: torch.device
+        self, *, valid: Sentences | None, gold: Tags, known: Sequence[np.ndarray], labels: LabelVocabulary, device: torch.device
     ) -> None:
-        self.valid, self.right, self.known = valid, right, known  # known: of each word, whether training had it
+        self.valid, self.gold, self.known = valid, gold, known  # known: of each word, whether training had it
         self.labels, self.device = labels, device
         self.types = types_of(labels.names) if scheme_of(labels.names) else ()
         decides = "span_f1" if self.types else "token_accuracy"
         self.monitors = sorted(TAGS, key=lambda metric: metric.name != decides)
 
     def loss(self, model: Any, batch: TagBatch, carry: None) -> Loss:
-        nats = model.loss(Words(*batch[:-1]), batch.tags)
-        return Loss(nats.sum(), batch.real.sum(), None, batch.keep.sum())
+        nats = model.loss(TaggerInput(*batch[:-1]), batch.tags)
+        return Loss(nats.sum(), batch.word_mask.sum(), None, batch.token_mask.sum())
 
-    def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
+    def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """Scores of the validation sentences: first that of spans, where tags mark them."""
         if self.valid is None:
             return None
         names = self.labels.names
-        said = [[names[tag] for tag in row.tolist()] for row in tags_of(model, self.valid, self.device, watch)]
-        found = tag_items(said, self.right, np.arange(len(said)), known=self.known, types=self.types)
+        said = [[names[tag] for tag in row.tolist()] for row in tags_of(model, self.valid, self.device, progress)]
+        found = tag_items(said, self.gold, np.arange(len(said)), known=self.known, types=self.types)
         return values(found, self.monitors)
 
 
 class WordTagger:
     """A tagger that reads words."""
 
-    def __init__(self, model: Any, read: LabelledTokens, *, device: torch.device) -> None:
+    def __init__(self, model: Any, read: LabelTokenizer, *, device: torch.device) -> None:
         self.model, self.read, self.device = model, read, device
 
     @property
-    def longest(self) -> int | None:
+    def max_length(self) -> int | None:
         """How many tokens a sentence may have, <s> and </s> counted; None where it may have any number."""
-        longest: int | None = self.model.longest
-        return longest
+        max_length: int | None = self.model.longest
+        return max_length
 
     def lengths(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
         """int64 (N,): the tokens of each sentence, <s> and </s> counted."""
-        sizes = self.read.tokenizer.encode_flat([word for sentence in sentences for word in sentence])[1]
+        sizes = self.read.tokenizer.encode_concatenated([word for sentence in sentences for word in sentence])[1]
         edges = np.cumsum([0, *(len(sentence) for sentence in sentences)])
         counts: np.ndarray = 2 + np.diff(np.append(0, np.cumsum(sizes))[edges])
         return counts
@@ -91,13 +91,13 @@ class WordTagger:
         """Sentences as the model reads them; their tags are not known, and stand at 0."""
         words = [word for sentence in given for word in sentence]
         edges = np.cumsum([0, *(len(sentence) for sentence in given)])
-        letters = None if self.read.letters is None else lines_of(self.read.letters, words)
+        letters = None if self.read.char_tokenizer is None else lines_of(self.read.char_tokenizer, words)
         return Sentences(lines_of(self.read.tokenizer, words), letters, edges, np.zeros(len(words), np.int64))
 
     @torch.inference_mode()
-    def tag(self, sentences: Sequence[Sequence[str]], watch: Watch | None = None) -> list[list[str]]:
+    def tag(self, sentences: Sequence[Sequence[str]], progress: ProgressCallback | None = None) -> list[list[str]]:
         """A tag for each word of each sentence."""
         if not any(sentences):
             return [[] for _ in sentences]
         data, names = self.sentences(sentences), self.read.labels.names
-        return [[names[tag] for tag in row.tolist()] for row in tags_of(self.model, data, self.device, watch)]
+        return [[names[tag] for tag in row.tolist()] for row in tags_of(self.model, data, self.device, progress)]

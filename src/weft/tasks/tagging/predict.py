@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from weft.errors import DataError
-from weft.metrics.spans import Span, Tagged, scheme_of, spans, tag_items, tag_scores, types_of
-from weft.runs.eval_data import held_source, none_known, own_or_gone
+from weft.metrics.tagging import Span, TaggingSetup, scheme_of, spans, tag_items, tag_scores, types_of
+from weft.runs.eval_data import eval_source, no_known_labels, own_source_or_none
 from weft.tasks import embedding
-from weft.tasks.embedding import Embedded
+from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.faults import mark_faults, process_valid, read_texts
 from weft.tasks.label_report import tag_report
-from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, phase
+from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, ProgressCallback, phase
 from weft.tasks.tagging.compare import in_line, observe
 from weft.tasks.tagging.data import words
-from weft.text.gate import clean
-from weft.text.labelled_tokens import LabelledTokens
+from weft.text.label_tokenizer import LabelTokenizer
+from weft.text.reading import check_text
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -42,8 +42,8 @@ class TaggerReader:
     """A tagger that reads sentences: what a run says of their words."""
 
     def __init__(self, run: Run[Sentence, Tagging]) -> None:
-        self.run, self.folder, self.settings = run, run.folder, run.settings
-        self.tokenizer: LabelledTokens = run.vocabulary
+        self.run, self.directory, self.config = run, run.directory, run.config
+        self.tokenizer: LabelTokenizer = run.vocabulary
 
     @cached_property
     def model(self) -> WordTagger:
@@ -58,51 +58,51 @@ class TaggerReader:
 
     def words(self, sentences: Sequence[Sentence]) -> list[list[str]]:
         return [
-            clean(one, f"line {at}").split() if isinstance(one, str) else [clean(word, f"line {at}") for word in one]
+            check_text(one, f"line {at}").split() if isinstance(one, str) else [check_text(word, f"line {at}") for word in one]
             for at, one in enumerate(sentences, 1)
         ]
 
     def long(self, sentences: Sequence[Sequence[str]]) -> dict[int, str]:
-        longest = self.model.longest
-        if longest is None:
+        max_length = self.model.max_length
+        if max_length is None:
             return {}
         lengths = self.model.lengths(sentences)
-        cure = f"but {self.folder.path} reads at most {longest}; split it"
-        return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
+        fix = f"but {self.directory.path} reads at most {max_length}; split it"
+        return {int(at): f"has {lengths[at]:,} tokens, {fix}" for at in np.flatnonzero(lengths > max_length)}
 
-    def _refuse(self, faults: Mapping[int, str], place: Callable[[int], str]) -> None:
-        if faults:
-            raise DataError(f"{place(min(faults))}: {faults[min(faults)]}")
+    def _refuse(self, problems: Mapping[int, str], place: Callable[[int], str]) -> None:
+        if problems:
+            raise DataError(place(min(problems)), f"{problems[min(problems)]}")
 
-    def faults(self, sentences: Sequence[Sentence]) -> dict[int, str]:
+    def invalid_inputs(self, sentences: Sequence[Sentence]) -> dict[int, str]:
         """Which sentences can't be tagged, by their number from 0, and why: some models have positions up to a number only."""
         return self.long(self.words(sentences))
 
-    def predict(self, read: Sequence[Sequence[str]], watch: Watch | None) -> list[Tagging]:
+    def predict(self, read: Sequence[Sequence[str]], progress: ProgressCallback | None) -> list[Tagging]:
         """Sentences that can be read, tagged."""
         marks = scheme_of(self.labels) is not None
         return [
             Tagging(list(words), tags, sorted(spans(tags), key=lambda span: span.start) if marks else [])
-            for words, tags in zip(read, self.model.tag(read, watch), strict=True)
+            for words, tags in zip(read, self.model.tag(read, progress), strict=True)
         ]
 
-    def evaluate(self, data: Files | None, *, strict: bool, watch: Watch | None) -> Evaluation:
+    def evaluate(self, data: Files | None, *, strict: bool, progress: ProgressCallback | None) -> Evaluation:
         """Scores, and what they were made from, sentence by sentence."""
-        source = held_source(self.folder, self.settings, data)
+        source = eval_source(self.directory, self.config, data)
         given = list(source.records())
         if strict:
             self._refuse_unseen(source, given)
         counts = Counter(tag for one in given for tag in one.tags)
         if all(self.tokenizer.labels.index(tag) is None for tag in counts):
-            cure = f"{'; '.join(source.seen.files.notes)}; set data.tag for another"
-            raise none_known(source, counts, self.labels, self.folder, what="tags", cure=cure)
+            fix = f"{'; '.join(source.seen.files.notes)}; set data.tag_column for another"
+            raise no_known_labels(source, counts, self.labels, self.directory, unit="tags", fix=fix)
         self._refuse(self.long([one.words for one in given]), source.place)
-        said = self.model.tag([one.words for one in given], watch)
+        said = self.model.tag([one.words for one in given], progress)
         known = self._known(given)
         scheme = scheme_of(self.labels)
         types = types_of(self.labels) if scheme else ()
         items = tag_items(said, [one.tags for one in given], np.arange(len(given)), known=known, types=types)
-        scores = tag_scores(items, Tagged(self.tokenizer.labels.hash, scheme))
+        scores = tag_scores(items, TaggingSetup(self.tokenizer.labels.hash, scheme))
         unseen = Counter({tag: count for tag, count in counts.items() if self.tokenizer.labels.index(tag) is None})
         kept = replace(items, outputs=list(map(in_line, said)))
         observed, gold = partial(observe, self.run, given, kept), [in_line(one.tags).split() for one in given]
@@ -113,11 +113,11 @@ class TaggerReader:
         for at, sentence in enumerate(given):
             for tag in sentence.tags:
                 if self.tokenizer.labels.index(tag) is None:
-                    raise DataError(f"{source.place(at)}: the tag {tag!r} is not among those of {self.folder.path}")
+                    raise DataError(source.place(at), f"the tag {tag!r} is not among those of {self.directory.path}")
 
     def _known(self, given: Sequence[Any]) -> list[np.ndarray] | None:
         """Of each word, whether training had it; None where the training text is not there any more."""
-        train = own_or_gone(self.folder, self.settings, "train")
+        train = own_source_or_none(self.directory, self.config, "train")
         if train is None:
             return None
         seen = set(words(train).texts())
@@ -142,12 +142,12 @@ def predict(
 
 def evaluate(run: Run[Sentence, Tagging], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
     reader: TaggerReader = run.reader
-    return reader.evaluate(data, strict=options.strict, watch=phase(progress, "evaluating"))
+    return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 
-def embed(run: Run[Sentence, Tagging], sentences: Sequence[Sentence], pool: str, progress: Progress | None) -> Embedded:
+def embed(run: Run[Sentence, Tagging], sentences: Sequence[Sentence], pool: str, progress: Progress | None) -> EmbeddingOutput:
     """One longer than the model reads loses its last words."""
-    embedding.check_pool(pool)
+    embedding.check_pooling(pool)
     reader: TaggerReader = run.reader
     read = reader.words(sentences)
     long = reader.long(read)
@@ -156,6 +156,7 @@ def embed(run: Run[Sentence, Tagging], sentences: Sequence[Sentence], pool: str,
     cut = np.zeros(len(read), dtype=bool)
     cut[list(long)] = True
     data = reader.model.sentences(read)
-    return Embedded(
-        embedding.embed_words(run.model.encoder, data, pool=pool, device=run.device, watch=phase(progress, "embedding")), cut
+    return EmbeddingOutput(
+        embedding.embed_words(run.model.encoder, data, pooling=pool, device=run.device, progress=phase(progress, "embedding")),
+        cut,
     )

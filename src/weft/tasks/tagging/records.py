@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from weft.data.records import Entry, Form, InputFile, Opened, Values
-from weft.tasks.tagging.data import TaggedTable
-from weft.tasks.tagging.files import CONLLU, DOCUMENT, ID, Reading, column, ragged, refuse_table
-from weft.text.gate import RawLine
-from weft.text.unpack import PACKED
+from weft.data.input_records import Entry, Form, InputFile, OpenedRecords, Values
+from weft.tasks.tagging.data import TaggedDataConfig
+from weft.tasks.tagging.files import CONLLU, DOCUMENT, ID, Reading, column, refuse_table, wrong_column_count
+from weft.text.compression import PACKED
+from weft.text.reading import RawLine
 
 NONE = "_"  # the tag of a word that has none, as CoNLL-U writes it
 SAMPLE = 200  # lines by which a file is told
@@ -34,7 +34,7 @@ class TagForm:
     count: int  # of the columns
     word: int  # the column of the words, from 0
     tag: int  # that of the tags; one behind the last where tags are added
-    plain: bool = False
+    is_plain: bool = False
 
     def head(self, names: Sequence[str]) -> str:
         return ""
@@ -42,7 +42,7 @@ class TagForm:
     def tail(self) -> str:
         return ""
 
-    def like(self, other: Form) -> bool:
+    def matches(self, other: Form) -> bool:
         return isinstance(other, TagForm) and self.conllu == other.conllu
 
     def cells(self, line: str) -> list[str] | None:
@@ -108,7 +108,9 @@ class TagForm:
         raw = "\n".join(line.start + line.text + line.end.removesuffix("\n") for line in block)
         for number, cells in rows:
             if len(cells) != self.count:
-                return Entry(None, (), "", raw, str(ragged(path, number, cells, f"{self.count} as the first line has")))
+                return Entry(
+                    None, (), "", raw, str(wrong_column_count(path, number, cells, f"{self.count} as the first line has"))
+                )
             if not cells[self.word]:
                 return Entry(None, (), "", raw, f"{path}: line {number} has an empty word")
         words = tuple(cells[self.word] for _, cells in rows)
@@ -145,15 +147,15 @@ def _form(path: Path, sample: Sequence[str], reading: Reading, labels: Collectio
     return TagForm(False, tabs, count, word, at if kept and at != word else count)
 
 
-def open_tagged(table: TaggedTable, file: InputFile) -> Opened | None:
+def open_tagged(config: TaggedDataConfig, file: InputFile) -> OpenedRecords | None:
     """The sentences of a file of columns; None for a text, a sentence a line."""
     path, lines = file.path, file.lines
     refuse_table(path)
     sample = _sampled(lines())
-    form = _form(path, sample, table.reading(), file.labels) if sample else None
+    form = _form(path, sample, config.reading(), file.labels) if sample else None
     if form is None:
         return None
     place = CONLLU[form.tag].upper() if form.conllu else f"column {form.tag + 1}"
     done = "added as" if form.tag >= form.count else "written to"
     kind = "CoNLL-U" if form.conllu else f"words are in column {form.word + 1} of {form.count}"
-    return Opened(form, form.entries(path, file.raw_lines()), [f"{path.name}: {kind}"], f", tags are {done} {place}")
+    return OpenedRecords(form, form.entries(path, file.raw_lines()), [f"{path.name}: {kind}"], f", tags are {done} {place}")

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.metrics.spans import TAGS
+from weft.metrics.tagging import TAGS
 from weft.tasks.data_spec import Data
 from weft.tasks.spec import LabelOptions, Task
 from weft.tasks.tagging.compare import COMPARE
-from weft.tasks.tagging.data import SpaceTable, TaggedTable, TaggedVocabulary, check, columns, fit, lines, spells
+from weft.tasks.tagging.data import (
+    TaggedDataConfig,
+    TaggedVocabulary,
+    WhitespaceTokenizerConfig,
+    check,
+    columns,
+    fit,
+    lines,
+    spells,
+)
 from weft.tasks.tagging.lines import TagLines
 from weft.tasks.tagging.memory import in_memory
 from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
@@ -27,8 +36,8 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    table=TaggedTable,
-    tokenizer=SpaceTable,
+    table=TaggedDataConfig,
+    tokenizer=WhitespaceTokenizerConfig,
     vocabulary=TaggedVocabulary(),
     columns=columns,
     check=check,

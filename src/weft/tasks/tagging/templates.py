@@ -27,7 +27,7 @@ TAGGED = (
     + """\
 #   weft predict runs/run "Some words"    their tags; without them, those of every line of standard input
 
-task = "tag"                       # a tag for every word: parts of speech, entities
+task = "tagging"                       # a tag for every word: parts of speech, entities
 # seed = 0                         # another seed, another run of the same model
 
 [data]
@@ -35,19 +35,19 @@ train = "train.conllu"             # CoNLL-U, or columns and a blank line after 
 valid = 0.1                        # files, or the share of train that is taken off its end: chooses the best weights
 test = 0.1                         # likewise: what weft evaluate scores; nothing is chosen by it
 # encoding = "utf-8"               # or "latin-1", "cp1252", "utf-16" ...
-                                   # word = 1: the column of the words; form in CoNLL-U, else the first, unless given
-                                   # tag = "xpos": that of the tags; upos in CoNLL-U, else the last, unless given
-# longest = 1000                   # tokens of a sentence at most: a longer one is refused, with its place
+                                   # word_column = 1: the column of the words; form in CoNLL-U, else the first, unless given
+                                   # tag_column = "xpos": that of the tags; upos in CoNLL-U, else the last, unless given
+# max_length = 1000                   # tokens of a sentence at most: a longer one is refused, with its place
 
 [tokenizer]
-# kind = "space"                   # space: a word is a token; of bpe, unigram, wordpiece, word, byte, char one or more
-# size = 8000                      # most tokens kept
+# type = "whitespace"                   # space: a word is a token; of bpe, unigram, wordpiece, word, byte, char one or more
+# vocab_size = 8000                      # most tokens kept
                                    # or the tokenizer of another run: file = "runs/x/tokenizer.json"
 """
 )
 HEADED = """\
 # head = "crf"                     # crf: the tags of a sentence are scored together; linear: each by itself
-#   [model.spelling]               # an encoder of letters: what a word is spelled like stands beside it
+#   [model.char_encoder]               # an encoder of letters: what a word is spelled like stands beside it
 #   mixer = "lstm"                 # window, rnn, lstm, gru, attention, and all that stacks have
 #   layers = 1
 #   width = 64
@@ -56,7 +56,7 @@ HEADED = """\
 """
 LINEAR = """\
 # head = "linear"                  # crf: the tags of a sentence are scored together; linear: each by itself
-# spelling = "none"                # [model.spelling], with mixer = "lstm", layers = 1, width = 64, embedding = 32 and
+# spelling = "none"                # [model.char_encoder], with mixer = "lstm", layers = 1, width = 64, embedding = 32 and
                                    # pool = "max" (or first, last, mean, attention), is an encoder of letters
 """
 SCORED = """\
@@ -81,7 +81,7 @@ class Tagging(NamedTuple):
     recipe: Mapping[str, str] = TAGGING
 
     def text(self, name: str) -> str:
-        values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("connection", "norm")}
+        values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("skip_connection", "norm")}
         model = self.parts + (STACKED + self.head).format(**values)
         return TAGGED + stack(name, self.about, self.layers, 256) + model + train(self.recipe)
 

@@ -1,0 +1,216 @@
+"""Scores of labels: of one label an example, or of several.
+
+Definitions are scikit-learn's. Accuracy, exact match, F1 and calibration error are in percent, log loss in nats. A label that
+training never saw can't be said: it counts as wrong, and as one more class, of F1 0.
+
+Shapes: N examples, K labels, R resamples, M bins.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from weft import __version__
+from weft.errors import DataError
+from weft.metrics.items import Array, Function, ItemStatistics, Score, Sums, total
+from weft.metrics.metric import Metric, scores
+
+BINS = 15  # of confidence (Guo et al. 2017)
+MIN_PROBABILITY = float(np.finfo(np.float64).eps)  # no probability counts as less in the log loss, as in scikit-learn's
+THRESHOLD = 0.5  # of several labels, those of a larger probability are said
+
+
+class LabeledSplit(NamedTuple):
+    """How the labels were given and are resampled, for the signature."""
+
+    labels: str  # hash
+    multilabel: bool = False  # labels an example
+    temperature: float = 1.0
+    samples: int = 1000
+    seed: int = 0
+
+
+class LabelScore(NamedTuple):
+    """Of one label: three scores in percent, and how often it is right to say it."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+class Bin(NamedTuple):
+    """What was said with a probability of (low, high]."""
+
+    low: float
+    high: float
+    size: int
+    confidence: float  # the mean probability; NaN where nothing was said
+    accuracy: float  # the share that was right
+
+
+def _bins(probs: Array, right: Array) -> Array:
+    """What was said (N, k) by its probability, (N, 3, M): how many, their probabilities, how many of them were right."""
+    edges = np.linspace(0, 1, BINS + 1)
+    at = np.searchsorted(edges[1:-1], probs)
+    places = np.arange(len(probs))[:, None] * BINS + at
+    weights = (np.ones_like(probs), probs, right.astype(np.float64))
+    counted = [np.bincount(places.ravel(), weight.ravel(), len(probs) * BINS) for weight in weights]
+    return np.stack(counted, 1).reshape(len(probs), BINS, 3).swapaxes(1, 2)
+
+
+def label_items(log_probs: Array, gold: Array, keys: Array) -> ItemStatistics:
+    """The statistics of examples with one label each: log_probs (N, K), gold (N,), -1 for a label that training never saw.
+
+    Of each: examples, exact, unseen, nats, brier_score (N,); meant, said, both (N, K); bins (N, 3, M).
+    """
+    probs, count = np.exp(log_probs.astype(np.float64)), log_probs.shape[1]
+    best, known = probs.argmax(1), gold >= 0
+    predicted, meant = np.zeros_like(probs), np.zeros_like(probs)
+    predicted[np.arange(len(gold)), best] = 1.0
+    meant[known, gold[known]] = 1.0
+    right = best == gold
+    # the square of what an unseen label did not get is 1
+    brier = np.square(probs - meant).sum(1) + ~known
+    statistics = {
+        "examples": np.ones(len(gold)),
+        "exact": right.astype(np.float64),
+        "unseen": (~known).astype(np.float64),
+        "nats": -np.log(np.maximum((probs * meant).sum(1), MIN_PROBABILITY)),
+        "brier_score": brier / 2 if count == 2 else brier,
+        "meant": meant,
+        "said": predicted,
+        "both": meant * predicted,
+        "bins": _bins(probs.max(1, keepdims=True), right[:, None]),
+    }
+    return ItemStatistics(keys, statistics)
+
+
+def multilabel_items(probs: Array, gold: Array, unseen: Array, keys: Array) -> ItemStatistics:
+    """The statistics of examples with several labels each, or none: probs (N, K), gold (N, K) bool, unseen (N,) how many of an
+    example's labels training never saw. As `label_items`; nats and brier_score are means over K decisions, bins have all of them."""
+    probs, meant = probs.astype(np.float64), gold.astype(np.float64)
+    predicted = (probs > THRESHOLD).astype(np.float64)
+    held = np.where(gold, probs, 1 - probs)
+    statistics = {
+        "examples": np.ones(len(gold)),
+        "exact": ((predicted == meant).all(1) & (unseen == 0)).astype(np.float64),
+        "unseen": unseen.astype(np.float64),
+        "nats": -np.log(np.maximum(held, MIN_PROBABILITY)).mean(1),
+        "brier_score": np.square(probs - meant).mean(1),
+        "meant": meant,
+        "said": predicted,
+        "both": meant * predicted,
+        "bins": _bins(probs, gold),
+    }
+    return ItemStatistics(keys, statistics)
+
+
+def ratio(part: Array, whole: Array, *, empty: float = 0.0) -> Array:
+    """part / whole, and `empty` where there is no whole."""
+    quotient: Array = np.divide(part, whole, out=np.full_like(whole, empty), where=whole > 0)
+    return quotient
+
+
+def f1(both: Array, predicted: Array, gold: Array) -> Array:
+    """The harmonic mean of precision and recall in percent, from counts; 0 where nothing was said or meant."""
+    return 100 * ratio(2 * both, predicted + gold)
+
+
+def _mean(name: str, scale: float = 1.0) -> Function:
+    def score(totals: Sums) -> Array:
+        return scale * ratio(totals[name], totals["examples"], empty=np.nan)
+
+    return score
+
+
+def _f1_micro(totals: Sums) -> Array:
+    return f1(totals["both"].sum(1), totals["said"].sum(1), totals["meant"].sum(1) + totals["unseen"])
+
+
+def _f1_macro(totals: Sums) -> Array:
+    """Over the labels that were said or meant."""
+    each = f1(totals["both"], totals["said"], totals["meant"])
+    occur = (totals["said"] + totals["meant"] > 0).sum(1) + (totals["unseen"] > 0)
+    return ratio(each.sum(1), occur.astype(np.float64), empty=np.nan)
+
+
+def _macro_f1_of_all(totals: Sums) -> Array:
+    """Over all labels, whether they occur or not."""
+    each = f1(totals["both"], totals["said"], totals["meant"])
+    mean: Array = each.sum(1) / (each.shape[1] + (totals["unseen"] > 0))
+    return mean
+
+
+def _ece(totals: Sums) -> Array:
+    """The mean distance of confidence and accuracy, over what was said (Naeini et al. 2015)."""
+    count, confidence, right = np.moveaxis(totals["bins"], 1, 0)
+    return 100 * ratio(np.abs(confidence - right).sum(1), count.sum(1), empty=np.nan)
+
+
+def _suite(right: str, macro_f1: Function) -> tuple[Metric, ...]:
+    """`right` is what a wholly right example is called; F1 over labels says nothing of one example."""
+    return (
+        Metric(right, _mean("exact", 100), "higher", percent=True, finer="log_loss"),
+        Metric("f1_macro", macro_f1, "higher", single=right, percent=True),
+        Metric("f1_micro", _f1_micro, "higher", single=right, percent=True),
+        Metric("log_loss", _mean("nats"), "lower"),
+        Metric("brier_score", _mean("brier_score"), "lower"),
+        # a resample has fewer different examples, so its bins stray more: the interval would lie above the value
+        Metric("ece", _ece, "lower", interval=False, single="log_loss"),
+    )
+
+
+SINGLE_LABEL = _suite("accuracy", _f1_macro)
+MULTI_LABEL = _suite("exact_match", _macro_f1_of_all)
+
+
+def label_metrics(*, multilabel: bool) -> tuple[Metric, ...]:
+    """What is measured of texts with one label each, or with several."""
+    return MULTI_LABEL if multilabel else SINGLE_LABEL
+
+
+def signature(setup: LabeledSplit, *, examples: int, unseen: int) -> str:
+    """Every choice behind a score, named."""
+    return (
+        f"weft:{__version__}|labels:{setup.labels[:8]}|{'several' if setup.multilabel else 'one'}"
+        f"|temperature:{setup.temperature:.4g}|unit:example|examples:{examples}|unseen:{unseen}"
+        f"|resamples:{setup.samples}|seed:{setup.seed}|interval:95%"
+    )
+
+
+def label_scores(items: ItemStatistics, setup: LabeledSplit) -> list[Score]:
+    """Every score with its interval."""
+    examples = len(items.keys)
+    if not examples:
+        raise DataError("evaluate", "there is no example to score", "give it a file that is not empty")
+    named = signature(setup, examples=examples, unseen=int(items.statistics["unseen"].sum()))
+    suite = MULTI_LABEL if setup.multilabel else SINGLE_LABEL
+    return scores(items, suite, named, samples=setup.samples, seed=setup.seed)
+
+
+def per_label(items: ItemStatistics) -> list[LabelScore]:
+    """The scores of each label, in the order of the labels."""
+    sums = {name: values[0] for name, values in total(items.statistics).items()}
+    both, predicted, gold = sums["both"], sums["said"], sums["meant"]
+    columns = (100 * ratio(both, predicted), 100 * ratio(both, gold), f1(both, predicted, gold), gold.astype(np.int64))
+    return [LabelScore(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def confusion(items: ItemStatistics) -> Array:
+    """Of examples with one label each, how often each was said for each, (K + 1, K), ints: rows are what was meant, the last
+    what training never saw."""
+    gold = np.concatenate([items.statistics["meant"], items.statistics["unseen"][:, None]], 1)
+    counts: Array = np.rint(gold.T @ items.statistics["said"]).astype(np.int64)
+    return counts
+
+
+def reliability(items: ItemStatistics) -> list[Bin]:
+    """The reliability curve: of each bin of confidence, how much of it was right."""
+    count, confidence, right = total(items.statistics)["bins"][0]
+    edges = np.linspace(0, 1, BINS + 1)
+    columns = (edges[:-1], edges[1:], count.astype(np.int64), ratio(confidence, count, empty=np.nan))
+    rows = zip(*(column.tolist() for column in (*columns, ratio(right, count, empty=np.nan))), strict=True)
+    return [Bin(*row) for row in rows]

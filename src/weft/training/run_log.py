@@ -1,0 +1,102 @@
+"""What is written down while a run is trained by gradients: logs, checkpoints, the best weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from weft import log
+from weft.errors import ResourceError
+from weft.resources import peak_memory
+from weft.training import sample_outputs as samples
+from weft.training import saving
+from weft.training.loop import Loop
+from weft.training.train_state import TrainState
+
+if TYPE_CHECKING:
+    from weft.runs.folder import RunDir
+
+
+class RunLogWriter:
+    """Writes a run down while it is trained by gradients."""
+
+    def __init__(
+        self, run_dir: RunDir, vocabulary: str, *, data: Mapping[str, str] | None = None, tensorboard: bool = False
+    ) -> None:
+        self.run_dir, self.vocabulary = run_dir, vocabulary
+        self.known = {"beside": run_dir.meanings(), "data": dict(data or {})}  # goes into every checkpoint
+        self.open_board = board_opener(run_dir.path / "tensorboard") if tensorboard else None
+        self.board: Any = None
+        self.metrics = log.Log(run_dir.path / "metrics.jsonl")
+        self.timings = log.Log(run_dir.path / "timings.jsonl")
+        self.samples: log.Log | None = None  # few runs have any
+
+    def restore(self, train_state: TrainState, kept: bytes = b"") -> list[str]:
+        """Make the logs what they were when the checkpoint of a cursor was written, which has `kept` the metrics; what was
+        damaged, in words. Nothing follows from the texts of samples.jsonl: what is whole of them stays."""
+        told = []
+        if self.metrics.restore(kept):
+            told.append(f"{self.metrics.path}: was damaged; its lines are those of the checkpoint again")
+        if train_state.samples or (self.run_dir.path / samples.FILE).exists():
+            known, train_state.samples = train_state.samples, self._samples().keep(train_state.samples)
+            if train_state.samples < known:
+                told.append(f"{self._samples().path}: was damaged; it has the texts before the damage alone")
+        return told
+
+    def _samples(self) -> log.Log:
+        self.samples = self.samples or log.Log(self.run_dir.path / samples.FILE)
+        return self.samples
+
+    def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
+        for record in records:
+            self._samples().write(record)
+        return self._samples().length
+
+    def log(self, record: dict[str, Any]) -> int:
+        self.metrics.write(record)
+        if self.board is None and self.open_board is not None:
+            # what a killed process logged after its last checkpoint comes again, from this step on
+            self.board = self.open_board(record["step"])
+        for name in record:
+            if self.board is not None and name not in ("step", "epoch"):
+                self.board.add_scalar(name, record[name], record["step"])
+        return self.metrics.length
+
+    def save(self, loop: Loop) -> None:
+        self.metrics.sync()
+        if self.samples is not None:
+            self.samples.sync()
+        saving.save(loop, self.run_dir.path, self.known)
+        train_state = loop.train_state
+        self.timings.write(
+            {
+                "step": train_state.step,
+                "seconds": train_state.seconds,
+                "tokens_per_second": train_state.tokens / train_state.seconds if train_state.seconds else None,
+                "peak_memory": torch.cuda.max_memory_allocated() if loop.device_config.device.type == "cuda" else peak_memory(),
+            }
+        )
+
+    def keep_best(self, model: nn.Module, step: int) -> None:
+        self.run_dir.write_weights(model.state_dict(), self.vocabulary, step)
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.timings.close()
+        if self.samples is not None:
+            self.samples.close()
+        if self.board is not None:
+            self.board.close()
+
+
+def board_opener(path: Path) -> Callable[[int], Any]:
+    """What opens a writer of TensorBoard event files that takes the place of all points from a step on."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ResourceError("train.tensorboard", 'needs the package tensorboard: pip install "weft[tensorboard]"') from None
+    return lambda step: SummaryWriter(path, purge_step=step)
