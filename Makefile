@@ -93,7 +93,7 @@ lock: $(TOOLS)
 bench: $(TOOLS)
 	$(BIN)/python benchmarks/names.py
 	$(BIN)/python benchmarks/shakespeare.py
-	$(BIN)/python benchmarks/tokenise.py
+	$(BIN)/python benchmarks/tokenizer_speed.py
 	$(BIN)/python benchmarks/ngram_kenlm.py $(if $(LMPLZ),--lmplz $(LMPLZ))
 	$(BIN)/python benchmarks/seq2seq_speed.py $(if $(EOLE),--eole-python $(EOLE)) $(if $(JOEY),--joey-python $(JOEY)) \
 		$(if $(HF),--hf-python $(HF))

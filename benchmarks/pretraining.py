@@ -32,7 +32,7 @@ from weft.comparison.significance import BootstrapSamples, Estimate, estimate, r
 from weft.metrics.classification import SINGLE_LABEL
 from weft.metrics.items import Function, ItemStatistics
 from weft.metrics.tagging import TAGS
-from weft.runs.story import read_run_status
+from weft.runs.status import read_run_status
 from weft.tasks.tagging.data import TaggedDataConfig
 from weft.text.reading import read_lines
 

@@ -28,11 +28,11 @@ from weft.explain.eval_loss import eval_batches
 from weft.explain.heads import all_heads, heads_of
 from weft.explain.inputs import network
 from weft.explain.pruning import prune, view, write
-from weft.runs.folder import RunDir
+from weft.runs.run_dir import RunDir
 from weft.runs.resolve import resolve
 from weft.tasks.prepare import prepare
 from weft.tasks.seq2seq.objective import Seq2SeqTask
-from weft.tasks.seq2seq.order import Pairs
+from weft.tasks.seq2seq.batching import Pairs
 
 RUN: dict[str, Any] = {
     "task": "seq2seq",

@@ -34,12 +34,12 @@ from weft.cli.threads import set_threads
 from weft.data.batching import pad_lines, preview
 from weft.data.corpus import Corpus
 from weft.decode.predict_options import PredictionConfig
-from weft.runs.folder import make_directory
+from weft.runs.run_dir import make_directory
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
 from weft.tasks.prepare import prepare as prepare_run
 from weft.tasks.seq2seq.network import Seq2SeqBuilder
-from weft.tasks.seq2seq.order import PairBatch
+from weft.tasks.seq2seq.batching import PairBatch
 from weft.text.tokenizers import Tokenizer
 from weft.training.loop import Loop
 from weft.training.neural import NeuralTrainer

@@ -24,10 +24,10 @@ from small_runs import Silent, make_text, run_file, train_here
 from weft import files
 from weft.backup import Backup
 from weft.data.corpus import write_corpus
-from weft.runs.folder import RunDir
 from weft.runs.job import train
+from weft.runs.run_dir import RunDir
 from weft.tasks import prepare
-from weft.training import saving
+from weft.training import loop_checkpoint as saving
 from weft.training.run_log import RunLogWriter
 
 # what runs in each part of a run, outermost first; a child can be killed before each line of it

@@ -12,9 +12,9 @@ from torch import Tensor
 from weft.config import parse_config
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.models.seq2seq_config import Seq2SeqConfig, broadcast_to_sides
+from weft.nn.choices import SCORES
 from weft.nn.memory import Memory
 from weft.nn.mixers import MIXERS, recurrent
-from weft.nn.names import SCORES
 
 WORDS, LONGEST = 11, 32
 BEGIN, END = 1, 2

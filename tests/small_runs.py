@@ -12,8 +12,8 @@ import numpy as np
 
 from weft import files
 from weft.data.corpus import Corpus
-from weft.runs.folder import RunDir
 from weft.runs.job import train
+from weft.runs.run_dir import RunDir
 from weft.training import checkpoint
 from weft.training.loop import Loop
 

@@ -26,7 +26,7 @@ from weft.cli.output import print_error
 from weft.decode.logits_processors import temperature
 from weft.errors import ModelError, UsageError
 from weft.models.lm import PIECE
-from weft.runs.folder import make_directory
+from weft.runs.run_dir import make_directory
 from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 

@@ -14,7 +14,7 @@ from weft.errors import UsageError
 from weft.explain.alignment import Alignment, has_source_attention, source_attention_weights
 from weft.explain.hooks import attention_weights, record_activations
 from weft.models.seq2seq import EncoderDecoder
-from weft.nn.names import SCORES
+from weft.nn.choices import SCORES
 
 LOOKING: dict[str, dict[str, Any]] = {
     **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},

@@ -31,12 +31,12 @@ from weft.cli.threads import cpus, set_threads
 from weft.decode.options import GenerationConfig
 from weft.models.baseline_config import EVENT_MODELS
 from weft.models.config import CONNECTIONS, NORMS
-from weft.models.encoder_tables import HEADS
+from weft.models.encoder_config import HEADS
 from weft.models.seq2seq_config import BRIDGES
 from weft.models.smoothing import SMOOTHINGS
 from weft.nn.attention import ACTIVATIONS
+from weft.nn.choices import SCORES
 from weft.nn.mixers import recurrent
-from weft.nn.names import SCORES
 from weft.nn.pooling import POOLINGS
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task

@@ -23,14 +23,15 @@ from comparing import Here, compare
 
 from weft import files
 from weft.cli.main import main
-from weft.comparison import comparing, measuring
+from weft.comparison import evaluation as measuring
 from weft.comparison import results as evidence
+from weft.comparison import runner as comparing
 from weft.comparison import shared_tokenizer as tokens
 from weft.comparison.train import ParallelTrainer, ThreadBudget, lock_holder
 from weft.errors import ModelError, ResourceError, TrainingInterrupted, UsageError
 from weft.lock import Lock
 from weft.runs.resolve import resolve
-from weft.runs.story import read_run_status
+from weft.runs.status import read_run_status
 from weft.tensors import read_tensors
 from weft.training import checkpoint
 
@@ -433,7 +434,7 @@ def test_a_comparison_that_was_moved_goes_on(there, capsys, monkeypatch, task):
 
 def moved_to(table: dict[str, Any], run: Path, settings: Any, file: Path) -> str:
     """What is said where a run is to go on with the tokenizer in `file`."""
-    from weft.runs.folder import RunDir
+    from weft.runs.run_dir import RunDir
 
     side = file.name.removeprefix("tokenizer.").removesuffix(".json").removesuffix("json").rstrip(".")
     there = {**table, side: {"file": str(file)}} if side else {"file": str(file)}

@@ -15,7 +15,8 @@ from small_runs import make_text, run_file, train_here
 import weft
 from weft import files
 from weft.cli.main import main
-from weft.comparison import comparing, table
+from weft.comparison import runner as comparing
+from weft.comparison import table
 from weft.comparison.context_policy import check_context
 from weft.comparison.results import EvaluationOptions, load_or_evaluate
 from weft.comparison.results import load as load_evidence

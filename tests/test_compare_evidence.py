@@ -25,8 +25,8 @@ from weft.errors import ModelError, ResourceError
 from weft.log import Log, read_log
 from weft.metrics.frequency import FREQUENCIES
 from weft.metrics.items import total
-from weft.runs.folder import RunDir, open_run_dir
 from weft.runs.load import load as load_run
+from weft.runs.run_dir import RunDir, open_run_dir
 from weft.tasks.lm.compare import text_edges
 from weft.tensors import read_tensors, write_tensors
 

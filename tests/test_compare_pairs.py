@@ -19,7 +19,7 @@ from report_documents import language
 from weft import files
 from weft.cli.main import main
 from weft.cli.minimal_pairs_table import as_table
-from weft.comparison import comparing
+from weft.comparison import runner as comparing
 from weft.report.page import page
 from weft.report.page_check import find_problem
 

@@ -15,8 +15,8 @@ from weft.comparison import applicable_options as fitting
 from weft.comparison import match_params as sizes
 from weft.comparison import shared_tokenizer as tokens
 from weft.comparison.applicable_options import applicable_options, leaves, try_config, with_option
+from weft.comparison.architectures import parse_models, told, usual
 from weft.comparison.groups import find, group_runs, is_comparison
-from weft.comparison.kinds import parse_models, told, usual
 from weft.comparison.plan import (
     ComparisonOptions,
     Grid,
@@ -38,9 +38,9 @@ from weft.comparison.plan import (
 )
 from weft.errors import ConfigError, DataError, InUseError, ModelError, UsageError
 from weft.lock import Lock
-from weft.runs.folder import RunDir
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
+from weft.runs.run_dir import RunDir
 from weft.tasks.prepare import prepare
 from weft.tasks.registry import find_task
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer

@@ -20,7 +20,7 @@ from weft.metrics.lm import LANGUAGE
 from weft.metrics.metric import metrics_of
 from weft.metrics.seq2seq import TRANSLATION
 from weft.runs.resolve import resolve
-from weft.runs.story import best
+from weft.runs.status import best
 from weft.training.config import TrainConfig
 
 BASE = Path()

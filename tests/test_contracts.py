@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from parts import DIM, MIXER_BUILDERS, STACKS, build_mixer, build_stack
 from torch import Tensor, nn
 
+from weft.nn.bidirectional import Bidirectional, CenteredConv
 from weft.nn.mixers import MIXERS
 from weft.nn.recurrent import GRU, LSTM, RNN, ResetBeforeGRU
 from weft.nn.state import join, select, tree_leaves, tree_map
-from weft.nn.two_way import Bidirectional, CenteredConv
 
 EVERYTHING: dict[str, Callable[[], nn.Module]] = {
     **{name: lambda name=name: build_mixer(name) for name in MIXER_BUILDERS},

@@ -17,8 +17,8 @@ from weft.data.dataset import Dataset
 from weft.data.formats import TableFormat, TableRecord, number
 from weft.data.input_records import InputFile
 from weft.errors import DataError
-from weft.runs.folder import RunDir
-from weft.runs.settings import RunConfig
+from weft.runs.config import RunConfig
+from weft.runs.run_dir import RunDir
 from weft.tasks import registry
 from weft.tasks.classification.task import CLASSIFICATION
 from weft.tasks.prepare import prepare
@@ -57,7 +57,7 @@ def toy(monkeypatch) -> str:
 
     task: Any = replace(CLASSIFICATION, name="numbers", data=NUMBERS)
     monkeypatch.setattr(registry, "TASKS", {**registry.TASKS, "numbers": "toy"})
-    monkeypatch.setattr("weft.runs.settings.find_task", lambda name: task)
+    monkeypatch.setattr("weft.runs.config.find_task", lambda name: task)
     return "numbers"
 
 

@@ -26,12 +26,12 @@ from weft.metrics.metric import metric_names
 from weft.metrics.seq2seq import TRANSLATION
 from weft.models.baseline_config import LogisticRegressionConfig, NaiveBayesConfig
 from weft.models.config import ATTENTION_ENCODINGS, CONNECTIONS, INPUT_ENCODINGS, LanguageModelConfig, StackConfig
-from weft.models.encoder_tables import HEADS, CharEncoderConfig, ClassifierConfig, MaskedLMConfig, QAConfig, TaggerConfig
+from weft.models.encoder_config import HEADS, CharEncoderConfig, ClassifierConfig, MaskedLMConfig, QAConfig, TaggerConfig
 from weft.models.ngram import NgramConfig
 from weft.models.seq2seq_config import BRIDGES, DecoderConfig, EncoderConfig, Seq2SeqConfig
 from weft.models.smoothing import SMOOTHINGS
+from weft.nn.choices import SCORES
 from weft.nn.mixers import MIXERS
-from weft.nn.names import SCORES
 from weft.nn.pooling import POOLINGS
 from weft.runs.resolve import RunFile
 from weft.tasks.classification.data import LabeledDataConfig

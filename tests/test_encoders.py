@@ -23,7 +23,7 @@ from weft.data.text_batching import LabeledTexts, TextBatch
 from weft.errors import ConfigError
 from weft.models.classifier import Classifier, LabelHead, classifier
 from weft.models.encoder import EncoderInput
-from weft.models.encoder_tables import HEADS, CharEncoderConfig, ClassifierConfig, TaggerConfig
+from weft.models.encoder_config import HEADS, CharEncoderConfig, ClassifierConfig, TaggerConfig
 from weft.models.tagger import TaggerInput, TaggerRun, tagger
 from weft.nn.crf import CRF
 from weft.nn.mixers import MIXERS

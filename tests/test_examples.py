@@ -20,11 +20,11 @@ from weft.metrics.tagging import validate
 from weft.models.config import ATTENTION_ENCODINGS, CONNECTIONS, INPUT_ENCODINGS
 from weft.models.seq2seq_config import BRIDGES
 from weft.models.smoothing import SMOOTHINGS
+from weft.nn.choices import SCORES
 from weft.nn.mixers import MIXERS
-from weft.nn.names import SCORES
 from weft.nn.recurrent import NONLINEARITIES
+from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
-from weft.runs.settings import RunConfig
 from weft.tasks.registry import TASKS, find_task
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -201,7 +201,7 @@ def test_the_texts_are_what_their_script_writes():
     pairs = runpy.run_path(str(EXAMPLES / "make_data.py"))["texts"]()
     for name, text in pairs.items():
         assert (DATA / name).read_bytes() == text.encode(), name
-    labelled = runpy.run_path(str(EXAMPLES / "make_labelled.py"))["texts"]()
+    labelled = runpy.run_path(str(EXAMPLES / "make_labeled.py"))["texts"]()
     for name, text in labelled.items():
         assert (DATA / name).read_bytes() == text.encode(), name
     lectures = runpy.run_path(str(EXAMPLES / "make_lectures.py"))["texts"]()
@@ -236,7 +236,7 @@ def test_the_countries_are_what_their_script_writes():
 
 
 def test_labels_and_tags_are_right():
-    made = runpy.run_path(str(EXAMPLES / "make_labelled.py"))
+    made = runpy.run_path(str(EXAMPLES / "make_labeled.py"))
     chance = made["Chance"](0)
     for _ in range(200):
         word = made["syllables"](chance)

@@ -17,8 +17,8 @@ from weft.explain.gradient_flow_loss import gradient_flow_to_loss, through_text,
 from weft.explain.inputs import read
 from weft.explain.options import ExplainConfig
 from weft.models.encoder import EncoderInput
+from weft.nn.bidirectional import Bidirectional
 from weft.nn.recurrent import GRU, LSTM, RNN, ResetBeforeGRU
-from weft.nn.two_way import Bidirectional
 from weft.runs.run import Run
 
 TEXT = "the old cat near here"

@@ -17,9 +17,9 @@ from weft.explain.hooks import Activation, attention_weights, record_activations
 from weft.models.classifier import classifier
 from weft.models.config import ATTENTION_ENCODINGS, INPUT_ENCODINGS, LanguageModelConfig
 from weft.models.encoder import EncoderInput
-from weft.models.encoder_tables import ClassifierConfig
+from weft.models.encoder_config import ClassifierConfig
 from weft.models.lm import LanguageModel, language_model
-from weft.nn.names import SCORES
+from weft.nn.choices import SCORES
 
 POSITIONS = (*INPUT_ENCODINGS, *ATTENTION_ENCODINGS)
 LENGTH, WORDS = 11, 13

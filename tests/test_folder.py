@@ -20,8 +20,8 @@ import weft
 from weft.config import read_toml
 from weft.errors import DataError, InUseError, ModelError, ResourceError, TrainingInterrupted, UsageError, WeftError
 from weft.lock import Lock
-from weft.runs import folder as folder
-from weft.runs.folder import RunDir, make_directory, open_run_dir
+from weft.runs import run_dir as folder
+from weft.runs.run_dir import RunDir, make_directory, open_run_dir
 from weft.runs.job import train
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task

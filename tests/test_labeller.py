@@ -26,7 +26,7 @@ from weft.models import naive_bayes as bayes
 from weft.models.baseline_config import LogisticRegressionConfig, NaiveBayesConfig
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
-from weft.tasks.classification.judging import balance, targets, unseen
+from weft.tasks.classification.evaluation import balance, targets, unseen
 from weft.tasks.classification.presets import PRESETS as CLASSIFY
 from weft.tasks.label_report import SHOWN, confusion_table, label_table
 from weft.tensors import read_tensors

@@ -15,7 +15,7 @@ from weft.data.batching import Batch
 from weft.data.corpus import Corpus, lines_of
 from weft.data.line_pairs import LinePairBatchSampler, pair_lines
 from weft.errors import TrainingInterrupted
-from weft.models.encoder_tables import MaskedLMConfig
+from weft.models.encoder_config import MaskedLMConfig
 from weft.tasks.masked_lm.objective import as_text, maskable, texts
 from weft.text.tokenizers import from_vocab
 

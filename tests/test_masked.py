@@ -18,7 +18,7 @@ from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import EvaluationSetup
 from weft.metrics.masked_lm import masked_scores
 from weft.models.encoder import EncoderInput
-from weft.models.encoder_tables import MaskedLMConfig
+from weft.models.encoder_config import MaskedLMConfig
 from weft.models.masked_lm import masked_language_model
 from weft.runs.resolve import resolve
 from weft.tasks.masked_lm.objective import MaskedTask, Masking, as_text, mask_tokens, maskable, pseudo_nll, texts

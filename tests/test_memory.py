@@ -31,8 +31,8 @@ from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.resources import size
 from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.objective import LanguageTask
+from weft.tasks.seq2seq.batching import PairBatch
 from weft.tasks.seq2seq.objective import Seq2SeqTask
-from weft.tasks.seq2seq.order import PairBatch
 from weft.training import memory
 from weft.training.config import TrainConfig
 from weft.training.loop import DeviceConfig

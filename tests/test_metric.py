@@ -15,7 +15,7 @@ from weft.metrics.classification import MULTI_LABEL, SINGLE_LABEL, label_items, 
 from weft.metrics.items import ItemStatistics
 from weft.metrics.metric import Metric, metric_names, metrics_of, scores, values
 from weft.metrics.minimal_pairs import PAIRS
-from weft.runs.story import read_run_status
+from weft.runs.status import read_run_status
 from weft.tasks.registry import TASKS, find_task
 
 LOWER = {

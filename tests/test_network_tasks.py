@@ -18,9 +18,9 @@ from span_toy import asked, span_file, write_tsv
 from weft.config import override
 from weft.data.batching import changed
 from weft.data.bucketing import Examples, alike
-from weft.runs.folder import RunDir
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
+from weft.runs.run_dir import RunDir
 from weft.tasks.prepare import prepare
 from weft.training.neural import NetworkTask, make_objective, read_training
 

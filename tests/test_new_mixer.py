@@ -23,16 +23,16 @@ from torch import Tensor, nn
 
 import weft
 from weft.cli.main import main
-from weft.comparison import comparing
+from weft.comparison import runner as comparing
 from weft.config import Config, parse_config, read_toml, to_dict
 from weft.errors import ConfigError
 from weft.models.build import stack
 from weft.models.config import LanguageModelConfig, StackConfig
 from weft.models.parts import count_parameters
 from weft.models.seq2seq_config import merge
+from weft.nn.bidirectional import Bidirectional
 from weft.nn.mixers import MIXERS, Mixer
 from weft.nn.recurrent import last_token_state
-from weft.nn.two_way import Bidirectional
 from weft.runs.resolve import resolve
 from weft.tasks.lm.contexts import Context, default_context
 from weft.tasks.lm.presets import NETWORK as language

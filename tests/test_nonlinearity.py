@@ -14,10 +14,10 @@ from weft.config import parse_config
 from weft.errors import ConfigError
 from weft.models.build import mixer
 from weft.models.config import StackConfig
+from weft.nn.bidirectional import CenteredConv
 from weft.nn.cross_attention import SourceAttention
 from weft.nn.mixers import MIXERS, Mixer, recurrent
 from weft.nn.recurrent import NONLINEARITIES, RNN, CausalConv, last_token_state
-from weft.nn.two_way import CenteredConv
 from weft.tasks.registry import TASKS, find_task
 
 FUNCTIONS: dict[str, Any] = {

@@ -11,9 +11,9 @@ from weft.data.bucketing import batch_edges
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.dataset import Dataset
 from weft.errors import DataError
+from weft.tasks.seq2seq.batching import PairBatch, Pairs, pairs_by_length
 from weft.tasks.seq2seq.data import PairFormat
 from weft.tasks.seq2seq.data import pairs as pairs_of
-from weft.tasks.seq2seq.order import PairBatch, Pairs, pairs_by_length
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
 MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k"

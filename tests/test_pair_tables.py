@@ -12,10 +12,10 @@ from weft.config import override, parse_config, to_dict
 from weft.errors import ConfigError
 from weft.models.seq2seq import encoder_decoder
 from weft.models.seq2seq_config import BRIDGES, DecoderConfig, EncoderConfig, Seq2SeqConfig, broadcast_to_sides
+from weft.nn.choices import SCORES
 from weft.nn.mixers import recurrent
-from weft.nn.names import SCORES
+from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
-from weft.runs.settings import RunConfig
 from weft.tasks.registry import find_task
 from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
 from weft.tasks.seq2seq.presets import TRAIN as PAIRS

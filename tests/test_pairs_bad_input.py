@@ -27,8 +27,8 @@ from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, ModelError, WeftError
 from weft.runs.load import load
+from weft.tasks.seq2seq.batching import PairBatch
 from weft.tasks.seq2seq.files import read_records
-from weft.tasks.seq2seq.order import PairBatch
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.text.compression import read_bytes
 from weft.text.reading import FileSummary
@@ -152,7 +152,7 @@ def test_batches_are_full_and_in_order_and_stop_with_their_items():
 def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
     said = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
     monkeypatch.setattr(
-        "weft.tasks.seq2seq.translator.Seq2SeqRun.predict", lambda self, read, *rest, **named: [[said] for _ in read]
+        "weft.tasks.seq2seq.decoding.Seq2SeqRun.predict", lambda self, read, *rest, **named: [[said] for _ in read]
     )
     folder = str(runs.folder("lstm"))
     assert predicted(capsys, folder, "abc") == (0, ["A\\nB\\0\\nC"], "")

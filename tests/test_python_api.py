@@ -21,7 +21,7 @@ from rich.console import Console
 from small_runs import make_text, run_file, sums
 
 import weft
-from weft.comparison import comparing
+from weft.comparison import runner as comparing
 from weft.config import apply_overrides
 from weft.errors import ConfigError, DataError, ModelError, TrainingInterrupted, UsageError
 from weft.explain.alignment import Alignment
@@ -422,7 +422,7 @@ def test_a_task_that_reads_files_alone_says_so(tmp_path, monkeypatch):
 
     task = find_task("classify")
     plain = replace(task, data=replace(task.data, in_memory=None))
-    monkeypatch.setattr("weft.runs.inputs.find_task", lambda name: plain)
+    monkeypatch.setattr("weft.runs.memory_data.find_task", lambda name: plain)
     with pytest.raises(UsageError) as caught:
         weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS})
     assert str(caught.value) == "data: task 'classify' reads files; give their paths"

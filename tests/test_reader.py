@@ -21,13 +21,13 @@ from weft.config import parse_config
 from weft.data.corpus import lines_of
 from weft.errors import ConfigError, DataError, TrainingInterrupted
 from weft.models.encoder import EncoderInput
-from weft.models.encoder_tables import QAConfig
+from weft.models.encoder_config import QAConfig
 from weft.models.qa import QAHead, QANetwork, answer_mask, qa_network
 from weft.runs.job import with_tokenizer_from
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
+from weft.tasks.qa.batching import Passages
 from weft.tasks.qa.objective import QATask, SpanLogits, best_spans, best_window
-from weft.tasks.qa.order import Passages
 from weft.tasks.qa.presets import PRESETS as SPAN
 from weft.tensors import read_tensors
 from weft.text.tokenizers import from_vocab

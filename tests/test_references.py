@@ -17,10 +17,10 @@ from weft.models.config import CONNECTIONS, NORMS, LanguageModelConfig, StackCon
 from weft.models.lm import LanguageModel, language_model
 from weft.nn import lm_head as heads
 from weft.nn.attention import ACTIVATIONS, FeedForward, SelfAttention
+from weft.nn.bidirectional import Bidirectional
 from weft.nn.lm_head import LMHead
 from weft.nn.positions import AlibiBias, LearnedPositions, RelativePositions, RotaryEmbedding, SinusoidalPositions
 from weft.nn.recurrent import GRU, LSTM, RNN, CausalConv, ResetBeforeGRU
-from weft.nn.two_way import Bidirectional
 
 Array = NDArray[np.float64]
 EXACT = {"atol": 1e-12, "rtol": 1e-10}

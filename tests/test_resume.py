@@ -18,7 +18,8 @@ from small_runs import Silent, flip, leftovers, make_text, run_file, sums, train
 from weft import files
 from weft.errors import ModelError, TrainingInterrupted
 from weft.tensors import read_tensors, write_tensors
-from weft.training import checkpoint, saving
+from weft.training import checkpoint
+from weft.training import loop_checkpoint as saving
 from weft.training.ema import EMA
 from weft.training.train_state import TrainState
 

@@ -21,7 +21,8 @@ from weft.decode.logits_processors import random_noise
 from weft.errors import TrainingInterrupted
 from weft.models.lm import LanguageModel
 from weft.tasks.lm.objective import LanguageTask
-from weft.training import memory, saving
+from weft.training import loop_checkpoint as saving
+from weft.training import memory
 from weft.training.config import TrainConfig
 from weft.training.loop import Loop
 from weft.training.loss_module import LossModule

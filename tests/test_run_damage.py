@@ -26,9 +26,9 @@ from weft import files
 from weft.cli.main import main
 from weft.data.source import Source, fingerprints
 from weft.errors import DataError, DivergedError, LogError, ModelError, ResourceError, TrainingInterrupted, WeftError
-from weft.runs import folder as folder
-from weft.runs.folder import RunDir
-from weft.runs.story import read_run_status
+from weft.runs import run_dir as folder
+from weft.runs.run_dir import RunDir
+from weft.runs.status import read_run_status
 from weft.tensors import read_tensors, write_tensors
 from weft.training import checkpoint
 

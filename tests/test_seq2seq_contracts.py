@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from weft.nn.attention import FeedForward, SelfAttention
 from weft.nn.bridge import ContextConcat, CopyBridge, ProjectionBridge
+from weft.nn.choices import SCORES
 from weft.nn.cross_attention import (
     AttentionalOutput,
     AttentionBeforeStep,
@@ -35,7 +36,6 @@ from weft.nn.cross_attention import (
 )
 from weft.nn.lm_head import LMHead
 from weft.nn.memory import Memory
-from weft.nn.names import SCORES
 from weft.nn.pointer_generator import PointerGeneratorOutput
 from weft.nn.positions import PositionEncoding
 from weft.nn.recurrent import GRU, LSTM

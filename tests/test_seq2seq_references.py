@@ -17,13 +17,13 @@ from weft.models.build import stack
 from weft.models.seq2seq import EncoderDecoder
 from weft.nn import cross_attention as cross
 from weft.nn.attention import SelfAttention
+from weft.nn.choices import SCORES
 from weft.nn.cross_attention import CrossAttention, SourceAttention
 from weft.nn.lm_head import LMHead
-from weft.nn.names import SCORES
 from weft.nn.pointer_generator import PointerGeneratorOutput
 from weft.nn.state import tree_leaves
+from weft.tasks.seq2seq.batching import PairBatch
 from weft.tasks.seq2seq.objective import Seq2SeqTask
-from weft.tasks.seq2seq.order import PairBatch
 from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
 
 EXACT = {"atol": 1e-10, "rtol": 1e-8}

@@ -12,9 +12,9 @@ from weft.config import override
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.models.config import LanguageModelConfig
 from weft.models.ngram import NgramConfig
+from weft.runs.config import RunConfig
 from weft.runs.job import with_tokenizer_from
 from weft.runs.resolve import resolve
-from weft.runs.settings import RunConfig
 from weft.tasks.lm.contexts import default_context
 from weft.tasks.lm.presets import PRESETS as LM
 from weft.tasks.registry import TASKS, find_task

@@ -16,9 +16,9 @@ from weft.data.bucketing import ExampleBatchSampler
 from weft.data.corpus import lines_of
 from weft.data.dataset import Dataset
 from weft.errors import ConfigError, DataError
+from weft.tasks.qa.batching import Passages, question_tokens, windows
 from weft.tasks.qa.data import QADataConfig, QuestionFormat
 from weft.tasks.qa.files import Reading, Record, Reference, read_records
-from weft.tasks.qa.order import Passages, question_tokens, windows
 from weft.text.offsets import text_between, token_offsets, tokens_between
 from weft.text.reading import FileSummary
 from weft.text.tokenizers import TYPES, TokenizerConfig, from_vocab, train_tokenizer

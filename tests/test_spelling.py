@@ -7,7 +7,7 @@ import torch
 
 from weft.models import build
 from weft.models.encoder import EncoderInput, WordDropout, text_encoder
-from weft.models.encoder_tables import CharEncoderConfig
+from weft.models.encoder_config import CharEncoderConfig
 from weft.models.tagger import CharEncoder, unique_rows
 from weft.nn.recurrent import GRU, LSTM, RNN
 

@@ -29,7 +29,7 @@ from weft.runs.job import with_tokenizer_from
 from weft.runs.load import load
 from weft.runs.run import AnyRun
 from weft.tasks.lm.task import LM
-from weft.tasks.seq2seq import translator
+from weft.tasks.seq2seq import decoding as translator
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tasks.spec import Fault
 from weft.training import checkpoint

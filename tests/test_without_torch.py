@@ -18,9 +18,10 @@ import golden_data  # noqa: E402
 from golden_cases import scenes  # noqa: E402
 
 from weft.cli.main import main  # noqa: E402
-from weft.models.encoder_tables import POOLS as NAMED_POOLS  # noqa: E402
+from weft.models.encoder_config import POOLS as NAMED_POOLS  # noqa: E402
 from weft.models.linear import log_sigmoid, log_softmax  # noqa: E402
-from weft.nn import attention, names, pooling, recurrent  # noqa: E402
+from weft.nn import attention, pooling, recurrent  # noqa: E402
+from weft.nn import choices as names
 from weft.nn.mixers import MIXERS  # noqa: E402
 from weft.tasks.lm.scoring import reading  # noqa: E402
 

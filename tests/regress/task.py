@@ -23,12 +23,12 @@ from weft.metrics.items import ItemStatistics, Sums
 from weft.metrics.metric import Metric, scores, values
 from weft.models import build
 from weft.models.encoder import EncoderInput, TextEncoder, text_encoder
-from weft.models.encoder_tables import ClassifierConfig
+from weft.models.encoder_config import ClassifierConfig
+from weft.runs.config import RunConfig
 from weft.runs.eval_data import eval_source
 from weft.runs.run import Run
-from weft.runs.settings import RunConfig
 from weft.tasks.compare_spec import Predictions
-from weft.tasks.faults import process_valid, read_text
+from weft.tasks.invalid_inputs import process_valid, read_text
 from weft.tasks.lines import Lines
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Preset, Progress, ProgressCallback, Task, phase
 from weft.tasks.table_data import SplitConfig, table_data

@@ -9,7 +9,7 @@ from weft.cli.display import Display
 from weft.cli.output import score_name
 from weft.cli.progress import TrainProgress
 from weft.cli.signals import Stop
-from weft.runs.story import best
+from weft.runs.status import best
 
 if TYPE_CHECKING:
     from weft.comparison.train import Outcome, State

@@ -63,7 +63,7 @@ def text() -> str:
 def write_data(output_dir: Path) -> None:
     """The text, unless it is there."""
     from weft import files
-    from weft.runs.folder import make_directory
+    from weft.runs.run_dir import make_directory
 
     make_directory(output_dir)
     if not (output_dir / TEXT).exists():
@@ -78,7 +78,7 @@ def to_row(name: str, found: RunResults) -> Row:
     """What a trained model's row of the table says, and a sample."""
     from weft.decode.options import GenerationConfig
     from weft.runs.load import load
-    from weft.runs.story import read_timing
+    from weft.runs.status import read_timing
     from weft.tasks.lm.task import LM
 
     scores = {score.name: score.value for score in found.scores}

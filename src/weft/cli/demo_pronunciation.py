@@ -87,7 +87,7 @@ def split(words: Iterable[str]) -> dict[str, list[str]]:
 def write_data(output_dir: Path) -> None:
     """train.tsv, valid.tsv and test.tsv, unless they are there."""
     from weft import files
-    from weft.runs.folder import make_directory
+    from weft.runs.run_dir import make_directory
 
     if all((output_dir / f"{name}.tsv").exists() for name in ("train", *TEST_FRACTION)):
         return

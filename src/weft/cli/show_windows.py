@@ -11,7 +11,7 @@ from weft.text.table_layout import columns
 
 if TYPE_CHECKING:
     from weft.data.batching import Windows
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.text.tokenizers import Tokenizer
 
 MAX_TOKENS = 6  # tokens of an input or label in a row; of longer ones the first and the last

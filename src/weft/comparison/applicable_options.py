@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from weft.errors import ConfigError, unknown_name
 from weft.models.seq2seq_config import SIDES
+from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
-from weft.runs.settings import RunConfig
 from weft.tasks.registry import find_task
 from weft.tasks.spec import Preset
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.comparison.results import RunResults
 from weft.errors import UsageError
-from weft.runs.settings import RunConfig
+from weft.runs.config import RunConfig
 from weft.tasks.registry import find_task
 
 Groups = Mapping[str, Sequence[RunResults]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weft.log import read_log
-from weft.runs.folder import RunDir
+from weft.runs.run_dir import RunDir
 
 
 class Cost(NamedTuple):

@@ -10,8 +10,8 @@ from weft.comparison.applicable_options import leaves
 from weft.comparison.plan import FailedRun
 from weft.config import describe_differences
 from weft.errors import ModelError, UsageError
-from weft.runs.folder import open_run_dir
 from weft.runs.resolve import read_settings
+from weft.runs.run_dir import open_run_dir
 
 READING = ("context_length", "stride", "max_length", "truncate")  # how much is read at once: of the same data either way
 SHOWN = 48  # characters of a row's name; what tells it from others may take more

@@ -14,14 +14,14 @@ import tomli_w
 from weft import files
 from weft.backup import Backup
 from weft.comparison.applicable_options import applicable_options, everywhere, leaves, try_config, with_option
-from weft.comparison.kinds import archs_of
+from weft.comparison.architectures import archs_of
 from weft.config import describe_differences, override, read_toml
 from weft.errors import ConfigError, DataError, ModelError, UsageError
 from weft.lock import Lock
 from weft.models.seq2seq_config import SIDES
-from weft.runs.folder import RunDir
+from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
-from weft.runs.settings import RunConfig
+from weft.runs.run_dir import RunDir
 from weft.tasks.registry import find_task
 from weft.training import checkpoint
 from weft.training.config import BUDGETS

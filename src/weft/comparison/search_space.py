@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.comparison.applicable_options import leaves, with_option
-from weft.runs.settings import RunConfig
+from weft.runs.config import RunConfig
 from weft.tasks.spec import SearchDimension
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from weft import files
 from weft.comparison.applicable_options import with_option
-from weft.runs.folder import RunDir
 from weft.runs.job import JobCallback
 from weft.runs.resolve import resolve
+from weft.runs.run_dir import RunDir
 from weft.tasks.prepare import prepare
 from weft.text.tokenizer_pair import tokenizer_files
 

@@ -19,7 +19,7 @@ from weft.comparison.scores import item_values, metrics, of_items
 from weft.errors import ModelError, WeftError
 from weft.metrics.items import Array
 from weft.metrics.metric import Metric, metric_names
-from weft.runs.folder import environment, read_environment
+from weft.runs.run_dir import environment, read_environment
 from weft.tasks.compare_spec import Confused
 from weft.tasks.registry import find_task
 

@@ -19,8 +19,8 @@ from weft.comparison.plan import PlannedRun
 from weft.errors import InUseError, ModelError, ResourceError, TrainingInterrupted, WeftError
 from weft.lock import Lock
 from weft.log import read_log
+from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
-from weft.runs.settings import RunConfig
 from weft.training.config import TrainConfig
 from weft.training.loop import LINES
 

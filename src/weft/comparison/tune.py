@@ -21,8 +21,8 @@ from weft.comparison.shared_tokenizer import without_test
 from weft.comparison.train import Outcome
 from weft.errors import ConfigError, UsageError
 from weft.metrics.metric import Metric
+from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
-from weft.runs.settings import RunConfig
 from weft.training.config import BUDGETS, TrainConfig
 
 FACTOR = 5.0  # the rate is drawn from a fifth to five times its own

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.objects import field_of, has_key, read_objects, value_of
+from weft.data.json_objects import field_of, has_key, read_objects, value_of
 from weft.data.table_rows import OBJECTS, OpenTable, TableOptions, kind_of, numbered, open_table, place_of, preview_cells
 from weft.errors import DataError, suggest
 from weft.text.reading import FileSummary, check_text

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.data.columns import WantedColumn, by_name
-from weft.data.objects import field_of, read_objects, value_of
+from weft.data.json_objects import field_of, read_objects, value_of
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
 from weft.data.table_rows import OBJECTS, TABLES, TableOptions, kind_of, open_table, place_of

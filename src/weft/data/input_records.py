@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from weft.data.columns import PEEK_ROWS, WantedColumn, by_index, by_name, has_names, looks_like_header, no_column
-from weft.data.objects import Value, as_object, field_of, has_key, json_values
+from weft.data.json_objects import Value, as_object, field_of, has_key, json_values
 from weft.data.table_rows import (
     AS_USUAL,
     OBJECTS,

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from weft import files
 from weft.data.columns import Name
-from weft.data.objects import has_key, value_of
+from weft.data.json_objects import has_key, value_of
 from weft.errors import DataError, UsageError
 
 LINES = 1 << 12  # that are written at once

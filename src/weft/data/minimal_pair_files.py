@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.objects import JSON_KINDS, field_of
+from weft.data.json_objects import JSON_KINDS, field_of
 from weft.data.table_rows import preview_cells
 from weft.errors import DataError, unknown_name
 from weft.text.compression import PACKED

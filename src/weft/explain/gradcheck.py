@@ -16,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from weft.data.batching import changed
 from weft.errors import ConfigError
-from weft.runs.folder import RunDir
+from weft.runs.config import RunConfig
 from weft.runs.job import Job
-from weft.runs.settings import RunConfig
+from weft.runs.run_dir import RunDir
 from weft.tasks.prepare import prepare
 from weft.training.neural import make_objective, read_training
 

@@ -23,10 +23,10 @@ from weft.explain.heads import Head, LayerHeads, all_heads, masked_heads, named,
 from weft.explain.importance import MEASURES, importance_by_gradient, importance_by_masking
 from weft.plots.diverging_heatmap import diverging_heatmap
 from weft.plots.lines import Axis, Series, lines
-from weft.runs.folder import RunDir, make_directory
+from weft.runs.atomic_dir import staged_directory
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
-from weft.runs.staging import staged_directory
+from weft.runs.run_dir import RunDir, make_directory
 
 ROUNDS = 8  # of measuring, unless told how many heads go at once
 ProgressCallback = Callable[[int, int], None]  # passes over the data: done, in all

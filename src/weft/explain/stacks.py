@@ -12,9 +12,9 @@ from weft.explain.hooks import Activation
 from weft.models.config import StackConfig
 from weft.models.parts import part_names
 from weft.nn.attention import LostHeads
+from weft.nn.bidirectional import Bidirectional
 from weft.nn.bridge import CopyBridge, ProjectionBridge
 from weft.nn.state import tree_leaves
-from weft.nn.two_way import Bidirectional
 
 LAYER = re.compile(r"(?:^|\.)layers\.\d+$")
 # what holds one mixer or two: where

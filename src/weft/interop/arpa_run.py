@@ -12,8 +12,8 @@ from weft.errors import ModelError, UsageError
 from weft.interop.arpa import read_arpa, write_arpa
 from weft.interop.import_run import ImportedRun, ImportPlan, make_run
 from weft.models.ngram import FROM_FILE, NgramConfig, NgramModel
-from weft.runs.folder import open_run_dir
 from weft.runs.run import AnyRun
+from weft.runs.run_dir import open_run_dir
 from weft.text.tokenizers import Tokenizer
 
 

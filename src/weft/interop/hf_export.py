@@ -15,12 +15,12 @@ from weft.interop import hf_names, hf_tokenizer
 from weft.interop.hf_names import BERT, Row, encoder_rows, gpt2_rows, head_rows
 from weft.interop.hf_shapes import StackTensors, fold_output_bias, with_all_heads
 from weft.models.config import LanguageModelConfig
-from weft.models.encoder_tables import MaskedLMConfig
+from weft.models.encoder_config import MaskedLMConfig
 from weft.models.ngram import NgramConfig
 from weft.nn.attention import SelfAttention
 from weft.nn.mixers import MIXERS
+from weft.runs.atomic_dir import staged_directory
 from weft.runs.run import AnyRun
-from weft.runs.staging import staged_directory
 from weft.tensors import write_tensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}

@@ -19,7 +19,7 @@ from weft.interop.hf_names import ENCODERS, Row, encoder_rows, gpt2_rows, head_r
 from weft.interop.import_run import ImportedRun, ImportPlan, make_run
 from weft.models.lm import language_model
 from weft.models.masked_lm import masked_language_model
-from weft.runs.settings import RunConfig
+from weft.runs.config import RunConfig
 from weft.tensors import read_foreign
 from weft.text.tokenizers import Tokenizer
 

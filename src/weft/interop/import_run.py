@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from weft.data.bos import write_bos
 from weft.errors import ConfigError, ModelError, UsageError
-from weft.runs.folder import RunDir, make_directory
+from weft.runs.atomic_dir import staged_directory
+from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
-from weft.runs.settings import RunConfig
-from weft.runs.staging import staged_directory
+from weft.runs.run_dir import RunDir, make_directory
 from weft.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:

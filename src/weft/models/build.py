@@ -9,6 +9,7 @@ from torch import nn
 
 from weft.models.config import StackConfig
 from weft.nn.attention import FeedForward, PrunedAttention
+from weft.nn.bidirectional import Bidirectional
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling
 from weft.nn.positions import (
     AlibiBias,
@@ -20,7 +21,6 @@ from weft.nn.positions import (
 )
 from weft.nn.skip_connections import Connection, Dense, Highway, NoSkip, PostNormResidual, Residual
 from weft.nn.stack import Layer, Stack
-from weft.nn.two_way import Bidirectional
 
 
 def norm(kind: str, dim: int, *, eps: float | None = None) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.models import build
 from weft.models.encoder import EncoderInput, TextEncoder, text_encoder
-from weft.models.encoder_tables import ClassifierConfig
+from weft.models.encoder_config import ClassifierConfig
 
 
 class LabelHead(nn.Module):

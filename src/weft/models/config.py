@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from weft.config import Choice, Config
+from weft.nn.choices import ACTIVATIONS, NONLINEARITIES
 from weft.nn.mixers import MIXERS, Mixer, option_names
-from weft.nn.names import ACTIVATIONS, NONLINEARITIES
 
 INPUT_ENCODINGS = ("none", "sinusoidal", "learned")  # positions that any stack can read
 ATTENTION_ENCODINGS = ("relative", "alibi", "rotary")  # positions inside attention

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.models import build
-from weft.models.encoder_tables import TextEncoderConfig
+from weft.models.encoder_config import TextEncoderConfig
 from weft.nn.stack import Stack
 from weft.text.pipelines import SPECIALS, UNK
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.models import build
 from weft.models.encoder import EncoderInput, TextEncoder, text_encoder
-from weft.models.encoder_tables import MaskedLMConfig
+from weft.models.encoder_config import MaskedLMConfig
 from weft.nn.attention import ACTIVATIONS
 from weft.nn.lm_head import LMHead
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 
 from weft.models.classifier import LabelHead
-from weft.models.part import Part
+from weft.models.model_part import Part
 from weft.models.qa import QAHead
 from weft.nn.attention import FeedForward, PrunedAttention
 from weft.nn.bridge import ProjectionBridge

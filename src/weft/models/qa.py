@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weft.models import build
 from weft.models.encoder import EncoderInput, TextEncoder, text_encoder
-from weft.models.encoder_tables import QAConfig
+from weft.models.encoder_config import QAConfig
 from weft.text.tokenizers import Tokenizer
 
 

@@ -16,6 +16,7 @@ from weft.models import build
 from weft.models.config import EmbeddedStackConfig
 from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.nn.attention import PrunedAttention
+from weft.nn.bidirectional import reverse_sequences
 from weft.nn.bridge import ContextConcat, CopyBridge, ProjectionBridge
 from weft.nn.cross_attention import (
     AttentionalOutput,
@@ -33,7 +34,6 @@ from weft.nn.recurrent import last_token_state
 from weft.nn.skip_connections import NoSkip
 from weft.nn.stack import Layer, Stack
 from weft.nn.state import tree_leaves
-from weft.nn.two_way import reverse_sequences
 
 Summary = Callable[[Tensor, Tensor, tuple[Any, ...]], Tensor]
 

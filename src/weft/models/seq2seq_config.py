@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from weft.config import Choice, Config
 from weft.errors import unknown_option
 from weft.models.config import Count, EmbeddedStackConfig, Size, SoftCap, StackConfig, check_softcap
+from weft.nn.choices import SCORES
 from weft.nn.mixers import attending, option_names, recurrent
-from weft.nn.names import SCORES
 
 BRIDGES = ("copy", "project")
 SIDES = ("encoder", "decoder")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.models import build
 from weft.models.encoder import EncoderInput, TextEncoder, WordDropout, encoder_stack, text_embedder, text_encoder
-from weft.models.encoder_tables import TaggerConfig
+from weft.models.encoder_config import TaggerConfig
 from weft.nn.crf import CRF, LinearTagHead
 
 SHORT = 0.9  # of the words of a batch are spelled apart from the longest, which would pad them

@@ -66,7 +66,7 @@ MIXERS: dict[str, Mixer] = {
     "conv": Mixer(
         "weft.nn.recurrent.Window",
         "conv",
-        two_way="weft.nn.two_way.Centred",
+        two_way="weft.nn.bidirectional.Centred",
         compiles=True,
         options={"kernel_size": 3, "nonlinearity": "tanh"},
     ),

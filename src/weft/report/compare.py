@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import Field
 
-from weft.comparison.comparing import ComparisonRunner, Place
+from weft.comparison.architectures import parse_models
+from weft.comparison.evaluation import REPORT, cached_results, evaluate_runs, failed, refuse_missing, refuse_strangers
 from weft.comparison.groups import find, group_runs, readable
-from weft.comparison.kinds import parse_models
-from weft.comparison.measuring import REPORT, cached_results, evaluate_runs, failed, refuse_missing, refuse_strangers
 from weft.comparison.plan import ComparisonOptions, FailedRun, Grid, bring_back
 from weft.comparison.results import EvaluationOptions
+from weft.comparison.runner import ComparisonRunner, Place
 from weft.comparison.scores import refuse_others
 from weft.comparison.table import Row, rows
 from weft.comparison.table_text import cells, terminal
@@ -26,8 +26,8 @@ from weft.html import html_table
 from weft.lock import Lock
 from weft.report.comparison import ComparisonInfo, write_comparison
 from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
-from weft.runs.folder import make_directory
 from weft.runs.run import Run
+from weft.runs.run_dir import make_directory
 
 if TYPE_CHECKING:
     from weft.comparison.train import Outcome, State

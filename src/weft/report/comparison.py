@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft import files
-from weft.comparison.measuring import COMPARISON, REPORT
+from weft.comparison.evaluation import COMPARISON, REPORT
 from weft.comparison.plan import FailedRun, drop_backup
 from weft.comparison.to_json import to_document
 from weft.report.page import page

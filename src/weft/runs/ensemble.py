@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from weft.decode.ensemble import Ensemble, LinearEnsemble, ShallowFusion
 from weft.errors import UsageError
 from weft.files import sha256
-from weft.runs.folder import RunDir
 from weft.runs.run import Run
+from weft.runs.run_dir import RunDir
 from weft.tasks.spec import I, P
 
 

@@ -18,8 +18,8 @@ from weft.data.input_files import check_unlabeled
 from weft.data.provenance import changed_file, read_record
 from weft.data.source import Source
 from weft.errors import DataError, ModelError, UsageError
-from weft.runs.folder import RunDir
-from weft.runs.settings import RunConfig
+from weft.runs.config import RunConfig
+from weft.runs.run_dir import RunDir
 from weft.text.reading import quote
 from weft.text.tokenizers import Tokenizer
 

@@ -13,7 +13,7 @@ from weft.errors import DivergedError, LogError, ResourceError
 from weft.lock import Lock
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 
 @contextmanager
@@ -41,8 +41,8 @@ def _remove(made: list[Path]) -> None:
 
 def is_finished(out: Path, config: RunConfig) -> bool:
     """Whether `out` holds this very run, trained to its end, and knows of it; training restores a log that was damaged."""
-    from weft.runs.folder import RunDir
-    from weft.runs.story import read_run_status
+    from weft.runs.run_dir import RunDir
+    from weft.runs.status import read_run_status
 
     directory = RunDir(out)
     if not os.path.isfile(directory.resolved) or directory.changes(config):

@@ -14,10 +14,10 @@ from weft.data.config import training
 from weft.data.corpus import Corpus
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
-from weft.runs.folder import RunDir, make_directory, open_run_dir
-from weft.runs.inputs import write_inputs
+from weft.runs.config import RunConfig
+from weft.runs.memory_data import write_inputs
 from weft.runs.resolve import read_settings, resolve
-from weft.runs.settings import RunConfig
+from weft.runs.run_dir import RunDir, make_directory, open_run_dir
 from weft.tasks.prepare import prepare
 from weft.tasks.registry import TASKS, find_task
 from weft.text.tokenizer_pair import tokenizer_files
@@ -25,7 +25,7 @@ from weft.training.device import pick_device
 from weft.training.init_weights import BuiltRun, InitRun
 from weft.training.loop import Loop
 from weft.training.run_log import RunLogWriter
-from weft.training.weight_meaning import Weights
+from weft.training.weight_compatibility import Weights
 
 
 class JobCallback(Protocol):

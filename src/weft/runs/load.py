@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from weft.errors import UsageError, unknown_name
-from weft.runs.folder import RunDir, open_run_dir
+from weft.runs.config import RunConfig
 from weft.runs.resolve import read_settings
 from weft.runs.run import Run
-from weft.runs.settings import RunConfig
+from weft.runs.run_dir import RunDir, open_run_dir
 from weft.tasks.spec import I, P, Task
 
 DEVICES = ("auto", "cpu", "cuda")

@@ -10,12 +10,12 @@ from pydantic import Field
 
 from weft.config import Choice, Config, parse_config
 from weft.errors import ConfigError, ModelError, unknown_name
-from weft.runs.settings import RunConfig
+from weft.runs.config import RunConfig
 from weft.tasks.registry import TASKS, find_task
 from weft.training.config import BUDGETS, TrainConfig
 
 if TYPE_CHECKING:
-    from weft.runs.folder import RunDir
+    from weft.runs.run_dir import RunDir
 
 T = TypeVar("T", bound=Config)
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from weft.decode.options import GenerationConfig
     from weft.explain.explanation import Explanation
     from weft.explain.options import ExplainConfig
+    from weft.runs.config import RunConfig
     from weft.runs.ensemble import FusionLM
-    from weft.runs.folder import RunDir
-    from weft.runs.settings import RunConfig
+    from weft.runs.run_dir import RunDir
     from weft.tasks.embedding import EmbeddingOutput
     from weft.tasks.spec import Decode, Task
 
@@ -159,7 +159,7 @@ class Run(Generic[I, P]):
         Example:
             >>> weft.load("runs/pronounce").predict("giacchetta").text
         """
-        from weft.runs.inputs import inputs_of
+        from weft.runs.memory_data import inputs_of
 
         single = self.task.is_single(self, inputs)
         given: list[Any] = [inputs] if single else inputs_of(self.config, inputs)
@@ -189,7 +189,7 @@ class Run(Generic[I, P]):
         Example:
             >>> run.evaluate([("Great soup.", "good"), ("Far too slow.", "bad")])["accuracy"].value
         """
-        from weft.runs.inputs import as_files
+        from weft.runs.memory_data import as_files
 
         chosen = self._options(self.task.evaluate_options, options, named)
         with as_files(self.config, data) as files:

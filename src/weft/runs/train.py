@@ -13,10 +13,10 @@ from weft.lock import Lock
 from weft.runs import job
 from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
 from weft.runs.finished import is_finished, remove_on_failure
-from weft.runs.folder import RunDir
-from weft.runs.inputs import place_inputs, write_inputs
 from weft.runs.load import load, prepared
+from weft.runs.memory_data import place_inputs, write_inputs
 from weft.runs.resolve import resolve
+from weft.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from weft.runs.run import Run

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from weft.metrics.items import ItemStatistics, Score
+    from weft.runs.config import RunConfig
     from weft.runs.run import Run
-    from weft.runs.settings import RunConfig
 
 
 class Predictions(NamedTuple):

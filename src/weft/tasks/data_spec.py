@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from weft.data.findings import CheckPlan
     from weft.data.input_records import InputFile, OpenedRecords
     from weft.data.memory import MemoryFormat
-    from weft.runs.folder import RunDir
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
+    from weft.runs.run_dir import RunDir
     from weft.text.tokenizers import Tokenizer
 
 V = TypeVar("V")

@@ -10,7 +10,7 @@ from weft.tasks.spec import Fault
 
 if TYPE_CHECKING:
     from weft.data.input_records import Entry, Values
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 I_co = TypeVar("I_co", covariant=True)  # an input, as the task's `predict` takes it
 P_contra = TypeVar("P_contra", contravariant=True)  # a prediction

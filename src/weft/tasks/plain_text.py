@@ -17,7 +17,7 @@ from weft.tasks.data_spec import Column
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 RUNNING = 40  # characters of a line of running text that is not expected twice
 

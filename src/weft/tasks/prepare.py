@@ -16,9 +16,9 @@ from weft.text.tokenizers import Tokenizer
 from weft.training import checkpoint
 
 if TYPE_CHECKING:
-    from weft.runs.folder import RunDir
+    from weft.runs.config import RunConfig
     from weft.runs.job import JobCallback
-    from weft.runs.settings import RunConfig
+    from weft.runs.run_dir import RunDir
 
 
 def _tokenized(name: str, source: Readable, tokenizer: Tokenizer, directory: RunDir, callback: JobCallback) -> Corpus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.models import encoder_tables
+from weft.models import encoder_config as encoder_tables
 
 RECURRENT: Mapping[str, Any] = {"lr": 3e-3, "weight_decay": 0.01, "lr_schedule": "cosine", "batch_tokens": 4096}
 MUON: Mapping[str, Any] = {

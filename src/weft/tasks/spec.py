@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from weft.explain.surprisal import SurprisalResult
     from weft.metrics.items import ItemStatistics, Score
     from weft.metrics.metric import Suite
-    from weft.runs.folder import RunDir
+    from weft.runs.config import RunConfig
     from weft.runs.job import Job
     from weft.runs.run import Run
-    from weft.runs.settings import RunConfig
+    from weft.runs.run_dir import RunDir
     from weft.tasks.data_spec import Data
     from weft.tasks.embedding import EmbeddingOutput
     from weft.tasks.lines import Lines
     from weft.text.tokenizers import Tokenizer
     from weft.training.neural import NetworkTask
     from weft.training.sample_outputs import Samples
-    from weft.training.weight_meaning import Weights
+    from weft.training.weight_compatibility import Weights
 
 I = TypeVar("I")  # noqa: E741  # an input, as a caller gives it: a text, a pair of texts, a path
 P = TypeVar("P")  # a prediction

@@ -21,7 +21,7 @@ from weft.tasks.vocabulary import TokenizerOnly, WordTokenizerConfig, all_texts
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 
 class SplitConfig(Config):

@@ -12,7 +12,7 @@ from weft.data.dataset import Dataset
 from weft.text.tokenizers import TYPES, Tokenizer, TokenizerConfig, train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.tasks.data_spec import Note, Watched
 
 FILE = "tokenizer.json"

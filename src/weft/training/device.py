@@ -9,7 +9,7 @@ from weft.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.training.loop import DeviceConfig
 
 

@@ -11,9 +11,9 @@ from weft.metrics.metric import metric_names
 from weft.training import sample_outputs as samples
 
 if TYPE_CHECKING:
-    from weft.runs.folder import RunDir
+    from weft.runs.config import RunConfig
     from weft.runs.job import Job
-    from weft.runs.settings import RunConfig
+    from weft.runs.run_dir import RunDir
     from weft.training.neural import NetworkTask, NeuralTrainer
 
 

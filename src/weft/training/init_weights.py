@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import ConfigError
-from weft.training.weight_meaning import Part, Weights, embedding_scale, layers_of, parts_of, weights_of
+from weft.training.weight_compatibility import Part, Weights, embedding_scale, layers_of, parts_of, weights_of
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 EMBEDDING, SEGMENTS = "encoder.front.embedding.weight", "encoder.front.segments.weight"
 POSITIONS = "stack.positions.table.weight"

@@ -15,7 +15,8 @@ from weft.data.batching import BatchSampler
 from weft.data.bucketing import ExampleBatchSampler, Examples
 from weft.data.corpus import Corpus
 from weft.errors import ModelError
-from weft.training import checkpoint, memory, saving
+from weft.training import checkpoint, memory
+from weft.training import loop_checkpoint as saving
 from weft.training import sample_outputs as samples
 from weft.training.device import pick_device, pick_device_config
 from weft.training.init_weights import BuiltRun, load_initial_weights
@@ -29,9 +30,9 @@ E = TypeVar("E", bound=Examples[Any])
 Progress = Callable[[str, int, int], None]  # what is going on, how much of it is done, how much there is
 
 if TYPE_CHECKING:
-    from weft.runs.folder import RunDir
+    from weft.runs.config import RunConfig
     from weft.runs.job import Job
-    from weft.runs.settings import RunConfig
+    from weft.runs.run_dir import RunDir
     from weft.training.run_log import RunLogWriter
 
 

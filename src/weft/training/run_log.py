@@ -12,13 +12,13 @@ from torch import nn
 from weft import log
 from weft.errors import ResourceError
 from weft.resources import peak_memory
+from weft.training import loop_checkpoint as saving
 from weft.training import sample_outputs as samples
-from weft.training import saving
 from weft.training.loop import Loop
 from weft.training.train_state import TrainState
 
 if TYPE_CHECKING:
-    from weft.runs.folder import RunDir
+    from weft.runs.run_dir import RunDir
 
 
 class RunLogWriter:

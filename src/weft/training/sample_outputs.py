@@ -13,8 +13,8 @@ from weft.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
+    from weft.runs.config import RunConfig
     from weft.runs.job import Job
-    from weft.runs.settings import RunConfig
 
 FILE = "samples.jsonl"
 Record = dict[str, Any]

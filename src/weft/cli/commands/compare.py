@@ -107,7 +107,7 @@ class Compare(ModelCommand):
     # ---- a run file
 
     def _asked(self) -> ComparisonOptions:
-        from weft.comparison.kinds import parse_models
+        from weft.comparison.architectures import parse_models
         from weft.comparison.plan import ComparisonOptions, parse_count, parse_grid
 
         if self.max_minutes is not None and self.max_tokens is not None:
@@ -133,8 +133,8 @@ class Compare(ModelCommand):
         from weft.cli.display import Display
         from weft.cli.signals import Stop
         from weft.comparison.bleu_tokenizer import check_tokenizer_option
-        from weft.comparison.comparing import ComparisonRunner, Place
         from weft.comparison.plan import PLAN, previous_plan
+        from weft.comparison.runner import ComparisonRunner, Place
         from weft.comparison.scores import refuse_others
         from weft.config import override, read_toml
         from weft.errors import TrainingInterrupted
@@ -184,10 +184,10 @@ class Compare(ModelCommand):
     def _existing(self) -> int:
         from weft.cli.minimal_pairs_runner import refuse_files
         from weft.comparison.bleu_tokenizer import check_tokenizer_option
+        from weft.comparison.evaluation import refuse_missing, refuse_policy, refuse_strangers
         from weft.comparison.groups import find, group_runs, is_comparison, readable
-        from weft.comparison.measuring import refuse_missing, refuse_policy, refuse_strangers
         from weft.comparison.scores import refuse_others
-        from weft.runs.folder import make_directory
+        from weft.runs.run_dir import make_directory
 
         for option in ("models", "seeds", "minutes", "tokens", "params", "grid", "tune", "fresh"):
             if (given := getattr(self, option)) and (option, given) != ("seeds", 1):
@@ -256,7 +256,7 @@ class Compare(ModelCommand):
         """Measure, write, print; the exit code is that of the first run that failed, if one did."""
         from weft.cli.compare_result import give, give_failures, written
         from weft.cli.display import Display
-        from weft.comparison.measuring import REPORT, cached_results, evaluate_runs, failed
+        from weft.comparison.evaluation import REPORT, cached_results, evaluate_runs, failed
         from weft.comparison.plan import bring_back, previous_plan
         from weft.comparison.results import EvaluationOptions
 

@@ -81,7 +81,7 @@ class Demo(ModelCommand):
     def _compared(self, demo: Story, output_dir: Path, display: Display) -> dict[str, RunResults]:
         """Measures what was not measured yet, and makes the folder a comparison, its report included."""
         from weft.cli.compare_result import written
-        from weft.comparison.measuring import cached_results, evaluate_runs
+        from weft.comparison.evaluation import cached_results, evaluate_runs
         from weft.comparison.results import DEFAULT_OPTIONS
         from weft.report.comparison import ComparisonInfo
 

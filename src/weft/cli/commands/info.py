@@ -17,7 +17,7 @@ from weft.text.table_layout import align, columns
 if TYPE_CHECKING:
     from torch import nn
 
-    from weft.models.part import Part
+    from weft.models.model_part import Part
     from weft.runs.run import AnyRun
 
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # of GPUs: of Linux, of WSL, of ROCm
@@ -66,7 +66,7 @@ def _network_parts(model: nn.Module) -> list[Part]:
 
 
 def _counted_parts(counts: Mapping[str, int]) -> list[Part]:
-    from weft.models.part import Part
+    from weft.models.model_part import Part
 
     return [Part("", name, count) for name, count in counts.items()]
 
@@ -97,8 +97,8 @@ def _opening(run: AnyRun) -> dict[str, list[str]]:
 def about_run(run: AnyRun) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.config import BUDGETS
-    from weft.runs.folder import read_environment
-    from weft.runs.story import read_run_status
+    from weft.runs.run_dir import read_environment
+    from weft.runs.status import read_run_status
 
     path = run.directory.path
     demo, config = read_run_status(path), run.config.to_dict()

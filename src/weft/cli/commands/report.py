@@ -14,7 +14,7 @@ import typer
 from weft.cli.options import FILES, Context, Data, Device, ModelCommand
 from weft.cli.output import check_files, print_error, write, write_json
 from weft.cli.usage import one_line
-from weft.comparison.measuring import COMPARISON, EVIDENCE, REPORT, evaluate_runs, failed, refuse_missing, refuse_policy
+from weft.comparison.evaluation import COMPARISON, EVIDENCE, REPORT, evaluate_runs, failed, refuse_missing, refuse_policy
 from weft.errors import ModelError, UsageError
 
 PLAN = "plan.toml"  # what a comparison that is not finished has

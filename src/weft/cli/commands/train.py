@@ -17,7 +17,7 @@ from weft.errors import ModelError
 from weft.runs.finished import is_finished, remove_on_failure
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 
 @dataclass(kw_only=True)
@@ -49,9 +49,9 @@ class Train(ModelCommand):
 
     def run(self) -> int:
         from weft.config import override, read_toml
-        from weft.runs.folder import RunDir
         from weft.runs.job import with_tokenizer_from, with_tokenizer_of_init
         from weft.runs.resolve import resolve
+        from weft.runs.run_dir import RunDir
 
         values = override(read_toml(self.run_file), self.overrides or [])
         if self.init_from is not None:
@@ -88,8 +88,8 @@ class Train(ModelCommand):
         from weft.cli.progress import TrainProgress
         from weft.cli.signals import Stop
         from weft.errors import TrainingInterrupted
-        from weft.runs.folder import RunDir
         from weft.runs.job import train
+        from weft.runs.run_dir import RunDir
 
         directory = RunDir(output_dir)
         waited, replaces = directory.backup.exists(), self.overwrite and os.path.isfile(directory.resolved)
@@ -116,14 +116,14 @@ class Train(ModelCommand):
         return 0
 
     def _resuming(self, output_dir: Path) -> str:
-        from weft.runs.folder import RunDir
+        from weft.runs.run_dir import RunDir
 
         aside = RunDir(output_dir).backup
         kept = f"; the earlier run is kept in {aside.path} until this one has weights" if aside.exists() else ""
         return f"the same command{', without --overwrite,' if self.overwrite else ''} resumes{kept}"
 
     def _summarise(self, output_dir: Path, config: RunConfig, *, seconds: float | None = None) -> None:
-        from weft.runs.story import read_run_status
+        from weft.runs.status import read_run_status
 
         demo = read_run_status(output_dir)
         if self.json:

@@ -17,14 +17,14 @@ from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
 from weft.metrics.classification import label_metrics
 from weft.metrics.metric import values
 from weft.models.linear import LinearModel, log_sigmoid, log_softmax
-from weft.tasks.classification.judging import ClassifierOutput, balance, score_predictions, targets, unseen
+from weft.tasks.classification.evaluation import ClassifierOutput, balance, score_predictions, targets, unseen
 from weft.text.features import Features, Sparse, hstack
 from weft.training.objective import ProgressCallback
 
 if TYPE_CHECKING:
-    from weft.runs.folder import RunDir
+    from weft.runs.config import RunConfig
     from weft.runs.job import Job
-    from weft.runs.settings import RunConfig
+    from weft.runs.run_dir import RunDir
     from weft.text.label_tokenizer import LabelTokenizer
 
 

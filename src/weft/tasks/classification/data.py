@@ -35,7 +35,7 @@ from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluraliz
 from weft.text.tokenizers import train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.tasks.data_spec import Note, Watched
 
 AS_USUAL = Reading()

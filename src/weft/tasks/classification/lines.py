@@ -10,7 +10,7 @@ from weft.tasks.lines import Lines
 
 if TYPE_CHECKING:
     from weft.data.input_records import Entry, Values
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 
 class LabelLines(Lines[Texts, Labelling]):

@@ -11,14 +11,14 @@ from weft.data.corpus import Corpus
 from weft.data.text_batching import LabeledTexts
 from weft.models.classifier import Classifier, classifier
 from weft.tasks.classification.data import labels_of
+from weft.tasks.classification.evaluation import balance, targets, unseen
 from weft.tasks.classification.files import Record
-from weft.tasks.classification.judging import balance, targets, unseen
 from weft.tasks.classification.objective import ClassificationTask
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.data.dataset import Dataset
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.text.label_tokenizer import LabelTokenizer
 
 

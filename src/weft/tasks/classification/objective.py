@@ -19,7 +19,7 @@ from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
 from weft.metrics.classification import label_metrics
 from weft.metrics.metric import values
 from weft.models.encoder import EncoderInput
-from weft.tasks.classification.judging import ClassifierOutput, score_predictions
+from weft.tasks.classification.evaluation import ClassifierOutput, score_predictions
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
 

@@ -17,9 +17,9 @@ from weft.metrics.items import ItemStatistics
 from weft.runs.eval_data import eval_source, no_known_labels
 from weft.tasks import embedding
 from weft.tasks.classification.compare import observe
-from weft.tasks.classification.judging import ClassifierOutput, score_predictions, targets, unseen
+from weft.tasks.classification.evaluation import ClassifierOutput, score_predictions, targets, unseen
 from weft.tasks.embedding import EmbeddingOutput
-from weft.tasks.faults import mark_faults, process_valid, read_texts
+from weft.tasks.invalid_inputs import mark_faults, process_valid, read_texts
 from weft.tasks.label_report import label_report
 from weft.tasks.spec import (
     Evaluation,

@@ -9,14 +9,14 @@ from weft.errors import ConfigError
 from weft.metrics.classification import label_metrics
 from weft.metrics.metric import metric_names
 from weft.models.baseline_config import LogisticRegressionConfig, NaiveBayesConfig
-from weft.models.encoder_tables import ClassifierConfig
+from weft.models.encoder_config import ClassifierConfig
 from weft.tasks.classification.baselines import Baseline, fit_bayes, fit_regression
 from weft.tasks.presets import BLOCKS, FINE_TUNED, PRETRAINED
 from weft.tasks.spec import Preset, SearchDimension
 from weft.training.estimator import NetworkEstimator
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.training.neural import NetworkTask
 
 

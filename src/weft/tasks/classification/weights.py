@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from weft.training.weight_meaning import Part, Weights, encoder_parts
+from weft.training.weight_compatibility import Part, Weights, encoder_parts
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.text.label_tokenizer import LabelTokenizer
 
 

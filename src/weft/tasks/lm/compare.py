@@ -20,8 +20,8 @@ from weft.tasks.spec import ProgressCallback
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from weft.runs.config import RunConfig
     from weft.runs.run import Run
-    from weft.runs.settings import RunConfig
 
 
 def text_block(corpus: Corpus) -> int:

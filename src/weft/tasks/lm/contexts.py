@@ -10,7 +10,7 @@ from weft.data.corpus import Corpus
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 FULL = "full"  # the policy that gives every token its past, as far as a model reads: how, its run decides
 

@@ -9,7 +9,7 @@ from weft import files
 from weft.data.bos import FILE, find_bos, write_bos
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.tasks.data_spec import Note, Prepared
 
 

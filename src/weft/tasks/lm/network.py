@@ -17,7 +17,7 @@ from weft.tasks.lm.objective import LanguageTask
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.text.tokenizers import Tokenizer
 
 CorpusExamples = LineExamples | WindowExamples

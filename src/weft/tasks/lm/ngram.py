@@ -18,9 +18,9 @@ from weft.tasks.lm.scoring import surprisal
 from weft.training import sample_outputs as samples
 
 if TYPE_CHECKING:
-    from weft.runs.folder import RunDir
+    from weft.runs.config import RunConfig
     from weft.runs.job import Job
-    from weft.runs.settings import RunConfig
+    from weft.runs.run_dir import RunDir
     from weft.text.tokenizers import Tokenizer
 
 

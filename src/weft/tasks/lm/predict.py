@@ -20,7 +20,7 @@ from weft.decode.options import GenerationConfig, too_long
 from weft.errors import DataError
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.runs.eval_data import EvalData
-from weft.tasks.faults import mark_faults, process_valid, read_text
+from weft.tasks.invalid_inputs import mark_faults, process_valid, read_text
 from weft.tasks.lm.compare import observe
 from weft.tasks.lm.contexts import Context, chosen_context
 from weft.tasks.lm.scoring import BATCH, items, reading, surprisal, token_nll

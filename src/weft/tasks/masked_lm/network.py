@@ -15,13 +15,13 @@ from weft.data.source import Source
 from weft.errors import ConfigError
 from weft.models.config import StackConfig
 from weft.models.masked_lm import MaskedLanguageModel, masked_language_model
-from weft.tasks.masked_lm.gaps import FixedGaps, GapExamples
+from weft.tasks.masked_lm.masked_texts import FixedGaps, GapExamples
 from weft.tasks.masked_lm.objective import MaskedTask, Masking, check_longest
 from weft.text.whole_words import word_starts
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.text.tokenizers import Tokenizer
 
 

@@ -16,7 +16,7 @@ from weft.metrics.masked_lm import masked_scores
 from weft.runs.eval_data import EvalData
 from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
-from weft.tasks.faults import read_text
+from weft.tasks.invalid_inputs import read_text
 from weft.tasks.masked_lm.compare import observe
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, ProgressCallback, phase
 from weft.text.tokenizers import Tokenizer

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
-from weft.models import encoder_tables
-from weft.models.encoder_tables import MaskedLMConfig
+from weft.models import encoder_config as encoder_tables
+from weft.models.encoder_config import MaskedLMConfig
 from weft.tasks.presets import MUON, RECURRENT
 from weft.tasks.spec import Preset
 from weft.training.estimator import NetworkEstimator
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.training.neural import NetworkTask
 
 

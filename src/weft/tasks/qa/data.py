@@ -21,14 +21,14 @@ from weft.data.memory import MemoryFormat
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
 from weft.tasks.data_spec import Column, Fitted
+from weft.tasks.qa.batching import question_tokens
 from weft.tasks.qa.files import Reading, Record, read_records
-from weft.tasks.qa.order import question_tokens
 from weft.tasks.vocabulary import all_texts
 from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluralize, preview, subject
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 AS_USUAL = Reading()
 COLUMNS = ("questions", "passages")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.data.columns import no_column
-from weft.data.objects import JSON_KINDS, field_of, has_key, read_objects, value_of
+from weft.data.json_objects import JSON_KINDS, field_of, has_key, read_objects, value_of
 from weft.data.table_rows import OBJECTS, TABLES, OpenTable, TableOptions, kind_of, open_table, place_of
 from weft.errors import DataError
 from weft.text.reading import FileSummary, check_text, quote, read_lines, read_text

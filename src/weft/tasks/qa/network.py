@@ -22,7 +22,7 @@ from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.data.dataset import Dataset
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 
 def with_places(records: Iterator[Record], tokenizer: Tokenizer) -> Iterator[tuple[Record, np.ndarray]]:

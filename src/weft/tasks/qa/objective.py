@@ -24,7 +24,7 @@ from weft.metrics.metric import Metric, values
 from weft.metrics.qa import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
 from weft.models.encoder import EncoderInput
 from weft.tasks.qa.answer import AnswerPrediction
-from weft.tasks.qa.order import Passages, QABatch, question_tokens
+from weft.tasks.qa.batching import Passages, QABatch, question_tokens
 from weft.text.offsets import text_between, token_offsets
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback

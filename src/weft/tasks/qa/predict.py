@@ -12,7 +12,7 @@ from weft.metrics.qa import QASetup, answer_items, answer_scores
 from weft.runs.eval_data import eval_source
 from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
-from weft.tasks.faults import process_valid, read_texts
+from weft.tasks.invalid_inputs import process_valid, read_texts
 from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.compare import observe
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, is_tuple_of_texts, phase

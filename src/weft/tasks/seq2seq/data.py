@@ -30,7 +30,7 @@ from weft.text.reading import PREVIEW_CHARS, FileSummary, as_paths, listed_files
 from weft.text.tokenizer_pair import TokenizerPair, load_tokenizer_pair, save_tokenizer_pair, train_tokenizer_pair
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.tasks.data_spec import Note, Watched
 
 SIDES = ("source", "target")

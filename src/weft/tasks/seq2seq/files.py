@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.data.alignment import first_misalignment
 from weft.data.columns import no_column
-from weft.data.objects import field_of, read_objects
+from weft.data.json_objects import field_of, read_objects
 from weft.data.table_rows import OBJECTS, OpenTable, TableOptions, kind_of, open_table, place_of
 from weft.errors import DataError
 from weft.text.reading import FileSummary, read_lines

@@ -13,7 +13,7 @@ from weft.text.table_layout import on_one_line
 
 if TYPE_CHECKING:
     from weft.data.input_records import Entry, Values
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 NOTHING = Prediction("", [], 0.0, 0.0)
 

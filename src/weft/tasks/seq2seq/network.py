@@ -11,15 +11,15 @@ from weft.data.batching import BatchSampler
 from weft.data.corpus import Corpus
 from weft.metrics.bleu_tokenizers import detect_tokenizer
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
+from weft.tasks.seq2seq.batching import PairBatch, Pairs
 from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.seq2seq.files import Record
 from weft.tasks.seq2seq.objective import Held, Seq2SeqTask
-from weft.tasks.seq2seq.order import PairBatch, Pairs
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.data.dataset import Dataset
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.text.tokenizer_pair import TokenizerPair
 
 

@@ -15,7 +15,7 @@ from weft.decode.predict import PredictionRequest, predict
 from weft.decode.predict_options import PredictionConfig
 from weft.metrics.metric import values
 from weft.metrics.seq2seq import TRANSLATION_VALIDATION, seq2seq_items
-from weft.tasks.seq2seq.order import PairBatch, PairExamples, pairs_by_length
+from weft.tasks.seq2seq.batching import PairBatch, PairExamples, pairs_by_length
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
 

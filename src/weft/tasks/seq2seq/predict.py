@@ -10,13 +10,13 @@ import numpy as np
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
-from weft.tasks.faults import mark_faults, process_valid, read_text, read_texts
+from weft.tasks.invalid_inputs import mark_faults, process_valid, read_text, read_texts
 from weft.tasks.spec import Evaluation, Fault, Files, Progress, phase
 from weft.text.reading import check_text
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
-    from weft.tasks.seq2seq.translator import Seq2SeqRun
+    from weft.tasks.seq2seq.decoding import Seq2SeqRun
 
 
 class PairScore(NamedTuple):
@@ -62,7 +62,7 @@ def refuse(problems: Mapping[int, str], place: Callable[[int], str]) -> None:
 
 
 def reader(run: Run[str, Prediction]) -> Seq2SeqRun:
-    from weft.tasks.seq2seq.translator import Seq2SeqRun
+    from weft.tasks.seq2seq.decoding import Seq2SeqRun
 
     return Seq2SeqRun(run)
 

@@ -12,7 +12,7 @@ from weft.tasks.spec import Preset
 from weft.training.estimator import NetworkEstimator
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.training.neural import NetworkTask
 
 

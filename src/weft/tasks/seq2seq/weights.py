@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.models.decoder_names import name_in_decoder
 from weft.models.seq2seq_config import Seq2SeqConfig
-from weft.training.weight_meaning import (
+from weft.training.weight_compatibility import (
     ABSENT,
     IN_NAMES,
     OF_HEAD,
@@ -24,7 +24,7 @@ from weft.training.weight_meaning import (
 )
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.text.tokenizer_pair import TokenizerPair
 
 

@@ -23,7 +23,7 @@ from weft.text.labels import LabelVocabulary
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.text.label_tokenizer import LabelTokenizer
 
 

@@ -15,7 +15,7 @@ from weft.metrics.tagging import Span, TaggingSetup, scheme_of, spans, tag_items
 from weft.runs.eval_data import eval_source, no_known_labels, own_source_or_none
 from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
-from weft.tasks.faults import mark_faults, process_valid, read_texts
+from weft.tasks.invalid_inputs import mark_faults, process_valid, read_texts
 from weft.tasks.label_report import tag_report
 from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, ProgressCallback, phase
 from weft.tasks.tagging.compare import in_line, observe

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
-from weft.models.encoder_tables import TaggerConfig
+from weft.models.encoder_config import TaggerConfig
 from weft.tasks.presets import BLOCKS, FINE_TUNED, PRETRAINED
 from weft.tasks.spec import Preset
 from weft.training.estimator import NetworkEstimator
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
     from weft.training.neural import NetworkTask
 
 

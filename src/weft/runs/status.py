@@ -10,7 +10,7 @@ from weft.config import read_toml
 from weft.errors import ConfigError
 from weft.log import read_log
 from weft.metrics.metric import Metric, metric_names, metrics_of
-from weft.runs.folder import RunDir
+from weft.runs.run_dir import RunDir
 from weft.tasks.registry import known_task
 from weft.training import checkpoint
 from weft.training.gradients import GradientSummary, summarize

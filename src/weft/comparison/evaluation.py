@@ -45,8 +45,8 @@ def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
     """Refuse, before anything is measured, a context policy that one of the runs can't follow; damage is told later."""
     from weft.comparison.context_policy import check_context
     from weft.errors import ConfigError
-    from weft.runs.folder import RunDir
     from weft.runs.resolve import resolve
+    from weft.runs.run_dir import RunDir
 
     if context is None:
         return
@@ -133,7 +133,7 @@ def _evidence(
 
 def _refused(name: str, run: Path, error: ModelError) -> FailedRun:
     from weft.comparison.plan import FailedRun
-    from weft.runs.folder import RunDir
+    from weft.runs.run_dir import RunDir
 
     seed = int(RunDir(run).read_resolved().get("seed", 0))
     return FailedRun(name, seed, str(error), error.exit_code)

@@ -1,5 +1,5 @@
 """Writes the labelled texts and tagged sentences of the examples, all made up here:
-python examples/make_labelled.py [--output-dir FOLDER] [--times N]
+python examples/make_labeled.py [--output-dir FOLDER] [--times N]
 
 reviews.csv     a line or two about a film or an inn, and whether it pleased: words that praise may be denied
 questions.txt   questions, each behind what is asked for: PLACE:city Where was Ada born ?

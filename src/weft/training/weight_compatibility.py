@@ -14,7 +14,7 @@ from weft.models.config import StackConfig
 from weft.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from weft.runs.settings import RunConfig
+    from weft.runs.config import RunConfig
 
 # only training, or how weights begin
 TRAIN_ONLY_OPTIONS = {"dropout", "attention_dropout", "embedding_dropout", "word_dropout", "zero_init", "balanced"}

@@ -1,6 +1,6 @@
 """How fast text becomes a corpus on disk, and in how much memory, against `encode_batch` of Hugging Face `tokenizers`.
 
-    python benchmarks/tokenise.py --text seed.txt --megabytes 1000 --arch bpe
+    python benchmarks/tokenizer_speed.py --text seed.txt --megabytes 1000 --arch bpe
 
 The text is made from the words of the seed file, drawn at random, one in fifty of them made up, so that no cache holds
 them all. Both sides read the same file with the same tokenizer; the peer only encodes, and keeps nothing.

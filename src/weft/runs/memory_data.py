@@ -12,8 +12,8 @@ from weft import files
 from weft.config import parse_config
 from weft.data.memory import MemoryFormat, is_in_memory, is_table, records_of, write_memory
 from weft.errors import UsageError, suggest
-from weft.runs.folder import INPUTS, RunDir
-from weft.runs.settings import RunConfig
+from weft.runs.config import RunConfig
+from weft.runs.run_dir import INPUTS, RunDir
 from weft.tasks.registry import TASKS, find_task
 from weft.tasks.spec import AnyTask
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from weft.config import Choice
 from weft.models.config import EmbeddedStackConfig
-from weft.nn.names import POOLS
+from weft.nn.choices import POOLS
 
 HEADS = ("linear", "crf")
 MASKING_UNITS = ("token", "word", "span")

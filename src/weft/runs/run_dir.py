@@ -23,9 +23,9 @@ from weft.config import describe_differences, read_toml
 from weft.data.bos import FILE as OPENING
 from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, UsageError
 from weft.lock import Lock
-from weft.runs import nearby
+from weft.runs import suggestions
+from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
-from weft.runs.settings import RunConfig
 from weft.tensors import not_finite, read_arrays, read_notes, read_tensors, write_tensors
 from weft.training import checkpoint
 from weft.training.train_state import TrainState
@@ -349,12 +349,12 @@ def open_run_dir(path: Path) -> RunDir:
         raise UsageError(path, "its name is not UTF-8, and no tensor file can be read there", "rename it")
     if os.path.isfile(path):
         kind = "a run file" if path.suffix == ".toml" else "a file"
-        raise ModelError(path, f"is {kind}, not the folder of a run{nearby.made_of(path)}")
+        raise ModelError(path, f"is {kind}, not the folder of a run{suggestions.made_of(path)}")
     if not os.path.isdir(path):  # Path.is_dir fails on too long a name
-        raise ModelError(path, f"no such run folder{nearby.like(path)}")
+        raise ModelError(path, f"no such run folder{suggestions.like(path)}")
     directory = RunDir(path)
     if not directory.resolved.is_file():
-        raise ModelError(path, f"is no run folder: it has no resolved.toml{nearby.inside(path)}")
+        raise ModelError(path, f"is no run folder: it has no resolved.toml{suggestions.inside(path)}")
     if directory.backup.exists() and not directory.has_started():  # there may be no more of it than its name
         raise ModelError("", directory.has_backup())
     return directory

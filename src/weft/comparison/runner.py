@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from weft import files
 from weft.comparison import shared_tokenizer as tokens
 from weft.comparison import tune
+from weft.comparison.architectures import ALL, told, usual
 from weft.comparison.context_policy import check_context
-from weft.comparison.kinds import ALL, told, usual
 from weft.comparison.match_params import match_num_params
 from weft.comparison.observer import Observer
 from weft.comparison.plan import (
@@ -35,9 +35,9 @@ from weft.data.config import training
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.runs.finished import is_finished, remove_on_failure
-from weft.runs.folder import make_directory
 from weft.runs.resolve import resolve
-from weft.runs.story import best
+from weft.runs.run_dir import make_directory
+from weft.runs.status import best
 from weft.tasks.registry import find_task
 from weft.training.config import BUDGETS
 from weft.training.device import pick_device
