@@ -19,7 +19,7 @@ from small_runs import make_text, run_file, train_here
 from weft import files, tensors
 from weft.cli.main import main
 from weft.errors import ResourceError
-from weft.runs import staging as atomic_dir as staging
+from weft.runs import atomic_dir as staging
 from weft.runs.atomic_dir import staged_directory
 
 
