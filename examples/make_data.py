@@ -402,7 +402,9 @@ def texts(*, times: int = 1) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="output directory (examples/data)")
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path(__file__).parent / "data", help="output directory (examples/data)"
+    )
     parser.add_argument("--times", type=int, default=1, help="multiply the number of pairs (1)")
     chosen = parser.parse_args()
     chosen.output_dir.mkdir(parents=True, exist_ok=True)

@@ -294,7 +294,7 @@ def syllables(chance: Chance) -> Words:
 
 def _csv(rows: list[tuple[str, str]]) -> str:
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows([("label_column", "text_column"), *((label, text) for text, label in rows)])
+    csv.writer(file, lineterminator="\n").writerows([("label", "text"), *((label, text) for text, label in rows)])
     return file.getvalue()
 
 
@@ -326,7 +326,7 @@ def texts(*, times: int = 1) -> dict[str, str]:
     return {
         "reviews.csv": _csv(distinct(review, 900 * times, Chance(11))),
         "questions.txt": "".join(f"{label} {text}\n" for text, label in questions),
-        "tickets.jsonl": "".join(json.dumps({"text_column": text, "label_column": labels}) + "\n" for text, labels in tickets),
+        "tickets.jsonl": "".join(json.dumps({"text": text, "label": labels}) + "\n" for text, labels in tickets),
         "inference.tsv": "premise\thypothesis\tlabel\n" + "".join(f"{both}\t{label}\n" for both, label in pairs),
         "speech.conllu": _conllu(_sentences(speech, 240 * times, Chance(15))),
         "entities.txt": _columns(_sentences(entities, 400 * times, Chance(16))),
@@ -336,7 +336,9 @@ def texts(*, times: int = 1) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="output directory (examples/data)")
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path(__file__).parent / "data", help="output directory (examples/data)"
+    )
     parser.add_argument("--times", type=int, default=1, help="multiply the number of examples (1)")
     chosen = parser.parse_args()
     chosen.output_dir.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,8 @@
 
 hello.txt   one word, for the smallest network
 names.txt   invented names, one per line, made of syllables
-tales.txt   short stories, one per line, from a grammar with three long-distance dependencies: a verb agrees with its subject over
-            a clause between them, a pronoun agrees with the hero, and the hero's name returns at the end
+tales.txt   short stories, one per line, from a grammar with three long-distance dependencies: a verb agrees with its subject
+            over a clause between them, a pronoun agrees with the hero, and the hero's name returns at the end
 yes-ok.txt  a hundred answers, chosen so that trigrams have the probabilities of a small tree
 """
 
