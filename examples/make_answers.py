@@ -67,7 +67,7 @@ def text(*, times: int = 1) -> str:
         f"{asked}\t{passage}\t{answer}\t{passage.index(answer) if answer else ''}\n"
         for (asked, passage), answer in found.items()
     ]
-    return "question\tpassage\tanswer\tstart\n" + "".join(rows)
+    return "question\tpassage\tanswer\tanswer_start\n" + "".join(rows)
 
 
 def main() -> None:
