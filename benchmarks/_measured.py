@@ -43,7 +43,7 @@ def trained(values: dict[str, Any], out: Path, base: Path) -> tuple[AnyRun, floa
 
 def row(name: str, run: AnyRun, value: float, bar: float, seconds: float) -> str:
     verdict = "met" if round(value, 4) <= bar else "MISSED"
-    return f"{name:<24} {run.parameters:>12,} {value:>9.4f} {bar:>8.4f} {verdict:>7} {seconds:>8.0f} s"
+    return f"{name:<24} {run.num_parameters:>12,} {value:>9.4f} {bar:>8.4f} {verdict:>7} {seconds:>8.0f} s"
 
 
 HEAD = f"{'model':<24} {'parameters':>12} {'nats':>9} {'bar':>8} {'':>7} {'wall':>10}"

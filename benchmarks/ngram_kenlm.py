@@ -108,7 +108,7 @@ def perplexities(model: NgramModel, their_arpa: Path, text: Path, number: dict[b
 def report(model: NgramModel, words: list[str], out: Path, arpa: Path, texts: list[Path]) -> None:
     """Every difference between our model and lmplz's file, and what each makes of the texts."""
     other = read_arpa(arpa)
-    theirs = [other.vocabulary.token(number) for number in range(other.vocabulary.size)]
+    theirs = [other.vocabulary.id_to_token(number) for number in range(other.vocabulary.vocab_size)]
     if theirs != words or any(
         not np.array_equal(a.keys, b.keys) for a, b in zip(model.levels, other.model.levels, strict=True)
     ):

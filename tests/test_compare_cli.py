@@ -318,7 +318,7 @@ def test_settings_are_tuned_first(there, capsys):
     assert "Tuning" in (there / "here" / "report.html").read_text()
     better = min(trials["lstm"], key=lambda trial: trial["score"]["value"])
     settings = resolve(files_of(there / "here" / "lstm-5"), base=there)
-    chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "width": settings.model.width}
+    chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "width": settings.model.hidden_size}
     assert better["settings"] == chosen
     assert settings.train.max_steps == 6
     Here.trained.clear()

@@ -84,7 +84,7 @@ def test_trials_are_drawn_from_the_seed_alone():
     for trial in first[1:]:
         settings = resolve(trial.values, base=BASE)
         assert 0.002 <= settings.train.lr <= 0.05 and settings.model.dropout in tune.DROPOUTS
-        assert settings.model.width % 8 == 0 and 32 <= settings.model.width <= 128
+        assert settings.model.hidden_size % 8 == 0 and 32 <= settings.model.hidden_size <= 128
 
 
 def test_what_is_fixed_is_not_drawn():
@@ -107,7 +107,7 @@ def test_a_network_of_two_sides_is_changed_on_both():
         "model": {"arch": "lstm", "hidden_size": 64, "encoder": {"hidden_size": 32, "dropout": 0.1}},
     }
     settings = resolve(values, base=BASE)
-    assert settings.model.width == 32
+    assert settings.model.hidden_size == 32
     model = resolve(tune.changed(values, settings, {"hidden_size": 16, "dropout": 0.4}), base=BASE).model
     assert [(side.width, side.dropout) for side in (model.encoder, model.decoder)] == [(16, 0.4)] * 2
 

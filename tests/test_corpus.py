@@ -260,9 +260,9 @@ def test_large_vocabularies_take_four_bytes(tmp_path, monkeypatch):
 
 
 def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
-    assert TextDataConfig(train="a").with_defaults_filled().stride == 256
-    assert TextDataConfig(train="a", context_length=64, stride=16).with_defaults_filled().stride == 16
-    assert TextDataConfig(train="a", read_as="lines").with_defaults_filled().stride is None
+    assert TextDataConfig(train="a").with_defaults().stride == 256
+    assert TextDataConfig(train="a", context_length=64, stride=16).with_defaults().stride == 16
+    assert TextDataConfig(train="a", read_as="lines").with_defaults().stride is None
     table = parse_config(
         TextDataConfig, {"train": ["a", "b/c"], "valid": "d", "encoding": "latin-1", "read_as": "lines"}, at="data"
     )

@@ -85,7 +85,7 @@ def test_the_toy_task_has_a_vocabulary_and_corpora(toy, tmp_path):
     assert sorted(corpora) == ["train.text", "valid.text"]
     for split, rows in (("train", ROWS[:8]), ("valid", ROWS[8:])):
         corpus = corpora[f"{split}.text"]
-        wanted = [[*vocabulary.encode(text).tolist(), vocabulary.end] for text, _ in rows]
+        wanted = [[*vocabulary.encode(text).tolist(), vocabulary.eos_id] for text, _ in rows]
         starts = corpus.line_starts()
         assert [corpus.tokens[low:high].tolist() for low, high in pairwise(starts)] == wanted
         assert [number(record) for record in settings.datasets[split].records()] == [value for _, value in rows]

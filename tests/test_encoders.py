@@ -190,7 +190,7 @@ def test_matrices_are_those_inside_the_stack(mixer):
         assert found and all(weights[name].dim() == 2 and name.startswith("encoder.stack.layers.") for name in found)
         inside = [name for name in weights if name.startswith("encoder.stack.layers.") and weights[name].dim() == 2]
         assert found == set(inside)
-        assert model.longest == LONGEST
+        assert model.max_positions == LONGEST
     assert make_classifier(layer_type=mixer).max_positions is None
 
 

@@ -79,7 +79,7 @@ def test_rows_admitted_at_different_times_with_different_options_get_what_sample
     """Networks: the same tokens, log-probabilities to 1e-5, for products of other sizes are rounded otherwise."""
     model = made(name)
     engine, written = Engine(model), Written()
-    requests = [request_of(number, most=min(12, (model.longest or WINDOW) - 8)) for number in range(11)]
+    requests = [request_of(number, most=min(12, (model.max_positions or WINDOW) - 8)) for number in range(11)]
     for at, count in enumerate([3, 0, 1, 2, 0, 0, 4, 0, 0, 1]):
         first = sum([3, 0, 1, 2, 0, 0, 4, 0, 0, 1][:at])
         assert engine.admit(requests[first : first + count]) == list(range(first, first + count))

@@ -109,7 +109,7 @@ def handed(reading: ModelInput) -> tuple[nn.Module, list[Handed]]:
     fronts = []
     for side in reading.sides:
         above, _, name = side.embedder.rpartition(".")
-        fronts.append(Handed(side.embedder in ("embedding", "decoder.front") or len(reading.sides) == 2))
+        fronts.append(Handed(side.embedder in ("embedding", "decoder.embedder") or len(reading.sides) == 2))
         setattr(model.get_submodule(above), name, fronts[-1])
     return model, fronts
 
@@ -281,7 +281,7 @@ def test_probabilities_are_those_the_run_says(runs):
     translator = runs("pairs:lstm")
     best = translator.predict("badac", beam=3)
     data = attribution(translator, "badac", ExplainConfig(method="gradient", beam_size=3)).data
-    assert [one["text"] for one in data["outputs"]] == [translator.vocabulary.target.show(token) for token in best.tokens]
+    assert [one["text"] for one in data["outputs"]] == [translator.vocabulary.target.token_text(token) for token in best.tokens]
     assert sum(one["log_prob"] for one in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
     ends = [(one["start"], one["stop"]) for one in data["outputs"][:-1]]
     assert [best.text[low:high] for low, high in ends] == [one["text"] for one in data["outputs"][:-1]]
@@ -321,7 +321,7 @@ def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
     text = " ".join(["old"] * 1200)
     view = attribution(run, text, ExplainConfig(method="gradient"))
     tokens = view.data["tokens"]
-    assert len(tokens) == run.settings.data.longest and tokens[-1]["text"] == "</s>"
+    assert len(tokens) == run.settings.data.max_length and tokens[-1]["text"] == "</s>"
     assert view.lines[-1] == "the text is longer than the model reads, and was cut"
 
 
@@ -342,7 +342,7 @@ def test_ngrams_are_explained_by_occlusion(runs):
     assert data["baseline"] == "<unk> in its place" and (np.array(expected)[:-2] == 0).all() and expected[-1] != 0
     own = attribution(run, "a cat", ExplainConfig()).data["outputs"][0]
     best = run.model.start(tokens[:, :-1])[0][0]
-    assert own["text"] == run.vocabulary.show(int(best.argmax())) and own["log_prob"] == pytest.approx(
+    assert own["text"] == run.vocabulary.token_text(int(best.argmax())) and own["log_prob"] == pytest.approx(
         float(best.max()), abs=1e-5
     )
 

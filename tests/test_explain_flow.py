@@ -141,7 +141,7 @@ def test_layers_equal_gradients_that_are_kept_by_hand():
         kept.append(x)
     for one in kept:
         one.retain_grad()
-    loss = model.head.loss(model.stack.outlet(x), tokens[:, 1:]).mean()
+    loss = model.head.loss(model.stack.final_norm(x), tokens[:, 1:]).mean()
     loss.backward()
     depth = through_layers(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
     assert depth.places == ["read", "layer 1", "layer 2", "layer 3"]
@@ -221,7 +221,7 @@ def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
     started = reinitialized(lstm)
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(lstm.settings.seed)
-    first = language_model(lstm.settings.model, vocab_size=lstm.vocabulary.size, context_length=16, vocabulary="")
+    first = language_model(lstm.settings.model, vocab_size=lstm.vocabulary.vocab_size, context_length=16, vocabulary="")
     assert all(torch.equal(a, b) for a, b in zip(started.parameters(), first.parameters(), strict=True))
     view = gradient_flow(lstm, "the old cat", ExplainConfig())
     tokens = torch.tensor([[*lstm.reader.opening, *lstm.vocabulary.encode("the old cat")]])

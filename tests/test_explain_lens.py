@@ -78,7 +78,7 @@ def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, la
         x, _ = layer(x)
         if name == "lstm" or number % 2 == 0:  # attention and feed-forward make a block
             each.append(x)
-    expected = torch.stack([model.head(model.stack.outlet(one))[0] for one in each])
+    expected = torch.stack([model.head(model.stack.final_norm(one))[0] for one in each])
     np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
     np.testing.assert_allclose(found.log_probs[-1], model.head(model(tokens)[0])[0], atol=1e-5)
 
@@ -115,7 +115,7 @@ def test_the_view_names_guesses_ranks_and_what_comes(language):
         wanted = tokens[0, at + 1]
         assert last[at]["rank"] == 1 + int((said[at] > said[at, wanted]).sum())
         assert last[at]["probability"] == pytest.approx(said[at, wanted].exp().item(), abs=1e-5)
-        assert last[at]["guesses"][0]["token"] == run.vocabulary.show(int(said[at].argmax()))
+        assert last[at]["guesses"][0]["token"] == run.vocabulary.token_text(int(said[at].argmax()))
     assert set(last[-1]) == {"guesses"}  # what comes after the text is not known
     assert view.lines[-1].split()[0] == "output"
     for picture in view.figures:

@@ -126,7 +126,7 @@ def test_the_best_of_the_tree_is_what_predict_says(runs, name):
     found = run.predict("fade", beam=4)
     assert view.data["output"] == found.text and view.data["score"] == pytest.approx(found.score)
     way = [one for one in view.data["hypotheses"] if one["best"]]
-    assert [one["token"] for one in way] == [run.vocabulary.target.show(token) for token in found.tokens]
+    assert [one["token"] for one in way] == [run.vocabulary.target.token_text(token) for token in found.tokens]
     assert way[-1]["score"] == pytest.approx(found.score, abs=1e-5)
     assert [one["parent"] for one in way] == [0, *(one["id"] for one in way[:-1])]
     assert {one["fate"] for one in view.data["hypotheses"]} <= set(KINDS)
@@ -139,7 +139,7 @@ def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
         found = run.generate(text, beam=3, length=6, alpha=0.7)
         assert view.data["score"] == pytest.approx(found.score)
         assert [one["token"] for one in view.data["hypotheses"] if one["best"]] == [
-            run.vocabulary.show(token) for token in found.token_ids
+            run.vocabulary.token_text(token) for token in found.token_ids
         ]
     assert why_no_search(lstm) is None and why_no_distribution(lstm) is None
     both = weft.ensemble([runs.folder("lstm"), runs.folder("luong")])
@@ -210,7 +210,7 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
                 assert (token["cut"] is None) == (after[number] > 0)
         cut = {token["cut"] for token in step["tokens"]} - {None}
         assert cut <= {"never written", "top-k 6", "top-p 0.8"} and "top-k 6" in cut
-        assert step["left"] == [lstm.vocabulary.size - 3, lstm.vocabulary.size - 3, 6, len(kept)]
+        assert step["left"] == [lstm.vocabulary.vocab_size - 3, lstm.vocabulary.vocab_size - 3, 6, len(kept)]
         assert step["mass"] == pytest.approx(before[kept].sum(), abs=1e-5)
         assert step["entropy"] == pytest.approx(-(before * own).sum(), abs=1e-4)
         assert [token["token"] for token in step["tokens"] if token["came"]] == [letter]

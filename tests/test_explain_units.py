@@ -298,7 +298,7 @@ def spelled_by_hand(run: Any) -> tuple[np.ndarray, np.ndarray]:
     model = run.model
     u, w, b, again = map(numbers, model.stack.layers[0].mixer.cell.all_weights[0])
     h, states = np.zeros(4), []
-    for token in [run.vocabulary.begin, *run.vocabulary.encode("hello").tolist()]:
+    for token in [run.vocabulary.bos_id, *run.vocabulary.encode("hello").tolist()]:
         h = np.tanh(u @ numbers(model.embedding.weight)[token] + b + w @ h + again)
         states.append(h)
     hidden = np.stack(states)
@@ -308,7 +308,7 @@ def spelled_by_hand(run: Any) -> tuple[np.ndarray, np.ndarray]:
 def test_a_short_text_has_its_activations_and_scores_in_the_terminal(hello):
     run = weft.load(hello, device="cpu")
     hidden, scores = spelled_by_hand(run)
-    names = [run.vocabulary.show(at) for at in range(run.vocabulary.size)]
+    names = [run.vocabulary.token_text(at) for at in range(run.vocabulary.vocab_size)]
     view = units(run, "hello", ExplainConfig())
     cells = [line.split() for line in view.lines]
     assert cells[0] == ["layer", "1", "<s>", "h", "e", "l", "l", "o"]

@@ -50,13 +50,13 @@ def test_a_gap_is_filled_by_the_most_probable_tokens(run):
     assert len(gaps) == 2 and all(len(gap) == 3 for gap in gaps)
     ids = run.vocabulary.encode("the cat sees a dog .").tolist()
     row = torch.tensor([[1, *ids, 2]])
-    row[0, [2, 5]] = run.vocabulary.size
+    row[0, [2, 5]] = run.vocabulary.vocab_size
     with torch.no_grad():
         log_probs = run.model.log_probs(run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool))))
     for gap, at in zip(gaps, (2, 5), strict=True):
         best = log_probs[0, at, 3:-1].exp().topk(3)
         assert [one.probability for one in gap] == pytest.approx(best.values.tolist(), abs=1e-6)
-        assert [one.token for one in gap] == [run.vocabulary.token(3 + number) for number in best.indices.tolist()]
+        assert [one.token for one in gap] == [run.vocabulary.id_to_token(3 + number) for number in best.indices.tolist()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,7 +65,7 @@ def test_a_gap_stands_where_a_token_would(runs, kind):
     run: Any = weft.load(runs / kind, device="cpu")
     text, gap = ("the cat sees", "the [MASK] sees") if kind != "char" else ("the cat sees", "the c[MASK]t sees")
     whole, holed = [1, *run.vocabulary.encode(text).tolist(), 2], run.reader.tokens(gap)
-    at = holed.index(run.vocabulary.size)
+    at = holed.index(run.vocabulary.vocab_size)
     assert holed[:at] == whole[:at]
     assert holed[at + 1 :] == whole[len(whole) - (len(holed) - at - 1) :]
     found = run.predict(gap, n=2)[0]
@@ -74,7 +74,7 @@ def test_a_gap_stands_where_a_token_would(runs, kind):
 
 def test_never_more_answers_than_tokens(run):
     (gap,) = run.predict("[MASK]", n=10_000)
-    assert len(gap) == run.vocabulary.size - 3
+    assert len(gap) == run.vocabulary.vocab_size - 3
     assert sum(one.probability for one in gap) <= 1.0
 
 
@@ -219,6 +219,6 @@ def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
 
 
 def test_info_and_the_name_of_what_comes_next(runs, run, tmp_path, capsys):
-    assert run.info()["task"] == "masked-lm" and run.info()["vocabulary"] == run.vocabulary.size
+    assert run.info()["task"] == "masked-lm" and run.info()["vocabulary"] == run.vocabulary.vocab_size
     assert main(["info", str(runs / "word")]) == 0
     assert "masked nats" in capsys.readouterr().out

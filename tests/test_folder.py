@@ -21,9 +21,9 @@ from weft.config import read_toml
 from weft.errors import DataError, InUseError, ModelError, ResourceError, TrainingInterrupted, UsageError, WeftError
 from weft.lock import Lock
 from weft.runs import run_dir as folder
-from weft.runs.run_dir import RunDir, make_directory, open_run_dir
 from weft.runs.job import train
 from weft.runs.resolve import resolve
+from weft.runs.run_dir import RunDir, make_directory, open_run_dir
 from weft.tasks.registry import TASKS, find_task
 from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer

@@ -67,7 +67,7 @@ def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
         x, _ = layer(x, None, None)
         if at % 2:  # attention and feed-forward are one layer
             states.append(x)
-    states.append(stack.outlet(x))
+    states.append(stack.final_norm(x))
     found, edges, texts = [], list[tuple[int, int]](), ""
     for token in ids:
         shown = run.vocabulary.decode([token])
@@ -205,11 +205,11 @@ def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
     assert [unit.text for unit in line.units[0]] == list(source)
     # the top of each stack is what the model itself gives
     model = run.members[0].model
-    encoded = torch.tensor([[*run.vocabulary.source.encode(source).tolist(), run.vocabulary.source.end]])
+    encoded = torch.tensor([[*run.vocabulary.source.encode(source).tolist(), run.vocabulary.source.eos_id]])
     with torch.no_grad():
         state = model.encode(encoded, torch.ones_like(encoded, dtype=torch.bool))
         memory = model.encoder(encoded, torch.ones_like(encoded, dtype=torch.bool))
-        tokens = torch.tensor([[run.vocabulary.target.begin, *run.vocabulary.target.encode(target).tolist()]])
+        tokens = torch.tensor([[run.vocabulary.target.bos_id, *run.vocabulary.target.encode(target).tolist()]])
         y, _ = model(tokens, state)
     torch.testing.assert_close(sides[0][-1], memory.values[0, :-1].double())
     torch.testing.assert_close(sides[1][-1], y[0, [unit.tokens[0] for unit in line.units[1]]].double())
@@ -244,7 +244,7 @@ def test_long_lines_are_read_in_pieces(language: Any, place: Path) -> None:
     long = place / "long.txt"
     long.write_text(" ".join(["the old cat sees a bird"] * 30) + "\n\n" + "x" * 60 + "\n")
     given = sample([language], long)
-    window = language.settings.data.window
+    window = language.settings.data.context_length
     assert all(len(line.reading.sides[0].tokens) <= window for (line,) in given.lines)
     assert "".join(line.text for (line,) in given.lines[:-1]).startswith("the old cat") and given.left_out == 1
     words = [unit.text for (line,) in given.lines for unit in line.units[0]]

@@ -108,9 +108,9 @@ def their_ids(folder: Path, kind: str, text: str) -> list[int]:
 
 def our_text(run: Any, text: str) -> EncoderInput:
     ids = [
-        run.vocabulary.begin,
+        run.vocabulary.bos_id,
         *run.vocabulary.encode(text).tolist(),
-        *([] if run.settings.task == "lm" else [run.vocabulary.end]),
+        *([] if run.settings.task == "lm" else [run.vocabulary.eos_id]),
     ]
     row = torch.tensor([ids])
     return EncoderInput(row, torch.ones_like(row, dtype=torch.bool))
@@ -159,8 +159,8 @@ def test_numbers_of_tokens_are_ours_and_none_is_lost(pair):
     known = [row for row in rows if row is not None]
     assert sorted(set(known)) == list(range(model.config.vocab_size))
     assert len(known) == len(set(known)) + (kind == "gpt2")
-    assert len(rows) == run.vocabulary.size + (kind != "gpt2")
-    assert [run.vocabulary.token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
+    assert len(rows) == run.vocabulary.vocab_size + (kind != "gpt2")
+    assert [run.vocabulary.id_to_token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
     if kind == "gpt2":
         assert run.model.head.bias[:3].tolist() == [NEVER, NEVER, 0.0]
 
@@ -189,7 +189,7 @@ def test_a_run_goes_back_as_it_came(pair, tmp_path):
         with torch.no_grad():
             wanted = whole(input_ids=text.tokens).logits.log_softmax(-1)
         assert (scores(run, hidden(run, text)) - wanted).abs().max() < 1e-3
-        assert tokenizer.mask_token_id == run.vocabulary.size
+        assert tokenizer.mask_token_id == run.vocabulary.vocab_size
         batch = tokenizer(["the", "the cat sat"], padding=True, return_tensors="pt")
         with torch.no_grad():
             rows = again(**batch).last_hidden_state

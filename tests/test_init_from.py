@@ -83,7 +83,7 @@ def test_another_shape_is_refused(runs, tmp_path):
     first = runs.folder("lstm")
     found = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
     assert found == (
-        f"train.init_from: encoder.front.embedding.weight is 9 x 32 here, but 9 x 24 in {first}; "
+        f"train.init_from: encoder.embedder.embedding.weight is 9 x 32 here, but 9 x 24 in {first}; "
         f"use its tokenizer (--tokenizer-from {first}) and its sizes, or set train.init_loose to leave such weights"
     )
 
@@ -195,7 +195,7 @@ def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_pat
     said = capsys.readouterr().err
     assert f"started from {lm}: 11 tensors copied, new here: " in said and "left there: none" in said
     theirs, ours = (read_tensors(folder / "model.safetensors")[0] for folder in (lm, tmp_path / "run"))
-    assert torch.equal(ours["decoder.front.embedding.weight"], theirs["embedding.weight"])
+    assert torch.equal(ours["decoder.embedder.embedding.weight"], theirs["embedding.weight"])
     assert torch.equal(ours["head.head.weight"], theirs["head.weight"])
     model = load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert model.vocabulary.target.data == (lm / "tokenizer.json").read_bytes()

@@ -461,8 +461,8 @@ def test_a_table_that_can_t_be_right(values, message):
     ],
 )
 def test_what_a_table_says_can_be_read_again(more):
-    table = parse_config(LabeledDataConfig, {"train": ["a", "b"], **more}, at="data").resolved()
-    assert parse_config(LabeledDataConfig, to_dict(table), at="data") == table == table.resolved()
+    table = parse_config(LabeledDataConfig, {"train": ["a", "b"], **more}, at="data").with_defaults()
+    assert parse_config(LabeledDataConfig, to_dict(table), at="data") == table == table.with_defaults()
 
 
 # ---- shares

@@ -364,7 +364,7 @@ def test_the_run_is_described(runs):
     assert run.labels == ("animal", "colour", "tool")
     info = run.info()
     assert (info["task"], info["kind"], info["labels"]) == ("classification", "regression", ["animal", "colour", "tool"])
-    assert info["parameters"] == run.parameters
+    assert info["parameters"] == run.num_parameters
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "labels-naive-bayes"])
@@ -641,7 +641,7 @@ def test_a_classifier_gives_vectors_of_texts(runs, tmp_path, capsys):
     run = loaded(runs, "labels-lstm")
     texts = list(TEXT.values())
     vectors = run.embed(texts)
-    assert vectors.shape == (3, run.config.model.width)
+    assert vectors.shape == (3, run.config.model.hidden_size)
     np.testing.assert_allclose(run.embed(texts[:1])[0], vectors[0], atol=1e-5)
     assert not np.allclose(run.embed(texts, pool="first"), vectors)
     assert main(["embed", str(runs.folder("labels-lstm")), texts[0], "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0

@@ -169,7 +169,7 @@ def test_what_is_tied_and_what_has_which_name():
     model = model_of()
     names = set(model.state_dict())
     assert model.head.weight is model.encoder.embedder.embedding.weight
-    assert {"encoder.front.embedding.weight", "encoder.stack.inlet.weight", "transform.0.weight", "head.bias"} <= names
+    assert {"encoder.embedder.embedding.weight", "encoder.stack.input_proj.weight", "transform.0.weight", "head.bias"} <= names
     assert model.encoder.embedder.embedding.weight.shape == (WORDS + 1, 16)
     assert model_of(tie_embeddings=False).head.weight is not model_of(tie_embeddings=False).encoder.embedder.embedding.weight
     assert len(model_of(segment_embeddings=True).encoder.embedder.segments.weight) == 2

@@ -407,7 +407,7 @@ def test_matrices_are_the_linear_and_recurrent_maps_inside(name):
 def test_zero_init_gives_uniform_predictions_and_a_stack_that_does_nothing():
     model, tokens = fresh("gpt"), text(2, 9)
     assert torch.equal(by_steps(model, tokens), torch.full((2, 9, WORDS), -math.log(WORDS)))
-    assert torch.equal(model(tokens)[0], model.stack.outlet(model.embedding(tokens)))
+    assert torch.equal(model(tokens)[0], model.stack.final_norm(model.embedding(tokens)))
     lstm = fresh("lstm", zero_init=True)
     torch.testing.assert_close(by_steps(lstm, tokens), torch.full((2, 9, WORDS), -math.log(WORDS)))
 

@@ -77,7 +77,7 @@ def test_the_plain_loss_counts_what_examples_say(read: Read) -> None:
 
 def test_the_largest_batch_has_a_loss_however_it_is_shortened(read: Read) -> None:
     train, order = read_training(read.shape, read.job)
-    objective = make_objective(read.shape, read.job, train, read.model.longest)
+    objective = make_objective(read.shape, read.job, train, read.model.max_positions)
     whole, sizes = order.largest_batch(), []
     for share in (Fraction(1), Fraction(2, 3), Fraction(1, 5), Fraction(1, 1000)):
         batch = order.largest_batch(share)
@@ -90,7 +90,7 @@ def test_the_largest_batch_has_a_loss_however_it_is_shortened(read: Read) -> Non
 
 
 def test_validation_is_read_as_it_is_measured_by(read: Read) -> None:
-    objective = make_objective(read.shape, read.job, read.train, read.model.longest)
+    objective = make_objective(read.shape, read.job, read.train, read.model.max_positions)
     with torch.no_grad():
         found = objective.validate(read.model)
     assert found is not None

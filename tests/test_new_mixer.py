@@ -261,7 +261,7 @@ def test_a_language_model_of_it_is_checked_trained_measured_and_used(there, caps
     run: Any = weft.load(there / "run", device="cpu")
     (layer,) = (part for part in run.model.modules() if isinstance(part, Smoothing))
     assert layer.decay == 0.5
-    assert default_context(run.settings) == Context("reset", run.settings.data.window)
+    assert default_context(run.settings) == Context("reset", run.settings.data.context_length)
     code, said = refused(capsys, "train", "run.toml", "--quiet", "--output-dir", "other", "--set", "model.decay=2")
     assert (code, said) == (2, "model.decay: must be less than 1, not 2")
 

@@ -137,7 +137,7 @@ def test_every_view_of_a_text_begins_alike(runs, name):
     bits = run.explain(text, "surprisal").data["bits"]
     np.testing.assert_allclose(np.array(bits[: len(wanted)]) * math.log(2), -wanted, atol=1e-5)
     steps = run.explain(text, "distribution", length=1).data["steps"]
-    assert [one["token"] for one in steps[0]["tokens"] if one["came"]] == [run.vocabulary.show(best)]
+    assert [one["token"] for one in steps[0]["tokens"] if one["came"]] == [run.vocabulary.token_text(best)]
     assert run.explain(text, "search", beam=1, length=1).data["output"] == greedy.text
 
 
@@ -172,7 +172,7 @@ def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):
 
 def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     run = runs["sentences"]  # learned positions, 16 of them
-    assert (run.model.longest, run.reader.room) == (16, 15)
+    assert (run.model.max_positions, run.reader.room) == (16, 15)
     assert len(run.score("a" * 15).tokens) == 15
     with pytest.raises(DataError) as caught:
         run.score("a" * 16)

@@ -49,7 +49,7 @@ def test_a_batch_in_full():
     assert batch.source.tolist() == [[10, 10, 2], [2, 0, 0]]
     assert batch.source_mask.tolist() == [[True, True, True], [True, False, False]]
     assert batch.tokens.tolist() == [[1, 10, 2, 0, 0], [1, 11, 11, 11, 2]]
-    assert batch.keep.tolist() == [[True, True, True, False, False], [True] * 5]
+    assert batch.token_mask.tolist() == [[True, True, True, False, False], [True] * 5]
     assert [part.dtype for part in batch] == [torch.int64, torch.bool] * 2
     assert all(part.is_contiguous() for part in batch)
 

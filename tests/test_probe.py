@@ -276,7 +276,7 @@ def suite(runs) -> Path:
 
 def log_prob(run: Any, sentence: str, *, end: bool) -> float:
     """One token after another, through the decoding protocol."""
-    tokens = [*run.vocabulary.encode(sentence).tolist(), *([run.vocabulary.end] if end else [])]
+    tokens = [*run.vocabulary.encode(sentence).tolist(), *([run.vocabulary.eos_id] if end else [])]
     with torch.inference_mode():
         scores, state = run.model.start(torch.tensor([run.reader.opening]))
         total = 0.0
@@ -323,11 +323,11 @@ def test_a_masked_model_hides_one_token_after_another(runs, suite):
     pairs = [pair._replace(forced=True) for pair in pairs_of(suite)]  # whole sentences all the same
     items = evaluate_minimal_pairs(run, pairs)
     for pair, found in zip(pairs, items.statistics["good"].tolist(), strict=True):
-        tokens = torch.tensor([[run.vocabulary.begin, *run.vocabulary.encode(pair.good).tolist(), run.vocabulary.end]])
+        tokens = torch.tensor([[run.vocabulary.bos_id, *run.vocabulary.encode(pair.good).tolist(), run.vocabulary.eos_id]])
         total = 0.0
         for at in range(1, tokens.size(1) - 1):
             hidden = tokens.clone()
-            hidden[0, at] = run.vocabulary.size
+            hidden[0, at] = run.vocabulary.vocab_size
             with torch.inference_mode():
                 y = run.model(EncoderInput(hidden, torch.ones_like(hidden, dtype=torch.bool)))
                 total += float(run.model.log_probs(y[0, at])[tokens[0, at]])

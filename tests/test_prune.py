@@ -457,7 +457,7 @@ def test_the_smaller_run_file_is_whole(runs: Runs, tmp_path: Path) -> None:
     folder = write(run, tmp_path / "small", found, MEASURED)
     settings = resolve(folder.read_resolved(), base=folder.path)
     stay = remaining_heads(layers, set(found.removed))
-    assert settings.model.heads == [len(own) for own in stay] and settings.model.head_dim == 4
+    assert settings.model.num_heads == [len(own) for own in stay] and settings.model.head_dim == 4
     slopes = [2.0 ** (-8 / 4 * (head + 1)) for head in range(4)]
     assert settings.model.alibi_slopes == [[pytest.approx(slopes[head]) for head in own] for own in stay]
     assert settings.train.init_from == str(tmp_path / "small")

@@ -18,10 +18,10 @@ from weft.training.optimizers import optimizers
 from weft.training.param_groups import LrFactor, lr_factors
 
 NAMES = [
-    "encoder.front.embedding.weight",
+    "encoder.embedder.embedding.weight",
     "encoder.stack.layers.0.mixer.weight",
     "encoder.stack.layers.1.mixer.weight",
-    "encoder.stack.outlet.weight",
+    "encoder.stack.final_norm.weight",
     "head.scores.weight",
 ]
 LAYERS = {"encoder.stack.layers.0": 0, "encoder.stack.layers.1": 1}
@@ -67,14 +67,14 @@ def shares(found: dict[str, float], *starts: str) -> set[float]:
 def test_attention_and_feed_forward_of_one_layer_learn_alike(task, kind, sizes):
     model = two_layers(task, kind)
     found = factors(model)
-    assert shares(found, "encoder.front", "encoder.stack.positions", "encoder.stack.inlet") == {1 / 8}
+    assert shares(found, "encoder.embedder", "encoder.stack.positions", "encoder.stack.input_proj") == {1 / 8}
     first, second = (
         [f"encoder.stack.layers.{at}." for at in parts] for parts in (range(sizes[0]), range(sizes[0], sizes[0] + sizes[1]))
     )
     assert shares(found, *first) == {1 / 4}
     assert shares(found, *second) == {1 / 2}
-    assert shares(found, "head.bias", "head.ends", "head.scores", "transform", "encoder.stack.outlet") == {1.0}
-    known = ("encoder.front", "encoder.stack", "head", "transform")
+    assert shares(found, "head.bias", "head.ends", "head.scores", "transform", "encoder.stack.final_norm") == {1.0}
+    known = ("encoder.embedder", "encoder.stack", "head", "transform")
     assert all(name.startswith(known) for name in found)
 
 
@@ -83,7 +83,7 @@ def test_in_a_decoder_attention_to_the_source_is_of_its_layer():
     assert shares(found, *(f"decoder.stack.layers.{at}." for at in range(3))) == {1 / 4}
     assert shares(found, *(f"decoder.stack.layers.{at}." for at in range(3, 6))) == {1 / 2}
     assert shares(found, *(f"encoder.stack.layers.{at}." for at in range(2))) == {1 / 4}
-    assert shares(found, "encoder.front", "decoder.front") == {1 / 8}
+    assert shares(found, "encoder.embedder", "decoder.embedder") == {1 / 8}
     assert shares(found, "head.head") == {1.0}
 
 
@@ -99,8 +99,8 @@ def test_the_layers_of_a_recurrent_decoder_count_and_what_reads_them_out_is_abov
 
 def test_letters_beside_words_learn_as_embeddings():
     found = factors(two_layers("tag", "lstm"))
-    assert any(".spelling." in name for name in found)
-    assert shares(found, "encoder.front") == {1 / 8}
+    assert any(".char_encoder." in name for name in found)
+    assert shares(found, "encoder.embedder") == {1 / 8}
 
 
 def test_layers_thaw_from_the_top_down_at_equal_distances():

@@ -255,7 +255,7 @@ def test_what_can_not_be_learned_is_said(tmp_path):
         "train: 14 questions have more than half of data.max_length = 12 tokens, and are cut",
         "valid: 3 questions have more than half of data.max_length = 12 tokens, and are cut",
         "test: 3 questions have more than half of data.max_length = 12 tokens, and are cut",
-        "train: 14 answers have more than data.longest_answer = 4 tokens; none so long is said",
+        "train: 14 answers have more than data.max_answer_length = 4 tokens; none so long is said",
         "train: 14 answers are whole in no window; lower data.stride, or raise data.max_length",
     ]
 

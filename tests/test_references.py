@@ -473,7 +473,7 @@ def copy_gpt2(model: LanguageModel, theirs: dict[str, Tensor]) -> None:
             copy(part, f"h.{number}.{name}", turn=True)
         for part, name in ((forward.mixer.up_proj, "mlp.c_fc"), (forward.mixer.to_out, "mlp.c_proj")):
             copy(part, f"h.{number}.{name}", turn=True)
-    copy(model.stack.outlet, "ln_f")
+    copy(model.stack.final_norm, "ln_f")
 
 
 def test_a_textbook_transformer_is_gpt2():

@@ -109,7 +109,7 @@ def refusal(error: type[Exception], action: Any) -> str:
 
 def first(run: Run) -> list[int]:
     """What a text comes after: a blank line, or, where lines are texts, the begin token."""
-    return [1] if run.config.data.read == "lines" else run.vocabulary.encode("\n\n").tolist()
+    return [1] if run.config.data.read_as == "lines" else run.vocabulary.encode("\n\n").tolist()
 
 
 def log_probs_of(run: Run, ids: list[int]) -> list[float]:
@@ -127,13 +127,13 @@ def test_every_family_trains_and_loads(runs, name):
     run = runs[name]
     watcher = runs.watchers[name]
     kind, _, read = name.partition("-")
-    assert (run.settings.kind, run.settings.data.read, run.reader.lines) == (kind, read, read == "lines")
+    assert (run.settings.kind, run.settings.data.read_as, run.reader.lines) == (kind, read, read == "lines")
     assert run.reader.end == (2 if run.reader.lines else None)
     assert run.model.vocabulary == run.vocabulary.hash
     assert (watcher.steps, len(watcher.scores)) == ((0, 1) if kind == "ngram" else (4, 2))
     assert all(math.isfinite(scores["loss"]) for scores in watcher.scores)
     if kind == "ngram":
-        assert watcher.parameters == run.parameters
+        assert watcher.parameters == run.num_parameters
     else:
         assert not run.model.training
 
@@ -143,7 +143,7 @@ def test_a_model_is_read_when_it_is_first_needed(runs, tmp_path):
     shutil.copytree(runs.folder("lstm-lines"), folder)
     (folder / "model.safetensors").rename(tmp_path / "away")
     run = weft.load(str(folder), device="cpu")
-    assert (run.config.arch, run.vocabulary.size) == ("lstm", runs["lstm-lines"].vocabulary.size)
+    assert (run.config.arch, run.vocabulary.vocab_size) == ("lstm", runs["lstm-lines"].vocabulary.vocab_size)
     assert "model" not in vars(run)
     assert refusal(ModelError, lambda: run.model) == (
         f"{folder}: has no model.safetensors yet; train it first (the same command resumes)"
@@ -200,7 +200,7 @@ def test_what_a_run_is(runs):
         run, info = runs[name], runs[name].info()
         assert list(info) == ["path", "task", "kind", "parameters", "vocabulary", "tokenizer", "settings"]
         assert (info["path"], info["task"], info["kind"]) == (str(runs.place / name), "lm", name.split("-")[0])
-        assert (info["vocabulary"], info["tokenizer"]) == (run.vocabulary.size, run.vocabulary.hash)
+        assert (info["vocabulary"], info["tokenizer"]) == (run.vocabulary.vocab_size, run.vocabulary.hash)
         assert info["settings"] == run.settings.to_dict()
     d, v = 8, info["vocabulary"]
     assert info["parameters"] == v * d + 4 * (2 * d * d + 2 * d) + v * d + v
@@ -285,7 +285,7 @@ def test_a_line_is_the_sum_of_its_tokens(runs, name):
     assert [line.text for line in found] == lines
     for line in found:
         ids = run.vocabulary.encode(line.text).tolist() + ([2] if run.reader.lines else [])
-        assert line.tokens == [run.vocabulary.show(token) for token in ids] and len(line.log_probs) == len(ids)
+        assert line.tokens == [run.vocabulary.token_text(token) for token in ids] and len(line.log_probs) == len(ids)
         assert line.log_prob == pytest.approx(sum(line.log_probs), abs=1e-6)
         if ids:
             alone = log_probs_of(run, ids)

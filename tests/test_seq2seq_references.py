@@ -157,7 +157,7 @@ def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
             for name, weight in part.cell.named_parameters():
                 getattr(reference, f"{name.removesuffix('0')}{height}{end}").data.copy_(weight)
     source, keep = sources(6, 3)
-    packed = pack_padded_sequence(model.encoder.front(source), torch.tensor([6, 3]), batch_first=True)
+    packed = pack_padded_sequence(model.encoder.embedder(source), torch.tensor([6, 3]), batch_first=True)
     y, last = reference(packed)
     values, _ = nn.utils.rnn.pad_packed_sequence(y, batch_first=True)
     memory = model.encoder(source, keep)

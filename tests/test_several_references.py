@@ -186,7 +186,7 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     names = [f"a.{name}" for name in ("s", "one", "two", "three")]
     parallel = parse_config(PairDataConfig, {"train": names}, at="data").sources(tmp_path)["train"]
     assert list(pairs_of(parallel)) == list(pairs_of(source)) and list(references_of(parallel)) == list(references_of(source))
-    assert parse_config(PairDataConfig, to_dict(table.resolved()), at="data") == table
+    assert parse_config(PairDataConfig, to_dict(table.with_defaults()), at="data") == table
     lines = [json.dumps(dict(zip(("source", "one", "two", "three"), row.split("\t"), strict=True))) for row in rows[1:]]
     write(tmp_path / "a.jsonl", lines)
     objects = parse_config(PairDataConfig, {"train": "a.jsonl", "target_column": ["one", "two", "three"]}, at="data").sources(

@@ -17,7 +17,7 @@ def trained(values: dict):
 
 
 def vocabulary(tokenizer) -> list[str]:
-    return [tokenizer.token(number) for number in range(3, tokenizer.size)]
+    return [tokenizer.id_to_token(number) for number in range(3, tokenizer.vocab_size)]
 
 
 def names(folder) -> list[str]:

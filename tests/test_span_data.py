@@ -229,7 +229,7 @@ def test_wrong_options(options, said):
 
 def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
     path = write_tsv(tmp_path / "a.tsv", asked(40))
-    table = parse_config(QADataConfig, {"train": str(path), "valid": 0.25, "test": 0.25}, at="data").resolved()
+    table = parse_config(QADataConfig, {"train": str(path), "valid": 0.25, "test": 0.25}, at="data").with_defaults()
     sources = table.sources(Path())
     lines = [[record.line for record in sources[name].records()] for name in ("train", "valid", "test")]
     assert [line for part in lines for line in part] == list(range(2, 42)) and [len(part) for part in lines] == [20, 10, 10]

@@ -218,7 +218,7 @@ def test_a_table_that_can_t_be_right(values, message):
 def test_what_a_table_says_can_be_read_again():
     table = parse_config(
         TaggedDataConfig, {"train": "a", "valid": 0.1, "word_column": 1, "tag_column": "upos"}, at="data"
-    ).resolved()
+    ).with_defaults()
     assert parse_config(TaggedDataConfig, to_dict(table), at="data") == table
 
 

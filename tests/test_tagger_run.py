@@ -77,7 +77,7 @@ def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
     folder = train_here(runs.values("speech-gru", "model.char_encoder=none"), tmp_path / "run").path
     run = loaded(folder)
     assert not (folder / "tokenizer.char.json").exists()
-    assert run.vocabulary.letters is None
+    assert run.vocabulary.char_tokenizer is None
     assert values_of(run)["oov_accuracy"] < 80
     assert run.predict("ggggo").tags == run.predict("ggggi").tags
     for wrong, said in (
@@ -176,7 +176,7 @@ def test_a_tagger_starts_from_a_classifier(runs, tmp_path):
     train_here(values, tmp_path / "run", watcher)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     copied = [name for name in before if name.startswith("encoder.")]
-    assert "encoder.front.embedding.weight" in copied
+    assert "encoder.embedder.embedding.weight" in copied
     assert all(torch.equal(before[name], after[name]) for name in copied)
     new = len(after) - len(copied)
     said = next(note for note in watcher.notes if note.startswith("started from"))
@@ -221,7 +221,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     assert told[-1] == (len(given), len(given))
     info = run.info()
     assert (info["task"], info["kind"], info["labels"]) == ("tag", "lstm", list(run.labels))
-    assert info["parameters"] == run.parameters > 0
+    assert info["parameters"] == run.num_parameters > 0
 
 
 def test_without_the_training_text_new_words_are_not_known(runs, tmp_path):
@@ -398,7 +398,7 @@ def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
     run, lines = loaded(runs.folder(name)), ["the old mr dcbfo here", "a", "", "near the new owl and the old one"]
     for pool in ("mean", "first"):
         together = run.embed(lines, pool=pool)
-        assert (together.shape, together.dtype) == ((4, run.config.model.width), np.float32)
+        assert (together.shape, together.dtype) == ((4, run.config.model.hidden_size), np.float32)
         alone = np.concatenate([run.embed([line], pool=pool) for line in lines])
         np.testing.assert_allclose(together, alone, atol=1e-5)
         with torch.inference_mode():
@@ -446,7 +446,7 @@ def test_words_are_lower_cased_and_letters_are_not(runs, tmp_path):
     data = write_conll(tmp_path / "data.txt", sentences)
     folder = train_here(tag_file(data, "gru", "tokenizer.lowercase=true", "model.head=linear"), tmp_path / "run").path
     run = loaded(folder)
-    assert run.vocabulary.tokenizer.lowercase and not run.vocabulary.letters.lowercase
+    assert run.vocabulary.tokenizer.lowercase and not run.vocabulary.char_tokenizer.lowercase
     one, other = (run.vocabulary.tokenizer.encode(text).tolist() for text in ("The Dog", "the dog"))
     assert one == other and 0 not in one
     # the letters alone tell them apart

@@ -92,7 +92,7 @@ def test_every_kind_trains_and_loads(runs, name):
     assert valid[-1]["valid_loss"] < valid[0]["valid_loss"]
     info = run.info()
     assert (info["task"], info["kind"], info["path"]) == ("seq2seq", MODELS[name]["kind"], str(folder))
-    assert info["vocabulary"] == {"source": run.vocabulary.source.size, "target": run.vocabulary.target.size}
+    assert info["vocabulary"] == {"source": run.vocabulary.source.vocab_size, "target": run.vocabulary.target.vocab_size}
     assert info["parameters"] == sum(weight.numel() for weight in run.model.parameters())
     assert info["settings"]["model"]["arch"] == MODELS[name]["kind"]
 
@@ -100,7 +100,9 @@ def test_every_kind_trains_and_loads(runs, name):
 def test_a_shared_and_tied_embedding_is_saved_once_and_comes_back(runs):
     run = loaded(runs, "joint")
     with safe_open(run.directory.weights, "pt") as tensors:
-        one = {"encoder.front.embedding.weight", "decoder.front.embedding.weight", "head.head.weight"} & set(tensors.keys())
+        one = {"encoder.embedder.embedding.weight", "decoder.embedder.embedding.weight", "head.head.weight"} & set(
+            tensors.keys()
+        )
     assert len(one) == 1
     assert run.model.head.head.weight is run.model.encoder.embedder.embedding.weight
 
@@ -228,7 +230,7 @@ def test_a_batch_of_32_words_equals_one_at_a_time(runs, name):
 @every_model
 def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, name):
     run, words = loaded(runs, name), ["abc", "fade", "cab", "b"]
-    end, prefix = run.vocabulary.target.end, "A BB"
+    end, prefix = run.vocabulary.target.eos_id, "A BB"
     for prefixes in (None, [prefix] * 4):
         found = run.predict(words, beam=5, n_best=3, alpha=0.6, length=12, prefixes=prefixes)
         flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best.ranked() if one.tokens[-1] == end]
@@ -321,13 +323,13 @@ def test_a_target_is_scored_token_by_token(runs, name):
     found = run.score(pairs)
     assert [(one.source, one.target) for one in found] == pairs
     for (source, target), one in zip(pairs[:3], found[:3], strict=True):
-        ids = [*run.vocabulary.target.encode(target).tolist(), run.vocabulary.target.end]
-        assert one.tokens == [run.vocabulary.target.show(token) for token in ids]
+        ids = [*run.vocabulary.target.encode(target).tolist(), run.vocabulary.target.eos_id]
+        assert one.tokens == [run.vocabulary.target.token_text(token) for token in ids]
         assert one.log_prob == pytest.approx(sum(one.log_probs)) and all(value <= 0 for value in one.log_probs)
         assert one.perplexity == pytest.approx(math.exp(-one.log_prob / len(ids)))
-        tokens, state = [run.vocabulary.target.begin, *ids], None
+        tokens, state = [run.vocabulary.target.bos_id, *ids], None
         with torch.no_grad():
-            ends = torch.tensor([[*run.vocabulary.source.encode(source).tolist(), run.vocabulary.source.end]])
+            ends = torch.tensor([[*run.vocabulary.source.encode(source).tolist(), run.vocabulary.source.eos_id]])
             state = run.model.encode(ends, torch.ones_like(ends, dtype=torch.bool))
             for at in range(len(ids)):
                 read = torch.tensor([tokens[at]])
@@ -535,7 +537,7 @@ def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, option
     outputs = run.predict(words, prefixes=["A", "", "B"], length=6, **options)
     for word, output, one in zip(words, outputs, run.reader.align(words, outputs), strict=True):
         assert one.source == [*word, "</s>"]
-        assert one.target == [run.vocabulary.target.show(token) for token in [*output.prefix, *output.tokens]]
+        assert one.target == [run.vocabulary.target.token_text(token) for token in [*output.prefix, *output.tokens]]
         assert one.weights.shape == (len(one.target), len(one.source))
         np.testing.assert_allclose(one.weights.sum(1), 1.0, atol=1e-5)
     again = run.reader.align(words[1:2], outputs[1:2])[0]  # not padded

@@ -127,7 +127,7 @@ OTHERS = [
     (made("translate", "lstm"), made("translate", "lstm", share_embeddings=True), "model.share_embeddings: false there, true here"),
     (made("translate", "transformer"), made("translate", "transformer", decoder={"num_cross_heads": 2, "num_heads": 1}),
      "model.decoder.num_cross_heads: 1 there, 2 here"),
-    (made("tag", "lstm"), made("tag", "lstm", char_encoder={"pool": "mean"}), "model.char_encoder.pooling: max there, mean here"),
+    (made("tag", "lstm"), made("tag", "lstm", char_encoder={"pooling": "mean"}), "model.char_encoder.pooling: max there, mean here"),
     (made("translate", "transformer"), made("classify", "transformer", num_heads=1, position_encoding="sinusoidal", activation="gelu"),
      "model.activation: relu there, gelu here"),
 ]  # fmt: skip

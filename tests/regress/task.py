@@ -117,7 +117,7 @@ def read_numbers(model: nn.Module, data: Numbered, device: torch.device, watch: 
     """float64 (N,)"""
     found, done = np.zeros(len(data.numbers)), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
-        text = changed(EncoderInput(batch.tokens, batch.keep), lambda part: part.to(device))
+        text = changed(EncoderInput(batch.tokens, batch.token_mask), lambda part: part.to(device))
         found[members], done = model(text).double().cpu().numpy(), done + len(members)
         if watch is not None:
             watch(done, len(found))
@@ -132,8 +132,8 @@ class SquaredError:
         self.valid, self.device = valid, device
 
     def loss(self, model: nn.Module, batch: NumberBatch, carry: None) -> Loss:
-        errors = (model(EncoderInput(batch.tokens, batch.keep)) - batch.numbers) ** 2
-        return Loss(errors.sum(), torch.tensor(len(errors), device=errors.device), None, batch.keep.sum())
+        errors = (model(EncoderInput(batch.tokens, batch.token_mask)) - batch.numbers) ** 2
+        return Loss(errors.sum(), torch.tensor(len(errors), device=errors.device), None, batch.token_mask.sum())
 
     def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> dict[str, float] | None:
         if self.valid is None:
@@ -143,7 +143,7 @@ class SquaredError:
 
 class Regression(NetworkTask[Numbered]):
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], Regressor]:
-        table, words, longest = config.model, vocabulary.vocab_size + 1, config.data.longest
+        table, words, longest = config.model, vocabulary.vocab_size + 1, config.data.max_length
         return lambda: Regressor(
             text_encoder(table, vocab_size=words, max_positions=longest), build.build_pooling(table.pool, table), table.width
         )
@@ -158,7 +158,7 @@ class Regression(NetworkTask[Numbered]):
         learned: bool,
         progress: Progress | None = None,
     ) -> Numbered:
-        return Numbered(columns, np.array([*map(number, dataset.records())]), config.data.longest)
+        return Numbered(columns, np.array([*map(number, dataset.records())]), config.data.max_length)
 
     def objective(
         self, config: RunConfig, vocabulary: Tokenizer, train: Numbered | None, valid: Numbered | None, device: torch.device
@@ -199,7 +199,7 @@ class NumberLines(Lines[str, Estimate]):
 
 
 def _read(run: Run[str, Estimate], texts: Sequence[str]) -> Numbered:
-    return Numbered([lines_of(run.vocabulary, texts)], np.zeros(len(texts)), run.config.data.longest)
+    return Numbered([lines_of(run.vocabulary, texts)], np.zeros(len(texts)), run.config.data.max_length)
 
 
 def predict(

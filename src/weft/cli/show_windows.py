@@ -41,7 +41,9 @@ def windows_of(config: RunConfig, tokenizer: Tokenizer, count: int) -> dict[str,
     data = config.data
     with TemporaryDirectory() as place:
         corpus = write_corpus(config.datasets["train"], tokenizer, Path(place), "train")
-        order = Windows(corpus, context_length=data.window, stride=data.stride or data.window, rows=1, seed=config.seed)
+        order = Windows(
+            corpus, context_length=data.context_length, stride=data.stride or data.context_length, rows=1, seed=config.seed
+        )
         return windows_to_json(order, tokenizer, count)
 
 

@@ -114,7 +114,7 @@ def evaluate_run(
 ) -> RunResults:
     """What a loaded run does on `data`, or on its own test or validation data; `watch(done, total)` is told of progress."""
     import_module("torch")  # now, not while the clock runs: models import it when they first need it
-    parameters, _ = run.parameters, run.reader  # reads the weights, which is no decoding
+    parameters, _ = run.num_parameters, run.reader  # reads the weights, which is no decoding
     clock = _Clock(progress)
     found = evaluate(run, data, evaluation, clock)
     seconds, seen = clock.seconds(), found.observed()

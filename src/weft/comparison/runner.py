@@ -51,7 +51,7 @@ class Place(NamedTuple):
     output_dir: Path
     jobs: int
     threads: int
-    fresh: bool
+    overwrite: bool
 
 
 class TrainedComparison(NamedTuple):
@@ -120,11 +120,11 @@ class ComparisonRunner:
             make_directory(output_dir)
             check_is_comparison(output_dir)
             with Lock(output_dir):
-                if self.place.fresh:  # before anything makes room for the new one
+                if self.place.overwrite:  # before anything makes room for the new one
                     check_files_exist(self.values)
                     check_unused(output_dir)
-                with restore_on_failure(output_dir, overwrite=self.place.fresh):
-                    begin(output_dir, plan, overwrite=self.place.fresh)
+                with restore_on_failure(output_dir, overwrite=self.place.overwrite):
+                    begin(output_dir, plan, overwrite=self.place.overwrite)
                     chosen = self._prepared(observer)
         observer.saving()  # from here on a signal lets the runs save
         with Lock(output_dir):

@@ -72,7 +72,7 @@ def _draw(config: RunConfig, fixed: Sequence[str], random: np.random.Generator) 
     factor = float(FACTOR ** random.uniform(-1.0, 1.0))
     dropout, scale = float(random.choice(DROPOUTS)), float(random.choice(SCALES))
     drawn = {"lr": float(f"{config.train.lr * factor:.3g}"), "dropout": dropout}
-    drawn["width"] = max(WHOLE, WHOLE * round(scale * config.model.width / WHOLE))
+    drawn["width"] = max(WHOLE, WHOLE * round(scale * config.model.hidden_size / WHOLE))
     return {name: value for name, value in drawn.items() if name not in fixed}
 
 
@@ -80,7 +80,7 @@ def own(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, Any]:
     """What the run file has of what is searched."""
     if not config.preset.estimator.by_steps:
         return spaces.own_dimensions(config, fixed)
-    found = {"lr": config.train.lr, "dropout": config.model.dropout, "width": config.model.width}
+    found = {"lr": config.train.lr, "dropout": config.model.dropout, "width": config.model.hidden_size}
     return {name: value for name, value in found.items() if name not in fixed}
 
 

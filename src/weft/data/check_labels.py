@@ -101,7 +101,7 @@ def find_label_problems(
     known = {label for row in found.get("train", []) for label in row}
     files = set[tuple[str, ...]]()  # of shares of one file it is said once
     for name, labels in found.items():
-        summary = splits[name].seen
+        summary = splits[name].summary
         if (paths := tuple(map(str, splits[name].given))) not in files:
             yield from skipped(name, summary.files, summary.count, options)
         files.add(paths)

@@ -171,7 +171,7 @@ class TextDataConfig(Config):
         """What a trained run reads of a table: its column `text`."""
         return ColumnUse((WantedColumn("", "text"),), (WantedColumn("", "text"),))
 
-    def with_defaults_filled(self) -> Self:
+    def with_defaults(self) -> Self:
         """The same with every option that applies filled in."""
         if self.read_as != "windows" or self.stride is not None:
             return self

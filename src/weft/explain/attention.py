@@ -30,7 +30,7 @@ NAMES = {  # of the parts, for people
     "cross": "attention from the output to its source",
     "encoder": "the encoder's self-attention",
     "decoder": "the decoder's self-attention",
-    "pool": "the pool's attention over the text",
+    "pooling": "the pool's attention over the text",
 }
 MIN_WEIGHT = 0.05  # what less is looked at is not named in a terminal
 RESIDUAL_WEIGHT = ("residual", "post-norm")  # connections that add what a layer read to what it found
@@ -64,7 +64,7 @@ def sites(model: nn.Module) -> list[Site]:
         across = part.across if isinstance(part, LostHeads) else holder.to_source if isinstance(holder, Looks) else None
         if name == "pool" and isinstance(part, Weighs):
             found.append(("pool", name))
-        elif (lost or name.endswith(".attend")) and across is not False and ".spelling." not in name:
+        elif (lost or name.endswith(".attend")) and across is not False and ".char_encoder." not in name:
             kind = "cross" if across else "encoder" if name.startswith("encoder.") else "decoder"
             found.append((kind, "" if lost else name))  # without heads it counts as a layer
     counts = dict.fromkeys(NAMES, 0)

@@ -31,7 +31,7 @@ POSITIONS, SCORES = 1 << 13, 1 << 24  # tokens, and numbers of the distributions
 FEWEST, MOST = 32, 1024  # steps of integrated gradients, where nobody says how many
 COMPLETE = 0.01  # of what they must add up to
 EPSILON = 0.1  # nats: less than that counts as that much, for a hundredth of nothing is nothing
-WORDS = ("word", "space", "wordpiece")  # tokenizers that training has shown <unk>
+WORDS = ("word", "whitespace", "wordpiece")  # tokenizers that training has shown <unk>
 
 
 class AttributionValues(NamedTuple):
@@ -68,8 +68,8 @@ class EmbeddingInputs:
         changes: dict[str, Callable[[Any], Any]] = {}
         for side in reading.sides:
             changes[side.config] = self._blank(parts[side.config].weight.detach(), baseline, side.of_text)
-            if f"{side.embedder}.spelling" in parts:
-                changes[f"{side.embedder}.spelling"] = torch.zeros_like
+            if f"{side.embedder}.char_encoder" in parts:
+                changes[f"{side.embedder}.char_encoder"] = torch.zeros_like
         with torch.no_grad():
             self.own = self._seen()
             with _replaced_in_turn(reading, changes):

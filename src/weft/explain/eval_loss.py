@@ -52,7 +52,7 @@ def _examples(run: AnyRun, shape: NetworkTask[Any], data: Files | None, place: P
     config, source = run.config, _source(run, data)
     made = tokenize(run.task, config, run.vocabulary, source, place)
     columns = [with_bos(corpus, run.directory.path, run.vocabulary) for corpus in made]
-    shape.check_lengths(config, columns, run.model.longest)
+    shape.check_lengths(config, columns, run.model.max_positions)
     found: Examples[Any] = shape.encode(config, run.vocabulary, source, columns, learned=True)
     return found
 

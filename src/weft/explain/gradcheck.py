@@ -70,7 +70,7 @@ def problem(config: RunConfig, place: Path, callback: Any) -> Problem:
             for weight in model.parameters():
                 weight.add_(NOISE * torch.randn_like(weight))
     train, order = read_training(shape, job)
-    task = make_objective(shape, job, train, model.longest)
+    task = make_objective(shape, job, train, model.max_positions)
     batch = changed(order.batch(0, 0), lambda part: part[:ROWS])
     model = model.double().eval()
     chance = torch.get_rng_state()

@@ -125,7 +125,7 @@ def through_time(model: Any, tokens: Tensor, state: Any = None, progress: Progre
 
 def through_layers(model: nn.Module, loss: Callable[[], Tensor]) -> LayerGradients:
     """The norms over a stack, bottom to top, of the gradient of what `loss` computes with the model."""
-    names = [name for name in layers_of(model) if ".front." not in name]  # those spell words, letter by letter
+    names = [name for name in layers_of(model) if ".embedder." not in name]  # those spell words, letter by letter
     with differentiable(), record_activations(model, names) as seen:
         value = loss()
     first = {one.name: one for one in reversed(seen)}

@@ -79,7 +79,7 @@ def _of_states(value: Tensor, states: list[list[Tensor]]) -> np.ndarray:
 def through_text(model: nn.Module, loss: Callable[[], Tensor]) -> TimeGradients:
     """The norms of the gradient of what `loss` computes with an encoder and one text: at the states of recurrent layers, at
     what other layers read."""
-    names = [name for name in layers_of(model) if ".front." not in name]
+    names = [name for name in layers_of(model) if ".embedder." not in name]
     cells = {layer: [name for name in recurrent(model) if name.startswith(f"{layer}.")] for layer in names}
     others = [layer for layer in names if not cells[layer]]
     with differentiable(), unrolled(model, [*chain(*cells.values())]) as kept, record_activations(model, others) as seen:
@@ -92,7 +92,7 @@ def through_text(model: nn.Module, loss: Callable[[], Tensor]) -> TimeGradients:
             squares.append(gradient[0].square().sum(-1).cpu().numpy())
         else:
             own = ((name, _of_states(value, kept[name])) for name in cells[layer])
-            squares.append(np.sum([found[::-1] if name.endswith(".back") else found for name, found in own], axis=0))
+            squares.append(np.sum([found[::-1] if name.endswith(".backward_mixer") else found for name, found in own], axis=0))
     return TimeGradients(named_parts(model, names), np.sqrt(np.array(squares)))
 
 

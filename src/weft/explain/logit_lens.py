@@ -61,7 +61,7 @@ def _ends(calls: dict[str, list[Activation]]) -> list[str]:
 def layer_log_probs(run: AnyRun, reading: ModelInput) -> Lens:
     """What each layer of the stack that speaks says at each position."""
     stack, head, *_ = _readout(run, reading)
-    model, top = reading.model, f"{stack}.outlet"
+    model, top = reading.model, f"{stack}.final_norm"
     outlet = model.get_submodule(top)
     names = [name for name in layers_of(model) if name.startswith(f"{stack}.")]
     with record_activations(model, [*names, top]) as seen:

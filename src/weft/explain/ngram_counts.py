@@ -76,7 +76,7 @@ def _said(run: AnyRun, context: list[int]) -> np.ndarray | None:
 def _counted(run: AnyRun, read: list[tuple[int, TokenSpan]], text: np.ndarray) -> NgramContext:
     context = [number for number, _ in read]
     after = followers(text, context)
-    after = after[after != run.vocabulary.begin]  # what stands before a line is not predicted
+    after = after[after != run.vocabulary.bos_id]  # what stands before a line is not predicted
     tokens, counts = np.unique(after, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return NgramContext([piece for _, piece in read], len(after), tokens[order], counts[order], _said(run, context))
@@ -137,11 +137,11 @@ def counts(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
         raise UsageError("--view counts", f"{why_no_counts(run)}")
     own = token_spans(run.vocabulary, check_text(text, "input"))
     lines = corpus.starts is not None
-    read = [special(run.vocabulary, run.vocabulary.begin), *own] if lines else own
+    read = [special(run.vocabulary, run.vocabulary.bos_id), *own] if lines else own
     starts = None if corpus.starts is None else np.asarray(corpus.starts[:-1])
     tokens = np.asarray(corpus.tokens).astype(np.int64)
-    whole = tokens if starts is None else with_begins(tokens, starts, run.vocabulary.begin)
+    whole = tokens if starts is None else with_begins(tokens, starts, run.vocabulary.bos_id)
     sizes = range(min(context(run), len(read)), -1, -1)
-    found = [_data(_counted(run, read[len(read) - size :], whole), options.top, run.vocabulary.show) for size in sizes]
+    found = [_data(_counted(run, read[len(read) - size :], whole), options.top, run.vocabulary.token_text) for size in sizes]
     data = {"tokens": list_tokens([piece for _, piece in own]), "contexts": found}
     return Explanation("counts", "What followed in the training text", data, _picture(found), _lines(found), guides.COUNTS)

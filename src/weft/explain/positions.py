@@ -148,7 +148,7 @@ def _names(model: nn.Module) -> dict[str, str]:
     called = {layer: " ".join(label.split()[:2]) for layer, label in zip(layers, named_parts(model, layers), strict=True)}
     found = dict[str, str]()
     for name, part in model.named_modules():
-        if type(part) in KINDS and ".spelling." not in name:
+        if type(part) in KINDS and ".char_encoder." not in name:
             layer = next((label for layer, label in called.items() if name.startswith(f"{layer}.")), None)
             found[name] = layer or ("" if side_of(name) == "layer" else side_of(name))
     return found

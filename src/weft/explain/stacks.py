@@ -18,7 +18,7 @@ from weft.nn.state import tree_leaves
 
 LAYER = re.compile(r"(?:^|\.)layers\.\d+$")
 # what holds one mixer or two: where
-HOLDS: dict[type[nn.Module], str] = {CopyBridge: "inner", ProjectionBridge: "inner", Bidirectional: "ahead"}
+HOLDS: dict[type[nn.Module], str] = {CopyBridge: "inner", ProjectionBridge: "inner", Bidirectional: "forward_mixer"}
 ABOVE = ("cross-attention", "feed-forward")  # what belongs to the layer that it stands on
 
 

@@ -46,7 +46,7 @@ class Layer(NamedTuple):
 def _backwards(name: str, reading: ModelInput) -> bool:
     """Whether a part reads from the end."""
     stack = stack_of(name, reading.stacks)
-    return name.endswith(".back") != (stack is not None and stack.backwards)
+    return name.endswith(".backward_mixer") != (stack is not None and stack.backwards)
 
 
 def _pieces(reading: ModelInput, name: str, length: int) -> list[TokenSpan]:
@@ -61,7 +61,7 @@ def _pieces(reading: ModelInput, name: str, length: int) -> list[TokenSpan]:
 
 def _names(model: nn.Module) -> list[str]:
     """The recurrent layers, without those that spell words letter by letter."""
-    return [name for name in recurrent(model) if ".front." not in name]
+    return [name for name in recurrent(model) if ".embedder." not in name]
 
 
 def why_no_units(run: AnyRun) -> str | None:

@@ -27,7 +27,7 @@ from weft.text.reading import check_text, read_lines
 
 MAX_WORDS = 20_000  # words that are read, unless told otherwise
 WORD = re.compile("\\w+(?:['\u2019]\\w+)*|[^\\w\\s]")  # words with the apostrophes inside, and marks by themselves
-WHOLE = ("char", "byte", "word", "space")  # kinds of tokens that are looked at as they are; others are pieces of words
+WHOLE = ("char", "byte", "word", "whitespace")  # kinds of tokens that are looked at as they are; others are pieces of words
 
 
 class Stage(NamedTuple):
@@ -66,16 +66,16 @@ class Line(NamedTuple):
 
 def _stages(model: nn.Module, stack: str, layers: int, prefix: str) -> list[Stage]:
     """What goes into a stack, what its layers give, and what leaves it on top."""
-    names = [name for name in layers_of(model) if name.startswith(f"{stack}.") and ".spelling." not in name]
+    names = [name for name in layers_of(model) if name.startswith(f"{stack}.") and ".char_encoder." not in name]
     groups = {above: list(own) for above, own in groupby(names, lambda name: name.rpartition(".")[0])}
     above = max(groups, key=len)  # around recurrent layers of a decoder stands another stack, that of its attention
     own = groups[above]
     step = len(own) // layers  # what mixes, and what stands after it
     found = [Stage(f"{prefix or ''}input", f"{stack}.inlet")]
     found += [Stage(f"{prefix or 'layer '}{at}", name) for at, name in enumerate(own[step - 1 :: step], 1)]
-    outlet = model.get_submodule(f"{stack}.outlet")
+    outlet = model.get_submodule(f"{stack}.final_norm")
     if not isinstance(outlet, nn.Identity | nn.Dropout) or above != f"{stack}.layers":
-        found.append(Stage(f"{prefix}top", f"{stack}.outlet"))
+        found.append(Stage(f"{prefix}top", f"{stack}.final_norm"))
     return found
 
 

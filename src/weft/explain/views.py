@@ -78,7 +78,7 @@ def _check_length(run: AnyRun, text: str, name: str) -> None:
         raise DataError(
             "explain", f"the text has {len(text):,} characters, and a view shows at most {MAX_TOKENS:,}", "give a part of it"
         )
-    tokenizer, limit = next(iter(run.vocabulary.named().values())), VIEWS[name].tokens
+    tokenizer, limit = next(iter(run.vocabulary.by_name().values())), VIEWS[name].tokens
     if (found := len(tokenizer.encode(check_text(text, "input")))) > limit:
         raise DataError("explain", f"the text has {found:,} tokens, and {name} shows at most {limit:,}", "give a part of it")
 

@@ -85,10 +85,10 @@ def export_arpa(run: AnyRun, output_dir: Path) -> list[str]:
     output_dir.parent.mkdir(parents=True, exist_ok=True)
     write_arpa(output_dir, model, tokenizer)
     notes = []
-    if tokenizer.kind != "space":
+    if tokenizer.type != "whitespace":
         notes.append(
-            f"its words are the tokens of a {tokenizer.kind} tokenizer: split texts so, or import it with --tokenizer-from"
+            f"its words are the tokens of a {tokenizer.type} tokenizer: split texts so, or import it with --tokenizer-from"
         )
-    if any(_holds_space(tokenizer.token(number)) for number in range(tokenizer.size)):
+    if any(_holds_space(tokenizer.id_to_token(number)) for number in range(tokenizer.vocab_size)):
         notes.append("tokens with white space are written as their code points, such as \\x{20}")
     return notes

@@ -53,8 +53,10 @@ def _stacked(run: AnyRun, table: Any, stack: str) -> tuple[StackTensors, list[st
     """The weights of a run, its heads as they are there, and what is to be said of them."""
     tensors, heads, new = with_all_heads(run.model.state_dict(), table, stack=stack)
     eps = LAYER_EPS if table.norm_eps is None else table.norm_eps
-    lost = f"{new} of {heads * table.layers} heads, which it has lost, are there as zeros: it says the same, and is no smaller"
-    return StackTensors(tensors, table.width, heads, eps), [lost] if new else []
+    lost = (
+        f"{new} of {heads * table.num_layers} heads, which it has lost, are there as zeros: it says the same, and is no smaller"
+    )
+    return StackTensors(tensors, table.hidden_size, heads, eps), [lost] if new else []
 
 
 def _theirs(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -70,36 +72,36 @@ def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
     table = _common(run)
     stacked, notes = _stacked(run, table, "encoder.stack")
     ours = stacked.tensors
-    encoder = _theirs(encoder_rows(BERT, table.layers), ours)
-    encoder[hf_names.WORDS] = ours["encoder.front.embedding.weight"]
+    encoder = _theirs(encoder_rows(BERT, table.num_layers), ours)
+    encoder[hf_names.WORDS] = ours["encoder.embedder.embedding.weight"]
     encoder[hf_names.PLACES] = ours["encoder.stack.positions.table.weight"]
-    kinds = ours.get("encoder.front.segments.weight")
-    encoder[hf_names.KINDS] = torch.zeros(2, table.width) if kinds is None else kinds
+    kinds = ours.get("encoder.embedder.segments.weight")
+    encoder[hf_names.KINDS] = torch.zeros(2, table.hidden_size) if kinds is None else kinds
     notes.append("it has no pooler, which AutoModel makes up: use last_hidden_state")
-    prefix = BERT.prefix if table.transform else ""
+    prefix = BERT.prefix if table.head_transform else ""
     tensors = {f"{prefix}{name}": one for name, one in encoder.items()}
-    if table.transform:
+    if table.head_transform:
         tensors |= _theirs(head_rows(BERT), ours) | {BERT.bias: ours["head.bias"]}
-        if not table.tied:
+        if not table.tie_embeddings:
             own = BERT.decoder.replace(".weight", ".bias")
             tensors |= {BERT.decoder: ours["head.weight"], own: ours["head.bias"].clone()}
     else:
         notes.append("its head of words is left out, for BERT's has a layer more (model.head_transform = true)")
     config = {
-        "architectures": ["BertForMaskedLM" if table.transform else "BertModel"],
+        "architectures": ["BertForMaskedLM" if table.head_transform else "BertModel"],
         "model_type": "bert",
         "vocab_size": run.model.mask_id + 1,
-        "hidden_size": table.width,
-        "num_hidden_layers": table.layers,
+        "hidden_size": table.hidden_size,
+        "num_hidden_layers": table.num_layers,
         "num_attention_heads": stacked.heads,
         "intermediate_size": table.ffn_dim,
         "hidden_act": ACTIVATIONS[table.activation],
         "hidden_dropout_prob": table.dropout,
         "attention_probs_dropout_prob": table.attention_dropout,
-        "max_position_embeddings": run.model.longest,
+        "max_position_embeddings": run.model.max_positions,
         "type_vocab_size": 2,
         "layer_norm_eps": stacked.eps,
-        "tie_word_embeddings": table.tied,
+        "tie_word_embeddings": table.tie_embeddings,
     }
     return config, tensors, notes
 
@@ -108,15 +110,15 @@ def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
     _need(run, {"layer_type": ATTENTION, "skip_connection": "residual", "logit_softcap": "none"})
     table = _common(run)
     stacked, notes = _stacked(run, table, "stack")
-    tied = table.tied
+    tied = table.tie_embeddings
     if stacked.tensors["head.bias"].any():
-        stacked, tied = fold_output_bias(stacked, table.layers), False
+        stacked, tied = fold_output_bias(stacked, table.num_layers), False
         notes.append(
             f"its output has a bias for each token, which GPT-2's has not: it is {stacked.heads} wider there, "
             f"and a column of ones carries it; probabilities are equal"
         )
     ours = stacked.tensors
-    tensors = {f"transformer.{name}": one for name, one in _theirs(gpt2_rows(table.layers), ours).items()}
+    tensors = {f"transformer.{name}": one for name, one in _theirs(gpt2_rows(table.num_layers), ours).items()}
     tensors["transformer.wte.weight"] = ours["embedding.weight"]
     tensors["transformer.wpe.weight"] = ours["stack.positions.table.weight"]
     tensors |= {} if tied else {"lm_head.weight": ours["head.weight"]}
@@ -125,10 +127,10 @@ def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
         "model_type": "gpt2",
         "vocab_size": len(ours["embedding.weight"]),
         "n_embd": stacked.width,
-        "n_layer": table.layers,
+        "n_layer": table.num_layers,
         "n_head": stacked.heads,
         "n_inner": table.ffn_dim,
-        "n_positions": run.config.data.window,
+        "n_positions": run.config.data.context_length,
         "activation_function": ACTIVATIONS[table.activation],
         "resid_pdrop": table.dropout,
         "embd_pdrop": table.embedding_dropout,
@@ -163,7 +165,7 @@ def export_model(run: AnyRun, output_dir: Path) -> list[str]:
     if output_dir.exists() and any(output_dir.iterdir()):
         raise UsageError("export", f"{output_dir} is not empty", "choose another --output-dir")
     config, tensors, notes = form.build(run)
-    parts, about = hf_tokenizer.export_tokenizer(run.vocabulary, masks=form.masks, max_length=run.model.longest)
+    parts, about = hf_tokenizer.export_tokenizer(run.vocabulary, masks=form.masks, max_length=run.model.max_positions)
     if form.masks:
         config["pad_token_id"] = next(one["id"] for one in parts["added_tokens"] if one["content"] == about["pad_token"])
     with staged_directory(output_dir, last="config.json") as place:

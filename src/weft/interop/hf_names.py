@@ -84,7 +84,7 @@ def _both(ours: str, theirs: str) -> Iterator[Row]:
 
 def encoder_rows(names: Encoder, layers: int) -> Iterator[Row]:
     """The weights of a stack, and the norm below it; embeddings are no rows, for words are in another order."""
-    yield from _both("encoder.stack.inlet", FIRST)
+    yield from _both("encoder.stack.input_proj", FIRST)
     for layer in range(layers):
         theirs = f"{names.layer}{layer}."
         attends, feeds = (f"encoder.stack.layers.{2 * layer + part}" for part in (0, 1))
@@ -92,7 +92,7 @@ def encoder_rows(names: Encoder, layers: int) -> Iterator[Row]:
             yield Row(f"{attends}.mixer.to_qkv.{end}", tuple(f"{theirs}{one}.{end}" for one in names.attention))
         yield from _both(f"{attends}.mixer.to_out", theirs + names.out)
         yield from _both(f"{attends}.connection.norm", theirs + names.out_norm)
-        yield from _both(f"{feeds}.mixer.widen", theirs + names.up_proj)
+        yield from _both(f"{feeds}.mixer.up_proj", theirs + names.up_proj)
         yield from _both(f"{feeds}.mixer.to_out", theirs + names.down_proj)
         yield from _both(f"{feeds}.connection.norm", theirs + names.narrow_norm)
 
@@ -111,8 +111,8 @@ def gpt2_rows(layers: int) -> Iterator[Row]:
         yield from _both(f"{attends}.norm", f"{theirs}ln_1")
         yield from _both(f"{feeds}.norm", f"{theirs}ln_2")
         parts = {f"{attends}.mixer.to_qkv": "attn.c_attn", f"{attends}.mixer.to_out": "attn.c_proj"}
-        parts |= {f"{feeds}.mixer.widen": "mlp.c_fc", f"{feeds}.mixer.to_out": "mlp.c_proj"}
+        parts |= {f"{feeds}.mixer.up_proj": "mlp.c_fc", f"{feeds}.mixer.to_out": "mlp.c_proj"}
         for ours, name in parts.items():
             yield Row(f"{ours}.weight", (f"{theirs}{name}.weight",), transposed=True)
             yield Row(f"{ours}.bias", (f"{theirs}{name}.bias",))
-    yield from _both("stack.outlet", "ln_f")
+    yield from _both("stack.final_norm", "ln_f")

@@ -73,11 +73,11 @@ def fold_output_bias(model: StackTensors, layers: int) -> StackTensors:
         last = tensor.movedim(dim, -1)
         return F.pad(last.reshape(*last.shape[:-1], -1, size), (0, 1)).flatten(-2).movedim(-1, dim)
 
-    norms = [f"stack.layers.{at}.norm" for at in range(2 * layers)] + ["stack.outlet"]
+    norms = [f"stack.layers.{at}.norm" for at in range(2 * layers)] + ["stack.final_norm"]
     for name in norms:
         new[f"{name}.weight"] = F.pad(old[f"{name}.weight"] * math.sqrt(fraction), (0, heads))
         new[f"{name}.bias"] = F.pad(old[f"{name}.bias"], (0, heads))
-    new["stack.outlet.bias"][model.width] = 1.0
+    new["stack.final_norm.bias"][model.width] = 1.0
     for name in ("embedding.weight", "stack.positions.table.weight"):
         new[name] = written(name, -1)
     for layer in range(layers):
@@ -88,8 +88,8 @@ def fold_output_bias(model: StackTensors, layers: int) -> StackTensors:
         new[f"{attends}.to_qkv.weight"] = F.pad(in_heads(weight, 0), (0, heads))
         new[f"{attends}.to_qkv.bias"] = in_heads(bias, 0)
         new[f"{attends}.to_out.weight"] = in_heads(written(f"{attends}.to_out.weight", 0), 1)
-        new[f"{feeds}.widen.weight"] = F.pad(old[f"{feeds}.widen.weight"], (0, heads))
-        new[f"{feeds}.widen.bias"] = old[f"{feeds}.widen.bias"]
+        new[f"{feeds}.up_proj.weight"] = F.pad(old[f"{feeds}.up_proj.weight"], (0, heads))
+        new[f"{feeds}.up_proj.bias"] = old[f"{feeds}.up_proj.bias"]
         new[f"{feeds}.to_out.weight"] = written(f"{feeds}.to_out.weight", 0)
         new |= {f"{part}.to_out.bias": written(f"{part}.to_out.bias", -1) for part in (attends, feeds)}
     new["head.weight"] = F.pad(torch.cat([old["head.weight"], old["head.bias"][:, None]], dim=1), (0, heads - 1))

@@ -198,7 +198,7 @@ def _encoder(config: HFConfig, source: Path, rows: list[int | None]) -> ImportPl
         notes.append("its pooler is left out: weft pools as it is told")
 
     def tensors(settings: RunConfig) -> dict[str, Tensor]:
-        width, window = model["hidden_size"], settings.data.window
+        width, window = model["hidden_size"], settings.data.context_length
         wanted = _shapes(lambda: masked_language_model(settings.model, vocab_size=len(rows), max_positions=window))
         new = found.rows(encoder_rows(names, model["num_layers"]), wanted)
         words = _words(found.take(hf_names.WORDS, (vocabulary, width)), rows, source)
@@ -207,8 +207,8 @@ def _encoder(config: HFConfig, source: Path, rows: list[int | None]) -> ImportPl
             kinds = found.take(hf_names.KINDS, (segments, width))
             place += kinds[0]
             if segments > 1:
-                new["encoder.front.segments.weight"] = kinds[:2] - kinds[0]
-        new |= {"encoder.front.embedding.weight": words, "encoder.stack.positions.table.weight": place, "head.weight": words}
+                new["encoder.embedder.segments.weight"] = kinds[:2] - kinds[0]
+        new |= {"encoder.embedder.embedding.weight": words, "encoder.stack.positions.table.weight": place, "head.weight": words}
         new["head.bias"] = _words(found.take(bias, (vocabulary,)), rows, source) if headed else torch.zeros(len(words))
         if headed:
             new |= found.rows(head_rows(names), wanted)
@@ -234,7 +234,7 @@ def _gpt2(config: HFConfig, source: Path, rows: list[int | None]) -> ImportPlan:
     found = Checkpoint(source, "transformer.")
 
     def tensors(settings: RunConfig) -> dict[str, Tensor]:
-        shape, window = (vocabulary, model["hidden_size"]), settings.data.window
+        shape, window = (vocabulary, model["hidden_size"]), settings.data.context_length
         wanted = _shapes(lambda: language_model(settings.model, vocab_size=len(rows), context_length=window, vocabulary=""))
         words = _words(found.take("wte.weight", shape), rows, source)
         new = found.rows(gpt2_rows(model["num_layers"]), wanted)

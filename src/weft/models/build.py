@@ -85,17 +85,17 @@ def attention(config: StackConfig, layer: int, context_length: int | None) -> nn
         return PrunedAttention(config.hidden_size)
     slopes = None if config.alibi_slopes is None else config.alibi_slopes[layer]
     built = {
-        "heads": heads,
+        "num_heads": heads,
         "head_dim": size,
         "positions": attention_position_encoding(config.position_encoding, heads=heads, head_size=size, slopes=slopes),
-        "inner_norm": nn.RMSNorm(size, elementwise_affine=False) if config.qk_norm else None,
+        "qk_norm": nn.RMSNorm(size, elementwise_affine=False) if config.qk_norm else None,
         "dropout": config.attention_dropout or 0.0,
     }
     own = {option: value for option, value in config.mixer_options().items() if option not in HEADED}
     around = config.traits.around if config.bidirectional else None
     if around is not None:  # a table refuses two_way where there is no such form
         return around(config.hidden_size, **built, **own)
-    return config.traits.make(config.hidden_size, window=context_length, **built, **own)
+    return config.traits.make(config.hidden_size, context_length=context_length, **built, **own)
 
 
 def mixer(config: StackConfig, layer: int, context_length: int | None, *, input_size: int) -> nn.Module:
@@ -104,10 +104,10 @@ def mixer(config: StackConfig, layer: int, context_length: int | None, *, input_
     if traits.attends:
         return attention(config, layer, context_length)
     if not config.bidirectional:
-        return traits.make(config.hidden_size, inlet=input_size, **own)
+        return traits.make(config.hidden_size, input_size=input_size, **own)
     if (around := traits.around) is not None:
-        return around(config.hidden_size, inlet=input_size, **own)
-    ahead, back = (traits.make(config.hidden_size // 2, inlet=input_size, **own) for _ in range(2))
+        return around(config.hidden_size, input_size=input_size, **own)
+    ahead, back = (traits.make(config.hidden_size // 2, input_size=input_size, **own) for _ in range(2))
     return Bidirectional(ahead, back)
 
 
@@ -155,7 +155,7 @@ def stack(config: StackConfig, *, context_length: int, input_size: int | None = 
 
 def build_pooling(kind: str, config: StackConfig) -> nn.Module:
     """What makes one vector of all that the stack of a table says."""
-    if kind == "last" and config.bidirectional and config.traits.two_way is None:
+    if kind == "last" and config.bidirectional and config.traits.bidirectional is None:
         return BidirectionalLastPooling()  # each direction ends at its own end
     return POOLINGS[kind](config.hidden_size)
 

@@ -71,13 +71,13 @@ class StackConfig(Config):
             raise ValueError(
                 f"positions={self.position_encoding!r} stand inside attention; mixer={self.layer_type!r} takes {', '.join(INPUT_ENCODINGS)}"
             )
-        if self.bidirectional and traits.attends and traits.two_way is None:
+        if self.bidirectional and traits.attends and traits.bidirectional is None:
             raise ValueError(f"two_way=true, but mixer={self.layer_type!r} reads one way; set two_way=false")
         if self.skip_connection == "post-norm" and self.norm == "none":
             raise ValueError("connection='post-norm' needs norm='layer' or 'rms'")
         if self.norm_eps is not None and self.norm == "none":
             raise ValueError(f"norm_eps={self.norm_eps}, but norm='none' has none")
-        if self.bidirectional and traits.two_way is None and self.hidden_size % 2:
+        if self.bidirectional and traits.bidirectional is None and self.hidden_size % 2:
             raise ValueError(
                 f"two_way gives each side half the width: mixer={self.layer_type!r}, width={self.hidden_size} can't be halved so"
             )

@@ -21,7 +21,7 @@ def name_in_decoder(name: str, config: Seq2SeqConfig) -> str:
     """The name that a weight of a language model has in the decoder of a filled table."""
     attends, size = config.decoder.traits.attends, 2 if isinstance(config.decoder.ffn_dim, int) else 1
     if name.startswith("embedding."):
-        return f"decoder.front.{name}"
+        return f"decoder.embedder.{name}"
     if found := _LAYER.match(name):
         number, rest = int(found[1]), found[2]
         layer, part = divmod(number, size)
@@ -30,6 +30,6 @@ def name_in_decoder(name: str, config: Seq2SeqConfig) -> str:
         if part == 0 and rest.startswith("mixer."):  # around it stands what starts it from the source
             rest = rest.replace("mixer.", "mixer.inner.", 1)
         return f"{_recurrent(config)}.layers.{number}.{rest}"
-    if name.startswith("stack.outlet.") and not attends:
+    if name.startswith("stack.final_norm.") and not attends:
         return f"{_recurrent(config)}.{name.removeprefix('stack.')}"
     return f"head.{name}" if name.startswith("head.") else f"decoder.{name}"

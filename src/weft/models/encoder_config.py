@@ -12,7 +12,7 @@ from weft.models.config import EmbeddedStackConfig
 from weft.nn.choices import POOLS
 
 HEADS = ("linear", "crf")
-MASKING_UNITS = ("token", "word", "span")
+MASKING_UNITS = ("token", "whole-word", "span")
 
 
 class TextEncoderConfig(EmbeddedStackConfig):
@@ -62,7 +62,7 @@ class TaggerConfig(TextEncoderConfig):
     head: Annotated[str, Choice(HEADS)] = "crf"  # each tag by itself, or the sentence's tags together
     char_encoder: CharEncoderConfig | Literal["none"] | None = None  # [model.spelling]: letters beside each word
 
-    def check_char_encoder(self) -> CharEncoderConfig | None:
+    def resolved_char_encoder(self) -> CharEncoderConfig | None:
         """The encoder of letters, where there is one."""
         return None if self.char_encoder is None or self.char_encoder == "none" else self.char_encoder.with_defaults()
 

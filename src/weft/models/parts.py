@@ -36,7 +36,11 @@ PARTS: dict[object, str] = {
     **dict.fromkeys((LMHead, LabelHead, QAHead, LinearTagHead, CRF), "output"),
 }
 # what no class tells, by the attribute that holds it: the map under a masked model's output, what joins or narrows vectors
-NAMED = {"transform": "output", "final_norm": "connections", **dict.fromkeys(("inlet", "embedding", "segments"), "embedding")}
+NAMED = {
+    "transform": "output",
+    "final_norm": "connections",
+    **dict.fromkeys(("input_proj", "embedding", "segments"), "embedding"),
+}
 SIDES = ("encoder", "decoder")
 SPELLING = "char_encoder"
 

@@ -132,7 +132,7 @@ def tagger(
     which, for heads that look at two."""
     spelling, input_size = None, config.input_dim()
     added = config.traits.attends  # it reads vectors of its own width, and nothing else
-    if (side := config.check_char_encoder()) is not None:
+    if (side := config.resolved_char_encoder()) is not None:
         outlet = nn.Linear(side.hidden_size, input_size) if added else None
         encoder = text_encoder(side, vocab_size=char_vocab_size, max_positions=max_positions)
         spelling = CharEncoder(encoder, build.build_pooling(side.pooling, side), out_proj=outlet)

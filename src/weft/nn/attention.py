@@ -52,14 +52,14 @@ class SelfAttention(nn.Module):
         head_dim: int | None = None,
         positions: PositionEncoding | None = None,
         qk_norm: nn.Module | None = None,
-        context_length: int | Literal["two-way"] | None = None,
+        context_length: int | Literal["bidirectional"] | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         size = head_dim or dim // num_heads
         self.num_heads, self.bidirectional, self.context_length = (
             num_heads,
-            context_length == "two-way",
+            context_length == "bidirectional",
             context_length if isinstance(context_length, int) else None,
         )
         self.positions = positions or PositionEncoding()
@@ -121,7 +121,7 @@ class LostHeads(Protocol):
     across: bool | None  # whether it looked at a source; None: at its own text
 
 
-two_way = partial(SelfAttention, context_length="two-way")
+bidirectional_attention = partial(SelfAttention, context_length="bidirectional")
 
 
 class PrunedAttention(nn.Module):

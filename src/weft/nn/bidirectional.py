@@ -26,11 +26,11 @@ class CenteredConv(nn.Module):
     convolution of Collobert et al. (2011) and Kim (2014). An even n sees one more after than before. Around the text are
     zeros; there is no state, for nothing is read piece by piece."""
 
-    def __init__(self, dim: int, *, context: int, input_size: int | None = None, nonlinearity: str = "tanh") -> None:
+    def __init__(self, dim: int, *, kernel_size: int, input_size: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
-        self.kernel_size, self.nonlinearity = context, NONLINEARITIES[nonlinearity]
+        self.kernel_size, self.nonlinearity = kernel_size, NONLINEARITIES[nonlinearity]
         # not named as a one-way window's, which has the same shape and means other positions
-        self.conv = nn.Linear(context * (input_size or dim), dim)
+        self.conv = nn.Linear(kernel_size * (input_size or dim), dim)
 
     def forward(self, x: Tensor, state: None = None, token_mask: Tensor | None = None) -> tuple[Tensor, None]:
         if state is not None:

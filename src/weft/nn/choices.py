@@ -4,6 +4,6 @@ are enough to read a run file, and need no torch."""
 from __future__ import annotations
 
 NONLINEARITIES = ("tanh", "relu", "sigmoid")
-ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "squared-relu", "gated")
+ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "squared-relu", "swiglu")
 POOLS = ("first", "last", "mean", "max", "attention")
 SCORES = ("dot", "scaled-dot", "multiplicative", "additive")

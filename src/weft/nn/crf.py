@@ -69,7 +69,9 @@ class CRF(nn.Module):
         self.transitions = nn.Parameter(torch.zeros(labels, labels))  # from row to column
         self.start, self.end = nn.Parameter(torch.zeros(labels)), nn.Parameter(torch.zeros(labels))
         # it follows from the labels, so it is not saved with the weights
-        self.register_buffer("allowed", None if allowed_transitions is None else allowed_transitions.bool(), persistent=False)
+        self.register_buffer(
+            "allowed_transitions", None if allowed_transitions is None else allowed_transitions.bool(), persistent=False
+        )
 
     def scores(self, y: Tensor) -> Tensor:
         """What each position says for each tag: (B, T, D) -> (B, T, K)."""

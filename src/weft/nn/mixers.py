@@ -30,8 +30,8 @@ def _find(source: str | Make) -> Make:
 class Mixer(NamedTuple):
     """How a mixer differs from the others."""
 
-    # what makes it, or the name of that: make(width, *, inlet, **options), where `inlet` is the width of what it reads; if it
-    # attends, make(width, *, heads, head_size, positions, inner_norm, window, dropout), as SelfAttention
+    # what makes it, or the name of that: make(dim, *, input_size, **options), where `input_size` is the size of its input; if it
+    # attends, make(dim, *, num_heads, head_dim, positions, qk_norm, context_length, dropout), as SelfAttention
     source: str | Make
     # the group that `weft info` and explanations count its weights in
     part: str
@@ -42,7 +42,7 @@ class Mixer(NamedTuple):
     # width alone, and a feed-forward layer follows it by default
     attends: bool = False
     # its two-way form, which takes the same arguments but no window; None: two mixers of half the width, one from each end
-    two_way: str | Make | None = None
+    bidirectional: str | Make | None = None
     # torch.compile helps; not with fused kernels, which the compiler refuses, or a Python step for each position, which it
     # unrolls
     compiles: bool = False
@@ -59,26 +59,26 @@ class Mixer(NamedTuple):
     @property
     def around(self) -> Make | None:
         """What makes its two-way form."""
-        return None if self.two_way is None else _find(self.two_way)
+        return None if self.bidirectional is None else _find(self.bidirectional)
 
 
 MIXERS: dict[str, Mixer] = {
     "conv": Mixer(
-        "weft.nn.recurrent.Window",
+        "weft.nn.recurrent.CausalConv",
         "conv",
-        two_way="weft.nn.bidirectional.Centred",
+        bidirectional="weft.nn.bidirectional.CenteredConv",
         compiles=True,
         options={"kernel_size": 3, "nonlinearity": "tanh"},
     ),
     "rnn": Mixer("weft.nn.recurrent.RNN", "recurrent", state=1, options={"nonlinearity": "tanh"}),
     "lstm": Mixer("weft.nn.recurrent.LSTM", "recurrent", state=2),
     "gru": Mixer("weft.nn.recurrent.GRU", "recurrent", state=1),
-    "gru-reset-before": Mixer("weft.nn.recurrent.GRUBefore", "recurrent", state=1),
+    "gru-reset-before": Mixer("weft.nn.recurrent.ResetBeforeGRU", "recurrent", state=1),
     "attention": Mixer(
         "weft.nn.attention.SelfAttention",
         "attention",
         attends=True,
-        two_way="weft.nn.attention.two_way",
+        bidirectional="weft.nn.attention.bidirectional_attention",
         compiles=True,
         small_init=True,
         options={"num_heads": None, "head_dim": None, "qk_norm": False, "alibi_slopes": None, "attention_dropout": None},

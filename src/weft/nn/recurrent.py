@@ -63,10 +63,10 @@ class CausalConv(nn.Module):
     """y(t) = f(W [x(t-n+1); ...; x(t)] + b): the fixed-window network (Bengio et al. 2003, where f is tanh). Before the text
     are zeros. Its state is the last n - 1 inputs, (B, n - 1, I)."""
 
-    def __init__(self, dim: int, *, context: int, input_size: int | None = None, nonlinearity: str = "tanh") -> None:
+    def __init__(self, dim: int, *, kernel_size: int, input_size: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
-        self.kernel_size, self.nonlinearity = context, NONLINEARITIES[nonlinearity]
-        self.hidden = nn.Linear(context * (input_size or dim), dim)
+        self.kernel_size, self.nonlinearity = kernel_size, NONLINEARITIES[nonlinearity]
+        self.hidden = nn.Linear(kernel_size * (input_size or dim), dim)
 
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         past = x.new_zeros(x.size(0), self.kernel_size - 1, x.size(2)) if state is None else state

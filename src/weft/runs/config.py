@@ -50,7 +50,7 @@ class RunConfig:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        model = {"kind": self.arch, **to_dict(self.model)}
+        model = {"arch": self.arch, **to_dict(self.model)}
         tokenizer = _from_tokenizer_files(to_dict(self.tokenizer))
         tables = {"data": to_dict(self.data), "tokenizer": tokenizer, "model": model, "train": to_dict(self.train)}
         return {"task": self.task, "seed": self.seed, **tables}

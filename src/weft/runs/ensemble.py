@@ -20,7 +20,7 @@ class FusionLM(NamedTuple):
     directory: RunDir
     model: Any
     weight: float  # of its log-probabilities
-    parameters: int
+    num_parameters: int
 
     def describe(self) -> str:
         """Which one, by the sum of its weights, and how much it counts: for a signature."""
@@ -60,5 +60,5 @@ class EnsembleRun(Run[I, P]):
         return both if self.lm is None else Ensemble([both, self.lm.model], ShallowFusion([1.0, self.lm.weight]))
 
     @property
-    def parameters(self) -> int:
-        return sum(member.parameters for member in self.members) + (0 if self.lm is None else self.lm.parameters)
+    def num_parameters(self) -> int:
+        return sum(member.num_parameters for member in self.members) + (0 if self.lm is None else self.lm.num_parameters)

@@ -121,7 +121,7 @@ class EvalData:
             paths = named(data)
             for path in paths:
                 check_unlabeled(path, self.config.data.train, tables=True)
-            source = Source(tuple(paths), self.config.data.encoding, self.config.data.read == "lines")
+            source = Source(tuple(paths), self.config.data.encoding, self.config.data.read_as == "lines")
             found = write_corpus(source, self.tokenizer, place, "data", progress=reading)
         return with_bos(found, self.directory.path, self.tokenizer)
 

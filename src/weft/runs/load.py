@@ -119,5 +119,5 @@ def ensemble(
     helper = load(lm, device=device)
     if not helper.generates or not helper.reader.lines:
         raise UsageError("--lm", f"{lm} must be a language model of lines (task = 'lm', data.read_as = 'lines')")
-    fused = FusionLM(helper.directory, helper.model, lm_weight, helper.parameters)
+    fused = FusionLM(helper.directory, helper.model, lm_weight, helper.num_parameters)
     return prepared(EnsembleRun(members, weights=weights, lm=fused))

@@ -37,22 +37,22 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> RunConfig:
     options = dict(run.model)
     task = find_task(run.task)
     presets = task.presets
-    if "kind" not in options:
-        raise ConfigError("model.arch", "is needed and not given", f"known: {', '.join(presets)}")
-    kind = options.pop("kind")
+    if "arch" not in options:
+        raise ConfigError("model.arch", "required option is missing", f"choose from {', '.join(presets)}")
+    kind = options.pop("arch")
     if not isinstance(kind, str):
-        raise ConfigError("model.arch", f"must be a valid string, not {kind!r}")
+        raise ConfigError("model.arch", f"expected a string, got {kind!r}")
     if kind not in presets:
-        raise ConfigError("model.arch", *unknown_name("kind", kind, presets))
+        raise ConfigError("model.arch", *unknown_name("architecture", kind, presets))
     preset = presets[kind]
     model = parse_config(preset.config_class, preset.merged(options), at="model")
     train = parse_config(TrainConfig, _trained(preset.train_defaults, run.train), at="train")
     data: Any = parse_config(task.data.table, run.data, at="data")
     data, tokenizer = (
-        _placed(data.resolved(), base),
+        _placed(data.with_defaults(), base),
         _placed(parse_config(task.data.tokenizer, run.tokenizer, at="tokenizer"), base),
     )
-    config = RunConfig(run.task, run.seed, data, tokenizer, kind, model.filled(), _placed(train.with_defaults(), base))
+    config = RunConfig(run.task, run.seed, data, tokenizer, kind, model.with_defaults(), _placed(train.with_defaults(), base))
     preset.estimator.check(config)
     return config
 

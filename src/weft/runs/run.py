@@ -83,7 +83,7 @@ class Run(Generic[I, P]):
         return self.task.labels(self)
 
     @property
-    def parameters(self) -> int:
+    def num_parameters(self) -> int:
         """Numbers that were learned: weights, or probabilities of n-grams."""
         return sum(weight.numel() for weight in self.network.parameters()) if self.network else int(self.model.parameters)
 
@@ -328,8 +328,8 @@ class Run(Generic[I, P]):
         return {
             "path": str(self.directory.path),
             "task": self.config.task,
-            "kind": self.config.arch,
-            "parameters": self.parameters,
+            "arch": self.config.arch,
+            "parameters": self.num_parameters,
             **self.task.sizes(self),
             "tokenizer": self.vocabulary.hash,
             "settings": self.config.to_dict(),

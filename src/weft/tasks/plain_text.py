@@ -31,7 +31,7 @@ def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
 
 
 def check(config: RunConfig) -> CheckPlan:
-    minimum = 0 if config.data.read == "lines" else RUNNING
+    minimum = 0 if config.data.read_as == "lines" else RUNNING
     train = training(config.datasets)
     return CheckPlan(CheckOptions(("line",), min_chars=minimum), lambda: [train_tokenizer(config.tokenizer, train.texts())])
 

@@ -42,8 +42,8 @@ def _vocabulary(task: Task[Any, Any], config: RunConfig, directory: RunDir, call
     if checkpoint.names(directory.path):
         return builder.load(directory.path)
     train = training(config.datasets)
-    callback.on_note(train.seen.describe())
-    total = train.seen.characters
+    callback.on_note(train.summary.describe())
+    total = train.summary.characters
 
     def watched(texts: Iterator[str]) -> Iterator[str]:
         done = 0

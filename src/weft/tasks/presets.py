@@ -23,4 +23,4 @@ BLOCKS: Mapping[str, Any] = {
     "layer_type": "attention", "position_encoding": "rotary", "skip_connection": "residual", "norm": "layernorm", "num_layers": 2, "dropout": 0.3,
 }  # fmt: skip
 # a masked language model's own encoder, without its head, so that weights fit
-PRETRAINED: Mapping[str, Any] = {name: value for name, value in encoder_tables.BERT.items() if name != "transform"}
+PRETRAINED: Mapping[str, Any] = {name: value for name, value in encoder_tables.BERT.items() if name != "head_transform"}

@@ -287,7 +287,7 @@ class Task(Generic[I, P]):
     joins: bool = False  # whether several runs can be one: an ensemble
     labels: Callable[[Run[I, P]], tuple[str, ...]] = field(default=lambda run: ())
     sizes: Callable[[Run[I, P]], Mapping[str, Any]] = field(
-        default=lambda run: {"vocabulary": run.vocabulary.size}
+        default=lambda run: {"vocabulary": run.vocabulary.vocab_size}
     )  # for `info`
 
 

@@ -37,7 +37,7 @@ class SplitConfig(Config):
         check_splits(self.train, self.valid, self.test, self.encoding)
         return self
 
-    def resolved(self) -> Self:
+    def with_defaults(self) -> Self:
         """The same with every option that applies filled in."""
         return self
 

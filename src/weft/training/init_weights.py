@@ -15,7 +15,7 @@ from weft.training.weight_compatibility import Part, Weights, embedding_scale, l
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
-EMBEDDING, SEGMENTS = "encoder.front.embedding.weight", "encoder.front.segments.weight"
+EMBEDDING, SEGMENTS = "encoder.embedder.embedding.weight", "encoder.embedder.segments.weight"
 POSITIONS = "stack.positions.table.weight"
 
 
@@ -63,10 +63,10 @@ def _name(name: str, theirs: RunConfig, ours: RunConfig) -> str | None:
 def _part_of(name: str, weights: Weights | None) -> str:
     """The part that a weight of a network belongs to."""
     name = name if weights is None else weights.named(name)
-    if name.startswith("encoder.front.spelling."):
-        return "spelling"
+    if name.startswith("encoder.embedder.char_encoder."):
+        return "char_encoder"
     side = ".".join(name.split(".")[:2])
-    return side if side in ("encoder.front", "encoder.stack", "decoder.front", "decoder.stack") else "head"
+    return side if side in ("encoder.embedder", "encoder.stack", "decoder.embedder", "decoder.stack") else "head"
 
 
 # ---- tensors that mean the same in another form
@@ -96,7 +96,7 @@ def _as_loud(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> di
     there, changed = embedding_scale(other), dict(theirs)
     for side, here in embedding_scale(ours).items():
         factor = there.get(side, 1.0) / here
-        name = f"{side}.front.embedding.weight"
+        name = f"{side}.embedder.embedding.weight"
         if name in theirs and factor != 1.0:
             changed[name] = theirs[name] * factor
     return changed
@@ -141,7 +141,7 @@ def _parts(ours: BuiltRun, theirs: BuiltRun) -> tuple[dict[str, Part], dict[str,
 
 
 # parts that have no weights of their own: what is about the weights of others
-ABOUT = {"joint": ("decoder.stack",), "shared": ("encoder.front", "decoder.front")}
+ABOUT = {"joint": ("decoder.stack",), "shared": ("encoder.embedder", "decoder.embedder")}
 
 
 def _differences(ours: BuiltRun, theirs: BuiltRun, copied: set[str]) -> dict[str, list[str]]:
@@ -153,7 +153,7 @@ def _differences(ours: BuiltRun, theirs: BuiltRun, copied: set[str]) -> dict[str
         if name in there and copied.intersection(about) and (differs := here[name].against(there[name])):
             found |= {part: [*found.get(part, []), *differs] for part in about}
     louder = embedding_scale(theirs.config).get("decoder", 1.0) != embedding_scale(ours.config).get("decoder", 1.0)
-    if louder and {"head", "decoder.front"} <= copied and here["head"].options.get("model.tie_embeddings"):
+    if louder and {"head", "decoder.embedder"} <= copied and here["head"].options.get("model.tie_embeddings"):
         found["head"] = [
             *found.get("head", []),
             "model.tie_embeddings: true makes the embedding, which is scaled here, the output",

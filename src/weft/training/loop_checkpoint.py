@@ -40,10 +40,10 @@ def _goes_on(loop: Loop) -> bool:
     """Whether the next batch can be read on top of the carried state, tried on a position a row: a sum that is right says
     nothing of shapes."""
     train_state = loop.train_state
-    if loop.carry is None or loop.batch_sampler.resets_state(train_state.index):
+    if loop.carry is None or loop.batch_sampler.resets_state(train_state.batch_index):
         return True
     batch = loop.device_config.moved(
-        changed(loop.batch_sampler.batch(train_state.epoch, train_state.index), lambda part: part[:, :2])
+        changed(loop.batch_sampler.batch(train_state.epoch, train_state.batch_index), lambda part: part[:, :2])
     )
     task, model = loop.loss_module.task, loop.loss_module.model  # as they are: to compile this would take longer than to train
     try:

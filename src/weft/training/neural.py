@@ -173,7 +173,7 @@ class NeuralTrainer:
         if config.train.init_from is not None and not checkpoint.names(job.directory.path):
             made = BuiltRun(config, job.tokenizer)
             job.callback.on_note(load_initial_weights(model, made, job.init_run(), loose=config.train.init_loose))
-        loss_module = LossModule(make_objective(self.shape, job, train, model.longest), model)
+        loss_module = LossModule(make_objective(self.shape, job, train, model.max_positions), model)
         memory.check_batch(
             loss_module, self._widest(loss_module, batch_sampler, config.seed, device_config), config.train, device_config
         )

@@ -118,7 +118,7 @@ def encoder_parts(
     the head computes beside the options of [model]."""
     model: StackConfig = config.model
     return {
-        "encoder.front": Part(words_of(tokens)),
+        "encoder.embedder": Part(words_of(tokens)),
         "encoder.stack": Part(in_table("model", stack_options(model, layers["encoder"])), attention_span(model, max_length)),
         "head": Part({**in_table("model", head_options(model)), **head}),
     }

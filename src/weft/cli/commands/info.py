@@ -91,7 +91,7 @@ def _opening(run: AnyRun) -> dict[str, list[str]]:
     """The tokens that a text by itself comes after, of runs that write texts."""
     if run.task.decode is None or run.task.decode.generate is None:
         return {}
-    return {"opening": [run.vocabulary.show(number) for number in run.task.decode.prompt(run, "")]}
+    return {"opening": [run.vocabulary.token_text(number) for number in run.task.decode.prompt(run, "")]}
 
 
 def about_run(run: AnyRun) -> dict[str, Any]:
@@ -107,11 +107,11 @@ def about_run(run: AnyRun) -> dict[str, Any]:
     return {
         "path": str(path),
         "task": run.config.task,
-        "kind": run.config.arch,
-        "parameters": run.parameters if run.directory.weights.exists() else None,
+        "arch": run.config.arch,
+        "parameters": run.num_parameters if run.directory.weights.exists() else None,
         "parts": _parts(run) if run.directory.weights.exists() else None,
         "tokenizers": {
-            name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in run.vocabulary.named().items()
+            name: {"type": one.kind, "vocab_size": one.size, "hash": one.hash} for name, one in run.vocabulary.by_name().items()
         },
         **_opening(run),
         "budget": {} if demo.is_fitted or demo.imported else budget,
@@ -184,9 +184,12 @@ def describe(found: Mapping[str, Any], unit: str) -> str:
     large = [f"{name} {size(count)}" for name, count in disk.items() if count >= 100_000]
     rows = [
         ["run", found["path"]],
-        ["model", f"{found['kind']} ({found['task']}), {counted}"],
+        ["model", f"{found['arch']} ({found['task']}), {counted}"],
         *[["" if at else "parts", line] for at, line in enumerate(_parts_table(found["parts"] or []))],
-        *[[name, f"{one['kind']}, {one['size']:,} tokens, {one['hash'][:8]}"] for name, one in found["tokenizers"].items()],
+        *[
+            [name, f"{one['type']}, {one['vocab_size']:,} tokens, {one['hash'][:8]}"]
+            for name, one in found["tokenizers"].items()
+        ],
         *[[f"{name} data", _files(data[name])] for name in ("train", "valid", "test") if name in data],
         *([["read as", data["read"]]] if "read" in data else []),
         *([["texts begin", f"after {quote(''.join(found['opening']))}"]] if "opening" in found else []),

@@ -98,7 +98,7 @@ class Baseline:
             raise ConfigError("train.init_from", f"{config.arch} is solved anew and starts from no weights", "drop it")
 
     def train(self, job: Job) -> None:
-        config, labels, multilabel = job.config, job.tokenizer.labels, job.config.data.multi
+        config, labels, multilabel = job.config, job.tokenizer.labels, job.config.data.multilabel
         sources = config.datasets
         for split, source in sources.items():  # there are no tokens that would say so
             write_record(job.directory.data, split, fingerprints(source.paths))

@@ -278,7 +278,7 @@ class LabeledDataConfig(Config):
         usual = (WantedColumn("label", self.label_column), *wanted) == DEFAULT_NAMES
         return ColumnUse(wanted, DEFAULT_NAMES if usual else (), self.label_separator or ",", self.reading().tables())
 
-    def resolved(self) -> Self:
+    def with_defaults(self) -> Self:
         """The same with every option that applies filled in."""
         if not self.multilabel or self.label_separator is not None:
             return self
@@ -316,7 +316,7 @@ def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
 
 
 def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
-    max_length = config.data.longest
+    max_length = config.data.max_length
     cut = count_long(corpora, dataset, max_length=max_length, truncate=config.data.truncate)
     verb = "is" if cut == 1 else "are"
     told = f"{pluralize(cut, 'text')} {verb} longer than data.max_length = {max_length} tokens, and {verb} cut"
@@ -327,7 +327,7 @@ def check(config: RunConfig) -> CheckPlan:
     data, train = config.data, training(config.datasets)
     names = tuple(map(str, data.columns()))
     sides = names if len(names) > 1 else ("text",)
-    checked = CheckOptions(sides, data.longest, data.truncate, labels="label", labels_of=lambda record: record.labels)
+    checked = CheckOptions(sides, data.max_length, data.truncate, labels="label", labels_of=lambda record: record.labels)
     unread = isinstance(config.model, BaselineConfig)  # terms, and texts of any length
     return CheckPlan(checked, lambda: [] if unread else [train_tokenizer(config.tokenizer, all_texts(train))] * len(names))
 

@@ -39,13 +39,13 @@ def read(run: Run[Texts, Labelling], text: str, options: ExplainConfig) -> Model
     tokenizer, model = run.vocabulary.tokenizer, run.model
     found, rows, before = list[tuple[int, TokenSpan]](), list[np.ndarray](), 0
     for part in _texts(run, text):
-        own = [*token_spans(tokenizer, part, before), special(tokenizer, tokenizer.end)]
+        own = [*token_spans(tokenizer, part, before), special(tokenizer, tokenizer.eos_id)]
         rows.append(np.arange(len(found), len(found) + len(own)))
         found, before = found + own, before + len(part) + 1
     # numbers of tokens are laid out instead of tokens: so it is known which of them were cut
-    order, token_mask, segments = pack_rows([rows], max_length=run.config.data.longest)
-    kept = [special(tokenizer, tokenizer.begin), *(found[at] for at in order[0, 1:].tolist())]
-    side = make_side("text", "encoder.front", kept)
+    order, token_mask, segments = pack_rows([rows], max_length=run.config.data.max_length)
+    kept = [special(tokenizer, tokenizer.bos_id), *(found[at] for at in order[0, 1:].tolist())]
+    side = make_side("text", "encoder.embedder", kept)
 
     def say(at: Tensor) -> Tensor:
         each = None if segments is None else segments.to(at.device).expand(len(at), -1)
@@ -67,7 +67,7 @@ def read(run: Run[Texts, Labelling], text: str, options: ExplainConfig) -> Model
         None if options.target is None else [label(run, options.target)],
         lambda at: run.labels[at],
         len(kept) <= len(found),
-        said=said if run.config.data.multi else None,
+        said=said if run.config.data.multilabel else None,
         stacks=stacks(run),
     )
 
@@ -78,7 +78,7 @@ def read(run: Run[Texts, Labelling], text: str, options: ExplainConfig) -> Model
 def _asked(run: Run[Texts, Labelling], log_probs: np.ndarray, options: ExplainConfig) -> list[int]:
     if options.target is not None:
         return [label(run, options.target)]
-    multilabel = np.flatnonzero(np.exp(log_probs) > SAID).tolist() if run.config.data.multi else []
+    multilabel = np.flatnonzero(np.exp(log_probs) > SAID).tolist() if run.config.data.multilabel else []
     return multilabel or [int(log_probs.argmax())]
 
 

@@ -18,7 +18,7 @@ class LabelLines(Lines[Texts, Labelling]):
 
     def __init__(self, config: RunConfig, options: Config) -> None:
         super().__init__(config, options)
-        self.texts, self.multi = len(config.data.columns()), bool(config.data.multi)
+        self.texts, self.multi = len(config.data.columns()), bool(config.data.multilabel)
 
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
         texts = (line,) if self.texts == 1 else tuple(line.split("\t"))

@@ -30,9 +30,9 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
             config.model,
             vocab_size=vocabulary.tokenizer.vocab_size + 1,
             labels=vocabulary.labels.size,
-            max_positions=config.data.longest,
+            max_positions=config.data.max_length,
             segments=len(config.data.columns()) > 1,
-            multilabel=config.data.multi,
+            multilabel=config.data.multilabel,
         )
 
     def encode(
@@ -46,8 +46,8 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
         progress: Progress | None = None,
     ) -> LabeledTexts:
         found, labels = labels_of(dataset), vocabulary.labels
-        right = targets(found, labels, multilabel=config.data.multi)
-        return LabeledTexts(columns, right, unseen(found, labels), config.data.longest)
+        right = targets(found, labels, multilabel=config.data.multilabel)
+        return LabeledTexts(columns, right, unseen(found, labels), config.data.max_length)
 
     def objective(
         self,
@@ -63,7 +63,7 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
         return ClassificationTask(
             valid=valid,
             device=device,
-            multilabel=config.data.multi,
+            multilabel=config.data.multilabel,
             weights=weights,
             smoothing=config.train.label_smoothing if train is not None else 0.0,
         )

@@ -82,7 +82,7 @@ class ClassifierReader:
         from weft.tasks.classification.objective import TextClassifier
 
         return TextClassifier(
-            self.run.network, self.tokenizer.tokenizer, max_length=self.config.data.longest, device=self.run.device
+            self.run.network, self.tokenizer.tokenizer, max_length=self.config.data.max_length, device=self.run.device
         )
 
     @property
@@ -120,13 +120,13 @@ class ClassifierReader:
     def _said(self, row: np.ndarray, cut: bool) -> Labelling:
         order = np.argsort(-row, kind="stable")
         fractions = {self.labels[at]: float(row[at]) for at in order.tolist()}
-        if self.config.data.multi:
+        if self.config.data.multilabel:
             return Labelling(tuple(name for name, fraction in fractions.items() if fraction > SAID), fractions, cut)
         return Labelling((self.labels[order[0]],), fractions, cut)
 
     def evaluate(self, data: Files | None, *, strict: bool, progress: ProgressCallback | None) -> Evaluation:
         """Scores, and what they were made from, example by example."""
-        source, multilabel = eval_source(self.directory, self.config, data), bool(self.config.data.multi)
+        source, multilabel = eval_source(self.directory, self.config, data), bool(self.config.data.multilabel)
         examples = list(source.records())
         found = [example.labels for example in examples]
         new = unseen(found, self.tokenizer.labels)
@@ -136,7 +136,7 @@ class ClassifierReader:
             raise DataError(source.place(at), f"the label {name!r} is not among those of {self.directory.path}")
         if all(self.tokenizer.labels.index(name) is None for names in found for name in names) and new.any():
             counts = Counter(chain.from_iterable(found))
-            raise no_known_labels(source, counts, self.labels, self.directory, unit="labels", fix=source.seen.label_place())
+            raise no_known_labels(source, counts, self.labels, self.directory, unit="labels", fix=source.summary.label_place())
         texts = [example.texts for example in examples]
         if problems := self.invalid_inputs(texts):
             raise DataError(source.place(min(problems)), f"{problems[min(problems)]}")
@@ -149,7 +149,7 @@ class ClassifierReader:
         report = label_report(self.labels, items, multilabel=multilabel)
         kept = replace(items, outputs=self._outputs(items))
         observed = partial(observe, self.run, examples, kept)
-        scores, notes = label_scores(items, labelled), source.seen.skipped_notes()
+        scores, notes = label_scores(items, labelled), source.summary.skipped_notes()
         return Evaluation(scores, kept, observed, "texts/s", len(examples), report, names, notes)
 
     def _outputs(self, items: ItemStatistics) -> list[str]:
@@ -180,5 +180,5 @@ def embed(run: Run[Texts, Labelling], texts: Sequence[str], pool: str, progress:
     embedding.check_pooling(pool)
     if run.network is None:
         raise UsageError(run.directory.path, f"is a {run.config.arch} over terms, which has no encoder of texts")
-    tokenizer, max_length = run.vocabulary.tokenizer, run.config.data.longest
+    tokenizer, max_length = run.vocabulary.tokenizer, run.config.data.max_length
     return embedding.embed_texts(run, tokenizer, texts, pool, max_length=max_length, progress=progress)

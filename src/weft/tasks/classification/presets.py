@@ -28,9 +28,9 @@ def find_network() -> NetworkTask[Any]:
 
 def check(config: RunConfig) -> None:
     """Refuse options that do not go together."""
-    known = metric_names([label_metrics(multilabel=config.data.multi)])
+    known = metric_names([label_metrics(multilabel=config.data.multilabel)])
     if config.train.monitor is not None and config.train.monitor not in known:
-        multilabel = str(config.data.multi).lower()
+        multilabel = str(config.data.multilabel).lower()
         raise ConfigError(
             "train.monitor", f"{config.train.monitor!r} is no score where data.multilabel={multilabel}", f"use {known[0]!r}"
         )
@@ -44,16 +44,16 @@ TRAIN: Mapping[str, Any] = {
 RECURRENT: Mapping[str, Any] = {"num_layers": 1, "dropout": 0.5, "pooling": "max"}
 BAYES = (
     SearchDimension("alpha", (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)),
-    SearchDimension("events", ("multinomial", "bernoulli")),
-    SearchDimension("features.ngrams", ([1, 1], [1, 2], [1, 3])),
-    SearchDimension("features.binary", (False, True), ("events", "multinomial")),
-    SearchDimension("features.tfidf", (False, True), ("events", "multinomial")),
+    SearchDimension("event_model", ("multinomial", "bernoulli")),
+    SearchDimension("features.ngram_range", ([1, 1], [1, 2], [1, 3])),
+    SearchDimension("features.binary", (False, True), ("event_model", "multinomial")),
+    SearchDimension("features.tfidf", (False, True), ("event_model", "multinomial")),
 )
 REGRESSION = (
     SearchDimension("C", (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)),
-    SearchDimension("features.ngrams", ([1, 1], [1, 2], [1, 3])),
-    SearchDimension("features.sublinear", (False, True)),
-    SearchDimension("features.min_count", (1, 2)),
+    SearchDimension("features.ngram_range", ([1, 1], [1, 2], [1, 3])),
+    SearchDimension("features.sublinear_tf", (False, True)),
+    SearchDimension("features.min_df", (1, 2)),
 )
 
 
@@ -63,11 +63,11 @@ def _preset(values: Mapping[str, Any]) -> Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "naive-bayes": Preset(Baseline(fit_bayes), NaiveBayesConfig, choices=BAYES),
-    "regression": Preset(Baseline(fit_regression), LogisticRegressionConfig, choices=REGRESSION),
-    "window": _preset({**RECURRENT, "layer_type": "conv", "kernel_size": 3}),
+    "logistic-regression": Preset(Baseline(fit_regression), LogisticRegressionConfig, choices=REGRESSION),
+    "conv": _preset({**RECURRENT, "layer_type": "conv", "kernel_size": 3}),
     "rnn": _preset({**RECURRENT, "layer_type": "rnn"}),
     "lstm": _preset({**RECURRENT, "layer_type": "lstm"}),
     "gru": _preset({**RECURRENT, "layer_type": "gru"}),
-    "transformer": _preset({**BLOCKS, "pool": "mean"}),
-    "bert": Preset(NETWORK, ClassifierConfig, {**PRETRAINED, "pool": "first"}, FINE_TUNED),
+    "transformer": _preset({**BLOCKS, "pooling": "mean"}),
+    "bert": Preset(NETWORK, ClassifierConfig, {**PRETRAINED, "pooling": "first"}, FINE_TUNED),
 }

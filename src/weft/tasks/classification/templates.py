@@ -81,7 +81,7 @@ class Labelling(NamedTuple):
     pool: str = "max"
     parts: str = ""
     read: str = READ
-    connection: str = "plain"
+    connection: str = "none"
     norm: str = "none"
     embedding_norm: str = "false"
     recipe: Mapping[str, str] = READING
@@ -131,9 +131,9 @@ TEMPLATES: Mapping[str, Labelling | BaselineTemplate] = {
     "lstm": Labelling("long short-term memory"),
     "gru": Labelling("gated recurrent units"),
     "rnn": Labelling("the plain recurrent network", parts=NONLINEARITY),
-    "window": Labelling("a network over a few tokens, as in a CNN", parts=CONTEXT + NONLINEARITY),
+    "conv": Labelling("a network over a few tokens, as in a CNN", parts=CONTEXT + NONLINEARITY),
     "transformer": Labelling("attention", 2, 0.3, "mean", ROTARY, "", "residual", "layer"),
     "bert": Labelling(PRETRAINED, 4, 0.1, "first", LEARNED, "", "post-norm", "layer", "true", TUNED_LABELS),
-    "regression": BaselineTemplate("softmax regression: a baseline in seconds", _PENALTY, "true"),
+    "logistic-regression": BaselineTemplate("softmax regression: a baseline in seconds", _PENALTY, "true"),
     "naive-bayes": BaselineTemplate("by counting: a baseline in a second", _EVENTS, "false"),
 }

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def _parts(config: RunConfig, vocabulary: LabelTokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
-    head = {"labels": list(vocabulary.labels.names), "data.multilabel": config.data.multi}
-    return encoder_parts(config, vocabulary.tokenizer, layers, max_length=config.data.longest, head=head)
+    head = {"labels": list(vocabulary.labels.names), "data.multilabel": config.data.multilabel}
+    return encoder_parts(config, vocabulary.tokenizer, layers, max_length=config.data.max_length, head=head)
 
 
 WEIGHTS = Weights(_parts)

@@ -43,7 +43,7 @@ def observe(run: Run[str, None], nats: np.ndarray, corpus: Corpus) -> Prediction
     """Line by line, or block by block of running text."""
     edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
     lengths, classed = np.diff(edges), {}
-    counts = token_counts(run.directory, "train", run.vocabulary.size)
+    counts = token_counts(run.directory, "train", run.vocabulary.vocab_size)
     if counts is not None:
         owners = np.repeat(np.arange(len(lengths)), lengths)
         values = {"nats": nats.astype(np.float64), "tokens": np.ones(len(tokens))}
@@ -61,8 +61,8 @@ def refuse_context(config: RunConfig, text: str, name: str) -> None:
         found = chosen_context(config, text)
     except UsageError as error:
         raise UsageError(name, f"{error}") from None
-    if found.policy == "carry" and config.preset.estimator.by_steps and config.model.positions == "learned":
-        fix = f"the model reads at most {config.data.window} positions; use 'stride'"
+    if found.policy == "carry" and config.preset.estimator.by_steps and config.model.position_encoding == "learned":
+        fix = f"the model reads at most {config.data.context_length} positions; use 'stride'"
         raise UsageError(name, f"--context: {text!r} runs on, but {fix}")
 
 

@@ -88,11 +88,11 @@ def default_context(config: RunConfig) -> Context:
     than in windows with any kind, by 0.008 nats (rotary) to 3.1 (sinusoidal). Strides of a quarter or less cost twice as much
     and more, and gain nothing.
     """
-    window, model = config.data.window, config.model
-    if config.data.read == "lines":
+    window, model = config.data.context_length, config.model
+    if config.data.read_as == "lines":
         return Context("reset", window)
     within = config.preset.estimator.by_steps and (model.traits.attends or model.positions != "none")
-    if within and config.data.read == "windows":
+    if within and config.data.read_as == "windows":
         return Context("stride", window, -(-window // 2), full=True)
     return Context("carry", window, full=True)
 
@@ -103,5 +103,5 @@ def chosen_context(config: RunConfig, text: str | None) -> Context:
     return (
         default
         if text is None
-        else parse_context(text, lines=data.read == "lines", context_length=data.window, default=default)
+        else parse_context(text, lines=data.read_as == "lines", context_length=data.context_length, default=default)
     )

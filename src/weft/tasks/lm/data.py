@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def choose_opening(config: RunConfig, prepared: Prepared, directory: Path, note: Note) -> None:
     """Of running text; lines come after <s>."""
-    if config.data.read == "lines":
+    if config.data.read_as == "lines":
         return
     text = find_bos(prepared.corpora["train"], prepared.vocabulary)
     if text is None:
@@ -27,4 +27,4 @@ def choose_opening(config: RunConfig, prepared: Prepared, directory: Path, note:
 
 def reads_windows(config: RunConfig) -> bool:
     """Whether a network is trained on windows of running text."""
-    return config.arch != "ngram" and config.data.read == "windows"
+    return config.arch != "ngram" and config.data.read_as == "windows"

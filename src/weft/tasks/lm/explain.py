@@ -60,7 +60,7 @@ def read(run: Run[str, None], text: str, options: ExplainConfig) -> ModelInput:
 
     choices, places = [number for number, _ in wanted] or None, [TokenSpan("", 0, 0)] * max(1, len(wanted))
     return ModelInput(
-        model, [side], say, places, choices, tokenizer.show, banned_tokens=never(run), stacks=stacks(run), scores=scores
+        model, [side], say, places, choices, tokenizer.token_text, banned_tokens=never(run), stacks=stacks(run), scores=scores
     )
 
 
@@ -87,7 +87,7 @@ def attribute(run: Run[str, None], text: str, options: ExplainConfig) -> SparseA
     tokens = [number for number, _ in [*own, *wanted]]
     rows = torch.tensor([tokens] * len(tokens))
     for at in range(len(run.reader.opening), len(tokens) - 1):
-        if tokens[at] not in (tokenizer.begin, tokenizer.end):
+        if tokens[at] not in (tokenizer.bos_id, tokenizer.eos_id):
             rows[at + 1, at] = tokenizer.unk_id  # row 0 is the text itself
     places = list(range(len(wanted))) if options.position is None else [options.position - 1]
     if places[0] >= len(wanted):
@@ -118,7 +118,7 @@ def output(run: Run[str, None], text: str, options: ExplainConfig) -> list[tuple
     if options.target is None:
         written = run.generate(text, length=options.max_new_tokens or STEPS, temperature=0.0).token_ids
         return [special(tokenizer, number) for number in written]
-    ends = [] if run.reader.end is None else [special(tokenizer, tokenizer.end)]
+    ends = [] if run.reader.end is None else [special(tokenizer, tokenizer.eos_id)]
     return [*token_spans(tokenizer, check_text(options.target, "--target")), *ends]
 
 
@@ -143,9 +143,9 @@ def _some(texts: Iterator[str], characters: int, *, whole: bool) -> list[str]:
 
 def _fitting(run: Run[str, None], text: str) -> str:
     """As much of a text as the model reads."""
-    if run.model.longest is None:
+    if run.model.max_positions is None:
         return text
-    spans = run.vocabulary.spans(text)[: run.model.longest - 1]
+    spans = run.vocabulary.offsets(text)[: run.model.max_positions - 1]
     return text[: spans[-1][1]] if spans else ""
 
 
@@ -160,7 +160,7 @@ def sample(run: Run[str, None], characters: int) -> tuple[str, list[str]]:
 
 def room(run: Run[str, None]) -> int:
     """How many tokens of a text are read at once."""
-    return int(run.config.data.window) - len(run.reader.opening)
+    return int(run.config.data.context_length) - len(run.reader.opening)
 
 
 def _line(run: Run[str, None]) -> bool:

@@ -35,11 +35,14 @@ class Language(NetworkTask[CorpusExamples]):
 
     def compiles(self, settings: RunConfig) -> bool:
         table: StackConfig = settings.model
-        return settings.data.read != "lines" and table.traits.compiles
+        return settings.data.read_as != "lines" and table.traits.compiles
 
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], LanguageModel]:
         return lambda: language_model(
-            config.model, vocab_size=vocabulary.vocab_size, context_length=config.data.window, vocabulary=vocabulary.hash
+            config.model,
+            vocab_size=vocabulary.vocab_size,
+            context_length=config.data.context_length,
+            vocabulary=vocabulary.hash,
         )
 
     def encode(
@@ -54,9 +57,9 @@ class Language(NetworkTask[CorpusExamples]):
     ) -> CorpusExamples:
         """Lines, or running text in the windows that it is measured by."""
         (corpus,) = columns
-        if config.data.read == "lines":
+        if config.data.read_as == "lines":
             return LineExamples(corpus)
-        window = config.data.window
+        window = config.data.context_length
         return WindowExamples(corpus, window, default_context(config).stride or window)
 
     def check_lengths(self, config: RunConfig, columns: Sequence[Corpus], max_length: int | None) -> None:
@@ -74,16 +77,18 @@ class Language(NetworkTask[CorpusExamples]):
         held = None if valid is None else valid.corpus
         if train is None:
             return language_objective(config, held, device, carries=False)
-        carries, smoothing = config.data.read == "stream", config.train.label_smoothing
+        carries, smoothing = config.data.read_as == "stream", config.train.label_smoothing
         return language_objective(config, held, device, carries=carries, smoothing=smoothing)
 
     def batch_sampler(self, config: RunConfig, train: CorpusExamples) -> BatchSampler:
         """Lines of like length together; of running text windows at any place, or streams, side by side."""
         corpus, data = train.corpus, config.data
-        rows = max(1, config.train.batch_tokens // data.window)
-        match data.read:
+        rows = max(1, config.train.batch_tokens // data.context_length)
+        match data.read_as:
             case "lines":
                 return Lines(corpus, batch_tokens=config.train.batch_tokens, seed=config.seed)
             case "stream":
-                return Streams(corpus, context_length=data.window, rows=rows)
-        return Windows(corpus, context_length=data.window, stride=data.stride or data.window, rows=rows, seed=config.seed)
+                return Streams(corpus, context_length=data.context_length, rows=rows)
+        return Windows(
+            corpus, context_length=data.context_length, stride=data.stride or data.context_length, rows=rows, seed=config.seed
+        )

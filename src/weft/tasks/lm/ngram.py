@@ -48,10 +48,10 @@ class NgramTrainer:
             raise ConfigError(
                 "model.smoothing", f"{FROM_FILE!r} is an imported model", f"to count one, choose another: {names}"
             )
-        memory.check_counts(corpus, config.model.order, words=job.tokenizer.size)
+        memory.check_counts(corpus, config.model.order, words=job.tokenizer.vocab_size)
         job.callback.on_progress("counting n-grams", 0, 1)
         began = time.perf_counter()
-        model = fit(corpus.tokens, corpus.starts, config.model, size=job.tokenizer.size, vocabulary=job.tokenizer.hash)
+        model = fit(corpus.tokens, corpus.starts, config.model, size=job.tokenizer.vocab_size, vocabulary=job.tokenizer.hash)
         for note in model.notes:
             job.callback.on_note(note)
         seconds = time.perf_counter() - began

@@ -73,7 +73,7 @@ class LanguageReader:
 
     @property
     def lines(self) -> bool:
-        return bool(self.config.data.read == "lines")
+        return bool(self.config.data.read_as == "lines")
 
     @property
     def end(self) -> int | None:
@@ -96,7 +96,7 @@ class LanguageReader:
     @property
     def room(self) -> int | None:
         """How many tokens of a text the model can read, or predict; None: any number."""
-        max_length: int | None = self.model.longest
+        max_length: int | None = self.model.max_positions
         return None if max_length is None else max_length - len(self.opening) + 1
 
     def context(self, text: str | None) -> Context:
@@ -203,7 +203,7 @@ class LanguageReader:
     def faults_of_prompts(self, prompts: Sequence[str], options: GenerationConfig) -> dict[int, str]:
         """Which prompts can't be continued by as much as is asked for, by their number from 0, and why."""
         lengths = (self.tokenizer.encode_concatenated(prompts)[1] + len(self.opening)).tolist()
-        found = {at: too_long(self.model.longest, length, options.max_new_tokens) for at, length in enumerate(lengths)}
+        found = {at: too_long(self.model.max_positions, length, options.max_new_tokens) for at, length in enumerate(lengths)}
         return {at: problem for at, problem in found.items() if problem is not None}
 
 

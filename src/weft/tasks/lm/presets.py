@@ -26,7 +26,7 @@ def find_network() -> NetworkTask[Any]:
 
 def check(config: RunConfig) -> None:
     """Refuse options that do not go together."""
-    if config.data.read == "stream" and config.model.positions == "learned":
+    if config.data.read_as == "stream" and config.model.position_encoding == "learned":
         raise ConfigError(
             "model.position_encoding", "'learned' has a last position, but data.read_as='stream' runs on", "use 'rotary'"
         )
@@ -35,12 +35,12 @@ def check(config: RunConfig) -> None:
 NETWORK = NetworkEstimator(find_network, check)
 NGRAMS = (
     SearchDimension("order", (2, 3, 4, 5, 6, 7, 8)),
-    SearchDimension("smoothing", ("kneser-ney", "back-off", "add-delta")),
+    SearchDimension("smoothing", ("kneser-ney", "backoff", "add-delta")),
     SearchDimension("delta", (0.001, 0.01, 0.1, 0.5), ("smoothing", "add-delta")),
 )
 PRESETS: Mapping[str, Preset] = {
     "ngram": Preset(NgramTrainer(), NgramConfig, choices=NGRAMS, unit="n-grams"),
-    "window": Preset(NETWORK, LanguageModelConfig, {"layer_type": "conv", "num_layers": 1, "kernel_size": 3}),
+    "conv": Preset(NETWORK, LanguageModelConfig, {"layer_type": "conv", "num_layers": 1, "kernel_size": 3}),
     "rnn": Preset(NETWORK, LanguageModelConfig, {"layer_type": "rnn"}, RECURRENT),
     "lstm": Preset(NETWORK, LanguageModelConfig, {"layer_type": "lstm"}, RECURRENT),
     "gru": Preset(NETWORK, LanguageModelConfig, {"layer_type": "gru"}, RECURRENT),

@@ -24,7 +24,7 @@ def continuations(job: Job, model: Any, device: torch.device) -> Writer:
     prompts = [check_text(text, f"train.sample_prompts, {at}") for at, text in enumerate(config.train.sample_prompts, 1)] or [
         ""
     ]
-    length, max_length = config.train.sample_max_new_tokens, model.longest
+    length, max_length = config.train.sample_max_new_tokens, model.max_positions
     opening = read_bos(job.directory.path, tokenizer)
     if max_length is not None:
         read = len(opening) + max(len(tokenizer.encode(prompt)) for prompt in prompts)
@@ -33,7 +33,7 @@ def continuations(job: Job, model: Any, device: torch.device) -> Writer:
             raise ConfigError("train.sample_prompts", f"{seen}", "shorten it")
         length = min(length, max_length + 1 - read)  # the last token is never read
     options = GenerationConfig(max_new_tokens=length, num_samples=config.train.num_samples, seed=config.seed)
-    frame = Frame(tokenizer.end if config.data.read == "lines" else None, opening)
+    frame = Frame(tokenizer.eos_id if config.data.read_as == "lines" else None, opening)
 
     def write(model: Any) -> list[Record]:
         found = generate(model, tokenizer, prompts, options, frame=frame, device=device)

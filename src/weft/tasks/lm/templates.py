@@ -68,7 +68,7 @@ class Language(NamedTuple):
 
     about: str
     num_layers: int = 2
-    skip_connection: str = "plain"
+    skip_connection: str = "none"
     norm: str = "none"
     parts: str = ""
     recurrent: bool = True
@@ -115,6 +115,6 @@ TEMPLATES: Mapping[str, Language | NgramTemplate] = {
     "lstm": Language("long short-term memory"),
     "gru": Language("gated recurrent units"),
     "rnn": Language("the plain recurrent network", parts=NONLINEARITY),
-    "window": Language("a network over the last few tokens", 1, parts=CONTEXT + NONLINEARITY, recurrent=False),
+    "conv": Language("a network over the last few tokens", 1, parts=CONTEXT + NONLINEARITY, recurrent=False),
     "ngram": NgramTemplate(),
 }

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def _parts(config: RunConfig, vocabulary: Tokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
-    return encoder_parts(config, vocabulary, layers, max_length=config.data.window, head=words_of(vocabulary))
+    return encoder_parts(config, vocabulary, layers, max_length=config.data.context_length, head=words_of(vocabulary))
 
 
 def _named(name: str) -> str:
     """A weight of a language model as if its embedding and its stack were an encoder."""
     if name.startswith("head."):
         return name
-    return "encoder.front.embedding.weight" if name == "embedding.weight" else f"encoder.{name}"
+    return "encoder.embedder.embedding.weight" if name == "embedding.weight" else f"encoder.{name}"
 
 
 WEIGHTS = Weights(_parts, named=_named, masked=False, continues=True)

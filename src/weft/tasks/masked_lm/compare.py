@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def observe(run: Run[Any, Any], hidden: PseudoLogLikelihood, found: ItemStatistics, corpus: Corpus) -> Predictions:
     """Line by line, or window by window of running text."""
     lengths, classed = found.statistics["tokens"].astype(np.int64), {}
-    counts = token_counts(run.directory, "train", run.vocabulary.size)
+    counts = token_counts(run.directory, "train", run.vocabulary.vocab_size)
     if counts is not None:
         values = {"nats": hidden.nats, "tokens": np.ones(len(hidden.tokens))}
         classed = by_frequency(values, hidden.owners, counts[hidden.tokens], hidden.size)
@@ -40,12 +40,12 @@ def score_sentences(
 
     from weft.tasks.masked_lm.objective import pseudo_nll
 
-    max_length, lengths = run.model.longest, run.vocabulary.encode_concatenated(texts)[1]
+    max_length, lengths = run.model.max_positions, run.vocabulary.encode_concatenated(texts)[1]
     long = np.zeros(len(texts), bool) if max_length is None else lengths + 2 > max_length  # <s> and </s> are positions, too
     kept = ["" if over else text for text, over in zip(texts, long, strict=True)]
     corpus = lines_of(run.vocabulary, kept)
     with torch.inference_mode():
-        items = pseudo_nll(run.model, corpus, window=run.config.data.window, device=run.device, progress=progress)
+        items = pseudo_nll(run.model, corpus, window=run.config.data.context_length, device=run.device, progress=progress)
     return SentenceScores(-items.statistics["nats"], items.statistics["tokens"].astype(np.int64), long)
 
 

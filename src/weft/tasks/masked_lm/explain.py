@@ -30,22 +30,22 @@ def stacks(run: Run[str, Filled]) -> list[Stack]:
 
 def read(run: Run[str, Filled], text: str, options: ExplainConfig) -> ModelInput:
     tokenizer, model, before = run.vocabulary, run.model, 0
-    found, places = [special(tokenizer, tokenizer.begin)], list[TokenSpan]()
+    found, places = [special(tokenizer, tokenizer.bos_id)], list[TokenSpan]()
     for gap in run.reader.gaps.finditer(text):
         found += token_spans(tokenizer, text[before : gap.start()], before)
         places.append(TokenSpan("[MASK]", gap.start(), gap.end()))
-        found.append((tokenizer.size, places[-1]))
+        found.append((tokenizer.vocab_size, places[-1]))
         before = gap.end()
-    found += [*token_spans(tokenizer, text[before:], before), special(tokenizer, tokenizer.end)]
-    side = make_side("text", "encoder.front", found)
+    found += [*token_spans(tokenizer, text[before:], before), special(tokenizer, tokenizer.eos_id)]
+    side = make_side("text", "encoder.embedder", found)
     if problem := run.reader.fault(side.tokens):
         raise DataError("input", f"{problem}")
-    gaps = torch.tensor([at for at, token in enumerate(side.tokens) if token == tokenizer.size])
+    gaps = torch.tensor([at for at, token in enumerate(side.tokens) if token == tokenizer.vocab_size])
 
     def say(at: Tensor) -> Tensor:
         tokens = copies(side.tokens, at)
         y = model(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool)))
-        said: Tensor = model.log_probs(y[torch.arange(len(at)), gaps.to(at.device)[at]])[:, : tokenizer.size]
+        said: Tensor = model.log_probs(y[torch.arange(len(at)), gaps.to(at.device)[at]])[:, : tokenizer.vocab_size]
         return said
 
     choices = None
@@ -54,15 +54,15 @@ def read(run: Run[str, Filled], text: str, options: ExplainConfig) -> ModelInput
         if len(wanted) > 1:
             raise UsageError(f"--target {options.target!r}", f"is {len(wanted)} tokens, but a gap is one")
         choices = [wanted[0][0]] * len(places)
-    never = (tokenizer.unk_id, tokenizer.begin, tokenizer.end)
-    return ModelInput(model, [side], say, places, choices, tokenizer.show, banned_tokens=never, stacks=stacks(run))
+    never = (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+    return ModelInput(model, [side], say, places, choices, tokenizer.token_text, banned_tokens=never, stacks=stacks(run))
 
 
 def read_unmasked(run: Run[str, Filled], text: str) -> ModelInput:
     """A text without masks: its vectors, and no predictions."""
     tokenizer, model = run.vocabulary, run.model
-    found = [special(tokenizer, tokenizer.begin), *token_spans(tokenizer, text), special(tokenizer, tokenizer.end)]
-    side = make_side("text", "encoder.front", found)
+    found = [special(tokenizer, tokenizer.bos_id), *token_spans(tokenizer, text), special(tokenizer, tokenizer.eos_id)]
+    side = make_side("text", "encoder.embedder", found)
 
     def say(at: Tensor) -> Tensor:
         row = torch.tensor([side.tokens], device=at.device)
@@ -74,7 +74,7 @@ def read_unmasked(run: Run[str, Filled], text: str) -> ModelInput:
 
 def readout(run: Run[str, Filled], reading: ModelInput) -> Readout:
     """What is predicted at each mask."""
-    model, mask = run.model, run.vocabulary.size
+    model, mask = run.model, run.vocabulary.vocab_size
     masks = [at for at, token in enumerate(reading.sides[-1].tokens) if token == mask]
     # the mask is no answer, and no tokenizer knows it
     return Readout("encoder.stack", lambda y: model.log_probs(y)[:, :mask], masks, [None] * len(masks))
@@ -85,10 +85,10 @@ def surprisal(run: Run[str, Filled], text: str, options: ExplainConfig) -> Surpr
     """Each token hidden in its turn."""
     tokenizer, model = run.vocabulary, run.model
     found = token_spans(tokenizer, text)
-    tokens = [tokenizer.begin, *(number for number, _ in found), tokenizer.end]
-    if model.longest is not None and len(tokens) > model.longest:
+    tokens = [tokenizer.bos_id, *(number for number, _ in found), tokenizer.eos_id]
+    if model.max_positions is not None and len(tokens) > model.max_positions:
         raise DataError(
-            "input", f"has {len(tokens):,} tokens, but {run.directory.path} reads at most {model.longest}", "shorten it"
+            "input", f"has {len(tokens):,} tokens, but {run.directory.path} reads at most {model.max_positions}", "shorten it"
         )
     if not found:
         raise DataError("input", "is empty", "there is nothing to be surprised at")
@@ -106,7 +106,7 @@ def surprisal(run: Run[str, Filled], text: str, options: ExplainConfig) -> Surpr
 
 def room(run: Run[str, Filled]) -> int:
     """How many tokens of a text are read at once, without <s> and </s>."""
-    return int(run.model.longest or run.config.data.window) - 2
+    return int(run.model.max_positions or run.config.data.context_length) - 2
 
 
 def _line(run: Run[str, Filled]) -> bool:

@@ -27,9 +27,9 @@ BATCH = 4096  # positions of texts whose gaps are drawn at once
 
 class GapBatch(NamedTuple):
     tokens: Tensor  # int64 (B, S): <s>, tokens, </s>; padded with 0
-    keep: Tensor  # bool (B, S), False on padding
+    token_mask: Tensor  # bool (B, S), False on padding
     shown: Tensor  # int64 (B, S), with gaps
-    chosen: Tensor  # bool (B, S), what is to be predicted
+    targets_mask: Tensor  # bool (B, S), what is to be predicted
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class GapExamples(Examples[GapBatch]):
 
     def counted(self, members: np.ndarray) -> int:
         """Tokens that are predicted."""
-        return sum(int(self._texts[at].chosen.sum()) for at in members.tolist())
+        return sum(int(self._texts[at].targets_mask.sum()) for at in members.tolist())
 
     def tokens(self, members: np.ndarray) -> int:
-        return sum(int(self._texts[at].keep.sum()) for at in members.tolist())
+        return sum(int(self._texts[at].token_mask.sum()) for at in members.tolist())
 
     def describe(self, members: np.ndarray) -> str:
         what = "windows" if self.corpus.starts is None else "lines"
@@ -78,5 +78,5 @@ class FixedGaps(MaskedTask):
     """Nats of hidden tokens, where it is given which."""
 
     def loss(self, model: Any, batch: GapBatch, carry: None) -> Loss:  # type: ignore[override]
-        nats = model.loss(EncoderInput(batch.shown, batch.keep), batch.tokens, batch.chosen, self.smoothing)
-        return Loss(nats.sum(), batch.chosen.sum().clamp(min=1), None, batch.keep.sum())
+        nats = model.loss(EncoderInput(batch.shown, batch.token_mask), batch.tokens, batch.targets_mask, self.smoothing)
+        return Loss(nats.sum(), batch.targets_mask.sum().clamp(min=1), None, batch.token_mask.sum())

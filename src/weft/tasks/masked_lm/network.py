@@ -30,10 +30,12 @@ class MaskedLMBuilder(NetworkTask[GapExamples]):
 
     def compiles(self, settings: RunConfig) -> bool:
         table: StackConfig = settings.model
-        return settings.data.read != "lines" and table.traits.compiles
+        return settings.data.read_as != "lines" and table.traits.compiles
 
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], MaskedLanguageModel]:
-        return lambda: masked_language_model(config.model, vocab_size=vocabulary.vocab_size, max_positions=config.data.window)
+        return lambda: masked_language_model(
+            config.model, vocab_size=vocabulary.vocab_size, max_positions=config.data.context_length
+        )
 
     def encode(
         self,
@@ -46,7 +48,7 @@ class MaskedLMBuilder(NetworkTask[GapExamples]):
         progress: Progress | None = None,
     ) -> GapExamples:
         (corpus,) = columns
-        return GapExamples(corpus, partial(masking, config, vocabulary), config.data.window)
+        return GapExamples(corpus, partial(masking, config, vocabulary), config.data.context_length)
 
     def check_lengths(self, config: RunConfig, columns: Sequence[Corpus], max_length: int | None) -> None:
         for corpus in columns:
@@ -60,9 +62,9 @@ class MaskedLMBuilder(NetworkTask[GapExamples]):
         valid: GapExamples | None,
         device: torch.device,
     ) -> MaskedTask:
-        how, window = masking(config, vocabulary), config.data.window
+        how, window = masking(config, vocabulary), config.data.context_length
         held = None if valid is None else valid.corpus
-        if held is not None and config.model.pairs:  # read as training reads
+        if held is not None and config.model.sentence_pairs:  # read as training reads
             held = pair_lines(held, max_length=window)
         if train is None:
             return FixedGaps(how, valid=held, context_length=window, device=device)
@@ -71,20 +73,26 @@ class MaskedLMBuilder(NetworkTask[GapExamples]):
     def batch_sampler(self, config: RunConfig, train: GapExamples) -> BatchSampler:
         """Lines, or pairs of them, of like length together; of running text windows at any place. Gaps are made later."""
         corpus, data = train.corpus, config.data
-        if config.model.pairs:
+        if config.model.sentence_pairs:
             return LinePairBatchSampler(
-                corpus, max_length=data.window, batch_tokens=config.train.batch_tokens, seed=config.seed
+                corpus, max_length=data.context_length, batch_tokens=config.train.batch_tokens, seed=config.seed
             )
-        if data.read == "lines":
+        if data.read_as == "lines":
             return Lines(corpus, batch_tokens=config.train.batch_tokens, seed=config.seed)
-        rows = max(1, config.train.batch_tokens // data.window)
+        rows = max(1, config.train.batch_tokens // data.context_length)
         # a row of windows holds one token more than the window: here that is no target, but a part of the text
-        return Windows(corpus, context_length=data.window - 1, stride=data.stride or data.window, rows=rows, seed=config.seed)
+        return Windows(
+            corpus,
+            context_length=data.context_length - 1,
+            stride=data.stride or data.context_length,
+            rows=rows,
+            seed=config.seed,
+        )
 
 
 def masking(config: RunConfig, tokenizer: Tokenizer) -> Masking:
     """How a run makes gaps."""
-    how = Masking(tokenizer.vocab_size, config.model.share, spans=config.model.masking == "span")
+    how = Masking(tokenizer.vocab_size, config.model.mask_prob, spans=config.model.masking == "span")
     if config.model.masking == "token":
         return how
     begins = word_starts(tokenizer)

@@ -214,7 +214,7 @@ class MaskedTask:
         """Of the same gaps every time."""
         if self.valid is None:
             return None
-        check_longest(model.longest, self.valid)
+        check_longest(model.max_positions, self.valid)
         generator = torch.Generator().manual_seed(SEED)
         total, right, count, done = 0.0, 0, 0, 0
         for read in texts(self.valid, window=self.context_length):
@@ -250,7 +250,7 @@ def token_pseudo_nll(
     model: Any, corpus: Corpus, *, window: int, device: torch.device, progress: ProgressCallback | None = None
 ) -> PseudoLogLikelihood:
     """Nats of every token when it alone is hidden (Salazar et al. 2020)."""
-    check_longest(model.longest, corpus)
+    check_longest(model.max_positions, corpus)
     owners, hidden, nats, texts_read, done = [], [], [], 0, 0
     total = len(corpus.tokens) - corpus.lines
     for read in texts(corpus, window=window):

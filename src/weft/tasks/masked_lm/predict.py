@@ -59,7 +59,7 @@ class MaskedReader:
 
     @property
     def lines(self) -> bool:
-        return bool(self.config.data.read == "lines")
+        return bool(self.config.data.read_as == "lines")
 
     # ---- gaps
 
@@ -67,7 +67,7 @@ class MaskedReader:
         """Why a text can't be filled, if it can't."""
         if self.tokenizer.vocab_size not in tokens:
             return f"has no {MASKS[0]}; write it where a token is missing"
-        max_length = self.model.longest
+        max_length = self.model.max_positions
         if max_length is not None and len(tokens) > max_length:
             return f"has {len(tokens):,} tokens, but {self.directory.path} reads at most {max_length}; shorten it"
         return None
@@ -112,7 +112,7 @@ class MaskedReader:
 
         from weft.tasks.masked_lm.objective import token_pseudo_nll
 
-        window = self.config.data.window
+        window = self.config.data.context_length
         with TemporaryDirectory() as place, torch.inference_mode():  # what was mapped stays when the file is gone
             corpus = EvalData(self.directory, self.config, self.tokenizer).corpus(data, Path(place), reading)
             return token_pseudo_nll(self.model, corpus, window=window, device=self.device, progress=progress), corpus
@@ -120,7 +120,7 @@ class MaskedReader:
     def measured(self) -> EvaluationSetup:
         """How scores of the run are come by."""
         unit = "line" if self.lines else "window"
-        context = "masked:line" if self.lines else f"masked:window/{self.config.data.window}"
+        context = "masked:line" if self.lines else f"masked:window/{self.config.data.context_length}"
         return EvaluationSetup(context, unit, self.tokenizer.hash)
 
 
@@ -154,4 +154,4 @@ def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progre
 
 
 def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:
-    return embedding.embed_texts(run, run.vocabulary, texts, pool, max_length=run.model.longest, progress=progress)
+    return embedding.embed_texts(run, run.vocabulary, texts, pool, max_length=run.model.max_positions, progress=progress)

@@ -25,20 +25,20 @@ def find_network() -> NetworkTask[Any]:
 
 def check(config: RunConfig) -> None:
     """Refuse options that do not go together."""
-    if config.data.read == "stream":
+    if config.data.read_as == "stream":
         raise ConfigError(
             "data.read_as",
             "'stream' goes on from text to text, but a masked language model reads each one whole",
             "use 'lines' or 'windows'",
         )
-    if config.data.read == "windows" and config.data.window < 3:
+    if config.data.read_as == "windows" and config.data.context_length < 3:
         raise ConfigError(
-            "data.context_length", f"{config.data.window} has no room for a token between <s> and </s>", "at least 3"
+            "data.context_length", f"{config.data.context_length} has no room for a token between <s> and </s>", "at least 3"
         )
-    if config.model.pairs and config.data.read != "lines":
+    if config.model.sentence_pairs and config.data.read_as != "lines":
         raise ConfigError(
             "model.sentence_pairs",
-            f"true reads two lines as one text, but data.read_as = {config.data.read!r} knows no lines",
+            f"true reads two lines as one text, but data.read_as = {config.data.read_as!r} knows no lines",
             "use read = 'lines'",
         )
 

@@ -69,7 +69,7 @@ class Filling(NamedTuple):
     layers: int = 4
     dropout: float = 0.1
     parts: str = ""
-    connection: str = "plain"
+    connection: str = "none"
     norm: str = "none"
     embedding_norm: str = "false"
     transform: str = "false"

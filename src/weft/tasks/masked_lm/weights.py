@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _parts(config: RunConfig, vocabulary: Tokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
-    return encoder_parts(config, vocabulary, layers, max_length=config.data.window, head=words_of(vocabulary))
+    return encoder_parts(config, vocabulary, layers, max_length=config.data.context_length, head=words_of(vocabulary))
 
 
 WEIGHTS = Weights(_parts)

@@ -30,7 +30,7 @@ MARKS = 3  # <s>, and </s> twice
 
 class QABatch(NamedTuple):
     tokens: Tensor  # int64 (B, S): <s>, question, </s>, window of the passage, </s>; padded with 0
-    keep: Tensor  # bool (B, S)
+    token_mask: Tensor  # bool (B, S)
     segments: Tensor | None  # int64 (B, S), 1 in the window and its </s>
     spans: Tensor  # int64 (B, 2): where the answer's first and its last token stand; both 0 where there is none
 

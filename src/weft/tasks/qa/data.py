@@ -154,7 +154,10 @@ class QADataConfig(Config):
     @model_validator(mode="after")
     def check_options(self) -> Self:
         check_splits(self.train, self.valid, self.test, self.encoding)
-        named = {option: getattr(self, option) for option in ("question", "passage", "answer", "start")}
+        named = {
+            option: getattr(self, option)
+            for option in ("question_column", "passage_column", "answer_column", "answer_start_column")
+        }
         for option, name in named.items():
             if not name:
                 raise ValueError(f"{option}='' names no column")
@@ -183,7 +186,7 @@ class QADataConfig(Config):
         usual = (self.question_column, self.passage_column) == (AS_USUAL.question, AS_USUAL.passage)
         return ColumnUse(columns, columns if usual else (), options=self.reading().tables())
 
-    def resolved(self) -> Self:
+    def with_defaults(self) -> Self:
         """The same with every option that applies filled in: all are."""
         return self
 
@@ -200,7 +203,7 @@ def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
 
 
 def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
-    max_length, sizes = config.data.longest, np.diff(corpora[0].line_starts()) - 1
+    max_length, sizes = config.data.max_length, np.diff(corpora[0].line_starts()) - 1
     cut = int((question_tokens(sizes, max_length) < sizes).sum())
     verb = "is" if cut == 1 else "are"
     told = f"{subject(cut, 'question', 'has', 'have')} more than half of data.max_length = {max_length} tokens, and {verb} cut"

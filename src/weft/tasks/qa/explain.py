@@ -27,7 +27,7 @@ def stacks(run: Run[Pair, AnswerPrediction]) -> list[Stack]:
 
 def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) -> ModelInput:
     """A question and a passage, asked where the answer starts and where it ends: a choice is a token."""
-    tokenizer, model, max_length = run.vocabulary, run.model, run.config.data.longest
+    tokenizer, model, max_length = run.vocabulary, run.model, run.config.data.max_length
     parts = text.split("\t")
     if len(parts) != 2:
         raise DataError("input", f"needs a question and a passage, separated by a tab, and has {len(parts)}")
@@ -35,8 +35,8 @@ def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) ->
     asked, passage = (token_spans(tokenizer, part, at) for part, at in zip(parts, (0, before), strict=True))
     if not (asked and passage):
         raise DataError("input", f"has an empty {'passage' if asked else 'question'}")
-    end = special(tokenizer, tokenizer.end)
-    side = make_side("text", "encoder.front", [special(tokenizer, tokenizer.begin), *asked, end, *passage, end])
+    end = special(tokenizer, tokenizer.eos_id)
+    side = make_side("text", "encoder.embedder", [special(tokenizer, tokenizer.bos_id), *asked, end, *passage, end])
     if len(side.tokens) > max_length:
         raise DataError(
             "input", f"has {len(side.tokens):,} tokens, but {run.directory.path} reads {max_length} at once", "shorten it"

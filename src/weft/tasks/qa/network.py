@@ -46,7 +46,7 @@ class Reading(NetworkTask[Held]):
     """Networks that answer questions by a part of a passage."""
 
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], QANetwork]:
-        return lambda: qa_network(config.model, vocab_size=vocabulary.vocab_size + 1, max_positions=config.data.longest)
+        return lambda: qa_network(config.model, vocab_size=vocabulary.vocab_size + 1, max_positions=config.data.max_length)
 
     def encode(
         self,
@@ -72,8 +72,8 @@ class Reading(NetworkTask[Held]):
             asked,
             about,
             np.array(spans, np.int64).reshape(-1, 2),
-            config.data.longest,
-            config.data.stride,
+            config.data.max_length,
+            config.data.doc_stride,
             texts=[record.passage for record, _ in kept],
             places=[places for _, places in kept],
             references=[[answer.text for answer in record.answers] for record, _ in kept],
@@ -83,15 +83,15 @@ class Reading(NetworkTask[Held]):
         """What of the answers can't be learned or said: nothing in the scores shows why."""
         data, sizes, found = config.data, np.diff(train.spans, axis=1)[:, 0] + 1, list[str]()
         answered = train.spans[:, 0] >= 0
-        if long := int((sizes[answered] > data.longest_answer).sum()):
-            limit = f"data.longest_answer = {data.longest_answer}"
+        if long := int((sizes[answered] > data.max_answer_length).sum()):
+            limit = f"data.max_answer_length = {data.max_answer_length}"
             found.append(f"train: {subject(long, 'answer', 'has', 'have')} more than {limit} tokens; none so long is said")
         whole = np.zeros(len(train.spans), dtype=bool)
         every = np.arange(len(train.passage_windows.question))
         whole[train.passage_windows.question[train.targets(every)[:, 0] > 0]] = True
         if torn := int((answered & ~whole).sum()):
             found.append(
-                f"train: {subject(torn, 'answer', 'is', 'are')} whole in no window; lower data.stride, or raise data.max_length"
+                f"train: {subject(torn, 'answer', 'is', 'are')} whole in no window; lower data.doc_stride, or raise data.max_length"
             )
         return found
 
@@ -100,7 +100,7 @@ class Reading(NetworkTask[Held]):
     ) -> QATask:
         if valid is not None:
             self._check_monitor(config.train.monitor, valid)
-        return QATask(valid=valid, longest_answer=config.data.longest_answer, device=device)
+        return QATask(valid=valid, longest_answer=config.data.max_answer_length, device=device)
 
     def _check_monitor(self, monitor: str | None, valid: Held) -> None:
         """Refuse to be decided by a score that the data does not have."""

@@ -77,7 +77,7 @@ def best_window(windows: Sequence[SpanLogits], max_length: int) -> tuple[int, in
 def _read(model: Any, data: Passages, members: np.ndarray, device: torch.device) -> Iterator[tuple[int, SpanLogits]]:
     """Which question each of these windows is of, and what it says."""
     batch = data.batch(members)
-    text = changed(EncoderInput(batch.tokens, batch.keep, batch.segments), lambda part: part.to(device))
+    text = changed(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
     scores = model(text).double().cpu().numpy()
     scores = scores - scores[:, :1]
     rows = zip(members.tolist(), data.before(members).tolist(), scores, strict=True)
@@ -137,8 +137,8 @@ class QATask:
             self.monitors = answer_metrics(without_answer(valid.references))
 
     def loss(self, model: Any, batch: QABatch, carry: None) -> Loss:
-        nats = model.head.loss(model(EncoderInput(batch.tokens, batch.keep, batch.segments)), batch.spans)
-        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None, batch.keep.sum())
+        nats = model.head.loss(model(EncoderInput(batch.tokens, batch.token_mask, batch.segments)), batch.spans)
+        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None, batch.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """Scores of the validation questions; on them the head's threshold is set, too, so that the weights that are kept know
@@ -174,10 +174,10 @@ class QAModel:
         """The answer to each question about its passage."""
         texts = [passage for _, passage in asked]
         questions, passages = lines_of(self.tokenizer, [question for question, _ in asked]), lines_of(self.tokenizer, texts)
-        data = Passages(questions, passages, np.full((len(asked), 2), -1), self.data.longest, self.data.stride)
+        data = Passages(questions, passages, np.full((len(asked), 2), -1), self.data.max_length, self.data.doc_stride)
         sizes = np.diff(questions.line_starts()) - 1
-        cut = (question_tokens(sizes, self.data.longest) < sizes).tolist()
-        found = best_spans(self.model, data, longest_answer=self.data.longest_answer, device=self.device, progress=progress)
+        cut = (question_tokens(sizes, self.data.max_length) < sizes).tolist()
+        found = best_spans(self.model, data, longest_answer=self.data.max_answer_length, device=self.device, progress=progress)
         places = char_spans(found, texts, [token_offsets(self.tokenizer, text) for text in texts])
         rows = zip(texts, places, found.margins.tolist(), found.log_totals.tolist(), strict=True)
         said = [self._prediction(text, place, margin, total) for text, place, margin, total in rows]

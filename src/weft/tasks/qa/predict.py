@@ -65,4 +65,4 @@ def evaluate(run: Run[Pair, AnswerPrediction], data: Files | None, options: Opti
 
 
 def embed(run: Run[Pair, AnswerPrediction], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:
-    return embedding.embed_texts(run, run.vocabulary, texts, pool, max_length=run.config.data.longest, progress=progress)
+    return embedding.embed_texts(run, run.vocabulary, texts, pool, max_length=run.config.data.max_length, progress=progress)

@@ -88,7 +88,7 @@ class Reading(NamedTuple):
     dropout: float = 0.2
     parts: str = ""
     read: str = READ
-    connection: str = "plain"
+    connection: str = "none"
     norm: str = "none"
     embedding_norm: str = "false"
     recipe: Mapping[str, str] = _RECIPE

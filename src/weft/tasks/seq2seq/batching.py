@@ -26,7 +26,7 @@ class PairBatch(NamedTuple):
     source: Tensor  # int64 (B, S): tokens, </s>; right-padded with 0
     source_mask: Tensor  # bool (B, S), False on padding
     tokens: Tensor  # int64 (B, T + 1): <s>, tokens, </s>; right-padded with 0
-    keep: Tensor  # bool (B, T + 1)
+    token_mask: Tensor  # bool (B, T + 1)
 
 
 def _lengths(source: Corpus, target: Corpus) -> np.ndarray:

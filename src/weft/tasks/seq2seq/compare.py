@@ -21,7 +21,7 @@ def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], found: ItemSta
     """Line by line."""
     inputs, tokenizer = [source for source, _ in pairs], run.vocabulary.source
     read = tokenizer.encode_batch(inputs)
-    counts, rarest = token_counts(run.directory, "train.source", tokenizer.size), None
+    counts, rarest = token_counts(run.directory, "train.source", tokenizer.vocab_size), None
     if counts is not None:  # an empty line has no token, and none that is rare
         rarest = np.array([counts[ids].min() if len(ids) else counts.max() for ids in read], np.int64)
     lengths = np.array([len(ids) for ids in read], np.int64)
@@ -37,7 +37,7 @@ def scored_against(evidence: Evidence) -> str:
 def one_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
     """How BLEU splits the outputs of all these runs: `none` where the targets of all are tokens with spaces between them, else
     by what the references of the first are written in."""
-    spaced = all(run.vocabulary.target.kind == "space" for run in runs)
+    spaced = all(run.vocabulary.target.type == "whitespace" for run in runs)
     references = () if spaced else references_of(eval_source(runs[0].directory, runs[0].config, None))
     return detect_tokenizer(references, spaced=spaced)
 

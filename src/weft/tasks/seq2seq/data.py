@@ -223,7 +223,7 @@ class PairDataConfig(Config):
         usual = (self.source_column, self.target_column) == DEFAULT
         return ColumnUse(columns if targets else columns[:1], columns if usual else (), options=self.tables())
 
-    def resolved(self) -> Self:
+    def with_defaults(self) -> Self:
         """The same with every option that applies filled in: all of them do."""
         return self
 
@@ -263,7 +263,7 @@ def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) 
     data = config.data
     return Fitted(
         [
-            fit_side(corpus, dataset, side, max_length=data.longest, truncate=data.truncate)
+            fit_side(corpus, dataset, side, max_length=data.max_length, truncate=data.truncate)
             for side, corpus in zip(SIDES, corpora, strict=True)
         ]
     )
@@ -273,7 +273,7 @@ def check(config: RunConfig) -> CheckPlan:
     data, train = config.data, training(config.datasets)
     source, target = (partial(train.texts, side) for side in SIDES)
     return CheckPlan(
-        CheckOptions(SIDES, data.longest, data.truncate), lambda: train_tokenizer_pair(config.tokenizer, source, target)
+        CheckOptions(SIDES, data.max_length, data.truncate), lambda: train_tokenizer_pair(config.tokenizer, source, target)
     )
 
 

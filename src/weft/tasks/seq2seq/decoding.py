@@ -54,7 +54,7 @@ class EnsembleMember:
     @property
     def max_positions(self) -> int:
         """Tokens of a source, </s> counted."""
-        return int(self.config.data.longest)
+        return int(self.config.data.max_length)
 
     def invalid_inputs(self, texts: Sequence[str]) -> dict[int, str]:
         """Which lines are longer than the model was made for, by their number from 0, and what to do about it."""
@@ -122,7 +122,7 @@ class Seq2SeqRun:
         """Which targets can't be scored, likewise: some models have positions up to a number only."""
         parts = [(member.directory, member.model) for member in self.members]
         parts += [] if self.lm is None else [(self.lm.directory, self.lm.model)]
-        limits = [(model.longest, directory.path) for directory, model in parts if model.longest is not None]
+        limits = [(model.max_positions, directory.path) for directory, model in parts if model.max_positions is not None]
         if not limits:
             return {}
         max_length, path = min(limits)
@@ -189,11 +189,15 @@ class Seq2SeqRun:
         found: list[np.ndarray] = []
         for low in range(0, len(sources), ROWS):
             part = slice(low, low + ROWS)
-            tokens = [np.array([sides.target.begin, *target]) for target in targets[part]]
+            tokens = [np.array([sides.target.bos_id, *target]) for target in targets[part]]
             rows = pad_sources(sources[part], self.device), pad_sources(tokens, self.device)
             found += source_attention_weights(member.model, *rows, layer=layer, head=head)
         return [
-            Alignment([sides.source.show(token) for token in source], [sides.target.show(token) for token in target], weights)
+            Alignment(
+                [sides.source.token_text(token) for token in source],
+                [sides.target.token_text(token) for token in target],
+                weights,
+            )
             for source, target, weights in zip(sources, targets, found, strict=True)
         ]
 
@@ -212,12 +216,12 @@ class Seq2SeqRun:
         for low in range(0, len(read), ROWS):
             part = read[low : low + ROWS]
             sources = [member.sources([source for source, _ in part]) for member in self.members]
-            rows = [[target.begin, *ids.tolist(), target.end] for ids in target.encode_batch([text for _, text in part])]
+            rows = [[target.bos_id, *ids.tolist(), target.eos_id] for ids in target.encode_batch([text for _, text in part])]
             tokens, token_mask = pad_sources([np.array(row) for row in rows], self.device)
             values = self.model.score(tokens, token_mask, self._encode(sources, range(len(part)))).double().cpu().tolist()
             for (source, text), row, value in zip(part, rows, values, strict=True):
                 kept = value[: len(row) - 1]
-                found.append(PairScore(source, text, sum(kept), [target.show(token) for token in row[1:]], kept))
+                found.append(PairScore(source, text, sum(kept), [target.token_text(token) for token in row[1:]], kept))
             if progress is not None:
                 progress(len(found), len(pairs))
         return found
@@ -236,7 +240,7 @@ class Seq2SeqRun:
         if self.lm is None:
             refuse(self._faults_of_targets(targets), lambda at: files.place(at, "target"))
         references = list(references_of(files))
-        split = given.tokenize or detect_tokenizer(references, spaced=self.tokenizer.target.kind == "space")
+        split = given.tokenize or detect_tokenizer(references, spaced=self.tokenizer.target.type == "whitespace")
         items = seq2seq_items(
             [best[0].text for best in self.predict(lines, given, [""] * len(lines), range(1, 1 + len(lines)), progress)],
             references,

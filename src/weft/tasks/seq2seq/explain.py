@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def stacks(run: Run[str, Prediction]) -> list[Stack]:
     config = run.config.model
     return [
-        Stack("encoder", "encoder.stack", "source", config.encoder, ("encoder",), backwards=config.encoder.reverse),
+        Stack("encoder", "encoder.stack", "source", config.encoder, ("encoder",), backwards=config.encoder.reverse_source),
         Stack("decoder", "decoder.stack", "output", config.decoder, ("decoder",), crosses=True),
     ]
 
@@ -37,15 +37,15 @@ def output(run: Run[str, Prediction], text: str, options: ExplainConfig) -> list
     tokenizer = run.vocabulary.target
     if options.target is not None:
         refuse(run.reader.invalid_pairs([(text, options.target)]))
-        return [*token_spans(tokenizer, check_text(options.target, "--target")), special(tokenizer, tokenizer.end)]
+        return [*token_spans(tokenizer, check_text(options.target, "--target")), special(tokenizer, tokenizer.eos_id)]
     refuse(run.reader.invalid_inputs([text]))
     found = run.predict(text, beam=options.beam_size, alpha=options.length_penalty, length=options.max_new_tokens)
     if not found.token_ids:
         raise DataError("input", "is empty, and becomes an empty output", "there is nothing to explain")
     pieces, at = list[tuple[int, TokenSpan]](), 0
     for number in found.token_ids:
-        shown = tokenizer.show(number)
-        start = -1 if number == tokenizer.end else found.text.find(shown.strip(), at)
+        shown = tokenizer.token_text(number)
+        start = -1 if number == tokenizer.eos_id else found.text.find(shown.strip(), at)
         at = at if start < 0 else start + len(shown.strip())
         pieces.append((number, TokenSpan(shown, max(start, 0), at if start >= 0 else 0)))
     return pieces
@@ -55,9 +55,9 @@ def read(run: Run[str, Prediction], text: str, options: ExplainConfig) -> ModelI
     if len(run.members) > 1 or run.lm is not None:
         raise UsageError("explain", "several models say something together", "explain one run")
     sides, model = run.vocabulary, run.members[0].model
-    source = [*token_spans(sides.source, text), special(sides.source, sides.source.end)]
-    target = [special(sides.target, sides.target.begin), *output(run, text, options)]
-    encoded, written = make_side("source", "encoder.front", source), make_side("output", "decoder.front", target[:-1])
+    source = [*token_spans(sides.source, text), special(sides.source, sides.source.eos_id)]
+    target = [special(sides.target, sides.target.bos_id), *output(run, text, options)]
+    encoded, written = make_side("source", "encoder.embedder", source), make_side("output", "decoder.embedder", target[:-1])
 
     def say(at: Tensor) -> Tensor:
         tokens = copies(encoded.tokens, at)
@@ -67,7 +67,7 @@ def read(run: Run[str, Prediction], text: str, options: ExplainConfig) -> ModelI
         return found
 
     tokens = [number for number, _ in target[1:]]
-    whole, places, show = sides.target.decode(tokens), [piece for _, piece in target[1:]], sides.target.show
+    whole, places, show = sides.target.decode(tokens), [piece for _, piece in target[1:]], sides.target.token_text
     return ModelInput(model, [encoded, written], say, places, tokens, show, written=whole, stacks=stacks(run))
 
 
@@ -93,7 +93,7 @@ def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> S
     target = options.target
     if target is None:
         target = run.vocabulary.target.decode([number for number, _ in written])
-        written = [*token_spans(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.end)]
+        written = [*token_spans(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.eos_id)]
     found = run.score((text, target))
     pieces = [piece for _, piece in written]
     return SurprisalResult(pieces, -np.array(found.log_probs), "the source and the tokens before it")

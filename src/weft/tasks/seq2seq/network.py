@@ -31,7 +31,7 @@ class Seq2SeqBuilder(NetworkTask[Held]):
             config.model,
             source_vocab_size=vocabulary.source.vocab_size,
             target_vocab_size=vocabulary.target.vocab_size,
-            max_positions=config.data.longest,
+            max_positions=config.data.max_length,
             vocabulary=vocabulary.target.hash,
         )
 

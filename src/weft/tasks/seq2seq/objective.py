@@ -36,9 +36,9 @@ def pair_nll(model: Any, source: Corpus, target: Corpus, device: torch.device) -
     """Nats and number of the tokens of each target, </s> among them, (N,) each."""
     nats, counts = np.zeros(target.lines), np.zeros(target.lines)
     for lines, batch in pairs_by_length(source, target, batch_tokens=BATCH):
-        token_mask = batch.keep[:, 1:]
+        token_mask = batch.token_mask[:, 1:]
         state = model.encode(batch.source.to(device), batch.source_mask.to(device))
-        values = -model.score(batch.tokens.to(device), batch.keep.to(device), state).double().cpu()
+        values = -model.score(batch.tokens.to(device), batch.token_mask.to(device), state).double().cpu()
         nats[lines], counts[lines] = values.sum(1).numpy(), token_mask.sum(1).numpy()
     return nats, counts
 
@@ -64,7 +64,7 @@ class Seq2SeqTask:
     def loss(self, model: Any, batch: PairBatch, carry: None) -> Loss:
         state = model.encode(batch.source, batch.source_mask)
         nats, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], state, self.smoothing)
-        token_mask = batch.keep[:, 1:]
+        token_mask = batch.token_mask[:, 1:]
         return Loss(nats.masked_fill(~token_mask, 0.0).sum(), token_mask.sum(), None)
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:

@@ -54,5 +54,5 @@ PRESETS: Mapping[str, Preset] = {
     "lstm": _preset({**pair_tables.RECURRENT, "layer_type": "lstm"}),
     "gru": _preset({**pair_tables.RECURRENT, "layer_type": "gru"}),
     "transformer": _preset(pair_tables.TRANSFORMER),
-    "seq2seq": _preset(pair_tables.SEQ2SEQ),
+    "lstm-input-feeding": _preset(pair_tables.SEQ2SEQ),
 }

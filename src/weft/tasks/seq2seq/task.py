@@ -85,10 +85,10 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     evaluate_options=Seq2SeqEvaluation,
     decode=Decode(
         score,
-        prompt=lambda run, line: [run.vocabulary.target.begin],
+        prompt=lambda run, line: [run.vocabulary.target.bos_id],
         limit=limit,
-        end=lambda run: run.vocabulary.target.end,
-        never=lambda run: [run.vocabulary.target.unk_id, run.vocabulary.target.begin],
+        end=lambda run: run.vocabulary.target.eos_id,
+        never=lambda run: [run.vocabulary.target.unk_id, run.vocabulary.target.bos_id],
         beam=BEAM,
         alpha=ALPHA,
         source=source,
@@ -97,6 +97,6 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     ),
     explain=find_explain,
     joins=True,
-    sizes=lambda run: {"vocabulary": {"source": run.vocabulary.source.size, "target": run.vocabulary.target.size}},
+    sizes=lambda run: {"vocabulary": {"source": run.vocabulary.source.vocab_size, "target": run.vocabulary.target.vocab_size}},
 )
 TASK = SEQ2SEQ

@@ -44,7 +44,7 @@ test = 0.05                        # likewise: what weft evaluate scores; nothin
 #   [tokenizer.source]
 #   kind = "char"
 #   [tokenizer.target]
-#   kind = "space"
+#   kind = "whitespace"
 """
 READS = """\
 # attention = {attention:<21}# how the decoder reads the source: none, dot, scaled-dot, multiplicative, additive
@@ -117,7 +117,7 @@ class Pairs(NamedTuple):
     bidirectional: str = "true"
     reverse_source: str = "false"
     parts: str = ""  # of a Transformer
-    skip_connection: str = "plain"
+    skip_connection: str = "none"
     norm: str = "none"
     extra: str = ""  # of a plain recurrent network
 

@@ -41,14 +41,14 @@ def _joint(config: Seq2SeqConfig, layers: int) -> dict[str, Any]:
 
 
 def _parts(settings: RunConfig, vocabulary: TokenizerPair, layers: Mapping[str, int]) -> dict[str, Part]:
-    model, max_length = settings.model, settings.data.longest
+    model, max_length = settings.model, settings.data.max_length
     parts = {}
     for side, table, tokens in (("encoder", model.encoder, vocabulary.source), ("decoder", model.decoder, vocabulary.target)):
-        parts[f"{side}.front"] = Part(words_of(tokens))
+        parts[f"{side}.embedder"] = Part(words_of(tokens))
         options = in_table(f"model.{side}", stack_options(table, layers[side]))
         parts[f"{side}.stack"] = Part(options, attention_span(table, max_length))
     parts["joint"] = Part(in_table("model", _joint(model, layers["decoder"])))
-    parts["shared"] = Part({"model.share_embeddings": model.shared})
+    parts["shared"] = Part({"model.share_embeddings": model.share_embeddings})
     parts["head"] = Part(in_table("model", head_options(model)) | words_of(vocabulary.target))
     return parts
 

@@ -184,7 +184,7 @@ class TaggedDataConfig(Config):
             raise ValueError(f"word and tag are both {self.word_column!r}; give each its own column")
         return self
 
-    def resolved(self) -> Self:
+    def with_defaults(self) -> Self:
         """The same with every option that applies filled in: columns are the format's own business."""
         return self
 
@@ -202,7 +202,7 @@ class TaggedDataConfig(Config):
 class WhitespaceTokenizerConfig(TokenizerConfig):
     """How tagged words become tokens."""
 
-    type: Annotated[str, Choice(TYPES, "kind")] = "space"
+    type: Annotated[str, Choice(TYPES, "kind")] = "whitespace"
 
 
 def learned_tags(dataset: Dataset[Sentence]) -> tuple[list[str], int]:
@@ -219,7 +219,7 @@ def learned_tags(dataset: Dataset[Sentence]) -> tuple[list[str], int]:
 
 def spells(config: RunConfig) -> bool:
     """Whether words are read letter by letter, too."""
-    return config.model.letters() is not None
+    return config.model.resolved_char_encoder() is not None
 
 
 class TaggedVocabulary:
@@ -250,7 +250,7 @@ def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
 
 
 def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]) -> Fitted:
-    refuse_long(corpora[0], dataset, max_length=config.data.longest)
+    refuse_long(corpora[0], dataset, max_length=config.data.max_length)
     return Fitted(corpora)
 
 
@@ -264,7 +264,7 @@ def check(config: RunConfig) -> CheckPlan:
     train = training(config.datasets)
     checked = CheckOptions(
         ("sentence",),
-        config.data.longest,
+        config.data.max_length,
         labels="tag",
         labels_of=lambda record: record.tags,
         words=words_of,

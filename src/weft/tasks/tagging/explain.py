@@ -35,11 +35,11 @@ def read(run: Run[Sentence, Tagging], text: str, options: ExplainConfig) -> Mode
     if not places:
         raise DataError("input", "has no words, and nothing to tag")
     words = [place.text for place in places]
-    letters = None if run.vocabulary.letters is None else lines_of(run.vocabulary.letters, words)
+    letters = None if run.vocabulary.char_tokenizer is None else lines_of(run.vocabulary.char_tokenizer, words)
     edges, none = np.array([0, len(words)]), np.zeros(len(words), np.int64)
     batch = Sentences(lines_of(tokenizer, words), letters, edges, none).batch(np.array([0]))
     found = [one for place in places for one in token_spans(tokenizer, place.text, place.start)]
-    tokens = [special(tokenizer, tokenizer.begin), *found, special(tokenizer, tokenizer.end)]
+    tokens = [special(tokenizer, tokenizer.bos_id), *found, special(tokenizer, tokenizer.eos_id)]
 
     def say(at: Tensor) -> Tensor:
         parts: list[Any] = [part if part is None else part.to(device).expand(len(at), *part.shape[1:]) for part in batch[:-1]]
@@ -55,7 +55,7 @@ def read(run: Run[Sentence, Tagging], text: str, options: ExplainConfig) -> Mode
     choices = None if options.target is None else [label(run, options.target)] * len(places)
     return ModelInput(
         model,
-        [make_side("text", "encoder.front", tokens)],
+        [make_side("text", "encoder.embedder", tokens)],
         say,
         places,
         choices,

@@ -49,7 +49,7 @@ class Tagging(NetworkTask[TaggedExamples]):
             vocab_size=vocabulary.tokenizer.vocab_size + 1,
             char_vocab_size=1 if vocabulary.char_tokenizer is None else vocabulary.char_tokenizer.vocab_size + 1,
             tags=vocabulary.labels.size,
-            max_positions=config.data.longest,
+            max_positions=config.data.max_length,
             allowed=moves(vocabulary.labels),
         )
 

@@ -77,7 +77,7 @@ class WordTagger:
     @property
     def max_length(self) -> int | None:
         """How many tokens a sentence may have, <s> and </s> counted; None where it may have any number."""
-        max_length: int | None = self.model.longest
+        max_length: int | None = self.model.max_positions
         return max_length
 
     def lengths(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:

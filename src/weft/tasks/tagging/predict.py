@@ -94,7 +94,7 @@ class TaggerReader:
             self._refuse_unseen(source, given)
         counts = Counter(tag for one in given for tag in one.tags)
         if all(self.tokenizer.labels.index(tag) is None for tag in counts):
-            fix = f"{'; '.join(source.seen.files.notes)}; set data.tag_column for another"
+            fix = f"{'; '.join(source.summary.files.notes)}; set data.tag_column for another"
             raise no_known_labels(source, counts, self.labels, self.directory, unit="tags", fix=fix)
         self._refuse(self.long([one.words for one in given]), source.place)
         said = self.model.tag([one.words for one in given], progress)
@@ -152,7 +152,7 @@ def embed(run: Run[Sentence, Tagging], sentences: Sequence[Sentence], pool: str,
     read = reader.words(sentences)
     long = reader.long(read)
     for at in long:
-        read[at] = embedding.first_words(reader.tokenizer.tokenizer, read[at], run.model.longest)
+        read[at] = embedding.first_words(reader.tokenizer.tokenizer, read[at], run.model.max_positions)
     cut = np.zeros(len(read), dtype=bool)
     cut[list(long)] = True
     data = reader.model.sentences(read)

@@ -42,7 +42,7 @@ def _preset(values: Mapping[str, Any]) -> Preset:
 
 
 PRESETS: Mapping[str, Preset] = {
-    "window": _preset({"layer_type": "conv", "kernel_size": 3}),
+    "conv": _preset({"layer_type": "conv", "kernel_size": 3}),
     "rnn": _preset({"layer_type": "rnn"}),
     "lstm": _preset({"layer_type": "lstm"}),
     "gru": _preset({"layer_type": "gru"}),

@@ -74,7 +74,7 @@ class Tagging(NamedTuple):
     dropout: float = 0.5
     parts: str = ""
     read: str = READ
-    connection: str = "plain"
+    connection: str = "none"
     norm: str = "none"
     embedding_norm: str = "false"
     head: str = HEADED
@@ -90,7 +90,7 @@ TEMPLATES: Mapping[str, Tagging] = {
     "lstm": Tagging("long short-term memory"),
     "gru": Tagging("gated recurrent units"),
     "rnn": Tagging("the plain recurrent network", parts=NONLINEARITY),
-    "window": Tagging("a network over a few tokens, as in a CNN", parts=CONTEXT + NONLINEARITY),
+    "conv": Tagging("a network over a few tokens, as in a CNN", parts=CONTEXT + NONLINEARITY),
     "transformer": Tagging("attention", 2, 0.3, ROTARY, "", "residual", "layer"),
     "bert": Tagging(PRETRAINED, 4, 0.1, LEARNED, "", "post-norm", "layer", "true", LINEAR, {**FINE_TUNED, "monitor": SCORED}),
 }

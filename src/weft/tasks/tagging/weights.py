@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 def _parts(config: RunConfig, vocabulary: LabelTokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
     head = {"labels": list(vocabulary.labels.names)}
-    parts = encoder_parts(config, vocabulary.tokenizer, layers, max_length=config.data.longest, head=head)
-    spelling = config.model.letters()
+    parts = encoder_parts(config, vocabulary.tokenizer, layers, max_length=config.data.max_length, head=head)
+    spelling = config.model.resolved_char_encoder()
     if spelling is not None and vocabulary.char_tokenizer is not None:
-        letters = {**stack_options(spelling, spelling.layers), "pool": spelling.pool}
-        parts["spelling"] = Part(in_table("model.char_encoder", letters) | {"letters": vocabulary.char_tokenizer.hash[:8]})
+        letters = {**stack_options(spelling, spelling.num_layers), "pooling": spelling.pooling}
+        parts["char_encoder"] = Part(in_table("model.char_encoder", letters) | {"chars": vocabulary.char_tokenizer.hash[:8]})
     return parts
 
 
