@@ -24,12 +24,12 @@ def arguments(text: str, default: str) -> argparse.Namespace:
     parser.add_argument(
         "--output-dir", type=Path, default=Path("runs/benchmarks"), help="where the runs go; finished ones are kept"
     )
-    parser.add_argument("--only", action="append", help="this model alone; may be given several times")
+    parser.add_argument("--only", action="append", help="this model alone; repeatable")
     parser.add_argument("--threads", type=int, default=None)
     chosen = parser.parse_args()
     set_threads(chosen.threads)
     if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is not there; give --data FILE\n")
+        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data FILE\n")
     return chosen
 
 

@@ -22,7 +22,7 @@ WORDS = 8000  # of the vocabulary; the first three numbers are unknown, <s> and 
 
 
 class Clock:
-    """The processor's seconds and the target tokens so far, noted after each step of whatever optimiser is used."""
+    """The processor's seconds and the target tokens so far, noted after each step of whatever optimizer is used."""
 
     def __init__(self) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -46,9 +46,9 @@ def wrap(owner: type, name: str, note: Callable[[Any], None]) -> None:
     setattr(owner, name, outer)
 
 
-def vocabulary(folder: Path, special: list[str]) -> Path:
+def vocabulary(directory: Path, special: list[str]) -> Path:
     """A file of WORDS lines: the special tokens of a toolkit, then token numbers."""
-    file = folder / f"vocabulary.{len(special)}"
+    file = directory / f"vocabulary.{len(special)}"
     file.write_text("".join(f"{word}\n" for word in [*special, *range(3, WORDS)]))
     return file
 
@@ -67,30 +67,30 @@ EOLE_MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def eole(work: str, folder: Path, seed: int) -> dict[str, float]:
+def eole(work: str, directory: Path, seed: int) -> dict[str, float]:
     """Buckets of all pairs, sorted by length, batches of ROWS: as Eole is meant to be used. Attention dropout 0, as weft's."""
     from eole.bin.main import main as run
     from eole.trainer import BatchProcessor
 
-    words = str(vocabulary(folder, []))
+    words = str(vocabulary(directory, []))
     training = {
         "batch_type": "sents", "batch_size": ROWS, "bucket_size": BUCKET, "num_workers": 0, "compute_dtype": "fp32",
         "train_steps": UPDATES, "optim": "adam", "learning_rate": 1e-3, "max_grad_norm": 1.0, "label_smoothing": 0.1,
         "dropout": [0.1], "attention_dropout": [0.0], "normalization": "tokens", "save_checkpoint_steps": 1000,
-        "model_path": str(folder / f"eole-{work}"),
+        "model_path": str(directory / f"eole-{work}"),
     }  # fmt: skip
     values = {
         "seed": seed, "overwrite": True, "report_every": 5, "share_vocab": True, "src_vocab": words, "tgt_vocab": words,
-        "data": {"train": {"path_src": str(folder / "train.source"), "path_tgt": str(folder / "train.target")}},
+        "data": {"train": {"path_src": str(directory / "train.source"), "path_tgt": str(directory / "train.target")}},
         "model": {"hidden_size": 256, "share_embeddings": True, "share_decoder_embeddings": True, **EOLE_MODELS[work]},
         "training": training,
     }  # fmt: skip
-    file = folder / f"eole-{work}.yaml"
+    file = directory / f"eole-{work}.yaml"
     file.write_text(json.dumps(values))  # JSON is YAML
     clock = Clock()
 
     def count(batch: dict[str, Any]) -> None:
-        clock.tokens += int((batch["tgtlen"] - 1).sum())  # <s> is no target
+        clock.tokens += int((batch["tgtlen"] - 1).sum())  # <s> is not a target
 
     wrap(BatchProcessor, "process_batch", count)
     sys.argv = ["eole", "train", "-config", str(file)]
@@ -123,15 +123,15 @@ JOEY_MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def joey(work: str, folder: Path, seed: int) -> dict[str, float]:
+def joey(work: str, directory: Path, seed: int) -> dict[str, float]:
     """Batches of ROWS pairs at random: it sorts none by length. Its Transformer always drops attention weights too."""
     from joeynmt.__main__ import main as run
     from joeynmt.training import TrainManager
 
-    words = str(vocabulary(folder, ["<unk>", "<pad>", "<s>", "</s>"]))
+    words = str(vocabulary(directory, ["<unk>", "<pad>", "<s>", "</s>"]))
     side = {"level": "word", "lowercase": False, "voc_file": words, "max_length": 1000}
     data = {
-        "train": str(folder / "train"), "dev": str(folder / "test"), "dataset_type": "plain", "sample_dev_subset": -1,
+        "train": str(directory / "train"), "dev": str(directory / "test"), "dataset_type": "plain", "sample_dev_subset": -1,
         "src": {"lang": "source", **side}, "trg": {"lang": "target", **side},
     }  # fmt: skip
     training = {
@@ -141,12 +141,13 @@ def joey(work: str, folder: Path, seed: int) -> dict[str, float]:
         "early_stopping_metric": "loss", "scheduling": "exponential", "decrease_factor": 1.0,
     }  # fmt: skip
     values = {
-        "name": work, "joeynmt_version": "2.3.0", "model_dir": str(folder / f"joey-{work}"), "use_cuda": False, "fp16": False,
+        "name": work, "joeynmt_version": "2.3.0", "model_dir": str(directory / f"joey-{work}"), "use_cuda": False,
+        "fp16": False,
         "data": data, "training": {**training, "overwrite": True},
         "testing": {"beam_size": 1, "batch_size": ROWS},
         "model": {"initializer": "xavier_uniform", "tied_embeddings": True, "tied_softmax": True, **JOEY_MODELS[work]},
     }  # fmt: skip
-    file = folder / f"joey-{work}.yaml"
+    file = directory / f"joey-{work}.yaml"
     file.write_text(json.dumps(values))
     clock = Clock()
 
@@ -162,13 +163,13 @@ def joey(work: str, folder: Path, seed: int) -> dict[str, float]:
 # ---- Hugging Face transformers
 
 
-def hf(work: str, folder: Path, seed: int) -> dict[str, float]:
+def hf(work: str, directory: Path, seed: int) -> dict[str, float]:
     """`generate` of a MarianMTModel of the same sizes, weights at random; sorted by length, as weft sorts by itself."""
     import torch
     from transformers import MarianConfig, MarianMTModel
 
     torch.manual_seed(seed)
-    sources = [[int(word) for word in line.split()] for line in (folder / "test.source").read_text().split("\n")[:SENTENCES]]
+    sources = [[int(word) for word in line.split()] for line in (directory / "test.source").read_text().split("\n")[:SENTENCES]]
     sources.sort(key=len, reverse=True)
     sides = {
         f"{side}_{name}": value

@@ -1,9 +1,8 @@
-"""Subject and verb: does a model follow the subject, or the nearest noun? Counts, recurrent networks, Transformers.
+"""Subject-verb agreement of n-grams, recurrent networks and Transformers: the subject against the nearest noun.
 
-Trained on the English that is at hand (Tatoeba, Multi30k, UD EWT, Shakespeare: 1.6 million words, put together in --output-dir) as
-lower-cased tokens; probed by BLiMP's distractor paradigms ("a niece of most senators hasn't ...") and by verbs with 0 to 4
-attractors (Linzen et al. 2016), or, with --wikipedia, trained on those sentences, too, and probed by BLiMP alone. The bar: on
-the distractor paradigms the n-gram is below 50 %, every network above it, each trained within 30 minutes. Published (5-gram /
+Trained on lowercased English (Tatoeba, Multi30k, UD EWT, Shakespeare: 1.6 million words, collected in --output-dir); tested on BLiMP's distractor paradigms ("a niece of most senators hasn't ...") and by verbs with 0 to 4
+attractors (Linzen et al. 2016), or, with --wikipedia, trained on those sentences as well, and tested on BLiMP alone. The bar: on
+the distractor paradigms the n-gram is below 50%, every network above it, each trained within 30 minutes. Published (5-gram /
 LSTM / GPT-2, of 83 million words and more): relational noun 23.5 / 76.0 / 79.5, relative clause 21.7 / 62.7 / 65.7.
 """
 
@@ -43,37 +42,37 @@ MODELS: dict[str, dict[str, Any]] = {
 DISTRACTORS = "distractor paradigms"
 
 
-def _tatoeba(folder: Path) -> Iterator[str]:
-    for line in gzip.decompress((folder / "tatoeba-eng-fra" / "fra.txt.gz").read_bytes()).decode().split("\n"):
+def _tatoeba(directory: Path) -> Iterator[str]:
+    for line in gzip.decompress((directory / "tatoeba-eng-fra" / "fra.txt.gz").read_bytes()).decode().split("\n"):
         yield line.split("\t")[0]
 
 
-def _multi30k(folder: Path) -> Iterator[str]:
-    yield from gzip.decompress((folder / "multi30k" / "train.en.gz").read_bytes()).decode().split("\n")
+def _multi30k(directory: Path) -> Iterator[str]:
+    yield from gzip.decompress((directory / "multi30k" / "train.en.gz").read_bytes()).decode().split("\n")
 
 
-def _ewt(folder: Path) -> Iterator[str]:
-    text = gzip.decompress((folder / "ud-english-ewt" / "en_ewt-ud-train.conllu.gz").read_bytes()).decode()
+def _ewt(directory: Path) -> Iterator[str]:
+    text = gzip.decompress((directory / "ud-english-ewt" / "en_ewt-ud-train.conllu.gz").read_bytes()).decode()
     yield from re.findall(r"^# text = (.*)$", text, re.MULTILINE)
 
 
-def _shakespeare(folder: Path) -> Iterator[str]:
+def _shakespeare(directory: Path) -> Iterator[str]:
     """What is said, sentence by sentence, without who says it."""
-    for speech in (folder / "tinyshakespeare" / "input.txt").read_bytes().decode().split("\n\n"):
+    for speech in (directory / "tinyshakespeare" / "input.txt").read_bytes().decode().split("\n\n"):
         words = " ".join(line for line in speech.split("\n") if not line.endswith(":"))
         yield from re.split(r"(?<=[.!?]) ", words)
 
 
-def _wikipedia(folder: Path) -> Iterator[str]:
-    """The sentences that the verbs of Linzen et al. stand in."""
-    text = gzip.decompress((folder / "agreement-linzen" / "subj_agr_filtered.text.gz").read_bytes()).decode()
+def _wikipedia(directory: Path) -> Iterator[str]:
+    """The sentences of the verbs of Linzen et al."""
+    text = gzip.decompress((directory / "agreement-linzen" / "subj_agr_filtered.text.gz").read_bytes()).decode()
     yield from text.replace(" <eos>", "").split("\n")
 
 
-def assembled(folder: Path, path: Path, *, wikipedia: bool = False) -> Path:
+def assembled(directory: Path, path: Path, *, wikipedia: bool = False) -> Path:
     """All sentences, each once, in an order by chance."""
     sources = (_tatoeba, _multi30k, _ewt, _shakespeare, *((_wikipedia,) if wikipedia else ()))
-    lines = list(dict.fromkeys(line.strip() for read in sources for line in read(folder) if line.strip()))
+    lines = list(dict.fromkeys(line.strip() for read in sources for line in read(directory) if line.strip()))
     random.Random(1).shuffle(lines)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(f"{line}\n" for line in lines).encode())
@@ -96,8 +95,8 @@ def values(model: str, text: Path, chosen: argparse.Namespace) -> dict[str, Any]
 
 
 def trained(model: str, text: Path, chosen: argparse.Namespace) -> tuple[Path, float]:
-    """The run folder, and the seconds of this process that it took; a finished run is kept."""
-    place = chosen.out / f"{model}-{chosen.seed}"
+    """The run directory, and the seconds of this process that it took; a finished run is kept."""
+    place = chosen.output_dir / f"{model}-{chosen.seed}"
     file = place.with_suffix(".toml")
     file.write_text(tomli_w.dumps(values(model, text, chosen)))
     command = [
@@ -153,8 +152,8 @@ def main() -> None:
     parser.add_argument("--skip-unknown", action="store_true", help="leave out pairs where a word that decides is unknown")
     chosen = parser.parse_args()
     if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is not there; give --data FOLDER\n")
-    text = assembled(chosen.data, chosen.out / "text.txt", wikipedia=chosen.wikipedia)
+        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data DIR\n")
+    text = assembled(chosen.data, chosen.output_dir / "text.txt", wikipedia=chosen.wikipedia)
     suites = [suite for suite in SUITES if not chosen.wikipedia or suite.startswith("blimp")]
     pairs = read_suite([path for suite in suites for path in sorted(chosen.data.glob(suite))]).pairs
     probed: dict[str, ItemStatistics] = {}
@@ -165,7 +164,7 @@ def main() -> None:
         began = time.perf_counter()
         probed[model] = evaluate_minimal_pairs(weft.load(place, device=chosen.device), pairs)
         print(f"{model}: trained in {seconds:.0f} s, probed in {time.perf_counter() - began:.0f} s", flush=True)
-    if chosen.known:
+    if chosen.skip_unknown:
         kept = np.flatnonzero(~np.any([items.statistics["unknown_choice"] > 0 for items in probed.values()], axis=0))
         pairs, probed = [pairs[at] for at in kept], {name: subset(items, kept) for name, items in probed.items()}
     sys.exit(0 if printed(probed, pairs) else 1)

@@ -58,31 +58,31 @@ def label_first(path: Path, encoding: str = "utf-8") -> Texts:
 
 
 def cut(rows: list[tuple[str, str]], *counts: int) -> list[Texts]:
-    """The first so many rows, the next so many, and so on."""
+    """The rows in consecutive parts of these sizes."""
     edges = np.cumsum([0, *counts])
     parts = [rows[low:high] for low, high in pairwise(edges)]
     return [([text for text, _ in part], [label for _, label in part]) for part in parts]
 
 
-def trec(folder: Path) -> Splits:
-    texts, labels = label_first(folder / "trec" / "TREC.train.all", "latin-1")
+def trec(directory: Path) -> Splits:
+    texts, labels = label_first(directory / "trec" / "TREC.train.all", "latin-1")
     rows = list(zip(texts, labels, strict=True))
     random.Random(0).shuffle(rows)
     valid, train = cut(rows, len(rows) // 10, len(rows) - len(rows) // 10)
-    return Splits(train, valid, label_first(folder / "trec" / "TREC.test.all", "latin-1"))
+    return Splits(train, valid, label_first(directory / "trec" / "TREC.test.all", "latin-1"))
 
 
 def sst(kind: str) -> Callable[[Path], Splits]:
-    def read(folder: Path) -> Splits:
-        train, valid, test = (label_first(folder / "sst" / f"stsa.{kind}.{part}") for part in ("train", "dev", "test"))
+    def read(directory: Path) -> Splits:
+        train, valid, test = (label_first(directory / "sst" / f"stsa.{kind}.{part}") for part in ("train", "dev", "test"))
         return Splits(train, valid, test)
 
     return read
 
 
-def names(folder: Path) -> Splits:
+def names(directory: Path) -> Splits:
     parts: list[list[tuple[str, str]]] = [[], [], []]
-    for path in sorted((folder / "names-by-language").glob("*.txt")):
+    for path in sorted((directory / "names-by-language").glob("*.txt")):
         found = sorted({line.strip() for line in path.read_text(encoding="utf-8").split("\n") if line.strip()})
         random.Random(0).shuffle(found)
         tenth = round(len(found) / 10)
@@ -169,9 +169,9 @@ def measure_regression(material: Material) -> None:
         print(f"  note: {note}")
 
 
-def measure(name: str, folder: Path) -> None:
+def measure(name: str, directory: Path) -> None:
     read, options = TASKS[name]
-    splits = read(folder)
+    splits = read(directory)
     counts = ", ".join(f"{len(texts):,} {part}" for part, (texts, _) in splits._asdict().items())
     print(f"{name}: {counts}; of each: accuracy ours, theirs; probabilities apart; seconds ours, theirs")
     counted = Material(splits, FeatureConfig(**options, tfidf=False))
@@ -180,8 +180,8 @@ def measure(name: str, folder: Path) -> None:
     measure_regression(Material(splits, FeatureConfig(**options)))
 
 
-def size(folder: Path) -> None:
-    with gzip.open(folder / "tatoeba-eng-fra" / "fra.txt.gz", "rt", encoding="utf-8") as file:
+def size(directory: Path) -> None:
+    with gzip.open(directory / "tatoeba-eng-fra" / "fra.txt.gz", "rt", encoding="utf-8") as file:
         lines = [cell for row in file for cell in row.split("\t")[:2]]
     draw = random.Random(0)
     texts = ["\n".join(draw.choices(lines, k=60)) for _ in range(11_314)]
@@ -203,12 +203,12 @@ def size(folder: Path) -> None:
 def main() -> None:
     shared = Path(__file__).resolve().parents[2] / "shared" / "data"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=shared, help="the folder with trec, sst, names-by-language")
-    parser.add_argument("--only", action="append", choices=[*TASKS, "size"], help="this alone; may be given several times")
+    parser.add_argument("--data", type=Path, default=shared, help="the directory with trec, sst, names-by-language")
+    parser.add_argument("--only", action="append", choices=[*TASKS, "size"], help="this alone; repeatable")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     if not options.data.exists():
-        parser.exit(0, f"skipped: {options.data} is not there; give --data FOLDER\n")
+        parser.exit(0, f"skipped: {options.data} is missing; pass --data DIR\n")
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore", ConvergenceWarning)
     for name in options.only or [*TASKS, "size"]:

@@ -48,20 +48,20 @@ MINUTES = 15.0
 def arguments() -> argparse.Namespace:
     shared = Path(__file__).resolve().parents[2] / "shared" / "data" / "names-makemore" / "names.txt"
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=shared, help="the names, one a line")
+    parser.add_argument("--data", type=Path, default=shared, help="the names, one per line")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks"), help="where the comparisons go")
     parser.add_argument("--max-tokens", default="1M", help="characters that each network reads")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args()
     if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is not there; give --data FILE\n")
+        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data FILE\n")
     return chosen
 
 
 def command(options: argparse.Namespace, run_file: Path, out: Path) -> list[str]:
     words = [sys.executable, "-P", "-m", "weft", "compare", str(run_file), "--models", KINDS, "--grid", "model.order=2,5"]
-    sizes = ["--seeds", str(options.seeds), "--max-tokens", options.tokens, "--jobs", str(options.jobs)]
+    sizes = ["--seeds", str(options.seeds), "--max-tokens", options.max_tokens, "--jobs", str(options.jobs)]
     return [*words, *sizes, "--threads", str(options.jobs), "--output-dir", str(out)]
 
 
@@ -95,14 +95,14 @@ def table(out: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     options = arguments()
-    folder = options.out / "compare-names"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    split(options.data, folder)
-    run_file = folder / "names.toml"
+    directory = options.output_dir / "compare-names"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    split(options.data, directory)
+    run_file = directory / "names.toml"
     run_file.write_text(RUN_FILE)
     runs = 8 * options.seeds
-    killed, alone = folder / "killed", folder / "alone"
+    killed, alone = directory / "killed", directory / "alone"
     seconds = kill_half_way(command(options, run_file, killed), killed, runs)
     print(f"killed after {seconds:.0f} s with {finished(killed)} of {runs} runs done", flush=True)
     began = time.monotonic()

@@ -1,6 +1,6 @@
 """Dates in fourteen languages, "15 novembre 2026" to 2026-11-15: the model of examples/dates.toml, two minutes on two cores.
 
-The bar: 99 % of 2,000 days exactly right, none of which was trained on, in languages and formats that were. The days are made
+The bar: 99% of 2,000 days exactly right, none of which was trained on, in languages and formats that were. The days are made
 by examples/make_dates.py, which needs the package Babel; 20,000 are trained on.
 """
 
@@ -38,12 +38,12 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="A.B=VALUE", help="change an option of the run file")
     chosen = parser.parse_args()
     set_threads(chosen.threads)
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    write_data(chosen.out)
+    chosen.output_dir.mkdir(parents=True, exist_ok=True)
+    write_data(chosen.output_dir)
     files = [f"data.{name}={name}.tsv" for name in PARTS]
     values = override(read_toml(EXAMPLES / "dates.toml"), [*files, *chosen.set])
     began = time.process_time()
-    run, seconds = trained(values, chosen.out / "run", chosen.out)
+    run, seconds = trained(values, chosen.output_dir / "run", chosen.output_dir)
     spent = time.process_time() - began
     score = next(score for score in run.evaluate().scores if score.name == "exact_match")
     print(f"exact match {score.value:.2f} % ({score.low:.2f} to {score.high:.2f}) of {PARTS['test']:,} days", end="")

@@ -50,13 +50,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def values(family: str, language: str, seed: int, data: Path) -> dict[str, Any]:
     named = {name: str((data / f"{language}_{part}.tsv").resolve()) for name, part in SPLITS.items()}
-    sides = {"source": {"kind": "char"}, "target": {"kind": "space"}}
+    sides = {"source": {"type": "char"}, "target": {"type": "whitespace"}}
     return {"task": "seq2seq", "seed": seed, "data": named, "tokenizer": sides, **FAMILIES[family]}
 
 
 def train_one(family: str, language: str, seed: int, chosen: argparse.Namespace) -> float:
     """Train in a process of its own; the seconds it took."""
-    place = chosen.out / f"{family}-{language}-{seed}"
+    place = chosen.output_dir / f"{family}-{language}-{seed}"
     if (place / "model.safetensors").exists() and (place / "done").exists():
         return 0.0
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", help="change an option of every run")
     chosen = parser.parse_args()
     if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is not there; give --data FOLDER\n")
+        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data DIR\n")
     families, languages = chosen.families.split(","), chosen.languages.split(",")
     runs = list(itertools.product(families, languages, range(1, chosen.seeds + 1)))
     began = time.perf_counter()
@@ -143,7 +143,7 @@ def main() -> None:
     splits = ["dev", *(["test"] if chosen.test else [])]
     groups = groups_of(families, chosen.seeds, ensembles=chosen.ensembles)
     jobs = [
-        (members, language, split, str(chosen.out), str(chosen.data))
+        (members, language, split, str(chosen.output_dir), str(chosen.data))
         for named in groups.values()
         for members in named
         for language in languages
@@ -153,7 +153,7 @@ def main() -> None:
     for split in splits:
         for name, named in groups.items():
             table([row for row in scored if row["split"] == split and row["members"] in named], f"{split}, {name}")
-    (chosen.out / "scores.json").write_text(json.dumps(scored))
+    (chosen.output_dir / "scores.json").write_text(json.dumps(scored))
 
 
 def score_all(jobs: list[Any], workers: int) -> list[Any]:

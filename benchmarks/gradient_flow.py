@@ -36,7 +36,7 @@ ASKED = f"{KEYS[0]}{'.' * (STEPS + 1)}?{KEYS[0]}"
 
 
 def write_lines(path: Path) -> None:
-    """Short gaps are as frequent as long ones, by their logarithm: nobody learns from long ones alone."""
+    """Log-uniform distances: a model learns nothing from long ones alone."""
     chance = random.Random(0)
     lines = []
     for _ in range(LINES):
@@ -62,24 +62,24 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None)
     chosen = parser.parse_args()
     set_threads(chosen.threads)
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    data = chosen.out / "memory.txt"
+    chosen.output_dir.mkdir(parents=True, exist_ok=True)
+    data = chosen.output_dir / "memory.txt"
     write_lines(data)
     runs = {}
     for kind, train in KINDS.items():
-        heads = {"heads": 2} if kind == "transformer" else {}
+        heads = {"num_heads": 2} if kind == "transformer" else {}
         values = values_of(data, {"arch": kind, "num_layers": 1, **heads}, train)
-        runs[kind], seconds = trained(values, chosen.out / kind, chosen.out)
+        runs[kind], seconds = trained(values, chosen.output_dir / kind, chosen.output_dir)
         key = runs[kind].score([ASKED])[0].log_probs[-2]
         print(f"{kind:12} nats of the answer {-key:.3f}; trained in {seconds:.0f} s", flush=True)
     for kind in CONNECTIONS:
         values = values_of(data, {"arch": "rnn", "num_layers": 8, "skip_connection": kind}, {"lr": 0.003, "max_steps": 200})
-        runs[kind], seconds = trained(values, chosen.out / kind, chosen.out)
+        runs[kind], seconds = trained(values, chosen.output_dir / kind, chosen.output_dir)
         print(f"{kind:12} trained in {seconds:.0f} s", flush=True)
     view = compare_gradient_flow(runs, ASKED, ExplainConfig())
     print("\n".join(view.lines))
     for name, picture in zip(("time", "layers"), view.figures, strict=True):
-        write_text(chosen.out / f"gradient-{name}.svg", picture.svg)
+        write_text(chosen.output_dir / f"gradient-{name}.svg", picture.svg)
     flows = {one["name"]: one["time"][TRAINED] for one in view.data["runs"]}
     rnn, lstm = (
         relative_norms(TimeGradients(flows[kind]["layers"], np.array(flows[kind]["norms"])))[:STEPS] for kind in ("rnn", "lstm")

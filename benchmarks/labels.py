@@ -29,26 +29,31 @@ CHARACTERS: dict[str, Any] = {"features": {"analyzer": "char_wb", "ngram_range":
 # of a Transformer that starts from a masked language model, and the steps that one is trained for
 SMALL: dict[str, Any] = {"arch": "transformer", "num_layers": 4, "hidden_size": 256}
 LARGE: dict[str, Any] = {"arch": "transformer", "num_layers": 6, "hidden_size": 512}
-MASKED_STEPS = {SMALL["width"]: 8000, LARGE["width"]: 8400}
+MASKED_STEPS = {SMALL["hidden_size"]: 8000, LARGE["hidden_size"]: 8400}
 TUNING: dict[str, Any] = {"max_steps": 400, "lr": 3e-4, "num_validations": 20, "compile": False}
 
 
 def _pretrained(size: dict[str, Any]) -> dict[str, Any]:
-    inner = {"num_heads": size["width"] // 64, **pretraining.ALIKE["transformer"], "dropout": 0.1, "pooling": "max"}
+    inner = {
+        "num_heads": size["hidden_size"] // 64,
+        **pretraining.SHARED_OPTIONS["transformer"],
+        "dropout": 0.1,
+        "pooling": "max",
+    }
     return {"model": {**size, **inner}, "train": TUNING}
 
 
 WORDS: dict[str, dict[str, Any]] = {
     "naive-bayes": {"model": {"arch": "naive-bayes"}},
-    "regression": {"model": {"arch": "logistic-regression", "C": 10.0}},
-    "window": {"model": {"arch": "conv"}},
+    "logistic-regression": {"model": {"arch": "logistic-regression", "C": 10.0}},
+    "conv": {"model": {"arch": "conv"}},
     "gru": {"model": {"arch": "gru", "hidden_size": 384}, "train": {"max_steps": 300}},
     "pretrained": _pretrained(SMALL),
 }
 # from weights that know five degrees of the same sentences, slowly
-SENTIMENT = {**WORDS, "pretrained": {**_pretrained(LARGE), "train": {**TUNING, "lr": 1e-4, "init_loose": True}}}
+SENTIMENT = {**WORDS, "pretrained": {**_pretrained(LARGE), "train": {**TUNING, "lr": 1e-4, "init_strict": False}}}
 NAMES: dict[str, dict[str, Any]] = {
-    "regression": {"model": {"arch": "logistic-regression", "C": 10.0, **CHARACTERS}},
+    "logistic-regression": {"model": {"arch": "logistic-regression", "C": 10.0, **CHARACTERS}},
     "gru": {
         "model": {"arch": "gru", "hidden_size": 384, "embedding_dim": 64, "dropout": 0.5, "pooling": "last"},
         "train": {"max_steps": 3000},
@@ -56,7 +61,8 @@ NAMES: dict[str, dict[str, Any]] = {
 }
 # words in lower case, some of them dropped, beside letters, which know what was upper case and what new words are like
 WORDS_AND_LETTERS: dict[str, Any] = {
-    "arch": "lstm", "embedding_dropout": 0.3, "word_dropout": 0.2, "char_encoder": {"hidden_size": 256, "embedding_dim": 64, "pooling": "last"},
+    "arch": "lstm", "embedding_dropout": 0.3, "word_dropout": 0.2,
+    "char_encoder": {"hidden_size": 256, "embedding_dim": 64, "pooling": "last"},
 }  # fmt: skip
 LOWER: dict[str, Any] = {"type": "whitespace", "vocab_size": 20000, "lowercase": True}
 TAGGING: dict[str, Any] = {"max_epochs": 12.0, "lr": 3e-3, "ema_decay": 0.998}
@@ -76,7 +82,7 @@ def _sst(name: str) -> dict[str, str]:
     return {split: f"sst/stsa.{name}.{end}" for split, end in (("train", "train"), ("valid", "dev"), ("test", "test"))}
 
 
-BASELINES = ("naive-bayes", "regression")
+BASELINES = ("naive-bayes", "logistic-regression")
 # task, data (paths in --data), models, the score, the bar
 WORK: dict[str, tuple[str, dict[str, Any], dict[str, dict[str, Any]], str, float | None]] = {
     "trec": (
@@ -89,12 +95,12 @@ WORK: dict[str, tuple[str, dict[str, Any], dict[str, dict[str, Any]], str, float
     "names": ("classification", {"train": "names-by-language", "valid": 0.1, "test": 0.1}, NAMES, "accuracy", 83.0),
     "distinct": ("classification", {"train": "names-by-language", "valid": 0.1, "test": 0.1}, NAMES, "accuracy", None),
     "ewt": (
-        "tag",
+        "tagging",
         {"train": "ud-english-ewt/en_ewt-ud-train.conllu.gz", "valid": "ud-english-ewt/en_ewt-ud-dev.conllu.gz"},
         TAGS, "token_accuracy", 95.0,
     ),
     "wnut": (
-        "tag",
+        "tagging",
         {"train": "wnut17-ner/wnut17train.conll", "valid": "wnut17-ner/emerging.dev.conll"},
         ENTITIES, "span_f1", None,
     ),
@@ -102,7 +108,7 @@ WORK: dict[str, tuple[str, dict[str, Any], dict[str, dict[str, Any]], str, float
 
 
 def distinct_names(source: Path, place: Path) -> Path:
-    """A folder with a file of names for each language, none twice: one that is in train and in test is no test."""
+    """A directory with a file of names for each language, without duplicates, so that no name is in both train and test."""
     place.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.glob("*.txt")):
         names = dict.fromkeys(line for line in path.read_bytes().decode().split("\n") if line.strip())
@@ -134,10 +140,10 @@ def train(file: Path, place: Path, chosen: argparse.Namespace) -> float:
 
 def masked(size: dict[str, Any], chosen: argparse.Namespace) -> Path:
     """The run of a masked language model that has read what there is without labels."""
-    place = chosen.out / f"masked-{size['width']}-{chosen.seed}"
+    place = chosen.output_dir / f"masked-{size['hidden_size']}-{chosen.seed}"
     place.parent.mkdir(parents=True, exist_ok=True)
-    text = pretraining.write_text(chosen.data, chosen.out / "text.txt", more=True)
-    recipe = argparse.Namespace(**size, steps=chosen.masked_steps or MASKED_STEPS[size["width"]], batch_tokens=8192)
+    text = pretraining.write_text(chosen.data, chosen.output_dir / "text.txt", more=True)
+    recipe = argparse.Namespace(**size, steps=chosen.masked_steps or MASKED_STEPS[size["hidden_size"]], batch_tokens=8192)
     file = place.with_suffix(".toml")
     file.write_text(tomli_w.dumps(pretraining.pretraining(recipe, text, "token", chosen.seed)))
     train(file, place, argparse.Namespace(threads=chosen.threads, set=[f"train.device={chosen.device}", "train.compile=false"]))
@@ -153,7 +159,7 @@ def started(found: dict[str, Any], size: dict[str, Any], chosen: argparse.Namesp
 
 def graded(chosen: argparse.Namespace) -> Path:
     """The run that SST-2 starts from: it knows five degrees of its sentences."""
-    place = chosen.out / f"graded-{chosen.seed}"
+    place = chosen.output_dir / f"graded-{chosen.seed}"
     files = {split: str((chosen.data / path).resolve()) for split, path in _sst("fine").items()}
     found = started({"task": "classification", "seed": chosen.seed, "data": files, **_pretrained(LARGE)}, LARGE, chosen)
     place.with_suffix(".toml").write_text(tomli_w.dumps(found))
@@ -166,7 +172,7 @@ def values(work: str, model: str, chosen: argparse.Namespace) -> dict[str, Any]:
     files = {name: str((chosen.data / value).resolve()) if "/" in str(value) else value for name, value in data.items()}
     if models is NAMES:
         source = chosen.data / data["train"]
-        files["train"] = str((distinct_names(source, chosen.out / "names") if work == "distinct" else source).resolve())
+        files["train"] = str((distinct_names(source, chosen.output_dir / "names") if work == "distinct" else source).resolve())
     tokenizer: dict[str, Any] = {"tokenizer": {"type": "char"}} if models is NAMES else {}
     found = {"task": task, "seed": chosen.seed, "data": files, **tokenizer, **models[model]}
     if model in BASELINES:
@@ -194,12 +200,12 @@ def main() -> None:
     parser.add_argument("--set", action="append", help="change an option of every run")
     chosen = parser.parse_args()
     if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is not there; give --data FOLDER\n")
+        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data DIR\n")
     for work in chosen.only or WORK:
         _, data, models, score, bar = WORK[work]
         wanted = chosen.models.split(",") if chosen.models else models
         for model in (name for name in models if name in wanted):
-            place = chosen.out / f"{work}-{model}-{chosen.seed}"
+            place = chosen.output_dir / f"{work}-{model}-{chosen.seed}"
             place.parent.mkdir(parents=True, exist_ok=True)
             place.with_suffix(".toml").write_text(tomli_w.dumps(values(work, model, chosen)))
             seconds = train(place.with_suffix(".toml"), place, chosen)
@@ -208,7 +214,7 @@ def main() -> None:
             for split in ("valid", "test") if chosen.test and "test" in data else ("valid",):
                 paths = list(sources[split].paths) if not isinstance(data.get(split), float) else None
                 if paths is None and split == "valid":
-                    continue  # a share of the training data: training has said it
+                    continue  # a fraction of the training data: reported by training
                 found = {one.name: one for one in run.evaluate(paths).scores}
                 one = found[score]
                 wide = "" if one.low is None else f" ({one.low:.2f} to {one.high:.2f})"

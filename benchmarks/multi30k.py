@@ -37,8 +37,8 @@ TRAIN: dict[str, Any] = {
 JOINT: dict[str, Any] = {"share_embeddings": True, "tie_embeddings": True}
 LSTM: dict[str, Any] = {"arch": "lstm-input-feeding", "hidden_size": 512, "dropout": 0.4, **JOINT}
 TRANSFORMER: dict[str, Any] = {
-    "arch": "transformer", "position_encoding": "rotary", "hidden_size": 256, "num_layers": 4, "num_heads": 4, "ffn_dim": 512, "dropout": 0.3,
-    **JOINT,
+    "arch": "transformer", "position_encoding": "rotary", "hidden_size": 256, "num_layers": 4, "num_heads": 4,
+    "ffn_dim": 512, "dropout": 0.3, **JOINT,
 }  # fmt: skip
 MUON: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.01, "weight_decay": 0.1}
 RUNS: dict[str, dict[str, Any]] = {
@@ -66,9 +66,9 @@ def values(name: str, data: Path, seed: int) -> dict[str, Any]:
 
 def train_one(name: str, chosen: argparse.Namespace) -> float:
     """Train in a process of its own; the seconds it took."""
-    place = chosen.out / name
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    file = chosen.out / f"{name}.toml"
+    place = chosen.output_dir / name
+    chosen.output_dir.mkdir(parents=True, exist_ok=True)
+    file = chosen.output_dir / f"{name}.toml"
     file.write_text(tomli_w.dumps(values(name, chosen.data, chosen.seed)))
     command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--output-dir", str(place), "--quiet"]
     for setting in chosen.set or []:
@@ -92,12 +92,12 @@ def main() -> None:
     parser.add_argument("--set", action="append", help="change an option of every run")
     chosen = parser.parse_args()
     if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is not there; give --data FOLDER\n")
+        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data DIR\n")
     names = chosen.only or list(RUNS)
     with ThreadPoolExecutor(chosen.jobs) as pool:
         seconds = dict(zip(names, pool.map(lambda name: train_one(name, chosen), names), strict=True))
     for name in names:
-        run, (beam, bar) = weft.load(chosen.out / name), BARS[name]
+        run, (beam, bar) = weft.load(chosen.output_dir / name), BARS[name]
         found = values(name, chosen.data, chosen.seed)["data"]
         for split in ("valid", *(("test",) if chosen.test else ())):
             scores = {score.name: score for score in run.evaluate(found[split], PredictionConfig(beam_size=beam)).scores}

@@ -1,6 +1,6 @@
 """Our n-gram models against KenLM's: the same text, every number of the ARPA files, perplexities, seconds.
 
-    python benchmarks/ngram_kenlm.py --lmplz kenlm/build/bin/lmplz --text english.txt [--heldout other.txt]
+    python benchmarks/ngram_kenlm.py --lmplz kenlm/build/bin/lmplz --text english.txt [--test other.txt]
 
 lmplz comes from a build of github.com/kpu/kenlm (cmake, Boost); the `kenlm` package reads and scores. The text has a
 sentence a line, words between blanks. Seconds are of the processor, user and system together, medians of `--repeat`
@@ -84,7 +84,7 @@ def spread(seconds: list[float]) -> str:
 
 
 def perplexities(model: NgramModel, their_arpa: Path, text: Path, number: dict[bytes, int]) -> dict[str, Any]:
-    """Perplexity of both and tokens a second, end tokens counted; the largest difference of a sentence."""
+    """Perplexity of both and tokens per second, end tokens counted; the largest difference of a sentence."""
     tokens, starts = read(text, number, grow=False)
     model.score_corpus(tokens, starts)  # makes the hash tables
     began = time.process_time()
@@ -133,10 +133,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lmplz", type=Path, help="KenLM's estimator")
     parser.add_argument("--text", type=Path, help="default: the English sentences of tatoeba-eng-fra")
-    parser.add_argument("--heldout", type=Path, default=None)
+    parser.add_argument("--test", type=Path, default=None)
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--prune", type=int, nargs="*", default=[])
-    parser.add_argument("--memory", default="1G", help="lmplz -S: its default, 80 %% of all, costs it seconds of system time")
+    parser.add_argument("--memory", default="1G", help="lmplz -S: its default, 80%% of all, costs it seconds of system time")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     if options.lmplz is None:
@@ -146,12 +146,12 @@ def main() -> None:
         compare(options)
 
 
-def english(folder: Path) -> Path:
+def english(directory: Path) -> Path:
     """The first column of the sentence pairs, as a file of its own."""
     pairs = Path(__file__).resolve().parents[2] / "shared" / "data" / "tatoeba-eng-fra" / "fra.txt.gz"
     if not pairs.exists():
         raise SystemExit(f"skipped: {pairs} is not there; give --text FILE")
-    text = folder / "english.txt"
+    text = directory / "english.txt"
     with gzip.open(pairs, "rb") as lines:
         text.write_bytes(b"".join(line.split(b"\t")[0] + b"\n" for line in lines))
     return text
@@ -163,15 +163,15 @@ def compare(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     table = NgramConfig(order=options.order, prune=options.prune)
     prune = ["--prune", *map(str, options.prune)] if options.prune else []
-    with tempfile.TemporaryDirectory() as folder:
-        out, arpa = Path(folder, "ours.arpa"), Path(folder, "theirs.arpa")
+    with tempfile.TemporaryDirectory() as directory:
+        out, arpa = Path(directory, "ours.arpa"), Path(directory, "theirs.arpa")
         arguments = [
             "-o",
             str(options.order),
             "-S",
             options.memory,
             "-T",
-            folder + os.sep,
+            directory + os.sep,
             *prune,
             "--discount_fallback",
         ]
@@ -187,7 +187,7 @@ def compare(options: argparse.Namespace) -> None:
         ratio = statistics.median(map(sum, parts)) / statistics.median(seconds)
         print(f"ratio {ratio:.2f}; Python and imports before that: {STARTED:.2f} s")
         print(f"largest memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB with Python and torch")
-        report(model, words, out, arpa, [text for text in (options.text, options.heldout) if text])
+        report(model, words, out, arpa, [text for text in (options.text, options.test) if text])
 
 
 if __name__ == "__main__":

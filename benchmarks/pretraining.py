@@ -1,14 +1,13 @@
-"""Does pre-training pay? A masked language model reads the text of the training sets (TREC, SST, UD English EWT; with --text
-all the English of Tatoeba and Multi30k, too); then a tenth of TREC's labels (classify) and of EWT's (tag) is all there is to
-learn from, by the same network with the same tokens, from its weights and from chance.
+"""Measures the gain of pre-training. A masked language model is trained on the text of the training sets (TREC, SST, UD English
+EWT; with --text all also the English of Tatoeba and Multi30k). Then the same network with the same tokens is trained on a
+tenth of TREC's labels (classification) and of EWT's (tagging), from its weights and from random initialization.
 
-Each seed draws another tenth to train with, another to choose with, and trains another masked language model. Recipe, dropout
-and, for tags, letters beside words are chosen for each arm by itself, on the validation data of the first seed, from the same
-list; the other seeds take what was chosen. Test data (TREC's test set; of EWT the development set) is read once, at the end.
-The gain is paired: seed by seed, item by item, with a 95 % interval over both (see docs/significance.md). What weft does unless
-told otherwise stands beside it.
+Each seed samples another tenth to train on, another to select by, and trains another masked language model. Recipe, dropout
+and, for tagging, the character encoder are chosen for each arm on the validation data of the first seed, from the same list;
+the other seeds use that choice. Test data (TREC's test set; the development set of EWT) is read once, at the end. The gain is
+paired by seed and item, with a 95% interval over both (docs/concepts/significance.md). The defaults of weft are in the table too.
 
-    python benchmarks/pretraining.py --device cuda --jobs 16 --n-steps 20000 --text all
+    python benchmarks/pretraining.py --device cuda --jobs 16 --steps 20000 --text all
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from weft.tasks.tagging.data import TaggedDataConfig
 from weft.text.reading import read_lines
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-SHARE = 0.1
-DIVERGED = 6  # weft's exit code of a loss that is no number
+FRACTION = 0.1
+DIVERGED = 6  # weft's exit code of a diverged loss
 SCRATCH = "from scratch"
 
 
@@ -49,20 +48,20 @@ class Work(NamedTuple):
     score: str
     function: Function
     ending: str
-    defaults: Mapping[str, dict[str, Any]]  # what weft does unless told otherwise, and baselines
+    defaults: Mapping[str, dict[str, Any]]  # the defaults of weft, and baselines
     setups: Sequence[dict[str, Any]] = ({},)  # more of [model] to choose from
 
 
 WORK = {
     "trec": Work(
-        "classify", "accuracy", SINGLE_LABEL[0].of, "txt",
-        {"lstm by default": {"kind": "lstm"}, "regression": {"arch": "logistic-regression", "C": 10.0}},
-        ({"pool": "mean"}, {"pool": "max"}),
+        "classification", "accuracy", SINGLE_LABEL[0].of, "txt",
+        {"lstm by default": {"arch": "lstm"}, "regression": {"arch": "logistic-regression", "C": 10.0}},
+        ({"pooling": "mean"}, {"pooling": "max"}),
     ),
     "ewt": Work(
-        "tag", "token_accuracy", TAGS[0].of, "conllu",
+        "tagging", "token_accuracy", TAGS[0].of, "conllu",
         {"lstm by default": {"arch": "lstm", "head": "linear"}},
-        ({"head": "linear", "char_encoder": "none"}, {"head": "linear", "char_encoder": {}}),
+        ({"head": "linear", "char_encoder": False}, {"head": "linear", "char_encoder": {}}),
     ),
 }  # fmt: skip
 RECIPES: dict[str, dict[str, Any]] = {
@@ -80,7 +79,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 # what a masked language model of a kind is, and a classifier or tagger that is to start from it must be told to be
-ALIKE: dict[str, dict[str, Any]] = {"transformer": {"norm": "rmsnorm", "qk_norm": True}, "lstm": {}}
+SHARED_OPTIONS: dict[str, dict[str, Any]] = {"transformer": {"norm": "rmsnorm", "qk_norm": True}, "lstm": {}}
 
 
 class Choice(NamedTuple):
@@ -101,7 +100,7 @@ class Choice(NamedTuple):
 
 
 def ewt(path: Path) -> list[str]:
-    """The sentences of a CoNLL-U file, as they stand there."""
+    """The sentences of a CoNLL-U file, verbatim."""
     return [block for block in "\n".join(read_lines(path)).split("\n\n") if block.strip()]
 
 
@@ -144,7 +143,7 @@ def write_tenths(found: Mapping[str, Mapping[str, list[str]]], place: Path, seed
     """Of each task and seed a tenth to train with and another to choose with; and what is tested with."""
     for name, parts in found.items():
         between = "\n\n" if WORK[name].ending == "conllu" else "\n"
-        ending, size = WORK[name].ending, round(SHARE * len(parts["train"]))
+        ending, size = WORK[name].ending, round(FRACTION * len(parts["train"]))
         (place / f"{name}-test.{ending}").write_bytes((between.join(parts["test"]) + between).encode())
         for seed in range(1, seeds + 1):
             order = np.random.default_rng(seed).permutation(len(parts["train"]))
@@ -160,7 +159,7 @@ class Runner:
     """Trains run files, several side by side, each in a process of its own; what is finished is not trained again."""
 
     def __init__(self, chosen: argparse.Namespace) -> None:
-        self.out, self.jobs, self.threads, self.device = chosen.out, chosen.jobs, chosen.threads, chosen.device
+        self.out, self.jobs, self.threads, self.device = chosen.output_dir, chosen.jobs, chosen.threads, chosen.device
 
     def path(self, name: str) -> Path:
         return Path(self.out, name.replace(" ", "-"))
@@ -199,13 +198,19 @@ class Runner:
 
 def pretraining(chosen: argparse.Namespace, text: Path, masking: str, seed: int) -> dict[str, Any]:
     """The run file of a masked language model."""
-    heads = {} if chosen.kind == "lstm" else {"heads": max(1, chosen.width // 64)}
+    heads = {} if chosen.arch == "lstm" else {"num_heads": max(1, chosen.hidden_size // 64)}
     return {
         "task": "masked-lm",
         "seed": seed,
         "data": {"train": str(text.resolve()), "valid": 0.02, "read_as": "lines", "context_length": 512},
         "tokenizer": {"type": "wordpiece", "vocab_size": 8000},
-        "model": {"arch": chosen.kind, "num_layers": chosen.layers, "hidden_size": chosen.width, "masking": masking, **heads},
+        "model": {
+            "arch": chosen.arch,
+            "num_layers": chosen.num_layers,
+            "hidden_size": chosen.hidden_size,
+            "masking": masking,
+            **heads,
+        },
         "train": {"max_steps": chosen.steps, "batch_tokens": chosen.batch_tokens},
     }
 
@@ -214,7 +219,7 @@ class Arm(NamedTuple):
     """Where a network starts from."""
 
     name: str
-    masking: str | None  # of the masked language model; None: from chance
+    masking: str | None  # of the masked language model; None: from random initialization
 
     def source(self, seed: int) -> str:
         return f"masked-{self.masking}-{seed}"
@@ -230,12 +235,12 @@ class Plan(NamedTuple):
     def data(self, work: str, seed: int) -> dict[str, Any]:
         ending = WORK[work].ending
         names = {"train": f"{work}-train-{seed}", "valid": f"{work}-valid-{seed}", "test": f"{work}-test"}
-        return {split: str((self.chosen.out / f"{name}.{ending}").resolve()) for split, name in names.items()}
+        return {split: str((self.chosen.output_dir / f"{name}.{ending}").resolve()) for split, name in names.items()}
 
     def choices(self, work: str, arm: Arm) -> list[Choice]:
         setups = WORK[work].setups
-        if self.chosen.kind == "lstm" and arm.masking:  # with letters beside words its first layer is wider
-            setups = [setup for setup in setups if setup.get("spelling") != {}]
+        if self.chosen.arch == "lstm" and arm.masking:  # with letters beside words its first layer is wider
+            setups = [setup for setup in setups if setup.get("char_encoder") != {}]
         recipes, dropouts = self.chosen.recipes.split(","), map(float, self.chosen.dropouts.split(","))
         return [Choice(*each) for each in product(recipes, list(dropouts), setups)]
 
@@ -246,9 +251,9 @@ class Plan(NamedTuple):
         chosen = self.chosen
         # the tokens are those of the masked language model, whether or not its weights are used
         source = self.runner.path((arm if arm.masking else self.arms[-1]).source(seed)).resolve()
-        size = {"num_layers": chosen.layers, "hidden_size": chosen.width}
-        if chosen.kind != "lstm":
-            size["heads"] = max(1, chosen.width // 64)
+        size = {"num_layers": chosen.num_layers, "hidden_size": chosen.hidden_size}
+        if chosen.arch != "lstm":
+            size["num_heads"] = max(1, chosen.hidden_size // 64)
         train: dict[str, Any] = {"max_steps": chosen.tuning_steps, "num_validations": 20, **RECIPES[choice.recipe]}
         if arm.masking:
             train["init_from"] = str(source)
@@ -257,12 +262,12 @@ class Plan(NamedTuple):
             "seed": seed,
             "data": self.data(work, seed),
             "tokenizer": {"file": str(source / "tokenizer.json")},
-            "model": {"arch": chosen.kind, **size, **ALIKE[chosen.kind], "dropout": choice.dropout, **choice.setup},
+            "model": {"arch": chosen.arch, **size, **SHARED_OPTIONS[chosen.arch], "dropout": choice.dropout, **choice.setup},
             "train": train,
         }
 
     def beside(self, work: str, name: str, seed: int) -> dict[str, Any]:
-        """What weft does unless told otherwise, or a baseline."""
+        """The defaults of weft, or a baseline."""
         model = WORK[work].defaults[name]
         values = {"task": WORK[work].task, "seed": seed, "data": self.data(work, seed), "model": model}
         return values if model["arch"] == "logistic-regression" else {**values, "train": {}}
@@ -299,7 +304,7 @@ def report(work: str, runner: Runner, names: Mapping[str, Sequence[str]], about:
     scored = dict(zip(every, resampled(measured(runner, every), {"": function}), strict=True))
     arms = {arm: [scored[name][""] for name in group] for arm, group in names.items()}
     print(f"\n{work}: {WORK[work].score} on {arms[SCRATCH][0].items:,} test items, mean of {len(names[SCRATCH])} seeds")
-    print(f"{'':<18} {'score (95 %)':<26} {'gain over scratch':<26} by seed; what was chosen")
+    print(f"{'':<18} {'score (95%)':<26} {'gain over scratch':<26} by seed; what was chosen")
     for arm, runs in arms.items():
         gain = "" if arm == SCRATCH else shown(less(runs, arms[SCRATCH]), "+")
         seeds = " ".join(f"{run.value:.2f}" for run in runs)
@@ -332,18 +337,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=SHARED)
     parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks/pretraining"), help="finished runs are kept")
     parser.add_argument("--only", action="append", choices=list(WORK))
-    parser.add_argument("--arch", choices=list(ALIKE), default="transformer")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--arch", choices=list(SHARED_OPTIONS), default="transformer")
+    parser.add_argument("--num-layers", type=int, default=4)
+    parser.add_argument("--hidden-size", type=int, default=256)
     parser.add_argument("--masking", default="token,span", help="of masked language models; an arm each")
     parser.add_argument(
         "--text", choices=("sets", "all"), default="sets", help="the training sets; all: Tatoeba and Multi30k too"
     )
-    parser.add_argument("--n-steps", type=int, default=4000, help="of pre-training")
+    parser.add_argument("--steps", type=int, default=4000, help="of pre-training")
     parser.add_argument("--batch-tokens", type=int, default=8192, help="of pre-training")
     parser.add_argument("--tuning-steps", type=int, default=400, help="of fine-tuning, and from scratch")
     parser.add_argument("--recipes", default=",".join(RECIPES), help="to choose from, for every arm alike")
-    parser.add_argument("--dropouts", default="0.1,0.3", help="likewise")
+    parser.add_argument("--dropouts", default="0.1,0.3", help="dropouts to choose from, the same for every arm")
     parser.add_argument("--bare", action="store_true", help="without what weft does by default, and baselines")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -351,17 +356,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="of each run")
     chosen = parser.parse_args()
     if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is not there; give --data FOLDER\n")
+        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data DIR\n")
     if unknown := set(chosen.recipes.split(",")) - set(RECIPES):
-        parser.error(f"--recipes: no such recipe {', '.join(sorted(unknown))}; known: {', '.join(RECIPES)}")
+        parser.error(f"--recipes: unknown recipe {', '.join(sorted(unknown))}; known: {', '.join(RECIPES)}")
     return chosen
 
 
 def main() -> None:
     chosen = arguments()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    text = write_text(chosen.data, chosen.out / "text.txt", more=chosen.text == "all")
-    write_tenths(examples(chosen.data), chosen.out, chosen.seeds)
+    chosen.output_dir.mkdir(parents=True, exist_ok=True)
+    text = write_text(chosen.data, chosen.output_dir / "text.txt", more=chosen.text == "all")
+    write_tenths(examples(chosen.data), chosen.output_dir, chosen.seeds)
     runner, maskings = Runner(chosen), chosen.masking.split(",")
     arms = [Arm(SCRATCH, None), *(Arm(f"masked by {masking}", masking) for masking in maskings)]
     runs = {
@@ -373,7 +378,7 @@ def main() -> None:
     scores = runner.train(runs, "pre-training")
     words = sum(len(line.split()) for line in read_lines(text))
     print(f"text: {sum(1 for _ in read_lines(text)):,} lines, {words:,} words, of {chosen.text}")
-    size = f"{chosen.kind}, {chosen.layers} x {chosen.width}"
+    size = f"{chosen.arch}, {chosen.num_layers} x {chosen.hidden_size}"
     print(f"pre-training: {size}, {chosen.steps:,} steps of {chosen.batch_tokens:,} tokens")
     for name, score in scores.items():
         print(f"  {name}: {-score:.4f} nats of a hidden token in validation")

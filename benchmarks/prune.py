@@ -28,11 +28,11 @@ from weft.explain.eval_loss import eval_batches
 from weft.explain.heads import all_heads, heads_of
 from weft.explain.inputs import network
 from weft.explain.pruning import prune, view, write
-from weft.runs.run_dir import RunDir
 from weft.runs.resolve import resolve
+from weft.runs.run_dir import RunDir
 from weft.tasks.prepare import prepare
-from weft.tasks.seq2seq.objective import Seq2SeqTask
 from weft.tasks.seq2seq.batching import Pairs
+from weft.tasks.seq2seq.objective import Seq2SeqTask
 
 RUN: dict[str, Any] = {
     "task": "seq2seq",
@@ -50,9 +50,9 @@ class Silent:
     def working(self, name: str, done: int, total: int) -> None: ...
 
 
-def pruned(folder: Path, out: Path) -> None:
+def pruned(directory: Path, out: Path) -> None:
     """The run without half its heads, and the loss on the way."""
-    run: Any = weft.load(folder, device="cpu")
+    run: Any = weft.load(directory, device="cpu")
     layers, measured = heads_of(run), {"measure": "masking", "data": "validation data"}
     model = network(run)
     if model is None:
@@ -73,9 +73,9 @@ def decoding(run: Any, lines: list[str]) -> Callable[[], object]:
 
 def training(run: Any, place: Path) -> Callable[[], object]:
     """Some batches, forwards and backwards."""
-    folder = RunDir(place)
-    settings = resolve({**RUN, "tokenizer": {"file": str(run.folder.tokenizer.absolute())}}, base=place)
-    _, corpora = prepare(settings.spec, settings, folder, Silent())  # type: ignore[arg-type]
+    directory = RunDir(place)
+    settings = resolve({**RUN, "tokenizer": {"file": str(run.directory.tokenizer.absolute())}}, base=place)
+    _, corpora = prepare(settings.spec, settings, directory, Silent())  # type: ignore[arg-type]
     order = Pairs(corpora["train.source"], corpora["train.target"], batch_tokens=2048, seed=0)
     task = Seq2SeqTask(valid=None, tokenizer=run.vocabulary.target, device=torch.device("cpu"))
     model = run.model
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     chosen = parser.parse_args()
     set_threads(1)
-    place: Path = chosen.out
+    place: Path = chosen.output_dir
     place.mkdir(parents=True, exist_ok=True)
     write_data(place)
     _, seconds = trained(RUN, place / "whole", place)
@@ -122,7 +122,7 @@ def main() -> None:
     runs: dict[str, Any] = {name: weft.load(place / name, device="cpu") for name in ("whole", "pruned")}
     for name, run in runs.items():
         found = {score.name: score.value for score in run.evaluate().scores}
-        count, size = sum(weight.numel() for weight in run.model.parameters()), run.folder.weights.stat().st_size
+        count, size = sum(weight.numel() for weight in run.model.parameters()), run.directory.weights.stat().st_size
         print(f"{name:<8} {count:>9,} parameters  {size:>9,} bytes  exact match {found['exact_match']:.2f} %", end="")
         print(f"  perplexity {found['perplexity']:.4f}")
     lines = [line.split("\t")[0] for line in (place / "test.tsv").read_text().splitlines()[1 : LINES + 1]]

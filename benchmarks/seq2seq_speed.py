@@ -34,12 +34,12 @@ from weft.cli.threads import set_threads
 from weft.data.batching import pad_lines, preview
 from weft.data.corpus import Corpus
 from weft.decode.predict_options import PredictionConfig
-from weft.runs.run_dir import make_directory
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
+from weft.runs.run_dir import make_directory
 from weft.tasks.prepare import prepare as prepare_run
-from weft.tasks.seq2seq.network import Seq2SeqBuilder
 from weft.tasks.seq2seq.batching import PairBatch
+from weft.tasks.seq2seq.network import Seq2SeqBuilder
 from weft.text.tokenizers import Tokenizer
 from weft.training.loop import Loop
 from weft.training.neural import NeuralTrainer
@@ -48,7 +48,7 @@ COMMON: dict[str, Any] = {"hidden_size": 256, "dropout": 0.1, "share_embeddings"
 LSTM = {"arch": "lstm-input-feeding", "attention": "additive", **COMMON}
 MODELS: dict[str, dict[str, Any]] = {
     "transformer": {"arch": "transformer", "num_heads": 4, "num_layers": 3, "ffn_dim": 1024, **COMMON},
-    "lstm": {**LSTM, "feeding": True},
+    "lstm": {**LSTM, "input_feeding": True},
     "lstm-after": {**LSTM, "input_feeding": False, "attention_placement": "after"},
     "lstm-before": {**LSTM, "input_feeding": False, "attention_placement": "before"},
 }
@@ -132,7 +132,7 @@ class Clock:
 def job_of(work: str, chosen: argparse.Namespace, out: Path, clock: Clock) -> Job:
     """A run as `weft train` makes one, up to the first update."""
     names = [str((chosen.data / f"train.{language}.gz").resolve()) for language in ("en", "de")]
-    tokenizer = chosen.folder / "tokenizer.json"
+    tokenizer = chosen.work_dir / "tokenizer.json"
     values = {
         "task": "seq2seq",
         "seed": chosen.seed,
@@ -140,16 +140,16 @@ def job_of(work: str, chosen: argparse.Namespace, out: Path, clock: Clock) -> Jo
         "tokenizer": {"file": str(tokenizer)} if tokenizer.exists() else {"type": "bpe", "vocab_size": WORDS},
         "model": MODELS[work],
         # no average of the weights: the peers make none
-        "train": {"max_steps": UPDATES, "ema_decay": "none", "num_validations": 1, "device": chosen.device},
+        "train": {"max_steps": UPDATES, "ema_decay": 0.0, "num_validations": 1, "device": chosen.device},
     }
-    settings, folder = resolve(values, base=Path()), make_directory(out)
-    folder.begin(settings, "", fresh=True)
-    made, corpora = prepare_run(settings.spec, settings, folder, clock)
-    return Job(settings, folder, made, corpora, clock)
+    settings, directory = resolve(values, base=Path()), make_directory(out)
+    directory.begin(settings, "", fresh=True)
+    made, corpora = prepare_run(settings.spec, settings, directory, clock)
+    return Job(settings, directory, made, corpora, clock)
 
 
 def train(work: str, chosen: argparse.Namespace) -> dict[str, float]:
-    out = chosen.folder / f"weft-{work}"
+    out = chosen.work_dir / f"weft-{work}"
     clock = Clock(time.process_time if chosen.device == "cpu" else time.perf_counter)
     out.mkdir(exist_ok=True)
     with files.Lock(out):
@@ -158,9 +158,9 @@ def train(work: str, chosen: argparse.Namespace) -> dict[str, float]:
 
 
 def decode(chosen: argparse.Namespace) -> dict[str, float]:
-    if not (chosen.folder / "weft-transformer" / "model.safetensors").exists():
+    if not (chosen.work_dir / "weft-transformer" / "model.safetensors").exists():
         train("transformer", chosen)
-    run = weft.load(chosen.folder / "weft-transformer", device=chosen.device)
+    run = weft.load(chosen.work_dir / "weft-transformer", device=chosen.device)
     lines = lines_of(chosen.data / "test_2016_flickr.en.gz")[:SENTENCES]
     options = PredictionConfig(beam_size=BEAM, min_new_tokens=LENGTH, max_new_tokens=LENGTH)
     run.predict(lines[:ROWS], options)
@@ -181,26 +181,26 @@ def lines_of(path: Path) -> list[str]:
 
 def prepare(chosen: argparse.Namespace) -> None:
     """weft's tokenizer, and the texts as its numbers."""
-    out = chosen.folder / "prepared"
+    out = chosen.work_dir / "prepared"
     job_of("transformer", chosen, out, Clock(time.process_time))
     tokenizer = Tokenizer.load(out / "tokenizer.json")
-    tokenizer.save(chosen.folder / "tokenizer.json")
+    tokenizer.save(chosen.work_dir / "tokenizer.json")
     for split, name in (("train", "train"), ("test", "test_2016_flickr")):
         for side, language in (("source", "en"), ("target", "de")):
             rows = tokenizer.encode_batch(lines_of(chosen.data / f"{name}.{language}.gz"))
             text = "".join(f"{' '.join(map(str, ids.tolist()))}\n" for ids in rows)
-            (chosen.folder / f"{split}.{side}").write_text(text)
+            (chosen.work_dir / f"{split}.{side}").write_text(text)
 
 
 def turn(who: str, work: str, chosen: argparse.Namespace, seed: int) -> float:
-    """Tokens or sentences a second, by a process of its own."""
+    """Tokens or sentences per second, measured in a process of its own."""
     here = Path(__file__)
     if who == "weft":
         command = [sys.executable, str(here), "--one", work, "--seed", str(seed), "--device", chosen.device]
-        command += ["--data", str(chosen.data), "--folder", str(chosen.folder)]
+        command += ["--data", str(chosen.data), "--work-dir", str(chosen.work_dir)]
     else:
         python = getattr(chosen, f"{who}_python")
-        command = [str(python), str(here.with_name("_peers.py")), who, work, str(chosen.folder), str(seed)]
+        command = [str(python), str(here.with_name("_peers.py")), who, work, str(chosen.work_dir), str(seed)]
     alone = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **alone})
     if done.returncode:
@@ -243,21 +243,21 @@ def main() -> None:
     for who in ("eole", "joey", "hf"):
         parser.add_argument(f"--{who}-python", type=Path, help="the Python of an environment that has it")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", action="append", choices=WORKS, help="this work alone; may be given several times")
+    parser.add_argument("--only", action="append", choices=WORKS, help="this work alone; repeatable")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--folder", type=Path, help="where files go; a temporary one, unless given")
+    parser.add_argument("--work-dir", type=Path, help="working directory (default: a temporary one)")
     parser.add_argument("--one", choices=WORKS, help=argparse.SUPPRESS)  # a turn
     parser.add_argument("--seed", type=int, default=1, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is not there; give --data FOLDER\n")
+        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data DIR\n")
     if chosen.one:
         set_threads(1)
         print(json.dumps(decode(chosen) if chosen.one == "decode" else train(chosen.one, chosen)))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        chosen.folder = chosen.folder or Path(folder)
-        chosen.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        chosen.work_dir = chosen.work_dir or Path(directory)
+        chosen.work_dir.mkdir(parents=True, exist_ok=True)
         compare(chosen)
 
 

@@ -33,13 +33,13 @@ RUNS: dict[str, tuple[dict[str, Any], int, float]] = {
 
 def main() -> None:
     options = arguments(__doc__ or "", "tinyshakespeare/input.txt")
-    folder = options.out / "shakespeare"
-    folder.mkdir(parents=True, exist_ok=True)
+    directory = options.output_dir / "shakespeare"
+    directory.mkdir(parents=True, exist_ok=True)
     lines = [HEAD]
     for name in options.only or ("transformer", "gpt"):
         recipe, window, bar = RUNS[name]
         data = {"train": str(options.data.resolve()), "valid": 0.1, "context_length": window}
-        run, seconds = trained({"task": "lm", "data": data, **recipe}, folder / name, folder)
+        run, seconds = trained({"task": "lm", "data": data, **recipe}, directory / name, directory)
         scores = {score.name: score for score in run.evaluate(context=f"stride:{window}").scores}
         lines.append(row(name, run, scores["loss"].value, bar, seconds))
         lines.append(f"  {scores['loss'].signature}")

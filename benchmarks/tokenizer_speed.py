@@ -53,7 +53,7 @@ def blocks(path: Path, most: int) -> Iterator[list[str]]:
 
 
 def measure_peer(tokenizer: Tokenizer, path: Path, most: int) -> float:
-    """Megabytes a second of the library underneath."""
+    """Megabytes per second of the tokenizers library alone."""
     peer = tokenizers.Tokenizer.from_str(tokenizer.data.decode())
     seconds, size = 0.0, 0
     for lines in blocks(path, most):
@@ -70,25 +70,25 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=default, help="a file whose words are used")
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--peer-megabytes", type=int, default=100, help="how much of it the peer encodes")
-    parser.add_argument("--arch", choices=TYPES, default="bpe")
+    parser.add_argument("--type", choices=TYPES, default="bpe")
     parser.add_argument("--size", type=int, default=8000)
     parser.add_argument("--lines", action="store_true", help="every line is a unit")
     args = parser.parse_args()
     if not args.text.exists():
         parser.exit(0, f"skipped: {args.text} is not there; give --text FILE\n")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "text.txt"
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "text.txt"
         make_text(args.text, path, args.megabytes * 1_000_000)
         tokenizer = train_tokenizer(
             TokenizerConfig(type=args.kind, vocab_size=args.size), ("".join(lines) for lines in blocks(path, 10_000_000))
         )
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         start = time.perf_counter()
-        corpus = write_corpus(Source((path,), lines=args.lines), tokenizer, Path(folder), "corpus")
+        corpus = write_corpus(Source((path,), lines=args.lines), tokenizer, Path(directory), "corpus")
         ours = path.stat().st_size / 1e6 / (time.perf_counter() - start)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print(f"text      {path.stat().st_size / 1e6:.0f} MB, {len(corpus.tokens):,} tokens, kind {args.kind}")
-        print(f"peak RSS  {peak / 1024:.0f} MiB ({before / 1024:.0f} before tokenising)")
+        print(f"peak RSS  {peak / 1024:.0f} MiB ({before / 1024:.0f} before tokenizing)")
         peer = measure_peer(tokenizer, path, args.peer_megabytes * 1_000_000)
         print(f"weft      {ours:.2f} MB/s, text file to memory-mapped corpus")
         print(f"peer      {peer:.2f} MB/s, encode_batch of tokenizers {tokenizers.__version__}, lists in memory")
