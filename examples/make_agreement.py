@@ -1,10 +1,10 @@
-"""Writes minimal pairs about the tiny tales: python examples/make_agreement.py
+"""Write minimal pairs about the stories: python examples/make_agreement.py [--output FILE]
 
-suites/agreement.tsv  a piece of a tale that is right, and one that is wrong in a word or two:
+suites/agreement.tsv  part of a correct story, and the same with one or two wrong words:
                       verb     agrees with its subject, over a clause with a noun of the same number, of the other
-                               number (an attractor), or over nothing
-                      pronoun  she or he, as the hero's name says
-                      home     at the end the hero goes home to where the tale began
+                               number (an attractor), or without a clause
+                      pronoun  she or he, as the hero's name requires
+                      home     at the end the hero goes home to where the story began
 """
 
 from __future__ import annotations
@@ -61,6 +61,6 @@ def pairs(seed: int = 3) -> list[tuple[str, str, str, str]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=DATA.parent / "suites" / "agreement.tsv")
+    parser.add_argument("--output", type=Path, default=DATA.parent / "suites" / "agreement.tsv")
     lines = [("good", "bad", "phenomenon", "attractors"), *pairs()]
-    parser.parse_args().out.write_bytes("".join("\t".join(line) + "\n" for line in lines).encode())
+    parser.parse_args().output.write_bytes("".join("\t".join(line) + "\n" for line in lines).encode())

@@ -1,11 +1,11 @@
-"""Writes the questions about passages of the examples, all made up here:
-python examples/make_answers.py [--output-dir FOLDER] [--times N]
+"""Write the questions and passages of the examples, all generated:
+python examples/make_answers.py [--output-dir DIR] [--times N]
 
-purchases.tsv   who bought what, where, when and in which colour: a question, a passage, and the part of it that answers, with
-                its place; nothing where the passage does not say
+purchases.tsv   who bought what, where and when: a question, a passage, and the span that answers it with its offset; empty if
+                the passage has no answer
 
-They are toys: so regular that what a model scores on them says nothing about real text. With --times 10 there are ten times as
-many; what is committed was made without.
+The data is regular, so scores on it say nothing about real text. --times 10 makes ten times as many questions. The file in the
+repository was made without it.
 """
 
 from __future__ import annotations
@@ -72,11 +72,13 @@ def text(*, times: int = 1) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the directory; examples/data")
-    parser.add_argument("--times", type=int, default=1, help="multiply the number of questions (default: 1)")
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path(__file__).parent / "data", help="output directory (examples/data)"
+    )
+    parser.add_argument("--times", type=int, default=1, help="multiply the number of questions (1)")
     chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    (chosen.out / "purchases.tsv").write_bytes(text(times=chosen.times).encode())
+    chosen.output_dir.mkdir(parents=True, exist_ok=True)
+    (chosen.output_dir / "purchases.tsv").write_bytes(text(times=chosen.times).encode())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Writes the names of countries in six languages, a file a language: python examples/make_countries.py [--output-dir FOLDER]
+"""Write the names of countries in six languages, one file per language: python examples/make_countries.py [--output-dir DIR]
 
-Only names that one of them alone has: Malta says nothing about who calls it so. They are those of the Unicode CLDR (Unicode
-licence), as the package Babel (BSD licence) has them: pip install "weft[demo]".
+Only names that are unique to one language: Malta is Malta in several. They are those of the Unicode CLDR (Unicode license),
+from the package Babel (BSD license): pip install "weft[demo]".
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ def texts() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data" / "countries", help="the directory")
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path(__file__).parent / "data" / "countries", help="output directory"
+    )
     chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    chosen.output_dir.mkdir(parents=True, exist_ok=True)
     for name, text in texts().items():
-        (chosen.out / name).write_bytes(text.encode())
+        (chosen.output_dir / name).write_bytes(text.encode())
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Writes the pairs of the examples, all made up here: python examples/make_data.py [--output-dir FOLDER] [--times N]
+"""Write the pairs of the examples, all generated: python examples/make_data.py [--output-dir DIR] [--times N]
 
-letters.txt, reversed.txt      strings of letters, and the same from the end: for the copy and reverse tasks
+letters.txt, reversed.txt      strings of letters, and the same reversed: for the copy and reverse tasks
 numbers.tsv                    "40,307" and "forty thousand three hundred seven"
-sentences.en, sentences.de     small talk about animals and people, in English and German: verbs go to other places, articles
-                               and adjectives agree with their nouns
-sounds.tsv                     invented words in Italian spelling, and their sounds (SAMPA): ch k, c before e and i tS, gn J
-spelling.tsv                   misspelt words, and the same words as they should be
-notices.tsv                    short notices, and a headline for each
-orders.tsv                     requests with codes that never come back, and the codes: what copying is for
-arithmetic.tsv                 sums and products, and their trees as brackets
+sentences.en, sentences.de     sentences about animals and people in English and German: verbs move, articles and adjectives
+                               agree with their nouns
+sounds.tsv                     invented words in Italian spelling and their sounds (SAMPA): ch k, c before e and i tS, gn J
+spelling.tsv                   misspelled words and their corrections
+notices.tsv                    short notices and their headlines
+orders.tsv                     requests with codes that occur once, and the codes: for the copy mechanism
+arithmetic.tsv                 sums and products, and their trees in brackets
 
-With --times 10 there are ten times as many pairs; what is committed was made without.
+--times 10 makes ten times as many pairs. The files in the repository were made without it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Chance:
 
 
 def distinct(make: Callable[[], Pair], number: int) -> list[Pair]:
-    """`count` pairs with distinct sources, so that validation and test sources are not in the training data."""
+    """This many pairs with different sources, so that no test source is in the training data."""
     found: dict[str, str] = {}
     while len(found) < number:
         source, target = make()
@@ -402,12 +402,14 @@ def texts(*, times: int = 1) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the directory; examples/data")
-    parser.add_argument("--times", type=int, default=1, help="multiply the number of pairs (default: 1)")
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path(__file__).parent / "data", help="output directory (examples/data)"
+    )
+    parser.add_argument("--times", type=int, default=1, help="multiply the number of pairs (1)")
     chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    chosen.output_dir.mkdir(parents=True, exist_ok=True)
     for name, text in texts(times=chosen.times).items():
-        (chosen.out / name).write_bytes(text.encode())
+        (chosen.output_dir / name).write_bytes(text.encode())
 
 
 if __name__ == "__main__":

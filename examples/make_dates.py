@@ -1,11 +1,11 @@
-"""Writes days as people write them, and as machines do: python examples/make_dates.py [--output-dir FILE] [--number N]
+"""Write dates as people write them, and in ISO format: python examples/make_dates.py [--output FILE] [--number N]
 
     15 novembre 2026        2026-11-15
     sunnuntai 15. marraskuuta 2026
     Nov 15, 2026
 
-Days are distinct, so validation and test days are never seen in training, in any language or format. Names and formats are
-those of the Unicode CLDR (Unicode licence), as the package Babel (BSD licence) has them: pip install "weft[demo]".
+No day occurs twice, so no test day is in the training data in any language or format. Names and formats are those of the
+Unicode CLDR (Unicode license), from the package Babel (BSD license): pip install "weft[demo]".
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def text(number: int = NUMBER) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data" / "dates.tsv")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data" / "dates.tsv")
     parser.add_argument("--number", type=int, default=NUMBER, help=f"of days ({NUMBER})")
     chosen = parser.parse_args()
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_bytes(text(chosen.number).encode())
+    chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    chosen.output.write_bytes(text(chosen.number).encode())
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Writes the labeled texts and tagged sentences of the examples, all made up here:
-python examples/make_labeled.py [--output-dir FOLDER] [--times N]
+"""Write the labeled texts and tagged sentences of the examples, all generated:
+python examples/make_labeled.py [--output-dir DIR] [--times N]
 
-reviews.csv     a line or two about a film or an inn, and whether it pleased: words that praise may be denied
-questions.txt   questions, each behind what is asked for: PLACE:city Where was Ada born ?
-tickets.jsonl   letters to a shop, and all that they are about, or nothing of it
-inference.tsv   two sentences, and whether the first says that the second is true: yes, no, or maybe
-speech.conllu   sentences and the parts of speech of their words, many of which can be two things
-entities.txt    sentences, with people, places and companies marked
-syllables.txt   invented words in Italian spelling, a letter a line, and where their syllables begin
+reviews.csv     short reviews, good or bad; praise can be negated
+questions.txt   questions, each after its type: PLACE:city Where was Ada born ?
+tickets.jsonl   messages to a shop and their topics, or none
+inference.tsv   two sentences, and whether the second follows from the first: yes, no, or maybe
+speech.conllu   sentences with parts of speech; many words have two
+entities.txt    sentences with people, places and companies
+syllables.txt   invented words in Italian spelling, one letter per line, and where their syllables begin
 
-They are toys: so regular that what a model scores on them says nothing about real text. With --times 10 there are ten times as
-many examples; what is committed was made without.
+The data is regular, so scores on it say nothing about real text. --times 10 makes ten times as many examples. The files in the
+repository were made without it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Chance:
 
 
 def distinct(make: Callable[[Chance], tuple[str, T]], number: int, chance: Chance) -> list[tuple[str, T]]:
-    """`count` examples with distinct texts, so that validation and test texts are not in the training data."""
+    """This many different texts, so that no test text is in the training data."""
     found: dict[str, T] = {}
     while len(found) < number:
         text, label = make(chance)
@@ -294,7 +294,7 @@ def syllables(chance: Chance) -> Words:
 
 def _csv(rows: list[tuple[str, str]]) -> str:
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows([("label_column", "text_column"), *((label, text) for text, label in rows)])
+    csv.writer(file, lineterminator="\n").writerows([("label", "text"), *((label, text) for text, label in rows)])
     return file.getvalue()
 
 
@@ -326,7 +326,7 @@ def texts(*, times: int = 1) -> dict[str, str]:
     return {
         "reviews.csv": _csv(distinct(review, 900 * times, Chance(11))),
         "questions.txt": "".join(f"{label} {text}\n" for text, label in questions),
-        "tickets.jsonl": "".join(json.dumps({"text_column": text, "label_column": labels}) + "\n" for text, labels in tickets),
+        "tickets.jsonl": "".join(json.dumps({"text": text, "label": labels}) + "\n" for text, labels in tickets),
         "inference.tsv": "premise\thypothesis\tlabel\n" + "".join(f"{both}\t{label}\n" for both, label in pairs),
         "speech.conllu": _conllu(_sentences(speech, 240 * times, Chance(15))),
         "entities.txt": _columns(_sentences(entities, 400 * times, Chance(16))),
@@ -336,12 +336,14 @@ def texts(*, times: int = 1) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the directory; examples/data")
-    parser.add_argument("--times", type=int, default=1, help="multiply the number of examples (default: 1)")
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path(__file__).parent / "data", help="output directory (examples/data)"
+    )
+    parser.add_argument("--times", type=int, default=1, help="multiply the number of examples (1)")
     chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    chosen.output_dir.mkdir(parents=True, exist_ok=True)
     for name, text in texts(times=chosen.times).items():
-        (chosen.out / name).write_bytes(text.encode())
+        (chosen.output_dir / name).write_bytes(text.encode())
 
 
 if __name__ == "__main__":

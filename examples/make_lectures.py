@@ -1,14 +1,14 @@
-"""Writes texts and pairs around well-known sentences of courses: python examples/make_lectures.py [--output-dir FOLDER]
+"""Write texts and pairs around well-known example sentences: python examples/make_lectures.py [--output-dir DIR]
 
-students.txt     "students opened their books": a text whose counts can be read off, four books in ten
+students.txt     "students opened their books": a text with known counts, four books in ten
 writers.txt      "the writer of the books is planning a sequel": subjects with a noun between them and their verb
-pies.tsv         "he hit me with a pie", "il m' a entarté": five English words are one French one
+pies.tsv         "he hit me with a pie", "il m' a entarté": five English words are one French word
 crossing.tsv     "the animal didn't cross the street because it was too tired" (il) or "too wide" (elle), into French
-talk.tsv         what a customer says to a shop, with the turn before, and the answer: some questions leave out half of it
-code.tsv         instructions in English, and the line of Python that they ask for
+talk.tsv         a customer's sentence with the previous turn, and the answer: some questions are elliptical
+code.tsv         instructions in English, and the line of Python that implements them
 ../suites/writers.tsv   minimal pairs: is and are, after nouns that agree with the subject and nouns that do not
 
-All of it is made up here, out of small grammars.
+All of it is generated from small grammars.
 """
 
 from __future__ import annotations
@@ -253,8 +253,8 @@ def texts() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=HERE / "data", help="the directory; examples/data")
-    out = parser.parse_args().out
+    parser.add_argument("--output-dir", type=Path, default=HERE / "data", help="output directory (examples/data)")
+    out = parser.parse_args().output_dir
     for name, text in texts().items():
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""Writes the texts of the examples, all made up here: python examples/data/make.py
+"""Write the texts of the examples, all generated: python examples/data/make.py
 
-hello.txt   one word, for the smallest network that can learn anything
-names.txt   invented names, one per line, out of syllables
-tales.txt   tiny tales, one per line, out of a grammar with three things that a model can learn only by looking further back:
-            a verb agrees with its subject over a clause between them, a pronoun with the hero, and the hero's name returns
-yes-ok.txt  a hundred answers, counted out so that trigrams have the probabilities of a tree of three words
+hello.txt   one word, for the smallest network
+names.txt   invented names, one per line, made of syllables
+tales.txt   short stories, one per line, from a grammar with three long-distance dependencies: a verb agrees with its subject
+            over a clause between them, a pronoun agrees with the hero, and the hero's name returns at the end
+yes-ok.txt  a hundred answers, chosen so that trigrams have the probabilities of a small tree
 """
 
 from __future__ import annotations

