@@ -38,7 +38,7 @@ def _mixers(values: Mapping[str, Any]) -> set[Any]:
 def _typical_networks(presets: Mapping[str, Preset]) -> list[str]:
     """Of the networks named after their recurrent layer the one with the largest state, and the first that attends; the others
     are variants of these."""
-    recurrent = sorted((arch for arch in presets if arch in MIXERS), key=lambda arch: -MIXERS[arch].state)[:1]
+    recurrent = sorted((arch for arch in presets if arch in MIXERS), key=lambda arch: -MIXERS[arch].num_state_vectors)[:1]
     layers = {arch: [MIXERS[name] for name in _mixers(preset.values)] for arch, preset in presets.items()}
     attending = [arch for arch in presets if layers[arch] and all(mixer.attends for mixer in layers[arch])][:1]
     return [arch for arch in presets if arch in (*recurrent, *attending)]
