@@ -33,6 +33,9 @@ class JobCallback(Protocol):
 
     def on_note(self, text: str) -> None: ...
 
+    def on_data(self, summary: str) -> None:
+        """The training data has been read; `summary` describes it in a few lines."""
+
     def on_progress(self, name: str, done: int, total: int) -> None:
         """How much of something that takes a while is done: tokenising, counting, validating."""
 

@@ -36,10 +36,10 @@ class Story(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         best = None if self.best is None else {"name": self.best[0].name, "value": self.best[1], "step": self.best_step}
-        progress = {"done": self.done, "counted": self.is_fitted, "steps": self.steps, "tokens": self.tokens}
+        progress = {"done": self.done, "fitted": self.is_fitted, "steps": self.steps, "tokens": self.tokens}
         examples = {} if self.examples is None else {"examples": self.examples}
         gradients = None if self.gradients is None else self.gradients.to_json()
-        return {**progress, **examples, "training_seconds": self.seconds, "best_valid": best, "gradients": gradients}
+        return {**progress, **examples, "train_seconds": self.seconds, "best": best, "gradients": gradients}
 
 
 class _Judged(NamedTuple):
