@@ -4,6 +4,7 @@ So that help and completion answer at once, a command's module imports at its to
 """
 
 # no postponed annotations here: typer reads those of inherited fields in the subclass's module, where names may be missing
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -152,12 +153,25 @@ class GroupedHelp(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *GROUPS)}
         for param in sorted(self.get_params(ctx), key=_common_order):
-            if (record := param.get_help_record(ctx)) is not None:
+            if (record := _help_record(param, ctx)) is not None:
                 sections[_group(param)].append(record)
         for title, rows in sections.items():
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The arguments without the braces that typer puts around required ones."""
+        return [re.sub(r"^\{(.*)\}(\.\.\.)?$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
+
+def _help_record(param: Any, ctx: Any) -> tuple[str, str] | None:
+    """Name and help of a parameter; of an argument without its type, and without [required], which the usage shows."""
+    record: tuple[str, str] | None = param.get_help_record(ctx)
+    if record is None or param.param_type_name != "argument":
+        return record
+    return param.metavar or record[0], record[1].removesuffix("[required]").rstrip()
 
 
 def _common_order(param: Any) -> int:

@@ -207,11 +207,11 @@ class Compare(ModelCommand):
         from weft.comparison.scores import refuse_others
         from weft.runs.run_dir import make_directory
 
-        for option in ("models", "seeds", "minutes", "tokens", "params", "grid", "tune", "fresh"):
-            if (given := getattr(self, option)) and (option, given) != ("seeds", 1):
-                raise UsageError(f"--{option}", "is for a comparison of a run file", "runs that are there are not trained")
-        if self.config:
-            raise UsageError("--set", "is for a comparison of a run file", "runs that are there are not trained")
+        for name in ("models", "seeds", "max_minutes", "max_tokens", "match_params", "grid", "tune_trials", "overwrite"):
+            if (value := getattr(self, name)) and (name, value) != ("seeds", 1):
+                raise UsageError(name, "requires a run file; existing runs are not trained")
+        if self.overrides:
+            raise UsageError("set", "requires a run file; existing runs are not trained")
         paths = [path for path in self.inputs if not is_comparison(path)]
         for path in self.inputs:
             if path not in paths:

@@ -55,7 +55,7 @@ class Demo(ModelCommand):
     Ctrl-C saves and stops; the same command resumes.
     """
 
-    task: Annotated[str, typer.Argument(metavar="[TASK]", autocompletion=_tasks, help="seq2seq or lm.")] = "seq2seq"
+    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help="seq2seq or lm.")] = "seq2seq"
     output_dir: Annotated[
         Path | None,
         typer.Option(

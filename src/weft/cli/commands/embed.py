@@ -51,7 +51,7 @@ class Embed(ModelCommand):
 
     run_dir: RunDirectory
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", show_default=False, help="Input; without it, standard input is read.")
+        str | None, typer.Argument(metavar="TEXT", show_default=False, help="Input; without it, standard input is read.")
     ] = None
     pooling: Annotated[str, typer.Option(metavar="NAME", autocompletion=_poolings, help="mean or first.")] = "mean"
     input: InputFiles = None

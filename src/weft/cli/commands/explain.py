@@ -65,7 +65,7 @@ class Explain(ModelCommand):
     text: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TEXT]", show_default=False, help="Input or prompt to explain; without it, standard input is read."
+            metavar="TEXT", show_default=False, help="Input or prompt to explain; without it, standard input is read."
         ),
     ] = None
     view: Annotated[

@@ -73,7 +73,7 @@ class Generate(ModelCommand):
     run_dir: RunDirectory
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="[PROMPT]", show_default=False, help="Text to continue; - reads standard input."),
+        typer.Argument(metavar="PROMPT", show_default=False, help="Text to continue; - reads standard input."),
     ] = None
     max_new_tokens: Annotated[
         int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Maximum number of tokens to generate.")

@@ -238,7 +238,7 @@ class Info(ModelCommand):
     Without a run: the versions and hardware that a bug report needs.
     """
 
-    run_dir: Annotated[Path | None, typer.Argument(metavar="[RUN]", show_default=False, help="Run directory.")] = None
+    run_dir: Annotated[Path | None, typer.Argument(metavar="RUN", show_default=False, help="Run directory.")] = None
 
     def run(self) -> int:
         if self.run_dir is None:

@@ -30,7 +30,7 @@ class Predict(SearchOptions):
     """
 
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", show_default=False, help="Input; without it, standard input is read.")
+        str | None, typer.Argument(metavar="TEXT", show_default=False, help="Input; without it, standard input is read.")
     ] = None
     n_best: Annotated[
         int | None,
