@@ -47,6 +47,9 @@ class Silent:
     def on_note(self, text: str) -> None:
         self.notes.append(text)
 
+    def on_data(self, summary: str) -> None:
+        self.notes.append(summary)
+
     def on_progress(self, name: str, done: int, total: int) -> None:
         pass
 
@@ -59,7 +62,7 @@ class Silent:
     def on_validation(self, loop: Loop, scores: dict[str, float]) -> None:
         self.scores.append((loop.train_state.step, next(iter(scores.values()))))
 
-    def counted(self, parameters: int, scores: dict[str, float]) -> None:
+    def on_fit(self, num_parameters: int, scores: dict[str, float]) -> None:
         pass
 
     def should_stop(self) -> bool:

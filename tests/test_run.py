@@ -41,6 +41,9 @@ class Silent:
     def on_note(self, text: str) -> None:
         self.notes.append(text)
 
+    def on_data(self, summary: str) -> None:
+        self.notes.append(summary)
+
     def on_progress(self, name: str, done: int, total: int) -> None:
         assert 0 <= done <= total
 
@@ -50,8 +53,8 @@ class Silent:
     def on_validation(self, loop: Any, scores: dict[str, float]) -> None:
         self.scores.append(scores)
 
-    def counted(self, parameters: int, scores: dict[str, float]) -> None:
-        self.parameters = parameters
+    def on_fit(self, num_parameters: int, scores: dict[str, float]) -> None:
+        self.parameters = num_parameters
         self.scores.append(scores)
 
     def should_stop(self) -> bool:

@@ -9,7 +9,7 @@ from weft.cli.display import Display
 from weft.cli.output import format_duration
 from weft.cli.progress import TrainProgress, show_note
 from weft.cli.signals import Stop
-from weft.metrics.metric import format_score, label_of
+from weft.metrics.labels import format_score, label_of
 from weft.runs.status import read_run_status
 
 if TYPE_CHECKING:

@@ -160,7 +160,6 @@ class GroupedHelp(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
-
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The arguments without the braces that typer puts around required ones."""
         return [re.sub(r"^\{(.*)\}(\.\.\.)?$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.cli.display import Display
 from weft.cli.output import Level, format_count, format_duration, format_percent, pluralize, print_message
 from weft.cli.signals import Stop
-from weft.metrics.metric import format_score, label_of
+from weft.metrics.labels import format_score, label_of
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig

@@ -85,7 +85,7 @@ class Run(Generic[I, P]):
     @property
     def num_parameters(self) -> int:
         """Numbers that were learned: weights, or probabilities of n-grams."""
-        return sum(weight.numel() for weight in self.network.parameters()) if self.network else int(self.model.parameters)
+        return sum(weight.numel() for weight in self.network.parameters()) if self.network else int(self.model.num_parameters)
 
     @property
     def generates(self) -> bool:

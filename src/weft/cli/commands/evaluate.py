@@ -14,7 +14,7 @@ import typer
 from weft.cli.ensemble_options import SearchOptions
 from weft.cli.options import Context, Data
 from weft.cli.output import finite, format_percent, note, warn, write, write_json, write_styled, write_table
-from weft.metrics.metric import format_score, label_of
+from weft.metrics.labels import format_score, label_of
 from weft.text.table_layout import columns
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer
 
 from weft.cli.options import ModelCommand
 from weft.cli.output import format_duration, format_percent, pluralize, write, write_json
-from weft.metrics.metric import format_score, label_of
+from weft.metrics.labels import format_score, label_of
 from weft.text.table_layout import align, columns
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _gradients(info: Mapping[str, Any]) -> str:
     summary, limit = info["progress"]["gradients"], info["settings"]["train"]["max_grad_norm"]
     is_clipped = isinstance(limit, int | float) and limit > 0
     clipped = f"clipped to {limit:g} in {summary['clipped']:,} of {summary['steps']:,} steps" if is_clipped else "not clipped"
-    return f"mean norm {summary['mean']:.3g}, largest {summary['largest']:.3g}; {clipped}"
+    return f"mean norm {summary['mean']:.3g}, largest {summary['max']:.3g}; {clipped}"
 
 
 def _files(value: Any) -> str:

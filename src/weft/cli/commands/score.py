@@ -30,7 +30,7 @@ def as_json(line: Scored, *, per_token: bool) -> dict[str, Any]:
     values = {"text": line.text, "log_prob": finite(line.log_prob), "perplexity": finite(line.perplexity)}
     if not per_token:
         return {**values, "tokens": len(line.tokens)}
-    pairs = zip(line.tokens, line.log_probs, strict=True)
+    pairs = zip(line.tokens, line.token_log_probs, strict=True)
     return {**values, "tokens": [{"token": token, "surprisal": finite(-value)} for token, value in pairs]}
 
 
@@ -40,7 +40,7 @@ def as_text(line: Scored, *, per_token: bool) -> str:
 
     if not per_token:
         return f"{line.log_prob:.4f}\t{line.perplexity:.4f}\t{line.text}\n"
-    pairs = zip(line.tokens, line.log_probs, strict=True)
+    pairs = zip(line.tokens, line.token_log_probs, strict=True)
     # 0 - x, not -x: the surprisal of a certain token is 0, not -0
     return "".join(f"{preview(token, len(token))}\t{0 - value:.4f}\n" for token, value in pairs) + "\n"
 
