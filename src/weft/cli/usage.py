@@ -90,7 +90,8 @@ def _unknown_option(error: TyperException, context: Any) -> str:
     if option is not None and synonym(name, known) is None:
         return f"unknown option {name!r}; it is an option of the run file: weft train RUN.TOML --set {option}=..."
     # not the whole list, which would fill the screen
-    safe = [flag for flag in known if flag not in DELETING_FLAGS or _is_misspelling(name, flag)]
+    long = [flag for flag in known if flag.startswith("--") or not name.startswith("--")]
+    safe = [flag for flag in long if flag not in DELETING_FLAGS or _is_misspelling(name, flag)]
     return "; ".join(filter(None, unknown_name("option", name, safe)))
 
 

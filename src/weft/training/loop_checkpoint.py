@@ -42,7 +42,7 @@ def _goes_on(loop: Loop) -> bool:
     train_state = loop.train_state
     if loop.carry is None or loop.batch_sampler.resets_state(train_state.batch_index):
         return True
-    batch = loop.device_config.moved(
+    batch = loop.device_config.to_device(
         changed(loop.batch_sampler.batch(train_state.epoch, train_state.batch_index), lambda part: part[:, :2])
     )
     task, model = loop.loss_module.task, loop.loss_module.model  # as they are: to compile this would take longer than to train
