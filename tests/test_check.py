@@ -210,7 +210,7 @@ def test_a_stretch_that_slipped(tmp_path):
 
 def test_unknown_characters_are_shown_with_their_counts(tmp_path):
     test = [("ein ß und ß", "EIN ß UND Ŷ"), ("the dog runs", "THE DOG RUNS")]
-    report = check_pairs(tmp_path, tokenizer={"kind": "char"}, train=sentences(60), test=test)
+    report = check_pairs(tmp_path, tokenizer={"type": "char"}, train=sentences(60), test=test)
     source, target = [finding for finding in report.findings if finding.name == "unknown"]
     assert told_of(source, tmp_path) == (
         "warning", "2 of 25 tokens of its sources (8 %) are unknown: 'ß' 2", 2, ["test.tsv:1"],
@@ -248,7 +248,7 @@ def test_what_is_too_long(truncate, tmp_path):
 
 def test_targets_that_do_not_come_back(tmp_path):
     pairs = [(source, f"This is what stands before: {target}, isn't it?") for source, target in sentences(30)]
-    report = check_pairs(tmp_path, tokenizer={"kind": "word"}, train=pairs)
+    report = check_pairs(tmp_path, tokenizer={"type": "word"}, train=pairs)
     finding = only(report, "lossy")
     assert (finding.severity, finding.message) == (
         "warning", "30 of 30 targets (100 %) come back from the tokenizer as another text",
@@ -256,7 +256,7 @@ def test_targets_that_do_not_come_back(tmp_path):
     ((before, after),) = finding.examples
     assert before.startswith("This is what stands before: ")
     assert after.startswith("This is what stands before : ")
-    assert "lossy" not in {finding.name for finding in check_pairs(tmp_path, tokenizer={"kind": "space"}, train=pairs).findings}
+    assert "lossy" not in {finding.name for finding in check_pairs(tmp_path, tokenizer={"type": "whitespace"}, train=pairs).findings}
 
 
 def test_only_so_many_lines_are_decoded_again():

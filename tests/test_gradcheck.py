@@ -52,12 +52,12 @@ def test_language_models_have_the_gradients_they_say(tmp_path, kind):
     "setting", ["model.layer_type=gru-reset-before", "model.layer_type=gru", "model.skip_connection=highway"]
 )
 def test_other_parts_do_too(tmp_path, setting):
-    values = override(run_file(make_text(tmp_path / "text.txt"), "lstm", data__read="lines"), [setting])
+    values = override(run_file(make_text(tmp_path / "text.txt"), "lstm", data__read_as="lines"), [setting])
     assert max(errors(values, tmp_path).values()) < 1e-5
 
 
 def test_gaps_are_the_same_each_time_they_are_drawn(tmp_path):
-    values = run_file(make_text(tmp_path / "text.txt"), "transformer", task="masked-lm", model__kind="bert")
+    values = run_file(make_text(tmp_path / "text.txt"), "transformer", task="masked-lm", model__arch="bert")
     state = torch.get_rng_state()
     assert max(errors(values, tmp_path).values()) < 1e-5
     assert torch.equal(torch.get_rng_state(), state)

@@ -235,7 +235,7 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
 
 
 @every_run
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 5, "seed": 3}, {"beam": 3}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 5, "seed": 3}, {"beam_size": 3}], ids=str)
 def test_a_stream_is_what_generate_gives(runs, name, options):
     run, options = runs[name], GenerationConfig(max_new_tokens=9, **options)
     for prompt in ("", "th"):

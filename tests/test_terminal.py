@@ -96,7 +96,7 @@ def test_labels_in_evaluate(labelled, monkeypatch, capsys):
 
 def test_environment_and_paths_in_info(tmp_path, monkeypatch, capsys):
     text = make_text(tmp_path / "te\x1b[2Jxt.txt")
-    run = train_here(run_file(text, train__steps=1), tmp_path / "run").path
+    run = train_here(run_file(text, train__max_steps=1), tmp_path / "run").path
     known = json.loads((run / "environment.json").read_text())
     (run / "environment.json").write_text(json.dumps(with_checksum({**check_checksum(known), "gpu": EVIL})))
     seen = on_a_terminal(["info", str(run)], monkeypatch)
