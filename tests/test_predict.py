@@ -34,7 +34,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "cho": {"layer_type": "gru-reset-before", "feed_context": True, "encoder": {"bidirectional": False}},
     "bahdanau": {"layer_type": "gru-reset-before", "attention": "additive", "attention_placement": "before"},
     "luong": {"layer_type": "lstm", "attention": "multiplicative", "input_feeding": True},
-    "transformer": {**ATTENTION, "positions": "sinusoidal"},
+    "transformer": {**ATTENTION, "position_encoding": "sinusoidal"},
     "copying": {"layer_type": "lstm", "attention": "dot", "copy_mechanism": True},
 }
 every_decoder = pytest.mark.parametrize("name", DECODERS)
@@ -277,10 +277,10 @@ def test_scores_are_sorted_log_probabilities_under_the_penalty_and_equal_to_scor
     ):
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
         for one in found:
-            assert one.prefix == prefix and one.text == SPELLER.decode([*prefix, *one.tokens])
-            assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** (1.0 if alpha is None else alpha), abs=1e-4)
+            assert one.prefix == prefix and one.text == SPELLER.decode([*prefix, *one.token_ids])
+            assert one.score == pytest.approx(one.log_prob / len(one.token_ids) ** (1.0 if alpha is None else alpha), abs=1e-4)
             with torch.no_grad():
-                again = model.score(torch.tensor([[BEGIN, *prefix, *one.tokens]]), None, encoded(model, [source]))
+                again = model.score(torch.tensor([[BEGIN, *prefix, *one.token_ids]]), None, encoded(model, [source]))
             assert one.log_prob == pytest.approx(again[0, len(prefix) :].sum().item(), abs=1e-4)
 
 
@@ -301,10 +301,10 @@ def test_prefixes_of_several_lengths_equal_each_alone(name, options):
 def test_banned_tokens_never_appear(name):
     model, sources = model_of(name), source_tokens(12)
     for options in ({"beam_size": 4, "n_best": 4}, {"beam_size": 1}, {"num_samples": 4}):
-        said = Counter(token for found in ask(model, sources, max_new_tokens=8, **options) for one in found for token in one.tokens)
+        said = Counter(token for found in ask(model, sources, max_new_tokens=8, **options) for one in found for token in one.token_ids)
         often = [token for token, _ in said.most_common() if token != END][:2]
         kept = ask(model, sources, max_new_tokens=8, banned_tokens=[SPELLER.decode([token]) for token in often], **options)
-        left = {token for found in kept for one in found for token in one.tokens}
+        left = {token for found in kept for one in found for token in one.token_ids}
         assert len(often) == 2 and not {0, BEGIN, *often} & left
 
 
@@ -314,9 +314,9 @@ def test_a_target_is_as_long_as_was_asked(name):
     for options in ({"beam_size": 3, "n_best": 3}, {"beam_size": 1}, {"num_samples": 3}):
         for found in ask(model, sources, max_new_tokens=5, min_new_tokens=3, **options):
             for one in found:
-                assert one.tokens.index(END) >= 3 if END in one.tokens else len(one.tokens) == 5
-                assert len(one.tokens) <= 5
-        assert {len(one.tokens) for found in ask(model, sources, max_new_tokens=1, **options) for one in found} == {1}
+                assert one.token_ids.index(END) >= 3 if END in one.token_ids else len(one.token_ids) == 5
+                assert len(one.token_ids) <= 5
+        assert {len(one.token_ids) for found in ask(model, sources, max_new_tokens=1, **options) for one in found} == {1}
 
 
 def test_the_limit_follows_from_the_source_alone():
@@ -335,7 +335,7 @@ def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
     with torch.no_grad():
         model.head.head.bias[END] = -50.0  # it never ends by itself
     found = ask(model, sources, prefixes=prefixes, **options)
-    assert [len(best[0].tokens) for best in found] == [1, 12, 7, 12]
+    assert [len(best[0].token_ids) for best in found] == [1, 12, 7, 12]
     with pytest.raises(UsageError) as caught:
         ask(model, sources, max_new_tokens=13, **options)
     assert str(caught.value) == (
@@ -365,7 +365,7 @@ def test_samples_follow_from_the_seed():
     model, sources = model_of("luong"), source_tokens(6)
 
     def drawn(**options: Any) -> list[list[list[int]]]:
-        return [[one.tokens for one in found] for found in ask(model, sources, max_new_tokens=8, **options)]
+        return [[one.token_ids for one in found] for found in ask(model, sources, max_new_tokens=8, **options)]
 
     first = drawn(num_samples=4, seed=1)
     assert first == drawn(num_samples=4, seed=1)
@@ -381,7 +381,7 @@ def test_samples_follow_from_the_seed():
 def test_samples_are_as_frequent_as_they_are_probable():
     model, source = model_of("copying", words=WORDS), [4, 5, END]
     found = ask(model, [source], num_samples=4000, max_new_tokens=LIMIT)[0]
-    counts = Counter(tuple(one.tokens) for one in found)
+    counts = Counter(tuple(one.token_ids) for one in found)
     # what is never written takes no part: probabilities are those among the rest
     with torch.no_grad():
         state = encoded(model, [source])
@@ -392,7 +392,7 @@ def test_samples_are_as_frequent_as_they_are_probable():
         assert seen == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4000) + 1e-3)
     totals = dict(zip(map(tuple, sequences()), log_probs_by_part(model, source).sum(1).tolist(), strict=True))
     for one in found[:50]:
-        assert one.log_prob == one.score == pytest.approx(totals[tuple(one.tokens)], abs=1e-4)
+        assert one.log_prob == one.score == pytest.approx(totals[tuple(one.token_ids)], abs=1e-4)
 
 
 # ---- options

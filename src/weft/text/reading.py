@@ -65,6 +65,11 @@ class FileSummary:
             return self.container
         return f"{self.encoding}, " + (f"CRLF line ends in {self.has_crlf:,} places" if self.has_crlf else "LF line ends")
 
+    @property
+    def crlf(self) -> int:
+        """CRLF line endings."""
+        return self.has_crlf
+
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         name = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files ({self.paths[0]}, ...)"
