@@ -123,6 +123,8 @@ class TrainProgress:
         if self.config is None:
             return
         first, *rest = [line.strip() for line in summary.replace(f"{Path.cwd()}/", "").splitlines()] or [""]
+        examples = [line for line in rest if line.startswith("e.g.")]
+        rest = [line for line in rest if line not in examples[1:]]  # one is enough; `weft check` prints more
         splits = describe_splits(self.config)
         self._header("Data", "\n".join([first, *([splits] if splits else []), *rest]))
 

@@ -194,7 +194,11 @@ def _data(data: Mapping[str, Any]) -> str:
 
 
 def _versions(environment: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in environment.items()) or "-"
+    """'weft 0.1.0, Python 3.11.7, torch 2.13.0+cpu, Linux x86_64, 1 thread'."""
+    forms = {"python": "Python {}", "system": "{}", "threads": "{} threads", "gpu": "{}"}
+    values = {name: value for name, value in environment.items() if (name, value) != ("gpu", "none")}
+    texts = [forms.get(name, f"{name} {{}}").format(value) for name, value in values.items()]
+    return ", ".join("1 thread" if text == "1 threads" else text for text in texts) or "-"
 
 
 def describe(info: Mapping[str, Any], unit: str) -> str:
