@@ -47,6 +47,9 @@ class Silent:
     def on_note(self, text: str) -> None:
         self.notes.append(text)
 
+    def on_data(self, summary: str) -> None:
+        self.notes.append(summary)
+
     def on_progress(self, name: str, done: int, total: int) -> None:
         pass
 

@@ -47,7 +47,7 @@ def write(path: Path, pairs: Sequence[tuple[str, str]], end: str = "\n") -> Path
 def check_pairs(folder: Path, told: CheckOptions | None = None, tokenizer: dict | None = None, **splits) -> Report:
     """The report on splits of pairs, each written to a file of its name."""
     sources = {name: Dataset((write(folder / f"{name}.tsv", pairs),), PairFormat()) for name, pairs in splits.items()}
-    train, table = sources["train"], TokenizerPairConfig(**(tokenizer or {"kind": "byte"}))
+    train, table = sources["train"], TokenizerPairConfig(**(tokenizer or {"type": "byte"}))
     made = lambda: train_tokenizer_pair(table, lambda: train.texts("source"), lambda: train.texts("target"))  # noqa: E731
     return check_data(sources, made, told or CheckOptions(SIDES, 1000))
 
@@ -57,7 +57,7 @@ def check_text(folder: Path, told: CheckOptions, tokenizer: dict | None = None, 
     for name, text in splits.items():
         (folder / f"{name}.txt").write_bytes(text.encode())
         sources[name] = Source((folder / f"{name}.txt",), lines=not told.min_chars)
-    table = TokenizerConfig(**(tokenizer or {"kind": "byte"}))
+    table = TokenizerConfig(**(tokenizer or {"type": "byte"}))
     return check_data(sources, lambda: [train_tokenizer(table, sources["train"].texts())], told)
 
 
@@ -210,7 +210,7 @@ def test_a_stretch_that_slipped(tmp_path):
 
 def test_unknown_characters_are_shown_with_their_counts(tmp_path):
     test = [("ein ß und ß", "EIN ß UND Ŷ"), ("the dog runs", "THE DOG RUNS")]
-    report = check_pairs(tmp_path, tokenizer={"kind": "char"}, train=sentences(60), test=test)
+    report = check_pairs(tmp_path, tokenizer={"type": "char"}, train=sentences(60), test=test)
     source, target = [finding for finding in report.findings if finding.name == "unknown"]
     assert told_of(source, tmp_path) == (
         "warning", "2 of 25 tokens of its sources (8 %) are unknown: 'ß' 2", 2, ["test.tsv:1"],
@@ -248,7 +248,7 @@ def test_what_is_too_long(truncate, tmp_path):
 
 def test_targets_that_do_not_come_back(tmp_path):
     pairs = [(source, f"This is what stands before: {target}, isn't it?") for source, target in sentences(30)]
-    report = check_pairs(tmp_path, tokenizer={"kind": "word"}, train=pairs)
+    report = check_pairs(tmp_path, tokenizer={"type": "word"}, train=pairs)
     finding = only(report, "lossy")
     assert (finding.severity, finding.message) == (
         "warning", "30 of 30 targets (100 %) come back from the tokenizer as another text",
@@ -256,7 +256,7 @@ def test_targets_that_do_not_come_back(tmp_path):
     ((before, after),) = finding.examples
     assert before.startswith("This is what stands before: ")
     assert after.startswith("This is what stands before : ")
-    assert "lossy" not in {finding.name for finding in check_pairs(tmp_path, tokenizer={"kind": "space"}, train=pairs).findings}
+    assert "lossy" not in {finding.name for finding in check_pairs(tmp_path, tokenizer={"type": "whitespace"}, train=pairs).findings}
 
 
 def test_only_so_many_lines_are_decoded_again():
@@ -272,7 +272,7 @@ def test_only_so_many_lines_are_decoded_again():
 
 def test_lines_of_a_text(tmp_path):
     train = "anna\nemma\n\nanna\nnoah\n"
-    report = check_text(tmp_path, CheckOptions(("line",)), {"kind": "char"}, train=train, test="emma\nida\n")
+    report = check_text(tmp_path, CheckOptions(("line",)), {"type": "char"}, train=train, test="emma\nida\n")
     assert [(finding.severity, finding.name, finding.message, finding.locations[0]) for finding in report.findings] == [
         ("warning", "duplicate", "1 of 5 lines (20 %) stand there more than once", f"{tmp_path / 'train.txt'}:4"),
         ("warning", "overlap", "1 of 2 lines (50 %) are in train too", f"{tmp_path / 'test.txt'}:1"),

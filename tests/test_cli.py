@@ -23,12 +23,13 @@ from command_line import answered, feed, refused
 from weft import __version__, files
 from weft.cli import display as display_module
 from weft.cli.display import Display
-from weft.cli.main import COMMANDS, app, main
-from weft.cli.options import SHARED
-from weft.cli.output import finite, format_duration, format_number
+from weft.cli.main import ANALYSES, COMMANDS, GROUPS, app, main
+from weft.cli.options import COMMON_ORDER
+from weft.cli.output import finite, format_count, format_duration
 from weft.cli.progress import RunningMean, TrainProgress
 from weft.cli.threads import cpus, set_threads
 from weft.decode.options import GenerationConfig
+from weft.metrics.labels import format_score
 from weft.models.baseline_config import EVENT_MODELS
 from weft.models.config import CONNECTIONS, NORMS
 from weft.models.encoder_config import HEADS
@@ -50,7 +51,7 @@ from weft.training.schedules import SCHEDULES
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 ROOT = Path(__file__).parents[1]
 NAMES = ["anna", "emma", "hannah", "nora", "noah", "otto", "ada", "bob", "eve", "ava"] * 12
-SAID = display_module.LOG_SECONDS
+LOG_SECONDS = display_module.LOG_SECONDS
 RUN = """
 task = "lm"
 [data]
@@ -93,7 +94,7 @@ def here(place, monkeypatch):
 
 @pytest.fixture
 def counted(here):
-    """One more run, made by counting."""
+    """One more run, fitted without steps."""
     if not (here / "ngram.toml").exists():
         (here / "ngram.toml").write_text(RUN[: RUN.index("[model]")] + '[model]\narch = "ngram"\norder = 3\n')
         assert main(["train", "ngram.toml", "--quiet"]) == 0
@@ -126,9 +127,8 @@ def test_version_and_help(capsys):
     assert call(capsys, "--version") == (0, f"weft {__version__}\n", "")
     code, out, err = call(capsys, "--help")
     assert (code, err) == (0, "")
-    assert [
-        word for word in ("init", "train", "evaluate", "score", "generate", "info", "demo") if f"\n  {word} " not in out
-    ] == []
+    assert [name for name in COMMANDS if f"\n  {name} " not in out] == []
+    assert re.findall(r"^([A-Z].*):$", out, re.MULTILINE) == [*GROUPS, "Options"]
     assert call(capsys) == (0, out, "")
     assert call(capsys, "-h")[1] == out
 
@@ -136,29 +136,29 @@ def test_version_and_help(capsys):
 TITLES = ["Arguments", "Options", "Decoding", "Ensemble", "Input and output", "Common options"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*(set(COMMANDS) - {"analyze"}), *(f"analyze {name}" for name in ANALYSES)])
 def test_help_lists_a_command_s_own_options_first(command, capsys):
-    """Then those of decoding, ensembles and files, and last what most commands have."""
-    _, out, _ = call(capsys, command, "--help")
+    """Then those of decoding, ensembles and files, and last the common ones."""
+    _, out, _ = call(capsys, *command.split(), "--help")
     titles = re.findall(r"^(\S.*):$", out, re.MULTILINE)
     assert titles == [title for title in TITLES if title in titles] and titles[-1] == "Common options"
     common = re.findall(r"--[\w-]+", out.partition("Common options:")[2])
-    ordered = ["--device", "--json", "--quiet", "--threads", "--debug", "--help"]
+    ordered = ["--device", "--threads", "--json", "--quiet", "--debug", "--help"]
     assert common == [option for option in ordered if option in common]
     assert {"--debug", "--help"} <= set(common)
 
 
-@pytest.mark.parametrize(("command", "first"), [("evaluate", "--data"), ("predict", "--input"), ("score", "--input")])
+@pytest.mark.parametrize(("command", "first"), [("evaluate", "--all"), ("score", "--per-token"), ("train", "--set")])
 def test_the_first_option_is_the_one_that_people_look_for(command, first, capsys):
     out = call(capsys, command, "--help")[1]
     assert re.findall(r"--[\w-]+", out.partition("\nOptions:")[2])[0] == first
-    assert "\nEnsemble:\n  --ensemble RUN " in out
+    assert command == "train" or "\nEnsemble:\n  --ensemble RUN " in out
 
 
 def test_no_description_in_the_list_of_commands_is_cut_off(capsys):
     out = call(capsys, "--help")[1]
-    assert "..." not in out.partition("Commands:")[2] and "weft init lm > run.toml" in " ".join(out.split())
-    assert " ".join(call(capsys, "demo", "--help")[1].split()).count("[default: translate]") == 1
+    assert "..." not in out.partition("Getting started:")[2] and "weft init lm > run.toml" in " ".join(out.split())
+    assert " ".join(call(capsys, "demo", "--help")[1].split()).count("[default: seq2seq]") == 1
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["init", "lm"], ["info", "--json"]])
@@ -209,9 +209,10 @@ def test_completion(tmp_path):
 def options_of_the_app():
     group = typer.main.get_command(app)
     for name, command in group.commands.items():
-        for param in command.match_params:
-            yield name, param
-    for param in group.match_params:
+        for part in getattr(command, "commands", {"": command}).values():
+            for param in part.params:
+                yield name, param
+    for param in group.params:
         yield "", param
 
 
@@ -221,7 +222,7 @@ def test_every_command_and_option_is_in_the_manual():
     shared = manual.split("## Options of every command")[1].split("\n## ")[0]
     missing = []
     for name, param in options_of_the_app():
-        place = shared if not name or param.name in SHARED else sections.get(name, "")
+        place = shared if not name or param.name in COMMON_ORDER else sections.get(name, "")
         missing += [f"{name} {flag}" for flag in param.opts if flag.startswith("-") and f"`{flag}" not in place]
     assert missing == []
     documented = {flag for part in sections.values() for flag in re.findall(r"^\| `(--[a-z-]+)", part, re.MULTILINE)}
@@ -230,7 +231,7 @@ def test_every_command_and_option_is_in_the_manual():
 
 def test_generate_has_a_flag_for_every_option_with_the_same_default():
     group = typer.main.get_command(app)
-    flags = {param.name: param.default for param in group.commands["generate"].match_params}
+    flags = {param.name: param.default for param in group.commands["generate"].params}
     wanted = {name: value for name, value in GenerationConfig().model_dump().items() if name != "stop"}
     assert {name: flags[name] for name in wanted} == wanted
     assert flags["stop"] is None
@@ -253,7 +254,7 @@ def with_sides(text):
 def test_a_template_resolves_and_shows_the_defaults(task, kind):
     text = template(task, kind)
     values = tomllib.loads(text)
-    assert values["model"] == {"kind": kind}
+    assert values["model"] == {"arch": kind}
     settings = resolve(values, base=Path("/nowhere"))
     assert resolve(tomllib.loads(uncommented(text)), base=Path("/nowhere")) == settings
     assert set(tomllib.loads(uncommented(text))["data"]) == set(settings.data.model_dump(exclude_none=True))
@@ -261,11 +262,11 @@ def test_a_template_resolves_and_shows_the_defaults(task, kind):
     assert max(map(len, text.split("\n"))) <= 120
 
 
-@pytest.mark.parametrize("kind", find_templates("translate"))
+@pytest.mark.parametrize("kind", find_templates("seq2seq"))
 def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(kind):
-    text = template("translate", kind)
+    text = template("seq2seq", kind)
     values = tomllib.loads(with_sides(text))
-    assert values["tokenizer"] == {"source": {"kind": "char"}, "target": {"kind": "space"}}
+    assert values["tokenizer"] == {"source": {"type": "char"}, "target": {"type": "whitespace"}}
     assert set(values["model"]) == {"arch", "encoder", "decoder"}
     settings, shown = (resolve(tomllib.loads(one), base=Path("/nowhere")) for one in (text, with_sides(text)))
     assert (shown.model, shown.train) == (settings.model, settings.train)
@@ -318,13 +319,13 @@ def test_templates_name_every_task_kind_and_choice():
     assert [name for name in [*network, *ACTIVATIONS] if name not in template("lm", "gpt")] == []
     assert [name for name in SMOOTHINGS if name not in template("lm", "ngram")] == []
     pairs = [*network, *SCORES, *BRIDGES, *recurrent()]
-    assert [name for name in pairs if name not in template("translate", "seq2seq")] == []
-    assert [name for name in ACTIVATIONS if name not in template("translate", "transformer")] == []
+    assert [name for name in pairs if name not in template("seq2seq", "lstm-input-feeding")] == []
+    assert [name for name in ACTIVATIONS if name not in template("seq2seq", "transformer")] == []
     for task in ("classification", "tagging", "masked-lm", "qa"):
         pooled = POOLINGS if task in ("classification", "tagging") else ()
         encoders = [*network, *ACTIVATIONS, *pooled, *(HEADS if task == "tagging" else ())]
         assert [name for name in encoders if name not in template(task, "transformer")] == []
-    assert [name for name in (*ANALYZERS, *EVENT_MODELS) if name not in template("classify", "naive-bayes")] == []
+    assert [name for name in (*ANALYZERS, *EVENT_MODELS) if name not in template("classification", "naive-bayes")] == []
 
 
 def test_a_task_is_described_before_it_is_imported():
@@ -333,18 +334,18 @@ def test_a_task_is_described_before_it_is_imported():
     command = [sys.executable, "-m", "weft.cli.main"]
     asked = _environment(_WEFT_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="weft init ta")
     said = subprocess.run(command, capture_output=True, text=True, env=asked).stdout
-    assert '"tag":"give each word of a sentence a tag"' in said
+    assert '"tagging":"' in said
 
 
 def test_init_prints_the_template(capsys):
     assert call(capsys, "init", "lm") == (0, template("lm", "gpt"), "")
     assert call(capsys, "init", "lm", "--arch", "ngram") == (0, template("lm", "ngram"), "")
-    assert call(capsys, "init", "seq2seq") == (0, template("translate", "seq2seq"), "")
-    assert call(capsys, "init", "seq2seq", "--arch", "cho") == (0, template("translate", "cho"), "")
-    assert call(capsys, "init", "classification") == (0, template("classify", "lstm"), "")
-    assert call(capsys, "init", "classification", "--arch", "naive-bayes") == (0, template("classify", "naive-bayes"), "")
-    assert call(capsys, "init", "tag") == (0, template("tag", "lstm"), "")
-    assert call(capsys, "init", "span") == (0, template("span", "transformer"), "")
+    assert call(capsys, "init", "seq2seq") == (0, template("seq2seq", "lstm-input-feeding"), "")
+    assert call(capsys, "init", "seq2seq", "--arch", "cho2014") == (0, template("seq2seq", "cho2014"), "")
+    assert call(capsys, "init", "classification") == (0, template("classification", "lstm"), "")
+    assert call(capsys, "init", "classification", "--arch", "naive-bayes") == (0, template("classification", "naive-bayes"), "")
+    assert call(capsys, "init", "tagging") == (0, template("tagging", "lstm"), "")
+    assert call(capsys, "init", "qa") == (0, template("qa", "transformer"), "")
 
 
 # ---- train
@@ -353,17 +354,20 @@ def test_init_prints_the_template(capsys):
 def test_training_says_what_it_found_and_what_to_do_next(here, capsys):
     code, out, err = call(capsys, "train", "run.toml", "--output-dir", "runs/loud")
     assert (code, out) == (0, "")
-    assert f"{here / 'names.txt'}: 120 lines" in err
-    assert re.search(r"^step +2  valid nats/token \d\.\d{4}  best$", err, re.MULTILINE)
-    assert re.search(r"^best valid nats/token \d\.\d{4} at step \d\ntrained in 0:\d\d: runs/loud\n", err, re.MULTILINE)
-    assert err.endswith("next: weft evaluate runs/loud, or weft generate runs/loud\n")
+    assert err.startswith("Data       names.txt: 120 lines") and "\n           train 80%, valid 10%, test 10%\n" in err
+    assert re.search(r"^Tokenizer  char, \d+ tokens\nModel      lstm: 1 layer, hidden size 8, [\d.]+k? parameters\n", err, re.M)
+    assert re.search(r"^Training   6 steps of 128 tokens, \w+, cpu float32, 1 thread\n", err, re.MULTILINE)
+    assert "\n   step   epoch  train loss  valid loss    time\n" in err
+    assert re.search(r"^      2     \d\.\d       \d\.\d{3}       \d\.\d{3}      \ds \*$", err, re.MULTILINE)
+    assert re.search(r"^Best valid loss \d\.\d{3} at step \d\nRun saved to runs/loud \(\d+s\)\n", err, re.MULTILINE)
+    assert err.endswith('Next: weft evaluate runs/loud\n      weft generate runs/loud "A prompt"\n')
 
 
 def test_a_finished_run_is_left_alone(here, capsys):
     before = files.sha256(here / "runs/run/model.safetensors")
     code, out, err = call(capsys, "train", "run.toml")
     assert (code, out) == (0, "")
-    assert err.startswith("runs/run: this run is finished; use --overwrite to train again\nbest valid nats/token ")
+    assert err.startswith("runs/run is already trained (6 steps). Use --overwrite to train it again.\nBest valid loss ")
     assert files.sha256(here / "runs/run/model.safetensors") == before
 
 
@@ -373,20 +377,20 @@ def test_a_finished_run_that_cannot_be_read_is_not_called_finished(here, capsys)
         shutil.copytree("runs/run", "runs/cut", dirs_exist_ok=True)
         os.truncate(f"runs/cut/{name}", size)
         code, line = refused(capsys, "train", "cut.toml")
-        assert code == 4 and line.startswith(f"runs/cut/{name}: ") and line.endswith("; use --overwrite to train again")
+        assert code == 4 and line.startswith(f"runs/cut/{name}: ") and line.endswith("; use --overwrite to train it again")
 
 
 def test_what_to_do_next_can_be_pasted_into_a_shell(here, capsys):
     _, _, err = call(capsys, "train", "run.toml", "--output-dir", "runs/it's a run")
-    line = err.split("\n")[-2]
+    line = err.split("\n")[-3]
     name = "'runs/it'\"'\"'s a run'"
-    assert line == f"next: weft evaluate {name}, or weft generate {name}"
-    assert shlex.split(line.partition(",")[0])[-1] == "runs/it's a run"
+    assert line == f"Next: weft evaluate {name}"
+    assert shlex.split(line)[-1] == "runs/it's a run"
 
 
 def test_a_counted_run_is_finished_too(counted, capsys):
     code, out, err = call(capsys, "train", "ngram.toml", "--json")
-    assert (code, err) == (0, "runs/ngram: this run is finished; use --overwrite to train again\n")
+    assert code == 0 and re.fullmatch(r"runs/ngram is already trained.*\. Use --overwrite to train it again\.\n", err)
     assert json.loads(out)["fitted"] is True
 
 
@@ -417,7 +421,7 @@ def interrupting(monkeypatch, number, at, times=1):
             for _ in range(times):
                 signal.raise_signal(number)
 
-    monkeypatch.setattr(TrainProgress, "step", step_and_signal)
+    monkeypatch.setattr(TrainProgress, "on_step", step_and_signal)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -427,8 +431,8 @@ def test_a_signal_saves_and_the_same_command_resumes(here, capfd, monkeypatch, n
         interrupting(patch, number, at=3)
         assert main(["train", "run.toml", "--output-dir", out]) == code
     err = capfd.readouterr().err
-    assert "weft: saving; press Ctrl-C again to exit now\n" in err
-    assert err.endswith(f"weft: stopped and saved in {out}; the same command resumes\n")
+    assert "\nSaving ... (press Ctrl-C again to quit without saving)\n" in err
+    assert err.endswith(f"\nStopped at step 3. Saved to {out}. Run the same command to resume.\n")
     assert main(["train", "run.toml", "--output-dir", out]) == 0
     assert "resuming at step 3\n" in capfd.readouterr().err
     whole, resumed = (files.sha256(here / path / "model.safetensors") for path in ("runs/run", out))
@@ -442,8 +446,8 @@ def test_a_search_without_end_is_shown_and_a_signal_prints_what_it_found(here, c
     wanted = capfd.readouterr().out
     shown = []
 
-    def show(self, what, share, detail=""):
-        shown.append((what, detail))
+    def show(self, phase, fraction, detail=""):
+        shown.append((phase, detail))
         if len(shown) == 4:
             signal.raise_signal(signal.SIGINT)
 
@@ -451,7 +455,7 @@ def test_a_search_without_end_is_shown_and_a_signal_prints_what_it_found(here, c
     assert main([*search, "--max-new-tokens", "1000000"]) == 130
     said = capfd.readouterr()
     assert said.out == wanted and wanted.count("\n") == 2
-    assert said.err == "\nweft: printing what is found; press Ctrl-C again to exit now\n"
+    assert said.err == "\nPrinting the best so far ... (press Ctrl-C again to quit)\n"
     assert shown == [("searching", f"{done} of at most 1,000,000 tokens") for done in (1, 2, 3, 4)]
 
 
@@ -462,8 +466,8 @@ def test_a_signal_to_a_run_that_starts_over_keeps_both(here, capfd, monkeypatch)
     command = ["train", "run.toml", "--output-dir", "runs/over", "--set", "train.num_validations=1"]
     assert main([*command, "--overwrite"]) == 130
     assert capfd.readouterr().err.endswith(
-        "weft: stopped and saved in runs/over; the same command, without --overwrite, resumes; the earlier run is kept in "
-        "runs/over/.previous until this one has weights\n"
+        "Stopped at step 1. Saved to runs/over. Run the same command without --overwrite to resume. The previous run is in "
+        "runs/over/.previous until this one has weights.\n"
     )
     assert (here / "runs/over/.previous/model.safetensors").read_bytes() == before
     monkeypatch.undo()
@@ -482,19 +486,19 @@ def test_a_second_signal_exits_at_once(here, capfd, monkeypatch):
 
 
 def test_a_signal_before_the_first_step_stops_at_once(here, capsys, monkeypatch):
-    monkeypatch.setattr(TrainProgress, "note", lambda self, text: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(TrainProgress, "on_data", lambda self, summary: signal.raise_signal(signal.SIGTERM))
     code, _, err = call(capsys, "train", "run.toml", "--output-dir", "runs/early")
     assert code == 143
-    assert err == "weft: stopped before the first step; the same command goes on with runs/early\n"
+    assert err == "Stopped before the first step. Run the same command to start again.\n"
     before = (here / "runs/run/model.safetensors").read_bytes()
     code, _, err = call(capsys, "train", "run.toml", "--overwrite")
-    assert (code, err) == (143, "weft: stopped before the first step; runs/run is as it was\n")
+    assert (code, err) == (143, "Stopped before the first step. runs/run is unchanged.\n")
     assert (here / "runs/run/model.safetensors").read_bytes() == before
     shutil.copytree(here / "runs/run", here / "runs/back/.previous")
     shutil.copy(here / "runs/run/resolved.toml", here / "runs/back")
     (here / "runs/back/resolved.toml").write_text((here / "runs/run/resolved.toml").read_text().replace("seed = 0", "seed = 9"))
     code, _, err = call(capsys, "train", "run.toml", "--output-dir", "runs/back", "--set", "seed=9")
-    assert (code, err) == (143, "weft: stopped before the first step; the run that was to be replaced is back in runs/back\n")
+    assert (code, err) == (143, "Stopped before the first step. The previous run is back in runs/back.\n")
     assert (here / "runs/back/model.safetensors").read_bytes() == before
 
 
@@ -514,12 +518,12 @@ def test_a_real_process_stops_by_a_real_signal(here):
     settings = ["--set", "train.num_validations=999999"]
     with subprocess.Popen([*command, *settings], stderr=subprocess.PIPE, text=True, env=environment) as process:
         for line in process.stderr:
-            if line.startswith("step"):
+            if line.startswith("   step"):
                 break
         process.send_signal(signal.SIGTERM)
         rest = process.stderr.read()
         assert process.wait(timeout=60) == 143
-    assert rest.endswith("weft: stopped and saved in runs/real; the same command resumes\n")
+    assert re.search(r"Stopped at step [\d,]+\. Saved to runs/real\. Run the same command to resume\.\n$", rest)
 
 
 # ---- evaluate, score, generate, info
@@ -528,7 +532,10 @@ def test_a_real_process_stops_by_a_real_signal(here):
 def test_evaluate(here, capsys):
     code, out, err = call(capsys, "evaluate", "runs/run")
     assert (code, err) == (0, "")
-    assert re.match(r" +score +low +high\nnats/token +\d\.\d{4} +\d\.\d{4} +\d\.\d{4}\n", out)
+    assert re.match(r"test data: last 10% of names\.txt \(\d+ tokens\)\n\n +value +95% CI\nloss \(nats/token\) +\d\.\d{3} +\[", out)
+    assert out.count("|tokens:") == 0 and "bits per token" not in out
+    everything = call(capsys, "evaluate", "runs/run", "--all", "--signature")[1]
+    assert "\nbits per token " in everything and re.search(r"^loss, .*: weft:.*\|tokens:", everything, re.MULTILINE)
     code, out, _ = call(capsys, "evaluate", "runs/run", "--json", "--data", "names.txt", "--context", "reset")
     told = json.loads(out)
     assert told["run"] == "runs/run" and told["data"] == ["names.txt"]
@@ -539,7 +546,7 @@ def test_evaluate(here, capsys):
 def test_evaluate_by_stride_and_by_carry(here, capsys):
     policies = [("stride", "stride:16/16"), ("stride:4", "stride:4/16")]
     for policy, signature in policies:
-        code, out, _ = call(capsys, "evaluate", "runs/running", "--context", policy)
+        code, out, _ = call(capsys, "evaluate", "runs/running", "--context", policy, "--signature")
         assert code == 0 and f"|context:{signature}|" in out
 
 
@@ -550,14 +557,8 @@ def test_an_infinite_score_is_null_and_says_so():
     score = Score("perplexity", float("inf"), 2.0, float("inf"), "s")
     expected = {"name": "perplexity", "value": None, "low": 2.0, "high": None, "infinite": True, "signature": "s"}
     assert as_json(score) == expected
-    assert as_table([score]) == "            score     low  high\nperplexity    inf  2.0000   inf\n"
-    assert as_table([Score("perplexity", 3.0, None, None, "s")]).split() == [
-        "score",
-        "low",
-        "high",
-        "perplexity",
-        "3.0000",
-    ]
+    assert as_table([score]) == "            value       95% CI\nperplexity    inf  [2.00, inf]\n"
+    assert as_table([Score("perplexity", 3.0, None, None, "s")]) == "            value  95% CI\nperplexity   3.00       -\n"
 
 
 def test_score_reads_standard_input_or_files(here, capsys, monkeypatch):
@@ -600,10 +601,10 @@ def test_a_long_line_is_scored_with_progress_that_is_gone_before_the_result(here
     (here / "long.txt").write_text("anna" * 30 + "\nbob\n")
     code, out, err = call(capsys, "score", "runs/run", "--input", "long.txt")
     assert code == 0 and out.count("\n") == 2
-    assert [line.split("  ")[:3] for line in err.split("\n")[:-1]] == [
-        ["scoring from line 1 on", " 35%", "44 of 125 tokens"],
-        ["scoring from line 1 on", " 67%", "84 of 125 tokens"],
-        ["scoring from line 1 on", " 99%", "124 of 125 tokens"],
+    assert [line.split("  ")[:2] for line in err.split("\n")[:-1]] == [
+        ["scoring from line 1 on (35%)", "44 of 125 tokens"],
+        ["scoring from line 1 on (67%)", "84 of 125 tokens"],
+        ["scoring from line 1 on (99%)", "124 of 125 tokens"],
     ]
     assert call(capsys, "score", "runs/run", "--input", "long.txt", "--quiet") == (0, out, "")
 
@@ -618,12 +619,12 @@ def test_where_to_compute_can_be_said(here, capsys, monkeypatch, words):
     assert call(capsys, command, "runs/run", *others, "--device", "cuda") == (
         2,
         "",
-        "weft: device: no CUDA GPU found; use 'auto' or 'cpu'\n",
+        "weft: error: --device: no CUDA GPU found; use 'auto' or 'cpu'\n",
     )
     assert call(capsys, command, "runs/run", *others, "--device", "gpu") == (
         2,
         "",
-        "weft: device: no such device 'gpu'; did you mean 'cuda'? known: auto, cpu, cuda\n",
+        "weft: error: --device: unknown device 'gpu'; did you mean 'cuda'?\n",
     )
 
 
@@ -664,19 +665,18 @@ def test_several_temperatures_side_by_side(here, capsys, monkeypatch, run):
     assert "an" + told["results"][0]["continuations"][0]["text"] + "\n" == alone[0]
     feed(monkeypatch, b"an\nx\xff\nbo\n")
     code, out, err = call(capsys, "generate", f"runs/{run}", "--temperature", "0.5,2", "--max-new-tokens", "3")
-    assert (code, err) == (3, "weft: standard input: line 2 (byte 0xff) is not utf-8; convert it first\n")
+    assert (code, err) == (3, "weft: warning: standard input:2: invalid utf-8 (byte 0xff); convert it first; skipped\n")
     assert out.count("=== temperature") == 2 and out.count("an") >= 2
 
 
 def test_generate_tells_of_characters_that_it_can_t_read(here, capsys, monkeypatch):
     assert call(capsys, "generate", "runs/run", "anna", "--max-new-tokens", "3")[2] == ""
     code, out, err = call(capsys, "generate", "runs/run", "日本an日", "--max-new-tokens", "3")
-    assert (code, err) == (0, "weft: 3 tokens were unknown and read as <unk>: 日, 本\n") and out.startswith("日本an日")
+    assert (code, err) == (0, "weft: warning: 3 tokens are not in the vocabulary, read as <unk>: 日, 本\n") and out.startswith("日本an日")
     assert call(capsys, "generate", "runs/run", "日", "--max-new-tokens", "3", "--quiet")[2] == ""
     feed(monkeypatch, "an\n本\n".encode())
-    assert (
-        call(capsys, "generate", "runs/run", "--max-new-tokens", "3")[2] == "weft: 1 token was unknown and read as <unk>: 本\n"
-    )
+    err = call(capsys, "generate", "runs/run", "--max-new-tokens", "3")[2]
+    assert err == "weft: warning: 1 token is not in the vocabulary, read as <unk>: 本\n"
 
 
 def test_prompts_come_from_standard_input_a_file_or_nowhere(here, capsys, monkeypatch):
@@ -696,7 +696,7 @@ def test_a_prompt_with_a_fault_costs_no_other(here, capsys, monkeypatch):
     whole = call(capsys, "generate", "runs/run", "--num-samples", "2", "--max-new-tokens", "4")[1].split("\n")
     feed(monkeypatch, b"an\nx\xff\nbo\n")
     code, out, err = call(capsys, "generate", "runs/run", "--num-samples", "2", "--max-new-tokens", "4")
-    assert (code, err) == (3, "weft: standard input: line 2 (byte 0xff) is not utf-8; convert it first\n")
+    assert (code, err) == (3, "weft: warning: standard input:2: invalid utf-8 (byte 0xff); convert it first; skipped\n")
     assert out.split("\n") == [*whole[:2], "", "", *whole[4:]]
     feed(monkeypatch, b"an\n\0\nbo\n")
     code, out, _ = call(capsys, "generate", "runs/run", "--json", "--beam-size", "2", "--max-new-tokens", "4")
@@ -705,12 +705,12 @@ def test_a_prompt_with_a_fault_costs_no_other(here, capsys, monkeypatch):
     assert results[1] == {
         "prompt": None,
         "continuations": [],
-        "error": "standard input: line 2 holds a NUL character; is it binary data?",
+        "error": "standard input:2: NUL character; is this binary data?",
     }
     assert len(results[2]["continuations"]) == 1
     (here / "prompts.txt").write_bytes(b"\0\n")
     code, out, err = call(capsys, "generate", "runs/running", "--input", "prompts.txt", "--max-new-tokens", "4")
-    assert (code, out, err) == (3, "", "weft: prompts.txt: line 1 holds a NUL character; is it binary data?\n")
+    assert (code, out, err) == (3, "", "weft: warning: prompts.txt:1: NUL character; is this binary data?; skipped\n")
 
 
 def test_a_finished_run_has_replaced_the_one_before_it(here, capsys):
@@ -723,32 +723,33 @@ def test_a_finished_run_has_replaced_the_one_before_it(here, capsys):
 def test_info_of_a_run(here, capsys):
     code, out, err = call(capsys, "info", "runs/run")
     assert (code, err) == (0, "")
-    found = dict(re.split(r"  +", line, maxsplit=1) for line in out.split("\n")[:-1])
-    assert found["run"] == "runs/run" and found["valid data"] == "10.0% of train" and found["read as"] == "lines"
-    assert re.fullmatch(r"lstm \(lm\), [\d,]+ parameters", found["model"])
-    assert re.fullmatch(r"finished: 6 steps, [\d,]+ tokens, 0:\d\d of 6 steps", found["progress"])
-    assert re.fullmatch(r"nats/token \d\.\d{4} at step \d", found["best valid"])
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.split("\n")[:-1])
+    assert rows["Run"] == "runs/run (finished)" and rows["Task"] == "lm"
+    assert rows["Data"] == f"train {here / 'names.txt'} (80%), valid 10%, test 10%, read as lines"
+    assert re.fullmatch(r"lstm, [\d,]+ parameters", rows["Model"])
+    assert re.fullmatch(r"6 of 6 steps, [\d,]+ tokens, \d+s", rows["Training"])
+    assert re.fullmatch(r"valid loss \d\.\d{3} at step \d", rows["Best"])
     told = json.loads(call(capsys, "info", "runs/run", "--json")[1])
-    assert told["budget"] == {"steps": 6} and told["settings"]["model"]["hidden_size"] == 8
+    assert told["budget"] == {"max_steps": 6} and told["settings"]["model"]["hidden_size"] == 8
     assert set(told["bytes"]) >= {"model.safetensors", "checkpoints", "resolved.toml"}
 
 
 def test_info_of_counts_and_of_a_run_that_is_not_trained_yet(counted, capsys, monkeypatch):
     out = call(capsys, "info", "runs/ngram")[1]
-    assert re.search(r"^progress +finished: \d+ tokens, counted$", out, re.MULTILINE)
-    assert re.search(r"^best valid +nats/token \d\.\d{4}$", out, re.MULTILINE)
-    assert re.search(r"^model +ngram \(lm\), [\d,]+ n-grams$", out, re.MULTILINE)
-    monkeypatch.setattr(TrainProgress, "step", lambda self, loop, loss, seconds: signal.raise_signal(signal.SIGINT))
+    assert re.search(r"^Training +fitted to \d+ tokens$", out, re.MULTILINE)
+    assert re.search(r"^Best +valid loss \d\.\d{3}$", out, re.MULTILINE)
+    assert re.search(r"^Model +ngram, [\d,]+ n-grams$", out, re.MULTILINE)
+    monkeypatch.setattr(TrainProgress, "on_step", lambda self, loop, loss, seconds: signal.raise_signal(signal.SIGINT))
     assert main(["train", "run.toml", "--output-dir", "runs/new", "--quiet"]) == 130
     out = call(capsys, "info", "runs/new")[1]
-    assert "lstm (lm), not trained yet\n" in out and "not finished: 0 steps of 6 steps\n" in out
+    assert "lstm, not trained yet\n" in out and "runs/new (not finished)\n" in out and " 0 of 6 steps\n" in out
 
 
 def test_info_of_the_machine(capsys):
     told = json.loads(call(capsys, "info", "--json")[1])
     assert told["weft"] == __version__ and told["libraries"]["torch"] == torch.__version__
     assert told["cpus"] >= 1 and told["free_memory"] > 0
-    assert call(capsys, "info")[1].startswith(f"weft         {__version__}\n")
+    assert call(capsys, "info")[1].startswith(f"weft {__version__}\nPython ")
 
 
 # ---- output
@@ -762,8 +763,17 @@ def test_a_reader_that_stops_reading_is_no_error(here):
 
 
 def test_numbers_and_tables():
-    assert [format_duration(seconds) for seconds in (0.2, 75.2, 3700)] == ["0:00", "1:15", "1:01:40"]
-    assert [format_number(value) for value in (1.23456, 12345.678, float("inf"))] == ["1.2346", "12,345.7", "inf"]
+    assert [format_duration(seconds) for seconds in (0.2, 75.2, 3700, 7500)] == ["0s", "1m15s", "1h02m", "2h05m"]
+    assert [format_count(count) for count in (999, 11_700, 3_178_281, 2.16e10)] == ["999", "11.7k", "3.18M", "21.60B"]
+    values = {"percent": 88.8889, "loss": 0.23456, "perplexity": 12.3456}
+    assert [format_score(value, style) for style, value in values.items()] == ["88.9", "0.235", "12.3"]
+    assert [format_score(value, "perplexity") for value in (1.256, 123.4, 12345.678, float("inf"))] == [
+        "1.26",
+        "123",
+        "12,346",
+        "inf",
+    ]
+    assert format_score(None, "loss") == "-"
     assert [finite(value) for value in (1.0, None, float("nan"), float("inf"))] == [1.0, None, None, None]
     assert columns([["a", "1"], ["bb", "22"]]) == "a    1\nbb  22\n"
 
@@ -787,15 +797,15 @@ def shown(stream, shares):
 
 
 def test_without_a_terminal_there_is_a_plain_line_every_ten_seconds(monkeypatch):
-    monkeypatch.setattr(display_module, "SAID", SAID)
+    monkeypatch.setattr(display_module, "LOG_SECONDS", LOG_SECONDS)
     text = shown(io.StringIO(), [second / 100 for second in range(25)])
-    assert text == "reading   10%  detail  ETA 1:30\nreading   20%  detail  ETA 1:20\na note\n"
+    assert text == "reading (10%)  detail  ETA 1m30s\nreading (20%)  detail  ETA 1m20s\na note\n"
 
 
 def test_on_a_terminal_the_line_is_drawn_over_and_the_cursor_comes_back(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     text = shown(Terminal(), [0.0, 0.25, 0.5])
-    assert "reading   50%  detail  ETA 0:02" in text and "a note" in text
+    assert " 50%  reading  detail  ETA 2s" in text and "a note" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[38" not in shown(Terminal(), [0.0, 0.25, 0.5])

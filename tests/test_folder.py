@@ -58,7 +58,7 @@ def run(tmp_path: Path, finished: Path) -> Path:
 
 
 def small(text: Path, **options: Any) -> dict[str, Any]:
-    return run_file(text, "window", **{"train__steps": 2, "train__validations": 2, **options})
+    return run_file(text, "window", **{"train__max_steps": 2, "train__num_validations": 2, **options})
 
 
 def contents(out: Path) -> dict[str, bytes]:
@@ -107,7 +107,7 @@ def test_the_run_file_is_kept_as_it_was_given(finished, text):
 
 def test_another_spelling_of_the_same_run_resumes_it_and_the_first_one_is_kept(run, text):
     written = (run / "run.toml").read_bytes()
-    train_here(small(text, model__layers=1, train__clip=1.0), run)  # what the defaults are anyway
+    train_here(small(text, model__num_layers=1, train__max_grad_norm=1.0), run)  # what the defaults are anyway
     assert (run / "run.toml").read_bytes() == written
 
 
@@ -138,15 +138,15 @@ def test_a_run_of_a_version_that_lacked_an_option_goes_on_as_that_is_by_itself(t
 
 def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
     before = contents(run)
-    assert refusal(UsageError, lambda: train_here(small(text, model__width=16, train__lr=0.02), run)) == (
+    assert refusal(UsageError, lambda: train_here(small(text, model__hidden_size=16, train__lr=0.02), run)) == (
         f"{run}: contains a run with different options (model.hidden_size: 8 there, 16 here; train.lr: 0.01 there, 0.02 here);"
-        " choose another --output-dir or use --overwrite"
+        " choose another `output_dir` or set `overwrite`"
     )
     assert contents(run) == before
 
 
 def test_many_differences_are_shown_as_three(run, text):
-    values = small(text, model__width=16, model__context=2, train__lr=0.02, train__clip="none", seed=9)
+    values = small(text, model__hidden_size=16, model__kernel_size=2, train__lr=0.02, train__max_grad_norm="none", seed=9)
     assert refusal(UsageError, lambda: train_here(values, run)) == (
         f"{run}: contains a run with different options (model.kernel_size: 3 there, 2 here; model.hidden_size: 8 there, 16 here; seed: 3 there, 9 here);"
         " choose another --output-dir or use --overwrite"
@@ -157,7 +157,7 @@ def test_fresh_starts_over(run, text):
     (run / "model.safetensors").write_bytes(b"spoilt")
     (run / "notes.txt").write_text("of the old run")
     (run / ".hidden").write_text("not ours")
-    train_here(small(text, model__width=16), run, fresh=True)
+    train_here(small(text, model__hidden_size=16), run, fresh=True)
     assert open_run_dir(run).read_weights(Tokenizer.load(run / "tokenizer.json").hash)["embedding.weight"].shape[1] == 16
     assert not (run / "notes.txt").exists()
     assert (run / ".hidden").exists()
@@ -171,7 +171,7 @@ def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
         "text": (small(tmp_path / "binary.txt"), "holds a NUL character"),
         "no text": (small(tmp_path / "none.txt"), "no such file"),
         "weights": (small(text, train__init_from=str(tmp_path / "empty")), "has no model.safetensors"),
-        "memory": (small(text, model__width=60_000, model__layers=500), "are free"),
+        "memory": (small(text, model__hidden_size=60_000, model__num_layers=500), "are free"),
     }
 
 
@@ -270,7 +270,7 @@ def test_the_run_that_is_to_replace_one_goes_on_by_its_own_run_file(run, text, k
 
 def late(text: Path, **options: Any) -> dict[str, Any]:
     """A run that is validated at its end alone."""
-    return small(text, train__validations=1, **options)
+    return small(text, train__num_validations=1, **options)
 
 
 def stopped_early(run: Path, values: dict[str, Any]) -> None:
@@ -592,7 +592,7 @@ def test_tensorboard_shows_the_metrics_and_changes_nothing(tmp_path, text, finis
 def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
     """Steps 5 to 7 were logged, but the last checkpoint is of step 4: they come again, and take the place of the first ones."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    values, out = small(text, train__tensorboard=True, train__steps=8), tmp_path / "run"
+    values, out = small(text, train__tensorboard=True, train__max_steps=8), tmp_path / "run"
 
     def crash(loop):
         if loop.train_state.step == 7:

@@ -128,10 +128,10 @@ def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
     "options",
     [
         {"temperature": 0.0},
-        {"temperature": 0.8, "top_k": 9, "repetition": 1.2},
+        {"temperature": 0.8, "top_k": 9, "repetition_penalty": 1.2},
         {"top_p": 0.8, "stop": ["ab", "j"]},
-        {"min_p": 0.1, "no_repeat": 3},
-        {"beam": 3, "alpha": 0.7, "stop": ["c"]},
+        {"min_p": 0.1, "no_repeat_ngram_size": 3},
+        {"beam_size": 3, "length_penalty": 0.7, "stop": ["c"]},
     ],
     ids=lambda options: "-".join(options),
 )
@@ -158,7 +158,7 @@ def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monk
     """As if it had been allowed as many tokens: what has ended, and what has not, as it stands."""
     monkeypatch.setattr("weft.decode.generate.MAX_BATCH_ROWS", rows)
     model, prompts, asked = toy(13), ["abc", "", "jj"], []
-    search = {"beam": 4, "n_best": 3, "alpha": alpha}
+    search = {"beam_size": 4, "n_best": 3, "length_penalty": alpha}
 
     def going(done, total):
         asked.append((done, total))
@@ -177,7 +177,7 @@ def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monk
 
 
 @every_toy
-@pytest.mark.parametrize("options", [{"samples": 3, "seed": 5}, {"beam": 4, "n_best": 3}], ids=["samples", "beam"])
+@pytest.mark.parametrize("options", [{"num_samples": 3, "seed": 5}, {"beam_size": 4, "n_best": 3}], ids=["samples", "beam"])
 def test_batches_change_nothing(toy, options, monkeypatch):
     model, options = toy(13), GenerationConfig(max_new_tokens=15, **options)
     prompts = ["abcdef", "", "jj", "a", "hihihihi"]
@@ -199,12 +199,12 @@ def test_seeds_repeat_and_samples_differ():
     other = generate(model, LETTERS, ["ab"], options.model_copy(update={"seed": 2}), frame=Frame(None))
     assert {one.text for one in other[0]}.isdisjoint(one.text for one in first[0])
     # one more sample leaves those before it as they were
-    more = generate(model, LETTERS, ["ab"], options.model_copy(update={"samples": 5}), frame=Frame(None))
+    more = generate(model, LETTERS, ["ab"], options.model_copy(update={"num_samples": 5}), frame=Frame(None))
     assert more[0][:4] == first[0]
 
 
 @every_toy
-@pytest.mark.parametrize("options", [{"samples": 2}, {"beam": 3, "n_best": 3, "alpha": 0.5}], ids=["samples", "beam"])
+@pytest.mark.parametrize("options", [{"num_samples": 2}, {"beam_size": 3, "n_best": 3, "length_penalty": 0.5}], ids=["samples", "beam"])
 def test_log_probabilities_equal_scoring_again(toy, options):
     model = toy(13)
     [found] = generate(model, LETTERS, ["abc"], GenerationConfig(max_new_tokens=12, **options), frame=Frame(2))
@@ -215,7 +215,7 @@ def test_log_probabilities_equal_scoring_again(toy, options):
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True) or "samples" in options
 
 
-@pytest.mark.parametrize("options", [{"samples": 40}, {"beam": 4, "n_best": 4}], ids=["samples", "beam"])
+@pytest.mark.parametrize("options", [{"num_samples": 40}, {"beam_size": 4, "n_best": 4}], ids=["samples", "beam"])
 def test_special_tokens_are_never_said(options):
     table = torch.full((13, 13), -4.0)
     table[:, :3] = 0.0  # the model would say little else
@@ -231,7 +231,7 @@ def test_the_end_waits_for_the_least_length():
     table = torch.full((13, 13), -4.0)
     table[:, 2] = 0.0
     model = Bigram(13, table=table.log_softmax(1))
-    for more in ({}, {"temperature": 0.0}, {"beam": 2}):
+    for more in ({}, {"temperature": 0.0}, {"beam_size": 2}):
         [[one]] = generate(model, LETTERS, [""], GenerationConfig(max_new_tokens=9, min_new_tokens=4, **more), frame=Frame(2))
         assert len(one.token_ids) >= 5
         assert one.token_ids.index(2) >= 4
@@ -250,8 +250,8 @@ def test_real_models_say_what_they_score(mixer, device):
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)
     asked = [
-        {"samples": 2, "top_p": 0.9, "repetition": 1.1},
-        {"beam": 3, "n_best": 2, "no_repeat": 2, "stop": ["ab", "j"]},
+        {"num_samples": 2, "top_p": 0.9, "repetition_penalty": 1.1},
+        {"beam_size": 3, "n_best": 2, "no_repeat_ngram_size": 2, "stop": ["ab", "j"]},
     ]
     prompts = ["abc", "", "fghij"]
     for options in asked:
@@ -314,7 +314,7 @@ def held(monkeypatch, number):
         monkeypatch.setattr(f"weft.decode.{place}.free", lambda device: number)
 
 
-@pytest.mark.parametrize("how", [{"beam": 4}, {"samples": 3}, {"temperature": 0.0}])
+@pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
 def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, how):
     toy, rows = Hashed(13), how.get("beam", 1)
     options = GenerationConfig(max_new_tokens=50, **how)
@@ -334,7 +334,7 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
     assert toy.steps_taken == []
 
 
-@pytest.mark.parametrize("how", [{"beam": 4}, {"samples": 3}])
+@pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}])
 def test_where_memory_is_short_fewer_are_computed_at_once_and_nothing_changes(monkeypatch, how):
     toy, rows = Hashed(13), how.get("beam", 1)
     options, prompts = GenerationConfig(max_new_tokens=20, **how), ["abcd", "a", "fg", "", "abc"]

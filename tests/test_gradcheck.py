@@ -52,12 +52,12 @@ def test_language_models_have_the_gradients_they_say(tmp_path, kind):
     "setting", ["model.layer_type=gru-reset-before", "model.layer_type=gru", "model.skip_connection=highway"]
 )
 def test_other_parts_do_too(tmp_path, setting):
-    values = override(run_file(make_text(tmp_path / "text.txt"), "lstm", data__read="lines"), [setting])
+    values = override(run_file(make_text(tmp_path / "text.txt"), "lstm", data__read_as="lines"), [setting])
     assert max(errors(values, tmp_path).values()) < 1e-5
 
 
 def test_gaps_are_the_same_each_time_they_are_drawn(tmp_path):
-    values = run_file(make_text(tmp_path / "text.txt"), "transformer", task="masked-lm", model__kind="bert")
+    values = run_file(make_text(tmp_path / "text.txt"), "transformer", task="masked-lm", model__arch="bert")
     state = torch.get_rng_state()
     assert max(errors(values, tmp_path).values()) < 1e-5
     assert torch.equal(torch.get_rng_state(), state)
@@ -110,37 +110,39 @@ def test_float64_stays_what_it_is_and_nothing_else_changes():
 # ---- the command
 
 
-def test_the_command_says_that_all_is_right(here, capsys):
-    assert main(["gradcheck", "run.toml", "--quiet"]) == 0
+def test_the_command_says_that_all_is_correct(here, capsys):
+    assert main(["check", "run.toml", "--gradients", "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    rows = out.split("\n")
+    rows = out.partition(" notes\n\n")[2].split("\n") if " notes\n\n" in out else out.partition(" note\n\n")[2].split("\n")
     assert rows[0].split() == ["tensor", "shape", "checked", "largest", "error"]
     assert rows[1].split()[0] == "embedding.weight"
-    assert rows[-2] == "all 7 tensors are right: relative errors up to 1e-05 are rounding"
+    assert rows[-2] == "All 7 gradients are correct (relative error up to 1e-05)"
 
 
 def test_a_wrong_gradient_is_named_and_the_exit_code_says_so(here, capsys, monkeypatch):
-    scores = LMHead.logits
+    logits = LMHead.logits
 
     def halved(self: LMHead, x: Tensor) -> Tensor:
         # the same numbers, but half of the gradient below is lost
-        return scores(self, 0.5 * x + 0.5 * x.detach())
+        return logits(self, 0.5 * x + 0.5 * x.detach())
 
-    monkeypatch.setattr(LMHead, "scores", halved)
-    assert main(["gradcheck", "run.toml", "--quiet", "--json", "--entries", "2"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    right = {one["tensor"]: one["right"] for one in found["tensors"]}
-    assert found["wrong"] == 5 and right["head.weight"] and right["head.bias"] and not right["embedding.weight"]
-    assert {one["entries"] for one in found["tensors"]} == {2}
-    assert main(["gradcheck", "run.toml", "--quiet"]) == 1
-    assert capsys.readouterr().out.endswith("5 of 7 tensors are wrong: relative errors up to 1e-05 are rounding\n")
-    assert main(["gradcheck", "run.toml", "--quiet", "--tolerance", "1"]) == 0
+    monkeypatch.setattr(LMHead, "logits", halved)
+    assert main(["check", "run.toml", "--gradients", "--quiet", "--json", "--entries", "2"]) == 1
+    gradients = json.loads(capsys.readouterr().out)["gradients"]
+    correct = {tensor["tensor"]: tensor["correct"] for tensor in gradients["tensors"]}
+    assert gradients["wrong"] == 5 and correct["head.weight"] and correct["head.bias"] and not correct["embedding.weight"]
+    assert {tensor["entries"] for tensor in gradients["tensors"]} == {2}
+    assert main(["check", "run.toml", "--gradients", "--quiet"]) == 1
+    assert capsys.readouterr().out.endswith("5 of 7 gradients are wrong (relative error up to 1e-05)\n")
+    assert main(["check", "run.toml", "--gradients", "--quiet", "--tolerance", "1"]) == 0
 
 
 def test_what_can_not_be_checked_is_refused(here, capsys):
-    assert refused(capsys, "gradcheck", "run.toml", "--quiet", "--entries", "0") == (2, "--entries: must be 1 or more, not 0")
-    assert refused(capsys, "gradcheck", "run.toml", "--quiet", "--tolerance", "0") == (2, "--tolerance: must be above 0, not 0")
-    (here / "ngram.toml").write_text(RUN.replace('kind = "lstm"\nwidth = 8\nlayers = 1', 'kind = "ngram"').split("[train]")[0])
-    code, said = refused(capsys, "gradcheck", "ngram.toml", "--quiet")
-    assert (code, said) == (2, "model.arch: 'ngram' is trained without gradients; there is nothing to check")
+    check = ["check", "run.toml", "--gradients", "--quiet"]
+    assert refused(capsys, *check, "--entries", "0") == (2, "--entries: must be at least 1, got 0")
+    assert refused(capsys, *check, "--tolerance", "0") == (2, "--tolerance: must be greater than 0, got 0")
+    model = 'arch = "lstm"\nhidden_size = 8\nnum_layers = 1'
+    (here / "ngram.toml").write_text(RUN.replace(model, 'arch = "ngram"').split("[train]")[0])
+    code, error = refused(capsys, "check", "ngram.toml", "--gradients", "--quiet")
+    assert (code, error) == (2, "model.arch: 'ngram' is trained without gradients; there is nothing to check")

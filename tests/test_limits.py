@@ -71,7 +71,7 @@ def test_too_many_open_files_are_no_fault_of_the_data(tmp_path, monkeypatch):
 
 
 def test_a_name_that_is_not_utf_8_is_only_a_name(tmp_path, capsys):
-    run = train_here(run_file(make_text(tmp_path / "text.txt"), train__steps=1), tmp_path / "run").path
+    run = train_here(run_file(make_text(tmp_path / "text.txt"), train__max_steps=1), tmp_path / "run").path
     strange = tmp_path / os.fsdecode(b"te\xffxt.txt")
     make_text(strange)
     assert main(["evaluate", str(run), "--data", str(strange), "--json"]) == 0
@@ -146,7 +146,7 @@ def test_a_rate_that_no_weight_can_hold(settings, told, tmp_path):
 
 
 def test_a_view_shows_as_many_tokens_as_it_has_memory_for(tmp_path):
-    values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__steps=1, data__window=1200)
+    values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__max_steps=1, data__context_length=1200)
     run: Any = load(train_here(values, tmp_path / "run").path, device="cpu")
     text = ("the cat sees a bird " * 60)[:1001]
     for what in ("attention", "gradients"):
@@ -160,7 +160,7 @@ def test_a_view_shows_as_many_tokens_as_it_has_memory_for(tmp_path):
 
 
 def test_sighup_saves_as_sigterm_does(tmp_path):
-    values = run_file(make_text(tmp_path / "text.txt"), train__steps=9_999_999, train__validations=999_999)
+    values = run_file(make_text(tmp_path / "text.txt"), train__max_steps=9_999_999, train__num_validations=999_999)
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
     command = [sys.executable, "-m", "weft.cli.main", "train", "run.toml", "--output-dir", "run"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:

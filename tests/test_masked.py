@@ -317,7 +317,7 @@ def test_it_learns_what_stands_on_both_sides(tmp_path):
     import weft
 
     run: Any = weft.load(tmp_path / "run", device="cpu")
-    right = [run.predict(f"a{i} [MASK] b{j}", n=1)[0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
+    right = [run.predict(f"a{i} [MASK] b{j}", n_best=1)[0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
     assert np.mean(right) > 0.9
 
 

@@ -160,7 +160,7 @@ def check_best(found: Sequence[Prediction], totals: Tensor, alpha: float) -> Non
 @pytest.mark.parametrize("prefix", [[], [4, 3]], ids=["", "prefix"])
 def test_a_wide_beam_finds_the_best_of_all_sequences(name, alpha, prefix):
     model, sources = model_of(name, words=WORDS), [[3, 5, 4, END], [5, END]]
-    found = ask(model, sources, prefixes=[prefix] * 2, beam=200, alpha=alpha, n_best=3, length=LIMIT)
+    found = ask(model, sources, prefixes=[prefix] * 2, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)
     for source, best in zip(sources, found, strict=True):
         check_best(best, log_probs_by_part(model, source, prefix).sum(1), alpha)
         assert {one.text[: len(prefix)] for one in best} == {SPELLER.decode(prefix)}
@@ -191,7 +191,7 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
 
     values = torch.stack([log_probs_by_part(part, source) for part in parts])
     explicit = (values.exp() * torch.tensor(weights)[:, None, None]).sum(0).log().sum(1)
-    check_best(ask(both, [source], encode=encode, beam=200, alpha=alpha, n_best=3, length=LIMIT)[0], explicit, alpha)
+    check_best(ask(both, [source], encode=encode, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)[0], explicit, alpha)
     tokens, keep = rows_of(sequences())
     with torch.no_grad():
         again = both.score(tokens, keep, encode([source] * len(tokens))).sum(1)
@@ -208,7 +208,7 @@ def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
         return encoded(model, some), None
 
     explicit = (log_probs_by_part(model, source) + 0.4 * log_probs_by_part(lm, source)).sum(1)
-    check_best(ask(fused, [source], encode=encode, beam=200, alpha=0.7, n_best=3, length=LIMIT)[0], explicit, 0.7)
+    check_best(ask(fused, [source], encode=encode, beam_size=200, length_penalty=0.7, n_best=3, max_new_tokens=LIMIT)[0], explicit, 0.7)
     tokens, keep = rows_of(sequences())
     with torch.no_grad():
         again = fused.score(tokens, keep, encode([source] * len(tokens))).sum(1)
@@ -226,7 +226,7 @@ def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
 
     mean = torch.stack([log_probs_by_part(part, source) for part in parts]).exp().mean(0).log()
     explicit = (mean + 0.3 * log_probs_by_part(lm, source)).sum(1)
-    check_best(ask(fused, [source], encode=encode, beam=200, alpha=1.0, n_best=3, length=LIMIT)[0], explicit, 1.0)
+    check_best(ask(fused, [source], encode=encode, beam_size=200, length_penalty=1.0, n_best=3, max_new_tokens=LIMIT)[0], explicit, 1.0)
 
 
 def test_a_product_is_normalised_over_the_vocabulary_and_a_fusion_is_not():
@@ -242,15 +242,15 @@ def test_a_product_is_normalised_over_the_vocabulary_and_a_fusion_is_not():
 
 @every_decoder
 @pytest.mark.parametrize(
-    "options", [{"beam": 4, "n_best": 3}, {"beam": 1}, {"samples": 2, "seed": 5}], ids=["beam", "greedy", "samples"]
+    "options", [{"beam_size": 4, "n_best": 3}, {"beam_size": 1}, {"num_samples": 2, "seed": 5}], ids=["beam", "greedy", "samples"]
 )
 def test_a_batch_of_32_equals_one_at_a_time(name, options):
     model, sources = model_of(name), source_tokens(32)
-    together = ask(model, sources, length=10, **options)
+    together = ask(model, sources, max_new_tokens=10, **options)
     numbers = range(0, 32, 5)
     for number in numbers:
         # what is drawn depends on the number of a source, so those before it stand there, too
-        alone = ask(model, sources[: number + 1] if "samples" in options else [sources[number]], length=10, **options)[-1]
+        alone = ask(model, sources[: number + 1] if "samples" in options else [sources[number]], max_new_tokens=10, **options)[-1]
         same(together[number], alone)
 
 
@@ -259,10 +259,10 @@ def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
     model, sources, told = model_of("luong"), [*source_tokens(10), [3] * 40 + [END]], []
     found = predict(asking(model, sources), PredictionConfig(beam_size=2), progress=lambda *done: told.append(done))
     monkeypatch.undo()
-    for one, expected in zip(found, ask(model, sources, beam=2), strict=True):
+    for one, expected in zip(found, ask(model, sources, beam_size=2), strict=True):
         same(one, expected)
     assert told == [(1, 11), (4, 11), (7, 11), (10, 11), (11, 11)]
-    assert ask(model, [], beam=2) == []
+    assert ask(model, [], beam_size=2) == []
 
 
 # ---- scores
@@ -273,24 +273,24 @@ def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
 def test_scores_are_sorted_log_probabilities_under_the_penalty_and_equal_to_scoring_again(name, alpha):
     model, sources, prefixes = model_of(name), source_tokens(5), [[], [4], [5, 6, 7], [], [3]]
     for source, prefix, found in zip(
-        sources, prefixes, ask(model, sources, prefixes=prefixes, beam=5, n_best=5, alpha=alpha, length=9), strict=True
+        sources, prefixes, ask(model, sources, prefixes=prefixes, beam_size=5, n_best=5, length_penalty=alpha, max_new_tokens=9), strict=True
     ):
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
         for one in found:
-            assert one.prefix == prefix and one.text == SPELLER.decode([*prefix, *one.tokens])
-            assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** (1.0 if alpha is None else alpha), abs=1e-4)
+            assert one.prefix == prefix and one.text == SPELLER.decode([*prefix, *one.token_ids])
+            assert one.score == pytest.approx(one.log_prob / len(one.token_ids) ** (1.0 if alpha is None else alpha), abs=1e-4)
             with torch.no_grad():
-                again = model.score(torch.tensor([[BEGIN, *prefix, *one.tokens]]), None, encoded(model, [source]))
+                again = model.score(torch.tensor([[BEGIN, *prefix, *one.token_ids]]), None, encoded(model, [source]))
             assert one.log_prob == pytest.approx(again[0, len(prefix) :].sum().item(), abs=1e-4)
 
 
 @every_decoder
-@pytest.mark.parametrize("options", [{"beam": 3, "n_best": 2}, {"beam": 1}], ids=["beam", "greedy"])
+@pytest.mark.parametrize("options", [{"beam_size": 3, "n_best": 2}, {"beam_size": 1}], ids=["beam", "greedy"])
 def test_prefixes_of_several_lengths_equal_each_alone(name, options):
     model, sources, prefixes = model_of(name), source_tokens(4), [[3, 4, 5], [], [6], [7, 7]]
-    together = ask(model, sources, prefixes=prefixes, length=7, **options)
+    together = ask(model, sources, prefixes=prefixes, max_new_tokens=7, **options)
     for source, prefix, found in zip(sources, prefixes, together, strict=True):
-        same(found, ask(model, [source], prefixes=[prefix], length=7, **options)[0])
+        same(found, ask(model, [source], prefixes=[prefix], max_new_tokens=7, **options)[0])
         assert all(one.text.startswith(SPELLER.decode(prefix)) for one in found)
 
 
@@ -300,23 +300,23 @@ def test_prefixes_of_several_lengths_equal_each_alone(name, options):
 @every_decoder
 def test_banned_tokens_never_appear(name):
     model, sources = model_of(name), source_tokens(12)
-    for options in ({"beam": 4, "n_best": 4}, {"beam": 1}, {"samples": 4}):
-        said = Counter(token for found in ask(model, sources, length=8, **options) for one in found for token in one.tokens)
+    for options in ({"beam_size": 4, "n_best": 4}, {"beam_size": 1}, {"num_samples": 4}):
+        said = Counter(token for found in ask(model, sources, max_new_tokens=8, **options) for one in found for token in one.token_ids)
         often = [token for token, _ in said.most_common() if token != END][:2]
-        kept = ask(model, sources, length=8, ban=[SPELLER.decode([token]) for token in often], **options)
-        left = {token for found in kept for one in found for token in one.tokens}
+        kept = ask(model, sources, max_new_tokens=8, banned_tokens=[SPELLER.decode([token]) for token in often], **options)
+        left = {token for found in kept for one in found for token in one.token_ids}
         assert len(often) == 2 and not {0, BEGIN, *often} & left
 
 
 @every_decoder
 def test_a_target_is_as_long_as_was_asked(name):
     model, sources = model_of(name), source_tokens(8)
-    for options in ({"beam": 3, "n_best": 3}, {"beam": 1}, {"samples": 3}):
-        for found in ask(model, sources, length=5, least=3, **options):
+    for options in ({"beam_size": 3, "n_best": 3}, {"beam_size": 1}, {"num_samples": 3}):
+        for found in ask(model, sources, max_new_tokens=5, min_new_tokens=3, **options):
             for one in found:
-                assert one.tokens.index(END) >= 3 if END in one.tokens else len(one.tokens) == 5
-                assert len(one.tokens) <= 5
-        assert {len(one.tokens) for found in ask(model, sources, length=1, **options) for one in found} == {1}
+                assert one.token_ids.index(END) >= 3 if END in one.token_ids else len(one.token_ids) == 5
+                assert len(one.token_ids) <= 5
+        assert {len(one.token_ids) for found in ask(model, sources, max_new_tokens=1, **options) for one in found} == {1}
 
 
 def test_the_limit_follows_from_the_source_alone():
@@ -328,16 +328,16 @@ def test_the_limit_follows_from_the_source_alone():
     assert [limit_of(request, row, PredictionConfig(min_new_tokens=100)) for row in range(4)] == [101, 101, 101, 448]
 
 
-@pytest.mark.parametrize("options", [{"beam": 2}, {"beam": 1}, {"samples": 2}], ids=["beam", "greedy", "samples"])
+@pytest.mark.parametrize("options", [{"beam_size": 2}, {"beam_size": 1}, {"num_samples": 2}], ids=["beam", "greedy", "samples"])
 def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
     model = shaken_pair(**ATTENTION, position_encoding="learned", longest=12)
     sources, prefixes = source_tokens(4), [[3] * 11, [], [4] * 5, []]
     with torch.no_grad():
         model.head.head.bias[END] = -50.0  # it never ends by itself
     found = ask(model, sources, prefixes=prefixes, **options)
-    assert [len(best[0].tokens) for best in found] == [1, 12, 7, 12]
+    assert [len(best[0].token_ids) for best in found] == [1, 12, 7, 12]
     with pytest.raises(UsageError) as caught:
-        ask(model, sources, length=13, **options)
+        ask(model, sources, max_new_tokens=13, **options)
     assert str(caught.value) == (
         "--max-new-tokens: 1 prompt tokens and 13 more need 13 positions, but the model reads at most 12; use --max-new-tokens 12"
     )
@@ -354,7 +354,7 @@ def test_what_is_banned_must_be_one_token():
     several = "tokens of this vocabulary; ban one token at a time"
     for text, fault in (("ab", f"is 2 {several}"), ("z", unknown), ("", f"is 0 {several}")):
         with pytest.raises(UsageError) as caught:
-            ask(model_of("luong"), source_tokens(1), ban=[text])
+            ask(model_of("luong"), source_tokens(1), banned_tokens=[text])
         assert str(caught.value) == f"--ban-token {text!r}: {fault}"
 
 
@@ -365,14 +365,14 @@ def test_samples_follow_from_the_seed():
     model, sources = model_of("luong"), source_tokens(6)
 
     def drawn(**options: Any) -> list[list[list[int]]]:
-        return [[one.tokens for one in found] for found in ask(model, sources, length=8, **options)]
+        return [[one.token_ids for one in found] for found in ask(model, sources, max_new_tokens=8, **options)]
 
-    first = drawn(samples=4, seed=1)
-    assert first == drawn(samples=4, seed=1)
-    assert first != drawn(samples=4, seed=2)
-    assert [found[:2] for found in first] == drawn(samples=2, seed=1)  # more samples do not change the first
+    first = drawn(num_samples=4, seed=1)
+    assert first == drawn(num_samples=4, seed=1)
+    assert first != drawn(num_samples=4, seed=2)
+    assert [found[:2] for found in first] == drawn(num_samples=2, seed=1)  # more samples do not change the first
     assert all(len({tuple(tokens) for tokens in found}) > 1 for found in first)
-    greedy = drawn(beam=1)
+    greedy = drawn(beam_size=1)
     assert drawn(temperature=0.0) == drawn(top_k=1) == drawn(top_p=1e-6) == greedy
     assert drawn(temperature=1e-3) == greedy
     assert drawn(temperature=1.0) != greedy
@@ -380,8 +380,8 @@ def test_samples_follow_from_the_seed():
 
 def test_samples_are_as_frequent_as_they_are_probable():
     model, source = model_of("copying", words=WORDS), [4, 5, END]
-    found = ask(model, [source], samples=4000, length=LIMIT)[0]
-    counts = Counter(tuple(one.tokens) for one in found)
+    found = ask(model, [source], num_samples=4000, max_new_tokens=LIMIT)[0]
+    counts = Counter(tuple(one.token_ids) for one in found)
     # what is never written takes no part: probabilities are those among the rest
     with torch.no_grad():
         state = encoded(model, [source])
@@ -392,7 +392,7 @@ def test_samples_are_as_frequent_as_they_are_probable():
         assert seen == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4000) + 1e-3)
     totals = dict(zip(map(tuple, sequences()), log_probs_by_part(model, source).sum(1).tolist(), strict=True))
     for one in found[:50]:
-        assert one.log_prob == one.score == pytest.approx(totals[tuple(one.tokens)], abs=1e-4)
+        assert one.log_prob == one.score == pytest.approx(totals[tuple(one.token_ids)], abs=1e-4)
 
 
 # ---- options
@@ -402,36 +402,36 @@ KNOWN = "--beam-size, --length-penalty, --n-best, --max-new-tokens, --min-new-to
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"bem": 3}, f"--bem: no such option; did you mean '--beam-size'? known: {KNOWN}"),
     ({"stop": ["x"]}, f"--stop: no such option; did you mean '--top-p'? known: {KNOWN}"),
-    ({"beam": "wide"}, "--beam-size: must be a valid integer, not 'wide'"),
-    ({"beam": 0}, "--beam-size: must be 1 or more, not 0"),
-    ({"beam": 1001}, "--beam-size: must be 1000 or less, not 1001"),
-    ({"alpha": -0.5}, "--length-penalty: must be 0 or more, not -0.5"),
-    ({"alpha": 11.0}, "--length-penalty: must be 10 or less, not 11.0"),
+    ({"beam_size": "wide"}, "--beam-size: must be a valid integer, not 'wide'"),
+    ({"beam_size": 0}, "--beam-size: must be 1 or more, not 0"),
+    ({"beam_size": 1001}, "--beam-size: must be 1000 or less, not 1001"),
+    ({"length_penalty": -0.5}, "--length-penalty: must be 0 or more, not -0.5"),
+    ({"length_penalty": 11.0}, "--length-penalty: must be 10 or less, not 11.0"),
     ({"n_best": 0}, "--n-best: must be 1 or more, not 0"),
     ({"n_best": 6}, "--n-best: must be at most --beam-size 5, not 6"),
-    ({"n_best": 2, "beam": 1}, "--n-best: must be at most --beam-size 1, not 2"),
-    ({"length": 0}, "--max-new-tokens: must be 1 or more, not 0"),
-    ({"length": 10**6 + 1}, "--max-new-tokens: must be 1000000 or less, not 1000001"),
-    ({"least": -1}, "--min-new-tokens: must be 0 or more, not -1"),
-    ({"length": 3, "least": 4}, "--min-new-tokens: must be at most --max-new-tokens 3, not 4"),
+    ({"n_best": 2, "beam_size": 1}, "--n-best: must be at most --beam-size 1, not 2"),
+    ({"max_new_tokens": 0}, "--max-new-tokens: must be 1 or more, not 0"),
+    ({"max_new_tokens": 10**6 + 1}, "--max-new-tokens: must be 1000000 or less, not 1000001"),
+    ({"min_new_tokens": -1}, "--min-new-tokens: must be 0 or more, not -1"),
+    ({"max_new_tokens": 3, "min_new_tokens": 4}, "--min-new-tokens: must be at most --max-new-tokens 3, not 4"),
     ({"seed": -1}, "--seed: must be 0 or more, not -1"),
     ({"temperature": -1.0}, "--temperature: must be 0 or more, not -1"),
     ({"temperature": math.nan}, "--temperature: must be a finite number, not nan"),
     ({"top_k": 0}, "--top-k: must be 1 or more, not 0"),
     ({"top_p": 0.0}, "--top-p: must be in (0, 1], not 0"),
     ({"top_p": 1.5}, "--top-p: must be in (0, 1], not 1.5"),
-    ({"samples": 0}, "--num-samples: must be 1 or more, not 0"),
-    ({"samples": 10**4 + 1}, "--num-samples: must be 10000 or less, not 10001"),
+    ({"num_samples": 0}, "--num-samples: must be 1 or more, not 0"),
+    ({"num_samples": 10**4 + 1}, "--num-samples: must be 10000 or less, not 10001"),
     (
-        {"samples": 2, "beam": 3},
+        {"num_samples": 2, "beam_size": 3},
         "--beam-size: does not go with sampling; drop it, or --num-samples, --temperature, --top-k, --top-p",
     ),
     (
-        {"top_k": 2, "alpha": 0.5},
+        {"top_k": 2, "length_penalty": 0.5},
         "--length-penalty: does not go with sampling; drop it, or --num-samples, --temperature, --top-k, --top-p",
     ),
     ({"top_p": 0.5, "n_best": 3}, "--n-best 3: does not go with sampling; use --num-samples 3"),
-    ({"temperature": 0.0, "samples": 3}, "--num-samples 3: --temperature 0 gives one output; raise it"),
+    ({"temperature": 0.0, "num_samples": 3}, "--num-samples 3: --temperature 0 gives one output; raise it"),
 ]
 
 
@@ -446,12 +446,12 @@ def test_what_is_refused_and_in_which_words(options, message):
     ("options", "words"),
     [
         ({}, "beam:5/alpha:1"),
-        ({"beam": 1}, "greedy"),
-        ({"beam": 10, "alpha": 0.6}, "beam:10/alpha:0.6"),
-        ({"length": 9, "least": 2, "truncate": True}, "beam:5/alpha:1/length:9/least:2/truncate"),
-        ({"beam": 1, "ban": ["z", "a/b|c", "z"]}, "greedy/ban:a%2Fb%7Cc,z"),
-        ({"top_k": 3, "least": 2}, "sampling/top_k:3/seed:0/least:2"),
-        ({"samples": 3}, "sampling/seed:0"),
+        ({"beam_size": 1}, "greedy"),
+        ({"beam_size": 10, "length_penalty": 0.6}, "beam:10/alpha:0.6"),
+        ({"max_new_tokens": 9, "min_new_tokens": 2, "truncate": True}, "beam:5/alpha:1/length:9/least:2/truncate"),
+        ({"beam_size": 1, "banned_tokens": ["z", "a/b|c", "z"]}, "greedy/ban:a%2Fb%7Cc,z"),
+        ({"top_k": 3, "min_new_tokens": 2}, "sampling/top_k:3/seed:0/least:2"),
+        ({"num_samples": 3}, "sampling/seed:0"),
         ({"top_p": 0.9, "temperature": 0.5, "seed": 4}, "sampling/temperature:0.5/top_p:0.9/seed:4"),
     ],
 )

@@ -33,23 +33,23 @@ def needed(name: str, monkeypatch, sources=None, **options: int) -> int:
 
 @pytest.mark.parametrize("name", [GROWING, STANDING])
 def test_memory_grows_with_the_beam(name, monkeypatch):
-    assert needed(name, monkeypatch, beam=10) == pytest.approx(2 * needed(name, monkeypatch, beam=5), rel=0.01)
+    assert needed(name, monkeypatch, beam_size=10) == pytest.approx(2 * needed(name, monkeypatch, beam_size=5), rel=0.01)
 
 
 def test_only_a_state_that_grows_takes_more_for_more_tokens(monkeypatch):
     for name, factor in ((GROWING, 5), (STANDING, 1)):
-        short, long = (needed(name, monkeypatch, length=length) for length in (100, 1000))
+        short, long = (needed(name, monkeypatch, max_new_tokens=length) for length in (100, 1000))
         assert long > factor * short
     # where it stands still, only the tokens themselves are added
-    assert needed(STANDING, monkeypatch, length=1000) - needed(STANDING, monkeypatch, length=100) == 3 * 5 * 900 * 8
+    assert needed(STANDING, monkeypatch, max_new_tokens=1000) - needed(STANDING, monkeypatch, max_new_tokens=100) == 3 * 5 * 900 * 8
 
 
 @pytest.mark.parametrize(
     ("options", "what", "cure"),
     [
-        ({"beam": 4}, "a beam of 4 rows", "--beam-size or --max-new-tokens"),
-        ({"samples": 3}, "a line with 3 samples", "--num-samples or --max-new-tokens"),
-        ({"beam": 1}, "a line", "--max-new-tokens"),
+        ({"beam_size": 4}, "a beam of 4 rows", "--beam-size or --max-new-tokens"),
+        ({"num_samples": 3}, "a line with 3 samples", "--num-samples or --max-new-tokens"),
+        ({"beam_size": 1}, "a line", "--max-new-tokens"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_step(options, what, cure, monkeypatch):
@@ -65,7 +65,7 @@ def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):
     sources = source_tokens(8)
     whole = predict(asking(model_of(GROWING), sources), PredictionConfig(beam_size=3))
     longest = sorted(sources, key=len)[-1:]
-    one = needed(GROWING, monkeypatch, longest, beam=3)
+    one = needed(GROWING, monkeypatch, longest, beam_size=3)
     sizes = []
     request = asking(model_of(GROWING), sources)
 

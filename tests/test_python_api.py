@@ -35,7 +35,7 @@ NGRAM: dict[str, Any] = {"task": "lm", "model": {"arch": "ngram", "order": 2}}
 
 @pytest.fixture
 def lm(tmp_path: Path) -> dict[str, Any]:
-    return run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=6, train__validations=2)
+    return run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=6, train__num_validations=2)
 
 
 class Remembers(weft.TrainCallback):
@@ -311,8 +311,8 @@ def test_every_task_takes_data_in_memory(tmp_path):
     small = {"hidden_size": 8, "num_layers": 1}
     translate = {"task": "seq2seq", "model": {"arch": "transformer", "num_heads": 2, **small}, **few}
     pairs = weft.train(translate, output_dir=tmp_path / "pairs", data={"train": [("a b", "A B"), ("b", "B")]})
-    assert isinstance(pairs.predict("a b", length=3).text, str)
-    assert pairs.evaluate({"source": ["a"], "target": ["A"]}, beam=1).units == 1
+    assert isinstance(pairs.predict("a b", max_new_tokens=3).text, str)
+    assert pairs.evaluate({"source": ["a"], "target": ["A"]}, beam_size=1).units == 1
     tag = {"task": "tagging", "model": {"arch": "lstm", **small}, **few}
     sentences = [(["Ida", "works"], ["B-PER", "O"]), ("Otto sleeps", "B-PER O")]
     tagger = weft.train(tag, output_dir=tmp_path / "tags", data={"train": sentences})

@@ -41,6 +41,9 @@ class Silent:
     def on_note(self, text: str) -> None:
         self.notes.append(text)
 
+    def on_data(self, summary: str) -> None:
+        self.notes.append(summary)
+
     def on_progress(self, name: str, done: int, total: int) -> None:
         assert 0 <= done <= total
 
@@ -50,8 +53,8 @@ class Silent:
     def on_validation(self, loop: Any, scores: dict[str, float]) -> None:
         self.scores.append(scores)
 
-    def counted(self, parameters: int, scores: dict[str, float]) -> None:
-        self.parameters = parameters
+    def on_fit(self, num_parameters: int, scores: dict[str, float]) -> None:
+        self.parameters = num_parameters
         self.scores.append(scores)
 
     def should_stop(self) -> bool:
@@ -232,7 +235,7 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
 
 
 @every_run
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 5, "seed": 3}, {"beam": 3}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 5, "seed": 3}, {"beam_size": 3}], ids=str)
 def test_a_stream_is_what_generate_gives(runs, name, options):
     run, options = runs[name], GenerationConfig(max_new_tokens=9, **options)
     for prompt in ("", "th"):

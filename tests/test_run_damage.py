@@ -46,7 +46,7 @@ def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
 
 
 def small(text: Path, **options: Any) -> dict[str, Any]:
-    return run_file(text, "window", **{"train__steps": 8, "train__validations": 4, **options})
+    return run_file(text, "window", **{"train__max_steps": 8, "train__num_validations": 4, **options})
 
 
 def stop(values: dict[str, Any], out: Path, step: int) -> None:
@@ -258,7 +258,7 @@ def test_only_what_a_user_names_may_be_a_pipe(tmp_path):
 
 
 def test_links_in_a_comparison_are_refused(tmp_path, text, mine, capsys):
-    values = small(text, train__steps=1, train__validations=1)
+    values = small(text, train__max_steps=1, train__num_validations=1)
     import tomli_w
 
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
@@ -365,7 +365,7 @@ def test_counts_may_be_logarithms_of_0_but_not_of_nothing(whole):
 @pytest.mark.parametrize("valid", [0.1, None], ids=["validated", "not validated"])
 def test_training_saves_no_weights_that_are_no_numbers(tmp_path, text, valid):
     """The last update makes them, and nothing is computed with them after it."""
-    values = small(text, train__steps=1, train__validations=1, train__lr=1e38)
+    values = small(text, train__max_steps=1, train__num_validations=1, train__lr=1e38)
     if valid is None:
         values["data"].pop("valid")
     told = refusal(DivergedError, lambda: train_here(values, tmp_path / "run"))
@@ -629,7 +629,7 @@ def test_what_is_made_or_moved_is_synced_in_its_folder(tmp_path, text, monkeypat
     real = files.sync_directory
     monkeypatch.setattr(files, "sync_folder", lambda place: (synced.append(place), real(place)))
     run = tmp_path / "runs" / "new"
-    train_here(small(text, train__steps=1, train__validations=1), run)
+    train_here(small(text, train__max_steps=1, train__num_validations=1), run)
     assert {tmp_path, tmp_path / "runs", run, run / "checkpoints", run / "data"} <= set(synced)
     synced.clear()
     RunDir(run).backup.move_in()

@@ -38,7 +38,7 @@ def written(out: Path) -> list[dict[str, Any]]:
 
 
 def small(text: Path, model: str = "lstm", **options: Any) -> dict[str, Any]:
-    given = {"train__max_steps": 4, "train__num_validations": 2, "train__samples": 2, "train__sample_length": 12}
+    given = {"train__max_steps": 4, "train__num_validations": 2, "train__num_samples": 2, "train__sample_max_new_tokens": 12}
     return run_file(text, model, **{**given, **options})
 
 
@@ -56,14 +56,14 @@ def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
     train_here(small(text, train__num_validations=1), out)
     run = weft.load(out, device="cpu")
     assert isinstance(run, Run)
-    wanted = run.generate("", length=12, samples=2, seed=3).ranked()
+    wanted = run.generate("", max_new_tokens=12, num_samples=2, seed=3).ranked()
     assert [one["text"] for one in written(out)] == [one.text for one in wanted]
 
 
 @pytest.mark.parametrize("model", ["lstm", "transformer", "gpt"])
 def test_training_is_the_same_with_and_without(tmp_path, text, model):
     for name, samples in (("with", 2), ("without", 0)):
-        train_here(small(text, model, train__samples=samples, data__context_length=16), tmp_path / name)
+        train_here(small(text, model, train__num_samples=samples, data__context_length=16), tmp_path / name)
     have, plain = ((sums(tmp_path / name), (tmp_path / name / "metrics.jsonl").read_bytes()) for name in ("with", "without"))
     for part in ("model", "optimizer", "carry", "metrics"):
         assert have[0][part] == plain[0][part]
@@ -88,7 +88,7 @@ def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
 
 
 def test_a_model_with_a_last_position_writes_as_much_as_fits(tmp_path, text):
-    values = small(text, "transformer", train__samples=1, train__sample_length=500, train__sample_prompts=["the old "])
+    values = small(text, "transformer", train__num_samples=1, train__sample_max_new_tokens=500, train__sample_prompts=["the old "])
     train_here(values, tmp_path / "run")
     assert (
         max(len(one["text"]) for one in written(tmp_path / "run")) == 16 + 1 - 10
@@ -126,17 +126,17 @@ def test_translations_of_the_first_lines_with_their_references(tmp_path, pairs):
     translator: Any = weft.load(tmp_path / "run", device="cpu")
     last = found[-3:]
     if json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4:
-        outputs = [own.text for own in translator.predict([one["source"] for one in last], beam=1)]
+        outputs = [own.text for own in translator.predict([one["source"] for one in last], beam_size=1)]
         assert [one["text"] for one in last] == outputs
 
 
 REFUSED = [
     (
         "classification",
-        {"samples": 1},
+        {"num_samples": 1},
         "train.num_samples: a run of task 'classify' writes no text; drop it (tasks that do: lm, translate)",
     ),
-    ("lm", {"sample_prompts": ["a"]}, "train: sample_prompts are continued `samples` times each, but samples=0; give samples"),
+    ("lm", {"sample_prompts": ["a"]}, "train: sample_prompts are continued `samples` times each, but num_samples=0; give samples"),
     (
         "seq2seq",
         {"num_samples": 1, "sample_prompts": ["a"]},
@@ -208,7 +208,7 @@ def test_the_page_shows_text_over_training():
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
 def test_damaged_samples_cost_their_texts_and_not_the_run(tmp_path, text, damage):
     """Nothing follows from them: training goes on, bit for bit, with what is whole of them and a note."""
-    values = small(text, train__samples=1)
+    values = small(text, train__num_samples=1)
     train_here(values, tmp_path / "whole")
     train_here(values, tmp_path / "run", Silent(stop_at=4))
     path = tmp_path / "run" / "samples.jsonl"

@@ -31,7 +31,7 @@ class Killed(BaseException):
 def models(tmp_path_factory: Any) -> Path:
     """A run with attention, and the same as a Hugging Face folder."""
     place: Path = tmp_path_factory.mktemp("models")
-    values = run_file(make_text(place / "text.txt"), "transformer", train__steps=2, tokenizer={"kind": "byte"})
+    values = run_file(make_text(place / "text.txt"), "transformer", train__max_steps=2, tokenizer={"type": "byte"})
     train_here(values, place / "run")
     assert main(["export", str(place / "run"), "--format", "hf", "--output-dir", str(place / "hf"), "-q"]) == 0
     return place

@@ -57,7 +57,7 @@ def test_standard_output_is_exact_unless_it_is_a_terminal(monkeypatch, capsys):
 def test_lines_and_bars_on_standard_error(monkeypatch, capsys):
     print_error(EVIL)
     note(EVIL, quiet=False)
-    assert capsys.readouterr().err == f"{SAFE}\n{SAFE}\n"
+    assert capsys.readouterr().err == f"{SAFE}\nweft: note: {SAFE}\n"
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     with Display(stream=(seen := Terminal())) as display:
@@ -87,6 +87,7 @@ def labelled(tmp_path_factory: Any) -> Path:
 
 
 def test_labels_in_evaluate(labelled, monkeypatch, capsys):
+    monkeypatch.setenv("NO_COLOR", "1")
     data = labelled.parent / "texts.tsv"
     seen = on_a_terminal(["evaluate", str(labelled), "--data", str(data), "-q"], monkeypatch)
     assert SAFE in seen and not set("\x1b\x07\x9b\u202e") & set(seen)
@@ -96,7 +97,7 @@ def test_labels_in_evaluate(labelled, monkeypatch, capsys):
 
 def test_environment_and_paths_in_info(tmp_path, monkeypatch, capsys):
     text = make_text(tmp_path / "te\x1b[2Jxt.txt")
-    run = train_here(run_file(text, train__steps=1), tmp_path / "run").path
+    run = train_here(run_file(text, train__max_steps=1), tmp_path / "run").path
     known = json.loads((run / "environment.json").read_text())
     (run / "environment.json").write_text(json.dumps(with_checksum({**check_checksum(known), "gpu": EVIL})))
     seen = on_a_terminal(["info", str(run)], monkeypatch)

@@ -1,6 +1,6 @@
-"""A command that ends with whoever started it: when its standard input closes, it stops as by SIGTERM, and saves.
+"""A command that ends with its parent process: when its standard input closes, it saves and stops as after SIGTERM.
 
-`weft compare` starts its runs so: a comparison that is killed leaves none of them behind.
+`weft compare` starts its runs this way: a comparison that is killed leaves no process behind.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import threading
 from weft.cli.main import main
 
 
-def _watch() -> None:
+def _wait_for_parent() -> None:
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_watch, daemon=True).start()
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
     sys.exit(main())

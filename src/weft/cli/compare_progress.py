@@ -1,4 +1,4 @@
-"""The runs of a comparison while they are trained, as the terminal sees them."""
+"""The runs of a comparison on the terminal while they are trained."""
 
 from __future__ import annotations
 
@@ -6,66 +6,80 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.cli.display import Display
-from weft.cli.output import score_name
-from weft.cli.progress import TrainProgress
+from weft.cli.output import format_duration
+from weft.cli.progress import TrainProgress, show_note
 from weft.cli.signals import Stop
-from weft.runs.status import best
+from weft.metrics.labels import format_score, label_of
+from weft.runs.status import read_run_status
 
 if TYPE_CHECKING:
     from weft.comparison.train import Outcome, State
 
-MAX_RUNS = 12  # runs that are shown at once
+MAX_RUNS = 12  # runs that are listed at once
 
 
-def _said(state: State, width: int) -> str:
-    """'lstm-0   45%  nats/token 2.1032'."""
+def _describe(state: State, width: int) -> str:
+    """'lstm-0   45%  valid loss 2.103'."""
     valid = state.progress.valid
-    score = "" if valid is None else f"  {score_name(valid[0])} {valid[1]:.4f}"
+    score = ""
+    if valid is not None:
+        label = label_of(valid[0])
+        score = f"  valid {label.text} {format_score(valid[1], label.style)}"
     return f"{state.planned.output_dir.name:<{width}}  {state.progress.fraction:4.0%}{score}"
 
 
 class ComparisonProgress:
-    """All runs in one display; what ended stays above it as a line."""
+    """All runs in one display; a finished run becomes a line above it."""
 
-    def __init__(self, display: Display, stop: Stop, what: str) -> None:
-        self.display, self.stop, self.what = display, stop, what
+    def __init__(self, display: Display, stop: Stop, phase: str) -> None:
+        self.display, self.stop, self.phase = display, stop, phase
+        self._is_introduced, self._width = False, 0
 
     def on_note(self, text: str) -> None:
-        self.display.line(text)
+        show_note(self.display, text)
 
     def on_runs(self, states: Sequence[State]) -> None:
+        if not self._is_introduced:
+            self._is_introduced = True
+            self._width = max((len(state.planned.output_dir.name) for state in states), default=0)
+            self.display.line(f"{self.phase.capitalize()} {len(states)} run{'' if len(states) == 1 else 's'}")
         fraction = sum(state.progress.fraction for state in states) / max(1, len(states))
         done = sum(state.progress.fraction >= 1.0 and not state.running for state in states)
         running = [state for state in states if state.running][:MAX_RUNS]
-        count = f"{done} of {len(states)} runs"
+        count = f"{done}/{len(states)} runs"
         if self.display.live:
-            width = max((len(state.planned.output_dir.name) for state in running), default=0)
-            # the last line is the one that the display adds what is left of all to
-            lines = [count, *(_said(state, width) for state in running), "all of them"]
-            self.display.show(self.what, fraction, "\n".join(lines))
+            # the display appends the ETA, which is that of all runs, to the last line
+            lines = [count, *(_describe(state, self._width) for state in running), "total"]
+            self.display.show(self.phase, fraction, "\n".join(lines))
         else:
-            self.display.show(self.what, fraction, "  ".join([count, *(_said(state, 0) for state in running)]))
+            details = "  ".join([count, *(_describe(state, 0) for state in running)])
+            self.display.show(self.phase, fraction, details, title="")
 
     def on_run_end(self, outcome: Outcome) -> None:
-        name = outcome.planned.output_dir.name
+        name = outcome.planned.output_dir.name.ljust(self._width)
         if outcome.code:
-            self.display.line(f"{name}: {outcome.reason}")
+            self.display.line(f"  {name}   failed: {outcome.reason}")
             return
-        found = best(outcome.planned.output_dir)
-        self.display.line(f"{name}: trained" if found is None else f"{name}: valid {score_name(found[0].name)} {found[1]:.4f}")
+        status = read_run_status(outcome.planned.output_dir)
+        seconds = "" if status.seconds is None else f"   {format_duration(status.seconds):>6}"
+        if status.best is None:
+            self.display.line(f"  {name}   trained{seconds}")
+            return
+        metric, value = status.best
+        self.display.line(f"  {name}   valid {metric.label} {metric.format(value)}{seconds}")
 
     def should_stop(self) -> bool:
         return self.stop.is_requested
 
 
 class CompareObserver:
-    """A comparison as the terminal sees it; a signal stops it."""
+    """A comparison on the terminal; a signal stops it."""
 
     def __init__(self, display: Display, stop: Stop) -> None:
         self.display, self.stop = display, stop
 
     def line(self, text: str) -> None:
-        self.display.line(text)
+        show_note(self.display, text)
 
     def show(self, what: str, fraction: float, detail: str = "") -> None:
         self.display.show(what, fraction, detail)

@@ -1,4 +1,4 @@
-"""What a comparison ends with: evidence, the table, comparison.json and the report."""
+"""The end of a comparison: results, table, comparison.json and report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.cli.output import check_files, note, terminal_width, write, write_json
+from weft.cli.output import check_files, terminal_width, warn, write, write_json, write_styled
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from weft.report.comparison import ComparisonInfo
 
 Groups = Mapping[str, Sequence["RunResults"]]
+JSON_KEYS = ("title", "task", "data", "score", "test", "test_items", "insufficient_data", "context", "rows", "failures", "probe")
 
 
 class OutputOptions(NamedTuple):
-    """How results are given out."""
+    """How results are printed and written."""
 
     csv: Path | None
     markdown: Path | None
@@ -26,80 +27,84 @@ class OutputOptions(NamedTuple):
     quiet: bool
 
     def check(self, output_dir: Path) -> None:
-        """Refuse at once what could only fail after hours of training; `out`, the comparison's folder, will be there."""
+        """Refuse output files that could only fail after hours of training; the comparison creates `output_dir`."""
         from weft.errors import UsageError
 
-        tables = {"--csv": self.csv, "--markdown": self.markdown, "--latex": self.latex}
-        printed = [option for option, path in tables.items() if str(path) == "-"] + ["--json"] * self.json
+        tables = {"csv": self.csv, "markdown": self.markdown, "latex": self.latex}
+        printed = [option for option, path in tables.items() if str(path) == "-"] + ["json"] * self.json
         if len(printed) > 1:
-            raise UsageError(" and ".join(printed), "standard output is for one of them", "give the others a file")
+            names = " and ".join(f"`{option}`" for option in printed)
+            raise UsageError("", f"{names} cannot both use standard output", "write one of them to a file")
         check_files(tables, will_be=output_dir)
 
 
-def _with_pairs(found: Mapping[str, Any], results: Groups, facts: ComparisonInfo, display: Display) -> dict[str, Any]:
-    """The comparison with what its runs prefer of minimal pairs, as breakdowns and as the table of them."""
+def _with_minimal_pairs(document: Mapping[str, Any], results: Groups, info: ComparisonInfo, display: Display) -> dict[str, Any]:
+    """The comparison with the accuracy of its runs on minimal pairs, as breakdowns and as a table."""
     from weft.cli.minimal_pairs_runner import MinimalPairsRunner
     from weft.cli.minimal_pairs_table import as_json, signature
     from weft.comparison.minimal_pairs import breakdowns
 
-    prober, rows = MinimalPairsRunner(facts.pairs, display), [row["name"] for row in found["rows"]]
-    items = prober.evaluate({str(run.run): run.run for row in rows for run in results[row]})
-    groups = {row: [items[str(run.run)] for run in results[row]] for row in rows}
-    told = prober.rows(groups)
-    about = {"suite": list(map(str, facts.suites)), "signature": signature(len(facts.pairs))}
+    runner, names = MinimalPairsRunner(info.pairs, display), [row["name"] for row in document["rows"]]
+    items = runner.evaluate({str(run.run): run.run for name in names for run in results[name]})
+    groups = {name: [items[str(run.run)] for run in results[name]] for name in names}
+    rows = runner.rows(groups)
+    about = {"suite": list(map(str, info.suites)), "signature": signature(len(info.pairs))}
     return {
-        **found,
-        "breakdowns": [*found["breakdowns"], *breakdowns(told)],
-        "minimal_pairs": {**as_json(told, groups), **about},
+        **document,
+        "breakdowns": [*document["breakdowns"], *breakdowns(rows)],
+        "minimal_pairs": {**as_json(rows, groups), **about},
     }
 
 
-def written(results: Groups, facts: ComparisonInfo, output_dir: Path, display: Display) -> dict[str, Any]:
-    """comparison.json and report.html in `out`; what the first of them holds."""
+def write_results(results: Groups, info: ComparisonInfo, output_dir: Path, display: Display) -> dict[str, Any]:
+    """Write comparison.json and report.html to `output_dir`, and return the content of comparison.json."""
     from weft.report.comparison import write_comparison
 
-    def extended(found: Mapping[str, Any]) -> dict[str, Any]:
-        return _with_pairs(found, results, facts, display) if facts.pairs else dict(found)
+    def extend(document: Mapping[str, Any]) -> dict[str, Any]:
+        return _with_minimal_pairs(document, results, info, display) if info.pairs else dict(document)
 
-    return write_comparison(results, facts, output_dir, display, extended)
-
-
-def give_failures(facts: ComparisonInfo) -> None:
-    """JSON of a comparison of which nothing is left to compare: what failed, in the shape of any other."""
-    nothing = dict.fromkeys(("task", "data", "metric", "test", "test_items", "insufficient_data", "context"))
-    write_json({"title": facts.title, **nothing, "rows": [], "failures": [failure._asdict() for failure in facts.failures]})
+    return write_comparison(results, info, output_dir, display, extend)
 
 
-def context_line(found: Mapping[str, Any]) -> str:
-    """The line below a table that names the context policy of its scores, where they have one."""
-    text = found["context"]["text"] if found.get("context") else ""
-    return "".join(letter if letter.isprintable() else " " for letter in text) + "\n" * bool(text)
+def write_failures(info: ComparisonInfo) -> None:
+    """JSON of a comparison in which all runs failed, in the same form as any other."""
+    nothing = dict.fromkeys(("task", "data", "score", "test", "test_items", "insufficient_data", "context"))
+    failures = [failure._asdict() for failure in info.failures]
+    write_json({"title": info.title, **nothing, "rows": [], "failures": failures})
 
 
-def give(results: Groups, found: Mapping[str, Any], facts: ComparisonInfo, wanted: OutputOptions) -> None:
-    """Tables to files and to standard output."""
+def context_line(document: Mapping[str, Any]) -> str:
+    """The line below a table that names the context policy of its scores, if they have one."""
+    text = document["context"]["text"] if document.get("context") else ""
+    return "".join(char if char.isprintable() else " " for char in text) + "\n" * bool(text)
+
+
+def print_results(results: Groups, document: Mapping[str, Any], info: ComparisonInfo, options: OutputOptions) -> None:
+    """Write the tables to files and to standard output."""
     from weft import files
+    from weft.cli.compare_table import footnotes, table_lines, unknown_warning
     from weft.cli.minimal_pairs_table import as_table
     from weft.comparison import table, table_text
 
-    rows = table.rows(results, facts.metric)
-    given = [(wanted.csv, table_text.csv), (wanted.markdown, table_text.markdown), (wanted.latex, table_text.latex)]
-    to_stdout = wanted.json
-    for path, writer in given:
+    rows = table.rows(results, info.metric)
+    formats = [(options.csv, table_text.csv), (options.markdown, table_text.markdown), (options.latex, table_text.latex)]
+    uses_stdout = options.json
+    for path, to_text in formats:
         if path is None:
             continue
         if str(path) == "-":
-            write(writer(rows))
-            to_stdout = True
+            write(to_text(rows))
+            uses_stdout = True
         else:
-            files.write_text(path, writer(rows), named=True)
-    if wanted.json:
-        names = ("title", "task", "data", "metric", "test", "test_items", "insufficient_data", "context", "rows", "failures", "minimal_pairs")
-        write_json({name: found[name] for name in names if name in found})
-    elif not to_stdout:
-        write(table_text.terminal(rows, terminal_width()) + context_line(found))
-        for told in (found["insufficient_data"], found["test"]):
-            if told:
-                note(told, quiet=wanted.quiet)
-        if "minimal_pairs" in found:
-            write("\n" + as_table(found["minimal_pairs"]))
+            files.write_text(path, to_text(rows), named=True)
+    if options.json:
+        write_json({name: document[name] for name in JSON_KEYS if name in document})
+    elif not uses_stdout:
+        write("\n")
+        write_styled(table_lines(rows, terminal_width()))
+        write("\n" + "".join(f"{line}\n" for line in footnotes(results)) + context_line(document))
+        for text in (document["insufficient_data"], unknown_warning(results)):
+            if text:
+                warn(text, quiet=options.quiet)
+        if "probe" in document:
+            write("\n" + as_table(document["probe"]))

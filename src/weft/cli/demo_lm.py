@@ -1,4 +1,4 @@
-"""The demo of language models: an n-gram, an LSTM and a GPT on the text of Python's own help."""
+"""The demo of language models: an n-gram model, an LSTM and a GPT on the text of Python's help."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.cli.output import note, write, write_json
-from weft.text.table_layout import columns
+from weft.cli.output import format_count, format_duration, status, write, write_json, write_styled
+from weft.text.table_layout import align
 
 if TYPE_CHECKING:
     from weft.comparison.results import RunResults
 
-TITLE, SCORE = "Three language models of Python's help", "bits_per_char"
+TITLE, METRIC = "Three language models of Python's help", "bits_per_char"
+INTRO = "Learning to write like Python's help: an n-gram model, an LSTM and a GPT"
 TEXT = "text.txt"
 PROMPT = "The "
-# running text, the last tenth held out; one tokenizer for all, so that their scores compare token by token too
+# running text, the last tenth for validation; one tokenizer for all, so that losses per token are comparable, too
 COMMON: dict[str, Any] = {
     "task": "lm",
     "data": {"train": TEXT, "valid": 0.1, "context_length": 128},
@@ -36,7 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 class Row(NamedTuple):
-    """One model of the table."""
+    """One row of the table."""
 
     model: str
     num_parameters: int
@@ -45,23 +46,24 @@ class Row(NamedTuple):
     seconds: float
     sample: str
 
-    def cells(self) -> list[str]:
-        speed, seconds = f"{self.tokens_per_second:,.0f}", f"{self.seconds:.1f}"
-        return [self.model, f"{self.num_parameters:,}", f"{self.bits_per_char:.3f}", speed, seconds]
+    def cells(self, is_best: bool) -> list[str]:
+        speed, seconds = format_count(self.tokens_per_second), format_duration(self.seconds)
+        size = format_count(self.num_parameters)
+        return [f"{' *' if is_best else '  '} {self.model}", size, f"{self.bits_per_char:.3f}", speed, seconds]
 
 
-HEAD = ["model", "parameters", "bits/character", "tokens/s", "seconds"]
+HEAD = ["   model", "params", "bits per character", "train tok/s", "train time"]
 
 
 def text() -> str:
-    """The topics of Python's own help, in the order of their names: about 460,000 characters of English and code."""
+    """The topics of Python's help, sorted by name: about 460,000 characters of English and code."""
     from pydoc_data.topics import topics
 
     return "\n".join(topics[name] for name in sorted(topics))
 
 
 def write_data(output_dir: Path) -> None:
-    """The text, unless it is there."""
+    """Write the text, unless it exists."""
     from weft import files
     from weft.runs.run_dir import make_directory
 
@@ -74,33 +76,34 @@ def run_files() -> dict[str, dict[str, Any]]:
     return {name: {**COMMON, **values} for name, values in MODELS.items()}
 
 
-def to_row(name: str, found: RunResults) -> Row:
-    """What a trained model's row of the table says, and a sample."""
+def to_row(name: str, results: RunResults) -> Row:
+    """The row of a trained model, with a sample."""
     from weft.decode.options import GenerationConfig
     from weft.runs.load import load
     from weft.runs.status import read_timing
     from weft.tasks.lm.task import LM
 
-    scores = {score.name: score.value for score in found.scores}
-    seconds, speed = read_timing(found.run)
+    scores = {score.name: score.value for score in results.scores}
+    seconds, speed = read_timing(results.run)
     options = GenerationConfig(max_new_tokens=90, temperature=0.8, top_p=0.9, seed=1)
-    sample = PROMPT + load(found.run, LM).generate(PROMPT, options).text
-    return Row(name, found.cost.num_parameters, scores["bits_per_char"], speed, seconds, sample)
+    sample = PROMPT + load(results.run, LM).generate(PROMPT, options).text
+    return Row(name, results.cost.num_parameters, scores["bits_per_char"], speed, seconds, sample)
 
 
-def show(output_dir: Path, found: Mapping[str, RunResults], *, json: bool, quiet: bool) -> None:
-    """Print one table of all models, and a sample of each."""
-    rows, report = [to_row(name, results) for name, results in found.items()], output_dir / "report.html"
+def show(output_dir: Path, results: Mapping[str, RunResults], *, json: bool, quiet: bool) -> None:
+    """Print a table of all models, and a sample of each."""
+    rows, report = [to_row(name, run) for name, run in results.items()], output_dir / "report.html"
     if json:
         write_json({"models": [row._asdict() for row in rows], "text": str(output_dir / TEXT), "report": str(report)})
         return
-    write("\n" + columns([HEAD, *(row.cells() for row in rows)]))
+    best = min(rows, key=lambda row: row.bits_per_char)
+    head, *lines = align([HEAD, *(row.cells(row is best) for row in rows)])
+    write_styled([("", ""), (head, "bold"), *((line, "") for line in lines)])
+    write("\n * best model. Bits per character: fewer are better. Parameters of an n-gram model: its n-grams.\n")
     for row in rows:
         write(f"\n--- {row.model}\n{row.sample}\n")
-    best = shlex.quote(str(output_dir / min(rows, key=lambda row: row.bits_per_char).model))
-    note(
-        f"\nfewer bits a character are better; parameters of an n-gram are its n-grams\n"
-        f"next: weft generate {best} 'A class', weft evaluate {best}, or weft init lm > run.toml\n"
-        f"the report is in {report}: open it in a browser",
+    name = shlex.quote(str(output_dir / best.model))
+    status(
+        f"\nReport: {report}\nNext: weft generate {name} 'A class'\n      weft evaluate {name}\n      weft init lm > run.toml",
         quiet=quiet,
     )

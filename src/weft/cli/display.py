@@ -1,4 +1,4 @@
-"""The live line on standard error: on a terminal one that is drawn over, elsewhere a plain one now and then."""
+"""The progress line on standard error: redrawn in place on a terminal, elsewhere a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from weft.cli.output import escape_control_chars, format_duration, print_error
+from weft.cli.output import Style, escape_control_chars, format_duration, print_error, styled
 
 if TYPE_CHECKING:
     from rich.live import Live
 
-DRAW_SECONDS = 0.2  # seconds between two drawings
-LOG_SECONDS = 10.0  # seconds between two plain lines
+DRAW_SECONDS = 0.2  # between two drawings
+LOG_SECONDS = 10.0  # between two plain lines
+BAR_WIDTH = 24
 
 
 def is_live(stream: TextIO) -> bool:
@@ -23,7 +24,7 @@ def is_live(stream: TextIO) -> bool:
 
 
 class Display:
-    """Shows how far work has come; use it as a context, so that the terminal is left as it was."""
+    """Shows the progress of work. A context manager, so that the terminal is restored."""
 
     def __init__(
         self, *, quiet: bool = False, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
@@ -31,7 +32,7 @@ class Display:
         self.stream, self.quiet, self.clock = stream or sys.stderr, quiet, clock
         self.live = not quiet and is_live(self.stream)
         self._drawing: Live | None = None
-        self._what, self._began, self._first, self._shown = "", 0.0, 0.0, 0.0
+        self._phase, self._start, self._first, self._drawn = "", 0.0, 0.0, 0.0
 
     def __enter__(self) -> Display:
         return self
@@ -39,26 +40,29 @@ class Display:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.clear()
 
-    def line(self, text: str) -> None:
-        """A line that stays, above the live one."""
+    def line(self, text: str, style: Style = "") -> None:
+        """A permanent line, above the progress line."""
         if self.quiet:
             return
         if self._drawing is None:
-            print_error(text, self.stream)
+            print_error(text, self.stream, style)
             return
-        with self._losing():
-            self._drawing.console.print(escape_control_chars(text), markup=False, highlight=False, soft_wrap=True)
+        from rich.text import Text
+
+        with self._ignore_lost_terminal():
+            line = Text.from_ansi(styled(escape_control_chars(text), style, self.stream))
+            self._drawing.console.print(line, soft_wrap=True)
 
     def clear(self) -> None:
-        """The work that was shown is over."""
-        drawing, self._drawing, self._what = self._drawing, None, ""
+        """Remove the progress line: its work is over."""
+        drawing, self._drawing, self._phase = self._drawing, None, ""
         if drawing is not None:
-            with self._losing():
+            with self._ignore_lost_terminal():
                 drawing.stop()
 
     @contextmanager
-    def _losing(self) -> Iterator[None]:
-        """Once the terminal is gone nothing more is drawn: work is worth more than the sight of it."""
+    def _ignore_lost_terminal(self) -> Iterator[None]:
+        """Once the terminal is gone nothing more is drawn: the work matters more than its progress line."""
         try:
             yield
         except BrokenPipeError:
@@ -66,30 +70,33 @@ class Display:
         except OSError:
             self._drawing, self.quiet = None, True
 
-    def show(self, phase: str, fraction: float, detail: str = "") -> None:
-        """`share` of the work called `what` is done; a new name is new work, with an ETA of its own."""
+    def show(self, phase: str, fraction: float, detail: str = "", *, title: str | None = None) -> None:
+        """A fraction of the phase is done; a new phase gets an ETA of its own. `title` is printed instead of its name."""
         if self.quiet:
             return
         now = self.clock()
-        if phase != self._what:
+        if phase != self._phase:
             self.clear()
-            # drawn at once, for what follows may take its time; said only of what does take time
-            self._what, self._began, self._first, self._shown = phase, now, fraction, now - DRAW_SECONDS if self.live else now
-        if now - self._shown < (DRAW_SECONDS if self.live else LOG_SECONDS):
+            # drawn at once, since the work may take long; logged only if it does
+            self._phase, self._start, self._first, self._drawn = phase, now, fraction, now - DRAW_SECONDS if self.live else now
+        if now - self._drawn < (DRAW_SECONDS if self.live else LOG_SECONDS):
             return
-        self._shown = now
-        parts = [phase, f"{min(fraction, 1.0):4.0%}", detail, self._eta(fraction, now)]
-        text = "  ".join(part for part in parts if part)
+        self._drawn = now
+        percent, eta = f"{min(fraction, 1.0):.0%}", self._eta(fraction, now)
+        title = phase if title is None else title
         if self.live:
-            with self._losing():
-                self._draw(fraction, escape_control_chars(text))
-        else:
-            print_error(text, self.stream)
+            with self._ignore_lost_terminal():
+                parts = [percent.rjust(4), title, detail, eta]
+                self._draw(fraction, escape_control_chars("  ".join(filter(None, parts))))
+            return
+        head, _, rest = detail.partition("  ")
+        parts = [f"{title} ({percent})", detail, eta] if title else [f"{head} ({percent})", rest, eta]
+        print_error("  ".join(filter(None, parts)), self.stream)
 
     def _eta(self, fraction: float, now: float) -> str:
-        # what an earlier process did took none of this one's time
+        # the work of an earlier process took none of this one's time
         gained = fraction - self._first
-        return f"ETA {format_duration((now - self._began) * (1 - fraction) / gained)}" if gained > 0 else ""
+        return f"ETA {format_duration((now - self._start) * (1 - fraction) / gained)}" if gained > 0 else ""
 
     def _draw(self, fraction: float, text: str) -> None:
         from rich.console import Console
@@ -99,15 +106,13 @@ class Display:
         from rich.text import Text
 
         if self._drawing is None:
-            console = Console(file=self.stream)
+            console = Console(file=self.stream, highlight=False)
             self._drawing = Live(console=console, auto_refresh=False, transient=True)
             self._drawing.start()
         row = Table.grid(padding=(0, 1))
+        line = Text(text, no_wrap=True, overflow="ellipsis")
         if self._drawing.console.width >= 80:
-            row.add_row(
-                ProgressBar(total=1.0, completed=min(fraction, 1.0), width=16),
-                Text(text, no_wrap=True, overflow="ellipsis"),
-            )
+            row.add_row(ProgressBar(total=1.0, completed=min(fraction, 1.0), width=BAR_WIDTH), line)
         else:
-            row.add_row(Text(text, no_wrap=True, overflow="ellipsis"))
+            row.add_row(line)
         self._drawing.update(row, refresh=True)

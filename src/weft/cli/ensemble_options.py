@@ -1,6 +1,6 @@
-"""What commands share that read sources: by which runs together, how outputs are searched for, and lines that can't be read."""
+"""Options that several commands share: ensembles, beam search, and lines that cannot be used."""
 
-# no postponed annotations here: those of fields are read where a command inherits them, and must not be names by then
+# no postponed annotations here: typer reads those of inherited fields in the subclass's module, where names may be missing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import DECODING, ENSEMBLE, FILES, Device, ModelCommand
-from weft.cli.output import note, print_error
+from weft.cli.options import DECODING, ENSEMBLE, FILES, Device, ModelCommand, RunDirectory
+from weft.cli.output import pluralize, warn
 from weft.cli.usage import one_line
-from weft.errors import DataError
+from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -19,38 +19,45 @@ if TYPE_CHECKING:
     from weft.cli.input_lines import Line
     from weft.runs.run import AnyRun
 
+MAX_TOKENS_LISTED = 3  # unknown tokens that a warning names
+BeamSize = Annotated[
+    int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Beam size; 1 is greedy.  [default: 5]")
+]
+LengthPenalty = Annotated[
+    float | None,
+    typer.Option(rich_help_panel=DECODING, metavar="X", help="Divide log-probabilities by length^X.  [default: 1]"),
+]
+
 
 @dataclass(kw_only=True)
 class EnsembleOptions(ModelCommand):
-    """Options of commands that read sources."""
+    """Options of commands that read inputs with one run or with an ensemble."""
 
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-    truncate: Annotated[
-        bool, typer.Option("--truncate", rich_help_panel=FILES, help="Cut sources that are longer than the model reads.")
-    ] = False
+    run_dir: RunDirectory
     ensemble: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--ensemble", rich_help_panel=ENSEMBLE, metavar="RUN", help="Together with another run; may be given several times."
-        ),
+        typer.Option("--ensemble", rich_help_panel=ENSEMBLE, metavar="RUN", help="Average with another run. Repeatable."),
     ] = None
     lm: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=ENSEMBLE, metavar="RUN", help="A language model of the outputs that helps to choose."),
+        typer.Option(rich_help_panel=ENSEMBLE, metavar="RUN", help="Language model for shallow fusion."),
     ] = None
     lm_weight: Annotated[
         float | None,
-        typer.Option(rich_help_panel=ENSEMBLE, metavar="X", help="How much the language model counts.  [default: 0.3]"),
+        typer.Option(rich_help_panel=ENSEMBLE, metavar="X", help="Weight of the language model.  [default: 0.3]"),
     ] = None
+    truncate: Annotated[
+        bool,
+        typer.Option("--truncate", rich_help_panel=FILES, help="Truncate inputs that are too long for the model."),
+    ] = False
     device: Device = "auto"
 
     def load(self) -> "AnyRun":
-        """The run, or all of them as one."""
-        from weft.errors import UsageError
+        """The run, or the ensemble."""
         from weft.runs.load import LM_WEIGHT, ensemble, load, with_model
 
         if self.lm_weight is not None and self.lm is None:
-            raise UsageError("--lm-weight", "weighs --lm RUN, which is not given")
+            raise UsageError("lm_weight", "requires `lm`")
         if not self.ensemble and self.lm is None:
             return with_model(load(self.run_dir, device=self.device))
         weight = LM_WEIGHT if self.lm_weight is None else self.lm_weight
@@ -59,48 +66,45 @@ class EnsembleOptions(ModelCommand):
 
 @dataclass(kw_only=True)
 class SearchOptions(EnsembleOptions):
-    """Options of commands that write outputs for sources."""
+    """Options of commands that search for outputs."""
 
-    beam_size: Annotated[
-        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Width of the beam; 1 is greedy.  [default: 5]")
-    ] = None
-    length_penalty: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=DECODING, metavar="X", help="Score = log-probability / length^X.  [default: 1]"),
-    ] = None
+    beam_size: BeamSize = None
+    length_penalty: LengthPenalty = None
 
 
-def note_truncated(number: int, item: str = "line", *, quiet: bool) -> None:
-    """Say how many lines were shortened, if any was: nothing in the results shows it."""
-    if number:
-        some = f"1 {item} was" if number == 1 else f"{number:,} {item}s were"
-        note(f"weft: {some} longer than the model reads, and cut", quiet=quiet)
+def warn_truncated(count: int, item: str = "line", *, quiet: bool) -> None:
+    """Report how many lines were truncated, if any, since the results do not show it."""
+    if count:
+        verb = "that was" if count == 1 else "that were"
+        warn(f"truncated {pluralize(count, item)} {verb} too long for the model", quiet=quiet)
 
 
-def note_unknown(unknown: "Counter[str]", *, quiet: bool) -> None:
-    """Say what the model could not read, if anything: nothing in its output shows that it guessed."""
+def warn_unknown(unknown: "Counter[str]", *, quiet: bool) -> None:
+    """Report the tokens that are not in the vocabulary, if any, since the results do not show them."""
     from weft.text.reading import preview
 
     if unknown:
-        some = ", ".join(preview(text, 20) for text, _ in unknown.most_common(3)) + (", ..." if len(unknown) > 3 else "")
-        what = "1 token was" if unknown.total() == 1 else f"{unknown.total():,} tokens were"
-        note(f"weft: {what} unknown and read as <unk>: {some}", quiet=quiet)
+        tokens = ", ".join(preview(text, 20) for text, _ in unknown.most_common(MAX_TOKENS_LISTED))
+        more = ", ..." if len(unknown) > MAX_TOKENS_LISTED else ""
+        verb = "is" if unknown.total() == 1 else "are"
+        warn(f"{pluralize(unknown.total(), 'token')} {verb} not in the vocabulary, read as <unk>: {tokens}{more}", quiet=quiet)
 
 
 def invalid_lines(lines: "Sequence[Line]") -> dict[int, str]:
-    """Which lines can't be read, by their number from 0, and why."""
-    return {number: str(line) for number, line in enumerate(lines) if isinstance(line, DataError)}
+    """The lines that cannot be read, by index, with the reason."""
+    return {index: str(line) for index, line in enumerate(lines) if isinstance(line, DataError)}
 
 
 def blank_invalid(lines: "Sequence[Line]", problems: Mapping[int, str]) -> list[str]:
-    """The lines; one with a fault is as an empty one."""
-    return ["" if number in problems else str(line) for number, line in enumerate(lines)]
+    """The lines, with an empty string for each invalid one."""
+    return ["" if index in problems else str(line) for index, line in enumerate(lines)]
 
 
-def report_invalid(broken: Mapping[int, str], unusable: Mapping[int, str], before: int, where: str = "") -> dict[int, str]:
-    """Say which lines give no result, those that can't be read and those that can't be used; all of them. `where` comes before
-    the number of a line."""
-    for number in sorted({*broken, *unusable}):
-        problem = broken[number] if number in broken else f"{where}line {before + number + 1}: {unusable[number]}"
-        print_error(f"weft: {one_line(problem)}")
-    return {**unusable, **broken}
+def warn_invalid(
+    unreadable: Mapping[int, str], unusable: Mapping[int, str], num_before: int, prefix: str = ""
+) -> dict[int, str]:
+    """Report the lines that give no result, and return all of them. `prefix` precedes a line number."""
+    for index in sorted({*unreadable, *unusable}):
+        problem = unreadable.get(index) or f"{prefix}line {num_before + index + 1}: {unusable[index]}"
+        warn(one_line(f"{problem}; skipped"))
+    return {**unusable, **unreadable}

@@ -1,4 +1,4 @@
-"""Views as files: a page, pictures, or numbers."""
+"""Views as files: an HTML page, figures, or JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.cli.output import check_files, note
+from weft.cli.output import check_files, status
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ FORMATS = (".html", ".svg", ".png", ".json")
 
 
 def check_format(option: str, output: Path | None) -> None:
-    """Refuse a file that nothing can be written to, before any work is done."""
+    """Refuse an output file that cannot be written, before any work."""
     if output is None:
         return
     if output.suffix not in FORMATS:
@@ -28,42 +28,42 @@ def check_format(option: str, output: Path | None) -> None:
         check_raster(option)
 
 
-def _counted(views: Sequence[Explanation]) -> str:
+def _names(views: Sequence[Explanation]) -> str:
     """'attention and units'."""
-    *limit, last = (view.view for view in views)
-    return f"{', '.join(limit)} and {last}" if limit else last
+    *others, last = (view.view for view in views)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def write_explanations(
     output: Path, views: Sequence[Explanation], *, title: str, numbers: Mapping[str, Any], quiet: bool
 ) -> None:
-    """All views as one page (.html), their pictures one by one (.svg, .png), or their `numbers` (.json)."""
+    """All views as one page (.html), their figures one by one (.svg, .png), or their `numbers` (.json)."""
     from weft import files
     from weft.explain.page import page
 
     if output.suffix == ".json":
         files.write_json(output, numbers, named=True)
-        note(f"{output}: the numbers of {_counted(views)}", quiet=quiet)
+        status(f"{_names(views).capitalize()} written to {output}", quiet=quiet)
         return
     if output.suffix == ".html":
         files.write_text(output, page(views, title=title), named=True)
-        note(f"{output}: a page with {_counted(views)}", quiet=quiet)
+        status(f"{_names(views).capitalize()} written to {output}", quiet=quiet)
         return
-    pictures = [picture for view in views for picture in view.figures]
-    if not pictures:
-        raise UsageError(output, f"there is no picture of {views[0].view} to write", "write .html or .json")
-    for number, picture in enumerate(pictures, 1):
-        place = output if number == 1 else output.with_name(f"{output.stem}-{number}{output.suffix}")
-        _write_picture(place, picture.svg)
-        note(f"{place}: {picture.caption}", quiet=quiet)
+    figures = [figure for view in views for figure in view.figures]
+    if not figures:
+        raise UsageError(output, f"{views[0].view} has no figure", "write .html or .json")
+    for number, figure in enumerate(figures, 1):
+        path = output if number == 1 else output.with_name(f"{output.stem}-{number}{output.suffix}")
+        _write_figure(path, figure.svg)
+        status(f"{figure.caption}: {path}", quiet=quiet)
 
 
-def _write_picture(place: Path, svg: str) -> None:
+def _write_figure(path: Path, svg: str) -> None:
     from weft import files
 
-    if place.suffix == ".svg":
-        files.write_text(place, svg, named=True)
+    if path.suffix == ".svg":
+        files.write_text(path, svg, named=True)
         return
     from weft.plots.raster import raster
 
-    files.write_bytes(place, raster(svg), named=True)
+    files.write_bytes(path, raster(svg), named=True)

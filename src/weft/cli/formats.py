@@ -1,8 +1,8 @@
-"""Formats of other programs, as the command line names them."""
+"""Model formats of other programs, as the command line names them."""
 
 from __future__ import annotations
 
-from weft.errors import UsageError, suggest
+from weft.errors import UsageError, unknown_name
 
 FORMATS = ("hf", "arpa")
 
@@ -13,4 +13,4 @@ def formats() -> list[str]:
 
 def check_format(name: str) -> None:
     if name not in FORMATS:
-        raise UsageError("", f"no such format {name!r}", suggest(name, FORMATS))
+        raise UsageError("format", *unknown_name("format", name, FORMATS))

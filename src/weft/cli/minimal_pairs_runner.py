@@ -1,4 +1,4 @@
-"""Minimal pairs on their way: read before anything else is done, then asked of one run after another."""
+"""Minimal pairs: read before anything else, then scored by one run after another."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def refuse_files(paths: Sequence[Path]) -> None:
-    """Refuse what a pattern after --suite became: only the first of its files belongs to the option."""
+    """Refuse the files that a shell pattern after --suite expands to: only the first of them belongs to the option."""
     for path in paths:
         if path.is_file():
-            raise UsageError(path, "is a file, not a run folder", "--suite goes before every file, or before their folder")
+            raise UsageError(path, "a file, not a run directory", "repeat `suite` before every file, or name their directory")
 
 
 def read_pairs(paths: Sequence[Path], *, by: str | None = None, quiet: bool = False) -> list[MinimalPair]:
-    """The pairs that are asked about; what was left out is told."""
+    """Read the pairs to score, and report those that are skipped."""
     from weft.comparison.minimal_pairs import decided_by_one_token
     from weft.data.minimal_pair_files import read_suite
 
@@ -32,46 +32,48 @@ def read_pairs(paths: Sequence[Path], *, by: str | None = None, quiet: bool = Fa
     pairs = decided_by_one_token(suite.pairs, by)
     if not pairs:
         raise DataError(
-            "--score-by word", f"no one word decides any of the {len(suite.pairs):,} pairs", "use --score-by sentence"
+            "score_by word", f"none of the {len(suite.pairs):,} pairs differs in exactly one word", "use `score_by` sentence"
         )
     for path in suite.skipped:
-        note(f"{path}: is no suite of minimal pairs; left out", quiet=quiet)
-    told = {
-        "verbs have one form only; left out": suite.identical,
-        "pairs are not decided by one word; left out": len(suite.pairs) - len(pairs),
-        "pairs stand there twice; they count twice": len(pairs) - len(set(pairs)),
+        note(f"skipped {path}: not a suite of minimal pairs", quiet=quiet)
+    counts = {
+        "skipped {} verbs that have one form only": suite.identical,
+        "skipped {} pairs that differ in more than one word": len(suite.pairs) - len(pairs),
+        "{} pairs are duplicates and count twice": len(pairs) - len(set(pairs)),
     }
-    for text, count in told.items():
+    for text, count in counts.items():
         if count:
-            note(f"weft: {count:,} {text}", quiet=quiet)
+            note(text.format(f"{count:,}"), quiet=quiet)
     return pairs
 
 
 class MinimalPairsRunner:
-    """Asks runs about the same pairs, and shows how far it has come."""
+    """Scores the same pairs with several runs, and shows the progress."""
 
     def __init__(self, pairs: Sequence[MinimalPair], display: Display, *, device: str = "auto") -> None:
         self.pairs, self.display, self.device = pairs, display, device
 
     def evaluate(self, named: Mapping[str, Path], *, by: str | None = None, mean: bool = False) -> dict[str, ItemStatistics]:
-        """What each run prefers, by the name that it is given."""
+        """The items of each run, by its name."""
         from weft.comparison.minimal_pairs import evaluate_minimal_pairs
         from weft.runs.load import load
 
-        found, total = dict[str, "ItemStatistics"](), len(named)
+        items, total = dict[str, "ItemStatistics"](), len(named)
         for done, (name, path) in enumerate(named.items()):
 
             def progress(part: int, whole: int, name: str = name, done: int = done) -> None:
-                self.display.show("probing", (done + part / max(1, whole)) / total, f"{name}  {done} of {total} runs")
+                self.display.show(
+                    "scoring minimal pairs", (done + part / max(1, whole)) / total, f"{name}  {done} of {total} runs"
+                )
 
             progress(0, 1)
-            found[name] = evaluate_minimal_pairs(
+            items[name] = evaluate_minimal_pairs(
                 load(path, device=self.device), self.pairs, by=by, mean=mean, progress=progress
             )
-        return found
+        return items
 
     def rows(self, groups: Mapping[str, Sequence[ItemStatistics]]) -> list[Row]:
-        """The accuracy of each name, of its seeds together."""
+        """The accuracies of each name, over all its seeds."""
         from weft.comparison.minimal_pairs import rows
 
         self.display.show("comparing", 0.0)

@@ -3,130 +3,216 @@
 So that help and completion answer at once, a command's module imports at its top what is light, and the rest in `run`.
 """
 
-# no postponed annotations here: those of fields are read where a command inherits them, and must not be names by then
-from dataclasses import dataclass, fields
+# no postponed annotations here: typer reads those of inherited fields in the subclass's module, where names may be missing
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from weft.errors import UsageError, suggest
+from weft.errors import UsageError, unknown_name
 
-# titles of what a command's help lists after its own options, in this order; an option names the one that it stands under
+# titles of option groups, in the order of a command's help; an option without a group is the command's own
 DECODING, ENSEMBLE, FILES, COMMON = "Decoding", "Ensemble", "Input and output", "Common options"
-PANELS = (DECODING, ENSEMBLE, FILES, COMMON)
-LAST = ("device", "json", "quiet", "threads", "debug", "help")  # what most commands have, as it is listed
+GROUPS = (DECODING, ENSEMBLE, FILES, COMMON)
+COMMON_ORDER = ("device", "threads", "json", "quiet", "debug", "help")
 
 
 @dataclass(kw_only=True)
 class Command:
     """Options of every command."""
 
-    debug: Annotated[bool, typer.Option("--debug", rich_help_panel=COMMON, help="Show where in the code an error arose.")] = (
-        False
-    )
+    debug: Annotated[bool, typer.Option("--debug", rich_help_panel=COMMON, help="Show a traceback on errors.")] = False
 
     def run(self) -> int:
-        """Do what was asked; the exit code."""
+        """Do the work and return the exit code."""
         raise NotImplementedError
 
 
 @dataclass(kw_only=True)
-class ModelCommand(Command):
+class QuietCommand(Command):
+    """Options of every command that prints messages."""
+
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=COMMON, help="Print results and errors only.")] = False
+
+
+@dataclass(kw_only=True)
+class ModelCommand(QuietCommand):
     """Options of every command that works with a model."""
 
     json: Annotated[bool, typer.Option("--json", rich_help_panel=COMMON, help="Print the result as JSON.")] = False
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", rich_help_panel=COMMON, help="No progress and no notes; errors only.")
-    ] = False
     threads: Annotated[
         int | None,
-        typer.Option(
-            rich_help_panel=COMMON, min=1, max=1024, metavar="N", help="Threads to compute with.  [default: one a CPU]"
-        ),
+        typer.Option(rich_help_panel=COMMON, min=1, max=1024, metavar="N", help="Number of CPU threads.  [default: all]"),
     ] = None
-
-
-SHARED = [field.name for field in fields(ModelCommand)]
 
 
 def _devices() -> list[str]:
     return ["auto", "cpu", "cuda"]
 
 
-def _present(name: str) -> str:
-    """Refuses a device that is not here before a command does anything."""
+def _check_device(name: str) -> str:
+    """Refuse a device that is unknown or missing before the command does anything."""
     if name == "auto" or name == "cpu":
         return name
     if name not in _devices():
-        raise UsageError("device", f"no such device {name!r}", suggest(name, _devices()))
+        raise UsageError("device", *unknown_name("device", name, _devices()))
     import torch
 
     if not torch.cuda.is_available():
-        raise UsageError("device", "'cuda' was asked for, but torch sees no GPU", "use 'auto' or 'cpu'")
+        raise UsageError("device", "no CUDA GPU found", "use 'auto' or 'cpu'")
     return name
 
 
+RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
+RunFile = Annotated[Path, typer.Argument(metavar="RUN.TOML", help="Run file; weft init prints one.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override an option of the run file, e.g. --set model.hidden_size=512. Repeatable.",
+    ),
+]
 Device = Annotated[
     str,
     typer.Option(
         rich_help_panel=COMMON,
         metavar="NAME",
         autocompletion=_devices,
-        callback=_present,
-        help="Where to compute: cpu, cuda, or auto, a GPU if there is one.",
+        callback=_check_device,
+        show_default=False,
+        help="cpu, cuda or auto (a GPU if there is one).  [default: auto]",
     ),
 ]
-
-
+# files need not be readable: reading them reports problems as data errors, not as errors of the command line
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        rich_help_panel=FILES, metavar="FILE", readable=False, help="Data files to use instead of the run's own. Repeatable."
+    ),
+]
+InputFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        rich_help_panel=FILES,
+        metavar="FILE",
+        readable=False,
+        help="Read lines from this file instead of standard input. Repeatable.",
+    ),
+]
+OutputDir = Annotated[
+    Path | None, typer.Option("--output-dir", "-o", rich_help_panel=FILES, metavar="DIR", help="Output directory.")
+]
+ViewFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        rich_help_panel=FILES,
+        metavar="FILE",
+        help="Output file. The suffix selects the format: .html, .svg, .png or .json.",
+    ),
+]
+Csv = Annotated[
+    Path | None,
+    typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as CSV; - for standard output."),
+]
 TopK = Annotated[
     int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sample from the N most probable tokens.")
 ]
 TopP = Annotated[
     float | None,
-    typer.Option(rich_help_panel=DECODING, metavar="X", help="Sample from the fewest tokens that have X of the probability."),
+    typer.Option(
+        rich_help_panel=DECODING, metavar="X", help="Sample from the smallest set of tokens with total probability X."
+    ),
 ]
 MinP = Annotated[
     float | None,
-    typer.Option(rich_help_panel=DECODING, metavar="X", help="Sample from tokens at least X times as probable as the best."),
+    typer.Option(
+        rich_help_panel=DECODING, metavar="X", help="Sample from tokens with at least X times the probability of the best."
+    ),
+]
+Temperature = Annotated[
+    float | None, typer.Option(rich_help_panel=DECODING, metavar="X", help="Sampling temperature; 0 is greedy.")
 ]
 Context = Annotated[
     str | None,
-    typer.Option(
-        metavar="POLICY",
-        help="Of language models: what a token is predicted from: full (its whole past, as far as the model reads), reset (its "
-        "line), carry (all before it), stride or stride:N (a window that moves on by N tokens).  [default: full]",
-    ),
+    typer.Option(metavar="POLICY", help="Language models: context policy: reset, carry, stride or stride:N.  [default: full]"),
 ]
 
 
+# ---- help
+
+
 class GroupedHelp(TyperCommand):
-    """Help that lists a command's own options first, and then those that others have too, each kind under its title."""
+    """Help that lists a command's own options first, then the shared ones, each group under its title."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *PANELS)}
-        for param in sorted(self.get_params(ctx), key=lambda one: LAST.index(one.name) + 1 if one.name in LAST else 0):
-            if (shown := param.get_help_record(ctx)) is not None:
-                sections[_title(param)].append(shown)
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *GROUPS)}
+        for param in sorted(self.get_params(ctx), key=_common_order):
+            if (record := _help_record(param, ctx)) is not None:
+                sections[_group(param)].append(record)
         for title, rows in sections.items():
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The arguments without the braces that typer puts around required ones."""
+        return [re.sub(r"^\{(.*)\}(\.\.\.)?$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
-def _title(param: Any) -> str:
-    """What a parameter stands under in its command's help."""
+
+def _help_record(param: Any, ctx: Any) -> tuple[str, str] | None:
+    """Name and help of a parameter; of an argument without its type, and without [required], which the usage shows."""
+    record: tuple[str, str] | None = param.get_help_record(ctx)
+    if record is None or param.param_type_name != "argument":
+        return record
+    return param.metavar or record[0], record[1].removesuffix("[required]").rstrip()
+
+
+def _common_order(param: Any) -> int:
+    return COMMON_ORDER.index(param.name) + 1 if param.name in COMMON_ORDER else 0
+
+
+def _group(param: Any) -> str:
+    """The title above a parameter in its command's help."""
     if param.param_type_name == "argument":
         return "Arguments"
     panel = param.rich_help_panel if isinstance(param, TyperOption) else None
     return COMMON if param.name == "help" else panel or "Options"
 
 
-# of runs that are measured; readable: the gate says what is wrong with data, and that is no fault of the command line
-Data = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE", readable=False, help="Measure runs on this, not on their own test data; may be given several times."
-    ),
-]
+class GroupedCommands(TyperGroup):
+    """Help that lists commands by purpose, in the order in which they were added."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        formatter.write_paragraph()
+        self.format_commands(ctx, formatter)
+        rows = [record for param in self.get_params(ctx) if (record := param.get_help_record(ctx)) is not None]
+        if rows:
+            _write_section(formatter, "Options", rows)
+        formatter.write(f"Run {ctx.command_path} COMMAND --help for details.\n")
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        width = max(map(len, self.commands), default=0)
+        for name, command in self.commands.items():
+            # the first line of the command's docstring, never shortened
+            title = getattr(command, "rich_help_panel", None)
+            sections.setdefault(title if isinstance(title, str) else "Commands", []).append(
+                (name.ljust(width), command.short_help or "")
+            )
+        for title, rows in sections.items():
+            formatter.write_heading(title)
+            for name, text in rows:  # not wrapped: one line per command
+                formatter.write(f"  {name}  {text}\n")
+
+
+def _write_section(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
+    """A titled list without a blank line above it."""
+    formatter.write_heading(title)
+    with formatter.indentation():
+        formatter.write_dl(rows)

@@ -1,112 +1,202 @@
-"""Results on standard output, in a form for people or for programs."""
+"""Results on standard output, messages on standard error; formats of numbers, durations and sizes."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from weft.errors import UsageError
 
-# C0 but tab and newline, DEL, C1, and all that Unicode counts as bidirectional controls
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+Level = Literal["error", "warning", "note"]
+Style = Literal["", "bold", "dim", "green", "red", "yellow"]
 
-_BYTES = re.compile("([\udc80-\udcff]+)")  # what stands for bytes that are no text
+# C0 except tab and newline, DEL, C1, and all bidirectional controls of Unicode
+_CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+_BYTES = re.compile("([\udc80-\udcff]+)")  # surrogates that represent bytes which are not text
+
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
+_LEVEL_STYLES: dict[Level, Style] = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
 def check_files(named: Mapping[str, Path | None], *, will_be: Path | None = None) -> None:
-    """Refuse files, by option, that can't be written, before any work is done; `will_be` is a folder that the work makes."""
-    told = dict[Path, str]()
+    """Refuse output files, by option, that cannot be written, before any work; the command itself creates `will_be`."""
+    options = dict[Path, str]()
     for option, path in named.items():
         if path is None or str(path) == "-":
             continue
         if path.is_dir():
-            raise UsageError(option, f"{path} is a folder", "name a file")
+            raise UsageError(option, f"{path} is a directory", "name a file")
         if not (path.parent.is_dir() or (will_be is not None and path.parent.absolute() == will_be.absolute())):
-            raise UsageError(option, f"{path}: there is no folder {path.parent} to write it into", "make it first")
-        if (other := told.setdefault(path.absolute(), option)) != option:
-            raise UsageError(f"{other} and {option}", f"both name {path}", "give each a file of its own")
+            raise UsageError(option, f"directory {path.parent} does not exist")
+        if (other := options.setdefault(path.absolute(), option)) != option:
+            raise UsageError(f"{other} and {option}", f"both name {path}", "use two files")
 
 
 def terminal_width() -> int | None:
-    """How many columns a line of standard output may have; None where it is no terminal."""
+    """The number of columns of standard output; None if it is not a terminal."""
     return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
 
 
 def finite(value: float | None) -> float | None:
-    """A number as JSON can hold it: null where it is none, or infinite."""
+    """A number that JSON can represent: null for infinity and NaN."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def escape_control_chars(text: str) -> str:
-    """`text` for a terminal: control characters but tab and newline, and those that turn the direction of text, as escapes.
-    Labels, names and paths come from files that anybody may have written. The escapes are JSON's, so JSON stays what it is."""
-    return text if _COMMANDS.search(text) is None else _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Escape control characters except tab and newline, and characters that change the direction of text. Labels, names and
+    paths come from files that anybody may have written. The escapes are JSON's, so JSON remains valid."""
+    return text if _CONTROL_CHARS.search(text) is None else _CONTROL_CHARS.sub(lambda char: f"\\u{ord(char[0]):04x}", text)
+
+
+# ---- color
+
+
+def has_color(stream: TextIO) -> bool:
+    """Whether text on the stream may be colored: on a terminal, unless NO_COLOR is set."""
+    return stream.isatty() and os.environ.get("TERM") not in (None, "dumb") and not os.environ.get("NO_COLOR")
+
+
+def styled(text: str, style: Style, stream: TextIO) -> str:
+    """`text` with the codes of a style, if the stream has color; control characters of the text itself are escaped."""
+    if not style or not has_color(stream):
+        return text
+    return f"\x1b[{_CODES[style]}m{escape_control_chars(text)}\x1b[0m"
+
+
+# ---- standard output
 
 
 def write(text: str) -> None:
-    """To standard output: exact, unless that is a terminal; what it can't encode as escapes, for a result is never lost to a
-    terminal's code page."""
+    """To standard output: unchanged, except that a terminal gets escapes for control characters. Characters that its encoding
+    lacks are escaped too, so that a result is never lost to a code page."""
     if sys.stdout.isatty():
         text = escape_control_chars(text)
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
+def write_styled(lines: Iterable[tuple[str, Style]]) -> None:
+    """Lines to standard output, each in a style that a terminal shows."""
+    for line, style in lines:
+        if style and has_color(sys.stdout):
+            encoding = sys.stdout.encoding or "utf-8"
+            sys.stdout.write(styled(line, style, sys.stdout).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        else:
+            write(f"{line}\n")
+
+
+def write_table(table: str) -> None:
+    """An aligned table whose first line is its header."""
+    head, *rows = table.splitlines()
+    write_styled([(head, "bold"), *((row, "") for row in rows)])
+
+
 def write_exact(text: str) -> None:
-    """The same with parts of a file that was read: bytes that are no text, which stand there as surrogates, are written as they
-    were, unless that is to a terminal."""
+    """The same as `write` for parts of a file: bytes that are not text, which surrogates represent, are written unchanged
+    unless standard output is a terminal."""
     if _BYTES.search(text) is None or sys.stdout.isatty() or not isinstance(sys.stdout, io.TextIOWrapper):
         write(text)
         return
     encoding = sys.stdout.encoding or "utf-8"
     parts = [
-        part.encode("utf-8", "surrogateescape") if at % 2 else part.encode(encoding, "backslashreplace")
-        for at, part in enumerate(_BYTES.split(text))
+        part.encode("utf-8", "surrogateescape") if index % 2 else part.encode(encoding, "backslashreplace")
+        for index, part in enumerate(_BYTES.split(text))
     ]
     sys.stdout.flush()
     sys.stdout.buffer.write(b"".join(parts))
 
 
 def write_json(value: Mapping[str, Any], *, indent: int | None = 2) -> None:
-    """One JSON value; without indent one line of JSONL."""
+    """One JSON value; without indent one line of JSON Lines."""
     write(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent) + "\n")
 
 
-def print_error(text: str, stream: TextIO | None = None) -> None:
-    """A line to standard error; one that can't be written is lost, for work is worth more than the word of it."""
+# ---- standard error
+
+
+def print_error(text: str, stream: TextIO | None = None, style: Style = "") -> None:
+    """A line to standard error. If it cannot be written it is lost: the work matters more than the message."""
+    stream = stream or sys.stderr
     try:
-        print(escape_control_chars(text), file=stream or sys.stderr, flush=True)
+        print(styled(escape_control_chars(text), style, stream), file=stream, flush=True)
     except BrokenPipeError:
-        raise  # whoever looked on has gone
+        raise  # nobody reads it any more
     except OSError:  # a log on a full disk
         pass
 
 
-def note(text: str, *, quiet: bool) -> None:
-    """To standard error, unless only errors are wanted."""
+def print_message(level: Level, text: str) -> None:
+    """'weft: error: text', on one line, on standard error."""
+    try:
+        prefix = f"weft: {styled(level, _LEVEL_STYLES[level], sys.stderr)}: "
+        print(prefix + escape_control_chars(text), file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass
+
+
+def warn(text: str, *, quiet: bool = False) -> None:
+    """'weft: warning: text', unless only errors are wanted."""
     if not quiet:
-        print_error(text)
+        print_message("warning", text)
 
 
-def format_number(value: float) -> str:
-    """Four decimals; of large numbers, fewer."""
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+def note(text: str, *, quiet: bool) -> None:
+    """'weft: note: text', unless only errors are wanted."""
+    if not quiet:
+        print_message("note", text)
+
+
+def status(text: str, *, quiet: bool, style: Style = "") -> None:
+    """A plain status line, unless only errors are wanted."""
+    if not quiet:
+        print_error(text, style=style)
+
+
+# ---- formats
 
 
 def format_duration(seconds: float) -> str:
-    """75.2 -> '1:15', 3700 -> '1:01:40'."""
+    """8.2 -> '8s', 85 -> '1m25s', 7500 -> '2h05m'."""
     whole = max(0, round(seconds))
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    minutes = round(whole / 60)
+    return f"{minutes // 60}h{minutes % 60:02d}m"
 
 
-def score_name(name: str) -> str:
-    """loss -> nats/token."""
-    return name.replace("_per_", "/").replace("_", " ")
+def format_short_duration(seconds: float) -> str:
+    """The same with one decimal below ten seconds: 4.25 -> '4.2s'."""
+    return f"{seconds:.1f}s" if seconds < 9.95 else format_duration(seconds)
+
+
+def format_count(count: float) -> str:
+    """A large count in a table: 2,913 -> '2.9k', 3178281 -> '3.18M'; below 1,000 all digits."""
+    for factor, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= factor * 0.9995:
+            short = count / factor
+            digits = (1 if suffix == "k" else 2) if short < 99.95 else 0
+            return f"{short:.{digits}f}{suffix}"
+    return f"{count:.0f}"
+
+
+def format_percent(fraction: float) -> str:
+    """0.05 -> '5%', 0.125 -> '12.5%'."""
+    return f"{100 * fraction:.1f}".removesuffix(".0") + "%"
+
+
+def pluralize(count: int, noun: str) -> str:
+    """'1 line', '2 lines'."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

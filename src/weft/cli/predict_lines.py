@@ -1,4 +1,4 @@
-"""The loop of all commands that predict: lines or records are read, predicted from, and printed with what became of them."""
+"""The loop of `weft predict`: read lines or records, predict, print."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from weft.cli.ensemble_options import note_truncated, note_unknown
-from weft.cli.inputs import InputFormat, Inputs, note_file, problems_in, report_problems, written
-from weft.cli.output import write, write_exact, write_json
+from weft.cli.ensemble_options import warn_truncated, warn_unknown
+from weft.cli.inputs import InputFormat, Inputs, note_if_file, problems_in, warn_problems, with_values
+from weft.cli.output import write, write_exact, write_json, write_styled
 from weft.config import Config
 from weft.errors import DataError
 from weft.tasks.lines import Lines
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from weft.runs.run import AnyRun
 
 
-class Asked(Protocol):
+class PredictCommand(Protocol):
     """The fields of a command that say what is read, and how results are printed."""
 
     text: str | None
@@ -30,72 +30,80 @@ class Asked(Protocol):
     quiet: bool
 
 
-def predict_lines(run: AnyRun, options: Config, asked: Asked, *, beside: Path | None = None) -> int:
-    """Print what every record becomes; files that tell more of a prediction go into the folder `beside`. The exit code."""
+def predict_lines(
+    run: AnyRun, options: Config, command: PredictCommand, *, extra_dir: Path | None = None, header: str = ""
+) -> int:
+    """Print the prediction of every record, and return the exit code. Additional files, such as alignments, go to `extra_dir`;
+    a terminal gets the `header` above the results."""
     if run.spec.lines is None:
         raise run.wrong_task()
     lines = run.spec.lines(run.config, options)
-    note_file(asked.text, f"use --input {asked.text} to read the file", quiet=asked.quiet)
-    inputs = Inputs(run, asked.text, asked.input, InputFormat(lines.split, lines.batch))
-    run.try_predict([], lines.options([]))  # options that this model can't follow are refused before a line is read
-    table = lines.tables and not asked.json
-    inputs.report_file(quiet=asked.quiet, writes=table)
-    if table:
-        inputs.refuse_unlike(asked.input)
+    note_if_file(command.text, f"use --input {command.text} to read the file", quiet=command.quiet)
+    inputs = Inputs(run, command.text, command.input, InputFormat(lines.split, lines.batch))
+    run.try_predict([], lines.options([]))  # options that the model does not support are refused before a line is read
+    is_table = lines.tables and not command.json
+    inputs.note_formats(quiet=command.quiet, writes=is_table)
+    if is_table:
+        inputs.refuse_mixed(command.input)
         write_exact(inputs.form.head(lines.columns))
-    loop = _Loop(run, lines, inputs, asked, beside)
+    if header and sys.stdout.isatty() and not command.json and inputs.form.is_plain:
+        write_styled([(header, "dim")])
+    loop = _Loop(run, lines, inputs, command, extra_dir)
     for entries in inputs.batches():
         loop.print(entries)
         sys.stdout.flush()
-    note_truncated(loop.truncated, lines.item, quiet=asked.quiet)
-    note_unknown(loop.unknown, quiet=asked.quiet)
-    if table:
+    warn_truncated(loop.truncated, lines.item, quiet=command.quiet)
+    warn_unknown(loop.unknown, quiet=command.quiet)
+    if is_table:
         write(inputs.form.tail())
-    return DataError.exit_code if loop.bad else 0
+    return DataError.exit_code if loop.num_invalid else 0
 
 
 class _Loop:
-    """Prints batches of records, and counts what is to be told at the end."""
+    """Prints batches of records, and counts what is reported at the end."""
 
-    def __init__(self, run: AnyRun, lines: Lines[Any, Any], inputs: Inputs, asked: Asked, beside: Path | None) -> None:
-        self.run, self.lines, self.inputs, self.asked, self.beside = run, lines, inputs, asked, beside
-        self.done, self.bad, self.truncated, self.unknown = 0, 0, 0, Counter[str]()
+    def __init__(
+        self, run: AnyRun, lines: Lines[Any, Any], inputs: Inputs, command: PredictCommand, extra_dir: Path | None
+    ) -> None:
+        self.run, self.lines, self.inputs, self.command, self.extra_dir = run, lines, inputs, command, extra_dir
+        self.done, self.num_invalid, self.truncated, self.unknown = 0, 0, 0, Counter[str]()
 
     def print(self, entries: Sequence[Entry]) -> None:
-        """Print what records become."""
-        problems, found = self._predicted(entries)
-        report_problems(entries, problems)
-        for at, entry in enumerate(entries):
-            self._print(entry, self.done + at + 1, found.get(at), problems.get(at))
-        self.done, self.bad = self.done + len(entries), self.bad + len(problems)
+        """Print the predictions of a batch."""
+        problems, predictions = self._predict(entries)
+        warn_problems(entries, problems)
+        for index, entry in enumerate(entries):
+            self._print(entry, self.done + index + 1, predictions.get(index), problems.get(index))
+        self.done, self.num_invalid = self.done + len(entries), self.num_invalid + len(problems)
 
-    def _predicted(self, entries: Sequence[Entry]) -> tuple[dict[int, str], dict[int, Any]]:
-        """Why records have no prediction, and the predictions of the others, both by their number in the batch from 0."""
+    def _predict(self, entries: Sequence[Entry]) -> tuple[dict[int, str], dict[int, Any]]:
+        """Why records have no prediction, and the predictions of the others, both by index in the batch."""
         problems = problems_in(entries)
-        read = {at: self.lines.parse(entry.texts) for at, entry in enumerate(entries) if at not in problems}
-        filled = {at: one for at, one in read.items() if one is not None and not isinstance(one, InvalidInput)}
-        options = self.lines.options([self.done + at + 1 for at in filled])
-        results = dict(zip(filled, self.run.try_predict(list(filled.values()), options) if filled else [], strict=True))
-        problems |= {at: one.reason for at, one in (read | results).items() if isinstance(one, InvalidInput)}
-        found = {at: one for at, one in results.items() if at not in problems}
-        self.truncated += sum(map(self.lines.truncated, found.values()))
-        self.unknown.update(self.run.spec.unknown(self.run, [filled[at] for at in found]) if found else ())
-        return problems, found
+        parsed = {index: self.lines.parse(entry.texts) for index, entry in enumerate(entries) if index not in problems}
+        inputs = {index: item for index, item in parsed.items() if item is not None and not isinstance(item, InvalidInput)}
+        options = self.lines.options([self.done + index + 1 for index in inputs])
+        results = dict(zip(inputs, self.run.try_predict(list(inputs.values()), options) if inputs else [], strict=True))
+        problems |= {index: item.reason for index, item in (parsed | results).items() if isinstance(item, InvalidInput)}
+        predictions = {index: item for index, item in results.items() if index not in problems}
+        self.truncated += sum(map(self.lines.truncated, predictions.values()))
+        texts = [inputs[index] for index in predictions]
+        self.unknown.update(self.run.spec.unknown(self.run, texts) if predictions else ())
+        return problems, predictions
 
     def _print(self, entry: Entry, number: int, prediction: Any, problem: str | None) -> None:
-        if self.beside is not None and prediction is not None:
-            self._write_files(self.lines.files(entry, prediction, f"{number:06d}"), self.beside)
-        if self.asked.json:
+        if self.extra_dir is not None and prediction is not None:
+            self._write_files(self.lines.files(entry, prediction, f"{number:06d}"), self.extra_dir)
+        if self.command.json:
             error = {} if problem is None else {"error": problem}
             write_json({**self.lines.json(entry, prediction), **error}, indent=None)
         elif self.inputs.form.is_plain or not self.lines.tables:
-            write(self.lines.text(prediction, None if self.asked.text is not None else number))
+            write(self.lines.text(prediction, None if self.command.text is not None else number))
         else:
-            write_exact(written(self.inputs, entry, self.lines.values(prediction), problem))
+            write_exact(with_values(self.inputs, entry, self.lines.values(prediction), problem))
 
-    def _write_files(self, named: Mapping[str, bytes], place: Path) -> None:
+    def _write_files(self, contents: Mapping[str, bytes], directory: Path) -> None:
         from weft import files
 
-        place.mkdir(parents=True, exist_ok=True)
-        for name, data in named.items():
-            files.write_bytes(place / name, data)
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, data in contents.items():
+            files.write_bytes(directory / name, data)

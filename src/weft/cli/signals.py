@@ -1,5 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP (a terminal that is gone): while a run is trained, once saves and stops, twice stops now.
-Elsewhere they stop what is done."""
+"""Ctrl-C, SIGTERM and SIGHUP (a terminal that was closed): in training, the first one saves and stops, the second one stops
+at once. Elsewhere the first one stops the command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP came: what is open is closed, what is temporary is removed."""
+    """SIGTERM or SIGHUP: open files are closed and temporary files removed on the way out."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -24,23 +24,23 @@ class Terminated(BaseException):
 
 
 def _handled(numbers: Sequence[int]) -> list[int]:
-    """Those of the signals that are to be heard: under nohup, SIGHUP is not."""
+    """The signals to handle: under nohup, SIGHUP is ignored."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Terminated while the block runs; `Stop` inside it takes its place."""
+    """SIGTERM and SIGHUP raise Terminated while the block runs; a `Stop` inside it replaces the handlers."""
 
-    def heard(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:  # the shell and the system may each send one
             signal.signal(number, signal.SIG_IGN)
         raise Terminated(number)
 
-    if threading.current_thread() is not threading.main_thread():  # only there does Python hear signals
+    if threading.current_thread() is not threading.main_thread():  # Python delivers signals only there
         yield
         return
-    before = {number: signal.signal(number, heard) for number in _handled((signal.SIGTERM, signal.SIGHUP))}
+    before = {number: signal.signal(number, handle) for number in _handled((signal.SIGTERM, signal.SIGHUP))}
     try:
         yield
     finally:
@@ -49,11 +49,11 @@ def terminable() -> Iterator[None]:
 
 
 class Stop:
-    """Listens for the signals while its block runs. Until `saves` is set it stops at once: nothing is to be saved. `doing` is
-    what the first one begins."""
+    """Handles the signals while its block runs. Until `saves` is set the first one stops at once, since there is nothing to
+    save. `action` is what the first one starts, `otherwise` what the second one prevents."""
 
-    def __init__(self, doing: str = "saving") -> None:
-        self.doing = doing
+    def __init__(self, action: str = "Saving", otherwise: str = "quit without saving") -> None:
+        self.action, self.otherwise = action, otherwise
         self.number: int | None = None
         self.saves = False
         self._before: dict[int, Any] = {}
@@ -68,17 +68,17 @@ class Stop:
 
     def __enter__(self) -> Stop:
         for number in _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
-            self._before[number] = signal.signal(number, self._heard)
+            self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_requested and number == signal.SIGHUP:
-            return  # the shell and the system may each send one, and nobody is in a hurry
-        # os.write: the signal may have come in the middle of a print, which can't be entered twice
+            return  # the shell and the system may each send one
+        # os.write: the signal may have interrupted a print, which is not reentrant
         if self.is_requested:
             with suppress(OSError):
                 os.write(2, (SHOW_CURSOR if sys.stderr.isatty() else b"") + b"\n")
@@ -86,5 +86,5 @@ class Stop:
         self.number = number
         if not self.saves:
             raise KeyboardInterrupt
-        with suppress(OSError):  # there is no terminal any more
-            os.write(2, f"\nweft: {self.doing}; press Ctrl-C again to exit now\n".encode())
+        with suppress(OSError):  # the terminal is gone
+            os.write(2, f"\n{self.action} ... (press Ctrl-C again to {self.otherwise})\n".encode())

@@ -1,4 +1,4 @@
-"""Standard input, output and error, whatever the caller has closed of them."""
+"""Standard input, output and error, even if the caller has closed some of them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 
 
 def open_standard_files() -> None:
-    """Put the null device where one is closed: the next file opened would take its number, and be written over.
+    """Open the null device for each one that is closed: the next file opened would take its number and be overwritten.
 
-    Closed output can be opened, but not written to: a result that nobody can get is an error, not a success.
+    Standard output is opened for reading only: a result that nobody can receive is an error, not a success.
     """
     for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, mode)  # takes the lowest number that is free: this one
-    # Python has None for what was closed when it started
+            os.open(os.devnull, mode)  # takes the lowest free number: this one
+    # Python uses None for a stream that was closed at its start
     if sys.stdin is None:
         sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     if sys.stdout is None:

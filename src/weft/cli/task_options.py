@@ -1,4 +1,4 @@
-"""Flags of a command that serves every task: which of them a task has, and which it refuses."""
+"""Flags of a command that serves every task: a task accepts some of them and refuses the others."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ T = TypeVar("T", bound=Config)
 
 
 class Flag(NamedTuple):
-    """What was given on the command line, and what stands there if nothing was."""
+    """The value on the command line, and the default."""
 
     value: Any
     default: Any = None
-    name: str = ""  # as the command line spells it, where that differs from the option
+    name: str = ""  # of the flag, if it differs from the option's
 
 
 def options_of(table: type[T], task: str, flags: Mapping[str, Flag]) -> T:
-    """The options of a task among the flags of a command; one that was given and is none of them is refused."""
+    """The task's options from the flags of a command; refuse a flag that is set and not one of them."""
     for option, flag in flags.items():
         if option not in table.model_fields and flag.value != flag.default:
             raise UsageError(f"--{flag.name or option.replace('_', '-')}", f"not available for task {task!r}")

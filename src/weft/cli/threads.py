@@ -1,4 +1,4 @@
-"""How many threads compute, and how they wait. It must be said before torch is imported."""
+"""The number of CPU threads, and how they wait. Both must be set before torch is imported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-QUOTA = Path("/sys/fs/cgroup/cpu.max")  # what a container is held to: "microseconds period", or "max period"
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # CPU limit of a container: "microseconds period", or "max period"
 
 
 def cpus() -> int:
@@ -15,25 +15,25 @@ def cpus() -> int:
     try:
         quota, period = QUOTA.read_text().split()
         return max(1, min(allowed, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file, or "max"
+    except (OSError, ValueError):  # missing file, or "max"
         return allowed
 
 
 def set_threads(number: int | None) -> None:
-    """`number`, or what OMP_NUM_THREADS says, or one a CPU."""
+    """Use `number` threads, or OMP_NUM_THREADS, or one thread per CPU."""
     # threads that spin while they wait slow a busy machine down tenfold
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if number is None:
         os.environ.setdefault("OMP_NUM_THREADS", str(cpus()))
         return
     os.environ["OMP_NUM_THREADS"] = str(number)
-    if "torch" in sys.modules:  # imported before: by whoever called `main` from Python
+    if "torch" in sys.modules:  # imported by a Python program that calls `main`
         sys.modules["torch"].set_num_threads(number)
 
 
 def threads() -> int:
-    """How many threads torch computes with, which need not be imported for it."""
+    """The number of threads that torch uses, or will use once it is imported."""
     if "torch" in sys.modules:
         return int(sys.modules["torch"].get_num_threads())
-    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(told) if told.isascii() and told.isdigit() and int(told) > 0 else cpus()
+    value = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(value) if value.isascii() and value.isdigit() and int(value) > 0 else cpus()

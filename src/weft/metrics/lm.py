@@ -73,11 +73,8 @@ LANGUAGE = (
     _per("tokens", "loss", _nats),
     _per("tokens", "bits_per_token", _bits),
     _per("tokens", "perplexity", np.exp),
-    _per("characters", "nats_per_character", _nats),
     _per("characters", "bits_per_char", _bits),
-    _per("bytes", "nats_per_byte", _nats),
     _per("bytes", "bits_per_byte", _bits),
-    _per("words", "nats_per_word", _nats),
     _per("words", "bits_per_word", _bits),
     _per("words", "word_perplexity", np.exp),
 )

@@ -1,7 +1,7 @@
-"""What is measured of a model: a metric is a function of sums of statistics, and everything that others ask about it.
+"""Metrics: a metric is a function of sums of statistics, with everything that callers ask about it.
 
-A task has suites of metrics. Two suites may have metrics of one name and different formulas (macro F1 of one label and of
-several), so a name alone says nothing: it is looked up in the one suite that has all names of the scores it stands among.
+A task has suites of metrics. Two suites may have metrics with one name and different formulas (macro F1 for single labels and
+for multiple labels), so a name alone is ambiguous: it is looked up in the one suite that has all names of the scores beside it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,42 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from weft.metrics.items import Function, ItemStatistics, Score, Sums, interval, resample, total
+from weft.metrics.labels import format_score, label_of
 
 Suite = Sequence["Metric"]
 
 
 class Metric(NamedTuple):
-    """One score: what it is called, how it follows from sums, and how its values are read."""
+    """One metric: its name, how its value follows from sums, and how values are read."""
 
     name: str
     of: Function
     better: Literal["higher", "lower"]
-    interval: bool = True  # False: resampling says nothing of it
-    single: str | None = None  # the metric that tells single items apart, where this one says nothing of one item alone
+    interval: bool = True  # False: resampling says nothing about it
+    single: str | None = None  # the metric that ranks single items, if this one is meaningless for one item alone
     needs: str | None = None  # a statistic that not every evaluation has
-    per_token: bool = False  # tokens of two tokenizers are not of one size: its values don't compare between them
-    percent: bool = False  # shown with two decimals
-    label: str = ""  # how a report names it; "": by its name
-    finer: str | None = None  # the metric that orders items of which this one says the same
+    per_token: bool = False  # tokens of two tokenizers differ in size: values are not comparable between them
+    percent: bool = False  # from 0 to 100, or an error rate in percent
+    finer: str | None = None  # the metric that orders items which this one scores the same
+
+    @property
+    def label(self) -> str:
+        """How tables name it: 'exact match'."""
+        return label_of(self.name).text
+
+    @property
+    def full_label(self) -> str:
+        """The label with its unit: 'loss (nats/token)'."""
+        label = label_of(self.name)
+        return f"{label.text} ({label.unit})" if label.unit else label.text
+
+    @property
+    def is_default(self) -> bool:
+        """Whether `weft evaluate` prints it without --all."""
+        return label_of(self.name).is_default
+
+    def format(self, value: float | None) -> str:
+        return format_score(value, label_of(self.name).style)
 
     @property
     def upwards(self) -> bool:
@@ -35,7 +54,7 @@ class Metric(NamedTuple):
 
     @property
     def most(self) -> float:
-        """The largest value that it can have: a share has 100, an error rate may pass it."""
+        """The largest possible value: 100 for a percentage; an error rate may be larger."""
         return 100.0 if self.percent and self.upwards else math.inf
 
     def is_better(self, value: float, than: float) -> bool:
@@ -43,9 +62,9 @@ class Metric(NamedTuple):
 
 
 def _values(total: Sums, metrics: Iterable[Metric]) -> list[tuple[Metric, float]]:
-    """Those that the statistics allow; NaN is the score of nothing, and left out."""
-    found = [(metric, metric.of(total).item()) for metric in metrics if metric.needs is None or metric.needs in total]
-    return [(metric, value) for metric, value in found if not math.isnan(value)]
+    """The values of the metrics that the statistics allow; NaN, the score of an empty set, is skipped."""
+    computed = [(metric, metric.of(total).item()) for metric in metrics if metric.needs is None or metric.needs in total]
+    return [(metric, value) for metric, value in computed if not math.isnan(value)]
 
 
 def values(items: ItemStatistics, metrics: Iterable[Metric]) -> dict[str, float]:
@@ -56,15 +75,15 @@ def values(items: ItemStatistics, metrics: Iterable[Metric]) -> dict[str, float]
 def scores(
     items: ItemStatistics, metrics: Iterable[Metric], signature: str | Mapping[str, str], *, samples: int = 1000, seed: int = 0
 ) -> list[Score]:
-    """The same with intervals, where there are several items; a signature for all, or one by each name."""
-    again = resample(items.statistics, samples=samples, seed=seed) if len(items.keys) > 1 else None
-    found = []
+    """The same with confidence intervals if there are several items; one signature for all, or one by metric name."""
+    resampled = resample(items.statistics, samples=samples, seed=seed) if len(items.keys) > 1 else None
+    results = []
     for metric, value in _values(total(items.statistics), metrics):
-        known = interval(metric.of(again)) if again is not None and metric.interval else None
-        low, high = known or (None, None)
+        bounds = interval(metric.of(resampled)) if resampled is not None and metric.interval else None
+        low, high = bounds or (None, None)
         signed = signature if isinstance(signature, str) else signature[metric.name]
-        found.append(Score(metric.name, value, low, high, signed))
-    return found
+        results.append(Score(metric.name, value, low, high, signed))
+    return results
 
 
 def metric_names(suites: Iterable[Suite]) -> list[str]:
@@ -73,7 +92,7 @@ def metric_names(suites: Iterable[Suite]) -> list[str]:
 
 
 def metrics_of(suites: Iterable[Suite], names: Iterable[str]) -> dict[str, Metric]:
-    """The metrics that names of scores mean, by name: all of the one suite that has all of them; none where no suite has."""
+    """The metrics of the given score names, from the first suite that has all of them; {} if no suite has."""
     wanted = list(names)
     for suite in suites:
         known = {metric.name: metric for metric in suite}

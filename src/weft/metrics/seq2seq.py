@@ -177,9 +177,9 @@ def _chrf(table: Array) -> Array:
 _EXACT_MATCH = Metric("exact_match", _exact_match, "higher", percent=True)
 _EDIT_RATE = Metric("token_error_rate", _token_error_rate, "lower", percent=True)
 # of one line alone BLEU says the wrong thing: a perfect one of three words has 0
-_BLEU = Metric("bleu", lambda totals: _bleu(totals["bleu"]), "higher", single="chrf", percent=True, label="BLEU")
-_BLEU_LC = _BLEU._replace(name="bleu_lc", of=lambda totals: _bleu(totals["bleu_lc"]), label="BLEU, lower case")
-_CHRF = Metric("chrf", lambda totals: _chrf(totals["chrf"]), "higher", percent=True, label="chrF")
+_BLEU = Metric("bleu", lambda totals: _bleu(totals["bleu"]), "higher", single="chrf", percent=True)
+_BLEU_LC = _BLEU._replace(name="bleu_lc", of=lambda totals: _bleu(totals["bleu_lc"]))
+_CHRF = Metric("chrf", lambda totals: _chrf(totals["chrf"]), "higher", percent=True)
 
 TRANSLATION = (
     _EXACT_MATCH,

@@ -130,6 +130,9 @@ class CallbackAdapter:
     def on_note(self, text: str) -> None:
         self.callback.on_note(text)
 
+    def on_data(self, summary: str) -> None:
+        self.callback.on_note(summary)
+
     def on_progress(self, phase: str, done: int, total: int) -> None:
         self.callback.on_progress(phase, done, total)
 

@@ -33,6 +33,9 @@ class JobCallback(Protocol):
 
     def on_note(self, text: str) -> None: ...
 
+    def on_data(self, summary: str) -> None:
+        """Called when the training data has been read; `summary` describes it in a few lines."""
+
     def on_progress(self, phase: str, done: int, total: int) -> None:
         """Called during tokenizing, counting and validating."""
 

@@ -42,7 +42,7 @@ def _vocabulary(task: Task[Any, Any], config: RunConfig, directory: RunDir, call
     if checkpoint.names(directory.path):
         return builder.load(directory.path)
     train = training(config.datasets)
-    callback.on_note(train.summary.describe())
+    callback.on_data(train.summary.describe())
     total = train.summary.characters
 
     def watched(texts: Iterator[str]) -> Iterator[str]:

@@ -298,7 +298,7 @@ class Task(Generic[I, P]):
     suites: Sequence[Suite]  # a run has the metrics of one of them: its data decides which
     validation: Sequence[Suite]  # the same of what validation measures
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
-    use: str = "predict"  # the command after training: predict, generate, fill
+    use: str = "predict"  # the command after training: predict or generate
     reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # bound to its vocabulary, as functions here want
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | InvalidInput]] | None = None
     is_single: Callable[[Run[I, P], object], bool] = is_text  # whether what a Python caller gave is one input, or several

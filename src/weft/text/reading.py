@@ -65,6 +65,11 @@ class FileSummary:
             return self.container
         return f"{self.encoding}, " + (f"{self.has_crlf:,} CRLF line endings" if self.has_crlf else "LF line endings")
 
+    @property
+    def crlf(self) -> int:
+        """CRLF line endings."""
+        return self.has_crlf
+
     def describe(self) -> str:
         """A report of several lines: files, sizes, encoding, line endings, notes, examples."""
         name = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files ({self.paths[0]}, ...)"

@@ -1,9 +1,9 @@
-"""`weft check`: what is wrong with the data of a run file, before anything is trained."""
+"""`weft check`: problems in the data of a run file, and wrong gradients of its model, before training."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
@@ -12,130 +12,209 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import ModelCommand
-from weft.cli.output import write, write_json
-from weft.errors import DataError
-from weft.text.table_layout import columns, display_width, wrap
+from weft.cli.options import ModelCommand, Overrides, RunFile
+from weft.cli.output import Style, pluralize, write_json, write_styled
+from weft.errors import DataError, UsageError
+from weft.text.table_layout import align, display_width, wrap
 
 if TYPE_CHECKING:
+    from weft.cli.display import Display
     from weft.data.check import Report
     from weft.data.findings import CheckOptions, Finding
+    from weft.explain.gradcheck import TensorCheck
+    from weft.runs.config import RunConfig
 
 INDENT = 9  # "warning" and two spaces
-NAME = 6  # "where" and a space
+WRONG_GRADIENTS = 1  # exit code
+MAX_WIDTH = 120
+STYLES: dict[str, Style] = {"error": "red", "warning": "yellow", "note": "dim"}
+Line = tuple[str, Style]
 
 
-def size_table(report: Report, told: CheckOptions) -> str:
-    """A row for every side of every split: how large it is, the longest line, and the unknown tokens."""
-    from weft.data.findings import percent
+def _side_sizes(side: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of one side of a split; of tokens only if the text could be tokenized."""
+    sizes = {"characters": side["characters"]}
+    if "tokens" not in side:
+        return sizes
+    unk_rate = side["unk_rate"] if "unk_rate" in side else side["unknown"] / max(1, side["tokens"])
+    max_length = side["max_length"] if "max_length" in side else side["longest"]
+    return {**sizes, "tokens": side["tokens"], "max_length": max_length, "unk_rate": unk_rate}
 
-    rows = [["", "", told.rows, "characters", "tokens", "mean", "longest", "unknown"]]
-    for split, found in report.sizes.items():
-        for side in told.sides:
-            own, first = found[side], side == told.sides[0]
-            cells = [split if first else "", side, f"{found['rows']:,}" if first else "", f"{own['characters']:,}"]
+
+def sizes_json(report: Report, options: CheckOptions) -> dict[str, Any]:
+    return {
+        split: {**sizes, **{side: _side_sizes(sizes[side]) for side in options.sides}} for split, sizes in report.sizes.items()
+    }
+
+
+def size_table(report: Report, options: CheckOptions) -> list[str]:
+    """A row for each side of each split: its size, the length of its texts, and the rate of unknown tokens."""
+    item = options.rows.removesuffix("s")
+    rows = [["", options.rows, "characters", "tokens", f"tokens/{item}", "max", "<unk>", ""]]
+    for split, sizes in report.sizes.items():
+        for side in options.sides:
+            is_first, own = side == options.sides[0], _side_sizes(sizes[side])
+            cells = [split if is_first else "", f"{sizes['rows']:,}" if is_first else "", f"{own['characters']:,}"]
             if "tokens" in own:
-                mean, unknown = own["tokens"] / found["rows"], percent(own["unknown"], own["tokens"])
-                cells += [f"{own['tokens']:,}", f"{mean:.1f}", f"{own['longest']:,}", unknown]
-            rows.append([*cells, *[""] * (len(rows[0]) - len(cells))])
-    if len(told.sides) == 1:
-        rows = [[row[0], *row[2:]] for row in rows]
-    return columns(rows, left=len(told.sides))
-
-
-def _named(name: str, text: str) -> str:
-    return " " * INDENT + name.ljust(NAME) + text
+                mean = own["tokens"] / max(1, sizes["rows"])
+                cells += [f"{own['tokens']:,}", f"{mean:.1f}", f"{own['max_length']:,}", f"{own['unk_rate']:.1%}"]
+            else:
+                cells += ["-"] * 4
+            rows.append([*cells, side if len(options.sides) > 1 else ""])
+    return align(rows, left=(0, len(rows[0]) - 1))
 
 
 def _example(texts: Sequence[str], room: int) -> list[str]:
-    """Both sides on one line if they fit, else below each other."""
+    """Both sides on one line if there is room, else below each other."""
     from weft.data.check import truncate_text
     from weft.text.reading import preview
 
-    letters = [room * len(text) // display_width(text) if display_width(text) > len(text) else room for text in texts]
-    quoted = [f'"{preview(truncate_text(text, limit - 5), limit)}"' for text, limit in zip(texts, letters, strict=True)]
-    together = " -> ".join(quoted)
-    return [together] if display_width(together) <= room else [quoted[0], *(f"-> {text}" for text in quoted[1:])]
+    limits = [room * len(text) // display_width(text) if display_width(text) > len(text) else room for text in texts]
+    quoted = [f'"{preview(truncate_text(text, limit - 5), limit)}"' for text, limit in zip(texts, limits, strict=True)]
+    joined = " -> ".join(quoted)
+    return [joined] if display_width(joined) <= room else [quoted[0], *(f"-> {text}" for text in quoted[1:])]
 
 
-def as_text(finding: Finding, width: int) -> str:
-    """A finding for people, in a few lines: of what one side shows, one example is enough."""
+def finding_lines(finding: Finding, width: int) -> list[Line]:
+    """A finding in a few lines; if it is about one side, one example is enough."""
     from weft.data.findings import MAX_ROWS
 
-    lines = [wrap(finding.severity.ljust(INDENT), f"{finding.split}: {finding.message}", width)]
+    indent = " " * INDENT
+    head = wrap(finding.severity.ljust(INDENT), f"{finding.split}: {finding.message}", width)
+    lines: list[Line] = [(line, STYLES[finding.severity]) for line in head.splitlines()]
     if finding.locations:
         file = finding.locations[0].rsplit(":", 1)[0]
-        others = [place.removeprefix(f"{file}:") for place in finding.locations[1:]]
+        others = [location.removeprefix(f"{file}:") for location in finding.locations[1:]]
         more = ["..."] if finding.count > len(finding.locations) == MAX_ROWS else []
-        lines.append(_named("where", ", ".join([finding.locations[0], *others, *more])))
+        lines.append((indent + ", ".join([finding.locations[0], *others, *more]), "dim"))
     examples = finding.examples if finding.side is None else finding.examples[:1]
-    parts = [part for texts in examples for part in _example(texts, width - INDENT - NAME)]
-    return "\n".join([*lines, *(_named("" if number else "e.g.", part) for number, part in enumerate(parts))])
+    return [*lines, *((indent + part, "dim") for texts in examples for part in _example(texts, width - INDENT))]
 
 
-def as_texts(findings: Sequence[Finding], width: int) -> list[str]:
-    """All findings; the cure stands once below those that are alike."""
-    parts = []
-    for finding, after in zip_longest(findings, findings[1:]):
-        text = as_text(finding, width)
-        if after is None or (after.severity, after.name, after.fix) != (finding.severity, finding.name, finding.fix):
-            text += "\n" + wrap(_named("cure", ""), finding.fix, width) + "\n"
-        parts.append(text)
-    return parts
+def findings_lines(findings: Sequence[Finding], width: int) -> list[Line]:
+    """All findings; a fix is printed once, below the findings that share it."""
+    lines = list[Line]()
+    for finding, following in zip_longest(findings, findings[1:]):
+        lines += finding_lines(finding, width)
+        key = (finding.severity, finding.name, finding.fix)
+        if following is None or (following.severity, following.name, following.fix) != key:
+            fix = wrap(" " * INDENT, f"Fix: {finding.fix}", width)
+            lines += [*((line, "") for line in fix.splitlines()), ("", "")]
+    return lines
 
 
-def _from_here(finding: Finding) -> Finding:
-    """The same with paths as they are seen from here."""
+def _relative(finding: Finding) -> Finding:
+    """The finding with paths relative to the current directory."""
     here = f"{Path.cwd()}/"
-    where = tuple(place.removeprefix(here) for place in finding.locations)
-    return replace(finding, message=finding.message.replace(here, ""), locations=where)
+    locations = tuple(location.removeprefix(here) for location in finding.locations)
+    return replace(finding, message=finding.message.replace(here, ""), locations=locations)
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
-    names = ("severity", "name", "split", "count", "what", "where", "examples", "cure")
+    names = ("severity", "name", "split", "count", "message", "locations", "examples", "fix")
     return {name: getattr(finding, name) for name in names}
 
 
 @dataclass(kw_only=True)
 class Check(ModelCommand):
-    """Read the data of a run file before any training, and report what ruins runs silently."""
+    """Check the data of a run file before training.
 
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run file; weft init writes one.")]
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),
-    ] = None
+    Reports invalid, duplicate, empty, too long and inconsistent examples, and overlaps between splits. The exit code is 3 if
+    there are errors. --gradients also compares the gradients of the model with numerical ones, in float64, for a sample of
+    the entries of each tensor; the exit code is 1 if one is wrong.
+    """
 
+    run_file: RunFile
+    overrides: Overrides = None
     show_windows: Annotated[
         int | None,
-        typer.Option(min=1, max=1000, metavar="N", help="Show the first N windows that training reads: inputs and labels."),
+        typer.Option(min=1, max=1000, metavar="N", help="Print the first N windows that training reads: inputs and targets."),
     ] = None
+    gradients: Annotated[bool, typer.Option("--gradients", help="Also compare the model's gradients with numerical ones.")] = (
+        False
+    )
+    entries: Annotated[int, typer.Option(metavar="N", help="Entries to check per tensor.")] = 4
+    tolerance: Annotated[float, typer.Option(metavar="X", help="Largest accepted relative error.")] = 1e-5
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.cli.show_windows import as_table, check_applies, windows_of
+        from weft.cli.gradient_check import wrong_tensors
+        from weft.cli.show_windows import check_applies, windows_of
         from weft.config import override, read_toml
         from weft.data.check import check_data
-        from weft.data.findings import SEVERITIES
         from weft.runs.resolve import resolve
 
-        config = resolve(override(read_toml(self.run_file), self.overrides or []), base=self.run_file.parent)
+        if self.entries < 1:
+            raise UsageError("entries", f"must be at least 1, got {self.entries}")
+        if not self.tolerance > 0:
+            raise UsageError("tolerance", f"must be greater than 0, got {self.tolerance:g}")
+        values = override(read_toml(self.run_file), self.overrides or [])
+        config = resolve(values, base=self.run_file.parent)
         if self.show_windows is not None:
             check_applies(config)
-        told, tokenizers = config.spec.data.check(config)
-        made = cache(tokenizers)
+        options, make_tokenizers = config.spec.data.check(config)
+        tokenizers = cache(make_tokenizers)
         with Display(quiet=self.quiet) as display:
-            report = check_data(config.datasets, made, told, progress=display.show)
-            drawn = None if self.show_windows is None else windows_of(config, made()[0], self.show_windows)
-        counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
+            report = check_data(config.datasets, tokenizers, options, progress=display.show)
+            windows = None if self.show_windows is None else windows_of(config, tokenizers()[0], self.show_windows)
+            checks = None
+            if self.gradients and not report.count("error"):
+                on_cpu = resolve(override(values, ["train.device=cpu"]), base=self.run_file.parent)
+                checks = self._check_gradients(on_cpu, display)
         if self.json:
-            found = [as_json(finding) for finding in report.findings]
-            read = {} if drawn is None else {"read": drawn}
-            write_json({"run_file": str(self.run_file), "splits": report.sizes, "findings": found, **counts, **read})
+            self._write_json(report, options, windows, checks)
         else:
-            width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-            findings = as_texts([_from_here(finding) for finding in report.findings], width)
-            summary = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in counts.items())
-            table = [] if drawn is None else [as_table(drawn)]
-            write("\n".join([size_table(report, told), *table, *findings, f"{summary}\n"]))
-        return DataError.exit_code if counts["errors"] else 0
+            self._write(report, options, windows, checks)
+        if report.count("error"):
+            return DataError.exit_code
+        return WRONG_GRADIENTS if checks and wrong_tensors(checks, self.tolerance) else 0
+
+    def _check_gradients(self, config: RunConfig, display: Display) -> list[TensorCheck]:
+        from weft.cli.gradient_check import check_gradients
+
+        return check_gradients(config, self.entries, display)
+
+    def _write_json(
+        self,
+        report: Report,
+        options: CheckOptions,
+        windows: dict[str, Any] | None,
+        checks: Sequence[TensorCheck] | None,
+    ) -> None:
+        from weft.cli.gradient_check import as_json as tensor_json
+        from weft.cli.gradient_check import wrong_tensors
+        from weft.data.findings import SEVERITIES
+
+        findings = [as_json(finding) for finding in report.findings]
+        counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
+        read = {} if windows is None else {"windows": windows}
+        gradients = {}
+        if checks is not None:
+            tensors = [tensor_json(check, self.tolerance) for check in checks]
+            wrong = len(wrong_tensors(checks, self.tolerance))
+            gradients = {"gradients": {"tolerance": self.tolerance, "tensors": tensors, "wrong": wrong}}
+        sizes = sizes_json(report, options)
+        write_json({"run_file": str(self.run_file), "splits": sizes, "findings": findings, **counts, **read, **gradients})
+
+    def _write(
+        self,
+        report: Report,
+        options: CheckOptions,
+        windows: dict[str, Any] | None,
+        checks: Sequence[TensorCheck] | None,
+    ) -> None:
+        from weft.cli import gradient_check, show_windows
+        from weft.data.findings import SEVERITIES
+
+        width = min(shutil.get_terminal_size((100, 24)).columns, MAX_WIDTH)
+        head, *rows = size_table(report, options)
+        lines: list[Line] = [(head, "bold"), *((row, "") for row in rows), ("", "")]
+        if windows is not None:
+            lines += [*((line, "") for line in show_windows.as_table(windows).splitlines()), ("", "")]
+        lines += findings_lines([_relative(finding) for finding in report.findings], width)
+        lines.append((", ".join(pluralize(report.count(severity), severity) for severity in SEVERITIES), ""))
+        if checks is not None:
+            lines += [("", ""), *((line, "") for line in gradient_check.as_table(checks, self.tolerance).splitlines())]
+        elif self.gradients:
+            lines.append(("The gradients were not checked, because the data has errors.", ""))
+        write_styled(lines)

@@ -1,4 +1,4 @@
-"""`weft compare`: many models on the same data within the same budget, or runs that are there already; one table, one page."""
+"""`weft compare`: several models with the same data and budget, or existing runs, in one table and one report."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import FILES, Context, Data, ModelCommand
-from weft.cli.output import note, print_error
+from weft.cli.options import FILES, Context, Csv, Data, Device, ModelCommand, Overrides
+from weft.cli.output import note, status, warn
 from weft.cli.usage import one_line
 from weft.errors import UsageError
 from weft.lock import Lock
@@ -26,95 +26,117 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Compare(ModelCommand):
-    """Train models of several kinds on the same data, tokenizer and budget, and compare them in one table and one page.
+    """Train and compare several models, or compare existing runs.
 
-    The same command resumes a comparison that was stopped. With run folders instead of a run file nothing is trained: those
-    runs are compared, which must be of one task and the same data, or are all measured on --data.
+    With a run file, each model is trained on the same data, with the same tokenizer and budget; the same command resumes a
+    comparison that was stopped. With run directories nothing is trained; the runs must have one task and the same data, or
+    are evaluated on --data. With a comparison, or with --report, only the HTML report is written.
 
-    Ctrl-C saves and stops; pressed twice it stops at once.
+    Ctrl-C saves and stops; a second Ctrl-C stops at once.
     """
 
-    inputs: Annotated[list[Path], typer.Argument(metavar="RUN.TOML | RUN...", help="A run file, or run folders.")]
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN.TOML | RUN... | COMPARISON", help="Run file, run directories, or a comparison."),
+    ]
     models: Annotated[
         str | None,
         typer.Option(
-            metavar="KIND,...",
-            help="Kinds of the run file's task, or all.  [default: its own, baselines, lstm, transformer; with --grid its own]",
+            metavar="ARCH,...",
+            help="Comma-separated architectures, or all.  [default: the run file's, baselines, lstm and transformer; with "
+            "--grid the run file's]",
         ),
     ] = None
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),
-    ] = None
-    seeds: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Runs of each model, each with its seed.")] = 1
-    max_minutes: Annotated[float | None, typer.Option(metavar="X", help="Train each run so long.")] = None
+    overrides: Overrides = None
+    seeds: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Number of seeds per model.")] = 1
+    max_minutes: Annotated[float | None, typer.Option(metavar="X", help="Training budget of each run in minutes.")] = None
     max_tokens: Annotated[
-        str | None, typer.Option(metavar="N", help="Train each run on so many tokens, such as 1M.  [default: as the run file]")
+        str | None,
+        typer.Option(metavar="N", help="Training budget of each run in tokens, e.g. 1M.  [default: the run file's]"),
     ] = None
     match_params: Annotated[
-        str | None, typer.Option(metavar="N", help="Choose each network's width so that it has about N parameters, as 1M.")
+        str | None,
+        typer.Option(metavar="N", help="Choose hidden_size so that each network has about N parameters, e.g. 1M."),
     ] = None
     grid: Annotated[
         list[str] | None,
-        typer.Option(metavar="A.B=X,Y", help="Compare each model with every value; may be given several times."),
+        typer.Option(metavar="KEY=X,Y", help="Compare all values of an option, e.g. --grid train.lr=1e-3,3e-3. Repeatable."),
     ] = None
     tune_trials: Annotated[
         int | None,
-        typer.Option(metavar="N", help="First choose settings of each model by N trials on the validation data."),
-    ] = None
-    jobs: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Runs that are trained at a time.")] = 1
-    output_dir: Annotated[
-        Path | None,
         typer.Option(
-            rich_help_panel=FILES,
-            metavar="DIR",
-            help="Where it all goes.  [default: runs/NAME-comparison, of runs runs/comparison]",
+            metavar="N",
+            help="First tune learning rate, dropout and hidden_size with N trials on the validation data.",
         ),
     ] = None
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Start over: what is in the folder is deleted once the new comparison is finished."),
-    ] = False
+    jobs: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Number of runs to train in parallel.")] = 1
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the existing comparison and start over.")] = False
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What decides, such as loss.  [default: the task's own]")
+        str | None, typer.Option(metavar="NAME", help="Metric to rank by.  [default: the task's first metric]")
     ] = None
     tokenize: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="How BLEU splits outputs, as in weft evaluate.  [default: what suits all rows]"),
+        typer.Option(metavar="NAME", help="seq2seq: tokenizer of BLEU, as in weft evaluate.  [default: one for all]"),
     ] = None
     context: Context = None
-    data: Data = None
     minimal_pairs: Annotated[
         list[Path] | None,
+        typer.Option(metavar="FILE", readable=False, help="Also test language models on minimal pairs. Repeatable."),
+    ] = None
+    output_dir: Annotated[
+        Path | None,
         typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Minimal pairs that language models choose from, a file or a folder; may be given several times.",
+            "--output-dir",
+            "-o",
+            rich_help_panel=FILES,
+            metavar="DIR",
+            help="Output directory.  [default: runs/NAME-comparison; for runs runs/comparison]",
         ),
     ] = None
-    csv: Annotated[
-        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as CSV; - is standard output.")
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=FILES,
+            metavar="FILE",
+            help="Where to write the HTML report.  [default: report.html in the output directory]",
+        ),
     ] = None
+    data: Data = None
+    csv: Csv = None
     markdown: Annotated[
         Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as Markdown.")
     ] = None
     latex: Annotated[Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as LaTeX.")] = None
+    device: Device = "auto"
 
     def run(self) -> int:
-        planned = len(self.inputs) == 1 and not self.inputs[0].is_dir()
-        return self._plan(self.inputs[0]) if planned else self._existing()
+        from weft.cli.report_command import check_report_file, is_comparison
+
+        check_report_file(self.report)
+        is_plan = len(self.inputs) == 1 and not self.inputs[0].is_dir() and self.inputs[0].suffix != ".json"
+        if is_plan:
+            return self._plan(self.inputs[0])
+        if self.report is not None or (len(self.inputs) == 1 and is_comparison(self.inputs[0])):
+            return self._write_report()
+        return self._existing()
+
+    def _write_report(self) -> int:
+        from weft.cli.report_command import ReportOptions, write_report
+
+        options = ReportOptions(self.report, self.data, self.context, self.device, self.json, self.quiet)
+        return write_report(self.inputs, options)
 
     # ---- a run file
 
-    def _asked(self) -> ComparisonOptions:
+    def _options(self) -> ComparisonOptions:
         from weft.comparison.architectures import parse_models
         from weft.comparison.plan import ComparisonOptions, parse_count, parse_grid
 
         if self.max_minutes is not None and self.max_tokens is not None:
-            raise UsageError("", "--max-minutes and --max-tokens are two budgets", "give one")
+            raise UsageError("", "`max_minutes` and `max_tokens` cannot be combined")
         if self.max_minutes is not None and not 0 < self.max_minutes < float("inf"):
-            raise UsageError(f"--max-minutes {self.max_minutes:g}", "must be more than 0")
-        budget: tuple[str, float] | None = None if self.max_minutes is None else ("max_minutes", float(self.max_minutes))
+            raise UsageError("max_minutes", f"must be greater than 0, got {self.max_minutes:g}")
+        budget: tuple[str, float] | None = None if self.max_minutes is None else ("minutes", float(self.max_minutes))
         if self.max_tokens is not None:
             budget = ("max_tokens", parse_count("--max-tokens", self.max_tokens))
         return ComparisonOptions(
@@ -140,44 +162,40 @@ class Compare(ModelCommand):
         from weft.errors import TrainingInterrupted
 
         if self.data:
-            raise UsageError("--data", "is for runs that are there", f"{run_file} names its own, data.test")
+            raise UsageError("data", "requires run directories", "with a run file, set data.test")
         output_dir = self.output_dir or Path("runs") / f"{run_file.stem}-comparison"
-        self._wanted().check(output_dir)
+        self._output_options().check(output_dir)
         place = RunnerConfig(output_dir, self.jobs, torch.get_num_threads(), self.overwrite)
-        # resolved: the same comparison from wherever it is called
-        values = override(read_toml(run_file), self.config or [])
-        comparing = ComparisonRunner(values, self._asked(), place, base=run_file.parent.resolve())
+        # absolute: the same comparison from any working directory
+        values = override(read_toml(run_file), self.overrides or [])
+        comparing = ComparisonRunner(values, self._options(), place, base=run_file.parent.resolve())
         check_metric(comparing.task, self.metric)
         check_tokenizer_option(comparing.task, self.tokenize)
         comparing.check_context(self.context)
         pairs = self._pairs(comparing.task)
-        waited, replaces = previous_plan(output_dir).exists(), self.overwrite and (output_dir / PLAN).is_file()
+        had_backup, replaces = previous_plan(output_dir).exists(), self.overwrite and (output_dir / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 trained = comparing.train(CompareObserver(display, stop))
             except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
-                then = f"and saved in {output_dir}; {self._going_on(output_dir)}"
-                if self.overwrite and not stop.saves and (waited or replaces):
-                    back = (
-                        f"the comparison that was to be replaced is back in {output_dir}"
-                        if waited
-                        else f"{output_dir} is as it was"
-                    )
-                    then = f"before the first run; {back}"
-                display.line(f"weft: stopped {then}")
+                then = f". Saved to {output_dir}. {self._how_to_resume(output_dir)}"
+                if self.overwrite and not stop.saves and (had_backup or replaces):
+                    back = f"The previous comparison is back in {output_dir}." if had_backup else f"{output_dir} is unchanged."
+                    then = f" before the first run. {back}"
+                display.line(f"Stopped{then}")
                 return stop.exit_code
         if comparing.single_model_note is not None and trained.rows:
             note(comparing.single_model_note, quiet=self.quiet)
-        facts = self._facts(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned, about=comparing.about)
-        return self._finish(trained.rows, facts, output_dir)
+        info = self._info(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned, about=comparing.about)
+        return self._finish(trained.rows, info, output_dir)
 
-    def _going_on(self, output_dir: Path) -> str:
+    def _how_to_resume(self, output_dir: Path) -> str:
         from weft.comparison.plan import previous_plan
 
-        aside = previous_plan(output_dir)
-        kept = f"; the comparison before it is kept in {aside.path} until this one is finished" if aside.exists() else ""
-        return f"the same command{', without --overwrite,' if self.overwrite else ''} goes on{kept}"
+        backup = previous_plan(output_dir)
+        kept = f" The previous comparison is in {backup.path} until this one is finished." if backup.exists() else ""
+        return f"Run the same command{' without --overwrite' if self.overwrite else ''} to resume.{kept}"
 
     # ---- runs
 
@@ -189,21 +207,21 @@ class Compare(ModelCommand):
         from weft.comparison.scores import check_metric
         from weft.runs.run_dir import make_directory
 
-        for option in ("models", "seeds", "minutes", "tokens", "params", "grid", "tune", "fresh"):
-            if (given := getattr(self, option)) and (option, given) != ("seeds", 1):
-                raise UsageError(f"--{option}", "is for a comparison of a run file", "runs that are there are not trained")
-        if self.config:
-            raise UsageError("--set", "is for a comparison of a run file", "runs that are there are not trained")
+        for name in ("models", "seeds", "max_minutes", "max_tokens", "match_params", "grid", "tune_trials", "overwrite"):
+            if (value := getattr(self, name)) and (name, value) != ("seeds", 1):
+                raise UsageError(name, "requires a run file; existing runs are not trained")
+        if self.overrides:
+            raise UsageError("set", "requires a run file; existing runs are not trained")
         paths = [path for path in self.inputs if not is_comparison(path)]
         for path in self.inputs:
             if path not in paths:
-                note(f"{path}: is a comparison, not a run; left out", quiet=self.quiet)
+                note(f"skipped {path}: a comparison, not a run", quiet=self.quiet)
         if self.minimal_pairs:
             refuse_files(paths)
         if not paths:
-            raise UsageError("compare", "no run is named", "give run folders, or a run file")
-        kept, damaged = split_readable(paths)
-        runs = open_runs(kept, data=bool(self.data))
+            raise UsageError("compare", "no run", "name run directories or a run file")
+        usable, damaged = split_readable(paths)
+        runs = open_runs(usable, data=bool(self.data))
         task = str(runs[0].config["task"])
         check_metric(task, self.metric)
         check_tokenizer_option(task, self.tokenize)
@@ -212,15 +230,15 @@ class Compare(ModelCommand):
         check_context_policy([run.path for run in runs], self.context)
         check_data_files(self.data or ())
         output_dir = self.output_dir or Path("runs/comparison")
-        self._wanted().check(output_dir)
+        self._output_options().check(output_dir)
         check_output_dir(output_dir)
         make_directory(output_dir)
-        return self._finish(rows, self._facts(output_dir.name, damaged, pairs), output_dir)
+        return self._finish(rows, self._info(output_dir.name, damaged, pairs), output_dir)
 
     # ---- both
 
     def _pairs(self, task: str) -> list[MinimalPair]:
-        """The pairs that runs are asked about; a bad suite is refused before anything is trained or measured."""
+        """The minimal pairs; an invalid suite is refused before anything is trained or evaluated."""
         from weft.cli.minimal_pairs_runner import read_pairs
         from weft.comparison.minimal_pairs import check_task
 
@@ -229,33 +247,33 @@ class Compare(ModelCommand):
         check_task(task)
         return read_pairs(self.minimal_pairs, quiet=self.quiet)
 
-    def _facts(self, title: str, failures: Sequence[FailedRun], pairs: Sequence[MinimalPair]) -> ComparisonInfo:
+    def _info(self, title: str, failures: Sequence[FailedRun], pairs: Sequence[MinimalPair]) -> ComparisonInfo:
         from weft.report.comparison import ComparisonInfo
 
         return ComparisonInfo(title, self._command(), self.metric, failures, self.minimal_pairs or (), pairs)
 
-    def _wanted(self) -> OutputOptions:
+    def _output_options(self) -> OutputOptions:
         from weft.cli.compare_result import OutputOptions
 
         return OutputOptions(self.csv, self.markdown, self.latex, self.json, self.quiet)
 
     def _command(self) -> str:
-        """What makes the same comparison again."""
+        """The command that makes the same comparison again."""
         words = ["weft", "compare", *map(str, self.inputs)]
-        scalars = ("models", "seeds", "max_minutes", "max_tokens", "match_params", "tune_trials", "metric", "tokenize", "context")
-        for option in scalars:
-            value = getattr(self, option)
-            if value is not None and (option, value) != ("seeds", 1):
-                words += [f"--{option.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
-        words += [word for text in self.config or () for word in ("--set", text)]
+        names = ("models", "seeds", "max_minutes", "max_tokens", "match_params", "tune_trials", "metric", "tokenize", "context")
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and (name, value) != ("seeds", 1):
+                words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+        words += [word for text in self.overrides or () for word in ("--set", text)]
         words += [word for text in self.grid or () for word in ("--grid", text)]
         words += [word for path in self.minimal_pairs or () for word in ("--minimal-pairs", str(path))]
         words += [word for path in self.data or () for word in ("--data", str(path))]
         return shlex.join(words if self.output_dir is None else [*words, "--output-dir", str(self.output_dir)])
 
-    def _finish(self, rows: Mapping[str, Sequence[Path]], facts: ComparisonInfo, output_dir: Path) -> int:
-        """Measure, write, print; the exit code is that of the first run that failed, if one did."""
-        from weft.cli.compare_result import give, give_failures, written
+    def _finish(self, rows: Mapping[str, Sequence[Path]], info: ComparisonInfo, output_dir: Path) -> int:
+        """Evaluate, write and print; the exit code is that of the first run that failed, if any."""
+        from weft.cli.compare_result import print_results, write_failures, write_results
         from weft.cli.display import Display
         from weft.comparison.evaluation import REPORT, cached_results, describe_failure, evaluate_runs
         from weft.comparison.plan import previous_plan, restore_backup
@@ -264,26 +282,33 @@ class Compare(ModelCommand):
         how = EvaluationOptions(tokenize=self.tokenize, context=self.context)
         try:
             with Lock(output_dir), Display(quiet=self.quiet) as display:
-                asked = all(map(os.path.isfile, self.inputs))  # by a run file, not by runs, which may be somebody else's
-                results, damaged = evaluate_runs(
-                    rows, cached_results(rows, output_dir), display, how, data=self.data, named=asked
-                )
-                facts = facts._replace(failures=[*facts.failures, *damaged])
-                found = written(results, facts, output_dir, display) if results else {}
-                back = not results and restore_backup(output_dir)
+                is_plan = all(map(os.path.isfile, self.inputs))  # a run file of the user; runs may be somebody else's
+                stored = cached_results(rows, output_dir)
+                results, damaged = evaluate_runs(rows, stored, display, how, data=self.data, device=self.device, named=is_plan)
+                info = info._replace(failures=[*info.failures, *damaged])
+                document = write_results(results, info, output_dir, display) if results else {}
+                is_restored = not results and restore_backup(output_dir)
         except KeyboardInterrupt:
-            print_error(f"weft: stopped; what was measured is kept, and {self._going_on(output_dir)}")
+            status(f"Stopped. The results so far are saved. {self._how_to_resume(output_dir)}", quiet=False)
             raise
         if results:
-            give(results, found, facts, self._wanted())
+            self._copy_report(output_dir / REPORT)
+            print_results(results, document, info, self._output_options())
         elif self.json:
-            give_failures(facts)
-        for failure in facts.failures:
-            print_error(f"weft: {one_line(describe_failure(failure))}")
-        if back:
-            print_error(f"weft: the comparison that was to be replaced is back in {output_dir}")
+            write_failures(info)
+        for failure in info.failures:
+            warn(one_line(describe_failure(failure)))
+        if is_restored:
+            warn(f"the previous comparison is back in {output_dir}")
         elif previous_plan(output_dir).exists():
-            print_error(f"weft: the comparison that was to be replaced is kept in {previous_plan(output_dir).path}")
+            warn(f"the previous comparison is kept in {previous_plan(output_dir).path}")
         if results:
-            note(f"the report is in {output_dir / REPORT}", quiet=self.quiet)
-        return facts.failures[0].code if facts.failures else 0
+            status(f"Report: {self.report or output_dir / REPORT}", quiet=self.quiet)
+        return info.failures[0].code if info.failures else 0
+
+    def _copy_report(self, written: Path) -> None:
+        """Write the report to --report, too."""
+        from weft import files
+
+        if self.report is not None:
+            files.write_text(self.report, written.read_text(encoding="utf-8"), named=True)

@@ -1,4 +1,4 @@
-"""`weft demo`: three models side by side, in minutes."""
+"""`weft demo`: three small models, trained and compared in minutes."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ import typer
 from weft.cli import demo_lm as demo_language
 from weft.cli import demo_pronunciation
 from weft.cli.options import FILES, ModelCommand
-from weft.errors import ModelError, UsageError, suggest
+from weft.cli.output import status
+from weft.errors import ModelError, UsageError, unknown_name
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
     from weft.comparison.results import RunResults
 
 
-class Story(Protocol):
-    """What a demo is about."""
+class DemoTask(Protocol):
+    """One demo: its data, its runs and its result."""
 
-    TITLE: str  # of its report
-    SCORE: str  # that decides in it, as in the table
+    TITLE: str  # of the report
+    INTRO: str  # the first line
+    METRIC: str  # that models are ranked by
 
     def write_data(self, output_dir: Path) -> None:
-        """Make the folder where the runs go, and in it the data that `run_files` name, unless it is there."""
+        """Create the directory of the runs, with the data that `run_files` name, unless it exists."""
 
     def run_files(self) -> Mapping[str, Mapping[str, Any]]:
-        """What to train, by the name of its folder; the first one's tokenizer is that of all."""
+        """The run files, by the name of the run; all use the tokenizer of the first."""
 
-    def show(self, output_dir: Path, found: Mapping[str, RunResults], *, json: bool, quiet: bool) -> None:
-        """Print what came of it: what each model, by the name of its folder, did on the test data."""
+    def show(self, output_dir: Path, results: Mapping[str, RunResults], *, json: bool, quiet: bool) -> None:
+        """Print the results on the test data, by the name of the run."""
 
 
-DEMOS: Mapping[str, Story] = {"seq2seq": demo_pronunciation, "lm": demo_language}
+DEMOS: Mapping[str, DemoTask] = {"seq2seq": demo_pronunciation, "lm": demo_language}
 
 
 def _tasks() -> list[str]:
@@ -45,42 +47,43 @@ def _tasks() -> list[str]:
 
 @dataclass(kw_only=True)
 class Demo(ModelCommand):
-    """Train three models on real data and compare them, in a table and a report; it takes about three minutes.
+    """Train and compare three small models (about three minutes).
 
-    translate: how English words are pronounced, by an LSTM without attention, one with, and a Transformer; then type words.
-    lm: the text of Python's help, by an n-gram, an LSTM and a GPT.
+    seq2seq: English pronunciation with an LSTM, an LSTM with attention and a Transformer; then type words of your own.
+    lm: the text of Python's help with an n-gram model, an LSTM and a GPT.
 
-    Ctrl-C saves and stops; the same command goes on.
+    Ctrl-C saves and stops; the same command resumes.
     """
 
-    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help="What to show: translate or lm.")] = (
-        "translate"
-    )
+    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help="seq2seq or lm.")] = "seq2seq"
     output_dir: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=FILES, metavar="DIR", help="Where the three runs go.  [default: runs/demo/TASK]"),
+        typer.Option(
+            "--output-dir", "-o", rich_help_panel=FILES, metavar="DIR", help="Output directory.  [default: runs/demo/TASK]"
+        ),
     ] = None
 
     def run(self) -> int:
         from weft.cli.display import Display
 
         if self.task not in DEMOS:
-            raise UsageError("demo", f"no such task {self.task!r}", suggest(self.task, DEMOS))
+            raise UsageError("demo", *unknown_name("task", self.task, DEMOS))
         demo, output_dir = DEMOS[self.task], self.output_dir or Path("runs/demo") / self.task
         demo.write_data(output_dir)
+        status(demo.INTRO, quiet=self.quiet)
         with Display(quiet=self.quiet) as display:
             for name, values in demo.run_files().items():
-                display.line(f"{name}: {output_dir / name}")
+                display.line(f"\nTraining {name} ({output_dir / name})")
                 code = self._train(demo, name, values, output_dir, display)
                 if code:
                     return code
-            found = self._compared(demo, output_dir, display)
-        demo.show(output_dir, found, json=self.json, quiet=self.quiet)
+            results = self._compare(demo, output_dir, display)
+        demo.show(output_dir, results, json=self.json, quiet=self.quiet)
         return 0
 
-    def _compared(self, demo: Story, output_dir: Path, display: Display) -> dict[str, RunResults]:
-        """Measures what was not measured yet, and makes the folder a comparison, its report included."""
-        from weft.cli.compare_result import written
+    def _compare(self, demo: DemoTask, output_dir: Path, display: Display) -> dict[str, RunResults]:
+        """Evaluate the runs that have no results yet, and make the directory a comparison with a report."""
+        from weft.cli.compare_result import write_results
         from weft.comparison.evaluation import cached_results, evaluate_runs
         from weft.comparison.results import DEFAULT_OPTIONS
         from weft.report.comparison import ComparisonInfo
@@ -90,10 +93,10 @@ class Demo(ModelCommand):
         results, damaged = evaluate_runs(runs, cached_results(runs, output_dir), display, DEFAULT_OPTIONS)
         if damaged:
             raise ModelError("", damaged[0].reason)
-        written(results, ComparisonInfo(demo.TITLE, shlex.join(command), demo.SCORE, []), output_dir, display)
-        return {name: found for name, (found,) in results.items()}
+        write_results(results, ComparisonInfo(demo.TITLE, shlex.join(command), demo.METRIC, []), output_dir, display)
+        return {name: run for name, (run,) in results.items()}
 
-    def _train(self, demo: Story, name: str, values: Mapping[str, Any], output_dir: Path, display: Display) -> int:
+    def _train(self, demo: DemoTask, name: str, values: Mapping[str, Any], output_dir: Path, display: Display) -> int:
         from weft.cli.progress import TrainProgress
         from weft.cli.signals import Stop
         from weft.errors import TrainingInterrupted
@@ -105,14 +108,14 @@ class Demo(ModelCommand):
         if name != first:
             values = with_tokenizer_from(values, output_dir / first)
         if is_finished(output_dir / name, resolve(values, base=output_dir)):
-            display.line("  trained before; remove the folder to train it again")
+            display.line(f"Already trained. Remove {output_dir / name} to train it again.")
             return 0
         with Stop() as stop:
             try:
                 train(values, output_dir / name, base=output_dir, callback=TrainProgress(display, stop))
             except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
-                display.line("weft: stopped; the same command goes on")
+                display.line("Stopped. Run the same command to resume.")
                 return stop.exit_code
         display.clear()
         return 0

@@ -1,4 +1,4 @@
-"""`weft embed`: a vector for every line."""
+"""`weft embed`: a vector for each line."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.inputs import InputFormat, Inputs, first_texts, note_file, problems_in, report_problems
-from weft.cli.options import FILES, Device, ModelCommand
+from weft.cli.inputs import InputFormat, Inputs, first_texts, note_if_file, problems_in, warn_problems
+from weft.cli.options import FILES, Device, InputFiles, ModelCommand, RunDirectory
 from weft.cli.output import check_files, write
 from weft.errors import DataError, UsageError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.data.input_records import Entry
     from weft.runs.run import AnyRun
 
-LINES = 65536  # embedded at a time, at most: like lengths are found among them
+MAX_LINES = 65536  # embedded at a time: many lines, so that batches have similar lengths
 
 
 def _poolings() -> list[str]:
@@ -30,83 +30,87 @@ def _poolings() -> list[str]:
 
 
 def json_line(line: str | None, vector: np.ndarray, problem: str | None) -> str:
-    """A line and its vector, as short as its numbers can be said; no vector where there is none to say."""
+    """A line and its vector, with as few digits as possible; null for a line that cannot be used."""
     import json
 
     if problem is not None:
         return json.dumps({"text": line, "vector": None, "error": problem}, ensure_ascii=False) + "\n"
-    # the shortest digits that give the same float32 again
+    # the shortest decimal that gives the same float32
     numbers = ",".join(str(value) for value in vector)
     return f'{{"text": {json.dumps(line, ensure_ascii=False)}, "vector": [{numbers}]}}\n'
 
 
 @dataclass(kw_only=True)
 class Embed(ModelCommand):
-    """Give every line of standard input a vector: the mean of an encoder's over the line, or that of its first token.
+    """Compute a vector for each line.
 
-    Prints a line of JSON each, or writes one file: .npy (float32, a row for each line) or .jsonl. Of tables and CoNLL the
-    texts are read, as in training. A line that can't be read has no vector (in .npy a row of NaN), a message, and exit code
-    3 at the end.
+    The vector is the mean of the encoder's outputs, or the output of the first token. Prints one JSON object per line, or
+    writes a file: .npy (float32, one row per line) or .jsonl. Of tables and CoNLL files the texts are read, as in training. A
+    line that cannot be used has no vector (in .npy a row of NaN) and gives a warning and exit code 3 at the end.
     """
 
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A line to embed, instead of standard input.")] = None
-    input: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", readable=False, help="Read files, not standard input; may be given several times."),
+    run_dir: RunDirectory
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", show_default=False, help="Input; without it, standard input is read.")
     ] = None
-    pooling: Annotated[
-        str, typer.Option(metavar="NAME", autocompletion=_poolings, help="How a line becomes one vector: mean, or first.")
-    ] = "mean"
+    pooling: Annotated[str, typer.Option(metavar="NAME", autocompletion=_poolings, help="mean or first.")] = "mean"
+    input: InputFiles = None
     output: Annotated[
-        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the vectors here: x.npy or x.jsonl.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            rich_help_panel=FILES,
+            metavar="FILE",
+            help="Output file. The suffix selects the format: .npy or .jsonl.",
+        ),
     ] = None
     device: Device = "auto"
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.cli.ensemble_options import note_truncated
+        from weft.cli.ensemble_options import warn_truncated
         from weft.runs.load import load, with_model
 
         if self.text is not None and self.input:
-            raise UsageError("--data", "does not go with a text", "give one of them")
+            raise UsageError("input", "cannot be combined with a text argument")
         if self.output is not None and self.output.suffix not in (".npy", ".jsonl"):
-            raise UsageError("--output-dir", f"{self.output} must end in .npy or .jsonl")
-        check_files({"--output-dir": self.output})
+            raise UsageError("output", f"{self.output} must end in .npy or .jsonl")
+        check_files({"output": self.output})
         run = load(self.run_dir, device=self.device)
         if run.spec.embed is None:
-            raise UsageError(self.run_dir, f"is a run of task {run.config.task!r}, which has no encoder of texts")
+            raise UsageError(self.run_dir, f"models of task {run.config.task!r} have no encoder")
         with_model(run)
-        note_file(self.text, f"use --data {self.text} to read the file", quiet=self.quiet)
-        # who waits for a file waits for its last line
-        inputs = Inputs(run, self.text, self.input, InputFormat(batch_size=LINES, waits=self.output is not None))
-        inputs.report_file(quiet=self.quiet)
-        bad, cut, parts = 0, 0, list[Any]()
+        note_if_file(self.text, f"use --input {self.text} to read the file", quiet=self.quiet)
+        # a file is written once, after the last line
+        inputs = Inputs(run, self.text, self.input, InputFormat(batch_size=MAX_LINES, waits=self.output is not None))
+        inputs.note_formats(quiet=self.quiet)
+        num_invalid, num_truncated, parts = 0, 0, list[Any]()
         with Display(quiet=self.quiet) as display:
             for entries in inputs.batches():
-                faulty, shortened = self._embed(run, entries, display, parts)
-                bad, cut = bad + faulty, cut + shortened
-        note_truncated(cut, quiet=self.quiet)
+                invalid, truncated = self._embed(run, entries, display, parts)
+                num_invalid, num_truncated = num_invalid + invalid, num_truncated + truncated
+        warn_truncated(num_truncated, quiet=self.quiet)
         self._write(parts)
-        return DataError.exit_code if bad else 0
+        return DataError.exit_code if num_invalid else 0
 
     def _embed(self, run: AnyRun, entries: Sequence[Entry], display: Any, parts: list[Any]) -> tuple[int, int]:
-        """Embed some records: printed at once, or kept in `parts`; how many can't be read, and how many were cut."""
+        """Embed a batch: print it, or add it to `parts`. Returns how many records are invalid and how many were truncated."""
         problems = problems_in(entries)
-        report_problems(entries, problems)
+        warn_problems(entries, problems)
 
-        def progress(what: str, done: int, total: int) -> None:
-            display.show(what, done / max(1, total), f"{done:,} of {total:,} lines")
+        def progress(phase: str, done: int, total: int) -> None:
+            display.show(phase, done / max(1, total), f"{done:,} of {total:,} lines")
 
-        found = run.embed_with_info(first_texts(entries, problems), pooling=self.pooling, progress=progress)
+        result = run.embed_with_info(first_texts(entries, problems), pooling=self.pooling, progress=progress)
         display.clear()
-        vectors, counts = found.vectors, (len(problems), int(found.truncated.sum()))
+        vectors, counts = result.vectors, (len(problems), int(result.truncated.sum()))
         vectors[list(problems)] = float("nan")
         if self.output is not None and self.output.suffix == ".npy":
             parts.append(vectors)
             return counts
-        for at, entry in enumerate(entries):
-            text = json_line(entry.text, vectors[at], problems.get(at))
+        for index, entry in enumerate(entries):
+            text = json_line(entry.text, vectors[index], problems.get(index))
             if self.output is None:
                 write(text)
             else:
@@ -124,6 +128,6 @@ class Embed(ModelCommand):
         if self.output.suffix == ".jsonl":
             files.write_text(self.output, "".join(parts), named=True)
             return
-        held = io.BytesIO()
-        np.lib.format.write_array(held, np.concatenate(parts) if parts else np.zeros((0, 0), np.float32))
-        files.write_bytes(self.output, held.getvalue(), named=True)
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, np.concatenate(parts) if parts else np.zeros((0, 0), np.float32))
+        files.write_bytes(self.output, buffer.getvalue(), named=True)

@@ -1,10 +1,10 @@
-"""`weft evaluate`: exact scores of a trained run over whole texts."""
+"""`weft evaluate`: metrics of a trained run on whole data sets."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,31 +12,75 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.ensemble_options import SearchOptions
-from weft.cli.options import Context
-from weft.cli.output import finite, format_number, note, score_name, write, write_json
+from weft.cli.options import Context, Data
+from weft.cli.output import finite, format_percent, note, warn, write, write_json, write_styled, write_table
+from weft.metrics.labels import format_score, label_of
 from weft.text.table_layout import columns
 
 if TYPE_CHECKING:
+    from weft.config import Config
     from weft.metrics.items import Score
+    from weft.runs.run import AnyRun
+    from weft.tasks.spec import Evaluation
+
+SPLITS = {"test": "test data", "valid": "validation data"}
 
 
 def as_json(score: Score) -> dict[str, Any]:
-    """A score for programs: JSON has no infinity, so an infinite value is null and says so."""
-    found = {"name": score.name, "value": finite(score.value), "low": finite(score.low), "high": finite(score.high)}
+    """A score for programs: JSON has no infinity, so an infinite value is null and `infinite` is true."""
+    numbers = {"name": score.name, "value": finite(score.value), "low": finite(score.low), "high": finite(score.high)}
     infinite = {"infinite": True} if math.isinf(score.value) else {}
-    return {**found, **infinite, "signature": score.signature}
+    return {**numbers, **infinite, "signature": score.signature}
+
+
+def default_scores(scores: Sequence[Score]) -> list[Score]:
+    """The scores that are printed without --all; beside metrics of outputs, perplexity repeats the loss."""
+    names = {score.name for score in scores}
+    hidden = {"perplexity"} if "bleu" in names else set()
+    return [score for score in scores if label_of(score.name).is_default and score.name not in hidden]
 
 
 def as_table(scores: Sequence[Score]) -> str:
-    """Scores for people, with their 95 % intervals."""
-    rows = [["", "score", "low", "high"]]
+    """Scores with their 95% confidence intervals."""
+    rows = [["", "value", "95% CI"]]
     for score in scores:
-        bounds = ["" if bound is None else format_number(bound) for bound in (score.low, score.high)]
-        rows.append([score_name(score.name), format_number(score.value), *bounds])
+        label = label_of(score.name)
+        bounds = [format_score(bound, label.style) for bound in (score.low, score.high)]
+        interval = "-" if score.low is None or score.high is None else f"[{bounds[0]}, {bounds[1]}]"
+        name = f"{label.text} ({label.unit})" if label.unit else label.text
+        rows.append([name, format_score(score.value, label.style), interval])
     return columns(rows)
 
 
-def _tokenizers() -> list[str]:
+def describe_split(name: str, dataset: Any) -> str:
+    """'test data: last 5% of train.txt'."""
+    from weft.data.source import display_name
+
+    here = Path.cwd()
+    paths = [path.relative_to(here) if path.is_relative_to(here) else path for path in dataset.paths]
+    files, fraction = display_name(tuple(paths)), dataset.high - dataset.low
+    if (dataset.low, dataset.high) == (0.0, 1.0):
+        return f"{SPLITS[name]}: {files}"
+    strata = getattr(dataset.summary, "strata", None)
+    if strata is not None and strata() is not None:
+        return f"{SPLITS[name]}: {format_percent(fraction)} of {files}, stratified"
+    return f"{SPLITS[name]}: {'last ' if dataset.high == 1.0 else ''}{format_percent(fraction)} of {files}"
+
+
+def signature_fields(signature: str) -> dict[str, str]:
+    """'a:1|b:2' as a mapping."""
+    return {name: value for name, _, value in (part.partition(":") for part in signature.split("|"))}
+
+
+def describe_context(signature: str) -> str:
+    """'context: stride 256; CI: bootstrap over blocks of 1,000 tokens'."""
+    fields = signature_fields(signature)
+    kind, _, size = fields.get("unit", "").partition("/")
+    items = f"{kind}s of {int(size):,} tokens" if size.isdigit() else f"{kind}s"
+    return f"context: {fields.get('context', '').replace(':', ' ')}; CI: bootstrap over {items}"
+
+
+def _bleu_tokenizers() -> list[str]:
     from weft.metrics.bleu_tokenizers import TOKENIZERS
 
     return list(TOKENIZERS)
@@ -44,30 +88,29 @@ def _tokenizers() -> list[str]:
 
 @dataclass(kw_only=True)
 class Evaluate(SearchOptions):
-    """Score a run on its test data (or validation data), or on other files, with 95 % intervals.
+    """Compute metrics on the test data, with 95% confidence intervals.
 
-    A language model by the exact probability of the text. A translating run by what it writes, searched for as the options
-    say, and by the exact probability of the targets.
+    Without test data, the validation data is used. Language models are scored by the exact probability of the text, seq2seq
+    models by their outputs and by the exact probability of the targets.
     """
 
-    data: Annotated[
-        list[Path] | None,
-        # readable: the gate says what is wrong with data, and that is no fault of the command line
-        typer.Option(metavar="FILE", readable=False, help="Score these files instead; may be given several times."),
-    ] = None
+    all: Annotated[bool, typer.Option("--all", help="Print all metrics.")] = False
+    signature: Annotated[bool, typer.Option("--signature", help="Print the metric signatures.")] = False
     context: Context = None
     tokenize: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            autocompletion=_tokenizers,
-            help="Of runs that write outputs: how BLEU splits them: 13a, zh, ja-mecab, ko-mecab, char, intl, none, flores200."
-            "  [default: what suits the references]",
+            autocompletion=_bleu_tokenizers,
+            help="seq2seq: tokenizer of BLEU: 13a, zh, ja-mecab, ko-mecab, char, intl, none or flores200."
+            "  [default: chosen by the references]",
         ),
     ] = None
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse labels that training never saw; they count as wrong otherwise.")
+        bool,
+        typer.Option("--strict", help="Fail on labels that are not in the training data instead of counting them as errors."),
     ] = False
+    data: Data = None
 
     def run(self) -> int:
         from weft.cli.display import Display
@@ -75,8 +118,8 @@ class Evaluate(SearchOptions):
 
         run = self.load()
         flags = {
-            "beam": Flag(self.beam_size),
-            "alpha": Flag(self.length_penalty),
+            "beam_size": Flag(self.beam_size),
+            "length_penalty": Flag(self.length_penalty),
             "context": Flag(self.context),
             "tokenize": Flag(self.tokenize),
             "truncate": Flag(self.truncate, False),
@@ -85,28 +128,70 @@ class Evaluate(SearchOptions):
         options = options_of(run.spec.evaluate_options, run.config.task, flags)
         with Display(quiet=self.quiet) as display:
 
-            def progress(what: str, done: int, total: int) -> None:
-                counted = f"{done:,} of {total:,} {run.spec.counts}" if what == "evaluating" else ""
-                display.show(what, done / max(1, total), counted)
+            def progress(phase: str, done: int, total: int) -> None:
+                count = f"{done:,} of {total:,} {run.spec.counts}" if phase == "evaluating" else ""
+                display.show(phase, done / max(1, total), count)
 
-            display.show("reading", 0.0)  # of which nothing else is heard where it is part of evaluating
-            found = run.evaluate(self.data, options, progress=progress)
-        own = run.config.datasets
-        read = next((own[name] for name in ("test", "valid") if name in own), None)
-        files = [str(path) for path in self.data or (() if read is None else read.paths)]
-        if found.unseen_labels:
-            note(self._warning(run.spec.says, found.unseen_labels), quiet=self.quiet)
-        for one in found.notes:
-            note(f"weft: {one}", quiet=self.quiet)
+            display.show("reading", 0.0)  # some tasks report no progress while they read
+            evaluation = run.evaluate(self.data, options, progress=progress)
+        if evaluation.unseen_labels:
+            warn(self._unseen(run.spec.item, run.spec.says, evaluation.unseen_labels), quiet=self.quiet)
+        for text in evaluation.notes:
+            note(text, quiet=self.quiet)
         if self.json:
-            never = {} if found.unseen_labels is None else {"unseen": found.unseen_labels}
-            write_json({"scores": [as_json(score) for score in found], **never, "run": str(self.run_dir), "data": files})
+            self._write_json(run, evaluation)
         else:
-            signatures = dict.fromkeys(score.signature for score in found)
-            write(as_table(list(found)) + "".join(f"{signature}\n" for signature in signatures) + found.report)
+            self._write(run, evaluation, options)
         return 0
 
-    def _warning(self, what: str, unseen: Counter[str]) -> str:
+    def _write_json(self, run: AnyRun, evaluation: Evaluation) -> None:
+        own = run.config.datasets
+        dataset = next((own[name] for name in SPLITS if name in own), None)
+        files = [str(path) for path in self.data or (() if dataset is None else dataset.paths)]
+        unseen = {} if evaluation.unseen_labels is None else {"unseen": evaluation.unseen_labels}
+        scores = [as_json(score) for score in evaluation]
+        write_json({"scores": scores, **unseen, "run": str(self.run_dir), "data": files})
+
+    def _write(self, run: AnyRun, evaluation: Evaluation, options: Config) -> None:
+        scores = list(evaluation) if self.all else default_scores(list(evaluation))
+        write(f"{self._describe_data(run, evaluation, options)}\n\n")
+        write_table(as_table(scores))
+        if "context" in type(options).model_fields and scores:
+            write_styled([("", ""), (describe_context(scores[0].signature), "")])
+        if self.signature:
+            groups: dict[str, list[str]] = {}
+            for score in scores:
+                groups.setdefault(score.signature, []).append(label_of(score.name).text)
+            write("\n" + "".join(f"{', '.join(names)}: {signature}\n" for signature, names in groups.items()))
+        write(evaluation.report)
+
+    def _describe_data(self, run: AnyRun, evaluation: Evaluation, options: Config) -> str:
+        """'test data: last 10% of sounds.tsv (90 pairs), beam size 5, length penalty 1'."""
+        own = run.config.datasets
+        name = next((name for name in SPLITS if name in own), None)
+        if self.data or name is None:
+            files = f"data: {', '.join(map(str, self.data or ()))}"
+        else:
+            files = describe_split(name, own[name])
+        searches = "beam_size" in type(options).model_fields and run.spec.decode is not None
+        return ", ".join(
+            [f"{files} ({evaluation.units:,} {run.spec.counts})", *(_describe_search(run, options) if searches else [])]
+        )
+
+    def _unseen(self, item: str, says: str, unseen: Mapping[str, int]) -> str:
         from weft.data.summary import listed
 
-        return f"weft: {what} that training never saw count as wrong, {unseen.total():,} in all: {listed(unseen)}"
+        count, counts = sum(unseen.values()), Counter(unseen)
+        examples = "1 example has" if count == 1 else f"{count:,} examples have"
+        return f"{examples} {says} that are not in the training data and count as errors: {listed(counts)}"
+
+
+def _describe_search(run: AnyRun, options: Config) -> list[str]:
+    """The decoding options of an evaluation, with the task's defaults."""
+    decode = run.spec.decode
+    if decode is None:
+        return []
+    values = {"beam_size": getattr(decode, "beam", None), "length_penalty": getattr(decode, "alpha", None)}
+    chosen = {name: getattr(options, name, None) for name in values}
+    shown = {name: values[name] if value is None else value for name, value in chosen.items()}
+    return [f"{name.replace('_', ' ')} {value:g}" for name, value in shown.items() if value is not None]

@@ -1,4 +1,4 @@
-"""`weft export`: runs as models of other programs."""
+"""`weft export`: write a run as a model of another program."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import Annotated
 import typer
 
 from weft.cli.formats import check_format, formats
-from weft.cli.options import COMMON, Command
-from weft.cli.output import note, write
+from weft.cli.options import FILES, QuietCommand, RunDirectory
+from weft.cli.output import warn, write
 
 
 @dataclass(kw_only=True)
-class Export(Command):
-    """Write a run as a model that another program loads.
+class Export(QuietCommand):
+    """Export a run as a Hugging Face model.
 
-    hf: a folder for AutoModel.from_pretrained and AutoTokenizer.from_pretrained; masked language models as BERT, language
-    models as GPT-2. An option that has no form there is named.
-    arpa: a file that KenLM and SRILM read, of an n-gram model; compressed if its name ends in .gz.
+    hf: a directory for AutoModel.from_pretrained and AutoTokenizer.from_pretrained; masked language models as BERT, language
+    models as GPT-2. An option without an equivalent is named and refused.
+    arpa: an n-gram model as a file that KenLM and SRILM read; compressed if its name ends in .gz.
     """
 
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+    run_dir: RunDirectory
     format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", autocompletion=formats, help="What to write: hf or arpa.")
+        str, typer.Option("--format", metavar="FORMAT", autocompletion=formats, help="Model format: hf or arpa.")
+    ] = "hf"
+    output_dir: Annotated[
+        Path,
+        typer.Option("--output-dir", "-o", rich_help_panel=FILES, metavar="PATH", help="Output directory, or ARPA file."),
     ]
-    output_dir: Annotated[Path, typer.Option(metavar="PATH", help="The folder, or the ARPA file, to make.")]
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=COMMON, help="No notes; errors only.")] = False
 
     def run(self) -> int:
         check_format(self.format)
@@ -40,6 +42,6 @@ class Export(Command):
         with remove_on_failure(self.output_dir):
             notes = export(load(self.run_dir, device="cpu"), self.output_dir)
         for text in notes:
-            note(f"weft: {text}", quiet=self.quiet)
+            warn(text, quiet=self.quiet)
         write(f"{self.output_dir}\n")
         return 0

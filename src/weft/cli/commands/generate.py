@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.ensemble_options import blank_invalid, invalid_lines, note_unknown, report_invalid
-from weft.cli.inputs import Inputs, as_line, note_file
-from weft.cli.options import DECODING, Device, MinP, ModelCommand, TopK, TopP
+from weft.cli.ensemble_options import blank_invalid, invalid_lines, warn_invalid, warn_unknown
+from weft.cli.inputs import Inputs, as_line, note_if_file
+from weft.cli.options import DECODING, FILES, Device, MinP, ModelCommand, RunDirectory, TopK, TopP
 from weft.cli.output import finite, write, write_json
 from weft.errors import DataError, UsageError
 from weft.text.table_layout import on_one_line
@@ -28,90 +28,114 @@ if TYPE_CHECKING:
 MAX_PROMPTS = 1_000_000
 
 
-def as_json(prompt: str | None, found: Sequence[Continuation]) -> dict[str, Any]:
-    """A prompt and its continuations, best first; None is a line that is no text."""
-    continuations = [
-        {"text": one.text, "tokens": one.token_ids, "log_prob": finite(one.log_prob), "score": finite(one.score)}
-        for one in found
+def as_json(prompt: str | None, continuations: Sequence[Continuation]) -> dict[str, Any]:
+    """A prompt and its continuations, best first; `prompt` is None if the line is not valid text."""
+    listed = [
+        {
+            "text": continuation.text,
+            "tokens": continuation.token_ids,
+            "log_prob": finite(continuation.log_prob),
+            "score": finite(continuation.score),
+        }
+        for continuation in continuations
     ]
-    return {"prompt": prompt, "continuations": continuations}
+    return {"prompt": prompt, "continuations": listed}
 
 
-def _told(
+def _results_json(
     lines: Sequence[Line], problems: Mapping[int, str], results: Sequence[Sequence[Continuation]]
 ) -> list[dict[str, Any]]:
-    """Every line and what became of it, for programs."""
-    found = list[dict[str, Any]]()
-    for at, line in enumerate(lines):
-        told = as_json(None if isinstance(line, DataError) else line, [] if at in problems else results[at])
-        found.append({**told, "error": problems[at]} if at in problems else told)
-    return found
+    """All lines with their continuations or errors, for programs."""
+    listed = list[dict[str, Any]]()
+    for index, line in enumerate(lines):
+        result = as_json(None if isinstance(line, DataError) else line, [] if index in problems else results[index])
+        listed.append({**result, "error": problems[index]} if index in problems else result)
+    return listed
 
 
-def _all(lines: Iterator[Line], where: str) -> list[Line]:
-    """The prompts; they are sorted by length before the first is continued, so input without end is refused."""
+def _read_all(lines: Iterator[Line], where: str) -> list[Line]:
+    """The prompts. They are sorted by length before the first is continued, so endless input is refused."""
     prompts = list(islice(lines, MAX_PROMPTS + 1))
     if len(prompts) > MAX_PROMPTS:
-        raise UsageError(where, f"has more than {MAX_PROMPTS:,} prompts", "split it")
+        raise UsageError(where, f"more than {MAX_PROMPTS:,} prompts", "split it")
     return prompts
 
 
 @dataclass(kw_only=True)
 class Generate(ModelCommand):
-    """Continue a prompt by sampling, greedily, or by beam search.
+    """Generate text with a language model.
 
-    Without a prompt, prompts are read from standard input, one a line, unless that is a terminal; then the model
-    begins by itself. The prompt is printed before its continuation. A line that can't be continued gives a message, and
-    exit code 3 at the end; the others are not lost.
+    Without a prompt, prompts are read from standard input, one per line, unless that is a terminal; then the model starts
+    from nothing. The prompt is printed before its continuation. A line that cannot be continued gives a warning, and exit
+    code 3 at the end.
     """
 
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to continue; - reads standard input.")] = None
-    input: Annotated[
-        Path | None, typer.Option(metavar="FILE", readable=False, help="Read prompts from a file, one a line.")
+    run_dir: RunDirectory
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", show_default=False, help="Text to continue; - reads standard input."),
     ] = None
-    no_echo: Annotated[bool, typer.Option("--no-echo", help="Print continuations without their prompts.")] = False
-    max_new_tokens: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Tokens to add at most.")] = 100
+    max_new_tokens: Annotated[
+        int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Maximum number of tokens to generate.")
+    ] = 100
     min_new_tokens: Annotated[
-        int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Tokens before the text may end.")
+        int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Minimum number of tokens to generate.")
     ] = 0
     stop: Annotated[
         list[str] | None,
-        typer.Option(rich_help_panel=DECODING, metavar="TEXT", help="End before this text; may be given several times."),
+        typer.Option(rich_help_panel=DECODING, metavar="TEXT", help="Stop before this string. Repeatable."),
     ] = None
     temperature: Annotated[
         str | None,
         typer.Option(
             rich_help_panel=DECODING,
-            metavar="X,...",
-            help="Below 1 safer, above 1 wilder, 0 greedy; several, 0.5,0.8,1.0, one after another.  [default: 1]",
+            metavar="X",
+            help="Sampling temperature; 0 is greedy. Several, e.g. 0.5,0.8,1, are tried in turn.  [default: 1]",
         ),
     ] = None
-    greedy: Annotated[
-        bool, typer.Option("--greedy", rich_help_panel=DECODING, help="Always the most probable token: --temperature 0.")
-    ] = False
+    greedy: Annotated[bool, typer.Option("--greedy", rich_help_panel=DECODING, help="Same as --temperature 0.")] = False
     top_k: TopK = None
     top_p: TopP = None
     min_p: MinP = None
-    num_samples: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Continuations of each prompt.")] = 1
-    seed: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="The same seed, the same text.")] = 0
+    num_samples: Annotated[
+        int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Number of continuations of each prompt.")
+    ] = 1
+    seed: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sampling seed.")] = 0
     beam_size: Annotated[
-        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Search with a beam this wide; nothing is drawn.")
+        int | None,
+        typer.Option(rich_help_panel=DECODING, metavar="N", help="Beam size; use beam search instead of sampling."),
     ] = None
     length_penalty: Annotated[
         float | None,
-        typer.Option(
-            rich_help_panel=DECODING, metavar="X", help="With --beam-size: score = log-probability / length^X.  [default: 0]"
-        ),
+        typer.Option(rich_help_panel=DECODING, metavar="X", help="Divide log-probabilities by length^X.  [default: 0]"),
     ] = None
-    n_best: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="With --beam-size: the N best.")] = 1
+    n_best: Annotated[
+        int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Print the N best outputs of the beam search.")
+    ] = 1
     repetition_penalty: Annotated[
         float,
-        typer.Option(rich_help_panel=DECODING, metavar="X", help="Divide by X for each time a token stands in the last 64."),
+        typer.Option(
+            rich_help_panel=DECODING,
+            metavar="X",
+            help="Divide a token's probability by X for each occurrence among the last 64 tokens.",
+        ),
     ] = 1.0
     no_repeat_ngram_size: Annotated[
-        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="No N-gram twice.")
+        int | None,
+        typer.Option(rich_help_panel=DECODING, metavar="N", help="Never generate an n-gram of this size twice."),
     ] = None
+    input: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=FILES,
+            metavar="FILE",
+            readable=False,
+            help="Read lines from this file instead of standard input.",
+        ),
+    ] = None
+    no_echo: Annotated[
+        bool, typer.Option("--no-echo", rich_help_panel=FILES, help="Print continuations without their prompts.")
+    ] = False
     device: Device = "auto"
 
     def run(self) -> int:
@@ -125,114 +149,116 @@ class Generate(ModelCommand):
             raise run.wrong_task()
         with_model(run)
         if (lines := self._lines(run)) is None:
-            note_file(self.prompt, f"use --input {self.prompt} to read the file", quiet=self.quiet)
+            note_if_file(self.prompt, f"use --input {self.prompt} to read the file", quiet=self.quiet)
             lines, problems = ["" if self.prompt == "-" else self.prompt or ""], dict[int, str]()
         else:
-            broken = invalid_lines(lines)
-            unfit = decode.invalid_prompts(run, blank_invalid(lines, broken), options[0])
-            problems = report_invalid(broken, unfit, 0, "" if self.input is None else f"{self.input}: ")
+            unreadable = invalid_lines(lines)
+            unusable = decode.invalid_prompts(run, blank_invalid(lines, unreadable), options[0])
+            problems = warn_invalid(unreadable, unusable, 0, "" if self.input is None else f"{self.input}: ")
         code = self._each(run, lines, problems, options)
-        note_unknown(Counter(run.spec.unknown(run, blank_invalid(lines, problems))), quiet=self.quiet)
+        warn_unknown(Counter(run.spec.unknown(run, blank_invalid(lines, problems))), quiet=self.quiet)
         return code or (DataError.exit_code if problems else 0)
 
     def _temperatures(self) -> list[float | None]:
-        """Those that were asked for; None is that of the model."""
+        """The temperatures to use; None is the default."""
         if self.temperature is None:
             return [0.0 if self.greedy else None]
         try:
-            found = [float(part) for part in self.temperature.split(",")]
+            temperatures = [float(part) for part in self.temperature.split(",")]
         except ValueError:
             raise UsageError(
-                "--temperature", f"must be a number, or several with commas between them, not {self.temperature!r}"
+                "temperature", f"expected a number, or numbers separated by commas, got {self.temperature!r}"
             ) from None
-        if self.greedy and found != [0.0]:
-            raise UsageError("--greedy", "is --temperature 0", f"drop it, or --temperature {self.temperature}")
-        return [*found]
+        if self.greedy and temperatures != [0.0]:
+            raise UsageError("greedy", f"cannot be combined with `temperature` {self.temperature}")
+        return [*temperatures]
 
     def _options(self, temperature: float | None) -> GenerationConfig:
         from weft.decode.options import GenerationConfig
 
-        given = {name: getattr(self, name) for name in GenerationConfig.model_fields}
-        return GenerationConfig(**given | {"stop": self.stop or [], "temperature": temperature})
+        values = {name: getattr(self, name) for name in GenerationConfig.model_fields}
+        return GenerationConfig(**values | {"stop": self.stop or [], "temperature": temperature})
 
     def _each(
         self, run: AnyRun, lines: Sequence[Line], problems: Mapping[int, str], options: Sequence[GenerationConfig]
     ) -> int:
-        """Print what becomes of the lines at each temperature, from the same random numbers; the exit code of that."""
+        """Print continuations at each temperature, with the same random numbers, and return the exit code."""
         if len(options) == 1:
             return self._continue(run, lines, problems, options[0])
         results = list[dict[str, Any]]()
-        for one in options:
-            found, _ = self._found(run, lines, problems, one)
+        for config in options:
+            continuations, _ = self._generate(run, lines, problems, config)
             if self.json:
-                results += [{"temperature": one.temperature, **told} for told in _told(lines, problems, found)]
+                listed = _results_json(lines, problems, continuations)
+                results += [{"temperature": config.temperature, **result} for result in listed]
             else:
-                write(f"=== temperature {one.temperature:g} ===\n")
-                self._print(run, lines, problems, found, one)
+                write(f"=== temperature {config.temperature:g} ===\n")
+                self._print(run, lines, problems, continuations, config)
         if self.json:
             write_json({"run": str(self.run_dir), "seed": self.seed, "results": results})
         return 0
 
     def _lines(self, run: AnyRun) -> list[Line] | None:
-        """Prompts of a file or of standard input; None where there is one, or none."""
-        from weft.cli.input_lines import STANDARD, any_lines
+        """The prompts of a file or of standard input; None if the prompt is an argument, or empty."""
+        from weft.cli.input_lines import STANDARD_INPUT, any_lines
 
         encoding = run.config.data.encoding
         if self.input is not None:
             if self.prompt is not None:
-                raise UsageError("--input", "does not go with a prompt", "give one of them")
+                raise UsageError("input", "cannot be combined with a prompt argument")
             inputs = Inputs(run, None, [self.input])
-            inputs.report_file(quiet=self.quiet)
-            return _all(map(as_line, chain.from_iterable(inputs.batches())), str(self.input))
+            inputs.note_formats(quiet=self.quiet)
+            return _read_all(map(as_line, chain.from_iterable(inputs.batches())), str(self.input))
         if self.prompt == "-" or (self.prompt is None and not sys.stdin.isatty()):
-            return _all(any_lines(None, encoding), STANDARD) or None
+            return _read_all(any_lines(None, encoding), STANDARD_INPUT) or None
         return None
 
     def _continue(self, run: AnyRun, lines: Sequence[Line], problems: Mapping[int, str], options: GenerationConfig) -> int:
-        """Print what becomes of the lines that have no fault; the exit code of that."""
+        """Print the continuations of the valid lines, and return the exit code."""
         if options.beam_size is None and not self.json and not problems and len(lines) * options.num_samples == 1:
             self._stream(run, str(lines[0]), options)
             return 0
-        found, code = self._found(run, lines, problems, options)
+        continuations, code = self._generate(run, lines, problems, options)
         if self.json:
-            write_json({"run": str(self.run_dir), "seed": options.seed, "results": _told(lines, problems, found)})
+            results = _results_json(lines, problems, continuations)
+            write_json({"run": str(self.run_dir), "seed": options.seed, "results": results})
         else:
-            self._print(run, lines, problems, found, options)
+            self._print(run, lines, problems, continuations, options)
         return code
 
-    def _found(
+    def _generate(
         self, run: AnyRun, lines: Sequence[Line], problems: Mapping[int, str], options: GenerationConfig
     ) -> tuple[list[list[Continuation]], int]:
         """The continuations of each line, and the exit code of the search."""
-        # one with a fault is continued as an empty one, for what is drawn for the others depends on their numbers
+        # invalid lines are continued as empty ones, since the samples of the others depend on their line numbers
         prompts = blank_invalid(lines, problems) if len(problems) < len(lines) else []
         if options.beam_size is not None:
             return self._search(run, prompts, options)
-        return [one.ranked() for one in run.generate(prompts, options)], 0
+        return [best.ranked() for best in run.generate(prompts, options)], 0
 
     def _stream(self, run: AnyRun, prompt: str, options: GenerationConfig) -> None:
         pieces = run.stream(prompt, options)
-        first = next(pieces, "")  # what can't be done is refused here, before anything is printed
+        first = next(pieces, "")  # an invalid request is refused here, before anything is printed
         for piece in chain([] if self.no_echo else [prompt], [first], pieces):
             write(piece)
             sys.stdout.flush()
         write("\n")
 
     def _search(self, run: AnyRun, prompts: list[str], options: GenerationConfig) -> tuple[list[list[Continuation]], int]:
-        """Search with progress: with a length penalty, a longer text can be better to the last token. A signal ends it, and
-        what was found by then is given, with the exit code."""
+        """Beam search with progress: with a length penalty, a longer text can become the best at any token. A signal stops it,
+        and the outputs so far are returned with the exit code."""
         from weft.cli.display import Display
         from weft.cli.signals import Stop
 
-        with Stop("printing what is found") as stop, Display(quiet=self.quiet) as display:
+        with Stop("Printing the best so far", "quit") as stop, Display(quiet=self.quiet) as display:
 
             def should_continue(done: int, total: int) -> bool:
                 stop.saves = True
                 display.show("searching", done / total, f"{done:,} of at most {total:,} tokens")
                 return not stop.is_requested
 
-            found = run.generate(prompts, options, going=should_continue)
-        return [one.ranked() for one in found], stop.exit_code if stop.is_requested else 0
+            results = run.generate(prompts, options, should_continue=should_continue)
+        return [best.ranked() for best in results], stop.exit_code if stop.is_requested else 0
 
     def _print(
         self,
@@ -242,17 +268,17 @@ class Generate(ModelCommand):
         results: Sequence[Sequence[Continuation]],
         options: GenerationConfig,
     ) -> None:
-        """One a line where lines are what the model writes, and empty ones for what has a fault; running text under a heading
-        each, unless there is only one."""
+        """One continuation per line if the model generates lines, and an empty line for each invalid prompt; running text below
+        a heading, unless there is only one."""
         by_line = run.spec.decode is not None and run.spec.decode.lines(run)
-        rows = [(line, [] if at in problems else results[at]) for at, line in enumerate(lines)]
-        each = options.num_samples * options.n_best
-        for number, (line, some) in enumerate(rows, 1):
-            for place, one in enumerate(some, 1):
-                if not by_line and len(lines) * each > 1:
-                    of = f"prompt {number}, " if len(lines) > 1 else ""
-                    write(f"--- {of}{place} of {len(some)} ---\n")
-                text = ("" if self.no_echo else str(line)) + one.text
+        rows = [(line, [] if index in problems else results[index]) for index, line in enumerate(lines)]
+        per_prompt = options.num_samples * options.n_best
+        for number, (line, continuations) in enumerate(rows, 1):
+            for rank, continuation in enumerate(continuations, 1):
+                if not by_line and len(lines) * per_prompt > 1:
+                    prompt = f"prompt {number}, " if len(lines) > 1 else ""
+                    write(f"--- {prompt}{rank} of {len(continuations)} ---\n")
+                text = ("" if self.no_echo else str(line)) + continuation.text
                 write((on_one_line(text) if by_line else text) + "\n")
             if by_line and number - 1 in problems:
-                write("\n" * each)
+                write("\n" * per_prompt)

@@ -1,7 +1,8 @@
-"""`weft import`: models of other programs as runs."""
+"""`weft import`: make a run from a model of another program."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.formats import check_format, formats
-from weft.cli.options import COMMON, Command
-from weft.cli.output import note, write
+from weft.cli.options import FILES, QuietCommand
+from weft.cli.output import status, warn, write
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,35 +19,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Import(Command):
-    """Make a run of a model that another program trained; nothing is fetched, and no code of it is run.
+class Import(QuietCommand):
+    """Import a Hugging Face model as a run.
 
-    hf: a local Hugging Face folder with a BERT, RoBERTa or DistilBERT (a run of task masked-lm) or a GPT-2 (lm).
-    arpa: an n-gram model of KenLM, SRILM or weft, plain or gzip (lm).
+    hf: a local directory with a BERT, RoBERTa or DistilBERT (task masked-lm) or a GPT-2 (task lm). Nothing is downloaded, and
+    no code of the model is run.
+    arpa: an n-gram model of KenLM, SRILM or weft, plain or gzip (task lm).
     """
 
-    format: Annotated[str, typer.Argument(metavar="FORMAT", autocompletion=formats, help="What it is: hf or arpa.")]
     source: Annotated[
-        Path, typer.Argument(metavar="PATH", help="The folder (config.json, model.safetensors, a tokenizer) or the ARPA file.")
+        Path,
+        typer.Argument(metavar="PATH", help="Directory with config.json, model.safetensors and a tokenizer, or ARPA file."),
     ]
-    output_dir: Annotated[Path, typer.Option(metavar="RUN", help="The run folder to make.")]
+    format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", autocompletion=formats, help="Model format: hf or arpa.")
+    ] = "hf"
     tokenizer_from: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="arpa: the run whose tokens the model has.  [default: words between spaces]"),
+        typer.Option(metavar="RUN", help="arpa: use the tokenizer of this run.  [default: words separated by spaces]"),
     ] = None
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=COMMON, help="No notes; errors only.")] = False
+    output_dir: Annotated[
+        Path, typer.Option("--output-dir", "-o", rich_help_panel=FILES, metavar="DIR", help="Output directory.")
+    ]
 
     def run(self) -> int:
         check_format(self.format)
         if self.tokenizer_from is not None and self.format != "arpa":
-            raise UsageError("--tokenizer-from", f"a model of format {self.format!r} brings its own tokenizer", "drop it")
+            raise UsageError("tokenizer_from", f"not available for format {self.format!r}, which has its own tokenizer")
         from weft.runs.finished import remove_on_failure
 
         with remove_on_failure(self.output_dir):
             notes = self._import().notes
         for text in notes:
-            note(f"weft: {text}", quiet=self.quiet)
+            warn(text, quiet=self.quiet)
         write(f"{self.output_dir}\n")
+        status(f"Next: weft info {shlex.quote(str(self.output_dir))}", quiet=self.quiet)
         return 0
 
     def _import(self) -> ImportedRun:

@@ -1,4 +1,4 @@
-"""`weft info`: what a run is and how far it has come; without a run, what this machine has."""
+"""`weft info`: configuration and progress of a run; without a run, versions and hardware."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import ModelCommand
-from weft.cli.output import format_duration, score_name, write, write_json
+from weft.cli.output import format_duration, format_percent, pluralize, write, write_json
+from weft.metrics.labels import format_score, label_of
 from weft.text.table_layout import align, columns
 
 if TYPE_CHECKING:
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from weft.models.model_part import Part
     from weft.runs.run import AnyRun
 
-DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # of GPUs: of Linux, of WSL, of ROCm
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # of GPUs: on Linux, WSL, ROCm
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "typer", "rich")
+LARGE_BYTES = 100_000  # files that the size line lists
 
 
 def _gpu() -> str:
-    """The GPU that torch sees; torch, which takes seconds to import, is asked only where a driver is."""
+    """The GPU that torch sees. torch takes seconds to import, so it is asked only if there is a driver."""
     if not any(map(os.path.exists, DRIVERS)):
         return "none"
     import torch
@@ -33,7 +35,7 @@ def _gpu() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
 
 
-def about_machine() -> dict[str, Any]:
+def machine_info() -> dict[str, Any]:
     """Versions and hardware, for bug reports."""
     import platform
     from importlib.metadata import version
@@ -55,7 +57,7 @@ def about_machine() -> dict[str, Any]:
 
 
 def _on_disk(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder."""
+    """Bytes of a file, or of all files in a directory."""
     return sum(part.stat().st_size for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file())
 
 
@@ -65,16 +67,16 @@ def _network_parts(model: nn.Module) -> list[Part]:
     return count_parameters(model)
 
 
-def _counted_parts(counts: Mapping[str, int]) -> list[Part]:
+def _fitted_parts(counts: Mapping[str, int]) -> list[Part]:
     from weft.models.model_part import Part
 
     return [Part("", name, count) for name, count in counts.items()]
 
 
 def _parts(run: AnyRun) -> list[dict[str, Any]]:
-    """The parameters of a run's model by part, with their shares."""
-    found = _network_parts(run.network) if run.network is not None else _counted_parts(run.model.parts())
-    total = max(1, sum(part.num_parameters for part in found))
+    """The parameters of a run's model by part, with their fractions."""
+    parts = _network_parts(run.network) if run.network is not None else _fitted_parts(run.model.parts())
+    total = max(1, sum(part.num_parameters for part in parts))
     return [
         {
             **({"side": part.side} if part.side else {}),
@@ -83,25 +85,25 @@ def _parts(run: AnyRun) -> list[dict[str, Any]]:
             "share": part.num_parameters / total,
             **({"tied": list(part.tied)} if part.tied else {}),
         }
-        for part in found
+        for part in parts
     ]
 
 
 def _opening(run: AnyRun) -> dict[str, list[str]]:
-    """The tokens that a text by itself comes after, of runs that write texts."""
+    """The tokens before a text without a prompt, for runs that generate text."""
     if run.spec.decode is None or run.spec.decode.generate is None:
         return {}
-    return {"opening": [run.vocabulary.token_text(number) for number in run.spec.decode.prompt(run, "")]}
+    return {"opening": [run.vocabulary.token_text(token_id) for token_id in run.spec.decode.prompt(run, "")]}
 
 
-def about_run(run: AnyRun) -> dict[str, Any]:
-    """What a run folder holds."""
+def run_info(run: AnyRun) -> dict[str, Any]:
+    """Everything about a run directory."""
     from weft.config import BUDGETS
     from weft.runs.run_dir import read_environment
     from weft.runs.status import read_run_status
 
     path = run.directory.path
-    demo, config = read_run_status(path), run.config.to_dict()
+    status, config = read_run_status(path), run.config.to_dict()
     budget = {name: config["train"][name] for name in BUDGETS if name in config["train"]}
     parts = [part for part in sorted(path.iterdir()) if not part.name.startswith(".")]
     return {
@@ -111,123 +113,160 @@ def about_run(run: AnyRun) -> dict[str, Any]:
         "parameters": run.num_parameters if run.directory.weights.exists() else None,
         "parts": _parts(run) if run.directory.weights.exists() else None,
         "tokenizers": {
-            name: {"type": one.kind, "vocab_size": one.size, "hash": one.hash} for name, one in run.vocabulary.by_name().items()
+            name: {"type": tokenizer.type, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
+            for name, tokenizer in run.vocabulary.by_name().items()
         },
         **_opening(run),
-        "budget": {} if demo.is_fitted or demo.imported else budget,
-        "progress": demo.to_json(),
+        "budget": {} if status.is_fitted or status.imported else budget,
+        "progress": status.to_json(),
         "bytes": {part.name: _on_disk(part) for part in parts},
         "trained_with": read_environment(path),
         "settings": config,
     }
 
 
-def _progress(found: Mapping[str, Any]) -> str:
-    progress = found["progress"]
+def _training(info: Mapping[str, Any]) -> str:
+    """'150 of 150 steps, 153,088 tokens, 9m29s'."""
+    progress = info["progress"]
     if progress["done"] and not progress["steps"] and not progress["fitted"]:
-        return "imported: trained elsewhere"
-    budget = "".join(f" of {value:,} {name}" for name, value in found["budget"].items())
-    steps = f"{progress['steps']:,} {'step' if progress['steps'] == 1 else 'steps'}"
+        return "imported, trained elsewhere"
     if progress["fitted"]:
-        read = "examples" if "examples" in progress else "tokens"
-        steps = f"{progress[read]:,} {read}, counted"
-    if progress["train_seconds"] is not None:
-        steps += f", {progress['tokens']:,} tokens, {format_duration(progress['train_seconds'])}"
-    return f"{'finished' if progress['done'] else 'not finished'}: {steps}" + budget
+        unit = "examples" if "examples" in progress else "tokens"
+        return f"fitted to {progress[unit]:,} {unit}"
+    budget = info["budget"].get("max_steps")
+    steps = f"{progress['steps']:,}{'' if budget is None else f' of {budget:,}'} step{'' if progress['steps'] == 1 else 's'}"
+    other = [f"budget {value:,g} {name.removeprefix('max_')}" for name, value in info["budget"].items() if name != "max_steps"]
+    if progress["train_seconds"] is None:
+        return ", ".join([steps, *other])
+    return ", ".join([steps, f"{progress['tokens']:,} tokens", *other, format_duration(progress["train_seconds"])])
 
 
 def _best(progress: Mapping[str, Any]) -> str:
     best = progress["best"]
     if best is None:
-        return "none"
-    at = "" if progress["fitted"] else f" at step {best['step']:,}"
-    return f"{score_name(best['name'])} {best['value']:.4f}{at}"
+        return "-"
+    label = label_of(best["name"])
+    step = "" if progress["fitted"] else f" at step {best['step']:,}"
+    return f"valid {label.text} {format_score(best['value'], label.style)}{step}"
 
 
 def _parts_table(parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line a part: its name, its parameters, their share, and what else these weights are."""
+    """One line per part: its name, its parameters, their percentage, and the weights that it shares."""
     rows = [
         [
             f"{part.get('side', '')} {part['part']}".lstrip(),
             f"{part['parameters']:,}",
             f"{part['share']:.1%}",
-            f"also the {' and the '.join(part['tied'])}" if "tied" in part else "",
+            f"tied to the {' and the '.join(part['tied'])}" if "tied" in part else "",
         ]
         for part in parts
     ]
     return [line.rstrip() for line in align(rows, left=(0, 3))]
 
 
-def _gradients(found: Mapping[str, Any]) -> str:
-    """'norm 0.8123 on average, 3.1 at most; clipped 12 of 150 steps to 1'."""
-    seen, clip = found["progress"]["gradients"], found["settings"]["train"]["max_grad_norm"]
-    limit = "not clipped" if clip == 0 else f"clipped {seen['clipped']:,} of {seen['steps']:,} steps to {clip:g}"
-    return f"norm {seen['mean']:.3g} on average, {seen['largest']:.3g} at most; {limit}"
+def _gradients(info: Mapping[str, Any]) -> str:
+    """'mean norm 0.812, largest 3.1; clipped to 1 in 12 of 150 steps'."""
+    summary, limit = info["progress"]["gradients"], info["settings"]["train"]["max_grad_norm"]
+    is_clipped = isinstance(limit, int | float) and limit > 0
+    clipped = f"clipped to {limit:g} in {summary['clipped']:,} of {summary['steps']:,} steps" if is_clipped else "not clipped"
+    return f"mean norm {summary['mean']:.3g}, largest {summary['max']:.3g}; {clipped}"
 
 
 def _files(value: Any) -> str:
     if value is False:
-        return "none: the model was trained elsewhere"
+        return "none, trained elsewhere"
     if isinstance(value, float):
-        return f"{value:.1%} of train"
+        return format_percent(value)
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def describe(found: Mapping[str, Any], unit: str) -> str:
-    """The same for people; the size of the model is counted by `unit`."""
+def _data(data: Mapping[str, Any]) -> str:
+    """'train /srv/train.txt (90%), valid 5%, test 5%, read as windows of 256 tokens'."""
+    splits = {name: data[name] for name in ("train", "valid", "test") if data.get(name) is not None}
+    fractions = sum(value for value in splits.values() if isinstance(value, float))
+    texts = [f"{name} {_files(value)}" for name, value in splits.items()]
+    if fractions and texts:
+        texts[0] += f" ({format_percent(round(1 - fractions, 6))})"
+    if "read_as" in data:
+        size = f" of {data['context_length']:,} tokens" if "context_length" in data and data["read_as"] != "lines" else ""
+        texts.append(f"read as {data['read_as']}{size}")
+    return ", ".join(texts)
+
+
+def _versions(environment: Mapping[str, Any]) -> str:
+    """'weft 0.1.0, Python 3.11.7, torch 2.13.0+cpu, Linux x86_64, 1 thread'."""
+    forms = {"python": "Python {}", "system": "{}", "threads": "{} threads", "gpu": "{}"}
+    values = {name: value for name, value in environment.items() if (name, value) != ("gpu", "none")}
+    texts = [forms.get(name, f"{name} {{}}").format(value) for name, value in values.items()]
+    return ", ".join("1 thread" if text == "1 threads" else text for text in texts) or "-"
+
+
+def describe(info: Mapping[str, Any], unit: str) -> str:
+    """The same for people; `unit` is what the size of the model is counted by."""
     from weft.resources import size
     from weft.text.reading import quote
 
-    data, disk = found["settings"]["data"], found["bytes"]
-    missing = "its weights are missing" if found["progress"]["done"] else "not trained yet"
-    counted = missing if found["parameters"] is None else f"{found['parameters']:,} {unit}"
-    large = [f"{name} {size(count)}" for name, count in disk.items() if count >= 100_000]
+    disk, is_done = info["bytes"], info["progress"]["done"]
+    missing = "weights are missing" if is_done else "not trained yet"
+    count = missing if info["parameters"] is None else f"{info['parameters']:,} {unit}"
+    large = [f"{name} {size(number)}" for name, number in disk.items() if number >= LARGE_BYTES]
+    tokenizers = info["tokenizers"]
     rows = [
-        ["run", found["path"]],
-        ["model", f"{found['arch']} ({found['task']}), {counted}"],
-        *[["" if at else "parts", line] for at, line in enumerate(_parts_table(found["parts"] or []))],
+        ["Run", f"{info['path']} ({'finished' if is_done else 'not finished'})"],
+        ["Task", info["task"]],
+        ["Model", f"{info['arch']}, {count}"],
+        *[["", f"  {line}"] for line in _parts_table(info["parts"] or [])],
         *[
-            [name, f"{one['type']}, {one['vocab_size']:,} tokens, {one['hash'][:8]}"]
-            for name, one in found["tokenizers"].items()
+            [
+                "" if index else "Tokenizer",
+                f"{f'{name.split()[0]}: ' if len(tokenizers) > 1 else ''}{tokenizer['type']}, "
+                f"{tokenizer['vocab_size']:,} tokens ({tokenizer['hash'][:8]})",
+            ]
+            for index, (name, tokenizer) in enumerate(tokenizers.items())
         ],
-        *[[f"{name} data", _files(data[name])] for name in ("train", "valid", "test") if name in data],
-        *([["read as", data["read"]]] if "read" in data else []),
-        *([["texts begin", f"after {quote(''.join(found['opening']))}"]] if "opening" in found else []),
-        ["progress", _progress(found)],
-        *([["gradients", _gradients(found)]] if found["progress"]["gradients"] else []),
-        ["best valid", _best(found["progress"])],
-        ["on disk", ", ".join([f"{size(sum(disk.values()))} in all", *large])],
-        ["trained with", ", ".join(f"{name} {value}" for name, value in found["trained_with"].items())],
+        ["Data", _data(info["settings"]["data"])],
+        *([["Prompt", f"texts are generated after {quote(''.join(info['opening']))}"]] if "opening" in info else []),
+        ["Training", _training(info)],
+        *([["Gradients", _gradients(info)]] if info["progress"]["gradients"] else []),
+        ["Best", _best(info["progress"])],
+        ["Size", size(sum(disk.values())) + (f" ({', '.join(large)})" if large else "")],
+        ["Versions", _versions(info["trained_with"])],
     ]
     return columns(rows, left=2)
 
 
 @dataclass(kw_only=True)
 class Info(ModelCommand):
-    """Show what a run is and how far it has come; without a run, versions and hardware for a bug report."""
+    """Show a run's configuration and progress, or the installed versions.
 
-    run_dir: Annotated[Path | None, typer.Argument(metavar="RUN", help="The run folder.")] = None
+    Without a run: the versions and hardware that a bug report needs.
+    """
+
+    run_dir: Annotated[Path | None, typer.Argument(metavar="RUN", show_default=False, help="Run directory.")] = None
 
     def run(self) -> int:
         if self.run_dir is None:
-            self._print_machine(about_machine())
+            self._write_machine(machine_info())
             return 0
         from weft.runs.load import load
 
         run = load(self.run_dir)
-        found = about_run(run)
+        info = run_info(run)
         if self.json:
-            write_json(found)
+            write_json(info)
         else:
-            write(describe(found, run.config.preset.unit))
+            write(describe(info, run.config.preset.unit))
         return 0
 
-    def _print_machine(self, found: dict[str, Any]) -> None:
+    def _write_machine(self, info: dict[str, Any]) -> None:
         from weft.resources import size
 
         if self.json:
-            write_json(found)
+            write_json(info)
             return
-        flat = {**found, "libraries": " ".join(f"{name} {number}" for name, number in found["libraries"].items())}
-        flat["free memory"] = size(flat.pop("free_memory"))
-        write(columns([[name, str(value)] for name, value in flat.items()], left=2))
+        versions = ", ".join([f"Python {info['python']}", *(f"{name} {number}" for name, number in info["libraries"].items())])
+        gpu = "no GPU" if info["gpu"] == "none" else info["gpu"]
+        threads = "" if info["threads"] == info["cpus"] else f", {pluralize(info['threads'], 'thread')}"
+        memory = f"{size(info['free_memory'])} memory free"
+        cpus = pluralize(info["cpus"], "CPU")
+        write(f"weft {info['weft']}\n{versions}\n{info['system']}, {cpus}{threads}, {memory}, {gpu}\n")

@@ -9,73 +9,80 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.ensemble_options import SearchOptions
-from weft.cli.options import DECODING, FILES, TopK, TopP
+from weft.cli.options import DECODING, FILES, InputFiles, Temperature, TopK, TopP
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.cli.task_options import Flag
 
+N_BEST_HEADER = "line\tscore\toutput"
+MASK_HEADER = "line\tmask\tprobability\ttoken"
+
 
 @dataclass(kw_only=True)
 class Predict(SearchOptions):
-    """Translate, pronounce, classify, tag, answer: print what every line of standard input becomes.
+    """Predict translations, labels, tags, answers or masked tokens, line by line.
 
-    One line in, one line out; an empty line stays empty. Files are read as those of training: of tables (.csv, .tsv, .jsonl)
-    the text columns, and the same table is printed with the prediction added; CoNLL with the tags. What can't be read gives
-    an empty line, a message, and exit code 3 at the end; the others are not lost.
+    One line in, one line out; an empty line stays empty. Files are read as in training: of tables (.csv, .tsv, .jsonl) the text
+    columns, and the same table is printed with the prediction added; CoNLL files with the tags. Masked language models print
+    the most probable tokens for each [MASK]. A line that cannot be used gives an empty line, a warning, and exit code 3 at the
+    end.
     """
 
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A line to predict from, instead of standard input.")] = (
-        None
-    )
-    input: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", readable=False, help="Read files, not standard input; may be given several times."),
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", show_default=False, help="Input; without it, standard input is read.")
     ] = None
     n_best: Annotated[
-        int,
+        int | None,
         typer.Option(
-            rich_help_panel=DECODING, metavar="N", help="The N best of each line: line number, score and text, by tabs."
+            rich_help_panel=DECODING,
+            metavar="N",
+            help="Print the N best outputs of each line.  [default: 1; for masked tokens 5]",
         ),
-    ] = 1
+    ] = None
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=DECODING, metavar="N", help="Tokens to write at most.  [default: twice the source's and 32]"
+            rich_help_panel=DECODING,
+            metavar="N",
+            help="Maximum number of tokens to generate.  [default: twice the source length plus 32]",
         ),
     ] = None
     min_new_tokens: Annotated[
-        int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Tokens before the end may come.")
+        int,
+        typer.Option(rich_help_panel=DECODING, metavar="N", help="Minimum number of tokens to generate.", show_default=True),
     ] = 0
     target_prefix: Annotated[
-        str, typer.Option(rich_help_panel=DECODING, metavar="TEXT", help="What every output must start with.")
+        str,
+        typer.Option(
+            rich_help_panel=DECODING, metavar="TEXT", show_default=False, help="Force outputs to start with this text."
+        ),
     ] = ""
     ban_token: Annotated[
         list[str] | None,
-        typer.Option(rich_help_panel=DECODING, metavar="TOKEN", help="Never write this token; may be given several times."),
+        typer.Option(rich_help_panel=DECODING, metavar="TOKEN", help="Never generate this token. Repeatable."),
     ] = None
     num_samples: Annotated[
-        int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Draw N outputs of each line instead of searching.")
+        int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sample N outputs instead of searching.")
     ] = 1
-    temperature: Annotated[
-        float | None, typer.Option(rich_help_panel=DECODING, metavar="X", help="Of sampling: below 1 safer, above 1 wilder.")
-    ] = None
+    temperature: Temperature = None
     top_k: TopK = None
     top_p: TopP = None
-    seed: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="The same seed, the same samples.")] = 0
+    seed: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sampling seed.")] = 0
+    input: InputFiles = None
     save_alignments: Annotated[
         Path | None,
         typer.Option(
-            rich_help_panel=FILES,
-            metavar="DIR",
-            help="Write for each line where its output looked: JSON, and a heat map as SVG.",
+            rich_help_panel=FILES, metavar="DIR", help="Write attention alignments as JSON and SVG to this directory."
         ),
     ] = None
     layer: Annotated[
-        int | None, typer.Option(rich_help_panel=FILES, metavar="N", help="Of --save-alignments: one layer, not the mean.")
+        int | None,
+        typer.Option(rich_help_panel=FILES, metavar="N", help="Layer number, from 1, for --save-alignments.  [default: mean]"),
     ] = None
     head: Annotated[
-        int | None, typer.Option(rich_help_panel=FILES, metavar="N", help="Of --save-alignments: one head, not the mean.")
+        int | None,
+        typer.Option(rich_help_panel=FILES, metavar="N", help="Head number, from 1, for --save-alignments.  [default: mean]"),
     ] = None
 
     def run(self) -> int:
@@ -84,31 +91,34 @@ class Predict(SearchOptions):
         from weft.files import blocking_file
 
         if self.save_alignments is not None and (file := blocking_file(self.save_alignments)) is not None:
-            raise UsageError("--save-alignments", f"{file} is a file", "name a folder")
+            raise UsageError("save_alignments", f"{file} is a file", "name a directory")
         run = self.load()
         if run.spec.use != "predict":
             raise run.wrong_task()
         options = options_of(run.spec.predict_options, run.config.task, self._flags())
-        return predict_lines(run, options, self, beside=self.save_alignments)
+        header = MASK_HEADER if run.config.task == "masked-lm" else ""
+        if self.num_samples > 1 or (self.n_best or 1) > 1:
+            header = header or N_BEST_HEADER
+        return predict_lines(run, options, self, extra_dir=self.save_alignments, header=header)
 
     def _flags(self) -> dict[str, Flag]:
         from weft.cli.task_options import Flag
 
         return {
-            "beam": Flag(self.beam_size),
-            "alpha": Flag(self.length_penalty),
-            "n_best": Flag(self.n_best, 1),
-            "length": Flag(self.max_new_tokens),
-            "least": Flag(self.min_new_tokens, 0),
-            "prefix": Flag(self.target_prefix, ""),
-            "ban": Flag(self.ban_token or [], []),
-            "samples": Flag(self.num_samples, 1),
+            "beam_size": Flag(self.beam_size),
+            "length_penalty": Flag(self.length_penalty),
+            **({} if self.n_best is None else {"n_best": Flag(self.n_best)}),
+            "max_new_tokens": Flag(self.max_new_tokens),
+            "min_new_tokens": Flag(self.min_new_tokens, 0),
+            "prefix": Flag(self.target_prefix, "", "target-prefix"),
+            "banned_tokens": Flag(self.ban_token or [], [], "ban-token"),
+            "num_samples": Flag(self.num_samples, 1),
             "temperature": Flag(self.temperature),
             "top_k": Flag(self.top_k),
             "top_p": Flag(self.top_p),
             "seed": Flag(self.seed, 0),
             "truncate": Flag(self.truncate, False),
-            "alignments": Flag(self.save_alignments is not None, False),
+            "alignments": Flag(self.save_alignments is not None, False, "save-alignments"),
             "layer": Flag(self.layer),
             "head": Flag(self.head),
         }

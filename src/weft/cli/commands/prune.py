@@ -1,7 +1,8 @@
-"""`weft prune`: which heads of attention can go, and a run without them."""
+"""`weft prune`: importance of attention heads, and a run without the least important ones."""
 
 from __future__ import annotations
 
+import shlex
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.explanation_output import check_format, write_explanations
-from weft.cli.options import FILES, Device, ModelCommand
-from weft.cli.output import note, write, write_json
+from weft.cli.options import FILES, Data, Device, ModelCommand, OutputDir, RunDirectory
+from weft.cli.output import status, write, write_json
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,49 +25,40 @@ if TYPE_CHECKING:
     from weft.runs.run import AnyRun
 
 
-def _measures() -> list[str]:
+def _importance_measures() -> list[str]:
     return ["masking", "gradient"]
 
 
 @dataclass(kw_only=True)
 class Prune(ModelCommand):
-    """Measure what each head of attention is worth, take away those that are worth least, and show what that costs.
+    """Rank attention heads by importance and remove the least important.
 
-    With --output-dir a run is written without them: smaller, faster, and an ordinary run in all else. Its run file trains it on.
+    --output-dir writes a run without them: smaller, faster, and otherwise an ordinary run, whose run file trains it further.
     """
 
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+    run_dir: RunDirectory
     remove: Annotated[
-        str | None, typer.Option(metavar="N", help="How many go, or which share: 8, or 50%; without, all are only measured.")
-    ] = None
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Measure on these files, not the run's validation data; may be given several times.",
-        ),
-    ] = None
-    output_dir: Annotated[
-        Path | None, typer.Option(rich_help_panel=FILES, metavar="DIR", help="Write the smaller run into this folder.")
-    ] = None
-    heads_per_round: Annotated[
-        int | None,
-        typer.Option(
-            "--heads-per-round", metavar="N", help="How many go before the rest are measured anew.  [default: an eighth]"
-        ),
+        str | None,
+        typer.Option(metavar="N", help="Heads to remove: a number or a percentage, e.g. 8 or 50%.  [default: only rank]"),
     ] = None
     importance: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=_measures,
-            help="masking: by the loss without each head; gradient: about that, for all heads in one pass.",
-        ),
+        typer.Option(metavar="NAME", autocompletion=_importance_measures, help="Importance measure: masking or gradient."),
     ] = "masking"
-    max_tokens: Annotated[int, typer.Option(metavar="N", help="How many tokens of the data are measured on.")] = 50_000
+    heads_per_round: Annotated[
+        int | None,
+        typer.Option(
+            "--heads-per-round",
+            metavar="N",
+            help="Heads to remove before importance is measured again.  [default: an eighth]",
+        ),
+    ] = None
+    max_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens to evaluate on.")] = 50_000
+    data: Data = None
+    output_dir: OutputDir = None
     plot: Annotated[
-        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write pictures: x.html, x.svg, x.png or x.json.")
+        Path | None,
+        typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write a plot: .html, .svg, .png or .json."),
     ] = None
     device: Device = "auto"
 
@@ -78,65 +70,66 @@ class Prune(ModelCommand):
         from weft.runs.finished import remove_on_failure
         from weft.runs.load import load
 
-        check_format("--plot", self.plot)
+        check_format("plot", self.plot)
         if self.max_tokens < 1:
-            raise UsageError("--max-tokens", f"must be 1 or more, not {self.max_tokens}")
+            raise UsageError("max_tokens", f"must be at least 1, got {self.max_tokens}")
         if self.output_dir is not None and self.remove is None:
-            raise UsageError("--output-dir", "a smaller run needs --remove, how many go")
+            raise UsageError("output_dir", "requires `remove`, the number of heads to remove")
         run = load(self.run_dir, device=self.device)
         layers = heads_of(run)
-        wanted = 0 if self.remove is None else count(self.remove, len(all_heads(layers)))
+        num_removed = 0 if self.remove is None else count(self.remove, len(all_heads(layers)))
         with remove_on_failure(self.output_dir) if self.output_dir is not None else nullcontext():
             if self.output_dir is not None:
-                check_free(self.output_dir)  # before the work, not after it
+                check_free(self.output_dir)  # before the work
             with Display(quiet=self.quiet) as display:
-                found, tokens = self._pruned(run, layers, wanted, display)
+                pruning, tokens = self._prune(run, layers, num_removed, display)
             files = [str(path) for path in self.data] if self.data else "validation data"
-            measured = {"data": files, "tokens": tokens, "measure": self.importance}
-            shown = view(run, found, measured)
+            setup = {"data": files, "tokens": tokens, "measure": self.importance}
+            explanation = view(run, pruning, setup)
             if self.output_dir is not None:
-                write_run(run, self.output_dir, found, measured)
+                write_run(run, self.output_dir, pruning, setup)
         if self.json:
-            write_json(shown.data)
+            write_json(explanation.data)
         else:
-            write("\n".join(shown.lines) + "\n")
+            write("\n".join(explanation.lines) + "\n")
         if self.plot is not None:
-            write_explanations(self.plot, [shown], title=str(self.run_dir), numbers=shown.data, quiet=self.quiet)
+            write_explanations(self.plot, [explanation], title=str(self.run_dir), numbers=explanation.data, quiet=self.quiet)
         if self.output_dir is not None:
-            self._tell(run, found)
+            self._summarize(run, pruning, self.output_dir)
         return 0
 
-    def _pruned(self, run: AnyRun, layers: Sequence[LayerHeads], wanted: int, display: Display) -> tuple[Pruning, int]:
-        """What was found, and on how many tokens."""
+    def _prune(self, run: AnyRun, layers: Sequence[LayerHeads], num_removed: int, display: Display) -> tuple[Pruning, int]:
+        """The result, and the number of tokens it was measured on."""
         from weft.explain.eval_loss import eval_batches
         from weft.explain.pruning import prune
 
-        def told(done: int, total: int) -> None:
-            display.show("measuring", done / max(1, total), f"{done:,} of {total:,} times over the data")
+        def progress(done: int, total: int) -> None:
+            display.show("measuring", done / max(1, total), f"{done:,} of {total:,} passes over the data")
 
-        with TemporaryDirectory() as place:
+        with TemporaryDirectory() as directory:
             display.show("reading", 0.0)
-            parts = eval_batches(run, self.data, Path(place), tokens=self.max_tokens)
-            found = prune(
+            batches = eval_batches(run, self.data, Path(directory), tokens=self.max_tokens)
+            pruning = prune(
                 run.members[0].model,
                 layers,
-                parts,
-                wanted=wanted,
+                batches,
+                wanted=num_removed,
                 heads_per_round=self.heads_per_round,
                 measure=self.importance,
-                progress=told,
+                progress=progress,
             )
-        return found, sum(part.size for part in parts)
+        return pruning, sum(batch.size for batch in batches)
 
-    def _tell(self, run: AnyRun, found: Pruning) -> None:
+    def _summarize(self, run: AnyRun, pruning: Pruning, output_dir: Path) -> None:
         from weft.explain.heads import all_heads
         from weft.explain.inputs import network
         from weft.runs.load import load
 
-        smaller = load(self.output_dir or self.run_dir, device="cpu")
+        smaller = load(output_dir, device="cpu")
         before, after = (
             sum(weight.numel() for weight in model.parameters()) for model in map(network, (run, smaller)) if model is not None
         )
-        total = len(all_heads(found.layers))
-        kept = f"{total - len(found.removed)} of {total} heads, {after:,} of {before:,} parameters"
-        note(f"{self.output_dir}: {kept}", quiet=self.quiet)
+        total = len(all_heads(pruning.layers))
+        heads = f"{total - len(pruning.removed)} of {total} heads, {after:,} of {before:,} parameters"
+        name = shlex.quote(str(output_dir))
+        status(f"Run saved to {output_dir} ({heads})\nNext: weft evaluate {name}", quiet=self.quiet)

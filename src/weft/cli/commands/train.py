@@ -1,4 +1,4 @@
-"""`weft train`: a run from its file to its folder, with progress; the same command resumes."""
+"""`weft train`: train a run file into a run directory, or resume."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import FILES, ModelCommand
-from weft.cli.output import format_duration, note, score_name, write_json
+from weft.cli.options import FILES, ModelCommand, Overrides, RunFile
+from weft.cli.output import format_duration, print_error, status, write_json
 from weft.errors import ModelError
 from weft.runs.finished import is_finished, remove_on_failure
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
+# an example of the command that uses a trained run, by the command
+EXAMPLE_INPUTS = {"generate": ' "A prompt"', "predict": " < input.txt"}
+
 
 @dataclass(kw_only=True)
 class Train(ModelCommand):
-    """Train what a run file says. The same command resumes a run that was stopped.
+    """Train a model from a run file, or resume training.
 
-    Ctrl-C saves and stops; pressed twice it stops at once.
+    The same command resumes a run that was stopped. Ctrl-C saves and stops; a second Ctrl-C stops at once.
     """
 
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run file; weft init writes one.")]
+    run_file: RunFile
+    overrides: Overrides = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the existing run and start over.")] = False
+    tokenizer_from: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Use the tokenizer of another run, so that results are comparable."),
+    ] = None
+    init_from: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Start from the weights and tokenizer of another run.")
+    ] = None
     output_dir: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=FILES, metavar="DIR", help="The run folder.  [default: runs/NAME of the run file]"),
-    ] = None
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),
-    ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start over: the new run replaces the one in the folder.")] = (
-        False
-    )
-    tokenizer_from: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Use the tokenizer of another run, so that both can be compared.")
-    ] = None
-
-    init_from: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Start from the weights of another run, and with its tokenizer.")
+        typer.Option(
+            "--output-dir", "-o", rich_help_panel=FILES, metavar="DIR", help="Output directory.  [default: runs/NAME]"
+        ),
     ] = None
 
     def run(self) -> int:
@@ -61,29 +61,28 @@ class Train(ModelCommand):
         elif self.init_from is not None:
             values = with_tokenizer_of_init(values, self.init_from)
         output_dir = self.output_dir or Path("runs") / self.run_file.stem
-        config = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything is looked at
+        config = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything else
         if not self.overwrite and is_finished(output_dir, config):
-            self._check(output_dir)
+            self._check_weights(output_dir)
             RunDir(output_dir).drop_backup()
-            note(f"{output_dir}: this run is finished; --overwrite trains it again", quiet=self.quiet)
-            self._summarise(output_dir, config)
+            self._summarize(output_dir, config)
             return 0
-        began = time.monotonic()
-        code = self._train(values, output_dir)
+        start = time.monotonic()
+        code = self._train(values, config, output_dir)
         if code == 0:
-            self._summarise(output_dir, config, seconds=time.monotonic() - began)
+            self._summarize(output_dir, config, seconds=time.monotonic() - start)
         return code
 
-    def _check(self, output_dir: Path) -> None:
-        """Refuse to call a run finished that can't be read."""
+    def _check_weights(self, output_dir: Path) -> None:
+        """Refuse to call a run trained if it cannot be read."""
         from weft.runs.load import load
 
         try:
-            load(output_dir, device="cpu").info()  # which asks for the weights
+            load(output_dir, device="cpu").info()  # needs the weights
         except ModelError as error:
-            raise ModelError("", f"{error}", "--overwrite trains it again") from None
+            raise ModelError(error.where, error.problem, "use `overwrite` to train it again") from None
 
-    def _train(self, values: dict[str, Any], output_dir: Path) -> int:
+    def _train(self, values: dict[str, Any], config: RunConfig, output_dir: Path) -> int:
         from weft.cli.display import Display
         from weft.cli.progress import TrainProgress
         from weft.cli.signals import Stop
@@ -92,49 +91,60 @@ class Train(ModelCommand):
         from weft.runs.run_dir import RunDir
 
         directory = RunDir(output_dir)
-        waited, replaces = directory.backup.exists(), self.overwrite and os.path.isfile(directory.resolved)
+        had_backup, replaces = directory.backup.exists(), self.overwrite and os.path.isfile(directory.resolved)
         with remove_on_failure(output_dir), Stop() as stop, Display(quiet=self.quiet) as display:
+            progress = TrainProgress(display, stop, config, output_dir)
             try:
-                train(
-                    values,
-                    output_dir,
-                    base=self.run_file.parent,
-                    callback=TrainProgress(display, stop),
-                    overwrite=self.overwrite,
-                )
+                train(values, output_dir, base=self.run_file.parent, callback=progress, overwrite=self.overwrite)
             except TrainingInterrupted:
                 display.clear()
-                display.line(f"weft: stopped and saved in {output_dir}; {self._resuming(output_dir)}")
+                display.line(f"Stopped at step {progress.step:,}. Saved to {output_dir}. {self._how_to_resume(output_dir)}")
                 return stop.exit_code
             except KeyboardInterrupt:
                 display.clear()
-                then = f"{output_dir} is as it was" if replaces else f"the same command goes on with {output_dir}"
-                if waited and not directory.backup.exists():
-                    then = f"the run that was to be replaced is back in {output_dir}"
-                display.line(f"weft: stopped before the first step; {then}")
+                then = f"{output_dir} is unchanged." if replaces else "Run the same command to start again."
+                if had_backup and not directory.backup.exists():
+                    then = f"The previous run is back in {output_dir}."
+                display.line(f"Stopped before the first step. {then}")
                 return stop.exit_code
         return 0
 
-    def _resuming(self, output_dir: Path) -> str:
+    def _how_to_resume(self, output_dir: Path) -> str:
         from weft.runs.run_dir import RunDir
 
-        aside = RunDir(output_dir).backup
-        kept = f"; the earlier run is kept in {aside.path} until this one has weights" if aside.exists() else ""
-        return f"the same command{', without --overwrite,' if self.overwrite else ''} resumes{kept}"
+        backup = RunDir(output_dir).backup
+        kept = f" The previous run is in {backup.path} until this one has weights." if backup.exists() else ""
+        return f"Run the same command{' without --overwrite' if self.overwrite else ''} to resume.{kept}"
 
-    def _summarise(self, output_dir: Path, config: RunConfig, *, seconds: float | None = None) -> None:
+    def _summarize(self, output_dir: Path, config: RunConfig, *, seconds: float | None = None) -> None:
+        """Print the result; without `seconds` the run was trained before."""
         from weft.runs.status import read_run_status
 
-        demo = read_run_status(output_dir)
+        run_status = read_run_status(output_dir)
         if self.json:
             took = {} if seconds is None else {"seconds": round(seconds, 3)}
-            write_json({"run": str(output_dir), **demo.to_json(), **took})
+            if seconds is None:
+                status(self._already_trained(output_dir, run_status.steps), quiet=self.quiet)
+            write_json({"run": str(output_dir), **run_status.to_json(), **took})
             return
-        lines = [f"the run is in {output_dir}" if seconds is None else f"trained in {format_duration(seconds)}: {output_dir}"]
-        if demo.best is not None:
-            at = "" if demo.is_fitted else f" at step {demo.best_step:,}"
-            lines.insert(0, f"best valid {score_name(demo.best[0].name)} {demo.best[1]:.4f}{at}")
-        held_out = len(config.datasets) > 1
-        name = shlex.quote(str(output_dir))  # to be pasted into a shell
-        lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft {config.spec.use} {name}")
-        note("\n".join(lines), quiet=self.quiet)
+        if self.quiet:
+            return
+        lines = [] if seconds is None or run_status.is_fitted else [""]
+        if seconds is None:
+            lines.append(self._already_trained(output_dir, run_status.steps))
+        if run_status.best is not None and not (run_status.is_fitted and seconds is not None):
+            metric, value = run_status.best
+            step = "" if run_status.is_fitted else f" at step {run_status.best_step:,}"
+            lines.append(f"Best valid {metric.label} {metric.format(value)}{step}")
+        if seconds is not None:
+            lines.append(f"Run saved to {output_dir} ({format_duration(seconds)})")
+        name = shlex.quote(str(output_dir))  # can be pasted into a shell
+        has_test_data, use = len(config.datasets) > 1, config.spec.use
+        lines.append(f"Next: weft evaluate {name}{'' if has_test_data else ' --data FILE'}")
+        example = ' "A text with a [MASK]"' if config.task == "masked-lm" else EXAMPLE_INPUTS[use]
+        lines.append(f"      weft {use} {name}{example}")
+        print_error("\n".join(lines))
+
+    def _already_trained(self, output_dir: Path, steps: int) -> str:
+        count = f" ({steps:,} steps)" if steps else ""
+        return f"{output_dir} is already trained{count}. Use --overwrite to train it again."

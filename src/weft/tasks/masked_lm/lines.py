@@ -24,15 +24,11 @@ class FillLines(Lines[str, Filled]):
         return texts[0]
 
     def text(self, prediction: Filled | None, number: int | None) -> str:
-        """A line for each token, best first: probability and token, behind the numbers of the line and of the mask; of the
-        only text without them, a blank line between masks."""
-        masks = prediction or []
-        if number is None:
-            return "\n".join("".join(f"{one.probability:.4f}\t{_shown(one.token)}\n" for one in mask) for mask in masks)
-        rows = [(place, one) for place, mask in enumerate(masks, 1) for one in mask]
-        return "".join(f"{number}\t{at}\t{one.probability:.4f}\t{_shown(one.token)}\n" for at, one in rows) or "\n"
+        """A line for each token, best first: number of the line, number of the mask, probability, token."""
+        rows = [(index, candidate) for index, mask in enumerate(prediction or [], 1) for candidate in mask]
+        return "".join(f"{number or 1}\t{at}\t{one.probability:.4f}\t{_shown(one.token)}\n" for at, one in rows) or "\n"
 
     def json(self, entry: Entry, prediction: Filled | None) -> dict[str, Any]:
         """A text and its masks, each with the best first."""
         masks = [[{"token": one.token, "probability": one.probability} for one in mask] for mask in prediction or []]
-        return {"text": entry.text, "gaps": masks}
+        return {"text": entry.text, "masks": masks}

@@ -42,7 +42,7 @@ Filled = list[list[Filling]]  # of each mask the best tokens, best first
 class FillOptions(Options):
     """How masks are filled."""
 
-    n: int = 5  # tokens for each mask
+    n_best: int = 5  # tokens for each mask
 
 
 class MaskedReader:
@@ -128,15 +128,15 @@ def predict(
     run: Run[str, Filled], texts: Sequence[str], options: FillOptions, progress: Progress | None
 ) -> list[Filled | InvalidInput]:
     """For each text and each [MASK] in it the `n` most probable tokens, best first."""
-    if options.n < 1:
-        raise UsageError("fill", f"n must be at least 1, not {options.n}")
+    if options.n_best < 1:
+        raise UsageError("n_best", f"must be at least 1, got {options.n_best}")
     reader: MaskedReader = run.reader
     found: list[Filled | InvalidInput] = []
     for number, given in enumerate(texts, 1):
         text = read_text(given)
         tokens = [] if isinstance(text, InvalidInput) else reader.tokens(text)
         reason = text.reason if isinstance(text, InvalidInput) else reader.fault(tokens)
-        found.append(reader.fill(tokens, options.n) if reason is None else InvalidInput(reason))
+        found.append(reader.fill(tokens, options.n_best) if reason is None else InvalidInput(reason))
         if progress is not None:
             progress("predicting", number, len(texts))
     return found

@@ -45,7 +45,6 @@ MASKED_LM: Task[str, Filled] = Task(
     item="token",
     counts="tokens",
     says="tokens",
-    use="fill",
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,

@@ -1,0 +1,73 @@
+"""Labels and number formats of metrics, as people read them. No heavy imports: the command line needs them at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+Style = Literal["percent", "loss", "perplexity"]
+
+
+class Label(NamedTuple):
+    """How people read a metric in tables."""
+
+    text: str
+    style: Style  # decimals: percents have one, losses three; perplexities have three significant digits
+    unit: str = ""  # in full tables, after the text
+    is_default: bool = True  # False: only if all metrics are wanted
+
+
+LABELS: Mapping[str, Label] = {
+    "loss": Label("loss", "loss", "nats/token"),
+    "perplexity": Label("perplexity", "perplexity"),
+    "bits_per_byte": Label("bits per byte", "loss"),
+    "word_perplexity": Label("word perplexity", "perplexity"),
+    "bits_per_char": Label("bits per character", "loss", is_default=False),
+    "bits_per_token": Label("bits per token", "loss", is_default=False),
+    "bits_per_word": Label("bits per word", "loss", is_default=False),
+    "pseudo_perplexity": Label("pseudo-perplexity", "perplexity"),
+    "pseudo_loss": Label("pseudo-loss", "loss", "nats/token"),
+    "mlm_loss": Label("MLM loss", "loss"),
+    "mlm_accuracy": Label("MLM accuracy", "percent"),
+    "exact_match": Label("exact match", "percent"),
+    "token_error_rate": Label("token error rate", "percent"),
+    "character_error_rate": Label("character error rate", "percent", is_default=False),
+    "bleu": Label("BLEU", "percent"),
+    "bleu_lc": Label("BLEU (lowercase)", "percent", is_default=False),
+    "chrf": Label("chrF", "percent"),
+    "accuracy": Label("accuracy", "percent"),
+    "f1_macro": Label("F1 (macro)", "percent"),
+    "f1_micro": Label("F1 (micro)", "percent", is_default=False),
+    "log_loss": Label("log loss", "loss"),
+    "brier_score": Label("Brier score", "loss", is_default=False),
+    "ece": Label("ECE", "percent"),
+    "token_accuracy": Label("token accuracy", "percent"),
+    "sentence_accuracy": Label("sentence accuracy", "percent", is_default=False),
+    "oov_accuracy": Label("OOV accuracy", "percent"),
+    "span_f1": Label("span F1", "percent"),
+    "span_precision": Label("span precision", "percent", is_default=False),
+    "span_recall": Label("span recall", "percent", is_default=False),
+    "f1": Label("F1", "percent"),
+    "f1_has_answer": Label("F1 (answerable)", "percent"),
+    "accuracy_no_answer": Label("accuracy (unanswerable)", "percent"),
+}
+
+
+def label_of(name: str) -> Label:
+    """The label of a metric; one that the table lacks, as a plugin's may, is called by its name."""
+    return LABELS.get(name) or Label(name.replace("_", " "), "loss")
+
+
+def format_score(value: float | None, style: Style) -> str:
+    """A value as tables show it: '88.9', '0.235', '1.26'; '-' if there is none."""
+    if value is None or math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if style == "perplexity":
+        digits = max(0, 3 - len(f"{abs(value):.0f}")) if abs(value) >= 1 else 3
+        return f"{value:.{digits}f}"
+    return f"{value:.1f}" if style == "percent" else f"{value:.3f}"
