@@ -12,7 +12,7 @@ import tomli_w
 from label_runs import class_file, one_label, tag_file, tagged, two_texts, write_conll, write_tsv
 
 from weft.cli.main import main
-from weft.data.check_labels import named
+from weft.data.check_labels import list_counts
 from weft.tasks.tagging.data import invalid
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -159,4 +159,4 @@ def test_baselines_have_no_tokens_to_count(check, tmp_path):
 
 def test_many_labels_are_named_by_their_numbers():
     counts = Counter({f"l{number}": 20 - number for number in range(11)})
-    assert named(counts).startswith("'l0' 20, 'l1' 19, ") and named(counts).endswith("'l7' 13 and 3 more")
+    assert list_counts(counts).startswith("'l0' 20, 'l1' 19, ") and list_counts(counts).endswith("'l7' 13 and 3 more")

@@ -96,7 +96,7 @@ def test_units_are_what_python_counts(texts):
     assert count_units(lines).tolist() == expected
 
 
-@pytest.mark.parametrize("kind", ["char", "bpe", "space"])
+@pytest.mark.parametrize("kind", ["char", "bpe", "whitespace"])
 def test_very_long_lines_and_white_space_at_the_end(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "PIECE", 16)
     text = "one two three four five six seven\n" + "x" * 50 + "\n\nshort\n" + " " * 40
@@ -206,7 +206,7 @@ def test_nothing_is_left_of_a_corpus_that_failed(tmp_path):
 
 def test_text_without_a_token_is_refused(tmp_path):
     path = write(tmp_path, "   \t ")
-    told = refusal(DataError, lambda: write_corpus(Source((path,)), trained("space"), tmp_path, "a"))
+    told = refusal(DataError, lambda: write_corpus(Source((path,)), trained("whitespace"), tmp_path, "a"))
     assert told == f"{path}: gives no token; is there any text in it?"
 
 

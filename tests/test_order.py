@@ -55,8 +55,8 @@ def test_a_batch_depends_on_nothing_but_epoch_and_index(order: BatchSampler):
     for number in np.random.default_rng(0).permutation(len(places))[:60]:
         again = order.batch(*places[number])
         assert torch.equal(again.tokens, first[number].tokens)
-        assert (again.token_mask is None) == (first[number].keep is None)
-        assert again.token_mask is None or torch.equal(again.token_mask, first[number].keep)
+        assert (again.token_mask is None) == (first[number].token_mask is None)
+        assert again.token_mask is None or torch.equal(again.token_mask, first[number].token_mask)
 
 
 @every_order
@@ -225,8 +225,8 @@ def counted(stretches) -> list[int]:
     """Which tokens of the corpus were counted, in order."""
     found = []
     for stretch in stretches:
-        for row, (first, at) in enumerate(zip(stretch.first.tolist(), stretch.at.tolist(), strict=True)):
-            real = stretch.tokens.shape[1] if stretch.keep is None else int(stretch.keep[row].sum())
+        for row, (first, at) in enumerate(zip(stretch.first.tolist(), stretch.start.tolist(), strict=True)):
+            real = stretch.tokens.shape[1] if stretch.token_mask is None else int(stretch.token_mask[row].sum())
             for target in range(first, real - 1):
                 found.append((at + target, int(stretch.tokens[row, target + 1])))
     return found

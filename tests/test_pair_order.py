@@ -137,7 +137,7 @@ def test_no_batch_is_wider_than_the_largest_on_any_side():
     largest = order.largest_batch()
     assert [tuple(part.shape) for part in largest] == [(2, 10), (2, 10), (2, 10), (2, 10)]
     assert sorted(largest.source_mask.sum(dim=1).tolist()) == [7, 10]
-    assert sorted(largest.keep.sum(dim=1).tolist()) == [9, 10]
+    assert sorted(largest.token_mask.sum(dim=1).tolist()) == [9, 10]
     assert Pairs(side([1], "a"), side([50], "b"), batch_tokens=8, seed=0).largest_batch().tokens.shape == (1, 52)
 
 
@@ -178,7 +178,7 @@ def test_lengths_that_fall_are_filled_by_the_longest_so_far():
 @pytest.mark.skipif(not MULTI30K.exists(), reason="Multi30k is not there")
 def test_translations_of_multi30k_pad_little(tmp_path):
     pairs = Dataset((MULTI30K / "train.en.gz", MULTI30K / "train.de.gz"), PairFormat())
-    words = train_tokenizer(TokenizerConfig(type="space"), (text for pair in pairs_of(pairs) for text in pair))
+    words = train_tokenizer(TokenizerConfig(type="whitespace"), (text for pair in pairs_of(pairs) for text in pair))
     source, target = (write_corpus(pairs.column(which), words, tmp_path, which) for which in ("source", "target"))
     order = Pairs(source, target, batch_tokens=2048, seed=0)
     assert len(order.lengths) == 29_000

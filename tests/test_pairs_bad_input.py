@@ -21,7 +21,7 @@ from weft.cli import input_lines as lines
 from weft.cli.commands.evaluate import Evaluate
 from weft.cli.input_lines import any_lines, batched
 from weft.cli.main import main
-from weft.data.batch import changed, cropped
+from weft.data.batch import map_tensors, cropped
 from weft.data.table_rows import TableOptions
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
@@ -380,7 +380,7 @@ def test_a_batch_is_measured_by_a_corner_of_the_same_shape():
     batch = PairBatch(*(torch.zeros(8, size, dtype=torch.long) for size in (4000, 4000, 101, 101)))
     corner = cropped(batch, Fraction(1000, 4000))
     assert [tuple(part.shape) for part in corner] == [(8, 1000), (8, 1000), (8, 26), (8, 26)]
-    short = changed(batch, lambda part: part[:, :2])
+    short = map_tensors(batch, lambda part: part[:, :2])
     assert [part.size(1) for part in cropped(short, Fraction(1, 2))] == [2, 2, 2, 2]
 
 

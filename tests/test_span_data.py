@@ -276,8 +276,8 @@ def test_an_answer_becomes_tokens_and_its_text_again(kind):
         low, high = text_between(text, places, *found)
         # a piece may hold more than the answer, but never less, and no white space at its ends
         assert low <= start and high >= start + len(answer) and text[low:high].strip() == text[low:high]
-        if kind in ("char", "byte", "word", "space", "wordpiece"):
-            assert text[low:high] == answer or (kind == "space" and answer in text[low:high])
+        if kind in ("char", "byte", "word", "whitespace", "wordpiece"):
+            assert text[low:high] == answer or (kind == "whitespace" and answer in text[low:high])
     assert tokens_between(places, 7, 7) is None
 
 

@@ -153,7 +153,7 @@ def test_evaluation_reads_every_text_once_and_short_ones_first():
 
 def test_lines_in_memory_are_what_the_tokenizer_says_of_each():
     lines = ["the cat", "", "sat cat sat", ""]
-    tokenizer = train_tokenizer(TokenizerConfig(type="space"), iter(lines))
+    tokenizer = train_tokenizer(TokenizerConfig(type="whitespace"), iter(lines))
     corpus = lines_of(tokenizer, lines)
     starts = corpus.line_starts()
     for at, line in enumerate(lines):

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.data.batching import changed
+from weft.data.batching import map_tensors
 from weft.data.bucketing import by_length
 from weft.data.corpus import Corpus, lines_of
 from weft.data.dataset import Dataset
@@ -64,7 +64,7 @@ class Numbered(TextExamples[NumberBatch]):
     max_positions: int
 
     def batch(self, members: np.ndarray) -> NumberBatch:
-        return NumberBatch(*self.laid_out(members)[:2], torch.from_numpy(self.numbers[members]).float())
+        return NumberBatch(*self.packed_rows(members)[:2], torch.from_numpy(self.numbers[members]).float())
 
 
 # ---- metrics
@@ -117,7 +117,7 @@ def read_numbers(model: nn.Module, data: Numbered, device: torch.device, watch: 
     """float64 (N,)"""
     found, done = np.zeros(len(data.numbers)), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
-        text = changed(EncoderInput(batch.tokens, batch.token_mask), lambda part: part.to(device))
+        text = map_tensors(EncoderInput(batch.tokens, batch.token_mask), lambda part: part.to(device))
         found[members], done = model(text).double().cpu().numpy(), done + len(members)
         if watch is not None:
             watch(done, len(found))

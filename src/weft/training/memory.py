@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.data.batch import WHOLE, changed
+from weft.data.batch import WHOLE, map_tensors
 from weft.data.corpus import Corpus
 from weft.errors import ResourceError
 from weft.models.ngram import estimate_memory
@@ -70,7 +70,7 @@ def check_batch(loss_module: LossModule, widest: Widest, config: TrainConfig, de
     # of a batch in parts, the gradients of those before are there all the while
     held = weights if rows < len(batch[0]) else 0
     while True:
-        here = batch_bytes(loss_module, changed(widest(Fraction(length, width)), lambda part: part[:rows]), device_config)
+        here = batch_bytes(loss_module, map_tensors(widest(Fraction(length, width)), lambda part: part[:rows]), device_config)
         grows, there = max(0, here - weights), max(0, free(device_config.device) - later)  # gradients are as large as ever
         # what a row takes grows with its length at least, and with its square at most
         alive = (here - grows + grows * width**power // length**power for power in (1, 2))
@@ -100,7 +100,7 @@ def batch_bytes(loss_module: LossModule, batch: AnyBatch, device_config: DeviceC
     weights = [weight for weight in loss_module.parameters() if weight.requires_grad]
 
     def there_and_back(rows: int) -> None:
-        some = device_config.to_device(changed(batch, lambda part: part[:rows]))
+        some = device_config.to_device(map_tensors(batch, lambda part: part[:rows]))
         with torch.no_grad(), device_config.autocast():
             carry = loss_module(some, None).carry
         with device_config.autocast():

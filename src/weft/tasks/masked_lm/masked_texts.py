@@ -62,7 +62,7 @@ class GapExamples(Examples[GapBatch]):
         rows = [self._texts[at] for at in members.tolist()]
         return GapBatch(*(pad_sequence(list(parts), batch_first=True) for parts in zip(*rows, strict=True)))
 
-    def counted(self, members: np.ndarray) -> int:
+    def loss_count(self, members: np.ndarray) -> int:
         """Tokens that are predicted."""
         return sum(int(self._texts[at].targets_mask.sum()) for at in members.tolist())
 

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.batch import as_tensor
-from weft.data.batching import Batch, changed, pad_lines, sliding_windows
-from weft.data.bucketing import in_groups
+from weft.data.batching import Batch, map_tensors, pad_lines, sliding_windows
+from weft.data.bucketing import length_batches
 from weft.data.corpus import Corpus
 from weft.errors import DataError
 from weft.metrics.items import ItemStatistics
@@ -144,7 +144,7 @@ def texts(corpus: Corpus, *, window: int, batch_tokens: int = BATCH) -> Iterator
     """The corpus once through: every line, short ones first; or running text window by window, all but the last of them
     `window` positions wide, so that every token is read once."""
     if corpus.starts is not None:
-        for lines in in_groups(np.diff(corpus.starts) + 1, batch_tokens=batch_tokens):
+        for lines in length_batches(np.diff(corpus.starts) + 1, batch_tokens=batch_tokens):
             yield Read(of_lines(*pad_lines(corpus, lines)), lines)
         return
     inner, key = min(window - 2, len(corpus.tokens)), 0
@@ -182,7 +182,7 @@ def check_longest(max_length: int | None, corpus: Corpus) -> None:
 
 
 def to_device(text: EncoderInput, device: torch.device) -> EncoderInput:
-    return changed(text, lambda part: part.to(device))
+    return map_tensors(text, lambda part: part.to(device))
 
 
 class MaskedTask:

@@ -72,13 +72,13 @@ class PairExamples(Examples[PairBatch]):
         longer: np.ndarray = self.sizes.max(axis=1)
         return longer
 
-    def arranged(self) -> np.ndarray:
+    def length_order(self) -> np.ndarray:
         return _snake_order(self.sizes)
 
     def batch(self, members: np.ndarray) -> PairBatch:
         return _make_batch(self.source, self.target, members, members)
 
-    def counted(self, members: np.ndarray) -> int:
+    def loss_count(self, members: np.ndarray) -> int:
         """Tokens of the targets."""
         return int(self.sizes[members, 1].sum())
 

@@ -22,7 +22,7 @@ from weft.data.input_records import ColumnUse, InputFile, OpenedRecords
 from weft.data.memory import MemoryFormat
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.data.table_rows import AS_USUAL, TABLES, TableOptions, kind_of
+from weft.data.table_rows import DEFAULT_TABLE_OPTIONS, NOT_A_TABLE, TableOptions, kind_of
 from weft.errors import DataError, UsageError
 from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.seq2seq.files import DEFAULT, Columns, Record, read_records
@@ -68,7 +68,7 @@ class PairSummary:
     def strata(self) -> None:
         """Shares are taken off the end."""
 
-    def fault(self) -> None:
+    def problem(self) -> None:
         """Nothing is known that would be wrong with all of them."""
 
     def describe(self) -> str:
@@ -95,17 +95,17 @@ class PairFormat:
     others: tuple[str, ...] = ()
     columns: tuple[str, ...] = SIDES
     rows: str = "pairs"
-    kept: bool = False
-    tables: TableOptions = AS_USUAL  # of tables, whose encoding is the same
+    in_memory: bool = False
+    tables: TableOptions = DEFAULT_TABLE_OPTIONS  # of tables, whose encoding is the same
 
     def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
         return given
 
-    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+    def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         return given[:2] if kind_of(given[0]) == "text" else ()
 
     def read(self, given: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
-        return read_records(self.apart(given) or given, self.named, replace(self.tables, encoding=self.encoding), seen)
+        return read_records(self.column_files(inputs) or given, self.named, replace(self.tables, encoding=self.encoding), seen)
 
     def summary(self, given: tuple[Path, ...], seen: FileSummary) -> PairSummary:
         return PairSummary(seen)
@@ -113,11 +113,11 @@ class PairFormat:
     def texts(self, record: Record) -> tuple[str, ...]:
         return record.source, record.target
 
-    def shown(self, column: str) -> str:
+    def column_label(self, column: str) -> str:
         return column
 
     def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
-        at, apart = SIDES.index(column), self.apart(given)
+        at, apart = SIDES.index(column), self.column_files(inputs)
         place = {} if apart else {"column": self.named[at], **self.tables.provenance()}
         return {"side": column, **place, "encoding": self.encoding, "files": fingerprints(apart[at : at + 1] or given)}
 
@@ -131,7 +131,7 @@ def references(dataset: Dataset[Record]) -> Iterator[tuple[str, ...]]:
     """What outputs are scored against: the target of each pair and its further references. Of several, an empty one is none,
     unless all are empty."""
     given, form = dataset.given, dataset.format
-    if form.apart(given):
+    if form.column_files(inputs):
         further = [replace(dataset, given=(given[0], path)) for path in given[2:]]
     elif isinstance(form, PairFormat):
         further = [replace(dataset, format=replace(form, named=(form.named[0], column))) for column in form.others]
@@ -171,7 +171,7 @@ def _check_kinds(name: str, paths: list[Path]) -> None:
         raise ValueError(f"{name} mixes {', '.join(sorted(kinds))} files; give files of one kind")
     if kinds == {"text"} and len(paths) < 2:
         raise ValueError(
-            f'{name}={paths[0].name!r} is {TABLES}: name a table so, or give two parallel files, {name} = ["a.en", "a.de"]'
+            f'{name}={paths[0].name!r} is {NOT_A_TABLE}: name a table so, or give two parallel files, {name} = ["a.en", "a.de"]'
         )
 
 
@@ -286,7 +286,7 @@ def check_pairs_complete(paths: Sequence[Path]) -> None:
     """Refuse one file of the two that pairs may be in."""
     if len(paths) == 1 and kind_of(paths[0]) == "text":
         raise UsageError(
-            f"--data {paths[0]}", f"is {TABLES}", "name a table so, or give two parallel files, --data SOURCES --data TARGETS"
+            f"--data {paths[0]}", f"is {NOT_A_TABLE}", "name a table so, or give two parallel files, --data SOURCES --data TARGETS"
         )
 
 

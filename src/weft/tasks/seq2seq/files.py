@@ -12,7 +12,7 @@ import numpy as np
 from weft.data.alignment import first_misalignment
 from weft.data.columns import no_column
 from weft.data.json_objects import field_of, read_objects
-from weft.data.table_rows import OBJECTS, OpenTable, TableOptions, kind_of, open_table, place_of
+from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, kind_of, open_table, file_location
 from weft.errors import DataError
 from weft.text.reading import FileSummary, read_lines
 
@@ -31,7 +31,7 @@ def _refuse_capitals(path: Path, cells: list[str]) -> None:
     """A header in other letters would be read as the first pair."""
     plain = {cell.strip().lower(): cell for cell in cells}
     if set(DEFAULT) <= set(plain):
-        place = place_of(path, 1)
+        place = file_location(path, 1)
         names = " and ".join(f"data.{name} = {plain[name]!r}" for name in DEFAULT)
         raise DataError("", f"{place} looks like a header, but not like 'source' and 'target'", f"set {names}, or rename them")
 
@@ -47,7 +47,7 @@ def _header(config: OpenTable, columns: Columns) -> tuple[int, int] | None:
             raise no_column(config, name, "")
         if cells.count(name) > 1:
             raise DataError(
-                "", f"{place_of(path, 1)}, its header, has {cells.count(name)} columns {name!r}", "rename all but one"
+                "", f"{file_location(path, 1)}, its header, has {cells.count(name)} columns {name!r}", "rename all but one"
             )
     return cells.index(columns[0]), cells.index(columns[1])
 
@@ -67,7 +67,7 @@ def _read_table(path: Path, columns: Columns, options: TableOptions, seen: FileS
 
 def _read_objects(path: Path, columns: Columns, options: TableOptions, seen: FileSummary) -> Iterator[Record]:
     for number, value in read_objects(path, columns, options.encoding, seen):
-        where = place_of(path, number)
+        where = file_location(path, number)
         yield Record(field_of(value, columns[0], where), field_of(value, columns[1], where), path, number)
 
 
@@ -95,7 +95,7 @@ def read_records(paths: Sequence[Path], columns: Columns, options: TableOptions,
         yield from _read_parallel(paths, options.encoding, seen)
         return
     for path in paths:
-        read = _read_objects if kind_of(path) in OBJECTS else _read_table
+        read = _read_objects if kind_of(path) in OBJECT_FORMATS else _read_table
         count = 0
         for record in read(path, columns, options, seen):
             count += 1
