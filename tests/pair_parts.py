@@ -1,4 +1,4 @@
-"""Small encoder-decoders that the tests of them run over."""
+"""Small encoder-decoders for the tests."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from weft.nn.mixers import MIXERS, recurrent
 WORDS, LONGEST = 11, 32
 BEGIN, END = 1, 2
 PLACES: dict[str, dict[str, Any]] = {
-    "before": {"place": "before"},
-    "after": {"place": "after"},
+    "before": {"attention_placement": "before"},
+    "after": {"attention_placement": "after"},
     "feeding": {"attention_placement": "after", "input_feeding": True},
 }
 
 
 def pair_table(**options: Any) -> Seq2SeqConfig:
-    """A filled table of small stacks; options stand at [model]."""
+    """Resolved configuration of a small model; options go to [model]."""
     return parse_config(
         Seq2SeqConfig, broadcast_to_sides({"hidden_size": 8, "num_layers": 1, **options}), at="model"
     ).with_defaults()
 
 
 def pair_model(*, words: int = WORDS, longest: int = LONGEST, seed: int = 0, **options: Any) -> EncoderDecoder:
-    """A small model as it begins."""
+    """A small model with its initial weights."""
     torch.manual_seed(seed)
     return encoder_decoder(
         pair_table(**options),
@@ -57,7 +57,7 @@ ATTENDED: dict[str, dict[str, Any]] = {
 
 
 def _crossed(encoder: str, decoder: str, attended: dict[str, Any]) -> dict[str, Any]:
-    # scores without a matrix need one width; all others get two, so that none is taken for the other
+    # score functions without a matrix need equal sizes; all others get two sizes, so that a mix-up fails
     equal = attended["attention"] in ("dot", "scaled-dot") and decoder != "attention"
     wide = {
         "encoder": {"layer_type": encoder, "hidden_size": 8 if equal else 6},
@@ -114,10 +114,10 @@ VARIED: dict[str, dict[str, Any]] = {
     "copying-alone": {"copy_mechanism": True, "layer_type": "gru"},
     "copying-shared-tied": {"copy_mechanism": True, "share_embeddings": True, "tie_embeddings": True, "attention": "additive"},
     "copying-transformer": {"copy_mechanism": True, "share_embeddings": True, "tie_embeddings": True, **ATTENTION},
-    **{f"{where}-transformer": {"positions": where, **ATTENTION} for where in ("sinusoidal", "learned")},
-    **{f"{where}-transformer": {"positions": where, **ATTENTION} for where in ("relative", "alibi", "rotary")},
-    "one-way-transformer": {"positions": "sinusoidal", **ATTENTION, **ONE_WAY},
-    "one-way-rotary": {"positions": "rotary", **ATTENTION, **ONE_WAY},
+    **{f"{where}-transformer": {"position_encoding": where, **ATTENTION} for where in ("sinusoidal", "learned")},
+    **{f"{where}-transformer": {"position_encoding": where, **ATTENTION} for where in ("relative", "alibi", "rotary")},
+    "one-way-transformer": {"position_encoding": "sinusoidal", **ATTENTION, **ONE_WAY},
+    "one-way-rotary": {"position_encoding": "rotary", **ATTENTION, **ONE_WAY},
     "bottleneck-transformer": {**ATTENTION, "position_encoding": "rotary", "attention": "none"},
     "post-norm-transformer": {**ATTENTION, "skip_connection": "post-norm", "position_encoding": "sinusoidal"},
     "dense-transformer": {**ATTENTION, "skip_connection": "dense", "num_layers": 2},
@@ -159,7 +159,7 @@ VARIED: dict[str, dict[str, Any]] = {
             "norm": "layernorm",
             "attention": "multiplicative",
         }
-        for kind in ("plain", "residual", "highway", "dense")
+        for kind in ("none", "residual", "highway", "dense")
     },
     "embedding-every-step": {
         "layer_type": "lstm",
@@ -188,8 +188,8 @@ EVERY = CROSSED | VARIED
 
 
 def representative() -> list[str]:
-    """Every attention with two decoders, under each encoder in turn; every encoder under a Transformer; all that varies."""
-    kinds = [(decoder, name) for at, name in enumerate(ATTENDED) for decoder in recurrent()[at % 2 :: 2]]
+    """Every attention with two decoders and the encoders in turn, every encoder with a Transformer decoder, and VARIED."""
+    kinds = [(decoder, name) for index, name in enumerate(ATTENDED) for decoder in recurrent()[index % 2 :: 2]]
     encoders = [list(MIXERS)[(number + number // len(MIXERS)) % len(MIXERS)] for number in range(len(kinds))]
     stepwise = [f"{encoder}/{decoder}/{name}" for encoder, (decoder, name) in zip(encoders, kinds, strict=True)]
     return [*stepwise, *(name for name in CROSSED if "/attention/" in name), *VARIED]
@@ -197,7 +197,7 @@ def representative() -> list[str]:
 
 @cache
 def build(name: str) -> EncoderDecoder:
-    """The model of a name; it is read only, so one is enough for all tests."""
+    """The model of this name. Tests do not change it, so they can share it."""
     return shaken_pair(**EVERY[name])
 
 
@@ -205,16 +205,16 @@ def build(name: str) -> EncoderDecoder:
 
 
 def sources(*lengths: int, seed: int = 0, words: int = WORDS) -> tuple[Tensor, Tensor]:
-    """Random tokens and </s> in rows of these lengths, and what of them to keep; padding is 0."""
+    """Random tokens and </s> in rows of these lengths, with their token mask; padding is 0."""
     generator = torch.Generator().manual_seed(seed + sum(lengths))
-    keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    tokens = torch.randint(3, words, keep.shape, generator=generator)
+    token_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    tokens = torch.randint(3, words, token_mask.shape, generator=generator)
     tokens[torch.arange(len(lengths)), torch.tensor(lengths) - 1] = END
-    return tokens.masked_fill(~keep, 0), keep
+    return tokens.masked_fill(~token_mask, 0), token_mask
 
 
 def targets(rows: int, length: int, *, seed: int = 0, words: int = WORDS) -> Tensor:
-    """Random tokens behind <s>, (rows, length)."""
+    """Random tokens after <s>, (rows, length)."""
     generator = torch.Generator().manual_seed(100 + seed + length)
     tokens = torch.randint(3, words, (rows, length), generator=generator)
     tokens[:, 0] = BEGIN
@@ -222,9 +222,9 @@ def targets(rows: int, length: int, *, seed: int = 0, words: int = WORDS) -> Ten
 
 
 def memory_of(*lengths: int, width: int, seed: int = 0, dtype: torch.dtype = torch.double) -> Memory:
-    """A memory of random numbers, with padding that would be seen."""
+    """A memory of random numbers; its padding is large, so that a missing mask shows."""
     generator = torch.Generator().manual_seed(seed)
-    keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    values = torch.randn(*keep.shape, width, generator=generator, dtype=dtype)
+    token_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    values = torch.randn(*token_mask.shape, width, generator=generator, dtype=dtype)
     summary = torch.randn(len(lengths), width, generator=generator, dtype=dtype)
-    return Memory(torch.where(keep[..., None], values, 100.0), keep, (), summary)
+    return Memory(torch.where(token_mask[..., None], values, 100.0), token_mask, (), summary)

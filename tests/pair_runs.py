@@ -1,4 +1,4 @@
-"""Small runs of encoder-decoders that the tests of them share: letters in, phones out."""
+"""Small seq2seq runs that tests share: letters in, phones out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LETTERS = "abcdef"
 
 
 def make_pairs(path: Path, count: int = 240, *, seed: int = 0) -> Path:
-    """Words and how they are said: a letter is its capital, but after an `a` it is doubled."""
+    """Words and their pronunciations: each letter becomes its capital, doubled after an `a`."""
     chance, lines = random.Random(seed), []
     for _ in range(count):
         word = "".join(chance.choices(LETTERS, k=chance.randint(1, 5)))
@@ -25,7 +25,7 @@ def make_pairs(path: Path, count: int = 240, *, seed: int = 0) -> Path:
     return path
 
 
-SEPARATE = {"source": {"kind": "char"}, "target": {"kind": "space"}}
+SEPARATE = {"source": {"type": "char"}, "target": {"type": "whitespace"}}
 MODELS: dict[str, dict[str, Any]] = {
     "lstm": {"arch": "lstm", "hidden_size": 24, "dropout": 0.1},
     "luong": {"arch": "luong", "hidden_size": 16, "num_layers": 1},
@@ -38,12 +38,12 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def pair_file(pairs: Path, model: str = "lstm", *settings: str) -> dict[str, Any]:
-    """A run file for pairs, with `--set` applied."""
+    """A run file for pairs, with overrides applied."""
     values: dict[str, Any] = {
         "task": "seq2seq",
         "seed": 3,
         "data": {"train": str(pairs), "valid": 0.1, "test": 0.1, "max_length": 16},
-        "tokenizer": {"kind": "char"} if model == "joint" else SEPARATE,
+        "tokenizer": {"type": "char"} if model == "joint" else SEPARATE,
         "model": MODELS[model],
         "train": {"max_steps": 20, "batch_tokens": 400, "num_validations": 2, "lr": 0.01, "ema_decay": 0.5, "device": "cpu"},
     }
@@ -51,7 +51,7 @@ def pair_file(pairs: Path, model: str = "lstm", *settings: str) -> dict[str, Any
 
 
 class PairRuns:
-    """Run folders by name, each trained when it is first asked for; those of pairs share their tokenizers."""
+    """Run directories by name, each trained on first use; seq2seq runs share their tokenizers."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -60,7 +60,7 @@ class PairRuns:
         (place / "phones.txt").write_text("\n".join(targets) + "\n")
 
     def folder(self, name: str, *settings: str) -> Path:
-        """`model`, or `model-anything` with settings of its own; `lm-kind` is a language model of the targets."""
+        """`model`, or `model-suffix` with overrides; `lm-ARCH` is a language model of the targets."""
         folder = self.place / name
         if folder.exists():
             return folder

@@ -1,4 +1,4 @@
-"""Small parts that the contract tests run over."""
+"""Small mixers and stacks for the contract tests."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ DIM = 8
 
 
 def attention(*, window: int | None = None, positions: str = "none", norm: bool = False) -> SelfAttention:
-    inner = nn.RMSNorm(DIM // 2, elementwise_affine=False) if norm else None
-    where = attention_position_encoding(positions, heads=2, head_size=DIM // 2)
-    return SelfAttention(DIM, num_heads=2, positions=where, qk_norm=inner, context_length=window)
+    qk_norm = nn.RMSNorm(DIM // 2, elementwise_affine=False) if norm else None
+    encoding = attention_position_encoding(positions, heads=2, head_size=DIM // 2)
+    return SelfAttention(DIM, num_heads=2, positions=encoding, qk_norm=qk_norm, context_length=window)
 
 
 def table(**options: object) -> StackConfig:
@@ -27,9 +27,9 @@ def table(**options: object) -> StackConfig:
 
 
 def mixer(name: str, **options: object) -> nn.Module:
-    """As a stack would have it, with the defaults of its row."""
+    """Build a mixer as a stack does, with the defaults of its row."""
     if MIXERS[name].attends:
-        options = {"heads": 2, **options}
+        options = {"num_heads": 2, **options}
     return build.mixer(table(layer_type=name, **options), 0, None, input_size=DIM)
 
 
@@ -37,7 +37,7 @@ MIXER_BUILDERS: dict[str, Callable[[], nn.Module]] = {
     **{name: lambda name=name: mixer(name) for name in MIXERS},
     **{f"attention-{kind}": lambda kind=kind: attention(positions=kind) for kind in ATTENTION_ENCODINGS},
     **{f"rnn-{kind}": lambda kind=kind: mixer("rnn", nonlinearity=kind) for kind in ("relu", "sigmoid")},
-    "window-relu": lambda: mixer("window", nonlinearity="relu"),
+    "conv-relu": lambda: mixer("conv", nonlinearity="relu"),
     "attention-window-3": lambda: attention(window=3),
     "attention-window-3-rotary-qk": lambda: attention(window=3, positions="rotary", norm=True),
     "feed-forward": lambda: FeedForward(DIM, ffn_dim=16, activation="swiglu"),
@@ -57,7 +57,7 @@ STACKS: dict[str, StackConfig] = {
         for where in ATTENTION_ENCODINGS
     },
     "heads-per-layer": table(layer_type="attention", num_heads=[1, 4], head_dim=4, qk_norm=True),
-    "heads-lost": table(
+    "pruned-heads": table(
         layer_type="attention",
         num_heads=[0, 2],
         head_dim=4,
@@ -81,7 +81,7 @@ def build_mixer(name: str) -> nn.Module:
 
 
 def shaken(module: nn.Module) -> nn.Module:
-    """Weights large enough that a wrong mask or a lost state shows."""
+    """Enlarge the weights until a wrong mask or a lost state shows."""
     with torch.no_grad():
         for weight in module.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)

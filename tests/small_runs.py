@@ -1,4 +1,4 @@
-"""Small training runs that the tests of training share."""
+"""Small training runs that tests share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_corpus(tokens: list[int]) -> Corpus:
 
 
 class Silent:
-    """A watcher that remembers what it was told, and stops a run after the step it is given."""
+    """A callback that records what it receives, and stops the run after step `stop_at`."""
 
     def __init__(self, stop_at: int | None = None, look: Callable[[Loop], None] | None = None) -> None:
         self.stop_at, self.look = stop_at, look
@@ -59,7 +59,7 @@ class Silent:
     def on_validation(self, loop: Loop, scores: dict[str, float]) -> None:
         self.scores.append((loop.train_state.step, next(iter(scores.values()))))
 
-    def counted(self, parameters: int, scores: dict[str, float]) -> None:
+    def on_fit(self, parameters: int, scores: dict[str, float]) -> None:
         pass
 
     def should_stop(self) -> bool:
@@ -75,7 +75,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def run_file(text: Path, model: str = "window", **options: Any) -> dict[str, Any]:
-    """A run file for `text`; options are given as `train__steps=5`."""
+    """A run file for `text`; options are passed as `train__max_steps=5`."""
     values: dict[str, Any] = {
         "task": "lm",
         "seed": 3,
@@ -91,7 +91,7 @@ def run_file(text: Path, model: str = "window", **options: Any) -> dict[str, Any
             values[table] = value
     for budget in ("max_tokens", "max_epochs", "max_minutes"):
         if budget in values["train"]:
-            values["train"].pop("steps")
+            values["train"].pop("max_steps")
     return values
 
 
@@ -100,21 +100,21 @@ def train_here(values: dict[str, Any], out: Path, watcher: Silent | None = None,
 
 
 def sums(out: Path) -> dict[str, str]:
-    """SHA-256 of all that a run must arrive at, whatever happened to it on the way."""
+    """SHA-256 of everything in a finished run that must not depend on interruptions."""
     newest = out / "checkpoints" / checkpoint.names(out)[-1]
-    found = {path.stem: files.sha256(path) for path in newest.glob("*.safetensors")}
+    checksums = {path.stem: files.sha256(path) for path in newest.glob("*.safetensors")}
     cursor = {**files.read_json(newest / "train_state.json"), "seconds": 0.0}
-    found["cursor"] = hashlib.sha256(repr(sorted(cursor.items())).encode()).hexdigest()
-    return found | {"best": files.sha256(out / "model.safetensors"), "metrics": files.sha256(out / "metrics.jsonl")}
+    checksums["cursor"] = hashlib.sha256(repr(sorted(cursor.items())).encode()).hexdigest()
+    return checksums | {"best": files.sha256(out / "model.safetensors"), "metrics": files.sha256(out / "metrics.jsonl")}
 
 
 def leftovers(out: Path) -> list[Path]:
-    """Hidden files and folders that a finished run has no use for."""
+    """Hidden files and directories that a finished run must not leave behind."""
     return [path for path in out.rglob(".*") if path.name != ".lock"]
 
 
 def flip(path: Path, bit: int | None = None) -> None:
-    """Change one bit of a file, the middle one unless told."""
+    """Change one bit of a file, by default the middle one."""
     data = bytearray(path.read_bytes())
     at = len(data) * 4 if bit is None else bit
     data[at // 8] ^= 1 << at % 8

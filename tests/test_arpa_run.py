@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def counted(name: str, *, read: str = "lines", tokens: str = "space", order: int = 3) -> str:
+def counted(name: str, *, read: str = "lines", tokens: str = "whitespace", order: int = 3) -> str:
     Path("run.toml").write_text(RUN.format(read=read, tokens=tokens, order=order))
     assert main(["train", "run.toml", "--quiet", "--output-dir", f"runs/{name}"]) == 0
     return f"runs/{name}"
@@ -99,7 +99,7 @@ def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
 
 
 def test_an_imported_model_is_not_counted_again(capsys):
-    run = RUN.format(read="lines", tokens="space", order=3) + 'smoothing = "file"\n'
+    run = RUN.format(read="lines", tokens="whitespace", order=3) + 'smoothing = "file"\n'
     Path("run.toml").write_text(run)
     code, said = refused(capsys, "train", "run.toml", "--quiet")
     assert code == 2

@@ -127,7 +127,7 @@ def test_autocast_to_bf16_works_forward_and_back(build):
 @pytest.mark.parametrize("build", [RNN, LSTM, GRU, ResetBeforeGRU])
 def test_a_two_way_layer_reads_each_row_from_both_its_ends(build):
     torch.manual_seed(0)
-    ahead, back = build(DIM // 2, inlet=DIM), build(DIM // 2, inlet=DIM)
+    ahead, back = build(DIM // 2, input_size=DIM), build(DIM // 2, input_size=DIM)
     x, keep = text(2, 6), torch.arange(6) < torch.tensor([[4], [6]])
     y, state = Bidirectional(ahead, back)(x, None, keep)
     alone = x[:1, :4]
@@ -140,7 +140,7 @@ def test_a_two_way_layer_reads_each_row_from_both_its_ends(build):
 
 
 def test_a_two_way_layer_takes_no_state():
-    for layer in (Bidirectional(RNN(4, input_size=DIM), RNN(4, input_size=DIM)), CenteredConv(4, context=3, input_size=DIM)):
+    for layer in (Bidirectional(RNN(4, input_size=DIM), RNN(4, input_size=DIM)), CenteredConv(4, kernel_size=3, input_size=DIM)):
         with pytest.raises(ValueError) as caught:
             layer(text(1, 3), torch.zeros(1, 8))
         assert str(caught.value) == "two-way layers read a whole sequence at once"
@@ -152,7 +152,7 @@ reaches = pytest.mark.parametrize("reach", [1, 2, 3, 4, 5, 9])
 @reaches
 def test_a_centred_window_is_a_convolution_with_padding(reach):
     torch.manual_seed(0)
-    part, theirs = CenteredConv(6, context=reach, input_size=DIM), nn.Conv1d(DIM, 6, reach)
+    part, theirs = CenteredConv(6, kernel_size=reach, input_size=DIM), nn.Conv1d(DIM, 6, reach)
     with torch.no_grad():
         theirs.weight.copy_(part.around.weight.view(6, reach, DIM).transpose(1, 2))
         theirs.bias.copy_(part.around.bias)
@@ -167,7 +167,7 @@ def test_a_centred_window_is_a_convolution_with_padding(reach):
 
 @reaches
 def test_a_centred_window_sees_both_sides_of_its_position_and_no_further(reach):
-    part, x = CenteredConv(6, context=reach, input_size=DIM), text(1, 15).requires_grad_()
+    part, x = CenteredConv(6, kernel_size=reach, input_size=DIM), text(1, 15).requires_grad_()
     part(x)[0][0, 7].sum().backward()
     seen = x.grad[0].abs().sum(-1).nonzero()[:, 0].tolist()
     assert seen == list(range(7 - (reach - 1) // 2, 7 + reach // 2 + 1))
@@ -175,7 +175,7 @@ def test_a_centred_window_sees_both_sides_of_its_position_and_no_further(reach):
 
 @reaches
 def test_a_centred_window_does_not_see_padding_nor_other_rows(reach):
-    part, x, keep = CenteredConv(6, context=reach, input_size=DIM), text(3, 8), torch.arange(8) < torch.tensor([[3], [8], [1]])
+    part, x, keep = CenteredConv(6, kernel_size=reach, input_size=DIM), text(3, 8), torch.arange(8) < torch.tensor([[3], [8], [1]])
     # infinity times zero is no number: what stands on padding must not be multiplied
     y, _ = part(torch.where(keep[..., None], x, float("inf")), None, keep)
     assert torch.isfinite(y).all()
@@ -184,7 +184,7 @@ def test_a_centred_window_does_not_see_padding_nor_other_rows(reach):
 
 
 def test_gradients_of_a_centred_window_equal_numerical_ones():
-    part, x = CenteredConv(3, context=3, input_size=2).double(), torch.randn(2, 4, 2, dtype=torch.double).requires_grad_()
+    part, x = CenteredConv(3, kernel_size=3, input_size=2).double(), torch.randn(2, 4, 2, dtype=torch.double).requires_grad_()
     keep = torch.arange(4) < torch.tensor([[2], [4]])
     assert torch.autograd.gradcheck(lambda x, *_: part(x, None, keep)[0], (x, *part.parameters()))
 
@@ -193,7 +193,7 @@ def test_what_is_compiled_has_no_fused_recurrent_kernel_and_no_step_a_position()
     """torch's compiler refuses the one, and unrolls the other: a position a graph, minutes for each new length."""
     calls: list[nn.Module] = []
     compiled = [name for name, row in MIXERS.items() if row.compiles]
-    assert compiled == ["window", "attention"]
+    assert compiled == ["conv", "attention"]
     for name in compiled:
         part = build_mixer(name)
         assert not any(isinstance(inner, nn.RNNBase) for inner in part.modules())

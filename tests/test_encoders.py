@@ -137,7 +137,7 @@ def test_two_texts_are_told_apart_by_their_segments(mixer):
         )
 
 
-@pytest.mark.parametrize("mixer", ["lstm", "attention", "window"])
+@pytest.mark.parametrize("mixer", ["lstm", "attention", "conv"])
 def test_a_one_way_stack_ends_at_the_last_token(mixer):
     model, batch = make_classifier(layer_type=mixer, pooling="last", bidirectional=False), texts()
     with torch.no_grad():
@@ -148,7 +148,7 @@ def test_a_one_way_stack_ends_at_the_last_token(mixer):
 
 
 def test_each_direction_of_a_two_way_stack_ends_at_its_own_end():
-    kinds = [type(make_classifier(layer_type=mixer, pooling="last").pooling) for mixer in ("lstm", "window", "attention")]
+    kinds = [type(make_classifier(layer_type=mixer, pooling="last").pooling) for mixer in ("lstm", "conv", "attention")]
     assert kinds == [BidirectionalLastPooling, LastPooling, LastPooling]  # a window has no direction
     y, keep = torch.randn(2, 5, 6), torch.arange(5) < torch.tensor([[5], [3]])
     wanted = torch.cat([y[[0, 1], [4, 2], :3], y[:, 0, 3:]], dim=1)
@@ -380,7 +380,7 @@ def test_attention_has_the_spelling_added():
         inside = front.spelling
         vectors = inside.pool(*inside.encoder(EncoderInput(batch.char_ids[0], batch.char_mask[0])))
         wanted = front.embedding(batch.tokens)[0]
-        wanted[batch.first[0]] += inside.outlet(vectors)
+        wanted[batch.first[0]] += inside.final_norm(vectors)
     torch.testing.assert_close(x[0], wanted)
 
 

@@ -24,7 +24,7 @@ from weft.nn.state import Grown, SharedState, compact, join, join_all, select, t
 END = 2
 SHARED = choose.compose([choose.ban_tokens([0, 1]), choose.temperature(0.8), choose.top_p(0.95)])
 PROCESSORS = [SHARED, choose.compose([choose.no_repeat_ngram(2), choose.repetition_penalty(1.3)]), choose.top_k(3), None]
-NETWORKS = ["rnn", "lstm", "gru", "window", "gpt", "gpt-window-4", "transformer", "mixture", "ngram-5"]
+NETWORKS = ["rnn", "lstm", "gru", "conv", "gpt", "gpt-window-4", "transformer", "mixture", "ngram-5"]
 PLACES = ["gpt-none", "gpt-sinusoidal", "gpt-learned", "gpt-relative", "gpt-alibi", "gpt-rotary"]
 Written = dict[int, list[Event]]
 

@@ -109,7 +109,7 @@ def test_a_worked_example():
 
 def test_single_letters_and_marks_are_words_only_between_spaces():
     assert fit(["I am , a"], ngrams=[1, 1], tfidf=False).terms == ["am"]
-    assert fit(["I am , a"], ngrams=[1, 1], analyzer="space").terms == [",", "a", "am", "i"]
+    assert fit(["I am , a"], ngrams=[1, 1], analyzer="whitespace").terms == [",", "a", "am", "i"]
 
 
 def test_a_word_shorter_than_every_n_gram_counts_whole_inside_words_only():

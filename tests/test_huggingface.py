@@ -361,7 +361,7 @@ def test_gpt2_goes_on_with_a_text(tmp_path):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("heads", [{"heads": 2}, {"num_heads": [1, 0, 3], "head_dim": 4}])
+@pytest.mark.parametrize("heads", [{"num_heads": 2}, {"num_heads": [1, 0, 3], "head_dim": 4}])
 def test_a_language_model_of_ours_says_the_same_there_and_back(tmp_path, tied, heads):
     """Whatever its output's bias is, and where heads were cut out, in some layers all of them."""
     model = {"arch": "transformer", "hidden_size": 12, "num_layers": 3, "tie_embeddings": tied, "dropout": 0.0, **heads}
@@ -373,7 +373,7 @@ def test_a_language_model_of_ours_says_the_same_there_and_back(tmp_path, tied, h
     assert run.model.head.bias.abs().max() > 0.01
     notes = export_model(run, tmp_path / "there")
     lost = ["5 of 9 heads, which it has lost, are there as zeros: it says the same, and is no smaller"]
-    assert notes == (lost if "head_dim" in heads else []) + [BIAS.format(2 if heads == {"heads": 2} else 3)]
+    assert notes == (lost if "head_dim" in heads else []) + [BIAS.format(2 if heads == {"num_heads": 2} else 3)]
     assert_says_the_same(run, tmp_path / "there")
     again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
     text = our_text(run, "the old cat")

@@ -169,7 +169,7 @@ def really_needed(of: LossModule, data: AnyBatch) -> int:
 
 
 TABLES: dict[str, dict[str, Any]] = {
-    "window": {"layer_type": "conv", "kernel_size": 3},
+    "conv": {"layer_type": "conv", "kernel_size": 3},
     "rnn": {"layer_type": "rnn"},
     "lstm": {"layer_type": "lstm", "num_layers": 2},
     "lstm-dense": {"layer_type": "lstm", "num_layers": 2, "skip_connection": "dense"},
@@ -186,7 +186,7 @@ CASES = [
     for name, table in TABLES.items()
     for words in (50, 3000)
     for carries in (False, True)
-    if not (carries and table.get("positions") == "learned")
+    if not (carries and table.get("position_encoding") == "learned")
 ]
 
 

@@ -68,10 +68,10 @@ def runs(tmp_path_factory) -> dict[str, Run]:
 # ---- which one
 
 
-@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram", "word", "space", "wordpiece"])
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram", "word", "whitespace", "wordpiece"])
 def test_after_a_line_whatever_the_tokenizer(kind):
     # the kind `space` has no full stop by itself
-    assert shown(kind, tales(100)) == ("\n" if kind == "space" else ".\n")
+    assert shown(kind, tales(100)) == ("\n" if kind == "whitespace" else ".\n")
     assert shown(kind, tales(100).replace(".", "")) == "\n"
     # paragraphs, of which the first lines are beginnings
     assert shown(kind, tales(100).replace(".\n", ".\n\n")) == "\n\n"
@@ -80,7 +80,7 @@ def test_after_a_line_whatever_the_tokenizer(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "opening"), [("char", ". "), ("byte", ". "), ("word", ". "), ("wordpiece", ". "), ("bpe", "."), ("space", None)]
+    ("kind", "opening"), [("char", ". "), ("byte", ". "), ("word", ". "), ("wordpiece", ". "), ("bpe", "."), ("whitespace", None)]
 )
 def test_text_without_line_ends_begins_like_a_sentence(kind, opening):
     """After a full stop and a space, where a space is a token of its own, or lost; of bpe it belongs to the word after it.

@@ -110,7 +110,7 @@ def gru_before_equations(part: ResetBeforeGRU, x: Array, h: Array) -> tuple[Arra
 
 
 RECURRENT = {
-    "window": (lambda: CausalConv(5, context=3, input_size=4), window_equations, (2, 4)),
+    "conv": (lambda: CausalConv(5, kernel_size=3, input_size=4), window_equations, (2, 4)),
     "rnn": (lambda: RNN(5, input_size=4), rnn_equations, (5,)),
     "lstm": (lambda: LSTM(5, input_size=4), lstm_equations, (5,)),
     "gru": (lambda: GRU(5, input_size=4), gru_after_equations, (5,)),
@@ -138,9 +138,9 @@ def test_a_recurrent_layer_is_its_equations(name, started):
 
 
 def normalised(x: Array, norm: nn.Module, kind: str) -> Array:
-    if kind == "rms":
+    if kind == "rmsnorm":
         return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + np.finfo(np.float64).eps) * array(norm.weight)
-    if kind == "layer":
+    if kind == "layernorm":
         centred = x - x.mean(-1, keepdims=True)
         return centred / np.sqrt(np.mean(centred**2, -1, keepdims=True) + 1e-5) * array(norm.weight) + array(norm.bias)
     return x
@@ -148,7 +148,7 @@ def normalised(x: Array, norm: nn.Module, kind: str) -> Array:
 
 def connected(kind: str, part: nn.Module, x: Array, y: Array, norm: str) -> Array:
     match kind:
-        case "plain":
+        case "none":
             return y
         case "residual":
             return x + y
@@ -177,10 +177,10 @@ def test_a_stack_is_its_connections_equations(kind, norm):
     for layer in whole.layers:
         entered = x
         if kind == "dense":
-            entered = x @ array(layer.connection.narrow.weight).T + array(layer.connection.narrow.bias)
+            entered = x @ array(layer.connection.projection.weight).T + array(layer.connection.projection.bias)
         y, _ = rnn_equations(layer.mixer, normalised(entered, layer.norm, before), np.zeros(6))
         x = connected(kind, layer.connection, x, y, norm)
-    outlet = whole.outlet
+    outlet = whole.final_norm
     if kind == "dense":
         assert x.shape == (5, 18)
         x, outlet = x @ array(outlet[0].weight).T + array(outlet[0].bias), outlet[1]
@@ -194,7 +194,7 @@ ACTIVATION_EQUATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu-tanh": lambda x: x * 0.5 * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: np.maximum(x, 0.0),
     "squared-relu": lambda x: np.maximum(x, 0.0) ** 2,
-    "gated": lambda x: x[:7] * sigmoid(x[:7]) * x[7:],
+    "swiglu": lambda x: x[:7] * sigmoid(x[:7]) * x[7:],
 }
 
 
@@ -275,7 +275,7 @@ def score(part: SelfAttention, kind: str, q: Array, k: Array, where: tuple[int, 
         case "alibi":
             return q @ k / root - 2.0 ** (-8.0 * (head + 1) / part.num_heads) * (i - j)
         case "relative":
-            reach = part.positions.reach
+            reach = part.positions.max_distance
             return q @ (k + array(part.positions.keys.weight)[max(j - i, -reach) + reach]) / root
         case "qk-norm":
             epsilon = np.finfo(np.float64).eps
@@ -302,7 +302,7 @@ INNER = {
     "rotary": {"positions": RotaryEmbedding(4)},
     "alibi": {"positions": AlibiBias(3)},
     "relative": {"positions": RelativePositions(4, max_distance=3)},
-    "qk-norm": {"inner_norm": nn.RMSNorm(4, elementwise_affine=False)},
+    "qk-norm": {"qk_norm": nn.RMSNorm(4, elementwise_affine=False)},
 }
 
 
@@ -348,13 +348,13 @@ def test_far_into_a_stream_positions_are_still_told_apart():
     far = at + 10**7
     torch.testing.assert_close(part.rotate(q, far) @ part.rotate(k, far).mT, here, atol=1e-5, rtol=0.0)
     waves = SinusoidalPositions(8).add_to(torch.zeros(1, 6, 8), far)
-    exact = SinusoidalPositions(8).double().enter(torch.zeros(1, 6, 8, dtype=torch.double), far)
+    exact = SinusoidalPositions(8).double().add_to(torch.zeros(1, 6, 8, dtype=torch.double), far)
     torch.testing.assert_close(waves, exact.float(), atol=1e-6, rtol=0.0)
 
 
 @pytest.mark.parametrize("dim", [6, 7])
 def test_sinusoidal_positions_are_the_papers(dim):
-    found = SinusoidalPositions(dim).double().enter(torch.zeros(1, 9, dim, dtype=torch.double), torch.arange(9)[None])
+    found = SinusoidalPositions(dim).double().add_to(torch.zeros(1, 9, dim, dtype=torch.double), torch.arange(9)[None])
     for at in range(9):
         for i in range(dim):
             angle = at / 10000.0 ** (2 * (i // 2) / dim)
@@ -363,11 +363,11 @@ def test_sinusoidal_positions_are_the_papers(dim):
 
 def test_learned_positions_are_rows_of_a_table():
     part, x = seeded(lambda: LearnedPositions(3, max_positions=5)), text(2, 2, 3)
-    found = part.enter(x, torch.tensor([[0, 1], [3, 4]]))
+    found = part.add_to(x, torch.tensor([[0, 1], [3, 4]]))
     for row, position, at in ((0, 0, 0), (0, 1, 1), (1, 0, 3), (1, 1, 4)):
         agree(found[row, position], array(x[row, position]) + array(part.table.weight)[at])
     with pytest.raises(ValueError) as caught:
-        part.enter(text(1, 6, 3), torch.arange(6)[None])
+        part.add_to(text(1, 6, 3), torch.arange(6)[None])
     assert str(caught.value) == "positions: 6 tokens do not fit a table of 5"
 
 
@@ -395,7 +395,7 @@ def test_two_recurrent_layers_are_torchs(ours, theirs):
 @pytest.mark.parametrize(("ours", "theirs"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
 def test_a_two_way_layer_is_torchs_on_packed_rows(ours, theirs):
     torch.manual_seed(0)
-    reference, part = theirs(6, 4, bidirectional=True, batch_first=True), Bidirectional(ours(4, inlet=6), ours(4, inlet=6))
+    reference, part = theirs(6, 4, bidirectional=True, batch_first=True), Bidirectional(ours(4, input_size=6), ours(4, input_size=6))
     for side, suffix in ((part.ahead, "l0"), (part.backward_mixer, "l0_reverse")):
         for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(side.cell, f"{kind}_l0").data.copy_(getattr(reference, f"{kind}_{suffix}"))

@@ -168,7 +168,7 @@ def test_a_training_step_reaches_every_weight(name):
     looks = {weight.partition(".mixer.")[0] for weight in unmoved if ".to_q." in weight}
     queries = {weight for weight in moved for look in looks if weight.startswith((f"{look}.norm.", f"{look}.mixer.to_q."))}
     assert bool(looks) == (name.endswith("attention/none") or "bottleneck" in name)
-    above = {f"encoder.stack.layers.3.mixer.{part}" for part in ("widen.weight", "widen.bias", "to_out.weight", "to_out.bias")}
+    above = {f"encoder.stack.layers.3.mixer.{part}" for part in ("up_proj.weight", "up_proj.bias", "to_out.weight", "to_out.bias")}
     assert unmoved == (above if name == "feed-forward-copy" else queries)
 
 
@@ -304,7 +304,7 @@ def test_gradients_of_a_fed_stack_equal_numerical_ones(cell, score, reader):
     def make() -> StepwiseDecoder:
         read = AttentionalOutput(look(score), 6, memory_size=5)
         wide, read_by = (11, AttentionBeforeStep(look(score))) if reader == "before" else (12, InputFeeding(read))
-        return StepwiseDecoder(recurrent(cell(6, inlet=wide)), read_by)
+        return StepwiseDecoder(recurrent(cell(6, input_size=wide)), read_by)
 
     part = seeded(make)
     gradients_agree(part, (X, VALUES, SUMMARY), lambda x, v, s: part(x, part.given(masked(v, s)))[0], atol=1e-5)

@@ -83,7 +83,7 @@ def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], 
 
 
 def learned(task: str, *, longest: int = 6, **options: Any) -> float:
-    return learn(pair_model(**{"width": 32, **options}), lambda rows, generator: draw(task, rows, generator, longest=longest))
+    return learn(pair_model(**{"hidden_size": 32, **options}), lambda rows, generator: draw(task, rows, generator, longest=longest))
 
 
 # ---- with attention
@@ -115,7 +115,7 @@ TASKS = [(*parts, ("copy", "reverse")[(number + number // len(LOOKING)) % 2]) fo
 FEW = [
     ("lstm", "lstm", "multiplicative-feeding", "reverse"),
     ("gru-before", "gru-before", "additive-before", "reverse"),
-    ("window", "lstm", "dot-after", "reverse"),
+    ("conv", "lstm", "dot-after", "reverse"),
     ("attention", "gru", "additive-after", "copy"),
     ("attention", "attention", "scaled-dot", "copy"),
 ]

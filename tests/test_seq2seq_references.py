@@ -111,7 +111,7 @@ def copy_transformer(reference: Any, model: Any) -> None:
             own[-1].mixer.to_out.load_state_dict(layer.linear2.state_dict())
             for norm, where in zip((layer.norm1, layer.norm2, getattr(layer, "norm3", None)), own, strict=False):
                 where.norm.load_state_dict(norm.state_dict())
-        ours.outlet.load_state_dict(side.norm.state_dict())
+        ours.final_norm.load_state_dict(side.norm.state_dict())
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
@@ -173,7 +173,7 @@ def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
 
 
 def test_the_mean_is_the_summary_of_an_encoder_without_a_last_state():
-    for mixer in ("attention", "window"):
+    for mixer in ("attention", "conv"):
         model = shaken_pair(encoder={"layer_type": mixer}, decoder={"layer_type": "gru"}).double()
         memory = model.encoder(*sources(5, 2))
         torch.testing.assert_close(memory.summary[1], memory.values[1, :2].mean(0), **EXACT)

@@ -40,7 +40,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize("pool", ["max", "last", "mean"])
-@pytest.mark.parametrize("mixer", ["lstm", "window"])
+@pytest.mark.parametrize("mixer", ["lstm", "conv"])
 def test_a_distinct_word_is_spelled_once_and_as_if_it_stood_alone(pool, mixer):
     model, (letters, keep) = spelling(pool, mixer), letters_of(WORDS)
     found = model(letters, keep)

@@ -130,7 +130,7 @@ def test_byte_ids_are_byte_values():
     ("kind", "pieces"),
     [
         ("word", ["The", "cats", "don't", "well-fed", ";", "\n", "\n", "mat", "."]),
-        ("space", ["The", "cats", "don't", "well-fed;", "\n", "\n", "mat."]),
+        ("whitespace", ["The", "cats", "don't", "well-fed;", "\n", "\n", "mat."]),
     ],
 )
 def test_words_and_newlines_are_tokens(kind, pieces):
@@ -156,7 +156,7 @@ def test_a_special_token_in_a_text_is_only_text(kind, text):
     ids = tokenizer.encode(text).tolist()
     assert not {1, 2} & set(ids)
     assert ids == tokenizers.Tokenizer.from_str(tokenizer.data.decode()).encode(text).ids
-    if kind not in ("space", "word", "char"):
+    if kind not in ("whitespace", "word", "char"):
         assert 0 not in ids
     if LOSSLESS[kind]:
         assert tokenizer.decode(ids) == text
@@ -195,7 +195,7 @@ def test_the_same_text_gives_the_same_file_in_every_process(tmp_path):
         assert [train_tokenizer(TokenizerConfig(type=kind, vocab_size=500), iter([text])).hash for kind in TYPES] == other
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "word", "space"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "word", "whitespace"])
 @pytest.mark.parametrize("unit", ["abcdefghij", "語", ".", "7", "é́"])
 def test_a_word_without_end_takes_no_quadratic_time(kind, unit):
     text = unit * (200_000 // len(unit))
@@ -309,7 +309,7 @@ def test_tokens_by_number():
     [
         ("char", ["ß", "ß", "∞"]),
         ("word", ["Straße", "Straße", "∞"]),
-        ("space", ["Straße,", "Straße", "∞"]),
+        ("whitespace", ["Straße,", "Straße", "∞"]),
         ("bpe", []),
         ("byte", []),
         ("unigram", []),
@@ -358,7 +358,7 @@ def test_lower_cased_training_sees_the_lower_cased_text(kind):
     plainly = json.loads(train_tokenizer(TokenizerConfig(type=kind, vocab_size=400), iter([small])).data)
     assert json.loads(folded(kind).data)["model"] == plainly["model"]
     # both are what the kind is without the option, so no token has a capital that the text could not bring
-    if kind in ("char", "word", "space"):
+    if kind in ("char", "word", "whitespace"):
         assert all(token == token.lower() for token in plainly["model"]["vocab"])
 
 
@@ -380,7 +380,7 @@ def test_a_special_token_in_capitals_is_only_text(kind):
 
 
 def test_what_has_no_token_is_told_as_it_stands_in_the_text():
-    tokenizer = train_tokenizer(TokenizerConfig(type="space", lowercase=True), iter(["die see am meer\n"]))
+    tokenizer = train_tokenizer(TokenizerConfig(type="whitespace", lowercase=True), iter(["die see am meer\n"]))
     assert tokenizer.count_unknown(["Die SEE", "İm Meer, Der See"]) == ["İm", "Meer,", "Der"]
     letters = train_tokenizer(TokenizerConfig(type="char", lowercase=True), iter(["abi"]))
     assert letters.count_unknown(["AXİB"]) == ["X", "İ"]

@@ -1,4 +1,4 @@
-"""Small models that step, and small tokenizers, for the tests of decoding."""
+"""Small incremental models and tokenizers for the tests of decoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Toy:
-    """A model made of `first(B)`, `read(token, state)` and `say(state)`, one position at a time: slow and plain."""
+    """An incremental model made of `first(B)`, `read(token, state)` and `say(state)`, one position at a time."""
 
     def __init__(self, words: int, *, longest: int | None = None, vocabulary: str = "ab12cd34" * 8) -> None:
         self.words, self.max_positions, self.vocabulary = words, longest, vocabulary
@@ -22,10 +22,10 @@ class Toy:
 
     def start(self, prompt, token_mask=None, state=None):
         state = self.first(prompt.size(0)) if state is None else state
-        for at in range(prompt.size(1)):
-            new = self.read(prompt[:, at], state)
-            real = torch.ones_like(prompt[:, at], dtype=torch.bool) if token_mask is None else token_mask[:, at]
-            state = tuple(torch.where(real.unsqueeze(1), n, o) for n, o in zip(new, state, strict=True))
+        for position in range(prompt.size(1)):
+            new = self.read(prompt[:, position], state)
+            is_token = torch.ones_like(prompt[:, position], dtype=torch.bool) if token_mask is None else token_mask[:, position]
+            state = tuple(torch.where(is_token.unsqueeze(1), n, o) for n, o in zip(new, state, strict=True))
         return self.say(state), state
 
     def step(self, token, state):
@@ -35,15 +35,15 @@ class Toy:
 
     def score(self, tokens, token_mask=None, state=None):
         scores = [torch.zeros(tokens.size(0), 0)]
-        for at in range(tokens.size(1) - 1):
-            log_probs, state = self.start(tokens[:, :1], None, state) if at == 0 else self.step(tokens[:, at], state)
-            scores.append(log_probs.gather(1, tokens[:, at + 1 : at + 2]))
+        for position in range(tokens.size(1) - 1):
+            log_probs, state = self.start(tokens[:, :1], None, state) if position == 0 else self.step(tokens[:, position], state)
+            scores.append(log_probs.gather(1, tokens[:, position + 1 : position + 2]))
         scores = torch.cat(scores, 1)
         return scores if token_mask is None else scores.masked_fill(~token_mask[:, 1:], 0.0)
 
 
 class Bigram(Toy):
-    """A random table, or a given one of log-probabilities (V, V). Its state is the last token."""
+    """A table of log-probabilities (V, V), random by default. Its state is the last token."""
 
     def __init__(self, words: int, *, seed: int = 0, table: torch.Tensor | None = None, **more) -> None:
         super().__init__(words, **more)
@@ -61,7 +61,7 @@ class Bigram(Toy):
 
 
 class Hashed(Toy):
-    """Every prefix has a distribution of its own. Its state is a hash of all tokens read."""
+    """A different distribution for every prefix. Its state is a hash of the prefix."""
 
     def first(self, rows):
         return (torch.full((rows, 1), 17, dtype=torch.long),)
@@ -75,7 +75,7 @@ class Hashed(Toy):
 
 
 class TinyGRU(Toy):
-    """A GRU of 12 with random weights."""
+    """A GRU of size 12 with random weights."""
 
     def __init__(self, words: int, *, seed: int = 0, **more) -> None:
         super().__init__(words, **more)
@@ -102,16 +102,16 @@ TOYS = {"bigram": Bigram, "hashed": Hashed, "gru": TinyGRU}
 class Spelled:
     """The special tokens that every tokenizer has."""
 
-    unk, bos_id, end = 0, 1, 2
+    unk_id, bos_id, eos_id = 0, 1, 2
 
     def encode(self, text):
         return np.array(self.ids(text), dtype=np.int64)
 
 
 class Bytes(Spelled):
-    """Token 3 + b is the byte b; what is not UTF-8 is replaced, as every decoder of byte-level tokens does."""
+    """Token 3 + b is the byte b. Invalid UTF-8 decodes to U+FFFD, as in every byte-level tokenizer."""
 
-    size = 259
+    vocab_size = 259
 
     def ids(self, text):
         return [3 + byte for byte in text.encode()]
@@ -121,21 +121,21 @@ class Bytes(Spelled):
 
 
 class Strings(Spelled):
-    """Token 3 + i is the i-th string; `between` stands between tokens (a space, where they are words)."""
+    """Token 3 + i is the i-th string; `between` separates tokens (a space if they are words)."""
 
     def __init__(self, strings, between=""):
-        self.strings, self.between, self.size = list(strings), between, 3 + len(strings)
+        self.strings, self.between, self.vocab_size = list(strings), between, 3 + len(strings)
 
     def ids(self, text):
         pieces = text.split() if self.between else list(text)
-        return [3 + self.strings.index(piece) if piece in self.strings else self.unk for piece in pieces]
+        return [3 + self.strings.index(piece) if piece in self.strings else self.unk_id for piece in pieces]
 
     def decode(self, ids):
         return self.between.join(self.strings[token - 3] for token in ids if token > 2)
 
 
 def follow(chain: list[int], words: int) -> Bigram:
-    """A model that says the tokens of `chain` in turn and nothing else: -inf elsewhere, as by maximum likelihood."""
+    """A model that predicts the tokens of `chain` in turn, with -inf for all others, as maximum likelihood would."""
     table = torch.full((words, words), -math.inf)
     for before, after in itertools.pairwise(chain):
         table[before, after] = 0.0
