@@ -98,7 +98,7 @@ def test_units_are_what_python_counts(texts):
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "whitespace"])
 def test_very_long_lines_and_white_space_at_the_end(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(gate, "PIECE", 16)
+    monkeypatch.setattr(gate, "CHUNK_CHARS", 16)
     text = "one two three four five six seven\n" + "x" * 50 + "\n\nshort\n" + " " * 40
     corpus = write_corpus(Source((write(tmp_path, text),)), trained(kind), tmp_path, "a")
     assert corpus.tokens.tolist() == trained(kind).encode(text).tolist()
@@ -211,7 +211,7 @@ def test_text_without_a_token_is_refused(tmp_path):
 
 
 def test_progress_is_told_in_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(gate, "PIECE", 64)
+    monkeypatch.setattr(gate, "CHUNK_CHARS", 64)
     text = "some words and é\n" * 50
     packed = tmp_path / "a.gz"
     packed.write_bytes(gzip.compress(text.encode()))

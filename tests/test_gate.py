@@ -31,7 +31,7 @@ def refusal(action) -> str:
 
 @pytest.fixture
 def short_pieces(monkeypatch):
-    monkeypatch.setattr(gate, "PIECE", 16)
+    monkeypatch.setattr(gate, "CHUNK_CHARS", 16)
     monkeypatch.setattr(unpack, "CHUNK", 5)
 
 
@@ -63,7 +63,7 @@ def test_the_size_of_chunks_and_pieces_changes_nothing(tmp_path_factory, data, c
     path = write(tmp_path_factory.getbasetemp(), data.encode(), "chunks.txt")
     whole = data.replace("\r\n", "\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate, "PIECE", 8)
+        patch.setattr(gate, "CHUNK_CHARS", 8)
         patch.setattr(unpack, "CHUNK", chunk)
         pieces = list(read_text(path))
         # what a file is cut into is what the same text is cut into

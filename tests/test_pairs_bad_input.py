@@ -21,7 +21,7 @@ from weft.cli import input_lines as lines
 from weft.cli.commands.evaluate import Evaluate
 from weft.cli.input_lines import any_lines, batched
 from weft.cli.main import main
-from weft.data.batch import map_tensors, cropped
+from weft.data.batch import cropped, map_tensors
 from weft.data.table_rows import TableOptions
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
@@ -175,9 +175,9 @@ def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
 
 
 def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
-    assert load(runs.folder("lstm"), SEQ2SEQ).reader.unknown(["abx", "", "ay"]) == ["x", "y"]
+    assert load(runs.folder("lstm"), SEQ2SEQ).reader.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
     both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
-    assert both.reader.unknown(["abx", "", "ay"]) == ["x", "y"]
+    assert both.reader.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
 
 
 # ---- pairs that are too long, and where they stand

@@ -438,7 +438,7 @@ def test_language_models_read_the_text_column(runs, tmp_path, capsys):
     (score,) = weft.load(lm, device="cpu").score(["the [MASK], sees"])
     assert rows_of(out(capsys, "score", lm, "--input", str(path)))[1][2] == f"{score.log_prob:.4f}"
     (one,) = (json.loads(line) for line in out(capsys, "fill", masked, "--input", str(path), "--json").split("\n")[:-1])
-    assert one["text"] == "the [MASK], sees" and len(one["gaps"]) == 1
+    assert one["text"] == "the [MASK], sees" and len(one["masks"]) == 1
     told = json.loads(out(capsys, "generate", lm, "--input", str(path), "--json", "--max-new-tokens", "2", "-q"))
     assert [one["prompt"] for one in told["results"]] == ["the [MASK], sees"]
     for words in (("score", lm), ("fill", masked)):

@@ -162,7 +162,7 @@ def _samples(run: AnyRun) -> tuple[str, ...]:
     """A few texts of a language model, always the same."""
     if not run.generates:
         return ()
-    length = LONGEST if run.reader.room is None else min(LONGEST, run.reader.room)
+    length = LONGEST if run.reader.max_tokens is None else min(LONGEST, run.reader.max_tokens)
     found = run.generate("", length=length, samples=SAMPLES, seed=0)
     return tuple(one.text for one in found.ranked())
 

@@ -64,7 +64,9 @@ def find_conflicts(split: str, labels: Labels, statistics: SplitStatistics, opti
     if count := int(conflicting.sum()):
         message = f"{count_of(count, len(labels), options.rows)} also occur with other {options.labels}s"
         fix = "correct them: a model predicts one result per text, so the others count as errors"
-        yield Finding(severity_of(count, len(labels)), "conflicting_labels", split, message, fix, count, first_rows(conflicting))
+        yield Finding(
+            severity_of(count, len(labels)), "conflicting_labels", split, message, fix, count, first_rows(conflicting)
+        )
 
 
 def find_invalid(split: str, labels: Labels, options: CheckOptions) -> Iterator[Finding]:
@@ -92,9 +94,7 @@ def find_label_problems(
     """All findings about the labels of the readable splits."""
     if options.labels_of is None:
         return
-    labels_by_split: dict[str, Labels] = {
-        name: list(map(options.labels_of, split.records())) for name, split in splits.items()
-    }
+    labels_by_split: dict[str, Labels] = {name: list(map(options.labels_of, split.records())) for name, split in splits.items()}
     known = {label for row in labels_by_split.get("train", []) for label in row}
     files = set[tuple[str, ...]]()  # splits of one file skip the same records: report them once
     for name, labels in labels_by_split.items():

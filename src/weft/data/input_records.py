@@ -305,7 +305,9 @@ def _open_objects(file: InputFile, used: ColumnUse) -> OpenedRecords:
     for role, name in used.wanted:
         if isinstance(name, int):
             names = "column names" if is_parquet else "keys"
-            raise DataError(path, f"has {names}, but the run was trained with data.{role}_column = {name}", "use a .csv or .tsv")
+            raise DataError(
+                path, f"has {names}, but the run was trained with data.{role}_column = {name}", "use a .csv or .tsv"
+            )
     values = _parquet_values(path, keys) if is_parquet else json_values(path, file.raw_lines(), FileSummary([path], "utf-8"))
     first = next(values, None)
     if first is None:

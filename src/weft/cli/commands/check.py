@@ -35,8 +35,8 @@ def size_table(report: Report, told: CheckOptions) -> str:
             own, first = found[side], side == told.sides[0]
             cells = [split if first else "", side, f"{found['rows']:,}" if first else "", f"{own['characters']:,}"]
             if "tokens" in own:
-                mean, unknown = own["tokens"] / found["rows"], percent(own["unknown"], own["tokens"])
-                cells += [f"{own['tokens']:,}", f"{mean:.1f}", f"{own['longest']:,}", unknown]
+                mean, unknown = own["tokens"] / found["rows"], percent(own["unk_rate"], 1)
+                cells += [f"{own['tokens']:,}", f"{mean:.1f}", f"{own['max_length']:,}", unknown]
             rows.append([*cells, *[""] * (len(rows[0]) - len(cells))])
     if len(told.sides) == 1:
         rows = [[row[0], *row[2:]] for row in rows]

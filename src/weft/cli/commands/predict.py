@@ -100,7 +100,7 @@ class Predict(SearchOptions):
             "n_best": Flag(self.n_best, 1),
             "length": Flag(self.max_new_tokens),
             "least": Flag(self.min_new_tokens, 0),
-            "prefix": Flag(self.target_prefix, ""),
+            "target_prefix": Flag(self.target_prefix, ""),
             "ban": Flag(self.ban_token or [], []),
             "samples": Flag(self.num_samples, 1),
             "temperature": Flag(self.temperature),
@@ -108,7 +108,7 @@ class Predict(SearchOptions):
             "top_p": Flag(self.top_p),
             "seed": Flag(self.seed, 0),
             "truncate": Flag(self.truncate, False),
-            "alignments": Flag(self.save_alignments is not None, False),
+            "return_alignments": Flag(self.save_alignments is not None, False),
             "layer": Flag(self.layer),
             "head": Flag(self.head),
         }

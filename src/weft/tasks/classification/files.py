@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from weft.data.columns import DEFAULT_NAMES, Cell, Name, WantedColumn, read_columns
 from weft.data.source import display_name
-from weft.data.table_rows import NOT_A_TABLE, TableOptions, is_conll, kind_of, file_location
+from weft.data.table_rows import NOT_A_TABLE, TableOptions, file_location, is_conll, kind_of
 from weft.errors import DataError
 from weft.text.compression import PACKED
 from weft.text.reading import FileSummary, preview, read_lines, read_text, read_whole
@@ -246,7 +246,9 @@ def _refuse_columns(file: File, reading: Reading) -> None:
                 "drop that, or give a table",
             )
     for option, value in reading.tables().provenance().items():
-        raise DataError(file.path, f"is {NOT_A_TABLE}, but data.{option} = {value!r}", "drop that, or name it as the table it is")
+        raise DataError(
+            file.path, f"is {NOT_A_TABLE}, but data.{option} = {value!r}", "drop that, or name it as the table it is"
+        )
 
 
 def refuse_conll(path: Path) -> None:

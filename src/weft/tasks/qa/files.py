@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from weft.data.columns import no_column
 from weft.data.json_objects import JSON_TYPES, field_of, has_key, read_objects, value_of
-from weft.data.table_rows import OBJECT_FORMATS, NOT_A_TABLE, OpenTable, TableOptions, kind_of, open_table, file_location
+from weft.data.table_rows import NOT_A_TABLE, OBJECT_FORMATS, OpenTable, TableOptions, file_location, kind_of, open_table
 from weft.errors import DataError
 from weft.text.reading import FileSummary, check_text, quote, read_lines, read_text
 
