@@ -207,7 +207,7 @@ def test_nothing_is_left_of_a_corpus_that_failed(tmp_path):
 def test_text_without_a_token_is_refused(tmp_path):
     path = write(tmp_path, "   \t ")
     told = refusal(DataError, lambda: write_corpus(Source((path,)), trained("whitespace"), tmp_path, "a"))
-    assert told == f"{path}: gives no token; is there any text in it?"
+    assert told == f"{path}: no tokens; the file has no text"
 
 
 def test_progress_is_told_in_bytes(tmp_path, monkeypatch):
@@ -275,19 +275,19 @@ def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({}, "data.train: is needed and not given"),
-        ({"train": ""}, "data: train='' names no file"),
-        ({"train": []}, "data: train=[] names no file"),
-        ({"train": "a", "valid": 1.5}, "data: valid=1.5, a share of train, must be between 0 and 1"),
-        ({"train": "a", "test": 0.0}, "data: test=0, a share of train, must be between 0 and 1"),
-        ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
-        ({"train": "a", "context_length": 0}, "data: window=0 must be at least 1"),
-        ({"train": "a", "context_length": 8, "stride": 9}, "data: stride=9 must be from 1 to window=8"),
-        ({"train": "a", "stride": 0}, "data: stride=0 must be from 1 to window=256"),
-        ({"train": "a", "read_as": "lines", "stride": 4}, "data: stride=4, but read='lines' has no windows; drop it"),
+        ({}, "data.train: required option is missing"),
+        ({"train": ""}, "data.train: expected file names, got ''"),
+        ({"train": []}, "data.train: expected file names, got []"),
+        ({"train": "a", "valid": 1.5}, "data.valid: a fraction must be between 0 and 1, got 1.5"),
+        ({"train": "a", "test": 0.0}, "data.test: a fraction must be between 0 and 1, got 0"),
+        ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid (0.5) and test (0.5) leave no training data"),
+        ({"train": "a", "context_length": 0}, "data.context_length: must be at least 1, got 0"),
+        ({"train": "a", "context_length": 8, "stride": 9}, "data.stride: must be from 1 to context_length (8), got 9"),
+        ({"train": "a", "stride": 0}, "data.stride: must be from 1 to context_length (256), got 0"),
+        ({"train": "a", "read_as": "lines", "stride": 4}, "data.stride: not used with read_as 'lines'; remove it"),
         (
             {"train": "a", "encoding": "utf9"},
-            "data: no such text encoding 'utf9'; usual ones: utf-8, latin-1, cp1252, utf-16",
+            "data.encoding: no such text encoding 'utf9'; usual ones: utf-8, latin-1, cp1252, utf-16",
         ),
     ],
 )

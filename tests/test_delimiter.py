@@ -58,19 +58,19 @@ def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
     def refusal(**options: str) -> str:
         with pytest.raises(DataError) as caught:
             list(LabeledDataConfig(train="a.csv", **options).sources(tmp_path)["train"].records())
-        return str(caught.value).removeprefix(f"{path}: line 1")
+        return str(caught.value).removeprefix(f"{path}:1")
 
     assert refusal() == (
         " has 1 column, not 2 or more: 'label|text'; columns are separated by a comma"
-        "; set data.delimiter if it is something else"
+        "; set data.delimiter if the delimiter is different"
     )
     named = ", its header, has no column 'review', which data.text_column names: 'label|text'; columns are separated by a"
     assert refusal(text="review", label="gold").startswith(
         ", its header, has no column 'gold', which data.label_column names: "
     )
-    assert refusal(text="review", label="label|text") == f"{named} comma; set data.delimiter if it is something else"
+    assert refusal(text="review", label="label|text") == f"{named} comma; set data.delimiter if the delimiter is different"
     assert refusal(delimiter="^") == (
-        " has 1 column, not 2 or more: 'label|text'; columns are separated by a '^'; is that what data.delimiter says?"
+        " has 1 column, not 2 or more: 'label|text'; columns are separated by a '^'; check data.delimiter"
     )
 
 
@@ -79,7 +79,7 @@ def test_what_is_no_delimiter(given):
     with pytest.raises(ConfigError) as caught:
         parse_config(LabeledDataConfig, {"train": "a.csv", "delimiter": given}, at="data")
     assert str(caught.value) == (
-        f'data.delimiter: must be one character that is no quote and no line end, or "tab", not {given!r}'
+        f'data.delimiter: expected "tab" or one character that is not a quote or a line ending, got {given!r}'
     )
 
 
@@ -91,7 +91,7 @@ def test_where_there_are_no_columns_it_is_refused(tmp_path):
     assert str(caught.value) == f"{path}: is no {tables}, but data.delimiter = ';'; drop that, or name it as the table it is"
     with pytest.raises(ConfigError) as refusal:
         parse_config(PairDataConfig, {"train": ["a.en", "a.de"], "delimiter": ";"}, at="data")
-    assert str(refusal.value) == "data: delimiter=';', but parallel files have no columns; drop it"
+    assert str(refusal.value) == "data.delimiter: parallel files have no columns; remove it"
 
 
 def test_tokens_depend_on_it_only_where_it_is_given(tmp_path):
@@ -128,5 +128,5 @@ def test_a_run_reads_every_file_by_it(tmp_path, capsys):
     assert refused(capsys, "predict", run, "--input", str(commas)) == (
         3,
         f"{commas}: line 1, its header, has no column 'text', which data.text_column names: 'n,text'; columns are separated by a"
-        " pipe; is that what data.delimiter says?",
+        " pipe; check data.delimiter",
     )

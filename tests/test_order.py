@@ -91,7 +91,7 @@ def shuffled(count: int, seed: int) -> Permutation:
 @settings(deadline=None, max_examples=30)
 def test_a_shuffle_is_a_permutation(kept, count, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shuffle, "MOST_KEPT", kept)
+        patch.setattr(shuffle, "MAX_CACHED", kept)
         order = shuffled(count, seed)
         whole = order(np.arange(count)).tolist()
         assert sorted(whole) == list(range(count))

@@ -33,7 +33,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def read(*paths: Path, columns: tuple[str, str] = ("source", "target")) -> list[tuple[str, str]]:
-    return list(pairs_of(Dataset(paths, PairFormat(named=columns))))
+    return list(pairs_of(Dataset(paths, PairFormat(pair_columns=columns))))
 
 
 def refusal(action, error=DataError) -> str:
@@ -111,10 +111,10 @@ def test_line_numbers_are_those_of_the_file(tmp_path):
     path = write(tmp_path / "a.csv", 'source,target\n"one\ntwo",x\ny,"z\n\n"\nlast,line\n')
     source = Dataset((path,), PairFormat())
     assert list(pairs_of(source)) == [("one\ntwo", "x"), ("y", "z\n\n"), ("last", "line")]
-    assert [source.place(number) for number in (2, 0)] == [f"{path}: line 7", f"{path}: line 2"]
+    assert [source.location(number) for number in (2, 0)] == [f"{path}:7", f"{path}:2"]
     en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
-    assert Dataset((en, de), PairFormat()).place(1) == f"{en}: line 2"
-    assert Dataset((en, de), PairFormat()).place(1, "target") == f"{de}: line 2"
+    assert Dataset((en, de), PairFormat()).location(1) == f"{en}:2"
+    assert Dataset((en, de), PairFormat()).location(1, "target") == f"{de}:2"
 
 
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
@@ -161,19 +161,19 @@ def test_a_blank_line_in_quotes_is_text(tmp_path):
 
 # ---- what is refused
 
-BLANK = "line 1 is blank; a table begins with its header, or with its first row; take it out"
+BLANK = ":1: first line of the table is blank; remove it"
 BAD_FILES = [
     (
         "a.tsv",
         "a b\n",
-        "line 1 has 1 column, not 2 or more: 'a b'; columns are separated by a tab; set data.delimiter if it is something else",
+        ":1: expected at least 2 tab-separated columns, got 1: 'a b'; set data.delimiter if the delimiter is different",
     ),
-    ("a.tsv", "a\tb\nc\n", "line 2 has 1 column, not 2 as line 1 has: 'c'; columns are separated by a tab"),
-    ("a.tsv", "a\tb\nc\td\te\n", "line 2 has 3 columns, not 2 as line 1 has: 'c', 'd', 'e'; columns are separated by a tab"),
+    ("a.tsv", "a\tb\nc\n", ":2: expected 2 tab-separated columns, got 1: 'c'"),
+    ("a.tsv", "a\tb\nc\td\te\n", ":2: expected 2 tab-separated columns, got 3: 'c', 'd', 'e'"),
     (
         "a.csv",
         'a,b\n"c\nd",e\nf\n',
-        "line 4 has 1 column, not 2 as line 1 has: 'f'; columns are separated by a comma",
+        ":4: expected 2 comma-separated columns, got 1: 'f'",
     ),
     ("a.csv", "\na,b\n", BLANK),
     ("a.tsv", " \na\tb\n", BLANK),
@@ -193,30 +193,30 @@ BAD_FILES = [
         "line 2 has a field of more than 131,072 characters, too long for CSV;"
         " is a quote not closed? if it is that long, write .tsv or .jsonl",
     ),
-    ("a.csv", "source,target\n", "has a header and nothing below it; give a file with pairs in it"),
-    ("a.tsv", "a\tsource\ttarget\tsource\n", "line 1, its header, has 2 columns 'source'; rename all but one"),
+    ("a.csv", "source,target\n", "no pairs below the header"),
+    ("a.tsv", "a\tsource\ttarget\tsource\n", ":1: 2 columns are named 'source'; rename all but one"),
     (
         "a.jsonl",
         '{"source": "a", "target": "b"}\n{"source": "a"\n',
-        "line 2 is not JSON: Expecting ',' delimiter: line 1 column 15 (char 14); JSONL has one object a line",
+        ":2: invalid JSON: Expecting ',' delimiter: line 1 column 15 (char 14); .jsonl files need one object per line",
     ),
-    ("a.jsonl", '["a", "b"]\n', "line 1 is a list, not an object with 'source' and 'target'"),
-    ("a.jsonl", "null\n", "line 1 is null, not an object with 'source' and 'target'"),
-    ("a.jsonl", '{"source": "a", "tgt": "b"}\n', "line 1 has no key 'target'; did you mean 'tgt'? known: source, tgt"),
-    ("a.jsonl", '{"source": 1, "target": "b"}\n', "line 1 has a number as 'source', not a string; put it in quotes"),
-    ("a.jsonl", '{"source": true, "target": "b"}\n', "line 1 has a truth value as 'source', not a string; put it in quotes"),
-    ("a.jsonl", '{"source": "", "target": null}\n', "line 1 has null as 'target', not a string; put it in quotes"),
+    ("a.jsonl", '["a", "b"]\n', ":1: expected an object with 'source' and 'target', got a list"),
+    ("a.jsonl", "null\n", ":1: expected an object with 'source' and 'target', got null"),
+    ("a.jsonl", '{"source": "a", "tgt": "b"}\n', ":1: no key 'target'; did you mean 'tgt'?"),
+    ("a.jsonl", '{"source": 1, "target": "b"}\n', ":1: expected a string as 'source', got a number; put it in quotes"),
+    ("a.jsonl", '{"source": true, "target": "b"}\n', ":1: expected a string as 'source', got a boolean; put it in quotes"),
+    ("a.jsonl", '{"source": "", "target": null}\n', ":1: expected a string as 'target', got null; put it in quotes"),
     (
         "a.jsonl",
         '{"source": "a\\ud83d", "target": "b"}\n',
-        "line 1, 'source': character 1 is U+D83D, half of a surrogate pair; send whole characters",
+        ":1: 'source': character 1 is U+D83D, half of a surrogate pair; send whole characters",
     ),
     (
         "a.jsonl",
         '{"source": "a", "target": "\\u0000"}\n',
-        "line 1, 'target': character 0 is NUL; text has none, is this binary data?",
+        ":1: 'target': character 0 is NUL; text has none, is this binary data?",
     ),
-    ("a.tsv", "", "is empty; give a file with text in it"),
+    ("a.tsv", "", "file is empty"),
 ]
 
 
@@ -258,19 +258,19 @@ MESSAGES = [
     ({"train": "a.txt"}, "data: train='a.txt' " + CURE.format("train")),
     ({"train": ["a.en"]}, "data: train='a.en' " + CURE.format("train")),
     ({"train": "a.tsv", "valid": ["a.en"]}, "data: valid='a.en' " + CURE.format("valid")),
-    ({"train": ["a.tsv", "b.csv.gz"]}, "data: train mixes csv, tsv files; give files of one kind"),
-    ({"train": ["a.tsv", "a.de"]}, "data: train mixes text, tsv files; give files of one kind"),
-    ({"train": ""}, "data: train='' names no file"),
-    ({"train": "a.tsv", "valid": 1.5}, "data: valid=1.5, a share of train, must be between 0 and 1"),
-    ({"train": "a.tsv", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
+    ({"train": ["a.tsv", "b.csv.gz"]}, "data.train: different file types: csv, tsv; use files of one type"),
+    ({"train": ["a.tsv", "a.de"]}, "data.train: different file types: text, tsv; use files of one type"),
+    ({"train": ""}, "data.train: expected file names, got ''"),
+    ({"train": "a.tsv", "valid": 1.5}, "data.valid: a fraction must be between 0 and 1, got 1.5"),
+    ({"train": "a.tsv", "valid": 0.5, "test": 0.5}, "data: valid (0.5) and test (0.5) leave no training data"),
     (
         {"train": "a.tsv", "encoding": "utf-9"},
-        "data: no such text encoding 'utf-9'; usual ones: utf-8, latin-1, cp1252, utf-16",
+        "data.encoding: no such text encoding 'utf-9'; usual ones: utf-8, latin-1, cp1252, utf-16",
     ),
-    ({"train": "a.tsv", "source_column": ""}, "data: source='' names no column"),
-    ({"train": ["a.en", "a.de"], "target_column": "de"}, "data: target='de', but parallel files have no columns; drop it"),
-    ({"train": "a.tsv", "max_length": 1}, "data.max_length: must be greater than or equal to 2, not 1"),
-    ({"train": "a.tsv", "read_as": "lines"}, f"data.read_as: no such option; known: {OPTIONS}"),
+    ({"train": "a.tsv", "source_column": ""}, "data.source_column: expected a column name, got ''"),
+    ({"train": ["a.en", "a.de"], "target_column": "de"}, "data.target_column: parallel files have no columns; remove it"),
+    ({"train": "a.tsv", "max_length": 1}, "data.max_length: expected greater than or equal to 2, got 1"),
+    ({"train": "a.tsv", "read_as": "lines"}, f"data.read_as: unknown option; choose from {OPTIONS}"),
 ]
 
 
@@ -296,7 +296,7 @@ def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
     assert {name: [int(source) for source, _ in pairs_of(part)] for name, part in sources.items()} == {
         "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
     }  # fmt: skip
-    assert sources["valid"].place(1) == f"{tmp_path / 'a.tsv'}: line 37"
+    assert sources["valid"].location(1) == f"{tmp_path / 'a.tsv'}:37"
     few = Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat(), high=0.9)
     assert refusal(lambda: list(pairs_of(few))) == (
         f"{tmp_path / 'b.tsv'}: 1 pair is too few to take the share 0 to 0.9 of them;"
@@ -382,7 +382,7 @@ def test_what_is_cut_keeps_its_end(longest, long_lines, tmp_path):
     rows = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
     found = [cut.tokens[a:b].tolist() for a, b in pairwise(cut.starts)]
     assert found == [row if len(row) <= longest else [*row[: longest - 1], 2] for row in rows]
-    assert (cut.name, cut.tokenizer, cut.bos_id) == (corpus.name, corpus.tokenizer, corpus.begin)
+    assert (cut.name, cut.tokenizer, cut.bos_id) == (corpus.name, corpus.tokenizer, corpus.bos_id)
     assert cut.line_edges().tolist() == cut.starts.tolist()
     # what is on disk stays whole
     assert open_corpus(tmp_path, "train.target").tokens.tolist() == corpus.tokens.tolist()

@@ -116,8 +116,8 @@ def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
     places = [(epoch, index) for epoch in range(2) for index in range(order.batches(epoch))]
     for place in np.random.default_rng(0).permutation(places)[:20].tolist():
         assert torch.equal(order.batch(*place).tokens, other.batch(*place).tokens)
-    assert order.groups.members(0, 0).tolist() != order.groups.members(1, 0).tolist()
-    assert order.groups.members(0, 0).tolist() != another.groups.members(0, 0).tolist()
+    assert order.buckets.members(0, 0).tolist() != order.buckets.members(1, 0).tolist()
+    assert order.buckets.members(0, 0).tolist() != another.buckets.members(0, 0).tolist()
 
 
 def test_like_lengths_stand_together():
