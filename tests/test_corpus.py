@@ -113,7 +113,7 @@ def test_a_tokenizer_trained_on_lines_has_no_newline(tmp_path):
 
 
 def test_many_batches_of_lines_are_one_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_module, "LINES", 3)
+    monkeypatch.setattr(source_module, "BATCH_LINES", 3)
     lines = ["a" * (number % 7) for number in range(20)]
     corpus = write_corpus(Source((write(tmp_path, "\n".join(lines)),), lines=True), trained("char"), tmp_path, "a")
     assert np.diff(corpus.starts).tolist() == [len(line) + 1 for line in lines]
@@ -152,8 +152,8 @@ def test_a_share_of_too_little_is_refused(tmp_path):
     path = write(tmp_path, "one\n")
     source = TextDataConfig(train="a.txt", valid=0.1, read_as="lines").sources(tmp_path)["train"]
     assert refusal(DataError, lambda: list(source.batches())) == (
-        f"{path}: 1 line is too few to take the share 0 to 0.9 of them;"
-        " give more text, or files of their own for valid and test"
+        f"{path}: 1 line is too few for the fraction from 0 to 0.9;"
+        " add text, or use separate files for data.valid and data.test"
     )
 
 
@@ -176,14 +176,17 @@ def test_a_changed_source_is_refused_where_it_must_be_the_same(tmp_path):
     told = refusal(
         DataError, lambda: write_corpus(Source((path,), "latin-1"), trained("char"), tmp_path, "a", must_match=known)
     )
-    head = f"{path}: is not what {about} was made from: "
-    assert told == head + "encoding was 'utf-8' and is 'latin-1'; put it back, or start a new run"
+    head = f"{path}: not the text that the run was started with "
+    assert told == head + "(encoding was 'utf-8', now 'latin-1'); restore it or start a new run"
     two = Source((path, write(tmp_path, "b", "b.txt")))
     told = refusal(DataError, lambda: write_corpus(two, trained("char"), tmp_path, "a", must_match=known))
-    assert told == (f"{path} and 1 more: is not what {about} was made from: 1 files became 2; put it back, or start a new run")
+    assert told == (
+        f"{path} and 1 more: not the text that the run was started with (there were 1 files, now 2);"
+        " restore it or start a new run"
+    )
     write(tmp_path, TEXT.replace("cat", "dog"))
     told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
-    assert told == head + f"{path} has changed; put it back, or start a new run"
+    assert told == head + f"({path} has changed); restore it or start a new run"
     path.unlink()
     told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
     assert told == f"{path}: no such file"
@@ -233,21 +236,21 @@ def test_damaged_corpora_are_refused_by_name(tmp_path):
     count = len(open_corpus(tmp_path, "a").tokens)
     whole = tokens.read_bytes()
     tokens.write_bytes(whole[:-2])
-    assert told() == f"{tokens}: holds {count - 1} tokens, not {count}; remove {about} to have it made anew"
+    assert told() == f"{tokens}: corrupted: expected {count} tokens, got {count - 1}; delete {about} to have it written again"
     tokens.write_bytes(whole[:-1])
-    assert told().startswith(f"{tokens}: is damaged: ")
+    assert told().startswith(f"{tokens}: corrupted: ")
     for part in ("tokens", "starts", "marks"):
         path = tmp_path / f"a.{part}"
         data = tokens.write_bytes(whole) and path.read_bytes()
         path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-        assert told() == f"{path}: is not as it was written; remove {about} to have it made anew"
+        assert told() == f"{path}: checksum mismatch; delete {about} to have it written again"
         path.write_bytes(data)
     tokens.unlink()
-    assert told() == f"{tokens}: is missing; remove {about} to have it made anew"
+    assert told() == f"{tokens}: file not found; delete {about} to have it written again"
     about.write_text("[]")
-    assert told() == f"{about}: describes no corpus; remove it to have it made anew"
+    assert told() == f"{about}: not the description of a corpus; delete it to have the corpus written again"
     about.write_text('{"dtype": "<u2", "tokens": 1, "sums": {}, "origin": {"lines": false, "version": 99, "tokenizer": ""}}')
-    assert told() == f"{about}: is of another version; remove it to have it made anew"
+    assert told() == f"{about}: written by another version of weft; delete it to have the corpus written again"
     # whoever has the text just makes it anew
     about.write_text("{ damaged")
     assert len(write_corpus(Source((write(tmp_path),), lines=True), trained("char"), tmp_path, "a").tokens) == count

@@ -156,16 +156,16 @@ def test_tables_that_can_t_be_right(tmp_path):
         path.write_text(text)
         with pytest.raises(DataError) as caught:
             [number(record) for record in Dataset((path,), TableFormat(("text",), ("number",))).records()]
-        return str(caught.value).removeprefix(f"{path}: ")
+        return str(caught.value).removeprefix(f"{path}").removeprefix(": ")
 
     assert (
         refusal("a.txt", "x\n")
-        == "is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet; give a table with the columns text, number"
+        == "not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table with the columns text, number"
     )
-    assert refusal("a.tsv", "text\tn\nx\t1\n") == "line 1, its header, has no column 'number'; known: text, n"
+    assert refusal("a.tsv", "text\tn\nx\t1\n") == ":1: no column 'number'; available: text, n"
     assert refusal("b.tsv", "text\tnumber\n") == "no examples below the header"
-    assert refusal("c.tsv", "text\tnumber\nx\t1\ny\tmany\n") == "line 3 has 'many' where a number should be"
-    assert refusal("d.jsonl", '{"text": "x", "number": "nan"}\n') == "line 1 has 'nan' where a number should be"
+    assert refusal("c.tsv", "text\tnumber\nx\t1\ny\tmany\n") == ":3: expected a number, got 'many'"
+    assert refusal("d.jsonl", '{"text": "x", "number": "nan"}\n') == ":1: expected a number, got 'nan'"
     assert refusal("e.jsonl", '{"text": "x", "number": true}\n') == (
         ":1: expected a string as 'number', got a boolean; put it in quotes"
     )

@@ -163,7 +163,7 @@ def test_sides_of_unequal_lengths_and_running_text_are_refused():
     with pytest.raises(DataError) as caught:
         Pairs(side([1, 2], "train.source"), side([1], "train.target"), batch_tokens=8, seed=0)
     assert str(caught.value) == (
-        "data: train.source has 2 lines and train.target has 1; the two sides of pairs must have equally many"
+        "data: train.source has 2 lines, but train.target has 1; use the same number of sources and targets"
     )
     running = Corpus("train", np.arange(5), None, np.zeros((1, 4), dtype=np.int64), "")
     with pytest.raises(DataError, match="train is running text and has no lines"):

@@ -99,7 +99,7 @@ def test_columns_by_name_and_by_place(tmp_path):
     ]
     objects = write(tmp_path / "d.jsonl", '{"en": "cat", "de": "Katze"}\n')
     assert read(objects, columns=("en", "de")) == [("cat", "Katze")]
-    assert read(write(tmp_path / "e.csv", "text\nab\n"), columns=("text_column", "text_column")) == [("ab", "ab")]
+    assert read(write(tmp_path / "e.csv", "text\nab\n"), columns=("text", "text")) == [("ab", "ab")]
 
 
 def test_each_file_of_several_has_its_own_header(tmp_path):
@@ -180,18 +180,18 @@ BAD_FILES = [
     (
         "a.csv",
         'a,b\nc,"d\ne,f\n',
-        "line 2 is not CSV: unexpected end of data; is a quote not closed, or not doubled? (.tsv has no quotes)",
+        ":2: invalid CSV: unexpected end of data; close or double the quote (.tsv has no quotes)",
     ),
     (
         "a.csv",
         'a,"b"c\n',
-        "line 1 is not CSV: ',' expected after '\"'; is a quote not closed, or not doubled? (.tsv has no quotes)",
+        ":1: invalid CSV: ',' expected after '\"'; close or double the quote (.tsv has no quotes)",
     ),
     (
         "a.csv",
         'a,b\n"' + "x" * 200_000,
-        "line 2 has a field of more than 131,072 characters, too long for CSV;"
-        " is a quote not closed? if it is that long, write .tsv or .jsonl",
+        ":2: a field is longer than the 131,072 characters that CSV allows;"
+        " close the quote if it is missing, or use .tsv or .jsonl",
     ),
     ("a.csv", "source,target\n", "no pairs below the header"),
     ("a.tsv", "a\tsource\ttarget\tsource\n", ":1: 2 columns are named 'source'; rename all but one"),
@@ -223,21 +223,21 @@ BAD_FILES = [
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
 def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
-    assert refusal(lambda: read(path)) == f"{path}: {message}"
+    assert refusal(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
 def test_json_that_is_too_deep_is_refused_and_not_followed(tmp_path):
     path = write(tmp_path / "a.jsonl", "[" * 100_000 + "\n")
-    assert refusal(lambda: read(path)).startswith(f"{path}: line 1 is not JSON: maximum recursion depth exceeded")
+    assert refusal(lambda: read(path)).startswith(f"{path}:1: invalid JSON: maximum recursion depth exceeded")
 
 
 def test_a_named_column_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     path = write(tmp_path / "a.tsv", "english\tgerman\ncat\tKatze\n")
     assert refusal(lambda: read(path, columns=("xyz", "german"))) == (
-        f"{path}: line 1, its header, has no column 'xyz'; known: english, german"
+        f"{path}:1: no column 'xyz'; set data.source_column to one of: english, german"
     )
     assert refusal(lambda: read(path, columns=("english", "germann"))) == (
-        f"{path}: line 1, its header, has no column 'germann'; did you mean 'german'? known: english, german"
+        f"{path}:1: no column 'germann'; set data.target_column to one of: english, german"
     )
 
 
@@ -246,18 +246,20 @@ def test_unequal_files_are_refused_with_both_counts_and_where_they_part(tmp_path
     en = write(tmp_path / "a.en", "".join("x" * length + "\n" for length in lengths))
     de = write(tmp_path / "a.de", "".join("y" * (length + 3) + "\n" for length in np.delete(lengths, 300)))
     assert refusal(lambda: read(en, de)) == (
-        f"{en} has 500 lines and {de} has 499 lines: parallel files have equally many;"
-        " by their lengths they part at about line 301, so look there first"
+        f"{en}: has 500 lines, but {de} has 499; look for a missing line near line 301"
     )
-    assert "part at about line 301" in refusal(lambda: Dataset((de, en), PairFormat()).summary)
+    assert "near line 301" in refusal(lambda: Dataset((de, en), PairFormat()).summary)
 
 
-CURE = 'is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet: name a table so, or give two parallel files, {} = ["a.en", "a.de"]'
-OPTIONS = "train, valid, test, encoding, delimiter, sheet, source, target, longest, truncate"
+CURE = (
+    'is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet);'
+    ' use a table or two parallel files, e.g. {} = ["a.en", "a.de"]'
+)
+OPTIONS = "train, valid, test, encoding, delimiter, sheet, source_column, target_column, max_length, truncate"
 MESSAGES = [
-    ({"train": "a.txt"}, "data: train='a.txt' " + CURE.format("train")),
-    ({"train": ["a.en"]}, "data: train='a.en' " + CURE.format("train")),
-    ({"train": "a.tsv", "valid": ["a.en"]}, "data: valid='a.en' " + CURE.format("valid")),
+    ({"train": "a.txt"}, "data.train: 'a.txt' " + CURE.format("train")),
+    ({"train": ["a.en"]}, "data.train: 'a.en' " + CURE.format("train")),
+    ({"train": "a.tsv", "valid": ["a.en"]}, "data.valid: 'a.en' " + CURE.format("valid")),
     ({"train": ["a.tsv", "b.csv.gz"]}, "data.train: different file types: csv, tsv; use files of one type"),
     ({"train": ["a.tsv", "a.de"]}, "data.train: different file types: text, tsv; use files of one type"),
     ({"train": ""}, "data.train: expected file names, got ''"),
@@ -332,10 +334,10 @@ def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
     source = Dataset((write(tmp_path / "a.tsv", "a\tb\n"),), PairFormat())
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["ab"]))
     known = write_corpus(source.column("source"), tokenizer, tmp_path, "train").provenance
-    message = "is not what {} was made from: side was 'source' and is 'target'; put it back, or start a new run"
+    message = "not the text that the run was started with (side was 'source', now 'target'); restore it or start a new run"
     assert (
         refusal(lambda: write_corpus(source.column("target"), tokenizer, tmp_path, "train", must_match=known))
-        == f"{tmp_path / 'a.tsv'} (target): {message.format(tmp_path / 'train.json')}"
+        == f"{tmp_path / 'a.tsv'} (target): {message}"
     )
     assert write_corpus(source.column("target"), tokenizer, tmp_path, "train").tokens.tolist() == [4, 2]
 
@@ -351,7 +353,7 @@ def test_a_side_of_parallel_files_is_made_anew_only_if_its_own_file_changes(tmp_
     again = Dataset((en, de), PairFormat())
     write_corpus(again.column("source"), tokenizer, tmp_path, "source", must_match=known["source"])
     assert refusal(lambda: write_corpus(again.column("target"), tokenizer, tmp_path, "target", must_match=known["target"])) == (
-        f"{de}: is not what {tmp_path / 'target.json'} was made from: {de} has changed; put it back, or start a new run"
+        f"{de}: not the text that the run was started with ({de} has changed); restore it or start a new run"
     )
 
 
@@ -365,10 +367,10 @@ def long_lines(tmp_path):
 def test_what_is_too_long_is_refused_with_its_line(long_lines, tmp_path):
     source, corpus = long_lines
     assert refusal(lambda: fit_side(corpus, source, "target", max_length=6, truncate=False)) == (
-        f"{tmp_path / 'a.tsv'}: line 2 (and 1 more): its target has 8 tokens, more than data.max_length = 6;"
-        " raise that, or set data.truncate = true to have it cut"
+        f"{tmp_path / 'a.tsv'}:2: target has 8 tokens, more than data.max_length (6) (and in 1 more);"
+        " increase it or set data.truncate = true"
     )
-    assert "line 2: its target has 8 tokens" in refusal(
+    assert ":2: target has 8 tokens" in refusal(
         lambda: fit_side(corpus, source, "target", max_length=7, truncate=False)
     )
     assert fit_side(corpus, source, "target", max_length=8, truncate=False) is corpus

@@ -102,6 +102,6 @@ def test_a_share_of_nothing_is_refused(tmp_path):
     with pytest.raises(DataError) as caught:
         list(source.chunks())
     assert str(caught.value) == (
-        f"{tmp_path / 'text.txt'}: 39 characters are too few to take the share 0.5 to 0.51 of them;"
-        " give more text, or files of their own for valid and test"
+        f"{tmp_path / 'text.txt'}: 39 characters are too few for the fraction from 0.5 to 0.51;"
+        " add text, or use separate files for data.valid and data.test"
     )

@@ -99,7 +99,7 @@ def find_label_problems(
     files = set[tuple[str, ...]]()  # splits of one file skip the same records: report them once
     for name, labels in labels_by_split.items():
         summary = splits[name].summary
-        if (paths := tuple(map(str, splits[name].given))) not in files:
+        if (paths := tuple(map(str, splits[name].inputs))) not in files:
             yield from find_skipped(name, summary.files, summary.count, options)
         files.add(paths)
         if name == "train" and (problem := summary.fault()):

@@ -155,7 +155,7 @@ def fit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, max_length:
     if not len(long):
         return corpus
     if not truncate:
-        more = f" (and {len(long) - 1:,} more lines)" if len(long) > 1 else ""
+        more = f" (and in {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
             dataset.location(int(long[0]), side),
             f"{side} has {lengths[long[0]]:,} tokens, more than data.max_length ({max_length}){more}",
