@@ -72,7 +72,7 @@ def test_predictions_carry_their_alignments_if_asked(tmp_path_factory):
 
     run = load(PairRuns(tmp_path_factory.mktemp("runs")).folder("luong"), SEQ2SEQ, device="cpu")
     lines = ["abc", "", "fade"]
-    asked, plain = run.predict(lines, n_best=2, alignments=True), run.predict(lines, n_best=2)
+    asked, plain = run.predict(lines, n_best=2, return_alignments=True), run.predict(lines, n_best=2)
     assert [[one._replace(alignment=None) for one in best.ranked()] for best in asked] == [best.ranked() for best in plain]
     assert asked[1].alignment is None
     for line, best in ((lines[0], asked[0]), (lines[2], asked[2])):

@@ -94,8 +94,8 @@ def test_empty_sides(tmp_path):
     pairs[6], pairs[9], pairs[30] = ("", pairs[6][1]), (pairs[9][0], ""), (pairs[30][0], "")
     report = check_pairs(tmp_path, train=pairs)
     source, target = report.findings
-    assert told_of(source, tmp_path) == ("warning", "1 of 50 sources (2 %) are empty", 1, ["train.tsv:7"])
-    assert told_of(target, tmp_path) == ("warning", "2 of 50 targets (4 %) are empty", 2, ["train.tsv:10", "train.tsv:31"])
+    assert told_of(source, tmp_path) == ("warning", "1 of 50 sources (2%) are empty", 1, ["train.tsv:7"])
+    assert told_of(target, tmp_path) == ("warning", "2 of 50 targets (4%) are empty", 2, ["train.tsv:10", "train.tsv:31"])
     assert target.examples == ((pairs[9][0], ""), (pairs[30][0], ""))
     assert (source.fix, source.side, target.side) == ("drop these pairs, unless they are meant", 0, 1)
 
@@ -103,15 +103,15 @@ def test_empty_sides(tmp_path):
 @pytest.mark.parametrize(
     ("text", "name", "what"),
     [
-        ("padded ", "white_space", "1 of 50 targets (2 %) start or end with white space"),
-        ("\u3000padded", "white_space", "1 of 50 targets (2 %) start or end with white space"),
-        ("cafe\u0301", "not_nfc", "1 of 50 targets (2 %) are not in Unicode's normal form NFC"),
-        ("one\rtwo", "carriage_return", "1 of 50 targets (2 %) hold a carriage return that ends no line"),
+        ("padded ", "outer_whitespace", "1 of 50 targets (2%) start or end with white space"),
+        ("\u3000padded", "outer_whitespace", "1 of 50 targets (2%) start or end with white space"),
+        ("cafe\u0301", "not_nfc", "1 of 50 targets (2%) are not in Unicode's normal form NFC"),
+        ("one\rtwo", "carriage_return", "1 of 50 targets (2%) hold a carriage return that ends no line"),
     ],
 )
 def test_odd_texts(text, name, what, tmp_path):
     pairs = sentences(50)
-    pairs[3] = (pairs[3][0], f"{text} and so on, about as long as what it stands for" if name != "white_space" else text)
+    pairs[3] = (pairs[3][0], f"{text} and so on, about as long as what it stands for" if name != "outer_whitespace" else text)
     finding = only(check_pairs(tmp_path, train=pairs), name)
     assert told_of(finding, tmp_path) == ("warning", what, 1, ["train.tsv:4"])
     assert finding.examples == ((pairs[3][1],),)
@@ -122,7 +122,7 @@ def test_a_newline_inside_a_field(tmp_path):
     path.write_text('"one\ntwo",three\n')
     report = check_data({"train": Dataset((path,), PairFormat())}, list, CheckOptions(SIDES))
     assert told_of(only(report, "newline"), tmp_path) == (
-        "warning", "1 of 1 sources (100 %) hold a newline", 1, ["train.csv:1"],
+        "warning", "1 of 1 sources (100%) hold a newline", 1, ["train.csv:1"],
     )  # fmt: skip
 
 
@@ -138,8 +138,8 @@ def test_what_is_rare_is_a_note_and_what_is_not_is_a_warning(tmp_path):
     pairs = [
         (f"{source} ", target) if number < 3 else (source, target) for number, (source, target) in enumerate(sentences(301))
     ]
-    assert only(check_pairs(tmp_path, train=pairs), "white_space").severity == "note"
-    assert only(check_pairs(tmp_path, train=pairs[:300]), "white_space").severity == "warning"
+    assert only(check_pairs(tmp_path, train=pairs), "outer_whitespace").severity == "note"
+    assert only(check_pairs(tmp_path, train=pairs[:300]), "outer_whitespace").severity == "warning"
 
 
 # ---- rows against rows
@@ -157,9 +157,9 @@ def test_duplicates_and_several_targets(tmp_path):
     pairs[20] = pairs[12]
     report = check_pairs(tmp_path, train=pairs)
     assert told_of(only(report, "duplicate"), tmp_path) == (
-        "warning", "2 of 40 pairs (5 %) stand there more than once", 2, ["train.tsv:11", "train.tsv:21"],
+        "warning", "2 of 40 pairs (5%) stand there more than once", 2, ["train.tsv:11", "train.tsv:21"],
     )  # fmt: skip
-    several = only(report, "several_targets")
+    several = only(report, "multiple_targets")
     assert told_of(several, tmp_path) == ("note", "1 source has several targets", 1, ["train.tsv:5", "train.tsv:13"])
     assert several.examples == (pairs[4], pairs[12])
 
@@ -169,17 +169,17 @@ def test_overlap_of_pairs_and_of_sources(tmp_path):
     test[3] = train[9]
     test[7] = (train[30][0], train[31][1])
     report = check_pairs(tmp_path, train=train, valid=sentences(10, seed=7), test=test)
-    assert told_of(only(report, "overlap"), tmp_path) == ("warning", "1 of 20 pairs (5 %) are in train too", 1, ["test.tsv:4"])
-    finding = only(report, "overlap_source")
+    assert told_of(only(report, "overlap"), tmp_path) == ("warning", "1 of 20 pairs (5%) are in train too", 1, ["test.tsv:4"])
+    finding = only(report, "source_overlap")
     assert told_of(finding, tmp_path) == (
-        "warning", "1 of 20 sources (5 %) are in train with another target", 1, ["test.tsv:8"],
+        "warning", "1 of 20 sources (5%) are in train with another target", 1, ["test.tsv:8"],
     )  # fmt: skip
     assert finding.fix == "take them out of train, or the scores on test are too good"
 
 
 def test_valid_and_test_must_not_overlap_either(tmp_path):
     report = check_pairs(tmp_path, train=sentences(30), valid=sentences(9, seed=3), test=sentences(4, seed=3))
-    assert only(report, "overlap").message == "4 of 4 pairs (100 %) are in valid too"
+    assert only(report, "overlap").message == "4 of 4 pairs (100%) are in valid too"
 
 
 def test_lengths_that_do_not_fit(tmp_path):
@@ -187,7 +187,7 @@ def test_lengths_that_do_not_fit(tmp_path):
     pairs[100], pairs[200] = (pairs[100][0], "@@"), ("short", "x" * 500)
     finding = only(check_pairs(tmp_path, train=pairs), "length_ratio")
     assert told_of(finding, tmp_path) == (
-        "note", "2 of 400 pairs (0.5 %) are far from the usual length of a target, 1 times its source",
+        "note", "2 of 400 pairs (0.5%) are far from the usual length of a target, 1 times its source",
         2, ["train.tsv:201", "train.tsv:101"],
     )  # fmt: skip
     assert finding.examples[1] == pairs[100]
@@ -213,10 +213,10 @@ def test_unknown_characters_are_shown_with_their_counts(tmp_path):
     report = check_pairs(tmp_path, tokenizer={"type": "char"}, train=sentences(60), test=test)
     source, target = [finding for finding in report.findings if finding.name == "unknown"]
     assert told_of(source, tmp_path) == (
-        "warning", "2 of 25 tokens of its sources (8 %) are unknown: 'ß' 2", 2, ["test.tsv:1"],
+        "warning", "2 of 25 tokens of its sources (8%) are unknown: 'ß' 2", 2, ["test.tsv:1"],
     )  # fmt: skip
     assert target.message == (
-        "2 of 25 tokens of its targets (8 %) are unknown: 'ß' 1, 'Ŷ' 1; 50 % of the targets have one, and can't be hit exactly"
+        "2 of 25 tokens of its targets (8%) are unknown: 'ß' 1, 'Ŷ' 1; 50 % of the targets have one, and can't be hit exactly"
     )
     assert report.sizes["test"]["target"]["unknown"] == 2
 
@@ -239,7 +239,7 @@ def test_what_is_too_long(truncate, tmp_path):
     fate = "cut there" if truncate else "refused"
     assert told_of(source, tmp_path) == (
         "note" if truncate else "error",
-        f"2 of 5 sources (40 %) have more than data.max_length = 11 tokens, up to 31, and are {fate}",
+        f"2 of 5 sources (40%) have more than data.max_length = 11 tokens, up to 31, and are {fate}",
         2, ["train.tsv:4", "train.tsv:5"],
     )  # fmt: skip
     assert target.count == 1
@@ -249,14 +249,14 @@ def test_what_is_too_long(truncate, tmp_path):
 def test_targets_that_do_not_come_back(tmp_path):
     pairs = [(source, f"This is what stands before: {target}, isn't it?") for source, target in sentences(30)]
     report = check_pairs(tmp_path, tokenizer={"type": "word"}, train=pairs)
-    finding = only(report, "lossy")
+    finding = only(report, "lossy_tokenization")
     assert (finding.severity, finding.message) == (
-        "warning", "30 of 30 targets (100 %) come back from the tokenizer as another text",
+        "warning", "30 of 30 targets (100%) come back from the tokenizer as another text",
     )  # fmt: skip
     ((before, after),) = finding.examples
     assert before.startswith("This is what stands before: ")
     assert after.startswith("This is what stands before : ")
-    assert "lossy" not in {finding.name for finding in check_pairs(tmp_path, tokenizer={"type": "whitespace"}, train=pairs).findings}
+    assert "lossy_tokenization" not in {finding.name for finding in check_pairs(tmp_path, tokenizer={"type": "whitespace"}, train=pairs).findings}
 
 
 def test_only_so_many_lines_are_decoded_again():
@@ -274,10 +274,10 @@ def test_lines_of_a_text(tmp_path):
     train = "anna\nemma\n\nanna\nnoah\n"
     report = check_text(tmp_path, CheckOptions(("line",)), {"type": "char"}, train=train, test="emma\nida\n")
     assert [(finding.severity, finding.name, finding.message, finding.locations[0]) for finding in report.findings] == [
-        ("warning", "duplicate", "1 of 5 lines (20 %) stand there more than once", f"{tmp_path / 'train.txt'}:4"),
-        ("warning", "overlap", "1 of 2 lines (50 %) are in train too", f"{tmp_path / 'test.txt'}:1"),
-        ("warning", "unknown", "2 of 9 tokens of its lines (22.2 %) are unknown: 'i' 1, 'd' 1", f"{tmp_path / 'test.txt'}:2"),
-        ("note", "empty", "1 of 5 lines (20 %) are empty", f"{tmp_path / 'train.txt'}:3"),
+        ("warning", "duplicate", "1 of 5 lines (20%) stand there more than once", f"{tmp_path / 'train.txt'}:4"),
+        ("warning", "overlap", "1 of 2 lines (50%) are in train too", f"{tmp_path / 'test.txt'}:1"),
+        ("warning", "unknown", "2 of 9 tokens of its lines (22.2%) are unknown: 'i' 1, 'd' 1", f"{tmp_path / 'test.txt'}:2"),
+        ("note", "empty", "1 of 5 lines (20%) are empty", f"{tmp_path / 'train.txt'}:3"),
     ]
     assert report.findings[-1].examples == ()
     assert report.sizes["train"] == {"rows": 5, "line": {"characters": 16, "tokens": 21, "longest": 5, "unknown": 0}}
@@ -298,7 +298,7 @@ def test_a_text_of_one_line_has_shares_too(tmp_path):
     assert {name: (sizes["rows"], sizes["line"]["characters"]) for name, sizes in report.sizes.items()} == {
         "train": (1, 8), "valid": (1, 2),
     }  # fmt: skip
-    assert only(report, "unknown").message == "2 of 3 tokens of its lines (66.7 %) are unknown: 'i' 1, 'j' 1"
+    assert only(report, "unknown").message == "2 of 3 tokens of its lines (66.7%) are unknown: 'i' 1, 'j' 1"
 
 
 # ---- what can't be read
@@ -316,7 +316,7 @@ def test_what_can_t_be_read_is_an_error_among_the_findings(tmp_path):
     assert [(finding.severity, finding.name, finding.split, finding.message) for finding in report.findings] == [
         (
             "error", "unreadable", "test",
-            f"{tmp_path / 'test.tsv'}: line 2 has 3 columns, not 2 as line 1 has: 'c', 'd', 'e';"
+            f"{tmp_path / 'test.tsv'}: :2: expected 2 columns, got 3: 'c', 'd', 'e';"
             " columns are separated by a tab",
         ),
         ("error", "tokenizer", "train", "tokenizer.json: can't be read"),
@@ -405,21 +405,21 @@ def test_the_report_for_people(here, capsys):
     assert (
         rest
         == f"""\
-warning  train: 1 of 100 sources (1 %) start or end with white space
+warning  train: 1 of 100 sources (1%) start or end with white space
          where train.tsv:100
          e.g.  "the end "
          cure  strip it, or two texts that look alike are not
 
-warning  test: 1 of 2 pairs (50 %) are in train too
+warning  test: 1 of 2 pairs (50%) are in train too
          where test.tsv:2
          e.g.  "{pairs[0][0]}"
                -> "{pairs[0][1]}"
          cure  take them out of train, or the scores on test are too good
 
-warning  test: 1 of 57 tokens of its sources (1.8 %) are unknown: 'ß' 1
+warning  test: 1 of 57 tokens of its sources (1.8%) are unknown: 'ß' 1
          where test.tsv:1
          e.g.  "ein ß"
-warning  test: 1 of 57 tokens of its targets (1.8 %) are unknown: 'ß' 1; 50 % of the targets have
+warning  test: 1 of 57 tokens of its targets (1.8%) are unknown: 'ß' 1; 50 % of the targets have
          one, and can't be hit exactly
          where test.tsv:1
          e.g.  "EIN ß"

@@ -596,7 +596,7 @@ def test_score_counts_tokens(here, capsys, monkeypatch):
 
 
 def test_a_long_line_is_scored_with_progress_that_is_gone_before_the_result(here, capsys, monkeypatch):
-    monkeypatch.setattr("weft.tasks.lm.scoring.PIECE", 40)
+    monkeypatch.setattr("weft.tasks.lm.scoring.CHUNK_TOKENS", 40)
     monkeypatch.setattr("weft.cli.display.LOG_SECONDS", 0.0)
     (here / "long.txt").write_text("anna" * 30 + "\nbob\n")
     code, out, err = call(capsys, "score", "runs/run", "--input", "long.txt")

@@ -96,9 +96,9 @@ def test_units_are_what_python_counts(texts):
     assert count_units(lines).tolist() == expected
 
 
-@pytest.mark.parametrize("kind", ["char", "bpe", "space"])
+@pytest.mark.parametrize("kind", ["char", "bpe", "whitespace"])
 def test_very_long_lines_and_white_space_at_the_end(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(gate, "PIECE", 16)
+    monkeypatch.setattr(gate, "CHUNK_CHARS", 16)
     text = "one two three four five six seven\n" + "x" * 50 + "\n\nshort\n" + " " * 40
     corpus = write_corpus(Source((write(tmp_path, text),)), trained(kind), tmp_path, "a")
     assert corpus.tokens.tolist() == trained(kind).encode(text).tolist()
@@ -113,7 +113,7 @@ def test_a_tokenizer_trained_on_lines_has_no_newline(tmp_path):
 
 
 def test_many_batches_of_lines_are_one_corpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_module, "LINES", 3)
+    monkeypatch.setattr(source_module, "BATCH_LINES", 3)
     lines = ["a" * (number % 7) for number in range(20)]
     corpus = write_corpus(Source((write(tmp_path, "\n".join(lines)),), lines=True), trained("char"), tmp_path, "a")
     assert np.diff(corpus.starts).tolist() == [len(line) + 1 for line in lines]
@@ -152,8 +152,8 @@ def test_a_share_of_too_little_is_refused(tmp_path):
     path = write(tmp_path, "one\n")
     source = TextDataConfig(train="a.txt", valid=0.1, read_as="lines").sources(tmp_path)["train"]
     assert refusal(DataError, lambda: list(source.batches())) == (
-        f"{path}: 1 line is too few to take the share 0 to 0.9 of them;"
-        " give more text, or files of their own for valid and test"
+        f"{path}: 1 line is too few for the fraction from 0 to 0.9;"
+        " add text, or use separate files for data.valid and data.test"
     )
 
 
@@ -176,14 +176,17 @@ def test_a_changed_source_is_refused_where_it_must_be_the_same(tmp_path):
     told = refusal(
         DataError, lambda: write_corpus(Source((path,), "latin-1"), trained("char"), tmp_path, "a", must_match=known)
     )
-    head = f"{path}: is not what {about} was made from: "
-    assert told == head + "encoding was 'utf-8' and is 'latin-1'; put it back, or start a new run"
+    head = f"{path}: not the text that the run was started with "
+    assert told == head + "(encoding was 'utf-8', now 'latin-1'); restore it or start a new run"
     two = Source((path, write(tmp_path, "b", "b.txt")))
     told = refusal(DataError, lambda: write_corpus(two, trained("char"), tmp_path, "a", must_match=known))
-    assert told == (f"{path} and 1 more: is not what {about} was made from: 1 files became 2; put it back, or start a new run")
+    assert told == (
+        f"{path} and 1 more: not the text that the run was started with (there were 1 files, now 2);"
+        " restore it or start a new run"
+    )
     write(tmp_path, TEXT.replace("cat", "dog"))
     told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
-    assert told == head + f"{path} has changed; put it back, or start a new run"
+    assert told == head + f"({path} has changed); restore it or start a new run"
     path.unlink()
     told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
     assert told == f"{path}: no such file"
@@ -206,12 +209,12 @@ def test_nothing_is_left_of_a_corpus_that_failed(tmp_path):
 
 def test_text_without_a_token_is_refused(tmp_path):
     path = write(tmp_path, "   \t ")
-    told = refusal(DataError, lambda: write_corpus(Source((path,)), trained("space"), tmp_path, "a"))
-    assert told == f"{path}: gives no token; is there any text in it?"
+    told = refusal(DataError, lambda: write_corpus(Source((path,)), trained("whitespace"), tmp_path, "a"))
+    assert told == f"{path}: no tokens; the file has no text"
 
 
 def test_progress_is_told_in_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(gate, "PIECE", 64)
+    monkeypatch.setattr(gate, "CHUNK_CHARS", 64)
     text = "some words and é\n" * 50
     packed = tmp_path / "a.gz"
     packed.write_bytes(gzip.compress(text.encode()))
@@ -233,21 +236,21 @@ def test_damaged_corpora_are_refused_by_name(tmp_path):
     count = len(open_corpus(tmp_path, "a").tokens)
     whole = tokens.read_bytes()
     tokens.write_bytes(whole[:-2])
-    assert told() == f"{tokens}: holds {count - 1} tokens, not {count}; remove {about} to have it made anew"
+    assert told() == f"{tokens}: corrupted: expected {count} tokens, got {count - 1}; delete {about} to have it written again"
     tokens.write_bytes(whole[:-1])
-    assert told().startswith(f"{tokens}: is damaged: ")
+    assert told().startswith(f"{tokens}: corrupted: ")
     for part in ("tokens", "starts", "marks"):
         path = tmp_path / f"a.{part}"
         data = tokens.write_bytes(whole) and path.read_bytes()
         path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-        assert told() == f"{path}: is not as it was written; remove {about} to have it made anew"
+        assert told() == f"{path}: checksum mismatch; delete {about} to have it written again"
         path.write_bytes(data)
     tokens.unlink()
-    assert told() == f"{tokens}: is missing; remove {about} to have it made anew"
+    assert told() == f"{tokens}: file not found; delete {about} to have it written again"
     about.write_text("[]")
-    assert told() == f"{about}: describes no corpus; remove it to have it made anew"
+    assert told() == f"{about}: not the description of a corpus; delete it to have the corpus written again"
     about.write_text('{"dtype": "<u2", "tokens": 1, "sums": {}, "origin": {"lines": false, "version": 99, "tokenizer": ""}}')
-    assert told() == f"{about}: is of another version; remove it to have it made anew"
+    assert told() == f"{about}: written by another version of weft; delete it to have the corpus written again"
     # whoever has the text just makes it anew
     about.write_text("{ damaged")
     assert len(write_corpus(Source((write(tmp_path),), lines=True), trained("char"), tmp_path, "a").tokens) == count
@@ -275,19 +278,19 @@ def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({}, "data.train: is needed and not given"),
-        ({"train": ""}, "data: train='' names no file"),
-        ({"train": []}, "data: train=[] names no file"),
-        ({"train": "a", "valid": 1.5}, "data: valid=1.5, a share of train, must be between 0 and 1"),
-        ({"train": "a", "test": 0.0}, "data: test=0, a share of train, must be between 0 and 1"),
-        ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
-        ({"train": "a", "context_length": 0}, "data: window=0 must be at least 1"),
-        ({"train": "a", "context_length": 8, "stride": 9}, "data: stride=9 must be from 1 to window=8"),
-        ({"train": "a", "stride": 0}, "data: stride=0 must be from 1 to window=256"),
-        ({"train": "a", "read_as": "lines", "stride": 4}, "data: stride=4, but read='lines' has no windows; drop it"),
+        ({}, "data.train: required option is missing"),
+        ({"train": ""}, "data.train: expected file names, got ''"),
+        ({"train": []}, "data.train: expected file names, got []"),
+        ({"train": "a", "valid": 1.5}, "data.valid: a fraction must be between 0 and 1, got 1.5"),
+        ({"train": "a", "test": 0.0}, "data.test: a fraction must be between 0 and 1, got 0"),
+        ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid (0.5) and test (0.5) leave no training data"),
+        ({"train": "a", "context_length": 0}, "data.context_length: must be at least 1, got 0"),
+        ({"train": "a", "context_length": 8, "stride": 9}, "data.stride: must be from 1 to context_length (8), got 9"),
+        ({"train": "a", "stride": 0}, "data.stride: must be from 1 to context_length (256), got 0"),
+        ({"train": "a", "read_as": "lines", "stride": 4}, "data.stride: not used with read_as 'lines'; remove it"),
         (
             {"train": "a", "encoding": "utf9"},
-            "data: no such text encoding 'utf9'; usual ones: utf-8, latin-1, cp1252, utf-16",
+            "data.encoding: no such text encoding 'utf9'; usual ones: utf-8, latin-1, cp1252, utf-16",
         ),
     ],
 )

@@ -98,7 +98,7 @@ def test_the_toy_task_is_checked_and_its_files_are_opened(toy, tmp_path):
     plan = NUMBERS.check(settings)
     from weft.data.check import check_data
 
-    report = check_data(settings.datasets, plan.tokenizers, plan.checked)
+    report = check_data(settings.datasets, plan.tokenizers, plan.options)
     assert report.sizes["train"]["rows"] == 11 and report.sizes["train"]["text"]["tokens"] > 11
     assert "duplicate" in {finding.name for finding in report.findings}
     other = tmp_path / "b.csv"
@@ -137,7 +137,7 @@ def test_columns_have_names_origins_and_sizes_of_their_own(tmp_path):
         one.provenance() != two.provenance()
         and one.provenance() == Dataset((path,), TableFormat(("a",))).column("a").provenance()
     )
-    assert data.place(1) == f"{path}: line 3"
+    assert data.location(1) == f"{path}:3"
     assert "  note: empty b: 1" in data.summary.describe()
     assert [row.texts for row in data.rows()] == [("xy", "é"), ("z", "")]
 
@@ -156,16 +156,16 @@ def test_tables_that_can_t_be_right(tmp_path):
         path.write_text(text)
         with pytest.raises(DataError) as caught:
             [number(record) for record in Dataset((path,), TableFormat(("text",), ("number",))).records()]
-        return str(caught.value).removeprefix(f"{path}: ")
+        return str(caught.value).removeprefix(f"{path}").removeprefix(": ")
 
     assert (
         refusal("a.txt", "x\n")
-        == "is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet; give a table with the columns text, number"
+        == "not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table with the columns text, number"
     )
-    assert refusal("a.tsv", "text\tn\nx\t1\n") == "line 1, its header, has no column 'number'; known: text, n"
-    assert refusal("b.tsv", "text\tnumber\n") == "has a header and nothing below it; give a file with examples in it"
-    assert refusal("c.tsv", "text\tnumber\nx\t1\ny\tmany\n") == "line 3 has 'many' where a number should be"
-    assert refusal("d.jsonl", '{"text": "x", "number": "nan"}\n') == "line 1 has 'nan' where a number should be"
+    assert refusal("a.tsv", "text\tn\nx\t1\n") == ":1: no column 'number'; available: text, n"
+    assert refusal("b.tsv", "text\tnumber\n") == "no examples below the header"
+    assert refusal("c.tsv", "text\tnumber\nx\t1\ny\tmany\n") == ":3: expected a number, got 'many'"
+    assert refusal("d.jsonl", '{"text": "x", "number": "nan"}\n') == ":1: expected a number, got 'nan'"
     assert refusal("e.jsonl", '{"text": "x", "number": true}\n') == (
-        "line 1 has a truth value as 'number', not a string; put it in quotes"
+        ":1: expected a string as 'number', got a boolean; put it in quotes"
     )

@@ -49,7 +49,7 @@ def test_it_goes_before_what_the_first_line_shows(tmp_path):
     assert read(delimiter=";") == [("x, y",)]
     with pytest.raises(DataError) as caught:
         read()
-    assert str(caught.value).startswith(f"{path}: line 1, its header, has no column 'label', which data.label_column names; ")
+    assert str(caught.value).startswith(f"{path}:1: no column 'label'; set data.label_column to one of: ")
 
 
 def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
@@ -58,19 +58,19 @@ def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
     def refusal(**options: str) -> str:
         with pytest.raises(DataError) as caught:
             list(LabeledDataConfig(train="a.csv", **options).sources(tmp_path)["train"].records())
-        return str(caught.value).removeprefix(f"{path}: line 1")
+        return str(caught.value).removeprefix(f"{path}:1")
 
     assert refusal() == (
-        " has 1 column, not 2 or more: 'label|text'; columns are separated by a comma"
-        "; set data.delimiter if it is something else"
+        ": expected at least 2 comma-separated columns, got 1: 'label|text'"
+        "; set data.delimiter if the delimiter is different"
     )
-    named = ", its header, has no column 'review', which data.text_column names: 'label|text'; columns are separated by a"
-    assert refusal(text="review", label="gold").startswith(
-        ", its header, has no column 'gold', which data.label_column names: "
+    named = ": no column 'review' in the header 'label|text'"
+    assert refusal(text_column="review", label_column="gold").startswith(
+        ": no column 'gold' in the header "
     )
-    assert refusal(text="review", label="label|text") == f"{named} comma; set data.delimiter if it is something else"
+    assert refusal(text_column="review", label_column="label|text") == f"{named} (comma-separated); set data.delimiter if the delimiter is different"
     assert refusal(delimiter="^") == (
-        " has 1 column, not 2 or more: 'label|text'; columns are separated by a '^'; is that what data.delimiter says?"
+        ": expected at least 2 columns separated by '^', got 1: 'label|text'; check data.delimiter"
     )
 
 
@@ -79,7 +79,7 @@ def test_what_is_no_delimiter(given):
     with pytest.raises(ConfigError) as caught:
         parse_config(LabeledDataConfig, {"train": "a.csv", "delimiter": given}, at="data")
     assert str(caught.value) == (
-        f'data.delimiter: must be one character that is no quote and no line end, or "tab", not {given!r}'
+        f'data.delimiter: expected "tab" or one character that is not a quote or a line ending, got {given!r}'
     )
 
 
@@ -88,16 +88,16 @@ def test_where_there_are_no_columns_it_is_refused(tmp_path):
     with pytest.raises(DataError) as caught:
         list(LabeledDataConfig(train="a.txt", delimiter=";").sources(tmp_path)["train"].records())
     tables = ".tsv, .csv, .xlsx, .jsonl, .json or .parquet"
-    assert str(caught.value) == f"{path}: is no {tables}, but data.delimiter = ';'; drop that, or name it as the table it is"
+    assert str(caught.value) == f"{path}: is not a table ({tables}), but data.delimiter = ';'; drop that, or name it as the table it is"
     with pytest.raises(ConfigError) as refusal:
         parse_config(PairDataConfig, {"train": ["a.en", "a.de"], "delimiter": ";"}, at="data")
-    assert str(refusal.value) == "data: delimiter=';', but parallel files have no columns; drop it"
+    assert str(refusal.value) == "data.delimiter: parallel files have no columns; remove it"
 
 
 def test_tokens_depend_on_it_only_where_it_is_given(tmp_path):
     write(tmp_path / "a.csv", "label,text\npos,x\n")
     for table in (LabeledDataConfig, QADataConfig, PairDataConfig):
-        name = {"LabelledTable": "0", "AskedTable": "questions", "PairsTable": "source"}[table.__name__]
+        name = {"LabeledDataConfig": "0", "QADataConfig": "questions", "PairDataConfig": "source"}[table.__name__]
         found: Dataset = table(train="a.csv").sources(tmp_path)["train"]
         assert not {"delimiter", "sheet"} & found.column(name).provenance().keys()
         found = table(train="a.csv", delimiter="|").sources(tmp_path)["train"]
@@ -127,6 +127,5 @@ def test_a_run_reads_every_file_by_it(tmp_path, capsys):
     commas = write(tmp_path / "c.csv", "n,text\n1,the cat\n")
     assert refused(capsys, "predict", run, "--input", str(commas)) == (
         3,
-        f"{commas}: line 1, its header, has no column 'text', which data.text_column names: 'n,text'; columns are separated by a"
-        " pipe; is that what data.delimiter says?",
+        f"{commas}:1: no column 'text' in the header 'n,text' (pipe-separated); check data.delimiter",
     )

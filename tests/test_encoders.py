@@ -15,7 +15,7 @@ from parts import shaken
 from torch import Tensor, nn
 
 from weft.config import parse_config
-from weft.data.batching import changed
+from weft.data.batching import map_tensors
 from weft.data.bucketing import ExampleBatchSampler
 from weft.data.corpus import Corpus
 from weft.data.tag_batching import Sentences, TagBatch
@@ -68,7 +68,7 @@ def texts(rows: int = 6, *, segments: bool = False, seed: int = 0) -> EncoderInp
 
 def alone(batch: Any, at: int, size: int) -> Any:
     """One row without its padding."""
-    return changed(batch, lambda part: part[at : at + 1, :size])
+    return map_tensors(batch, lambda part: part[at : at + 1, :size])
 
 
 # ---- classifiers
@@ -158,7 +158,7 @@ def test_each_direction_of_a_two_way_stack_ends_at_its_own_end():
     assert torch.equal(BidirectionalLastPooling()(y, keep), wanted)
     assert BidirectionalLastPooling()(y, torch.zeros_like(keep)).eq(0).all()
     model, batch = make_classifier(layer_type="lstm", num_layers=1, pooling="last"), texts()
-    read = [changed(batch, lambda part, at=at: torch.where(torch.arange(LONGEST) == at, 3, part)) for at in (1, 2)]
+    read = [map_tensors(batch, lambda part, at=at: torch.where(torch.arange(LONGEST) == at, 3, part)) for at in (1, 2)]
     with torch.no_grad():  # all tokens matter, the first and the second too
         assert all(not torch.allclose(model(batch), model(batch._replace(tokens=other.tokens))) for other in read)
 
@@ -469,7 +469,7 @@ def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(nam
     assert check_batch(learner, order.largest_batch, TrainConfig(), place) > 0
     width = max(part.size(1) for part in batch if part is not None)
     for rows, length in product((1, len(batch.tokens)), (1, 2, width // 2, width)):
-        corner = changed(order.largest_batch(Fraction(length, width)), lambda part, rows=rows: part[:rows])
+        corner = map_tensors(order.largest_batch(Fraction(length, width)), lambda part, rows=rows: part[:rows])
         assert batch_bytes(learner, corner, place) > 0
 
 

@@ -149,7 +149,7 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
     feed(monkeypatch, b"the [MASK]\n")
     assert main(["fill", str(runs / "word"), "--n-best", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["text"] == "the [MASK]" and set(told["gaps"][0][0]) == {"token", "probability"}
+    assert told["text"] == "the [MASK]" and set(told["masks"][0][0]) == {"token", "probability"}
 
 
 def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch, capsys):

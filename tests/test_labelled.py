@@ -94,7 +94,7 @@ def test_label_first_lines_end_the_label_at_white_space(tmp_path):
     path = write(tmp_path / "a.txt", "DESC:manner How did  it ?\n\nENTY\t \tWhat\tis it \n  \t\n0 x")
     assert read(path) == [("DESC:manner", "How did  it ?"), ("ENTY", "What\tis it "), ("0", "x")]
     source = labelled(path)
-    assert [source.place(number) for number in range(3)] == [f"{path}: line {line}" for line in (1, 3, 5)]
+    assert [source.location(number) for number in range(3)] == [f"{path}:{line}" for line in (1, 3, 5)]
     assert source.summary.files.blank == 2
     # other white space is content
     assert read(write(tmp_path / "b.txt", "a\u00a0b c\u2028d\n")) == [("a\u00a0b", "c\u2028d")]
@@ -107,7 +107,7 @@ def test_blank_lines_of_tables_are_skipped_and_counted(kind, tmp_path):
     assert read(path) == EXAMPLES
     source = labelled(path)
     assert f"blank lines that were skipped: {len(lines)}" in " ".join(source.summary.notes())
-    assert source.place(1) == f"{path}: line 3"
+    assert source.location(1) == f"{path}:3"
 
 
 def test_coarse_labels(tmp_path):
@@ -165,7 +165,7 @@ def test_a_folder_with_a_file_for_every_label(tmp_path):
     assert read(tmp_path / "names") == [
         ("a", "__label__z one"), ("a", "two"), ("b.x", "three"), ("b.x", " four"), ("Ä", "five six"),
     ]  # fmt: skip
-    assert source.place(3) == f"{tmp_path / 'names' / 'b.x.txt.gz'}: line 3"
+    assert source.location(3) == f"{tmp_path / 'names' / 'b.x.txt.gz'}:3"
     assert source.summary.notes()[:1] == ["names: a file for every label, every line in it is an example"]
     # names with points that are no suffix
     write(tmp_path / "news" / "alt.atheism", "x\n")
@@ -179,7 +179,7 @@ def test_a_folder_with_a_folder_for_every_label(tmp_path):
     write(tmp_path / "films" / "neg" / ".hidden", "\0")
     assert read(tmp_path / "films") == [("neg", "label\ttext"), ("pos", "a"), ("pos", "b\nc\n")]
     source = labelled(tmp_path / "films")
-    assert source.place(2) == f"{tmp_path / 'films' / 'pos' / '2.txt'}: line 1"
+    assert source.location(2) == f"{tmp_path / 'films' / 'pos' / '2.txt'}:1"
     assert source.summary.notes()[:1] == ["films: a folder for every label, every file in it is an example"]
     assert source.column("0").size() == 15
 
@@ -232,7 +232,7 @@ BAD_FILES = [
     ("a.txt", "__label__a x __label__b y\n", "line 1 has a __label__ inside its text: x __label__b y; labels come first"),
     ("a.txt", "__label__a __label__b x\n", "line 1 has 2 labels: a, b; set data.multilabel = true"),
     ("a.txt", "__label__ x\n", "line 1 has no text after its label: __label__ x; a line is a label, white space, and a text"),
-    ("a.txt", "", "is empty; give a file with text in it"),
+    ("a.txt", "", "file is empty"),
     ("a.txt", "a x\0y\n", "line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"),
     (
         "a.tsv",
@@ -244,15 +244,15 @@ BAD_FILES = [
         "Text,Class\nx,1\n",
         "line 1, its header, has no column 'label', which data.label_column names; known: Text, Class",
     ),
-    ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", "line 1, its header, has 2 columns 'text'; rename all but one"),
-    ("a.tsv", "text\tlabel\n", "has a header and nothing below it; give a file with examples in it"),
+    ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", ":1: 2 columns are named 'text'; rename all but one"),
+    ("a.tsv", "text\tlabel\n", "no examples below the header"),
     (
         "a.tsv",
         "pos\n",
-        "line 1 has 1 column, not 2 or more: 'pos'; columns are separated by a tab; set data.delimiter if it is something else",
+        ":1: expected at least 2 tab-separated columns, got 1: 'pos'; set data.delimiter if the delimiter is different",
     ),
-    ("a.tsv", "a\tx\nb\ty\tz\n", "line 2 has 3 columns, not 2 as line 1 has: 'b', 'y', 'z'; columns are separated by a tab"),
-    ("a.csv", "\na,x\n", "line 1 is blank; a table begins with its header, or with its first row; take it out"),
+    ("a.tsv", "a\tx\nb\ty\tz\n", ":2: expected 2 tab-separated columns, got 3: 'b', 'y', 'z'"),
+    ("a.csv", "\na,x\n", ":1: first line of the table is blank; remove it"),
     ("a.tsv", "a\tx\n \ty\n", "line 2 has no label; give it one, or set data.multilabel = true, where an example may have none"),
     ("a.tsv", "a\tx\nb\t \n", "line 2 has the label b and no text; give it one, or take it out"),
     (
@@ -262,12 +262,12 @@ BAD_FILES = [
     ),
     ("a.jsonl", "{\n", "line 1 is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1);"
      " JSONL has one object a line"),
-    ("a.jsonl", "[1]\n", "line 1 is a list, not an object with 'label' and 'text'"),
-    ("a.jsonl", '{"txt": "a", "label": "b"}\n', "line 1 has no key 'text'; did you mean 'txt'? known: txt, label"),
-    ("a.jsonl", '{"text": "a", "labels": "b"}\n', "line 1 has no key 'label'; did you mean 'labels'? known: text, labels"),
-    ("a.jsonl", '{"text": 1, "label": "b"}\n', "line 1 has a number as 'text', not a string; put it in quotes"),
-    ("a.jsonl", '{"text": "a", "label": 0.5}\n', "line 1 has a number as 'label', not a string; put it in quotes"),
-    ("a.jsonl", '{"text": "a", "label": null}\n', "line 1 has null as 'label', not a string; put it in quotes"),
+    ("a.jsonl", "[1]\n", ":1: expected an object with 'label' and 'text', got a list"),
+    ("a.jsonl", '{"txt": "a", "label": "b"}\n', ":1: no key 'text'; did you mean 'txt'?"),
+    ("a.jsonl", '{"text": "a", "labels": "b"}\n', ":1: no key 'label'; did you mean 'labels'?"),
+    ("a.jsonl", '{"text": 1, "label": "b"}\n', ":1: expected a string as 'text', got a number; put it in quotes"),
+    ("a.jsonl", '{"text": "a", "label": 0.5}\n', ":1: expected a string as 'label', got a number; put it in quotes"),
+    ("a.jsonl", '{"text": "a", "label": null}\n', ":1: expected a string as 'label', got null; put it in quotes"),
     ("a.jsonl", '{"text": "a", "label": ["b", "c"]}\n', "line 1 has 2 labels: b, c; set data.multilabel = true"),
     (
         "a.jsonl",
@@ -277,7 +277,7 @@ BAD_FILES = [
     (
         "a.jsonl",
         '{"text": "a", "label": "b\\ud83d"}\n',
-        "line 1, 'label': character 1 is U+D83D, half of a surrogate pair; send whole characters",
+        ":1: 'label': character 1 is U+D83D, half of a surrogate pair; send whole characters",
     ),
 ]  # fmt: skip
 
@@ -344,8 +344,8 @@ def test_an_example_without_a_text_is_skipped_and_counted(name, tmp_path):
     assert read(path) == [("pos", "good film"), ("neg", "dull")]
     source = labelled(path)
     assert source.summary.count == 2
-    assert f"examples without a text that were skipped: 2, the first at {path}: line {line}" in source.summary.notes()
-    assert source.place(1) == f"{path}: line {line + 1}"
+    assert f"examples without a text that were skipped: 2, the first at {path}:{line}" in source.summary.notes()
+    assert source.location(1) == f"{path}:{line + 1}"
     assert refusal(lambda: read(path, skip_empty=False)) == (
         f"{path}: line {line} has the label neg and no text; give it one, or take it out"
     )
@@ -356,7 +356,7 @@ def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
         write(tmp_path / "films" / name, text)
     folder = tmp_path / "films"
     assert read(folder) == [("neg", "dull"), ("pos", "good film")]
-    told = f"examples without a text that were skipped: 3, the first at {folder / 'neg' / '2'}: line 1"
+    told = f"examples without a text that were skipped: 3, the first at {folder / 'neg' / '2'}:1"
     assert told in labelled(folder).summary.notes()
     assert refusal(lambda: read(folder, skip_empty=False)) == (
         f"{folder / 'neg' / '2'}: holds 2 empty lines and no text; give a file with text in it"
@@ -431,8 +431,8 @@ def test_a_folder_that_can_t_be_listed(tmp_path, monkeypatch):
 
 OPTIONS = "train, valid, test, encoding, delimiter, sheet, text, label, multi, separator, coarse, longest, truncate, skip_empty"
 MESSAGES = [
-    ({"train": ""}, "data: train='' names no file"),
-    ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
+    ({"train": ""}, "data.train: expected file names, got ''"),
+    ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid (0.5) and test (0.5) leave no training data"),
     ({"train": "a", "text_column": []}, "data: text names 0 columns; give one, or two for pairs of texts"),
     ({"train": "a", "text_column": ["a", "b", "c"]}, "data: text names 3 columns; give one, or two for pairs of texts"),
     ({"train": "a", "label_column": ""}, "data: label='' names no column; give a name, or a place from 1 on"),
@@ -442,8 +442,8 @@ MESSAGES = [
     ({"train": "a", "multilabel": True, "label_separator": ""}, "data: separator='' separates nothing; drop it"),
     ({"train": "a", "strip_label_after": ""}, "data: coarse='' separates nothing; drop it"),
     ({"train": "a", "label_separator": ";"}, "data: separator=';', but multi=false has one label an example; drop it"),
-    ({"train": "a", "max_length": 3}, "data.max_length: must be greater than or equal to 4, not 3"),
-    ({"train": "a", "lable": "x"}, f"data.lable: no such option; did you mean 'label'? known: {OPTIONS}"),
+    ({"train": "a", "max_length": 3}, "data.max_length: expected greater than or equal to 4, got 3"),
+    ({"train": "a", "lable": "x"}, f"data.lable: unknown option; did you mean 'label'?"),
 ]
 
 

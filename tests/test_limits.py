@@ -48,7 +48,7 @@ def test_a_line_without_end_is_refused_where_lines_are_texts(tmp_path, monkeypat
 
 
 def test_the_limit_counts_one_line_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(gate, "PIECE", 4)
+    monkeypatch.setattr(gate, "CHUNK_CHARS", 4)
     path = tmp_path / "text.txt"
     path.write_text("aaaa\n" * 3 + "bbbbb")
     assert list(gate.read_lines(path, max_length=5)) == ["aaaa"] * 3 + ["bbbbb"]

@@ -16,8 +16,8 @@ from small_runs import Silent, make_text, run_file
 from span_toy import asked, span_file, write_tsv
 
 from weft.config import override
-from weft.data.batching import changed
-from weft.data.bucketing import Examples, alike
+from weft.data.batching import map_tensors
+from weft.data.bucketing import Examples, example_batches
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
 from weft.runs.run_dir import RunDir
@@ -65,13 +65,13 @@ def test_the_plain_loss_counts_what_examples_say(read: Read) -> None:
     """Each example that has a loss once; of masked language models a text without a gap counts as one."""
     settings, examples = read.job.config, read.train
     plain = read.shape.objective(settings, read.job.tokenizer, None, None, torch.device("cpu"))
-    groups = list(alike(examples, examples.known(), batch_tokens=512))
+    groups = list(example_batches(examples, examples.known(), batch_tokens=512))
     assert sorted(np.concatenate(groups).tolist()) == examples.known().tolist()
     for members in groups[:: max(1, len(groups) // 4)]:
         with torch.no_grad():
             found = plain.loss(read.model, examples.batch(members), None)
-        assert int(found.count) == max(1, examples.counted(members)) and found.carry is None
-        assert torch.isfinite(found.total) and examples.counted(members) > 0
+        assert int(found.count) == max(1, examples.loss_count(members)) and found.carry is None
+        assert torch.isfinite(found.total) and examples.loss_count(members) > 0
         assert examples.describe(members)
 
 
@@ -86,7 +86,7 @@ def test_the_largest_batch_has_a_loss_however_it_is_shortened(read: Read) -> Non
             assert torch.isfinite(objective.loss(read.model, batch, None).total)
         sizes.append(batch[0].size(1))
     assert sizes[0] == whole[0].size(1) and sizes == sorted(sizes, reverse=True) and sizes[-1] == 2
-    assert objective.loss(read.model, changed(whole, lambda part: part[:1]), None).total.requires_grad
+    assert objective.loss(read.model, map_tensors(whole, lambda part: part[:1]), None).total.requires_grad
 
 
 def test_validation_is_read_as_it_is_measured_by(read: Read) -> None:

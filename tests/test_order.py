@@ -55,8 +55,8 @@ def test_a_batch_depends_on_nothing_but_epoch_and_index(order: BatchSampler):
     for number in np.random.default_rng(0).permutation(len(places))[:60]:
         again = order.batch(*places[number])
         assert torch.equal(again.tokens, first[number].tokens)
-        assert (again.token_mask is None) == (first[number].keep is None)
-        assert again.token_mask is None or torch.equal(again.token_mask, first[number].keep)
+        assert (again.token_mask is None) == (first[number].token_mask is None)
+        assert again.token_mask is None or torch.equal(again.token_mask, first[number].token_mask)
 
 
 @every_order
@@ -91,7 +91,7 @@ def shuffled(count: int, seed: int) -> Permutation:
 @settings(deadline=None, max_examples=30)
 def test_a_shuffle_is_a_permutation(kept, count, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shuffle, "MOST_KEPT", kept)
+        patch.setattr(shuffle, "MAX_CACHED", kept)
         order = shuffled(count, seed)
         whole = order(np.arange(count)).tolist()
         assert sorted(whole) == list(range(count))
@@ -225,8 +225,8 @@ def counted(stretches) -> list[int]:
     """Which tokens of the corpus were counted, in order."""
     found = []
     for stretch in stretches:
-        for row, (first, at) in enumerate(zip(stretch.first.tolist(), stretch.at.tolist(), strict=True)):
-            real = stretch.tokens.shape[1] if stretch.keep is None else int(stretch.keep[row].sum())
+        for row, (first, at) in enumerate(zip(stretch.first.tolist(), stretch.start.tolist(), strict=True)):
+            real = stretch.tokens.shape[1] if stretch.token_mask is None else int(stretch.token_mask[row].sum())
             for target in range(first, real - 1):
                 found.append((at + target, int(stretch.tokens[row, target + 1])))
     return found
@@ -277,12 +277,12 @@ def test_lines_by_length_count_every_token_once_and_say_which_they_are():
 def test_what_is_too_small_is_refused_with_numbers_and_cure():
     told = refusal(lambda: Windows(running(9), context_length=10, stride=10, rows=2, seed=0))
     assert told == (
-        "data: train has 9 tokens, fewer than one window of 10; give more text, or set data.context_length to 9 or less"
+        "data.context_length: train has only 9 tokens; use more text or a context_length of at most 9"
     )
     told = refusal(lambda: Streams(running(9), context_length=10, rows=12))
-    assert told == "data: train has 9 tokens, too few for 12 streams; give more text, or fewer rows a batch"
+    assert told == "train.batch_tokens: train has only 9 tokens, too few for 12 streams; use more text or smaller batches"
     told = refusal(lambda: Lines(running(9), batch_tokens=10, seed=0))
-    assert told == 'data: train is running text and has no lines; set data.read_as = "lines"'
+    assert told == 'data.read_as: train is running text and has no lines; set data.read_as = "lines"'
     assert refusal(lambda: list(by_length(running(9), batch_tokens=10))) == told
 
 

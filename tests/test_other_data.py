@@ -41,7 +41,7 @@ def test_nor_on_words_with_tags(name, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(LM.format(task="lm", train=name, kind="lstm"))
     assert refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run")) == (
         3,
-        f"{path}: is CoNLL by its name, words with tags; this run reads plain text: give a sentence a line",
+        f"{path}: CoNLL file, but this run reads plain text; use a text file with one sentence per line",
     )
 
 

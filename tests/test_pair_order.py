@@ -137,7 +137,7 @@ def test_no_batch_is_wider_than_the_largest_on_any_side():
     largest = order.largest_batch()
     assert [tuple(part.shape) for part in largest] == [(2, 10), (2, 10), (2, 10), (2, 10)]
     assert sorted(largest.source_mask.sum(dim=1).tolist()) == [7, 10]
-    assert sorted(largest.keep.sum(dim=1).tolist()) == [9, 10]
+    assert sorted(largest.token_mask.sum(dim=1).tolist()) == [9, 10]
     assert Pairs(side([1], "a"), side([50], "b"), batch_tokens=8, seed=0).largest_batch().tokens.shape == (1, 52)
 
 
@@ -163,7 +163,7 @@ def test_sides_of_unequal_lengths_and_running_text_are_refused():
     with pytest.raises(DataError) as caught:
         Pairs(side([1, 2], "train.source"), side([1], "train.target"), batch_tokens=8, seed=0)
     assert str(caught.value) == (
-        "data: train.source has 2 lines and train.target has 1; the two sides of pairs must have equally many"
+        "data: train.source has 2 lines, but train.target has 1; use the same number of sources and targets"
     )
     running = Corpus("train", np.arange(5), None, np.zeros((1, 4), dtype=np.int64), "")
     with pytest.raises(DataError, match="train is running text and has no lines"):
@@ -178,7 +178,7 @@ def test_lengths_that_fall_are_filled_by_the_longest_so_far():
 @pytest.mark.skipif(not MULTI30K.exists(), reason="Multi30k is not there")
 def test_translations_of_multi30k_pad_little(tmp_path):
     pairs = Dataset((MULTI30K / "train.en.gz", MULTI30K / "train.de.gz"), PairFormat())
-    words = train_tokenizer(TokenizerConfig(type="space"), (text for pair in pairs_of(pairs) for text in pair))
+    words = train_tokenizer(TokenizerConfig(type="whitespace"), (text for pair in pairs_of(pairs) for text in pair))
     source, target = (write_corpus(pairs.column(which), words, tmp_path, which) for which in ("source", "target"))
     order = Pairs(source, target, batch_tokens=2048, seed=0)
     assert len(order.lengths) == 29_000

@@ -33,7 +33,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def read(*paths: Path, columns: tuple[str, str] = ("source", "target")) -> list[tuple[str, str]]:
-    return list(pairs_of(Dataset(paths, PairFormat(named=columns))))
+    return list(pairs_of(Dataset(paths, PairFormat(pair_columns=columns))))
 
 
 def refusal(action, error=DataError) -> str:
@@ -99,7 +99,7 @@ def test_columns_by_name_and_by_place(tmp_path):
     ]
     objects = write(tmp_path / "d.jsonl", '{"en": "cat", "de": "Katze"}\n')
     assert read(objects, columns=("en", "de")) == [("cat", "Katze")]
-    assert read(write(tmp_path / "e.csv", "text\nab\n"), columns=("text_column", "text_column")) == [("ab", "ab")]
+    assert read(write(tmp_path / "e.csv", "text\nab\n"), columns=("text", "text")) == [("ab", "ab")]
 
 
 def test_each_file_of_several_has_its_own_header(tmp_path):
@@ -111,10 +111,10 @@ def test_line_numbers_are_those_of_the_file(tmp_path):
     path = write(tmp_path / "a.csv", 'source,target\n"one\ntwo",x\ny,"z\n\n"\nlast,line\n')
     source = Dataset((path,), PairFormat())
     assert list(pairs_of(source)) == [("one\ntwo", "x"), ("y", "z\n\n"), ("last", "line")]
-    assert [source.place(number) for number in (2, 0)] == [f"{path}: line 7", f"{path}: line 2"]
+    assert [source.location(number) for number in (2, 0)] == [f"{path}:7", f"{path}:2"]
     en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
-    assert Dataset((en, de), PairFormat()).place(1) == f"{en}: line 2"
-    assert Dataset((en, de), PairFormat()).place(1, "target") == f"{de}: line 2"
+    assert Dataset((en, de), PairFormat()).location(1) == f"{en}:2"
+    assert Dataset((en, de), PairFormat()).location(1, "target") == f"{de}:2"
 
 
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
@@ -161,83 +161,83 @@ def test_a_blank_line_in_quotes_is_text(tmp_path):
 
 # ---- what is refused
 
-BLANK = "line 1 is blank; a table begins with its header, or with its first row; take it out"
+BLANK = ":1: first line of the table is blank; remove it"
 BAD_FILES = [
     (
         "a.tsv",
         "a b\n",
-        "line 1 has 1 column, not 2 or more: 'a b'; columns are separated by a tab; set data.delimiter if it is something else",
+        ":1: expected at least 2 tab-separated columns, got 1: 'a b'; set data.delimiter if the delimiter is different",
     ),
-    ("a.tsv", "a\tb\nc\n", "line 2 has 1 column, not 2 as line 1 has: 'c'; columns are separated by a tab"),
-    ("a.tsv", "a\tb\nc\td\te\n", "line 2 has 3 columns, not 2 as line 1 has: 'c', 'd', 'e'; columns are separated by a tab"),
+    ("a.tsv", "a\tb\nc\n", ":2: expected 2 tab-separated columns, got 1: 'c'"),
+    ("a.tsv", "a\tb\nc\td\te\n", ":2: expected 2 tab-separated columns, got 3: 'c', 'd', 'e'"),
     (
         "a.csv",
         'a,b\n"c\nd",e\nf\n',
-        "line 4 has 1 column, not 2 as line 1 has: 'f'; columns are separated by a comma",
+        ":4: expected 2 comma-separated columns, got 1: 'f'",
     ),
     ("a.csv", "\na,b\n", BLANK),
     ("a.tsv", " \na\tb\n", BLANK),
     (
         "a.csv",
         'a,b\nc,"d\ne,f\n',
-        "line 2 is not CSV: unexpected end of data; is a quote not closed, or not doubled? (.tsv has no quotes)",
+        ":2: invalid CSV: unexpected end of data; close or double the quote (.tsv has no quotes)",
     ),
     (
         "a.csv",
         'a,"b"c\n',
-        "line 1 is not CSV: ',' expected after '\"'; is a quote not closed, or not doubled? (.tsv has no quotes)",
+        ":1: invalid CSV: ',' expected after '\"'; close or double the quote (.tsv has no quotes)",
     ),
     (
         "a.csv",
         'a,b\n"' + "x" * 200_000,
-        "line 2 has a field of more than 131,072 characters, too long for CSV;"
-        " is a quote not closed? if it is that long, write .tsv or .jsonl",
+        ":2: a field is longer than the 131,072 characters that CSV allows;"
+        " close the quote if it is missing, or use .tsv or .jsonl",
     ),
-    ("a.csv", "source,target\n", "has a header and nothing below it; give a file with pairs in it"),
-    ("a.tsv", "a\tsource\ttarget\tsource\n", "line 1, its header, has 2 columns 'source'; rename all but one"),
+    ("a.csv", "source,target\n", "no pairs below the header"),
+    ("a.tsv", "a\tsource\ttarget\tsource\n", ":1: 2 columns are named 'source'; rename all but one"),
     (
         "a.jsonl",
         '{"source": "a", "target": "b"}\n{"source": "a"\n',
-        "line 2 is not JSON: Expecting ',' delimiter: line 1 column 15 (char 14); JSONL has one object a line",
+        ":2: invalid JSON: Expecting ',' delimiter: line 1 column 15 (char 14); .jsonl files need one object per line",
     ),
-    ("a.jsonl", '["a", "b"]\n', "line 1 is a list, not an object with 'source' and 'target'"),
-    ("a.jsonl", "null\n", "line 1 is null, not an object with 'source' and 'target'"),
-    ("a.jsonl", '{"source": "a", "tgt": "b"}\n', "line 1 has no key 'target'; did you mean 'tgt'? known: source, tgt"),
-    ("a.jsonl", '{"source": 1, "target": "b"}\n', "line 1 has a number as 'source', not a string; put it in quotes"),
-    ("a.jsonl", '{"source": true, "target": "b"}\n', "line 1 has a truth value as 'source', not a string; put it in quotes"),
-    ("a.jsonl", '{"source": "", "target": null}\n', "line 1 has null as 'target', not a string; put it in quotes"),
+    ("a.jsonl", '["a", "b"]\n', ":1: expected an object with 'source' and 'target', got a list"),
+    ("a.jsonl", "null\n", ":1: expected an object with 'source' and 'target', got null"),
+    ("a.jsonl", '{"source": "a", "tgt": "b"}\n', ":1: no key 'target'; did you mean 'tgt'?"),
+    ("a.jsonl", '{"source": 1, "target": "b"}\n', ":1: expected a string as 'source', got a number; put it in quotes"),
+    ("a.jsonl", '{"source": true, "target": "b"}\n', ":1: expected a string as 'source', got a boolean; put it in quotes"),
+    ("a.jsonl", '{"source": "", "target": null}\n', ":1: expected a string as 'target', got null; put it in quotes"),
     (
         "a.jsonl",
         '{"source": "a\\ud83d", "target": "b"}\n',
-        "line 1, 'source': character 1 is U+D83D, half of a surrogate pair; send whole characters",
+        ":1: 'source': character 1 is U+D83D, half of a surrogate pair; send whole characters",
     ),
     (
         "a.jsonl",
         '{"source": "a", "target": "\\u0000"}\n',
-        "line 1, 'target': character 0 is NUL; text has none, is this binary data?",
+        ":1: 'target': character 0 is NUL; text has none, is this binary data?",
     ),
-    ("a.tsv", "", "is empty; give a file with text in it"),
+    ("a.tsv", "", "file is empty"),
 ]
 
 
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
 def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
-    assert refusal(lambda: read(path)) == f"{path}: {message}"
+    assert refusal(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
 def test_json_that_is_too_deep_is_refused_and_not_followed(tmp_path):
     path = write(tmp_path / "a.jsonl", "[" * 100_000 + "\n")
-    assert refusal(lambda: read(path)).startswith(f"{path}: line 1 is not JSON: maximum recursion depth exceeded")
+    assert refusal(lambda: read(path)).startswith(f"{path}:1: invalid JSON: maximum recursion depth exceeded")
 
 
 def test_a_named_column_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     path = write(tmp_path / "a.tsv", "english\tgerman\ncat\tKatze\n")
     assert refusal(lambda: read(path, columns=("xyz", "german"))) == (
-        f"{path}: line 1, its header, has no column 'xyz'; known: english, german"
+        f"{path}:1: no column 'xyz'; set data.source_column to one of: english, german"
     )
     assert refusal(lambda: read(path, columns=("english", "germann"))) == (
-        f"{path}: line 1, its header, has no column 'germann'; did you mean 'german'? known: english, german"
+        f"{path}:1: no column 'germann'; set data.target_column to one of: english, german"
     )
 
 
@@ -246,31 +246,33 @@ def test_unequal_files_are_refused_with_both_counts_and_where_they_part(tmp_path
     en = write(tmp_path / "a.en", "".join("x" * length + "\n" for length in lengths))
     de = write(tmp_path / "a.de", "".join("y" * (length + 3) + "\n" for length in np.delete(lengths, 300)))
     assert refusal(lambda: read(en, de)) == (
-        f"{en} has 500 lines and {de} has 499 lines: parallel files have equally many;"
-        " by their lengths they part at about line 301, so look there first"
+        f"{en}: has 500 lines, but {de} has 499; look for a missing line near line 301"
     )
-    assert "part at about line 301" in refusal(lambda: Dataset((de, en), PairFormat()).summary)
+    assert "near line 301" in refusal(lambda: Dataset((de, en), PairFormat()).summary)
 
 
-CURE = 'is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet: name a table so, or give two parallel files, {} = ["a.en", "a.de"]'
-OPTIONS = "train, valid, test, encoding, delimiter, sheet, source, target, longest, truncate"
+CURE = (
+    'is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet);'
+    ' use a table or two parallel files, e.g. {} = ["a.en", "a.de"]'
+)
+OPTIONS = "train, valid, test, encoding, delimiter, sheet, source_column, target_column, max_length, truncate"
 MESSAGES = [
-    ({"train": "a.txt"}, "data: train='a.txt' " + CURE.format("train")),
-    ({"train": ["a.en"]}, "data: train='a.en' " + CURE.format("train")),
-    ({"train": "a.tsv", "valid": ["a.en"]}, "data: valid='a.en' " + CURE.format("valid")),
-    ({"train": ["a.tsv", "b.csv.gz"]}, "data: train mixes csv, tsv files; give files of one kind"),
-    ({"train": ["a.tsv", "a.de"]}, "data: train mixes text, tsv files; give files of one kind"),
-    ({"train": ""}, "data: train='' names no file"),
-    ({"train": "a.tsv", "valid": 1.5}, "data: valid=1.5, a share of train, must be between 0 and 1"),
-    ({"train": "a.tsv", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
+    ({"train": "a.txt"}, "data.train: 'a.txt' " + CURE.format("train")),
+    ({"train": ["a.en"]}, "data.train: 'a.en' " + CURE.format("train")),
+    ({"train": "a.tsv", "valid": ["a.en"]}, "data.valid: 'a.en' " + CURE.format("valid")),
+    ({"train": ["a.tsv", "b.csv.gz"]}, "data.train: different file types: csv, tsv; use files of one type"),
+    ({"train": ["a.tsv", "a.de"]}, "data.train: different file types: text, tsv; use files of one type"),
+    ({"train": ""}, "data.train: expected file names, got ''"),
+    ({"train": "a.tsv", "valid": 1.5}, "data.valid: a fraction must be between 0 and 1, got 1.5"),
+    ({"train": "a.tsv", "valid": 0.5, "test": 0.5}, "data: valid (0.5) and test (0.5) leave no training data"),
     (
         {"train": "a.tsv", "encoding": "utf-9"},
-        "data: no such text encoding 'utf-9'; usual ones: utf-8, latin-1, cp1252, utf-16",
+        "data.encoding: no such text encoding 'utf-9'; usual ones: utf-8, latin-1, cp1252, utf-16",
     ),
-    ({"train": "a.tsv", "source_column": ""}, "data: source='' names no column"),
-    ({"train": ["a.en", "a.de"], "target_column": "de"}, "data: target='de', but parallel files have no columns; drop it"),
-    ({"train": "a.tsv", "max_length": 1}, "data.max_length: must be greater than or equal to 2, not 1"),
-    ({"train": "a.tsv", "read_as": "lines"}, f"data.read_as: no such option; known: {OPTIONS}"),
+    ({"train": "a.tsv", "source_column": ""}, "data.source_column: expected a column name, got ''"),
+    ({"train": ["a.en", "a.de"], "target_column": "de"}, "data.target_column: parallel files have no columns; remove it"),
+    ({"train": "a.tsv", "max_length": 1}, "data.max_length: expected greater than or equal to 2, got 1"),
+    ({"train": "a.tsv", "read_as": "lines"}, f"data.read_as: unknown option; choose from {OPTIONS}"),
 ]
 
 
@@ -296,7 +298,7 @@ def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
     assert {name: [int(source) for source, _ in pairs_of(part)] for name, part in sources.items()} == {
         "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
     }  # fmt: skip
-    assert sources["valid"].place(1) == f"{tmp_path / 'a.tsv'}: line 37"
+    assert sources["valid"].location(1) == f"{tmp_path / 'a.tsv'}:37"
     few = Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat(), high=0.9)
     assert refusal(lambda: list(pairs_of(few))) == (
         f"{tmp_path / 'b.tsv'}: 1 pair is too few to take the share 0 to 0.9 of them;"
@@ -332,10 +334,10 @@ def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
     source = Dataset((write(tmp_path / "a.tsv", "a\tb\n"),), PairFormat())
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["ab"]))
     known = write_corpus(source.column("source"), tokenizer, tmp_path, "train").provenance
-    message = "is not what {} was made from: side was 'source' and is 'target'; put it back, or start a new run"
+    message = "not the text that the run was started with (side was 'source', now 'target'); restore it or start a new run"
     assert (
         refusal(lambda: write_corpus(source.column("target"), tokenizer, tmp_path, "train", must_match=known))
-        == f"{tmp_path / 'a.tsv'} (target): {message.format(tmp_path / 'train.json')}"
+        == f"{tmp_path / 'a.tsv'} (target): {message}"
     )
     assert write_corpus(source.column("target"), tokenizer, tmp_path, "train").tokens.tolist() == [4, 2]
 
@@ -351,7 +353,7 @@ def test_a_side_of_parallel_files_is_made_anew_only_if_its_own_file_changes(tmp_
     again = Dataset((en, de), PairFormat())
     write_corpus(again.column("source"), tokenizer, tmp_path, "source", must_match=known["source"])
     assert refusal(lambda: write_corpus(again.column("target"), tokenizer, tmp_path, "target", must_match=known["target"])) == (
-        f"{de}: is not what {tmp_path / 'target.json'} was made from: {de} has changed; put it back, or start a new run"
+        f"{de}: not the text that the run was started with ({de} has changed); restore it or start a new run"
     )
 
 
@@ -365,10 +367,10 @@ def long_lines(tmp_path):
 def test_what_is_too_long_is_refused_with_its_line(long_lines, tmp_path):
     source, corpus = long_lines
     assert refusal(lambda: fit_side(corpus, source, "target", max_length=6, truncate=False)) == (
-        f"{tmp_path / 'a.tsv'}: line 2 (and 1 more): its target has 8 tokens, more than data.max_length = 6;"
-        " raise that, or set data.truncate = true to have it cut"
+        f"{tmp_path / 'a.tsv'}:2: target has 8 tokens, more than data.max_length (6) (and in 1 more);"
+        " increase it or set data.truncate = true"
     )
-    assert "line 2: its target has 8 tokens" in refusal(
+    assert ":2: target has 8 tokens" in refusal(
         lambda: fit_side(corpus, source, "target", max_length=7, truncate=False)
     )
     assert fit_side(corpus, source, "target", max_length=8, truncate=False) is corpus
@@ -382,7 +384,7 @@ def test_what_is_cut_keeps_its_end(longest, long_lines, tmp_path):
     rows = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
     found = [cut.tokens[a:b].tolist() for a, b in pairwise(cut.starts)]
     assert found == [row if len(row) <= longest else [*row[: longest - 1], 2] for row in rows]
-    assert (cut.name, cut.tokenizer, cut.bos_id) == (corpus.name, corpus.tokenizer, corpus.begin)
+    assert (cut.name, cut.tokenizer, cut.bos_id) == (corpus.name, corpus.tokenizer, corpus.bos_id)
     assert cut.line_edges().tolist() == cut.starts.tolist()
     # what is on disk stays whole
     assert open_corpus(tmp_path, "train.target").tokens.tolist() == corpus.tokens.tolist()

@@ -21,7 +21,7 @@ from weft.cli import input_lines as lines
 from weft.cli.commands.evaluate import Evaluate
 from weft.cli.input_lines import any_lines, batched
 from weft.cli.main import main
-from weft.data.batch import changed, cropped
+from weft.data.batch import cropped, map_tensors
 from weft.data.table_rows import TableOptions
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
@@ -175,9 +175,9 @@ def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
 
 
 def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
-    assert load(runs.folder("lstm"), SEQ2SEQ).reader.unknown(["abx", "", "ay"]) == ["x", "y"]
+    assert load(runs.folder("lstm"), SEQ2SEQ).reader.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
     both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
-    assert both.reader.unknown(["abx", "", "ay"]) == ["x", "y"]
+    assert both.reader.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
 
 
 # ---- pairs that are too long, and where they stand
@@ -295,7 +295,7 @@ def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
     )
     run = load(folder, SEQ2SEQ, device="cpu")
     assert len(run.predict("abc", least=16).token_ids) == 16
-    assert len(run.predict("abc", least=14, prefixes=["A BB"]).token_ids) == 14
+    assert len(run.predict("abc", least=14, target_prefixes=["A BB"]).token_ids) == 14
 
 
 def test_half_of_parallel_files_is_no_data(runs, capsys):
@@ -380,7 +380,7 @@ def test_a_batch_is_measured_by_a_corner_of_the_same_shape():
     batch = PairBatch(*(torch.zeros(8, size, dtype=torch.long) for size in (4000, 4000, 101, 101)))
     corner = cropped(batch, Fraction(1000, 4000))
     assert [tuple(part.shape) for part in corner] == [(8, 1000), (8, 1000), (8, 26), (8, 26)]
-    short = changed(batch, lambda part: part[:, :2])
+    short = map_tensors(batch, lambda part: part[:, :2])
     assert [part.size(1) for part in cropped(short, Fraction(1, 2))] == [2, 2, 2, 2]
 
 

@@ -182,7 +182,7 @@ def test_a_source_that_is_too_long_to_evaluate_is_named_by_the_line_of_its_file(
     table = tmp_path / "long.tsv"
     table.write_text(f"source\ttarget\nab\tA BB\n{'ab' * 10}\tA\n")
     code, _, error = said(capsys, "evaluate", str(runs.folder("lstm")), "--data", str(table))
-    assert code == 3 and f"{table}: line 3" in error
+    assert code == 3 and f"{table}:3" in error
 
 
 @pytest.mark.parametrize("command", ["evaluate", "score"])

@@ -154,7 +154,7 @@ def test_columns_have_the_names_of_training(runs, tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"doc": {"text": "x"}}\n')
     assert refused(capsys, "predict", folder, "--input", str(tmp_path / "a.jsonl")) == (
         3,
-        f"{tmp_path / 'a.jsonl'}: line 1 has no key 'review'; known: doc.text",
+        f"{tmp_path / 'a.jsonl'}: :1: no key 'review'; available: doc.text",
     )
 
 
@@ -438,7 +438,7 @@ def test_language_models_read_the_text_column(runs, tmp_path, capsys):
     (score,) = weft.load(lm, device="cpu").score(["the [MASK], sees"])
     assert rows_of(out(capsys, "score", lm, "--input", str(path)))[1][2] == f"{score.log_prob:.4f}"
     (one,) = (json.loads(line) for line in out(capsys, "fill", masked, "--input", str(path), "--json").split("\n")[:-1])
-    assert one["text"] == "the [MASK], sees" and len(one["gaps"]) == 1
+    assert one["text"] == "the [MASK], sees" and len(one["masks"]) == 1
     told = json.loads(out(capsys, "generate", lm, "--input", str(path), "--json", "--max-new-tokens", "2", "-q"))
     assert [one["prompt"] for one in told["results"]] == ["the [MASK], sees"]
     for words in (("score", lm), ("fill", masked)):
@@ -519,7 +519,7 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
     ):
         assert refused(capsys, *words, "--data", str(sentences)) == (
             3,
-            f"{sentences}: is CoNLL by its name, words with tags; this run reads plain text: give a sentence a line",
+            f"{sentences}: CoNLL file, but this run reads plain text; use a text file with one sentence per line",
         )
     assert refused(capsys, "generate", lm, "--input", str(sentences))[0] == 3
     for run in (lm, masked):

@@ -140,7 +140,7 @@ KNOWN = (
     "BLiMP's JSONL (sentence_good, sentence_bad), TSV with a header (good, bad), agreement of Linzen et al. (.gold), "
     "agreement of Gulordava et al. (form, class, prefix, n_attr)"
 )
-LINE = "{path}: line 2"
+LINE = "{path}:2"
 BAD: dict[str, tuple[str, str, str]] = {  # name of the file, what is in it, what is said
     "no suite": ("x", "hello you\n", "{path}: is no suite of minimal pairs: line 1 is 'hello you'; known: " + KNOWN),
     "column": (
@@ -148,7 +148,7 @@ BAD: dict[str, tuple[str, str, str]] = {  # name of the file, what is in it, wha
         "{path}: line 1, its header: no such column 'phenomenom'; did you mean 'phenomenon'? known: "
         "good, bad, phenomenon, attractors",
     ),
-    "twice": ("x", "good\tbad\tbad\na\tb\tc\n", "{path}: line 1, its header, has 2 columns 'bad'; rename all but one"),
+    "twice": ("x", "good\tbad\tbad\na\tb\tc\n", "{path}: :1: 2 columns are named 'bad'; rename all but one"),
     "cells": ("x", "good\tbad\na\n", LINE + " has 1 columns, not 2 as line 1 has: a"),
     "count": (
         "x", "good\tbad\tattractors\na\tb\tmany\n",
@@ -156,7 +156,7 @@ BAD: dict[str, tuple[str, str, str]] = {  # name of the file, what is in it, wha
     ),
     "empty": ("x", "good\tbad\na\t \n", LINE + " has no bad sentence; a pair has two"),
     "same": ("x", "good\tbad\na\ta\n", LINE + " has the same sentence twice: 'a'; one must be wrong"),
-    "header": ("x", "good\tbad\n", "{path}: has a header and nothing below it; give a file with pairs in it"),
+    "header": ("x", "good\tbad\n", "{path}: no pairs below the header"),
     "json": (
         "x", json.dumps(BLIMP) + "\n{\n",
         LINE + " is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); "
@@ -278,7 +278,7 @@ def log_prob(run: Any, sentence: str, *, end: bool) -> float:
     """One token after another, through the decoding protocol."""
     tokens = [*run.vocabulary.encode(sentence).tolist(), *([run.vocabulary.eos_id] if end else [])]
     with torch.inference_mode():
-        scores, state = run.model.start(torch.tensor([run.reader.opening]))
+        scores, state = run.model.start(torch.tensor([run.reader.bos_ids]))
         total = 0.0
         for token in tokens:
             total += float(scores[0, token])

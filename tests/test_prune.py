@@ -197,7 +197,7 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
     own = run.settings.datasets["valid"]
     if name.startswith("lm"):
         with torch.no_grad():
-            nats, _ = run.reader.nats(None)
+            nats, _ = run.reader.token_losses(None)
         assert run.settings.datasets.keys() == {"train", "valid"}
         assert found == pytest.approx(float(np.mean(nats, dtype=np.float64)), rel=1e-5)
     elif name.startswith("pairs"):

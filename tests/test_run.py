@@ -315,7 +315,7 @@ def test_batches_and_pieces_change_no_score(runs, name, monkeypatch):
     together = run.score(lines)
     for positions, piece in ((1, 4096), (20, 4096), (16384, 2)):
         monkeypatch.setattr("weft.tasks.lm.predict.BATCH", positions)
-        monkeypatch.setattr("weft.tasks.lm.scoring.PIECE", piece)
+        monkeypatch.setattr("weft.tasks.lm.scoring.CHUNK_TOKENS", piece)
         for one, other in zip(run.score(lines), together, strict=True):
             assert (one.text, one.tokens) == (other.text, other.tokens)
             assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
@@ -404,7 +404,7 @@ def test_scoring_tells_of_pieces_of_long_lines_and_of_batches(runs, name, monkey
     silent = run.score(lines)
     assert run.score(lines, progress=lambda what, done, total: told.append((done, total))) == silent
     assert told == []  # nothing is left to do when there is something to tell
-    monkeypatch.setattr("weft.tasks.lm.scoring.PIECE", 5)
+    monkeypatch.setattr("weft.tasks.lm.scoring.CHUNK_TOKENS", 5)
     monkeypatch.setattr("weft.tasks.lm.predict.BATCH", 12)
     found = run.score(lines, progress=lambda what, done, total: told.append((done, total)))
     torch.testing.assert_close([line.log_prob for line in found], [line.log_prob for line in silent], rtol=1e-5, atol=1e-5)

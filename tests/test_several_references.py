@@ -203,8 +203,8 @@ def test_references_that_can_t_be_right(tmp_path):
     def wrong(values: dict[str, Any]) -> str:
         return refusal(lambda: parse_config(PairDataConfig, values, at="data"), ConfigError)
 
-    assert wrong({"train": "a.tsv", "target_column": []}) == "data: target=[] names no column"
-    assert wrong({"train": "a.tsv", "target_column": ["a", ""]}) == "data: target='' names no column"
+    assert wrong({"train": "a.tsv", "target_column": []}) == "data.target_column: expected a column name, got []"
+    assert wrong({"train": "a.tsv", "target_column": ["a", ""]}) == "data.target_column: expected a column name, got ''"
     assert (
         wrong({"train": "a.tsv", "target_column": ["a", "a"]})
         == "data: target names the column 'a' twice; name each reference once"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft.data.config import TextDataConfig
-from weft.data.source import Source, split_at
+from weft.data.source import Source, split_position
 from weft.errors import DataError
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
@@ -93,7 +93,7 @@ def test_no_half_word_reaches_a_word_tokenizer(tmp_path):
     ],
 )
 def test_the_nearest_place(text, at, lines, wanted):
-    assert split_at(text, at, lines) == wanted
+    assert split_position(text, at, lines) == wanted
 
 
 def test_a_share_of_nothing_is_refused(tmp_path):
@@ -102,6 +102,6 @@ def test_a_share_of_nothing_is_refused(tmp_path):
     with pytest.raises(DataError) as caught:
         list(source.chunks())
     assert str(caught.value) == (
-        f"{tmp_path / 'text.txt'}: 39 characters are too few to take the share 0.5 to 0.51 of them;"
-        " give more text, or files of their own for valid and test"
+        f"{tmp_path / 'text.txt'}: 39 characters are too few for the fraction from 0.5 to 0.51;"
+        " add text, or use separate files for data.valid and data.test"
     )

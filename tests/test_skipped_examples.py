@@ -25,7 +25,7 @@ def run_file(tmp_path: Path) -> Path:
 
 
 def test_training_and_evaluation_leave_them_out_and_say_so(run_file, tmp_path, capsys):
-    out, place = tmp_path / "run", f"{tmp_path / 'train.tsv'}: line 4"
+    out, place = tmp_path / "run", f"{tmp_path / 'train.tsv'}:4"
     assert main(["train", str(run_file), "--output-dir", str(out)]) == 0
     assert f"note: {NOTE} {place}" in capsys.readouterr().err.replace("\n", "")
     assert json.loads((out / "metrics.jsonl").read_text().splitlines()[0])["examples"] == 4
@@ -40,12 +40,12 @@ def test_they_are_refused_where_that_is_asked_for(run_file, tmp_path, capsys):
     refused = f"{tmp_path / 'train.tsv'}: line 4 has the label good and no text; give it one, or take it out"
     assert refused in capsys.readouterr().err
     assert main(["check", str(run_file), "--json", "--set", "data.skip_empty=false"]) == 3
-    assert [one["what"] for one in json.loads(capsys.readouterr().out)["findings"] if one["severity"] == "error"] == [refused]
+    assert [one["message"] for one in json.loads(capsys.readouterr().out)["findings"] if one["severity"] == "error"] == [refused]
 
 
 def test_a_check_counts_them_once_a_file(run_file, tmp_path, capsys):
     assert main(["check", str(run_file), "--json"]) == 0
     found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["name"] == "skipped"]
-    what = f"2 of 6 texts (33.3 %) of its files are empty, and are left out; the first is {tmp_path / 'train.tsv'}: line 4"
+    what = f"2 of 6 texts (33.3%) of its files are empty, and are left out; the first is {tmp_path / 'train.tsv'}:4"
     cure = "take them out, or set data.skip_empty = false to have them refused"
-    assert [(one["split"], one["count"], one["what"], one["cure"]) for one in found] == [("train", 2, what, cure)]
+    assert [(one["split"], one["count"], one["message"], one["fix"]) for one in found] == [("train", 2, what, cure)]

@@ -110,7 +110,7 @@ BAD = {  # the lines of a .tsv, and what is said of it
         "line 1, its header, has no column 'answer', which data.answer names"
         "; did you mean 'answr'? known: question, passage, answr"
     ),
-    "question\tpassage\tanswer\tanswer\nx\ty\tz\tz\n": "line 1, its header, has 2 columns 'answer'; rename all but one",
+    "question\tpassage\tanswer\tanswer\nx\ty\tz\tz\n": ":1: 2 columns are named 'answer'; rename all but one",
     f"question\tpassage\tanswer\nWho?\t{PASSAGE}\tEva\n": (
         "line 2 has the answer 'Eva', which is not in its passage; copy it from there"
     ),
@@ -132,7 +132,7 @@ BAD = {  # the lines of a .tsv, and what is said of it
         "line 2 has the start 3 and no answer; give it one, or leave the start empty"
     ),
     f"question\tpassage\tanswer\nWho?\t{PASSAGE}\n": (
-        "line 2 has 2 columns, not 3 as line 1 has: 'Who?', 'Ada has a cat. Ben has a cat, too.'"
+        ":2: expected 3 columns, got 2: 'Who?', 'Ada has a cat. Ben has a cat, too.'"
         "; columns are separated by a tab"
     ),
     "question\tpassage\tanswer\n": "has no question in it; give a file with some",
@@ -147,13 +147,13 @@ def test_a_bad_table_is_refused_with_its_line(tmp_path, text):
 
 
 LINES = [
-    ([], "line 1 is a list, not an object with 'question', 'passage' and 'answer'"),
-    (a_row(), "line 1 has no key 'answer'; known: question, passage"),
-    ({"passage": "x", "answer": "x"}, "line 1 has no key 'question'; known: passage, answer"),
+    ([], ":1: expected an object with 'question', 'passage' and 'answer', got a list"),
+    (a_row(), ":1: no key 'answer'; available: question, passage"),
+    ({"passage": "x", "answer": "x"}, ":1: no key 'question'; available: passage, answer"),
     (a_row(answer=["Ada", 3]), "line 1 has a number among 'answer', not a string; put it in quotes"),
     (a_row(answer="Ada", answer_start="0"), "line 1 has a string as 'answer_start'; that is a number of characters, from 0"),
     (a_row(answer=["Ada", "Ben"], answer_start=0), "line 1 has 2 answers and 1 starts; give one to each, or none"),
-    (a_row(answer="Ada", question=3), "line 1 has a number as 'question', not a string; put it in quotes"),
+    (a_row(answer="Ada", question=3), ":1: expected a string as 'question', got a number; put it in quotes"),
 ]
 
 
@@ -213,7 +213,7 @@ TABLES = [
     ({"question": ""}, "data: question='' names no column"),
     ({"answer": "passage"}, "data: question, passage, answer and start name one column twice; give each its own"),
     ({"max_length": 64, "stride": 64}, "data: stride=64 must be less than longest=64, or tokens lie between windows"),
-    ({"longest": 7}, "data.max_length: must be greater than or equal to 8, not 7"),
+    ({"longest": 7}, "data.max_length: expected greater than or equal to 8, got 7"),
 ]
 
 
@@ -276,8 +276,8 @@ def test_an_answer_becomes_tokens_and_its_text_again(kind):
         low, high = text_between(text, places, *found)
         # a piece may hold more than the answer, but never less, and no white space at its ends
         assert low <= start and high >= start + len(answer) and text[low:high].strip() == text[low:high]
-        if kind in ("char", "byte", "word", "space", "wordpiece"):
-            assert text[low:high] == answer or (kind == "space" and answer in text[low:high])
+        if kind in ("char", "byte", "word", "whitespace", "wordpiece"):
+            assert text[low:high] == answer or (kind == "whitespace" and answer in text[low:high])
     assert tokens_between(places, 7, 7) is None
 
 

@@ -113,7 +113,7 @@ def test_every_token_is_counted_once(monkeypatch, name, size):
 def test_a_long_line_tells_of_its_pieces(monkeypatch):
     """Lines of 3 and 90 tokens and their ends, the long one alone, in pieces of 25."""
     monkeypatch.setattr(module, "BATCH", 50)
-    monkeypatch.setattr(module, "PIECE", 25)
+    monkeypatch.setattr(module, "CHUNK_TOKENS", 25)
     told: list[tuple[int, int]] = []
     corpus = in_lines([3, 90])
     surprisal(Naming(), corpus, Context("reset", 8), device=CPU, progress=lambda done, total: told.append((done, total)))
@@ -223,7 +223,7 @@ def test_a_long_line_is_read_in_pieces(monkeypatch, kind):
         return real(tokens, targets, state)
 
     monkeypatch.setattr(model, "loss", loss)
-    monkeypatch.setattr(module, "PIECE", 9)
+    monkeypatch.setattr(module, "CHUNK_TOKENS", 9)
     np.testing.assert_allclose(nats_of(model, corpus, Context("reset", 40)), whole, atol=1e-5)
     assert max(asked) == 9
     assert sum(asked) == 31

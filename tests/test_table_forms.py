@@ -69,7 +69,7 @@ def test_a_csv_may_have_semicolons_or_tabs(tmp_path):
 def test_a_row_that_does_not_fit_names_what_separates(tmp_path):
     path = write(tmp_path / "a.csv", "label;text\npos;x\nneg;y;z\n")
     assert refusal(lambda: read(path)) == (
-        f"{path}: line 3 has 3 columns, not 2 as line 1 has: 'neg', 'y', 'z'; columns are separated by a semicolon"
+        f"{path}: :3: expected 2 semicolon-separated columns, got 3: 'neg', 'y', 'z'"
     )
 
 
@@ -82,7 +82,7 @@ def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
     assert read(write(tmp_path / "a.json", json.dumps(rows, indent=2))) == wanted
     assert read(write(tmp_path / "b.json.gz", json.dumps(rows))) == wanted
     assert read(write(tmp_path / "c.json", "".join(json.dumps(row) + "\n" for row in rows))) == wanted
-    assert labelled(tmp_path / "a.json").place(1) == f"{tmp_path / 'a.json'}: line 6"
+    assert labelled(tmp_path / "a.json").location(1) == f"{tmp_path / 'a.json'}:6"
     pairs = write(tmp_path / "p.json", '[{"source": "a", "target": "b"}]')
     assert list(pairs_of(Dataset((pairs,), PairFormat()))) == [("a", "b")]
     asked = write(tmp_path / "q.json", '[{"question": "Who?", "passage": "Ida sang.", "answer": "Ida"}]')
@@ -94,16 +94,16 @@ def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
     [
         (
             '{"data": []\n}',
-            "line 1 is not JSON: Expecting ',' delimiter: line 1 column 12 (char 11); JSONL has one object a line",
+            ":1: invalid JSON: Expecting ',' delimiter: line 1 column 12 (char 11); .jsonl files need one object per line",
         ),
-        ('[{"text": "a", "label": "b"},\n 3]', "line 2 is a number, not an object with 'label' and 'text'"),
-        ('[{"text": "a", "label": "b"},\n {"label": "b"}]', "line 2 has no key 'text'; known: label"),
+        ('[{"text": "a", "label": "b"},\n 3]', ":2: expected an object with 'label' and 'text', got a number"),
+        ('[{"text": "a", "label": "b"},\n {"label": "b"}]', ":2: no key 'text'; available: label"),
         (
             '[{"text": "a"\n',
-            "line 1 is not JSON: Expecting ',' delimiter; a .json file is a list of objects, or an object a line",
+            ":1: invalid JSON: Expecting ',' delimiter; write a list of objects or one object per line",
         ),
         ("[]", "is an empty list; give a file with examples in it"),
-        ("3", "line 1 is a number, not an object with 'label' and 'text'"),
+        ("3", ":1: expected an object with 'label' and 'text', got a number"),
     ],
 )
 def test_a_json_file_that_is_no_such_list(text, message, tmp_path):
@@ -117,7 +117,7 @@ def test_dotted_keys_reach_into_objects(tmp_path):
     plain = write(tmp_path / "b.jsonl", '{"a.b": "whole", "a": {"b": "inner"}, "label": "pos"}\n')
     assert read(plain, Reading(text=("a.b",))) == [("pos", "whole")]
     assert refusal(lambda: read(path, Reading(text=("doc.boddy",), label="annotation.label"))) == (
-        f"{path}: line 1 has no key 'doc.boddy'; did you mean 'doc.body'? known: doc.body, annotation.label, a.b.c"
+        f"{path}: :1: no key 'doc.boddy'; did you mean 'doc.body'?"
     )
     assert refusal(lambda: read(path, Reading(text=("doc",), label="annotation.label"))) == (
         f"{path}: line 1 has an object as 'doc', not a string; name a key inside it: doc.body"
@@ -170,15 +170,15 @@ def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
         f"{path}: 20 labels for 20 examples, n0, n1, n10 and so on: nearly every example has a label of its own, and none can"
         " be learned; is data.label_column = 'id' the right column? columns: id, text"
     )
-    assert source.summary.fault() == message
+    assert source.summary.problem() == message
     # once is enough, for train alone: a test file may have a few examples of each of many labels
     splits = {name: labelled(path, Reading(label="id")) for name in ("train", "valid")}
     found = [one for one in check_data(splits, list, LABELLED).findings if one.severity == "error"]
     assert [(one.name, one.split, one.message) for one in found] == [("own_labels", "train", message)]
     few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{at % 17}\tsome words\n" for at in range(20)))
-    assert labelled(few).summary.fault() is None
+    assert labelled(few).summary.problem() is None
     lines = write(tmp_path / "c.txt", "".join(f"w{at} and so on\n" for at in range(12)))
-    assert labelled(lines).summary.fault() == (
+    assert labelled(lines).summary.problem() == (
         f"{lines}: 12 labels for 12 examples, w0, w1, w10 and so on: nearly every example has a label of its own, and none can"
         " be learned; a line is read as a label, white space, and a text"
     )

@@ -98,8 +98,8 @@ def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
     for place in np.random.default_rng(0).permutation(places)[:20].tolist():
         for here, there in zip(order.batch(*place), other.batch(*place), strict=True):
             assert here is not None and there is not None and torch.equal(here, there)
-    assert order.groups.members(0, 0).tolist() != another.groups.members(0, 0).tolist()
-    assert order.rows == order.groups.rows
+    assert order.buckets.members(0, 0).tolist() != another.buckets.members(0, 0).tolist()
+    assert order.rows == order.buckets.rows
 
 
 def test_the_largest_batch_is_as_wide_as_any_in_tokens_and_letters():

@@ -116,7 +116,7 @@ def test_what_is_written_with_tabs_is_read(sentences, between, tmp_path_factory)
 def test_document_starts_are_skipped(tmp_path):
     path = write(tmp_path / "a.conll", f"-DOCSTART- -X- -X- O\n\n{ENTITIES}\n-DOCSTART-\n\nend NN I-NP O")
     assert [words for words, _ in read(path)] == [("EU", "rejects"), ("Peter",), ("end",)]
-    assert Dataset((path,), TaggedFormat()).place(2) == f"{path}: line 10"
+    assert Dataset((path,), TaggedFormat()).location(2) == f"{path}:10"
 
 
 def test_each_file_has_its_own_format(tmp_path):
@@ -147,13 +147,13 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
 
 ROW = "\t_" * 6
 BAD_FILES = [
-    ("a.conll", "a O\nb\n", "line 2 has 1 column, not 2 as line 1 has: 'b'"),
+    ("a.conll", "a O\nb\n", ":2: expected 2 columns, got 1: 'b'"),
     ("a.conll", "\na\tO\nb O\n", "line 3 has 1 column, not 2 as line 2 has: 'b O'"),
-    ("a.conll", "a X O\nb O\n", "line 2 has 2 columns, not 3 as line 1 has: 'b', 'O'"),
+    ("a.conll", "a X O\nb O\n", ":2: expected 3 columns, got 2: 'b', 'O'"),
     ("a.conll", "word\n", "line 1 has 1 column, not 2 or more, a word and its tag: 'word'"),
     ("a.conll", "a\tO\n\tO\n", "line 2 has an empty word: 'O' is alone"),
     ("a.conll", "a\tO\nb\t\n", "line 2 has an empty tag: 'b' is alone"),
-    ("a.conll", "", "is empty; give a file with text in it"),
+    ("a.conll", "", "file is empty"),
     ("a.conll", "a O\0\n", "line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"),
     ("a.conll", "-DOCSTART- O\n\n", "has no tagged word in it; give a file with a word and its tag a line"),
     ("a.conllu", "# text = x\n\n", "has no tagged word in it; give a file with a word and its tag a line"),
@@ -197,15 +197,15 @@ def test_columns_that_are_not_there(tmp_path):
 
 
 MESSAGES = [
-    ({"train": []}, "data: train=[] names no file"),
-    ({"train": "a", "test": 1.0}, "data: test=1, a share of train, must be between 0 and 1"),
+    ({"train": []}, "data.train: expected file names, got []"),
+    ({"train": "a", "test": 1.0}, "data.test: a fraction must be between 0 and 1, got 1"),
     ({"train": "a", "word_column": 0}, "data: word=0 names no column; give a place from 1 on, or a name"),
     ({"train": "a", "tag_column": ""}, "data: tag='' names no column; give a place from 1 on, or a name"),
     ({"train": "a", "word_column": 2, "tag_column": 2}, "data: word and tag are both 2; give each its own column"),
-    ({"train": "a", "max_length": 2}, "data.max_length: must be greater than or equal to 3, not 2"),
+    ({"train": "a", "max_length": 2}, "data.max_length: expected greater than or equal to 3, got 2"),
     (
         {"train": "a", "label_column": "x"},
-        "data.label_column: no such option; known: train, valid, test, encoding, word, tag, longest",
+        "data.label_column: unknown option; choose from train, valid, test, encoding, word, tag, longest",
     ),
 ]
 
@@ -233,7 +233,7 @@ def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
     }  # fmt: skip
     assert sentence_lengths(sources["valid"]).tolist() == [2] * 5
     assert tags_of(sources["valid"]) == ["T"] * 10
-    assert sources["valid"].place(1) == f"{tmp_path / 'a.conll'}: line 109"
+    assert sources["valid"].location(1) == f"{tmp_path / 'a.conll'}:109"
     few = Dataset((write(tmp_path / "b.conll", "a O\n"),), TaggedFormat(), high=0.9)
     assert refusal(lambda: tags_of(few)) == (
         f"{tmp_path / 'b.conll'}: 1 sentence is too few to take the share 0 to 0.9 of them;"
@@ -280,7 +280,7 @@ def test_a_source_reads_its_files_once_and_keeps_one_of_equal_words(tmp_path, mo
     source = Dataset((path,), TaggedFormat(), high=0.67)
     assert [one.words for one in source.records()] == [("a", "b"), ("a",)]
     assert tags_of(source) == ["N", "V", "N"] and list(words_of(source).texts()) == ["a", "b", "a"]
-    assert sentence_lengths(source).tolist() == [2, 1] and source.place(1) == f"{path}: line 4"
+    assert sentence_lengths(source).tolist() == [2, 1] and source.location(1) == f"{path}:4"
     assert source.summary.count == 3 and len(reads) == 1
     first, second = source.records()
     assert first.words[0] is second.words[0] and first.tags[0] is second.tags[0]

@@ -116,8 +116,8 @@ def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
     places = [(epoch, index) for epoch in range(2) for index in range(order.batches(epoch))]
     for place in np.random.default_rng(0).permutation(places)[:20].tolist():
         assert torch.equal(order.batch(*place).tokens, other.batch(*place).tokens)
-    assert order.groups.members(0, 0).tolist() != order.groups.members(1, 0).tolist()
-    assert order.groups.members(0, 0).tolist() != another.groups.members(0, 0).tolist()
+    assert order.buckets.members(0, 0).tolist() != order.buckets.members(1, 0).tolist()
+    assert order.buckets.members(0, 0).tolist() != another.buckets.members(0, 0).tolist()
 
 
 def test_like_lengths_stand_together():
@@ -153,7 +153,7 @@ def test_evaluation_reads_every_text_once_and_short_ones_first():
 
 def test_lines_in_memory_are_what_the_tokenizer_says_of_each():
     lines = ["the cat", "", "sat cat sat", ""]
-    tokenizer = train_tokenizer(TokenizerConfig(type="space"), iter(lines))
+    tokenizer = train_tokenizer(TokenizerConfig(type="whitespace"), iter(lines))
     corpus = lines_of(tokenizer, lines)
     starts = corpus.line_starts()
     for at, line in enumerate(lines):

@@ -53,7 +53,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def tokens_of(run: Any, name: str) -> int:
     """The tokens of the training data, with <s> and </s> as the task reads them, by its tokenizer alone."""
-    source = run.settings.datasets["train"]
+    source = run.config.datasets["train"]
     if name == "translate":
         return sum(1 + len(run.vocabulary.target.encode(target)) for _, target in pairs(source))
     if name == "masked-lm":
@@ -94,7 +94,7 @@ def test_a_budget_of_tokens_is_spent_in_tokens(name, tmp_path):
 
 
 def test_what_is_counted_without_a_network_counts_words_and_examples(tmp_path, capsys):
-    folder = train_here(LabelRuns(tmp_path).values("labels-regression"), tmp_path / "run").path
+    folder = train_here(LabelRuns(tmp_path).values("labels-logistic-regression"), tmp_path / "run").path
     examples = list(weft.load(folder).config.datasets["train"].records())
     (record,) = metrics(folder)
     assert record["examples"] == len(examples)

@@ -232,7 +232,7 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
     run, words = loaded(runs, name), ["abc", "fade", "cab", "b"]
     end, prefix = run.vocabulary.target.eos_id, "A BB"
     for prefixes in (None, [prefix] * 4):
-        found = run.predict(words, beam=5, n_best=3, alpha=0.6, length=12, prefixes=prefixes)
+        found = run.predict(words, beam=5, n_best=3, alpha=0.6, length=12, target_prefixes=prefixes)
         flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best.ranked() if one.tokens[-1] == end]
         assert flat  # what is cut off at the limit has no </s>, which scoring adds
         again = run.score([(word, one.text) for word, one in flat])
@@ -253,16 +253,16 @@ def test_options_come_as_one_object_or_by_name(runs):
     assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith(
         "--bem: no such option; did you mean '--beam-size'?"
     )
-    assert refusal(UsageError, lambda: run.predict(["a", "b"], prefixes=["A"])) == (
+    assert refusal(UsageError, lambda: run.predict(["a", "b"], target_prefixes=["A"])) == (
         "predict: 1 prefixes for 2 lines; give one a line"
     )
-    assert refusal(UsageError, lambda: run.predict(["a", "b"], prefixes=[])) == (
+    assert refusal(UsageError, lambda: run.predict(["a", "b"], target_prefixes=[])) == (
         "predict: 0 prefixes for 2 lines; give one a line"
     )
-    assert refusal(UsageError, lambda: run.predict(["a"], prefix="A", prefixes=["A"])) == (
+    assert refusal(UsageError, lambda: run.predict(["a"], target_prefix="A", target_prefixes=["A"])) == (
         "predict: prefix is of all lines, prefixes of each; give one of them"
     )
-    assert run.predict(["a", "b"], prefix="A") == run.predict(["a", "b"], prefixes=["A", "A"])
+    assert run.predict(["a", "b"], target_prefix="A") == run.predict(["a", "b"], target_prefixes=["A", "A"])
     message = "--layer and --head: choose among --save-alignments DIR, which is not given"
     assert refusal(UsageError, lambda: run.predict("a", layer=1)) == message
     told: list[tuple[int, int]] = []
@@ -276,7 +276,7 @@ def test_text_comes_through_the_gate(runs):
         "line 2: character 1 is NUL; text has none, is this binary data?"
     )
     half = "character 0 is U+D800, half of a surrogate pair; send whole characters"
-    assert refusal(DataError, lambda: run.predict("a", prefixes=["\ud800"])) == f"prefix 1: {half}"
+    assert refusal(DataError, lambda: run.predict("a", target_prefixes=["\ud800"])) == f"prefix 1: {half}"
     assert refusal(DataError, lambda: run.score([("a", "A"), ("b", "\ud800")])) == f"line 2: {half}"
 
 
@@ -298,7 +298,7 @@ def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(ru
 
 def test_a_prefix_that_can_t_be_spelled_is_refused(runs):
     run = loaded(runs, "lstm")
-    assert refusal(UsageError, lambda: run.predict(["abc", "b"], prefixes=["A", "A ZZ"])) == (
+    assert refusal(UsageError, lambda: run.predict(["abc", "b"], target_prefixes=["A", "A ZZ"])) == (
         "--target-prefix 'A ZZ': holds what the tokenizer of targets can't spell; no output starts so"
     )
 
@@ -534,7 +534,7 @@ def test_a_run_is_asked_for_what_it_can_do(runs):
 )
 def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, options):
     run, words = loaded(runs, name), ["abc", "fade", "b"]
-    outputs = run.predict(words, prefixes=["A", "", "B"], length=6, **options)
+    outputs = run.predict(words, target_prefixes=["A", "", "B"], length=6, **options)
     for word, output, one in zip(words, outputs, run.reader.align(words, outputs), strict=True):
         assert one.source == [*word, "</s>"]
         assert one.target == [run.vocabulary.target.token_text(token) for token in [*output.prefix, *output.tokens]]
@@ -584,7 +584,7 @@ def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
     greedy = [best.text for best in run.predict(["abc", "fade"], beam=1, ban=["A"], length=4)]
     feed(monkeypatch, b"abc\nfade\n")
     assert predicted(capsys, folder, "--beam-size", "1", "--ban-token", "A", "--max-new-tokens", "4") == (0, greedy, "")
-    prefixed = run.predict("abc", prefixes=["CC"]).text
+    prefixed = run.predict("abc", target_prefixes=["CC"]).text
     assert predicted(capsys, folder, "abc", "--target-prefix", "CC") == (0, [prefixed], "") and prefixed.startswith("CC")
 
 

@@ -23,7 +23,7 @@ from weft.models.linear import log_sigmoid, log_softmax  # noqa: E402
 from weft.nn import attention, pooling, recurrent  # noqa: E402
 from weft.nn import choices as names
 from weft.nn.mixers import MIXERS  # noqa: E402
-from weft.tasks.lm.scoring import reading  # noqa: E402
+from weft.tasks.lm.scoring import nll_function  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 SCENES = {scene.name: scene for scene in scenes()}
@@ -121,7 +121,7 @@ def test_a_model_of_counts_reads_arrays_as_it_reads_tensors(here, monkeypatch):
     state = None
     for low, high in ((0, 5), (4, 9), (8, 12)):  # each piece begins with the last token of the one before
         piece = rows[:, low:high]
-        nats, after = reading(model, None)(piece, state)
+        nats, after = nll_function(model, None)(piece, state)
         tensors, wanted = model.loss(
             torch.from_numpy(piece[:, :-1]), torch.from_numpy(piece[:, 1:]), None if state is None else torch.from_numpy(state)
         )

@@ -141,7 +141,7 @@ def test_a_workbook_is_read_as_csv_is(tmp_path):
         f"{path}: 3 examples of 19 characters with 3 labels, Excel",
         "  note: a.xlsx: sheet 'Sheet'",
     ]
-    assert [one.line for one in source.records()] == [2, 3, 4] and source.place(1) == f"{path}: row 3"
+    assert [one.line for one in source.records()] == [2, 3, 4] and source.location(1) == f"{path}:3"
     plain = write_xlsx(tmp_path / "b.xlsm", [["pos", "one"], ["neg", "two"]])
     assert labelled(plain) == [("pos", "one"), ("neg", "two")]
     notes = LabeledDataConfig(train="b.xlsm").sources(tmp_path)["train"].summary.files.notes
@@ -156,7 +156,7 @@ def test_pairs_and_questions_too(tmp_path):
     assert found.answers == (("Ada", 8),)
     with pytest.raises(ConfigError) as caught:
         parse_config(PairDataConfig, {"train": [str(path), "b.csv"]}, at="data")
-    assert str(caught.value) == "data: train mixes csv, xlsx files; give files of one kind"
+    assert str(caught.value) == "data.train: different file types: csv, xlsx; use files of one type"
 
 
 def test_sheets_by_name_and_by_place(tmp_path):
@@ -190,7 +190,7 @@ def test_rows_and_cells_that_are_empty(tmp_path):
     seen = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"].summary
     assert seen.files.blank == 1  # those behind the last are none
     assert refusal(write_xlsx(tmp_path / "b.xlsx", [["label_column", "text_column"], ["a", "x", "z"]])) == (
-        "row 2 has 3 columns, not 2 as row 1 has: 'a', 'x', 'z'"
+        ":2: expected 2 columns, got 3: 'a', 'x', 'z'"
     )
     assert refusal(write_xlsx(tmp_path / "c.xlsx", [[None, ""], ["label_column", "text_column"], ["a", "x"]])) == (
         "row 1 is blank; a table begins with its header, or with its first row; take it out"
@@ -243,7 +243,7 @@ def test_parquet_is_read_as_objects_are(tmp_path):
     )
     source = LabeledDataConfig(train="a.parquet", label_column="yes", text_column="n").sources(tmp_path)["train"]
     assert source.summary.describe().startswith(f"{path}: 3 examples of 6 characters with 2 labels, Parquet\n")
-    assert source.place(2) == f"{path}: row 3"
+    assert source.location(2) == f"{path}:3"
 
 
 def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):

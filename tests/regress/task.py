@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.data.batching import changed
+from weft.data.batching import map_tensors
 from weft.data.bucketing import by_length
 from weft.data.corpus import Corpus, lines_of
 from weft.data.dataset import Dataset
@@ -30,7 +30,18 @@ from weft.runs.run import Run
 from weft.tasks.compare_spec import Predictions
 from weft.tasks.invalid_inputs import process_valid, read_text
 from weft.tasks.lines import Lines
-from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Preset, Progress, ProgressCallback, Task, phase
+from weft.tasks.spec import (
+    Evaluation,
+    Files,
+    InvalidInput,
+    Options,
+    Preset,
+    Progress,
+    ProgressCallback,
+    Task,
+    phase,
+    scores_by_name,
+)
 from weft.tasks.table_data import SplitConfig, table_data
 from weft.text.tokenizers import Tokenizer
 from weft.training.estimator import NetworkEstimator
@@ -64,7 +75,7 @@ class Numbered(TextExamples[NumberBatch]):
     max_length: int
 
     def batch(self, members: np.ndarray) -> NumberBatch:
-        return NumberBatch(*self.laid_out(members)[:2], torch.from_numpy(self.numbers[members]).float())
+        return NumberBatch(*self.packed_rows(members)[:2], torch.from_numpy(self.numbers[members]).float())
 
 
 # ---- metrics
@@ -116,7 +127,7 @@ class Regressor(nn.Module):
 def read_numbers(model: nn.Module, data: Numbered, device: torch.device, watch: ProgressCallback | None = None) -> np.ndarray:
     found, done = np.zeros(len(data.numbers)), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
-        text = changed(EncoderInput(batch.tokens, batch.token_mask), lambda part: part.to(device))
+        text = map_tensors(EncoderInput(batch.tokens, batch.token_mask), lambda part: part.to(device))
         found[members], done = model(text).double().cpu().numpy(), done + len(members)
         if watch is not None:
             watch(done, len(found))

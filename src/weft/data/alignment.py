@@ -1,7 +1,7 @@
-"""Whether the lines of two parallel texts belong together, told by nothing but their lengths.
+"""Detects misaligned parallel texts from the lengths of their lines.
 
-A translation is about as long as its source, so the logarithms of two lengths that belong together differ by about what
-they do everywhere. What a pair is off by counts no more than MOST, so that one odd line does not outweigh many.
+A translation is about as long as its source, so the difference of the two log lengths is about the same for all aligned
+lines. The deviation of a pair is clipped to MAX_DEVIATION, so that one unusual line does not outweigh many.
 """
 
 from __future__ import annotations
@@ -10,55 +10,56 @@ from typing import NamedTuple
 
 import numpy as np
 
-MAX_ROWS = 1.0
-# how many lines apart is tried, what a shift must save a line to be worth it, and in all to be believed: on a million
-# lines whose lengths say nothing, chance reaches that once in hundreds of texts
-SHIFTS = (1, -1, 2, -2, 3, -3)
-MARGIN, BELIEVED = 0.05, 30.0
+MAX_DEVIATION = 1.0
+SHIFTS = (1, -1, 2, -2, 3, -3)  # lines
+# MARGIN is the minimum gain per line of a shift. A range of lines is reported if its total gain exceeds MIN_GAIN: with a
+# million lines of unrelated lengths, that happens by chance in one of several hundred texts.
+MARGIN, MIN_GAIN = 0.05, 30.0
 
 
-def _off(source: np.ndarray, target: np.ndarray, middle: float) -> np.ndarray:
-    return np.asarray(np.minimum(np.abs(target - source - middle), MAX_ROWS))
+def _deviations(source: np.ndarray, target: np.ndarray, usual: float) -> np.ndarray:
+    return np.asarray(np.minimum(np.abs(target - source - usual), MAX_DEVIATION))
 
 
-def _scaled(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Logarithms of lengths, and the usual difference: of the medians, which no shift changes."""
-    logs = np.log1p(source), np.log1p(target)
-    return *logs, float(np.median(logs[1]) - np.median(logs[0]))
+def _log_lengths(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Logarithms of both lengths, and the usual difference: that of the medians, which do not depend on shifts."""
+    source_logs, target_logs = np.log1p(source), np.log1p(target)
+    return source_logs, target_logs, float(np.median(target_logs) - np.median(source_logs))
 
 
 def first_misalignment(source: np.ndarray, target: np.ndarray) -> int:
-    """From lengths (N,) and (M,), N != M: the first line, from 0, that fits better if the longer text's extra lines, all of
-    them missing in one place of the other, are skipped there."""
-    first, second, middle = _scaled(source, target)
-    count = min(len(first), len(second))
-    here = _off(first[:count], second[:count], middle)
-    there = _off(first[-count:], second[-count:], middle) + MARGIN
-    # what all lines are off by if the slip is before each of them, or after the last
-    before, after = np.concatenate([[0.0], np.cumsum(here)]), np.concatenate([np.cumsum(there[::-1])[::-1], [0.0]])
+    """The first misaligned line, from 0, given lengths (N,) and (M,), N != M: the line at which the extra lines of the longer
+    text are best skipped, assuming that they are all in one place."""
+    source_logs, target_logs, usual = _log_lengths(source, target)
+    count = min(len(source_logs), len(target_logs))
+    unshifted = _deviations(source_logs[:count], target_logs[:count], usual)
+    shifted = _deviations(source_logs[-count:], target_logs[-count:], usual) + MARGIN
+    # total deviation if the shift starts before each line, or after the last
+    before, after = np.concatenate([[0.0], np.cumsum(unshifted)]), np.concatenate([np.cumsum(shifted[::-1])[::-1], [0.0]])
     return int(np.argmin(before + after))
 
 
 class Misalignment(NamedTuple):
     first: int  # line of the source, from 0
     last: int
-    shift: int  # its target stands so many lines further on
+    shift: int  # its target is this many lines below
 
 
 def find_misalignment(source: np.ndarray, target: np.ndarray) -> Misalignment | None:
-    """From lengths (N,) of both sides: the stretch of lines that clearly fits better some lines apart, if there is one."""
-    first, second, middle = _scaled(source, target)
-    here = _off(first, second, middle)
-    best, found = BELIEVED, None
+    """The range of lines that clearly match better when shifted, given lengths (N,) of both sides; None without one."""
+    source_logs, target_logs, usual = _log_lengths(source, target)
+    unshifted = _deviations(source_logs, target_logs, usual)
+    best, result = MIN_GAIN, None
     for shift in SHIFTS:
-        low, high = max(0, -shift), min(len(first), len(first) - shift)
+        low, high = max(0, -shift), min(len(source_logs), len(source_logs) - shift)
         if high <= low:
             continue
-        gain = here[low:high] - _off(first[low:high], second[low + shift : high + shift], middle) - MARGIN
+        shifted = _deviations(source_logs[low:high], target_logs[low + shift : high + shift], usual)
+        gain = unshifted[low:high] - shifted - MARGIN
         sums = np.concatenate([[0.0], np.cumsum(gain)])
-        # the stretch with the largest sum: where it ends, and the lowest point before
+        # the range with the largest sum: its end, and the lowest point before it
         end = int(np.argmax(sums - np.minimum.accumulate(sums)))
         start = int(np.argmin(sums[: end + 1]))
         if sums[end] - sums[start] > best:
-            best, found = float(sums[end] - sums[start]), Misalignment(low + start, low + end - 1, shift)
-    return found
+            best, result = float(sums[end] - sums[start]), Misalignment(low + start, low + end - 1, shift)
+    return result

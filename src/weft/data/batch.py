@@ -1,4 +1,4 @@
-"""Batches of any kind: tuples of tensors with rows first, None where a part is not there."""
+"""Operations on batches of any type: tuples of tensors with rows first, and None for missing parts."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ WHOLE = Fraction(1)
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    """The same numbers, for a network: torch is imported when the first batch is made."""
+    """An array as a tensor. torch is imported here, when the first batch is made."""
     import torch
 
     return torch.from_numpy(array)
 
 
-def changed(batch: B, change: Callable[[Tensor], Tensor]) -> B:
-    """The same batch, of whatever kind, with every tensor changed."""
-    kind: Any = type(batch)
-    new: B = kind._make(None if part is None else change(part) for part in batch)
-    return new
+def map_tensors(batch: B, function: Callable[[Tensor], Tensor]) -> B:
+    """A batch of the same type with `function` applied to every tensor."""
+    batch_type: Any = type(batch)
+    result: B = batch_type._make(None if part is None else function(part) for part in batch)
+    return result
 
 
 def crop(tensor: Tensor, fraction: Fraction) -> Tensor:
-    """(B, T, ...): the first `share` of the positions, two at least: an input, and what comes after it."""
+    """(B, T, ...): the first `fraction` of the positions, at least two: an input and its target."""
     return tensor[:, : max(2, math.ceil(tensor.size(1) * fraction))]
 
 
 def cropped(batch: B, fraction: Fraction) -> B:
-    """Of every tensor (B, T, ...) the first `share` of its positions; a tensor (B,) stays as it is."""
-    return changed(batch, lambda part: part if part.dim() == 1 else crop(part, fraction))
+    """The first `fraction` of the positions of every tensor (B, T, ...); tensors (B,) are unchanged."""
+    return map_tensors(batch, lambda part: part if part.dim() == 1 else crop(part, fraction))

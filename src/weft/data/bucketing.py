@@ -1,4 +1,4 @@
-"""Examples of like length together: the order of lines, labelled texts and tagged sentences.
+"""Length bucketing: batches of examples of similar length, for lines, labeled texts, tagged sentences and pairs.
 
 Shapes: N examples, B rows.
 """
@@ -15,29 +15,30 @@ import numpy as np
 from weft.data.batch import WHOLE, cropped
 
 B = TypeVar("B", bound=tuple[Any, ...], covariant=True)  # a batch
-POOL_BATCHES = 100  # batches that are filled from one stretch of the shuffled examples, sorted by length
+POOL_BATCHES = 100  # batches in one pool of shuffled examples, which is sorted by length
 
 
 def batch_edges(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
-    """Where to cut `lengths` (N,) so that rows times the longest is at most `most`: edges from 0 to N."""
-    edges, at = [0], 0
-    while at < len(lengths):
-        # no more rows than this can fit, however long they are
-        near = np.maximum.accumulate(lengths[at : at + max(1, batch_tokens // int(lengths[at]))])
-        fits = near * np.arange(1, len(near) + 1) <= batch_tokens
-        at += max(1, int(np.count_nonzero(fits)))
-        edges.append(at)
+    """Edges, from 0 to N, that divide `lengths` (N,) into batches: rows times the longest is at most `batch_tokens`."""
+    edges, start = [0], 0
+    while start < len(lengths):
+        # at most this many rows can fit into the batch
+        max_lengths = np.maximum.accumulate(lengths[start : start + max(1, batch_tokens // int(lengths[start]))])
+        fits = max_lengths * np.arange(1, len(max_lengths) + 1) <= batch_tokens
+        start += max(1, int(np.count_nonzero(fits)))
+        edges.append(start)
     return np.asarray(edges)
 
 
-Arrange = Callable[[np.random.Generator, np.ndarray], np.ndarray]  # some examples' numbers (M,): an order of them (M,)
+Arrange = Callable[[np.random.Generator, np.ndarray], np.ndarray]  # from numbers of examples (M,): an order of them (M,)
 
 
 class LengthBuckets:
-    """Every example once an epoch, in batches of like length: rows times the longest is at most `batch_tokens`.
+    """Every example once per epoch, in batches of similar length: rows times the longest is at most `batch_tokens`.
 
-    Each epoch shuffles the examples, arranges each stretch of about POOL batches, by length unless told otherwise, cuts it into
-    batches and shuffles these: who is with whom changes too. An example longer than `batch_tokens` is a batch of its own.
+    Each epoch shuffles the examples, divides them into pools of about POOL_BATCHES batches, arranges each pool (by length, if
+    `arrange` is None), divides it into batches and shuffles those, so that the composition of the batches changes, too. An
+    example longer than `batch_tokens` is a batch of its own.
     """
 
     def __init__(self, lengths: np.ndarray, *, batch_tokens: int, seed: int, arrange: Arrange | None = None) -> None:
@@ -58,13 +59,13 @@ class LengthBuckets:
         order, bounds = self._plan_of(epoch)
         return order[bounds[index, 0] : bounds[index, 1]]
 
-    def max_length(self) -> np.ndarray:
+    def longest_examples(self) -> np.ndarray:
         """int64 (B,): the longest examples, as many as fit into a batch."""
         rows = min(len(self.lengths), max(1, self.batch_tokens // int(self.lengths.max())))
         return np.argpartition(-self.lengths, rows - 1)[:rows]
 
     def _plan_of(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The examples in order, and (batches, 2) where each batch starts and ends in it; the last epoch's is kept."""
+        """The examples in order, and (batches, 2) the start and end of each batch in it; cached for one epoch."""
         if self._plan is None or self._plan[0] != epoch:
             self._plan = (epoch, *self._make_plan(epoch))
         return self._plan[1:]
@@ -83,83 +84,82 @@ class LengthBuckets:
 
 
 class Examples(Protocol[B]):
-    """Labelled texts, tagged sentences, pairs: whatever is read example by example. What most have in common is written here:
-    classes of examples inherit it."""
+    """Data that is read example by example: labeled texts, tagged sentences, pairs. Classes of examples inherit the defaults."""
 
     def lengths(self) -> np.ndarray:
         """int64 (N,): the positions of each example."""
 
     def batch(self, members: np.ndarray) -> B:
-        """The examples of these numbers."""
+        """The examples with these numbers."""
 
-    def counted(self, members: np.ndarray) -> int:
-        """What the loss of these is divided by."""
+    def loss_count(self, members: np.ndarray) -> int:
+        """The divisor of the mean loss of these examples."""
 
     def describe(self, members: np.ndarray) -> str:
-        """Which they are, for messages."""
+        """The examples for messages."""
 
     def known(self) -> np.ndarray:
-        """int64 (M,): those that have a loss, such as texts with a label that training saw."""
+        """int64 (M,): the examples that have a loss, such as texts whose label is in the training data."""
         return np.arange(len(self.lengths()))
 
-    def arranged(self) -> np.ndarray:
-        """int64 (N,): an order in which neighbors are of like length, the short ones first."""
+    def length_order(self) -> np.ndarray:
+        """int64 (N,): an order in which neighbors have similar lengths, short ones first."""
         return np.argsort(self.lengths(), kind="stable")
 
     def tokens(self, members: np.ndarray) -> int:
-        """How many tokens are read of these."""
+        """Number of tokens that are read for these examples."""
         return int(self.lengths()[members].sum())
 
     def largest(self, members: np.ndarray, fraction: Fraction = WHOLE) -> B:
-        """A batch of as many as these, the longest, that is as large as any can be; or its rows shortened to `share` of their
-        positions."""
+        """A batch of these examples, the longest ones, that is as large as any can be; its rows are shortened to `fraction` of
+        their positions."""
         return cropped(self.batch(members), fraction)
 
 
 class ExampleBatchSampler(Generic[B]):
-    """Examples that stand by themselves, in batches of like length: an Order."""
+    """A BatchSampler of independent examples in batches of similar length."""
 
     def __init__(self, data: Examples[B], *, batch_tokens: int, seed: int, arrange: Arrange | None = None) -> None:
         self.data = data
-        self.groups = LengthBuckets(data.lengths(), batch_tokens=batch_tokens, seed=seed, arrange=arrange)
+        self.buckets = LengthBuckets(data.lengths(), batch_tokens=batch_tokens, seed=seed, arrange=arrange)
 
     @property
     def rows(self) -> int:
         """Rows of an average batch."""
-        return self.groups.rows
+        return self.buckets.rows
 
     def batches(self, epoch: int) -> int:
-        return self.groups.batches(epoch)
+        return self.buckets.batches(epoch)
 
     def batch(self, epoch: int, index: int) -> B:
-        return self.data.batch(self.groups.members(epoch, index))
+        return self.data.batch(self.buckets.members(epoch, index))
 
     def resets_state(self, index: int) -> bool:
         return True
 
     def largest_batch(self, fraction: Fraction = WHOLE) -> B:
-        return self.data.largest(self.groups.max_length(), fraction)
+        return self.data.largest(self.buckets.longest_examples(), fraction)
 
     def describe(self, epoch: int, index: int) -> str:
-        return self.data.describe(self.groups.members(epoch, index))
+        return self.data.describe(self.buckets.members(epoch, index))
 
 
 def by_length(data: Examples[B], *, batch_tokens: int) -> Iterator[tuple[np.ndarray, B]]:
-    """Every example once, short ones first: the numbers (B,) of those in the batch, and the batch."""
-    for members in alike(data, np.arange(len(data.lengths())), batch_tokens=batch_tokens):
+    """Every example once, short ones first: batches with the numbers (B,) of their examples."""
+    for members in example_batches(data, np.arange(len(data.lengths())), batch_tokens=batch_tokens):
         yield members, data.batch(members)
 
 
-def alike(data: Examples[Any], some: np.ndarray, *, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Some examples (M,) once each, short ones first: int64 (B,), the numbers of those that are read together."""
-    order = data.arranged()
-    order = order[np.isin(order, some)]
+def example_batches(data: Examples[Any], selected: np.ndarray, *, batch_tokens: int) -> Iterator[np.ndarray]:
+    """The selected examples (M,), short ones first, in batches of similar length: int64 (B,), their numbers."""
+    order = data.length_order()
+    order = order[np.isin(order, selected)]
     for low, high in pairwise(batch_edges(data.lengths()[order], batch_tokens).tolist()):
         yield order[low:high]
 
 
-def in_groups(lengths: np.ndarray, *, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Every example once, short ones first: int64 (B,), the numbers of those that are read together."""
+def length_batches(lengths: np.ndarray, *, batch_tokens: int) -> Iterator[np.ndarray]:
+    """All examples, short ones first, in batches of similar length: int64 (B,), their numbers."""
     order = np.argsort(lengths, kind="stable")
     for low, high in pairwise(batch_edges(lengths[order], batch_tokens).tolist()):
         yield order[low:high]

@@ -1,4 +1,4 @@
-"""What is wrong with labels and tags: what training takes without a word, and scores hide.
+"""Checks of labels and tags, for problems that training accepts silently and that scores hide.
 
 Shapes: N rows.
 """
@@ -13,103 +13,100 @@ import numpy as np
 
 from weft.data.findings import CheckOptions, Finding, count_of, first_rows, severity_of
 from weft.data.statistics import SplitStatistics
-from weft.text.reading import FileSummary, quote
+from weft.text.reading import FileSummary, quote, subject
 
-MIN_EXAMPLES = 8  # labels that are named
+MAX_LISTED = 8  # labels that a message lists
 Labels = list[tuple[str, ...]]
 
 
-def named(counts: Counter[str]) -> str:
-    """\"'B-PER' 3, 'I-PER' 1\", the most frequent first."""
-    often = sorted(counts, key=lambda name: (-counts[name], name))
-    more = f" and {len(often) - MIN_EXAMPLES:,} more" if len(often) > MIN_EXAMPLES else ""
-    return ", ".join(f"{quote(name, 20)} {counts[name]:,}" for name in often[:MIN_EXAMPLES]) + more
-
-
-def _some(number: int, name: str) -> str:
-    return f"1 {name} is" if number == 1 else f"{number:,} {name}s are"
+def list_counts(counts: Counter[str]) -> str:
+    """\"'B-PER' (3), 'I-PER' (1)\", the most frequent first."""
+    frequent = sorted(counts, key=lambda name: (-counts[name], name))
+    more = f" and {len(frequent) - MAX_LISTED:,} more" if len(frequent) > MAX_LISTED else ""
+    return ", ".join(f"{quote(name, 20)} ({counts[name]:,})" for name in frequent[:MAX_LISTED]) + more
 
 
 def find_unseen(split: str, labels: Labels, known: set[str], options: CheckOptions) -> Iterator[Finding]:
-    """Labels that train has not."""
+    """Labels that are not in train."""
     counts = Counter(name for row in labels for name in row if name not in known)
     if not counts:
         return
     rows = np.array([any(name in counts for name in row) for row in labels])
-    what = f"{_some(len(counts), str(options.labels))} not in train: {named(counts)}"
-    fix = "have some of each in train: nothing else can be said there, so these count as wrong"
-    yield Finding("warning", "unseen_label", split, what, fix, counts.total(), first_rows(rows))
+    message = f"{subject(len(counts), str(options.labels), 'is', 'are')} not in train: {list_counts(counts)}"
+    fix = "add examples of each to train; a model cannot predict them, so they count as errors"
+    yield Finding("warning", "unseen_label", split, message, fix, counts.total(), first_rows(rows))
 
 
 def find_rare(split: str, labels: Labels, options: CheckOptions) -> Iterator[Finding]:
-    """Labels that nothing can be learned from."""
+    """Labels that a model cannot learn from the data."""
     counts, name = Counter(label for row in labels for label in row), str(options.labels)
     if len(counts) == 1:
-        what = f"there is one {name} only: {named(counts)}"
-        yield Finding(
-            "warning", "one_label", split, what, f"is data.{name} the right column? There is nothing to learn", len(labels)
-        )
+        message = f"there is only one {name}: {list_counts(counts)}"
+        fix = f"add examples with other {name}s, or check data.{name}_column"
+        yield Finding("warning", "single_label", split, message, fix, len(labels))
     once = Counter({label: 1 for label, count in counts.items() if count == 1})
     if once and len(counts) > 1:
         rows = np.array([any(label in once for label in row) for row in labels])
-        what = f"{count_of(len(once), len(counts), f'{name}s')} occur once: {named(once)}"
-        fix = f"have more of them, or take them together; if there are many, is data.{name} the right column?"
-        yield Finding("note", "rare_label", split, what, fix, len(once), first_rows(rows))
+        message = f"{count_of(len(once), len(counts), f'{name}s')} occur once: {list_counts(once)}"
+        fix = f"add examples or merge them; if there are many, check data.{name}_column"
+        yield Finding("note", "rare_label", split, message, fix, len(once), first_rows(rows))
 
 
-def find_contradictions(split: str, labels: Labels, statistics: SplitStatistics, options: CheckOptions) -> Iterator[Finding]:
-    """Texts that stand there with other labels, too."""
+def find_conflicts(split: str, labels: Labels, statistics: SplitStatistics, options: CheckOptions) -> Iterator[Finding]:
+    """Equal texts with different labels."""
     _, texts = np.unique(statistics.keys(), return_inverse=True)
     numbers: dict[tuple[str, ...], int] = {}
-    # tags stand in the order of their words, labels of a text in any
-    given = labels if options.words else [tuple(sorted(row)) for row in labels]
-    sets = np.array([numbers.setdefault(row, len(numbers)) for row in given])
-    pairs = np.unique(np.stack([texts, sets], axis=1), axis=0)
-    several = (np.bincount(pairs[:, 0]) > 1)[texts] & (statistics.lengths.max(axis=1) > 0)
-    if count := int(several.sum()):
-        what = f"{count_of(count, len(labels), options.rows)} stand there with other {options.labels}s, too"
-        fix = "decide which are right: of one text a model says one thing, and the others count as wrong"
-        yield Finding(severity_of(count, len(labels)), "contradiction", split, what, fix, count, first_rows(several))
+    # tags are in the order of the words; the labels of a text are a set
+    label_sets = labels if options.words else [tuple(sorted(row)) for row in labels]
+    set_numbers = np.array([numbers.setdefault(row, len(numbers)) for row in label_sets])
+    pairs = np.unique(np.stack([texts, set_numbers], axis=1), axis=0)
+    conflicting = (np.bincount(pairs[:, 0]) > 1)[texts] & (statistics.lengths.max(axis=1) > 0)
+    if count := int(conflicting.sum()):
+        message = f"{count_of(count, len(labels), options.rows)} also occur with other {options.labels}s"
+        fix = "correct them: a model predicts one result per text, so the others count as errors"
+        yield Finding(
+            severity_of(count, len(labels)), "conflicting_labels", split, message, fix, count, first_rows(conflicting)
+        )
 
 
 def find_invalid(split: str, labels: Labels, options: CheckOptions) -> Iterator[Finding]:
-    """Tags that mark spans, and are not as their scheme writes them."""
-    if options.invalid is None:
+    """Span tags that their scheme does not allow."""
+    if options.invalid_tags is None:
         return
-    wrong = options.invalid(labels)
-    if count := int(wrong.sum()):
-        what = f"{count_of(count, len(labels), options.rows)} have tags that the scheme of its spans would not write so"
-        fix = "nothing, if an I that begins a span is meant to: they are read as conlleval does, and train learns them mended"
-        yield Finding(severity_of(count, len(labels)), "invalid_tags", split, what, fix, count, first_rows(wrong))
+    invalid = options.invalid_tags(labels)
+    if count := int(invalid.sum()):
+        message = f"{count_of(count, len(labels), options.rows)} have tags that are invalid in their scheme"
+        fix = "none needed if an I tag may start a span: tags are read as conlleval reads them, and repaired for training"
+        yield Finding(severity_of(count, len(labels)), "invalid_tags", split, message, fix, count, first_rows(invalid))
 
 
-def skipped(split: str, summary: FileSummary, rows: int, options: CheckOptions) -> Iterator[Finding]:
-    """Records of the files without a text, which are left out."""
+def find_skipped(split: str, summary: FileSummary, rows: int, options: CheckOptions) -> Iterator[Finding]:
+    """Records without text, which are skipped."""
     if count := summary.skipped:
-        what = f"{count_of(count, count + rows, options.rows)} of its files are empty, and are left out; the first is {summary.first_skipped}"
-        fix = "take them out, or set data.skip_empty = false to have them refused"
-        yield Finding(severity_of(count, count + rows), "skipped", split, what, fix, count)
+        message = f"{count_of(count, count + rows, options.rows)} are empty and skipped, the first at {summary.first_skipped}"
+        fix = "remove them, or set data.skip_empty = false to make them an error"
+        yield Finding(severity_of(count, count + rows), "skipped", split, message, fix, count)
 
 
 def find_label_problems(
     splits: Mapping[str, Any], statistics: Mapping[str, SplitStatistics], options: CheckOptions
 ) -> Iterator[Finding]:
-    """All that is to be said about the labels of the splits that could be read."""
+    """All findings about the labels of the readable splits."""
     if options.labels_of is None:
         return
-    found: dict[str, Labels] = {name: list(map(options.labels_of, split.records())) for name, split in splits.items()}
-    known = {label for row in found.get("train", []) for label in row}
-    files = set[tuple[str, ...]]()  # of shares of one file it is said once
-    for name, labels in found.items():
+    labels_by_split: dict[str, Labels] = {name: list(map(options.labels_of, split.records())) for name, split in splits.items()}
+    known = {label for row in labels_by_split.get("train", []) for label in row}
+    files = set[tuple[str, ...]]()  # splits of one file skip the same records: report them once
+    for name, labels in labels_by_split.items():
         summary = splits[name].summary
-        if (paths := tuple(map(str, splits[name].given))) not in files:
-            yield from skipped(name, summary.files, summary.count, options)
+        if (paths := tuple(map(str, splits[name].inputs))) not in files:
+            yield from find_skipped(name, summary.files, summary.count, options)
         files.add(paths)
         if name == "train" and (problem := summary.fault()):
-            yield Finding("error", "own_labels", name, problem, "put that right first", len(labels))
+            yield Finding("error", "own_labels", name, problem, "fix this first", len(labels))
         elif name == "train":
             yield from find_rare(name, labels, options)
-        elif "train" in found:
+        elif "train" in labels_by_split:
             yield from find_unseen(name, labels, known, options)
-        yield from find_contradictions(name, labels, statistics[name], options)
+        yield from find_conflicts(name, labels, statistics[name], options)
         yield from find_invalid(name, labels, options)

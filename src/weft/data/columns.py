@@ -1,4 +1,4 @@
-"""Some columns of a table, row by row: by the names of its header or keys, or by place, from 1."""
+"""Selected columns of a table, row by row: by the names in its header, by JSON keys, or by index from 1."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.data.json_objects import field_of, has_key, read_objects, value_of
-from weft.data.table_rows import OBJECTS, OpenTable, TableOptions, kind_of, numbered, open_table, place_of, preview_cells
-from weft.errors import DataError, suggest
+from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, file_location, kind_of, open_table, preview_cells
+from weft.data.workbooks import available
+from weft.errors import MAX_LISTED, DataError
 from weft.text.reading import FileSummary, check_text
 
 Name = str | int
-Cell = str | list[str]  # only a key of JSONL may hold several
+Cell = str | list[str]  # only a key of JSONL may have several values
 
 
 class WantedColumn(NamedTuple):
-    """A column, and the option that names it, "" where none does."""
+    """A column to read. The option data.{role}_column names it; "" if there is no such option."""
 
-    option: str
+    role: str
     name: Name
 
 
@@ -28,41 +29,44 @@ DEFAULT_NAMES = (WantedColumn("label", "label"), WantedColumn("text", "text"))
 
 
 def by_index(table: OpenTable, wanted_columns: Sequence[WantedColumn]) -> list[int]:
-    place, count = place_of(table.path, 1), len(table.first)
-    for option, name in wanted_columns:
+    count = len(table.first)
+    for role, name in wanted_columns:
         if isinstance(name, int) and name > count:
-            raise DataError("", f"{place} has {count} columns, so there is no column {name}, which data.{option} names")
+            fix = f"set data.{role}_column to at most {count}" if role else ""
+            raise DataError(file_location(table.path, 1), f"no column {name}: the table has {count} columns", fix)
     return [int(name) - 1 for _, name in wanted_columns]
 
 
 def by_name(table: OpenTable, wanted_columns: Sequence[WantedColumn]) -> list[int]:
-    place, first = place_of(table.path, 1), table.first
-    for option, name in wanted_columns:
-        if first.count(str(name)) > 1:
-            raise DataError("", f"{place}, its header, has {first.count(str(name))} columns {name!r}", "rename all but one")
+    first = table.first
+    for role, name in wanted_columns:
+        if (count := first.count(str(name))) > 1:
+            raise DataError(file_location(table.path, 1), f"{count} columns are named {name!r}", "rename all but one")
         if name not in first:
-            raise no_column(table, str(name), option)
+            raise no_column(table, str(name), role)
     return [first.index(str(name)) for _, name in wanted_columns]
 
 
-def no_column(table: OpenTable, name: str, option: str) -> DataError:
-    """What is wrong with a header that lacks a column; `option` names it, "" where none does."""
-    told = f", which data.{option} names" if option else ""
-    place, fix = place_of(table.path, 1), table.one_column()
-    if fix:
-        return DataError(f"{place}, its header, has no column {name!r}{told}", f"{table.separated(table.first)}{fix}")
-    return DataError("", f"{place}, its header, has no column {name!r}{told}", suggest(name, preview_cells(table.first)))
+def no_column(table: OpenTable, name: str, role: str) -> DataError:
+    """The error for a header without a column, which data.{role}_column names; `role` is "" if no option does."""
+    problem, names = f"no column {name!r}", preview_cells(table.first)
+    if fix := table.delimiter_fix():
+        return DataError(file_location(table.path, 1), f"{problem} in the header {table.describe_first()}", fix)
+    fix = available(name, names)
+    if role and len(names) <= MAX_LISTED:
+        fix = f"set data.{role}_column to one of: {', '.join(names)}"
+    return DataError(file_location(table.path, 1), problem, fix)
 
 
 # ---- whether the first line is a header
 
-PEEK_ROWS = 100  # rows that are looked at
-MIN_ROWS = 10  # of them, before their looks are believed
+PEEK_ROWS = 100  # rows that are compared with the first line
+MIN_ROWS = 10  # a difference between fewer rows and the first line is not enough
 _NAME = re.compile(r"[^\W\d][\w-]*(?: [\w-]+){0,2}")
 _NUMBER = re.compile(r"[-+]?[0-9.,]+%?")
 _PARTS = re.compile("[ _-]+")
 # fmt: off
-COLUMN_WORDS = frozenset((  # that columns are called by, and hardly ever labels or texts
+COLUMN_WORDS = frozenset((  # typical in column names, and rare as labels or texts
     "id", "idx", "index", "text", "label", "labels", "class", "category", "sentiment", "polarity", "review", "reviews",
     "sentence", "tweet", "comment", "message", "content", "body", "document", "target", "score", "rating", "stars", "topic",
     "tag", "intent", "emotion", "annotation", "gold", "split", "date", "timestamp", "user", "author", "url", "title",
@@ -72,12 +76,12 @@ COLUMN_WORDS = frozenset((  # that columns are called by, and hardly ever labels
 
 
 def looks_like_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a first line is one of names, by itself and by the rows below it: no cell of it comes again in its column, and
-    its words are such as columns have, or it is unlike what stands below."""
+    """Whether the first line looks like column names: no cell of it occurs again in its column, and its words are typical of
+    column names or differ from the rows below."""
     names = [cell.strip() for cell in first]
     if len(set(names)) < len(names) or not all(len(name) <= 40 and _NAME.fullmatch(name) for name in names):
         return False
-    below = [[row[at].strip() for row in rows if len(row) == len(first)] for at in range(len(first))]
+    below = [[row[index].strip() for row in rows if len(row) == len(first)] for index in range(len(first))]
     if not below[0] or any(name in column for name, column in zip(names, below, strict=True)):
         return False
     known = sum(any(part in COLUMN_WORDS for part in _PARTS.split(name.lower())) for name in names)
@@ -88,34 +92,34 @@ def looks_like_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bo
     return len(below[0]) >= MIN_ROWS and numbers and words > 3 * max(len(name.split()) for name in names)
 
 
-def _unnamed(path: Path, first: Sequence[str], wanted_columns: Sequence[WantedColumn]) -> DataError:
+def _unknown_header(path: Path, first: Sequence[str], wanted_columns: Sequence[WantedColumn]) -> DataError:
     names = " and ".join(repr(name) for _, name in wanted_columns)
-    options = " and ".join(f"data.{option}" for option, _ in wanted_columns)
-    places = " and ".join(str(at) for at in range(1, len(wanted_columns) + 1))
+    options = " and ".join(f"data.{role}_column" for role, _ in wanted_columns)
+    indices = " and ".join(str(index) for index in range(1, len(wanted_columns) + 1))
     return DataError(
-        f"{place_of(path, 1)} looks like a header without the columns {names}",
-        f"{', '.join(preview_cells(first))}",
-        f"set {options} to two of them, or to places, {places}, if it is no header",
+        file_location(path, 1),
+        f"no columns {names} in the header {', '.join(preview_cells(first))}",
+        f"set {options}, to {indices} if this line is not a header",
     )
 
 
 def has_names(first: Sequence[str], wanted_columns: Sequence[WantedColumn]) -> bool:
-    """Whether a first line has a name that is wanted, in whatever letters: read as a row it would be a label that nobody
-    meant."""
+    """Whether the first line contains one of the names in any case. It is then a header: read as a row, the name would become
+    a label."""
     return bool({cell.strip().lower() for cell in first} & {name for _, name in wanted_columns})
 
 
-def _places(table: OpenTable, wanted_columns: Sequence[WantedColumn]) -> tuple[list[int], bool]:
-    """Where the columns stand, from 0, and whether the first line is a header."""
+def _column_indices(table: OpenTable, wanted_columns: Sequence[WantedColumn]) -> tuple[list[int], bool]:
+    """The indices of the columns, from 0, and whether the first line is a header."""
     path, first = table.path, table.first
     if any(isinstance(name, int) for _, name in wanted_columns):
         return by_index(table, wanted_columns), False
     if tuple(wanted_columns) != DEFAULT_NAMES or has_names(first, wanted_columns):
         return by_name(table, wanted_columns), True
     if len(first) < len(wanted_columns):
-        raise table.wrong_column_count(1, first, f"{len(wanted_columns)} or more")
+        raise table.wrong_column_count(1, first, f"at least {len(wanted_columns)}")
     if looks_like_header(first, table.peek(PEEK_ROWS)):
-        raise _unnamed(path, first, wanted_columns)
+        raise _unknown_header(path, first, wanted_columns)
     return list(range(len(wanted_columns))), False
 
 
@@ -123,71 +127,72 @@ def _read_table(
     path: Path, wanted_columns: Sequence[WantedColumn], options: TableOptions, summary: FileSummary
 ) -> Iterator[tuple[int, list[Cell]]]:
     table = open_table(path, options, summary)
-    places, header = _places(table, wanted_columns)
-    if header:
+    indices, has_header = _column_indices(table, wanted_columns)
+    if has_header:
         summary.columns = tuple(table.first)
     else:
-        told = ", ".join(f"{option} is column {place + 1}" for (option, _), place in zip(wanted_columns, places, strict=True))
-        summary.notes.append(f"{path.name}: {numbered(path, 1)} is no header: {told} of {len(table.first)}")
-        yield 1, [table.first[place] for place in places]
+        summary.notes.append(no_header_note(table, wanted_columns, indices))
+        yield 1, [table.first[index] for index in indices]
     for line, cells in table.rows():
-        yield line, [cells[place] for place in places]
+        yield line, [cells[index] for index in indices]
+
+
+def no_header_note(table: OpenTable, wanted_columns: Sequence[WantedColumn], indices: Sequence[int]) -> str:
+    columns = ", ".join(f"{role} is column {index + 1}" for (role, _), index in zip(wanted_columns, indices, strict=True))
+    return f"{table.path.name}: no header; {columns} of {len(table.first)}"
 
 
 # ---- JSON
 
 
-def _name(value: Any, where: str) -> str | None:
-    """A label as JSON may have it: a text, a number, true or false; None for anything else."""
+def _label(value: Any, where: str) -> str | None:
+    """A label in JSON: a string, an integer or a boolean; None for anything else."""
     if isinstance(value, int):
         return json.dumps(value)
     return check_text(value, where) if isinstance(value, str) else None
 
 
-def by_number(path: Path, option: str, name: int) -> DataError:
-    """What is wrong with a column of objects that is given by its place."""
-    what = "has columns with names" if kind_of(path) == "parquet" else "has keys and no columns"
-    named = "column" if kind_of(path) == "parquet" else "key"
-    return DataError(path, f"{what}, but data.{option} = {name}", f'name a {named}, data.{option} = "..."')
+def index_in_objects(path: Path, role: str, index: int) -> DataError:
+    """The error for a column of objects that is selected by index."""
+    names = "column names" if kind_of(path) == "parquet" else "keys"
+    return DataError(path, f"has {names}, but data.{role}_column is {index}", f"set data.{role}_column to a name")
 
 
-def _names(row: dict[str, Any], key: str, where: str) -> Cell:
-    value, place = value_of(row, key, where) if has_key(row, key) else None, f"{where}, {key!r}"
-    names = [_name(inner, place) for inner in value] if isinstance(value, list) else [_name(value, place)]
-    known = [name for name in names if name is not None]
-    if len(known) == len(names):
-        return known if isinstance(value, list) else known[0]
+def _labels(row: dict[str, Any], key: str, where: str) -> Cell:
+    value, location = value_of(row, key, where) if has_key(row, key) else None, f"{where}: {key!r}"
+    labels = [_label(inner, location) for inner in value] if isinstance(value, list) else [_label(value, location)]
+    valid = [label for label in labels if label is not None]
+    if len(valid) == len(labels):
+        return valid if isinstance(value, list) else valid[0]
     if isinstance(value, list):
-        raise DataError(
-            "", f"{where} has a list as {key!r} that holds more than strings and whole numbers", "write labels as strings"
-        )
+        raise DataError(where, f"expected a list of strings or integers as {key!r}", "write labels as strings")
     return field_of(row, key, where)
 
 
 def _read_objects(
     path: Path, wanted_columns: Sequence[WantedColumn], options: TableOptions, summary: FileSummary
 ) -> Iterator[tuple[int, list[Cell]]]:
-    for option, name in wanted_columns:
+    for role, name in wanted_columns:
         if isinstance(name, int):
-            raise by_number(path, option, name)
+            raise index_in_objects(path, role, name)
     keys = [str(name) for _, name in wanted_columns]
     for number, row in read_objects(path, keys, options.encoding, summary):
-        where = place_of(path, number)
+        where = file_location(path, number)
         summary.columns = summary.columns or tuple(row)
-        yield number, [_names(row, keys[0], where), *(field_of(row, key, where) for key in keys[1:])]
+        yield number, [_labels(row, keys[0], where), *(field_of(row, key, where) for key in keys[1:])]
 
 
 def read_columns(
     path: Path, wanted_columns: Sequence[WantedColumn], options: TableOptions, summary: FileSummary
 ) -> Iterator[tuple[int, list[Cell]]]:
-    """The line where each row starts, from 1, and the cells of the columns that are wanted; the first of them holds labels.
+    """The line where each row starts, from 1, and the cells of the wanted columns, of which the first has the labels.
 
-    Where all names are the usual ones and the first line has none of them, it is no header: the first columns are meant.
+    With default names and a first line that has none of them, the file has no header, and the first columns are read.
     """
-    read = _read_objects if kind_of(path) in OBJECTS else _read_table
+    read = _read_objects if kind_of(path) in OBJECT_FORMATS else _read_table
     count = 0
     for row in read(path, wanted_columns, options, summary):
         count += 1
         yield row
     if not count:
-        raise DataError(path, "has a header and nothing below it", "give a file with examples in it")
+        raise DataError(path, "no examples below the header")

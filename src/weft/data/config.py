@@ -95,86 +95,90 @@ class TableFilesConfig(DataFilesConfig):
     """Sheet of an .xlsx file: a name or a 1-based index. Default: the first."""
 
 
-def parts(train: Train, valid: Split, test: Split) -> dict[str, tuple[Files, float, float]]:
-    """The files of train, valid and test, as far as given, and which part of them is meant: from one share to another."""
-    cuts = {"train": 1.0}
+def split_ranges(train: Train, valid: Split, test: Split) -> dict[str, tuple[Files, float, float]]:
+    """The files of train, valid and test, as far as they are set, and the range of fractions of each split."""
+    ends = {"train": 1.0}
     for name, fraction in (("test", test), ("valid", valid)):
         if isinstance(fraction, float):
-            cuts[name] = cuts["train"]
-            # 1 - 0.1 - 0.1 is 0.8 only after rounding, and a character more or less is another split
-            cuts["train"] = round(cuts["train"] - fraction, 12)
-    found: dict[str, tuple[Files, float, float]] = {}
+            ends[name] = ends["train"]
+            # 1 - 0.1 - 0.1 is 0.8 only after rounding, and one character more or less is another split
+            ends["train"] = round(ends["train"] - fraction, 12)
+    ranges: dict[str, tuple[Files, float, float]] = {}
     if train is not False:
-        found["train"] = (train, 0.0, cuts["train"])
-    low = cuts["train"]
+        ranges["train"] = (train, 0.0, ends["train"])
+    low = ends["train"]
     for name, files in (("valid", valid), ("test", test)):
         if isinstance(files, float) and train is not False:
-            found[name] = (train, low, cuts[name])
-            low = cuts[name]
+            ranges[name] = (train, low, ends[name])
+            low = ends[name]
         elif isinstance(files, str | list):
-            found[name] = (files, 0.0, 1.0)
-    return found
+            ranges[name] = (files, 0.0, 1.0)
+    return ranges
 
 
 def training(sources: Mapping[str, S]) -> S:
-    """What is trained on; a run that was imported has no such data."""
+    """The training data; an error for an imported run, which has none."""
     if "train" not in sources:
-        raise ConfigError("data.train", "is false, so there is nothing to train on", "name files, as in --set data.train=FILE")
+        raise ConfigError("data.train", "is false: there is no training data", "set data.train to a file")
     return sources["train"]
 
 
 def datasets(base: Path, format: Format[R], train: Train, valid: Split, test: Split) -> dict[str, Dataset[R]]:
-    """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
+    """The data sets of train, valid and test, as far as they are set. Paths are relative to `base`, the directory of the run
+    file."""
     return {
         name: Dataset(tuple(base / path for path in as_paths(files)), format, low, high)
-        for name, (files, low, high) in parts(train, valid, test).items()
+        for name, (files, low, high) in split_ranges(train, valid, test).items()
     }
 
 
-def refuse_words(path: Path) -> None:
-    """Refuse words with tags where plain text is read: their markup would be read as text."""
+def refuse_conll(path: Path) -> None:
+    """Refuse CoNLL files for tasks that read plain text, which would read their tags as text."""
     if is_conll(path):
-        raise DataError(path, "is CoNLL by its name, words with tags", "this run reads plain text: give a sentence a line")
+        raise DataError(path, "CoNLL file, but this run reads plain text", "use a text file with one sentence per line")
 
 
-def _plain(paths: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The same; tables and words with tags are refused."""
+def _plain_text(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The paths themselves; tables and CoNLL files are an error."""
     for path in paths:
-        refuse_words(path)
+        refuse_conll(path)
         if (kind := kind_of(path)) != "text":
             raise DataError(
                 path,
-                f"is {kind.upper()} by its name, and language models read plain text",
-                "write the texts of its column to a .txt file, or name it .txt to learn it as it is",
+                f"{kind.upper()} file, but language models read plain text",
+                "write the text column to a .txt file, or rename the file to .txt to read it as it is",
             )
     return paths
 
 
-def _visible(path: Path, base: Path) -> bool:
+def _is_visible(path: Path, base: Path) -> bool:
     return not any(part.startswith(".") for part in path.relative_to(base).parts)
 
 
 def expand_files(base: Path, files: Files) -> tuple[Path, ...]:
-    """The files of a corpus, seen from `base`: a folder stands for the .txt files in it, packed or not, at any depth, a pattern
-    for what it matches, both in the order of their names. What is not there stays as it is, and is refused when it is read."""
-    found: list[Path] = []
-    for given in as_paths(files):
-        path = base / given
-        if os.path.isdir(path):  # which takes any name, however long
-            names = {f".txt{packing}" for packing in ("", *COMPRESSED_SUFFIXES)}
-            inner = sorted(
-                one for one in path.rglob("*.txt*") if _visible(one, path) and one.name[one.name.rfind(".txt") :] in names
+    """The files of a corpus, relative to `base`, sorted by name. A directory stands for the .txt files in it, compressed or
+    not, at any depth; a pattern stands for its matches. A missing file stays in the result: reading it is an error."""
+    expanded: list[Path] = []
+    for name in as_paths(files):
+        path = base / name
+        if os.path.isdir(path):  # unlike Path.is_dir, accepts names of any length
+            suffixes = {f".txt{compression}" for compression in ("", *COMPRESSED_SUFFIXES)}
+            matches = sorted(
+                file
+                for file in path.rglob("*.txt*")
+                if _is_visible(file, path) and file.name[file.name.rfind(".txt") :] in suffixes
             )
         elif is_pattern(path) and not os.path.exists(path):
-            inner = sorted(base / one for one in glob(str(given), root_dir=base, recursive=True) if (base / one).is_file())
+            names = glob(str(name), root_dir=base, recursive=True)
+            matches = sorted(base / match for match in names if (base / match).is_file())
         else:
-            inner = []
-        found += inner or [path]
-    return tuple(found)
+            matches = []
+        expanded += matches or [path]
+    return tuple(expanded)
 
 
-def _find_files(base: Path, files: Files) -> bool:
-    """Whether files are looked for, in a folder or by a pattern: each is then a text of its own."""
+def _is_expanded(base: Path, files: Files) -> bool:
+    """Whether files come from a directory or a pattern; each is then a separate text."""
     return expand_files(base, files) != tuple(base / path for path in as_paths(files))
 
 
@@ -207,16 +211,17 @@ class TextDataConfig(DataFilesConfig):
         return self.model_copy(update={"stride": self.context_length})
 
     def sources(self, base: Path) -> dict[str, Source]:
-        """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
+        """The sources of train, valid and test, as far as they are set. Paths are relative to `base`, the directory of the run
+        file."""
         lines = self.read_as == "lines"
         return {
             name: Source(
-                _plain(expand_files(base, files)),
+                _plain_text(expand_files(base, files)),
                 self.encoding,
                 lines,
                 low,
                 high,
-                separate_files=not lines and _find_files(base, files),
+                separate_files=not lines and _is_expanded(base, files),
             )
-            for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
+            for name, (files, low, high) in split_ranges(self.train, self.valid, self.test).items()
         }

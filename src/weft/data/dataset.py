@@ -1,11 +1,9 @@
-"""Which records a split is: files, how they are read, and the part of them that is meant. Running text has no records: it is a
-`Source`.
+"""The records of a split: files, their format, and a fraction of them. Running text has no records: it is a `Source`.
 
-A share of the training data is taken off its end, or, where a format says which stratum each record belongs to (its label),
-drawn over all strata alike, always the same: the records of a stratum are put in a shuffled order that never changes, those of
-all strata are merged so that every stretch has its share of each, and train, valid and test are cut from that. So shares are
-exact, no record is in two, and a stratum that is too small for all three is in train. Inside a split records come in the order
-of the files.
+A fraction of the training data is taken from its end. If the format assigns each record to a stratum (its label), the split is
+stratified and always the same: the records of each stratum are shuffled in a fixed order, the strata are merged so that every
+range has its fraction of each, and the result is divided into train, valid and test. So fractions are exact, no record is in
+two splits, and a stratum that is too small for all three is in train. Within a split, records keep the order of the files.
 """
 
 from __future__ import annotations
@@ -20,19 +18,19 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from weft.data.source import Row, RowCount, display_name, in_batches
-from weft.data.table_rows import place_of
+from weft.data.table_rows import file_location
 from weft.text.reading import FileSummary
 
 
 class Record(Protocol):
-    """One record of a file: a named tuple with its place."""
+    """One record of a file: a named tuple with its location."""
 
     @property
     def path(self) -> Path: ...
 
     @property
     def line(self) -> int:
-        """Where it starts in that file, from 1."""
+        """The line where it starts, from 1."""
 
 
 R = TypeVar("R", bound=Record)
@@ -40,19 +38,19 @@ Contra = TypeVar("Contra", bound=Record, contravariant=True)
 
 
 class Summary(Protocol[Contra]):
-    """What was found in files: shown to the user, so that a wrong guess is noticed early."""
+    """A summary of data files, shown to the user so that a wrong guess about the format is noticed early."""
 
     @property
     def files(self) -> FileSummary:
-        """Line ends, encoding, notes; it counts no lines."""
+        """Line endings, encoding, notes; its line count is not used."""
 
     @property
     def count(self) -> int:
-        """Records."""
+        """Number of records."""
 
     @property
     def characters(self) -> int:
-        """Of all texts."""
+        """Characters of all texts."""
 
     @property
     def crlf(self) -> int: ...
@@ -60,81 +58,81 @@ class Summary(Protocol[Contra]):
     def add(self, record: Contra) -> None: ...
 
     def bytes_of(self, column: str) -> int:
-        """Of the texts of a column."""
+        """Bytes of the texts of a column."""
 
     def describe(self) -> str:
-        """Several lines for people."""
+        """A description in several lines."""
 
     def strata(self) -> np.ndarray | None:
-        """int64 (N,): the stratum of each record; None: shares are taken off the end."""
+        """int64 (N,): the stratum of each record; None: fractions are taken from the end."""
 
-    def fault(self) -> str | None:
-        """Why nothing can be learned from these files, with their names; None where something can."""
+    def problem(self) -> str | None:
+        """Why a model cannot learn from these files, with their names; None if it can."""
 
 
 class Format(Protocol[R]):
-    """How files become records; one small class for each kind of data, beside its reader."""
+    """How files become records. Each kind of data has a small class for it in the module of its reader."""
 
     @property
     def encoding(self) -> str: ...
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The texts of a record, as `texts` gives them: a corpus is called after each."""
+        """Names of the texts of a record, in the order of `texts`; each names a corpus."""
 
     @property
     def rows(self) -> str:
-        """What records are called in messages: "examples"."""
+        """What records are called in messages, e.g. "examples"."""
 
     @property
-    def kept(self) -> bool:
-        """Whether records stay in memory, since training asks for them again and again."""
+    def in_memory(self) -> bool:
+        """Whether records stay in memory, because training reads them repeatedly."""
 
-    def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
-        """The files that are given, or that are in the folders that are."""
+    def files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
+        """The input files, with directories replaced by the files in them."""
 
-    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
-        """The file of each column, where each has its own; nothing where records are in one file."""
+    def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
+        """The file of each column of parallel files; () if a file has whole records."""
 
-    def read(self, given: tuple[Path, ...], summary: FileSummary) -> Iterator[R]: ...
+    def read(self, inputs: tuple[Path, ...], summary: FileSummary) -> Iterator[R]: ...
 
-    def summary(self, given: tuple[Path, ...], summary: FileSummary) -> Summary[R]:
-        """One that nothing was added to."""
+    def summary(self, inputs: tuple[Path, ...], summary: FileSummary) -> Summary[R]:
+        """An empty summary."""
 
     def texts(self, record: R) -> tuple[str, ...]: ...
 
-    def shown(self, column: str) -> str:
-        """What tells a column from others in messages; "" where there are none."""
+    def column_label(self, column: str) -> str:
+        """The name of a column in messages; "" if there is only one."""
 
-    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
-        """What the texts of a column depend on, with a fingerprint of each file as `files`."""
+    def provenance(self, inputs: tuple[Path, ...], column: str) -> dict[str, Any]:
+        """Everything that the texts of a column depend on, with fingerprints of the files as `files`."""
 
 
 def stratified_order(strata: np.ndarray) -> np.ndarray:
-    """int64 (N,): an order of N things of which every stretch has its share of each stratum (N,), the same every time.
+    """int64 (N,): an order in which every range has its fraction of each stratum (N,), always the same.
 
-    The r-th of n in a stratum stands at (r + 1/2) / n of the way; a single one stands in the middle, far from the cuts.
+    Item r of n in a stratum is at the relative position (r + 1/2) / n. A single item is in the middle, far from the edges.
     """
-    # the raw stream of a bit generator never changes, as what is made of it may
-    drawn = np.random.PCG64(0).random_raw(len(strata))
-    order = np.lexsort((drawn, strata))
+    # the raw stream of a bit generator never changes between NumPy versions, unlike the distributions
+    random = np.random.PCG64(0).random_raw(len(strata))
+    order = np.lexsort((random, strata))
     _, sizes = np.unique(strata, return_counts=True)
     starts = np.cumsum(sizes) - sizes
     rank = np.arange(len(strata)) - np.repeat(starts, sizes)
-    way = (rank + 0.5) / np.repeat(sizes, sizes)
-    return order[np.lexsort((drawn[order], way))]
+    position = (rank + 0.5) / np.repeat(sizes, sizes)
+    return order[np.lexsort((random[order], position))]
 
 
-class _Whole(NamedTuple, Generic[R]):
-    records: list[R]  # none where they are read again
+class _Contents(NamedTuple, Generic[R]):
+    records: list[R]  # empty if the format does not keep records in memory
     summary: Summary[R]
 
 
 @dataclass(frozen=True)
 class Dataset(Generic[R]):
-    """The part from `low` to `high`, shares of the records, of some files or folders."""
+    """The records from fraction `low` to fraction `high` of some files or directories."""
 
-    given: tuple[Path, ...]
+    inputs: tuple[Path, ...]
     format: Format[R]
     low: float = 0.0
     high: float = 1.0
@@ -142,39 +140,39 @@ class Dataset(Generic[R]):
     @property
     def name(self) -> str:
         """The files, for messages."""
-        return " and ".join(map(str, self.format.apart(self.given))) or display_name(self.given)
+        return " and ".join(map(str, self.format.column_files(self.inputs))) or display_name(self.inputs)
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        return self.format.files(self.given)
+        return self.format.files(self.inputs)
 
-    def _fresh(self) -> FileSummary:
-        return FileSummary(list(self.format.apart(self.given) or self.paths), self.format.encoding)
+    def _new_summary(self) -> FileSummary:
+        return FileSummary(list(self.format.column_files(self.inputs) or self.paths), self.format.encoding)
 
     @cached_property
-    def _whole(self) -> _Whole[R]:
-        """What all files hold, read once."""
-        files = self._fresh()
-        summary, kept = self.format.summary(self.given, files), list[R]()
-        for record in self.format.read(self.given, files):
+    def _contents(self) -> _Contents[R]:
+        """The contents of all files, read once."""
+        files = self._new_summary()
+        summary, records = self.format.summary(self.inputs, files), list[R]()
+        for record in self.format.read(self.inputs, files):
             summary.add(record)
-            if self.format.kept:
-                kept.append(record)
-        return _Whole(kept, summary)
+            if self.format.in_memory:
+                records.append(record)
+        return _Contents(records, summary)
 
     @property
     def summary(self) -> Summary[R]:
-        """What the whole files hold."""
-        return self._whole.summary
+        """A summary of the whole files."""
+        return self._contents.summary
 
-    def _all(self) -> Iterator[R]:
-        if self.format.kept:
-            return iter(self._whole.records)
-        return self.format.read(self.given, self._fresh())
+    def _all_records(self) -> Iterator[R]:
+        if self.format.in_memory:
+            return iter(self._contents.records)
+        return self.format.read(self.inputs, self._new_summary())
 
     @cached_property
-    def _chosen(self) -> tuple[int, int | None] | np.ndarray:
-        """The first record that is meant and the one after the last; or bool (N,), which of all are."""
+    def _selection(self) -> tuple[int, int | None] | np.ndarray:
+        """The first record of the split and the one after the last; or bool (N,), the records of a stratified split."""
         if (self.low, self.high) == (0.0, 1.0):
             return 0, None
         total, rows = self.summary.count, self.format.rows
@@ -182,74 +180,76 @@ class Dataset(Generic[R]):
         strata = self.summary.strata()
         if strata is None:
             return start, stop
-        chosen = np.zeros(total, dtype=bool)
-        chosen[stratified_order(strata)[start:stop]] = True
-        return chosen
+        selected = np.zeros(total, dtype=bool)
+        selected[stratified_order(strata)[start:stop]] = True
+        return selected
 
     def records(self) -> Iterator[R]:
-        """The records of the part, with their places."""
-        chosen = self._chosen
-        return compress(self._all(), chosen) if isinstance(chosen, np.ndarray) else islice(self._all(), *chosen)
+        """The records of the split."""
+        selection = self._selection
+        if isinstance(selection, np.ndarray):
+            return compress(self._all_records(), selection)
+        return islice(self._all_records(), *selection)
 
     def rows(self) -> Iterator[Row]:
         """The texts of each record, with their files."""
-        apart = self.format.apart(self.given)
+        column_files = self.format.column_files(self.inputs)
         for record in self.records():
             texts = self.format.texts(record)
-            yield Row(texts, apart or (record.path,) * len(texts), record.line)
+            yield Row(texts, column_files or (record.path,) * len(texts), record.line)
 
-    def place(self, number: int, column: str | None = None) -> str:
-        """`file: line 7`, where a record, from 0, starts; files are read up to there."""
+    def location(self, number: int, column: str | None = None) -> str:
+        """`file:7`, the line where a record, from 0, starts. This reads the files up to there."""
         record = next(islice(self.records(), number, None))
-        apart = self.format.apart(self.given)
-        path = apart[self.format.columns.index(column)] if apart and column is not None else record.path
-        return place_of(path, record.line)
+        column_files = self.format.column_files(self.inputs)
+        path = column_files[self.format.columns.index(column)] if column_files and column is not None else record.path
+        return file_location(path, record.line)
 
     def texts(self, column: str) -> Iterator[str]:
-        """Those of one column."""
-        at = self.format.columns.index(column)
-        return (self.format.texts(record)[at] for record in self.records())
+        """The texts of one column."""
+        index = self.format.columns.index(column)
+        return (self.format.texts(record)[index] for record in self.records())
 
     def column(self, name: str, texts: Callable[[R], Iterable[str]] | None = None) -> TextColumn[R]:
-        """What a corpus is made from: `texts` of each record, each of them a line; those that the format has by this name
-        unless they are given."""
+        """The input of a corpus: the texts of each record, one per line. `texts` gets them from a record; by default, they are
+        the texts of the column `name`."""
         return TextColumn(self, name, texts)
 
 
 @dataclass(frozen=True)
 class TextColumn(Generic[R]):
-    """Some texts of each record, line by line: the one `Readable` of records."""
+    """Texts of each record, one per line, as a `Readable`."""
 
-    of: Dataset[R]
+    dataset: Dataset[R]
     column: str
     read: Callable[[R], Iterable[str]] | None
     lines: bool = True
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        if apart := self.of.format.apart(self.of.given):
-            return (apart[self.of.format.columns.index(self.column)],)
-        return self.of.paths
+        if column_files := self.dataset.format.column_files(self.dataset.inputs):
+            return (column_files[self.dataset.format.columns.index(self.column)],)
+        return self.dataset.paths
 
     @property
     def name(self) -> str:
-        if self.of.format.apart(self.of.given):
+        if self.dataset.format.column_files(self.dataset.inputs):
             return str(self.paths[0])
-        shown = self.of.format.shown(self.column)
-        return f"{self.of.name} ({shown})" if shown else self.of.name
+        label = self.dataset.format.column_label(self.column)
+        return f"{self.dataset.name} ({label})" if label else self.dataset.name
 
     def texts(self) -> Iterator[str]:
         if self.read is None:
-            return self.of.texts(self.column)
-        return chain.from_iterable(map(self.read, self.of.records()))
+            return self.dataset.texts(self.column)
+        return chain.from_iterable(map(self.read, self.dataset.records()))
 
     def batches(self) -> Iterator[list[str]]:
         return in_batches(self.texts())
 
     def size(self) -> int:
-        return int(self.of.summary.bytes_of(self.column) * (self.of.high - self.of.low))
+        return int(self.dataset.summary.bytes_of(self.column) * (self.dataset.high - self.dataset.low))
 
     def provenance(self) -> dict[str, Any]:
-        found = self.of.format.provenance(self.of.given, self.column)
-        files = found.pop("files")
-        return {**found, "lines": True, "low": self.of.low, "high": self.of.high, "files": files}
+        provenance = self.dataset.format.provenance(self.dataset.inputs, self.column)
+        files = provenance.pop("files")
+        return {**provenance, "lines": True, "low": self.dataset.low, "high": self.dataset.high, "files": files}

@@ -1,4 +1,4 @@
-"""Records that are rows of tables, or objects, with columns by name. All of it comes through the gate."""
+"""Records that are rows of tables, or objects, with named columns. Text is read and checked by `weft.text.reading`."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from weft.data.columns import WantedColumn, by_name
 from weft.data.json_objects import field_of, read_objects, value_of
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.data.table_rows import OBJECTS, TABLES, TableOptions, kind_of, open_table, place_of
+from weft.data.table_rows import NOT_A_TABLE, OBJECT_FORMATS, TableOptions, file_location, kind_of, open_table
 from weft.errors import DataError
 from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluralize, preview, quote
 
 
 class TableRecord(NamedTuple):
     texts: tuple[str, ...]
-    values: tuple[str, ...]  # of the other columns, as they are written
+    values: tuple[str, ...]  # of the other columns, as in the file
     path: Path
     line: int  # where it starts in that file, from 1
 
 
-def number(record: TableRecord, at: int = 0) -> float:
-    """A value of a record as a number; refused with its place where it is none."""
-    text = record.values[at].strip()
+def number(record: TableRecord, index: int = 0) -> float:
+    """A value of a record as a number."""
+    text = record.values[index].strip()
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
-        raise DataError("", f"{place_of(record.path, record.line)} has {quote(text, 40)} where a number should be")
-    return found
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(file_location(record.path, record.line), f"expected a number, got {quote(text, 40)}")
+    return value
 
 
 @dataclass
 class TableSummary:
-    """What was found in tables."""
+    """A summary of tables."""
 
-    files: FileSummary  # line ends, encoding, notes; it counts no lines
+    files: FileSummary  # line endings, encoding, notes; its line count is not used
     columns: tuple[str, ...]
     sizes: tuple[ColumnSize, ...]
     count: int = 0
@@ -49,7 +49,7 @@ class TableSummary:
 
     @property
     def characters(self) -> int:
-        """Of all texts."""
+        """Characters of all texts."""
         return sum(size.characters for size in self.sizes)
 
     @property
@@ -61,88 +61,88 @@ class TableSummary:
         for size, text in zip(self.sizes, record.texts, strict=True):
             size.add(text)
         if len(self.examples) < 3:
-            cut = [tuple(text[: PREVIEW_CHARS + 1] for text in cells) for cells in (record.texts, record.values)]
-            self.examples.append((cut[0], cut[1]))
+            texts, values = (tuple(text[: PREVIEW_CHARS + 1] for text in cells) for cells in (record.texts, record.values))
+            self.examples.append((texts, values))
 
     def bytes_of(self, column: str) -> int:
         return self.sizes[self.columns.index(column)].bytes
 
     def strata(self) -> None:
-        """Shares are taken off the end."""
+        """None: fractions are taken from the end."""
 
-    def fault(self) -> None:
-        """Nothing is known that would be wrong with all of them."""
+    def problem(self) -> None:
+        """None: there is no check of the data as a whole."""
 
     def describe(self) -> str:
-        """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
+        """A description in several lines: files, sizes, encoding, line endings, notes, examples."""
         rows = [
             f"{listed_files(self.files.paths)}: {pluralize(self.count, 'example')} of {pluralize(self.characters, 'character')},"
             f" {self.files.written}"
         ]
-        blank = [f"blank lines that were skipped: {self.files.blank:,}"] if self.files.blank else []
+        blank = [f"skipped blank lines: {self.files.blank:,}"] if self.files.blank else []
         empty = [f"empty {name}: {size.empty:,}" for name, size in zip(self.columns, self.sizes, strict=True) if size.empty]
         rows += [f"  note: {preview(note, 200)}" for note in [*self.files.notes, *blank, *empty]]
         for texts, values in self.examples:
-            said = f" -> {preview(', '.join(values))}" if values else ""
-            rows.append(f"  e.g.: {' | '.join(map(preview, texts))}{said}")
+            outputs = f" -> {preview(', '.join(values))}" if values else ""
+            rows.append(f"  e.g.: {' | '.join(map(preview, texts))}{outputs}")
         return "\n".join(rows)
 
 
 @dataclass(frozen=True)
 class TableFormat:
-    """The columns that hold texts, each of which becomes a corpus of its name, and those that hold other values."""
+    """A table with text columns, each of which becomes a corpus, and columns with other values."""
 
     columns: tuple[str, ...]
     values: tuple[str, ...] = ()
     encoding: str = "utf-8"
     rows: str = "examples"
-    kept: bool = False
+    in_memory: bool = False
     delimiter: str | None = None
     sheet: str | int | None = None
 
     def options(self) -> TableOptions:
         return TableOptions(self.encoding, self.delimiter, self.sheet)
 
-    def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
-        return given
+    def files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
+        return inputs
 
-    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+    def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, given: tuple[Path, ...], summary: FileSummary) -> Iterator[TableRecord]:
+    def read(self, inputs: tuple[Path, ...], summary: FileSummary) -> Iterator[TableRecord]:
         names = (*self.columns, *self.values)
-        for path in given:
+        for path in inputs:
             if kind_of(path) == "text":
-                raise DataError(path, f"is {TABLES}", f"give a table with the columns {', '.join(names)}")
-            count, read = 0, _read_objects if kind_of(path) in OBJECTS else _read_table
+                raise DataError(path, NOT_A_TABLE, f"use a table with the columns {', '.join(names)}")
+            count, read = 0, _read_objects if kind_of(path) in OBJECT_FORMATS else _read_table
             for line, cells in read(path, names, self.options(), summary):
                 count += 1
                 texts = len(self.columns)
                 yield TableRecord(tuple(cells[:texts]), tuple(cells[texts:]), path, line)
             if not count:
-                raise DataError(path, "has a header and nothing below it", "give a file with examples in it")
+                raise DataError(path, "no examples below the header")
 
-    def summary(self, given: tuple[Path, ...], summary: FileSummary) -> TableSummary:
+    def summary(self, inputs: tuple[Path, ...], summary: FileSummary) -> TableSummary:
         return TableSummary(summary, self.columns, tuple(ColumnSize() for _ in self.columns))
 
     def texts(self, record: TableRecord) -> tuple[str, ...]:
         return record.texts
 
-    def shown(self, column: str) -> str:
+    def column_label(self, column: str) -> str:
         return column if len(self.columns) > 1 else ""
 
-    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
-        return {"column": column, "encoding": self.encoding, **self.options().provenance(), "files": fingerprints(given)}
+    def provenance(self, inputs: tuple[Path, ...], column: str) -> dict[str, Any]:
+        return {"column": column, "encoding": self.encoding, **self.options().provenance(), "files": fingerprints(inputs)}
 
 
 def _read_table(
     path: Path, names: tuple[str, ...], options: TableOptions, summary: FileSummary
 ) -> Iterator[tuple[int, list[str]]]:
-    config = open_table(path, options, summary)
-    places = by_name(config, [WantedColumn("", name) for name in names])
-    summary.columns = tuple(config.first)
-    for line, cells in config.rows():
-        yield line, [cells[place] for place in places]
+    table = open_table(path, options, summary)
+    indices = by_name(table, [WantedColumn("", name) for name in names])
+    summary.columns = tuple(table.first)
+    for line, cells in table.rows():
+        yield line, [cells[index] for index in indices]
 
 
 def _read_objects(
@@ -150,10 +150,10 @@ def _read_objects(
 ) -> Iterator[tuple[int, list[str]]]:
     for line, row in read_objects(path, names, options.encoding, summary):
         summary.columns = summary.columns or tuple(row)
-        yield line, [_cell(row, name, place_of(path, line)) for name in names]
+        yield line, [_cell(row, name, file_location(path, line)) for name in names]
 
 
 def _cell(row: dict[str, Any], name: str, where: str) -> str:
-    """A text, or a number as JSON writes it."""
+    """A text, or a number formatted as JSON."""
     value = value_of(row, name, where)
     return json.dumps(value) if type(value) in (int, float) else field_of(row, name, where)

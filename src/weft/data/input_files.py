@@ -1,10 +1,10 @@
-"""Files that a trained run is used on: what markup is no text, and the text column of tables."""
+"""Input files of a trained run: checks that they are plain text, and opens the text column of tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from weft.data.config import TextDataConfig, Train, refuse_words
+from weft.data.config import TextDataConfig, Train, refuse_conll
 from weft.data.input_records import ColumnUse, InputFile, OpenedRecords, open_records
 from weft.data.table_rows import is_conll, kind_of
 from weft.errors import DataError
@@ -12,20 +12,21 @@ from weft.text.reading import as_paths
 
 
 def check_unlabeled(path: Path, train: Train, *, tables: bool = False) -> None:
-    """Refuse CoNLL, and `tables`, for a run that was trained on plain text: their markup would be read as text."""
+    """Refuse CoNLL files, and with `tables` also tables, for a run that was trained on plain text and would read their markup
+    as text."""
     if not any(map(is_conll, as_paths(train or ()))):
-        refuse_words(path)
+        refuse_conll(path)
     kind = kind_of(path)
     if tables and kind != "text":
-        raise DataError(path, f"is {kind.upper()} by its name, and this run was trained on plain text", "give plain text")
+        raise DataError(path, f"{kind.upper()} file, but this run was trained on plain text", "use a text file")
 
 
 def open_columns(file: InputFile, used: ColumnUse, train: Train) -> OpenedRecords | None:
-    """The columns of a table that a run reads; None for a text, whose records are its lines."""
+    """The columns of a table that a run reads; None for a text file, whose records are its lines."""
     check_unlabeled(file.path, train)
     return None if kind_of(file.path) == "text" else open_records(file, used)
 
 
 def open_text(config: TextDataConfig, file: InputFile) -> OpenedRecords | None:
-    """The text column of a table; None for a text, whose records are its lines."""
+    """The text column of a table; None for a text file, whose records are its lines."""
     return open_columns(file, config.columns_in_use(), config.train)

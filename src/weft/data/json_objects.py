@@ -1,7 +1,8 @@
-"""Objects of JSON (.jsonl, .json) and of Parquet, with the line or row where each starts. All comes through the gate.
+"""JSON objects (.jsonl, .json) and rows of Parquet files, with the line or row where each starts. Text is read and checked by
+`weft.text.reading`.
 
-JSONL has one object a line, and so has a .json file unless it is a list of objects. A row of Parquet is an object whose keys
-are its columns; numbers, dates and truth values in it are texts.
+JSONL has one object per line, and so has a .json file unless it is a list of objects. A row of Parquet is an object whose keys
+are its columns; its numbers, dates and booleans become text.
 """
 
 from __future__ import annotations
@@ -12,63 +13,64 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.table_rows import kind_of, preview_cells
-from weft.data.workbooks import read_parquet
-from weft.errors import DataError, suggest
+from weft.data.table_rows import file_location, kind_of, preview_cells
+from weft.data.workbooks import available, read_parquet
+from weft.errors import DataError
 from weft.text.reading import FileSummary, RawLine, check_text, read_lines
 
-JSON_KINDS = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number", bool: "a truth value"}
-JSON_KINDS |= {bytes: "binary data"}
+JSON_TYPES = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
+JSON_TYPES |= {bytes: "binary data"}
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class Value(NamedTuple):
-    """A JSON value, where it starts, from 1, and how it stands in its file."""
+    """A JSON value of a file."""
 
-    line: int
-    value: Any  # a DataError where it is none
-    raw: str
-    end: str = "\n"  # behind it
+    line: int  # where it starts, from 1
+    value: Any  # a DataError if it is invalid
+    raw: str  # as it is in the file
+    end: str = "\n"  # the line ending after it
 
 
-def _listed(path: Path, text: str) -> Iterator[Value]:
-    """The members of a list, each with its line: those of what `json.loads` gives have none."""
+def _list_items(path: Path, text: str) -> Iterator[Value]:
+    """The items of a JSON list with their lines, which `json.loads` does not report."""
     decoder, line, counted = json.JSONDecoder(), 1, 0
-    place, mark = _after(text, _after(text, 0) + 1), ","
-    while mark == "," and text[place : place + 1] != "]":
-        line, counted = line + text.count("\n", counted, place), place
+    position, separator = _skip_space(text, _skip_space(text, 0) + 1), ","
+    while separator == "," and text[position : position + 1] != "]":
+        line, counted = line + text.count("\n", counted, position), position
         try:
-            value, stop = decoder.raw_decode(text, place)
+            value, end = decoder.raw_decode(text, position)
         except json.JSONDecodeError as error:
-            raise _no_list(path, text, error.pos, error.msg) from None
+            raise _invalid_list(path, text, error.pos, error.msg) from None
         except (ValueError, RecursionError) as error:
-            raise _no_list(path, text, place, str(error)) from None
-        yield Value(line, value, text[place:stop])
-        place = _after(text, stop)
-        mark = text[place : place + 1]
-        if mark not in (",", "]"):
-            raise _no_list(path, text, place, "Expecting ',' delimiter")
-        place = _after(text, place + 1) if mark == "," else place
-    if _after(text, place + 1) < len(text):
-        raise _no_list(path, text, place + 1, "Extra data")
+            raise _invalid_list(path, text, position, str(error)) from None
+        yield Value(line, value, text[position:end])
+        position = _skip_space(text, end)
+        separator = text[position : position + 1]
+        if separator not in (",", "]"):
+            raise _invalid_list(path, text, position, "Expecting ',' delimiter")
+        position = _skip_space(text, position + 1) if separator == "," else position
+    if _skip_space(text, position + 1) < len(text):
+        raise _invalid_list(path, text, position + 1, "Extra data")
 
 
-def _after(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return found.end() if found else place
+def _skip_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
 
 
-def _no_list(path: Path, text: str, place: int, what: str) -> DataError:
-    line = text.count("\n", 0, place) + 1
-    return DataError(path, f"line {line} is not JSON: {what}", "a .json file is a list of objects, or an object a line")
+def _invalid_list(path: Path, text: str, position: int, reason: str) -> DataError:
+    line = text.count("\n", 0, position) + 1
+    fix = "write a list of objects or one object per line"
+    return DataError(file_location(path, line), f"invalid JSON: {reason}", fix)
 
 
 def json_values(path: Path, lines: Iterator[RawLine], summary: FileSummary) -> Iterator[Value]:
-    """What the lines of a .jsonl or .json hold: the members of a list, or a value a line; blank lines are counted."""
+    """The values of a .jsonl or .json: the items of a list, or one value per line; blank lines are counted."""
     for number, (line, end, _) in enumerate(lines, 1):
         if kind_of(path) == "json" and line.lstrip().startswith("["):
-            text = "\n".join([line, *(one.text for one in lines)])
-            yield from (one._replace(line=one.line + number - 1) for one in _listed(path, text))
+            text = "\n".join([line, *(rest.text for rest in lines)])
+            yield from (item._replace(line=item.line + number - 1) for item in _list_items(path, text))
             return
         if not line.strip():
             summary.blank += 1
@@ -76,27 +78,27 @@ def json_values(path: Path, lines: Iterator[RawLine], summary: FileSummary) -> I
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            value = DataError(path, f"line {number} is not JSON: {error}", "JSONL has one object a line")
+            problem = f"invalid JSON: {error}"
+            value = DataError(file_location(path, number), problem, ".jsonl files need one object per line")
         yield Value(number, value, line, end)
 
 
 def read_objects(
-    path: Path, keys: Sequence[str], encoding: str, summary: FileSummary, *, others: Sequence[str] = ()
+    path: Path, keys: Sequence[str], encoding: str, summary: FileSummary, *, optional_keys: Sequence[str] = ()
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a .jsonl or .json, or the rows of a .parquet, which have these keys, and perhaps the others, with their
-    places, from 1."""
+    """The objects of a .jsonl or .json, or the rows of a .parquet, with their lines or rows, from 1. Of a .parquet, only the
+    columns in `keys` and `optional_keys` are read."""
     empty = True
     if kind_of(path) == "parquet":
-        for number, row, _ in read_parquet(path, keys, others, summary):
+        for number, row, _ in read_parquet(path, keys, optional_keys, summary):
             empty = False
             yield number, row
     else:
         for line, value, _, _ in json_values(path, map(RawLine, read_lines(path, encoding, summary)), summary):
             empty = False
-            yield line, as_object(value, keys, f"{path}: line {line}")
+            yield line, as_object(value, keys, file_location(path, line))
     if empty:
-        what = "has no rows" if kind_of(path) == "parquet" else "is an empty list"
-        raise DataError(path, f"{what}", "give a file with examples in it")
+        raise DataError(path, "no rows" if kind_of(path) == "parquet" else "the list is empty")
 
 
 def as_object(value: Any, keys: Sequence[str], where: str) -> dict[str, Any]:
@@ -104,49 +106,50 @@ def as_object(value: Any, keys: Sequence[str], where: str) -> dict[str, Any]:
         return value
     if isinstance(value, DataError):
         raise value
-    *others, last = map(repr, keys)
-    names = f"{', '.join(others)} and {last}" if others else last
-    raise DataError("", f"{where} is {JSON_KINDS.get(type(value), 'null')}, not an object with {names}")
+    *first, last = map(repr, keys)
+    names = f"{', '.join(first)} and {last}" if first else last
+    raise DataError(where, f"expected an object with {names}, got {JSON_TYPES.get(type(value), 'null')}")
 
 
-def _keys(value: dict[str, Any], before: str = "") -> Iterator[str]:
-    """The keys of an object, those of the objects in it behind points."""
+def _keys(value: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The keys of an object; those of nested objects are dotted."""
     for key, inner in value.items():
         if isinstance(inner, dict) and inner:
-            yield from _keys(inner, f"{before}{key}.")
+            yield from _keys(inner, f"{prefix}{key}.")
         else:
-            yield f"{before}{key}"
+            yield f"{prefix}{key}"
 
 
-def _inside(value: Any, name: str) -> list[Any]:
-    """What a key holds, or one inside an object by points; an empty list where there is none."""
+def _lookup(value: Any, name: str) -> list[Any]:
+    """The value of a key, or of a dotted key of nested objects, as a list; [] if there is none."""
     if not isinstance(value, dict):
         return []
     if name in value:
         return [value[name]]
-    ends = [at for at, mark in enumerate(name) if mark == "."]
-    found = (_inside(value.get(name[:at]), name[at + 1 :]) for at in ends)
-    return next((inner for inner in found if inner), [])
+    dots = [index for index, char in enumerate(name) if char == "."]
+    matches = (_lookup(value.get(name[:dot]), name[dot + 1 :]) for dot in dots)
+    return next((match for match in matches if match), [])
 
 
 def has_key(value: dict[str, Any], name: str) -> bool:
-    return bool(_inside(value, name))
+    return bool(_lookup(value, name))
 
 
 def value_of(value: dict[str, Any], name: str, where: str) -> Any:
-    """What a key holds: `a`, or `a.b` of an object in an object."""
-    found = _inside(value, name)
-    if not found:
-        raise DataError("", f"{where} has no key {name!r}", suggest(name, preview_cells(list(_keys(value)))))
-    return found[0]
+    """The value of the key `a`, or of `a.b` in a nested object."""
+    match = _lookup(value, name)
+    if not match:
+        raise DataError(where, f"no key {name!r}", available(name, preview_cells(list(_keys(value)))))
+    return match[0]
 
 
 def field_of(value: dict[str, Any], name: str, where: str) -> str:
-    """The text that a key holds."""
+    """The text of a key."""
     text = value_of(value, name, where)
     if isinstance(text, dict) and text:
         inner = ", ".join(preview_cells([f"{name}.{key}" for key in text]))
-        raise DataError(f"{where} has an object as {name!r}, not a string; name a key inside it", f"{inner}")
+        raise DataError(where, f"expected a string as {name!r}, got an object", f"use one of its keys: {inner}")
     if not isinstance(text, str):
-        raise DataError("", f"{where} has {JSON_KINDS.get(type(text), 'null')} as {name!r}, not a string", "put it in quotes")
-    return check_text(text, f"{where}, {name!r}")
+        problem = f"expected a string as {name!r}, got {JSON_TYPES.get(type(text), 'null')}"
+        raise DataError(where, problem, "put it in quotes")
+    return check_text(text, f"{where}: {name!r}")

@@ -1,7 +1,7 @@
-"""Lines of a text two by two, as one text each: `<s> line </s> next line </s>`. What reads them learns that there are two.
+"""Pairs of consecutive lines as one sequence each, `<s> line </s> next line </s>`, from which a model learns to read two texts.
 
-An empty line ends a document: no pair goes across it. Two lines that are too long together stay apart, as does a line that
-has nobody left to go with.
+An empty line ends a document: no pair crosses it. Two lines that are too long for one sequence stay separate, and so does a
+line without a partner.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from weft.data.corpus import Corpus
 
 
 def pair_lines(corpus: Corpus, *, max_length: int, phase: int = 0) -> Corpus:
-    """The same tokens with pairs for lines, none of more than `longest` positions: of each document the lines 1 and 2, 3 and 4
-    and so on; with `phase` 1 the first line alone, then 2 and 3, 4 and 5."""
+    """A corpus whose lines are pairs of at most `max_length` positions: in each document the lines 1 and 2, 3 and 4 and so on;
+    with `phase` 1 the first line alone, then 2 and 3, 4 and 5."""
     starts = corpus.line_starts()
     lengths = np.diff(starts)
-    full, at = lengths > 1, np.arange(len(lengths))  # an empty line is its </s> alone
-    begun = np.maximum.accumulate(np.where(full, -1, at)) + 1  # the first line of each line's document
-    first = full & ((at - begun) % 2 == phase)
-    joined = first[:-1] & full[1:] & (1 + lengths[:-1] + lengths[1:] <= max_length)
+    nonempty, numbers = lengths > 1, np.arange(len(lengths))  # an empty line has only its </s>
+    document_starts = np.maximum.accumulate(np.where(nonempty, -1, numbers)) + 1  # first line of each line's document
+    is_first = nonempty & ((numbers - document_starts) % 2 == phase)
+    joined = is_first[:-1] & nonempty[1:] & (1 + lengths[:-1] + lengths[1:] <= max_length)
     return replace(corpus, starts=np.delete(starts, 1 + np.flatnonzero(joined)))
 
 
 class LinePairBatchSampler:
-    """Every line once an epoch, two by two, in batches of like length: an Order. Who goes before in one epoch, comes after in
-    the next."""
+    """A BatchSampler of line pairs: every line once per epoch, in batches of similar length. Even and odd epochs pair lines
+    differently, so that a line is first in one and second in the next."""
 
     def __init__(self, corpus: Corpus, *, max_length: int, batch_tokens: int, seed: int) -> None:
         self.corpus = corpus
@@ -59,6 +59,6 @@ class LinePairBatchSampler:
     def describe(self, epoch: int, index: int) -> str:
         phase = self.phases[epoch % 2]
         starts = phase.corpus.line_starts()[np.sort(phase.lines(epoch, index))]
-        # the line that each pair starts with, in the corpus as it is
+        # the number in the original corpus of the line that each pair starts with
         numbers = np.searchsorted(self.corpus.line_starts(), starts, side="right")
         return preview(f"{self.corpus.name}, pairs of lines from line", numbers)

@@ -1,5 +1,5 @@
-"""Data that a Python caller has in memory, written down as files are: lists of texts, tuples or dicts, dicts of columns, tables
-of pandas, polars and Arrow, iterators. None of those packages is imported: a table is known by its methods.
+"""Writes data that a Python caller has in memory to files: lists of texts, tuples or dicts, dicts of columns, pandas, polars and
+Arrow tables, iterators. None of those packages is imported: a table is recognized by its methods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.data.columns import Name
 from weft.data.json_objects import has_key, value_of
 from weft.errors import DataError, UsageError
 
-LINES = 1 << 12  # that are written at once
+BATCH_LINES = 1 << 12  # lines written at once
 Row = dict[str, Any]
 
 
@@ -63,8 +63,8 @@ class _Series(Protocol):
     def to_list(self) -> list[Any]: ...
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; what is missing in a table, NaN, is null."""
+def _json_value(value: Any) -> Any:
+    """A value that JSON can represent; NaN, a missing value of a table, becomes null."""
     if isinstance(value, _Array):
         value = value.tolist()
     elif isinstance(value, _Series):
@@ -72,30 +72,30 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, set | frozenset):
-        return sorted(_plain(one) for one in value)
-    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
+        return sorted(_json_value(item) for item in value)
+    return [_json_value(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def _by_columns(columns: Mapping[str, Iterable[Any]], where: str) -> Iterator[Row]:
     """The rows of a dict of columns."""
     for name, column in columns.items():
         if isinstance(column, str) or not isinstance(column, Iterable):
-            raise DataError(where, f"column {name!r} is {type(column).__name__}, not a list", "give a dict of columns")
+            raise DataError(where, f"expected a list as column {name!r}, got {type(column).__name__}")
     lists = {name: list(column) for name, column in columns.items()}
     lengths = {name: len(column) for name, column in lists.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name!r} has {length:,}" for name, length in lengths.items())
-        raise DataError(where, f"its columns are not equally long: {told}")
+        counts = ", ".join(f"{name!r} ({length:,})" for name, length in lengths.items())
+        raise DataError(where, f"columns have different lengths: {counts}")
     return (dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True))
 
 
 def is_table(data: object) -> bool:
-    """Whether data has columns: a dict of them, or a table of another package."""
+    """Whether data has columns: a dict of columns, or a table of another package."""
     return isinstance(data, Mapping | PolarsFrame | ArrowTable | PandasFrame)
 
 
 def records_of(data: object, where: str) -> Iterator[Any]:
-    """The records of whatever a caller gave, one by one."""
+    """The records of data of any supported type."""
     if isinstance(data, Mapping):
         return _by_columns(data, where)
     if isinstance(data, PolarsFrame):
@@ -107,7 +107,7 @@ def records_of(data: object, where: str) -> Iterator[Any]:
         return (dict(zip(names, row, strict=True)) for row in data.itertuples(index=False, name=None))
     if isinstance(data, Iterable):
         return iter(data)
-    raise DataError(where, f"is {type(data).__name__}", "give a path, a list of records, a dict of columns, or a table")
+    raise DataError(where, f"expected a path, a list of records, a dict of columns or a table, got {type(data).__name__}")
 
 
 # ---- records of a task
@@ -117,91 +117,90 @@ def _as_json(row: Row, where: str) -> str:
     try:
         return json.dumps(row, ensure_ascii=False) + "\n"
     except (TypeError, ValueError) as error:
-        raise DataError(where, f"can't be written as JSON: {error}") from None
+        raise DataError(where, f"cannot be written as JSON: {error}") from None
 
 
 @dataclass(frozen=True)
 class MemoryFormat:
-    """What a record of a task holds, and how it is written down.
+    """The records of a task and how they are written to a file.
 
-    A tuple has the values in the order of `names`: inputs first, then what is to be predicted.
+    A tuple has its values in the order of `names`: inputs first, then outputs.
     """
 
-    names: tuple[Name, ...]  # keys of a record, as [data] has them
-    inputs: int = 1  # how many of them a prediction needs
-    optional: tuple[str, ...] = ()  # of the last names, those that may be missing
+    names: tuple[Name, ...]  # keys of a record, as in [data]
+    inputs: int = 1  # how many of the names are inputs
+    optional: tuple[str, ...] = ()  # names at the end that may be missing
     suffix: str = ".jsonl"
-    write: Callable[[Row, str], str] = _as_json  # a record, with its place for messages
-    texts: bool = False  # a record is a text
+    write: Callable[[Row, str], str] = _as_json  # formats a record; gets its location for messages
+    texts: bool = False  # whether a record is a text
 
     def keys(self) -> list[str]:
         for name in self.names:
             if isinstance(name, int):
-                raise UsageError(
-                    "data", f"column {name} is a place, but records in memory have names", "drop it, or name a key"
-                )
+                problem = f"column {name} is an index, but records in memory have names"
+                raise UsageError("data", problem, "use the name of a key instead")
         return list(map(str, self.names))
 
     def row(self, record: Any, where: str) -> Row:
         """A record as a dict."""
         keys = self.keys()
-        record = _plain(record) if not isinstance(record, tuple) else record
+        record = _json_value(record) if not isinstance(record, tuple) else record
         if isinstance(record, Mapping):
-            given = dict(record)
-            wanted = [key for key in keys if key not in self.optional or has_key(given, key)]
-            return {key: _plain(value_of(given, key, where)) for key in wanted}
+            values = dict(record)
+            wanted = [key for key in keys if key not in self.optional or has_key(values, key)]
+            return {key: _json_value(value_of(values, key, where)) for key in wanted}
         if self.texts:
             return {keys[0]: record}
         minimum = len(keys) - len(self.optional)
         if isinstance(record, Sequence) and not isinstance(record, str) and minimum <= len(record) <= len(keys):
-            return dict(zip(keys, map(_plain, record), strict=False))
-        summary = f"has {len(record)} values" if isinstance(record, list | tuple) else f"is {type(record).__name__}"
-        raise DataError(where, f"{summary}", f"a record is a dict, or a tuple ({', '.join(keys)})")
+            return dict(zip(keys, map(_json_value, record), strict=False))
+        actual = f"{len(record)} values" if isinstance(record, list | tuple) else type(record).__name__
+        raise DataError(where, f"expected a dict or a tuple ({', '.join(keys)}), got {actual}")
 
     def input_of(self, record: Any, where: str) -> Any:
-        """What a prediction needs of a record: of a dict the values of its input columns; all else is an input itself."""
+        """The input of a prediction: the input columns of a dict; any other record is an input itself."""
         if not isinstance(record, Mapping):
             return record
-        values = [_plain(value_of(dict(record), key, where)) for key in self.keys()[: self.inputs]]
+        values = [_json_value(value_of(dict(record), key, where)) for key in self.keys()[: self.inputs]]
         return values[0] if len(values) == 1 else tuple(values)
 
     def lines(self, data: object, where: str) -> Iterator[str]:
-        """All records as they are written down."""
+        """All records as lines of a file."""
         number = 0
         for number, record in enumerate(records_of(data, where), 1):
-            place = f"{where}: record {number}"
-            yield self.write(self.row(record, place), place)
+            location = f"{where}: record {number}"
+            yield self.write(self.row(record, location), location)
         if not number:
             raise DataError(where, "is empty")
 
 
 def text_format(*, lines: bool) -> MemoryFormat:
-    """Texts, each on lines of its own; of a run that reads lines, each on one."""
+    """Texts with one or more lines each; exactly one for a run that reads lines."""
 
     def write(row: Row, where: str) -> str:
         text = row["text"]
         if not isinstance(text, str):
-            raise DataError(where, f"is {type(text).__name__}, not a text")
+            raise DataError(where, f"expected a string, got {type(text).__name__}")
         if lines and "\n" in text.removesuffix("\n"):
-            raise DataError(where, "has a line end inside, but every text is a line (data.read_as = 'lines')", "split it")
+            raise DataError(where, "contains a newline, but the run reads one text per line", "split it")
         return text if text.endswith("\n") else f"{text}\n"
 
     return MemoryFormat(("text",), suffix=".txt", write=write, texts=True)
 
 
 def is_in_memory(data: object, format: MemoryFormat, where: str) -> bool:
-    """Whether data is no file, or files, by name. A list of strings is one of texts where a record is a text, else of files."""
+    """Whether data is not the name of one or more files. A list of strings has texts if records are texts, else file names."""
     if isinstance(data, str | Path):
         return False
     if not isinstance(data, list | tuple) or not data:
         return True
-    if all(isinstance(one, Path) for one in data):
+    if all(isinstance(item, Path) for item in data):
         return False
-    strings = [one for one in data if isinstance(one, str)]
+    strings = [item for item in data if isinstance(item, str)]
     if len(strings) < len(data):
         return True
-    if format.texts and all(len(one) < 256 and _is_file(one) for one in strings):
-        raise UsageError(where, "its texts are names of files", "give paths as pathlib.Path, texts as str")
+    if format.texts and all(len(text) < 256 and _is_file(text) for text in strings):
+        raise UsageError(where, "the texts are names of files", "use pathlib.Path for paths, str for texts")
     return format.texts
 
 
@@ -213,12 +212,12 @@ def _is_file(text: str) -> bool:
 
 
 def write_memory(path: Path, data: object, format: MemoryFormat, *, encoding: str, where: str) -> None:
-    """Write data down, all of it or nothing."""
+    """Write data to a file, all of it or nothing."""
     encoder = codecs.getincrementalencoder(encoding)()
     with files.atomic_write(path) as write:
-        found = format.lines(data, where)
-        while lines := list(islice(found, LINES)):
+        remaining = format.lines(data, where)
+        while lines := list(islice(remaining, BATCH_LINES)):
             try:
                 write(encoder.encode("".join(lines)))
             except UnicodeEncodeError as error:
-                raise DataError(where, f"can't be written as {encoding}: {error.reason}") from None
+                raise DataError(where, f"cannot be encoded as {encoding}: {error.reason}") from None

@@ -1,13 +1,13 @@
-"""Suites of minimal pairs: a sentence that is right, and one that is wrong by as little as can be; through the gate all.
+"""Reads suites of minimal pairs: a grammatical sentence and an ungrammatical one that differs as little as possible.
 
-A file is known by what is in it:
+The format is recognized by the contents of the file:
 
     BLiMP (Warstadt et al. 2020)       JSONL with sentence_good, sentence_bad, UID, linguistics_term, one_prefix_...
-    TSV                                a header with good and bad, and if wanted phenomenon and attractors; no quotes
-    agreement (Linzen et al. 2016)     x.gold: place of the verb, verb, wrong form, attractors; sentences in x.text beside it
-    agreement (Gulordava et al. 2018)  a table with a line for each form: prefix, form, class (correct or wrong), n_attr, ...
+    TSV                                a header with good and bad, optionally phenomenon and attractors; no quotes
+    agreement (Linzen et al. 2016)     x.gold: index of the verb, verb, wrong form, attractors; sentences in x.text next to it
+    agreement (Gulordava et al. 2018)  a table with one line per form: prefix, form, class (correct or wrong), n_attr, ...
 
-Sentences of the last two are made of tokens with blanks between them, and end in <eos>, which is dropped.
+Sentences of the last two are tokens separated by spaces, and end in <eos>, which is removed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.json_objects import JSON_KINDS, field_of
-from weft.data.table_rows import preview_cells
+from weft.data.json_objects import JSON_TYPES, field_of
+from weft.data.table_rows import file_location, preview_cells, wrong_column_count
 from weft.errors import DataError, unknown_name
 from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import check_text, preview, quote, read_lines
 
 AGREEMENT = "subject_verb_agreement"
 EOS = "<eos>"
-# nouns of the other number between subject and verb; of BLiMP's other paradigms nobody says
+# nouns of the other number between subject and verb; unknown for the other paradigms of BLiMP
 BLIMP_ATTRACTORS = {
     "distractor_agreement_relational_noun": 1,
     "distractor_agreement_relative_clause": 1,
@@ -37,40 +37,40 @@ BLIMP_ATTRACTORS = {
 }
 COLUMNS = ("good", "bad", "phenomenon", "attractors")
 GENERATED = ("pattern", "constr_id", "sent_id", "form", "class", "prefix", "n_attr", "len_prefix", "sent")
-KNOWN = (
-    "BLiMP's JSONL (sentence_good, sentence_bad), TSV with a header (good, bad), agreement of Linzen et al. (.gold), "
-    "agreement of Gulordava et al. (form, class, prefix, n_attr)"
+FORMATS = (
+    "BLiMP JSONL (sentence_good, sentence_bad), TSV with a header (good, bad), Linzen et al. (.gold) or "
+    "Gulordava et al. (form, class, prefix, n_attr)"
 )
 
 
 class MinimalPair(NamedTuple):
-    """Two sentences, of which a model that knows the language prefers the first."""
+    """Two sentences. A model that knows the language assigns the first a higher probability."""
 
     good: str
     bad: str
     phenomenon: str = ""
-    paradigm: str = ""  # one of the kinds of pair that a phenomenon has
-    attractors: int | None = None  # nouns of the other number between subject and verb; None where nobody says
-    choice: tuple[str, str] | None = None  # both up to the word that decides, it included; None where no one word does
-    forced: bool = False  # whether the authors of the suite compare that choice; whole sentences else
+    paradigm: str = ""  # a subset of a phenomenon
+    attractors: int | None = None  # nouns of the other number between subject and verb; None if unknown
+    choice: tuple[str, str] | None = None  # both sentences up to the critical word, inclusive; None if there is no such word
+    forced: bool = False  # whether the authors of the suite compare that choice instead of whole sentences
 
 
 class Suite(NamedTuple):
     pairs: list[MinimalPair]
     paths: list[Path]  # that were read
-    skipped: list[Path]  # of a folder: what is no suite
-    identical: int  # verbs whose two forms are one, left out
+    skipped: list[Path]  # files of a directory that are not suites
+    identical: int  # skipped verbs whose two forms are identical
 
 
 class _NotASuite(Exception):
-    """A file that is nothing of what is known; the text is its first line."""
+    """A file of an unknown format; the text is its first line."""
 
 
 # ---- BLiMP
 
 
 def _blimp_choice(row: dict[str, Any], where: str) -> tuple[str, str] | None:
-    """Up to the word that decides, where all before it is the same."""
+    """Both sentences up to the critical word, if everything before it is the same."""
     if row.get("one_prefix_method") is not True:
         return None
     prefix, good, bad = (field_of(row, f"one_prefix_{name}", where) for name in ("prefix", "word_good", "word_bad"))
@@ -81,16 +81,16 @@ def _object(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is not JSON", f"{error}", "JSONL has one object a line") from None
+        raise DataError(where, f"invalid JSON: {error}", ".jsonl files need one object per line") from None
     if not isinstance(row, dict):
-        kind = JSON_KINDS.get(type(row), "null")
-        raise DataError("", f"{where} is {kind}, not an object with 'sentence_good' and 'sentence_bad'")
+        actual = JSON_TYPES.get(type(row), "null")
+        raise DataError(where, f"expected an object with 'sentence_good' and 'sentence_bad', got {actual}")
     return row
 
 
 def _blimp(path: Path) -> Iterator[tuple[int, MinimalPair]]:
     for number, line in enumerate(read_lines(path), 1):
-        where = f"{path}: line {number}"
+        where = file_location(path, number)
         row = _object(line, where)
         good, bad = field_of(row, "sentence_good", where), field_of(row, "sentence_bad", where)
         term, paradigm = (field_of(row, name, where) if name in row else "" for name in ("linguistics_term", "UID"))
@@ -104,16 +104,16 @@ def _blimp(path: Path) -> Iterator[tuple[int, MinimalPair]]:
 def _count(text: str, where: str, name: str) -> int:
     """A number of attractors."""
     if not (text.isascii() and text.isdecimal() and len(text) < 4):
-        raise DataError("", f"{where} has {quote(text)} as {name}", "it must be a number from 0 to 999")
+        raise DataError(where, f"{name} must be an integer from 0 to 999, got {quote(text)}")
     return int(text)
 
 
 def first_difference(good: str, bad: str) -> tuple[str, str] | None:
-    """Two texts up to the first word in which they differ, it included; None where one is the beginning of the other."""
-    left, right = good.split(), bad.split()
-    for at, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return " ".join(left[: at + 1]), " ".join(right[: at + 1])
+    """Two texts up to the first word in which they differ, inclusive; None if one is a prefix of the other."""
+    good_words, bad_words = good.split(), bad.split()
+    for index, (good_word, bad_word) in enumerate(zip(good_words, bad_words, strict=False)):
+        if good_word != bad_word:
+            return " ".join(good_words[: index + 1]), " ".join(bad_words[: index + 1])
     return None
 
 
@@ -122,23 +122,21 @@ def _tsv(path: Path) -> Iterator[tuple[int, MinimalPair]]:
     names = next(lines).split("\t")
     for name in names:
         if name not in COLUMNS:
-            raise DataError(f"{path}:1", *unknown_name("column", preview(name, 40), COLUMNS))
-        if names.count(name) > 1:
-            raise DataError(path, f"line 1, its header, has {names.count(name)} columns {name!r}", "rename all but one")
+            raise DataError(file_location(path, 1), *unknown_name("column", preview(name, 40), COLUMNS))
+        if (count := names.count(name)) > 1:
+            raise DataError(file_location(path, 1), f"{count} columns are named {name!r}", "rename all but one")
     for number, line in enumerate(lines, 2):
-        where, cells = f"{path}: line {number}", line.split("\t")
+        where, cells = file_location(path, number), line.split("\t")
         if len(cells) != len(names):
-            raise DataError(
-                f"{where} has {len(cells)} columns, not {len(names)} as line 1 has", f"{', '.join(preview_cells(cells))}"
-            )
+            raise DataError(where, wrong_column_count(cells, str(len(names)), "\t"))
         row = dict(zip(names, cells, strict=True))
-        given = row.get("attractors", "")
-        attractors = _count(given, where, "attractors") if given else None
+        count_text = row.get("attractors", "")
+        attractors = _count(count_text, where, "attractors") if count_text else None
         choice = first_difference(row["good"], row["bad"])
         yield number, MinimalPair(row["good"], row["bad"], row.get("phenomenon", ""), "", attractors, choice)
 
 
-# ---- agreement: a verb that is to be chosen
+# ---- agreement: the choice of a verb form
 
 
 def _tokens(text: str) -> list[str]:
@@ -146,10 +144,10 @@ def _tokens(text: str) -> list[str]:
     return words[:-1] if words[-1:] == [EOS] else words
 
 
-def _verb_pair(words: Sequence[str], at: int, forms: tuple[str, str], paradigm: str, attractors: int) -> MinimalPair:
-    """A sentence with either form of the verb at the place of the verb."""
-    good, bad = ([*words[:at], form, *words[at + 1 :]] for form in forms)
-    choice = " ".join(good[: at + 1]), " ".join(bad[: at + 1])
+def _verb_pair(words: Sequence[str], index: int, forms: tuple[str, str], paradigm: str, attractors: int) -> MinimalPair:
+    """A sentence with either form of the verb at the index of the verb."""
+    good, bad = ([*words[:index], form, *words[index + 1 :]] for form in forms)
+    choice = " ".join(good[: index + 1]), " ".join(bad[: index + 1])
     return MinimalPair(" ".join(good), " ".join(bad), AGREEMENT, paradigm, attractors, choice, forced=True)
 
 
@@ -163,74 +161,73 @@ def _generated_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise DataError(
-                path, f"line {start} is no row of a table: {error}", "is a quote not closed, or not doubled?"
-            ) from None
+            raise DataError(file_location(path, start), f"invalid table row: {error}", "close or double the quote") from None
         if len(cells) != len(names):
-            raise DataError(path, f"line {start} has {len(cells)} columns, not {len(names)} as line 1 has")
+            raise DataError(file_location(path, start), wrong_column_count(cells, str(len(names)), "\t"))
         yield start, dict(zip(names, cells, strict=True))
 
 
 def _generated(path: Path) -> Iterator[tuple[int, MinimalPair]]:
-    """Two lines are a pair: the same sentence with the right and the wrong form."""
-    waiting: dict[tuple[str, ...], tuple[int, dict[str, str]]] = {}
+    """Pairs of two lines each: the same sentence with the correct and the wrong form."""
+    unpaired: dict[tuple[str, ...], tuple[int, dict[str, str]]] = {}
     for number, row in _generated_rows(path):
-        where = f"{path}: line {number}"
+        where = file_location(path, number)
         if row["class"] not in ("correct", "wrong"):
-            raise DataError("", f"{where} has {quote(row['class'])} as class", "it must be correct or wrong")
+            raise DataError(where, f"class must be 'correct' or 'wrong', got {quote(row['class'])}")
         sentence = tuple(row[name] for name in ("pattern", "constr_id", "sent_id"))
-        before = waiting.pop(sentence, None)
-        if before is None:
-            waiting[sentence] = number, row
+        earlier = unpaired.pop(sentence, None)
+        if earlier is None:
+            unpaired[sentence] = number, row
             continue
-        rows = {one["class"]: one for one in (before[1], row)}
+        rows = {form["class"]: form for form in (earlier[1], row)}
         if len(rows) < 2:
-            raise DataError(
-                "", f"{where} and line {before[0]} are both {row['class']}", "a pair has one correct and one wrong form"
-            )
+            problem = f"form is {row['class']}, as on line {earlier[0]}"
+            raise DataError(where, problem, "write one correct and one wrong form per sentence")
         words, prefix = _tokens(row["sent"]), row["prefix"].split()
-        # <unk>: what the authors' own vocabulary had no word for
+        # <unk>: words that were not in the vocabulary of the authors
         if len(words) <= len(prefix) or any(a not in (b, "<unk>") for a, b in zip(prefix, words, strict=False)):
-            raise DataError(where, f"its sentence does not begin with its prefix and go on: {quote(row['prefix'])}")
+            raise DataError(where, f"the sentence does not continue its prefix {quote(row['prefix'])}")
         forms = rows["correct"]["form"], rows["wrong"]["form"]
         attractors = _count(row["n_attr"], where, "n_attr")
         yield number, _verb_pair(words, len(prefix), forms, row.get("type", ""), attractors)
-    if waiting:
-        number, row = next(iter(waiting.values()))
-        raise DataError(path, f"line {number} has a {row['class']} form and there is no other of its sentence")
+    if unpaired:
+        number, row = next(iter(unpaired.values()))
+        other = "wrong" if row["class"] == "correct" else "correct"
+        raise DataError(file_location(path, number), f"the {other} form of this sentence is missing")
 
 
 def _sentences_of(gold: Path) -> Path:
-    """x.text of x.gold, packed or not."""
+    """x.text of x.gold, compressed or not."""
     plain = gold.with_suffix("") if gold.suffix in COMPRESSED_SUFFIXES else gold
     text = plain.with_suffix(".text")
     for path in (text, *(text.with_name(text.name + suffix) for suffix in COMPRESSED_SUFFIXES)):
         if path.exists():
             return path
-    raise DataError(gold, f"says where verbs stand in the sentences of {text.name}, which is not beside it", "put it there")
+    raise DataError(gold, f"{text.name}, which has its sentences, not found", "put it into the same directory")
 
 
 def _gold(path: Path) -> Iterator[tuple[int, MinimalPair]]:
     text = _sentences_of(path)
     plain = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
-    places, sentences = list(read_lines(path)), list(read_lines(text))
-    if len(places) != len(sentences):
-        raise DataError(f"{path} has {len(places):,} lines, {text} {len(sentences):,}", "they must have equally many")
-    for number, (line, sentence) in enumerate(zip(places, sentences, strict=True), 1):
-        where, cells = f"{path}: line {number}", line.split("\t")
+    verbs, sentences = list(read_lines(path)), list(read_lines(text))
+    if len(verbs) != len(sentences):
+        raise DataError(path, f"{len(verbs):,} lines, but {text} has {len(sentences):,}", "use files of the same data set")
+    for number, (line, sentence) in enumerate(zip(verbs, sentences, strict=True), 1):
+        where, cells = file_location(path, number), line.split("\t")
         if not _is_gold(cells):
-            raise DataError(f"{where} is not place, verb, wrong form and attractors", f"{', '.join(preview_cells(cells))}")
-        at, words, forms = int(cells[0]), _tokens(sentence), (cells[1], cells[2])
-        verb = words[at] if at < len(words) else "nothing"
-        if verb.islower():  # the sentences have no capitals, a few of the forms do
+            problem = f"expected verb index, verb, wrong form and attractors, got {', '.join(preview_cells(cells))}"
+            raise DataError(where, problem)
+        index, words, forms = int(cells[0]), _tokens(sentence), (cells[1], cells[2])
+        verb = words[index] if index < len(words) else "nothing"
+        if verb.islower():  # the sentences are lowercase, but a few of the forms are not
             forms = forms[0].lower(), forms[1].lower()
         if verb != forms[0]:
-            summary = f"there is {quote(verb, 40)} in {text}, line {number}"
-            raise DataError("", f"{where} has the verb {quote(forms[0], 40)} at {at}, but {summary}", "are they of one set?")
-        yield number, _verb_pair(words, at, forms, plain.stem, int(cells[3]))
+            problem = f"the verb is {quote(forms[0], 40)}, but {file_location(text, number)} has {quote(verb, 40)} at {index}"
+            raise DataError(where, problem, "use files of the same data set")
+        yield number, _verb_pair(words, index, forms, plain.stem, int(cells[3]))
 
 
-# ---- all of them
+# ---- any format
 
 
 def _is_gold(cells: Sequence[str]) -> bool:
@@ -238,7 +235,7 @@ def _is_gold(cells: Sequence[str]) -> bool:
 
 
 def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, MinimalPair]]]:
-    """What can read a file, by its first line."""
+    """The reader for a file, chosen by its first line."""
     first = next(iter(read_lines(path)))
     cells = first.split("\t")
     if {"good", "bad"} <= set(cells):
@@ -247,61 +244,62 @@ def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, MinimalPair]]]:
         return _generated
     if _is_gold(cells):
         return _gold
-    if first.startswith("{") and {"sentence_good", "sentence_bad"} & _object(first, f"{path}: line 1").keys():
+    if first.startswith("{") and {"sentence_good", "sentence_bad"} & _object(first, file_location(path, 1)).keys():
         return _blimp
     raise _NotASuite(first)
 
 
-def _checked(pair: MinimalPair, where: str) -> bool:
-    """Whether a pair can be scored; one that can't be meant is refused."""
+def _is_usable(pair: MinimalPair, where: str) -> bool:
+    """Whether the sentences of a pair differ. An empty sentence, or equal sentences written by hand, are an error."""
     for name, text in (("good", pair.good), ("bad", pair.bad)):
         if not check_text(text, where).strip():
-            raise DataError("", f"{where} has no {name} sentence", "a pair has two")
+            raise DataError(where, f"{name} sentence is empty")
     if pair.good != pair.bad:
         return True
-    if not pair.forced:  # of verbs that were found by a program, a few have one form
-        raise DataError(f"{where} has the same sentence twice", f"{quote(pair.good)}", "one must be wrong")
+    if not pair.forced:  # automatically extracted verbs sometimes have two identical forms
+        raise DataError(where, f"good and bad sentence are identical: {quote(pair.good)}")
     return False
 
 
 def _read(path: Path) -> tuple[list[MinimalPair], int]:
-    """The pairs of a file, in their order, and how many were left out."""
+    """The pairs of a file in order, and the number of skipped ones."""
     try:
         read = _reader(path)
     except _NotASuite as error:
-        raise DataError(path, f"is no suite of minimal pairs: line 1 is {quote(str(error), 60)}", f"known: {KNOWN}") from None
-    found, count = list[MinimalPair](), 0
+        problem = f"not a suite of minimal pairs, first line is {quote(str(error), 60)}"
+        raise DataError(path, problem, f"use {FORMATS}") from None
+    pairs, count = list[MinimalPair](), 0
     for number, pair in read(path):
         count += 1
-        if _checked(pair, f"{path}: line {number}"):
-            found.append(pair)
-    if not found:
-        raise DataError(path, "has a header and nothing below it", "give a file with pairs in it")
-    return found, count - len(found)
+        if _is_usable(pair, file_location(path, number)):
+            pairs.append(pair)
+    if not pairs:
+        raise DataError(path, "no pairs below the header")
+    return pairs, count - len(pairs)
 
 
 def _suites_in(directory: Path) -> tuple[list[Path], list[Path]]:
-    """The files of a folder that hold pairs, by name, and those that do not."""
-    found, skipped = list[Path](), list[Path]()
-    for path in sorted(one for one in directory.iterdir() if one.is_file() and one.name[0] != "."):
+    """The files of a directory that are suites, sorted by name, and the other files."""
+    suites, skipped = list[Path](), list[Path]()
+    for path in sorted(file for file in directory.iterdir() if file.is_file() and file.name[0] != "."):
         try:
             _reader(path)
         except (_NotASuite, DataError):
             skipped.append(path)
         else:
-            found.append(path)
-    if not found:
-        raise DataError(directory, "no file in it is a suite of minimal pairs", f"known: {KNOWN}")
-    return found, skipped
+            suites.append(path)
+    if not suites:
+        raise DataError(directory, "contains no suite of minimal pairs", f"use {FORMATS}")
+    return suites, skipped
 
 
 def read_suite(paths: Sequence[Path]) -> Suite:
-    """The pairs of files, and of all files of folders that hold some."""
-    pairs, read, skipped, same = list[MinimalPair](), list[Path](), list[Path](), 0
+    """The pairs of files, and of all suites in directories."""
+    pairs, read, skipped, identical = list[MinimalPair](), list[Path](), list[Path](), 0
     for path in paths:
-        inner, others = _suites_in(path) if path.is_dir() else ([path], [])
-        read, skipped = [*read, *inner], [*skipped, *others]
-        for one in inner:
-            found, left_out = _read(one)
-            pairs, same = pairs + found, same + left_out
-    return Suite(pairs, read, skipped, same)
+        suites, other_files = _suites_in(path) if path.is_dir() else ([path], [])
+        read, skipped = [*read, *suites], [*skipped, *other_files]
+        for suite in suites:
+            suite_pairs, num_identical = _read(suite)
+            pairs, identical = pairs + suite_pairs, identical + num_identical
+    return Suite(pairs, read, skipped, identical)

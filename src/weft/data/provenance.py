@@ -1,7 +1,7 @@
-"""Which files training read for each split: size and sums, so that a run can tell them from any other file of their name.
+"""Records which files training read for each split, with sizes and checksums, so that a run recognizes a changed file.
 
-Every corpus of a run says so in its description (data/test.json, data/test.source.json, ...). Runs that keep no tokens have
-a file of their own for it, data/test.files.json.
+Every corpus of a run has the record in its description (data/test.json, data/test.source.json, ...). Runs that store no tokens
+write a separate file, data/test.files.json.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from typing import Any
 from weft import files
 from weft.data.source import fingerprints
 
-_LOOSE = ("file", "label")  # what a file is called; all else follows from its content
+_NAMES = ("file", "label")  # names of a file; everything else follows from its content
 _SIZE = "bytes"
 
 
 def read_record(directory: Path, split: str) -> list[Mapping[str, Any]]:
-    """Fingerprints of the files that training read for a split; none where `folder` does not say."""
-    found = list[Mapping[str, Any]]()
+    """Fingerprints of the files that training read for a split; an empty list if `directory` has no record."""
+    record = list[Mapping[str, Any]]()
     for path in sorted({directory / f"{split}.json", *directory.glob(f"{split}.*.json")}):
         if not path.is_file():
             continue
-        about = files.read_json(path)
-        origin = about.get("origin") if isinstance(about, dict) else None
-        each = origin.get("files") if isinstance(origin, dict) else None
-        found += [one for one in each if isinstance(one, dict)] if isinstance(each, list) else []
-    return found
+        description = files.read_json(path)
+        origin = description.get("origin") if isinstance(description, dict) else None
+        entries = origin.get("files") if isinstance(origin, dict) else None
+        record += [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return record
 
 
-def write_record(directory: Path, split: str, found: Sequence[Mapping[str, Any]]) -> None:
-    """Keep fingerprints for `recorded`, where no corpus does."""
+def write_record(directory: Path, split: str, record: Sequence[Mapping[str, Any]]) -> None:
+    """Write fingerprints for `read_record` of a run that stores no corpus."""
     directory.mkdir(exist_ok=True)
-    files.write_json(directory / f"{split}.files.json", {"origin": {"files": list(found)}})
+    files.write_json(directory / f"{split}.files.json", {"origin": {"files": list(record)}})
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two fingerprints are of the same content; a size alone proves nothing."""
-    common = (one.keys() & other.keys()) - {*_LOOSE}
-    return bool(common - {_SIZE}) and all(one[name] == other[name] for name in common)
+def _same_content(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two fingerprints are of the same content. Equal sizes alone are not enough."""
+    common = (first.keys() & second.keys()) - {*_NAMES}
+    return bool(common - {_SIZE}) and all(first[name] == second[name] for name in common)
 
 
 def changed_file(paths: Sequence[Path], record: Sequence[Mapping[str, Any]]) -> Path | None:
-    """The first of the files that is there and is none of those in the record."""
+    """The first existing file that is not in the record."""
     for path in paths:
         if not path.exists():
             continue
-        found = fingerprints([path])[0]
-        if not any(_same(found, one) for one in record):
+        fingerprint = fingerprints([path])[0]
+        if not any(_same_content(fingerprint, entry) for entry in record):
             return path
     return None

@@ -1,4 +1,4 @@
-"""What a pass over a split keeps of its lines or pairs: a few numbers each, from which all findings are worked out.
+"""Statistics of a split, a few numbers per row, from which the data check computes its findings.
 
 Shapes: N rows, S sides (1 in a text, 2 in pairs).
 """
@@ -19,33 +19,32 @@ from weft.data.dataset import Dataset, R
 from weft.data.source import Row
 from weft.text.tokenizers import Tokenizer
 
-ROWS = 1 << 12  # tokenised at once
-# so many lines with unknown parts are looked at closely, and so many are decoded again
-MAX_DECODED = 20_000
-DECODED = 1_000
+BATCH_ROWS = 1 << 12  # rows tokenized at once
+MAX_UNKNOWN_ROWS = 20_000  # rows with unknown tokens whose unknown texts are counted
+MAX_DECODED_ROWS = 1_000  # rows that are detokenized to find changes
 
-# what is odd about a text
-PADDED, DECOMPOSED, RETURN, BREAK = 1, 2, 4, 8
+# bits for unusual texts
+OUTER_SPACE, NOT_NFC, RETURN, NEWLINE = 1, 2, 4, 8
 
 
 class Split(Protocol):
-    """A text or pairs, to be read row by row."""
+    """A text or pairs, read row by row."""
 
     @property
     def summary(self) -> Any:
-        """What the whole files hold; `crlf` is among it."""
+        """A summary of the whole files, with `crlf`."""
 
     def rows(self) -> Iterator[Row]: ...
 
 
 @dataclass(frozen=True)
 class SplitStatistics:
-    """A split of N rows and S sides, without its text."""
+    """Numbers about N rows with S sides."""
 
     lengths: np.ndarray  # int64 (N, S), characters
     hashes: np.ndarray  # int64 (N, S)
-    unusual: np.ndarray  # uint8 (N, S), see above
-    crlf: int  # in the whole files
+    unusual: np.ndarray  # uint8 (N, S), the bits above
+    crlf: int  # CRLF line endings of the whole files
 
     def keys(self) -> np.ndarray:
         """int64 (N,): equal for equal rows."""
@@ -56,83 +55,84 @@ class SplitStatistics:
 
 
 def _find_unusual(text: str) -> int:
-    padded = PADDED if text != text.strip() else 0
-    decomposed = 0 if text.isascii() or unicodedata.is_normalized("NFC", text) else DECOMPOSED
-    return padded | decomposed | (RETURN if "\r" in text else 0) | (BREAK if "\n" in text else 0)
+    outer_space = OUTER_SPACE if text != text.strip() else 0
+    not_nfc = 0 if text.isascii() or unicodedata.is_normalized("NFC", text) else NOT_NFC
+    return outer_space | not_nfc | (RETURN if "\r" in text else 0) | (NEWLINE if "\n" in text else 0)
 
 
 def collect_statistics(split: Split) -> SplitStatistics:
-    """A split, read once."""
-    lengths, hashes, odd, sides = array("q"), array("q"), array("B"), 1
+    """Read a split once and return its statistics."""
+    lengths, hashes, unusual, sides = array("q"), array("q"), array("B"), 1
     for row in split.rows():
         sides = len(row.texts)
         lengths.extend(map(len, row.texts))
         hashes.extend(map(hash, row.texts))
-        odd.extend(map(_find_unusual, row.texts))
-    columns = [np.asarray(part).reshape(-1, sides) for part in (lengths, hashes, odd)]
+        unusual.extend(map(_find_unusual, row.texts))
+    columns = [np.asarray(values).reshape(-1, sides) for values in (lengths, hashes, unusual)]
     return SplitStatistics(columns[0], columns[1], columns[2], split.summary.crlf)
 
 
 class TokenCounts:
-    """One side of N rows as its tokenizer sees it, made batch after batch."""
+    """Token counts of one side of N rows, added batch by batch."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._tokens, self._unknown = array("q"), array("q")
-        # what is unknown, in the first LOOKED_AT rows that have anything unknown
-        self.pieces: Counter[str] = Counter()
-        self.looked_at = 0
-        # of the first DECODED rows that have nothing unknown: those that decode to another text, and the first such
+        # of the first MAX_UNKNOWN_ROWS rows with an unknown token
+        self.unknown_texts: Counter[str] = Counter()
+        self._num_unknown_rows = 0
+        # of the first MAX_DECODED_ROWS rows without one: how many decode to another text, and the first of these
         self.decoded = self.changed = 0
-        self.change: tuple[str, str] | None = None
+        self.first_change: tuple[str, str] | None = None
 
     @property
     def tokens(self) -> np.ndarray:
-        """int64 (N,): how many each row has, </s> counted."""
+        """int64 (N,): tokens per row, with </s>."""
         return np.asarray(self._tokens)
 
     @property
     def unknown(self) -> np.ndarray:
-        """int64 (N,): how many of them are <unk>."""
+        """int64 (N,): <unk> tokens per row."""
         return np.asarray(self._unknown)
 
     def add(self, texts: Sequence[str], sizes: np.ndarray | None = None) -> None:
-        """Some rows: each is a text, or as many texts as `sizes` (rows,) says, with one </s> behind them."""
+        """Add rows. Each row is one text, or `sizes` (rows,) texts followed by one </s>."""
         ids, lengths = self.tokenizer.encode_concatenated(texts)
         ends = np.concatenate([[0], np.cumsum(lengths)])
-        found = np.concatenate([[0], np.cumsum(ids == self.tokenizer.unk_id)])[ends]
+        unknown_before = np.concatenate([[0], np.cumsum(ids == self.tokenizer.unk_id)])[ends]
         edges = np.arange(len(texts) + 1) if sizes is None else np.concatenate([[0], np.cumsum(sizes)])
         self._tokens.extend((np.diff(ends[edges]) + 1).tolist())
-        self._unknown.extend(np.diff(found[edges]).tolist())
-        unknown = np.diff(found).tolist()
-        strange = [text for text, count in zip(texts, unknown, strict=True) if count][: MAX_DECODED - self.looked_at]
-        self.looked_at += len(strange)
-        self.pieces.update(self.tokenizer.count_unknown(strange))
+        self._unknown.extend(np.diff(unknown_before[edges]).tolist())
+        unknown = np.diff(unknown_before).tolist()
+        with_unknown = [text for text, count in zip(texts, unknown, strict=True) if count]
+        with_unknown = with_unknown[: MAX_UNKNOWN_ROWS - self._num_unknown_rows]
+        self._num_unknown_rows += len(with_unknown)
+        self.unknown_texts.update(self.tokenizer.count_unknown(with_unknown))
         if not self.tokenizer.lossless:
             self._decode([text for text, count in zip(texts, unknown, strict=True) if not count])
 
     def _decode(self, texts: list[str]) -> None:
-        for text in texts[: DECODED - self.decoded]:
-            back = self.tokenizer.decode(self.tokenizer.encode(text))
+        for text in texts[: MAX_DECODED_ROWS - self.decoded]:
+            decoded = self.tokenizer.decode(self.tokenizer.encode(text))
             self.decoded += 1
-            self.changed += back != text
-            if back != text and self.change is None:
-                self.change = text, back
+            self.changed += decoded != text
+            if decoded != text and self.first_change is None:
+                self.first_change = text, decoded
 
 
 def count_tokens(split: Split, tokenizers: Sequence[Tokenizer]) -> list[TokenCounts]:
-    """Every side, read once more."""
-    counted = [TokenCounts(tokenizer) for tokenizer in tokenizers]
+    """Token counts of every side, from one pass over the split."""
+    counts = [TokenCounts(tokenizer) for tokenizer in tokenizers]
     rows = split.rows()
-    while batch := list(islice(rows, ROWS)):
-        for side, texts in zip(counted, zip(*(row.texts for row in batch), strict=True), strict=True):
+    while batch := list(islice(rows, BATCH_ROWS)):
+        for side, texts in zip(counts, zip(*(row.texts for row in batch), strict=True), strict=True):
             side.add(texts)
-    return counted
+    return counts
 
 
 def count_words(dataset: Dataset[R], tokenizer: Tokenizer, words: Callable[[R], Sequence[str]]) -> TokenCounts:
-    """Sentences, each word by itself: a tokenizer may cut it otherwise where it stands in a text."""
-    counted, records = TokenCounts(tokenizer), dataset.records()
-    while batch := [words(record) for record in islice(records, ROWS)]:
-        counted.add(list(chain.from_iterable(batch)), np.array([len(sentence) for sentence in batch], np.int64))
-    return counted
+    """Token counts of sentences, word by word: a tokenizer may split a word differently inside a text."""
+    counts, records = TokenCounts(tokenizer), dataset.records()
+    while batch := [words(record) for record in islice(records, BATCH_ROWS)]:
+        counts.add(list(chain.from_iterable(batch)), np.array([len(sentence) for sentence in batch], np.int64))
+    return counts

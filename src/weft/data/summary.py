@@ -1,4 +1,4 @@
-"""What summaries of files are made of."""
+"""Parts of the summaries of data files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from weft.text.reading import preview
 
-LISTED = 10  # labels that are shown, and notes
+MAX_LISTED = 10  # labels or notes that a summary lists
 
 
 @dataclass
 class ColumnSize:
-    """How much text a column has."""
+    """Amount of text in a column."""
 
     empty: int = 0
     characters: int = 0
@@ -25,8 +25,8 @@ class ColumnSize:
 
 
 def listed(counts: Counter[str]) -> str:
-    """'a 10, b 5 and 3 more', the most frequent first; 'a, b' where each occurs once."""
+    """'a (10), b (5) and 3 more', the most frequent first; 'a, b' if each occurs once."""
     names = sorted(counts, key=lambda name: (-counts[name], name))
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    numbers = [f" {counts[name]:,}" if counts[names[0]] > 1 else "" for name in names]
-    return ", ".join(preview(name, 40) + number for name, number in zip(names[:LISTED], numbers, strict=False)) + more
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    numbers = [f" ({counts[name]:,})" if counts[names[0]] > 1 else "" for name in names]
+    return ", ".join(preview(name, 40) + number for name, number in zip(names[:MAX_LISTED], numbers, strict=False)) + more

@@ -1,9 +1,9 @@
-"""Rows of tables (.tsv, .csv, .xlsx), with the line or row where each starts. All comes through the gate.
+"""Rows of tables (.tsv, .csv, .xlsx), with the line or row where each starts. Text is read and checked by `weft.text.reading`.
 
-TSV has no quoting: a line is split at its tabs. CSV is what Python's csv module reads, strictly: a quoted field may hold
-commas and newlines; what separates its columns is the comma, the semicolon or the tab that its first line has, unless
-`data.delimiter` says. Every row of a table must have as many columns as its first one: a stray tab would else move the target
-elsewhere, and nobody would notice. Blank lines are no rows, and are skipped.
+TSV has no quoting: a line is split at its tabs. CSV is read with Python's csv module in strict mode: a quoted field may contain
+commas and newlines. The delimiter is `data.delimiter`, or else the comma, semicolon or tab in the first line. Every row of a
+table must have as many columns as the first: otherwise a stray tab would silently move the target to another column. Blank
+lines are skipped.
 """
 
 from __future__ import annotations
@@ -21,37 +21,32 @@ from weft.errors import DataError
 from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import FileSummary, RawLine, check_text, preview, read_lines
 
-OBJECTS = ("jsonl", "json", "parquet")  # what has keys, and values that may be objects
+OBJECT_FORMATS = ("jsonl", "json", "parquet")  # have keys, and values that may be objects
 TEXT_TABLES = ("tsv", "csv")
-TYPED = ("xlsx", "parquet")  # what has rows of cells with types, and no lines
-TABLES = "no .tsv, .csv, .xlsx, .jsonl, .json or .parquet"
-SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}  # that are found, the first of them before the others
-_NAMES = {**SEPARATORS, "|": "pipe", ":": "colon", " ": "blank"}
+TYPED_TABLES = ("xlsx", "parquet")  # have rows of typed cells, not lines
+NOT_A_TABLE = "not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet)"
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}  # that are recognized, in this order
+_DELIMITER_NAMES = {**DELIMITERS, "|": "pipe", ":": "colon", " ": "space"}
 CONLL = (".conllu", ".conll", ".conll03", ".iob", ".iob2", ".bio")
 _QUOTED = re.compile('"(?:[^"]|"")*"?')
 
 
 def kind_of(path: Path) -> str:
-    """'tsv', 'csv', 'xlsx', 'jsonl', 'json' or 'parquet' by the name, packed or not; 'text' for all else."""
+    """'tsv', 'csv', 'xlsx', 'jsonl', 'json' or 'parquet' by the file name, compressed or not; otherwise 'text'."""
     name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     kind = name.suffix.lower().removeprefix(".").replace("xlsm", "xlsx")
-    return kind if kind in (*TEXT_TABLES, *TYPED, *OBJECTS) else "text"
+    return kind if kind in (*TEXT_TABLES, *TYPED_TABLES, *OBJECT_FORMATS) else "text"
 
 
 def is_conll(path: Path) -> bool:
-    """Whether a file is words with tags by its name, packed or not."""
+    """Whether a file is CoNLL (words with tags) by its name, compressed or not."""
     name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     return name.suffix.lower() in CONLL
 
 
-def numbered(path: Path, number: int) -> str:
-    """'line 7', or 'row 7' of what has no lines."""
-    return f"{'row' if kind_of(path) in TYPED else 'line'} {number}"
-
-
-def place_of(path: Path, number: int) -> str:
-    """A line, or a row, of a file, for messages: 'a.csv: line 7'."""
-    return f"{path}: {numbered(path, number)}"
+def file_location(path: Path, number: int) -> str:
+    """A line, or a row of a table without lines, for messages: 'a.csv:7'."""
+    return f"{path}:{number}"
 
 
 @dataclass(frozen=True)
@@ -59,16 +54,16 @@ class TableOptions:
     """How tables are read."""
 
     encoding: str = "utf-8"
-    delimiter: str | None = None  # between the columns of .csv and .tsv; None: as their first line has it
-    sheet: str | int | None = None  # of .xlsx, a name, or a place from 1; None: the first
+    delimiter: str | None = None  # between the columns of .csv and .tsv; None: detected in the first line
+    sheet: str | int | None = None  # of .xlsx: a name, or an index from 1; None: the first
 
     def provenance(self) -> dict[str, Any]:
-        """What is given of it besides the encoding: what a corpus depends on."""
-        given = {"delimiter": self.delimiter, "sheet": self.sheet}
-        return {name: value for name, value in given.items() if value is not None}
+        """The options that are set, except the encoding: a corpus depends on them."""
+        options = {"delimiter": self.delimiter, "sheet": self.sheet}
+        return {name: value for name, value in options.items() if value is not None}
 
 
-AS_USUAL = TableOptions()
+DEFAULT_TABLE_OPTIONS = TableOptions()
 
 
 def preview_cells(cells: Sequence[str]) -> list[str]:
@@ -79,40 +74,39 @@ def preview_cells(cells: Sequence[str]) -> list[str]:
 
 
 class Row(NamedTuple):
-    """A row of a table: where it starts, from 1, and how it stands in its file; that of a workbook as CSV."""
+    """A row of a table."""
 
-    line: int
+    line: int  # where it starts, from 1
     cells: list[str]
-    raw: str
-    end: str = "\n"  # behind it
+    raw: str  # as it is in the file; the row of a workbook as CSV
+    end: str = "\n"  # the line ending after it
 
 
-def separator_of(path: Path, first: str) -> str:
-    """What separates the columns of a table with this first line; in CSV what stands there outside quotes, a comma before all
-    else."""
+def detect_delimiter(path: Path, first: str) -> str:
+    """The delimiter of a table with this first line; in CSV the first of DELIMITERS that occurs outside quotes."""
     if kind_of(path) == "tsv":
         return "\t"
-    bare = _QUOTED.sub("", first)
-    return next((mark for mark in SEPARATORS if mark in bare), ",")
+    unquoted = _QUOTED.sub("", first)
+    return next((delimiter for delimiter in DELIMITERS if delimiter in unquoted), ",")
 
 
-def _tsv(lines: Iterator[RawLine], separator: str) -> Iterator[Row]:
+def _tsv(lines: Iterator[RawLine], delimiter: str) -> Iterator[Row]:
     for number, (text, end, start) in enumerate(lines, 1):
-        yield Row(number, text.split(separator), start + text, end)
+        yield Row(number, text.split(delimiter), start + text, end)
 
 
-def _csv(lines: Iterator[RawLine], path: Path, separator: str) -> Iterator[Row]:
-    taken: list[RawLine] = []
+def _csv(lines: Iterator[RawLine], path: Path, delimiter: str) -> Iterator[Row]:
+    row_lines: list[RawLine] = []
 
-    def fed() -> Iterator[str]:
+    def text_lines() -> Iterator[str]:
         for line in lines:
-            taken.append(line)
+            row_lines.append(line)
             yield line.text + "\n"
 
-    reader = csv.reader(fed(), strict=True, delimiter=separator)
+    reader = csv.reader(text_lines(), strict=True, delimiter=delimiter)
     while True:
         start = reader.line_num + 1
-        taken.clear()
+        row_lines.clear()
         try:
             cells = next(reader)
         except StopIteration:
@@ -120,32 +114,31 @@ def _csv(lines: Iterator[RawLine], path: Path, separator: str) -> Iterator[Row]:
         except csv.Error as error:
             if "field limit" in str(error):
                 raise DataError(
-                    path,
-                    f"line {start} has a field of more than {csv.field_size_limit():,} characters, too long for CSV",
-                    "is a quote not closed? if it is that long, write .tsv or .jsonl",
+                    file_location(path, start),
+                    f"a field is longer than the {csv.field_size_limit():,} characters that CSV allows",
+                    "close the quote if it is missing, or use .tsv or .jsonl",
                 ) from None
-            raise DataError(
-                path, f"line {start} is not CSV: {error}", "is a quote not closed, or not doubled? (.tsv has no quotes)"
-            ) from None
-        last = taken.pop()
-        before = "".join(line.start + line.text + line.end for line in taken)
+            problem = f"invalid CSV: {error}"
+            raise DataError(file_location(path, start), problem, "close or double the quote (.tsv has no quotes)") from None
+        last = row_lines.pop()
+        before = "".join(line.start + line.text + line.end for line in row_lines)
         yield Row(start, cells, before + last.start + last.text, last.end)
 
 
-def split_rows(path: Path, lines: Iterator[RawLine], separator: str) -> Iterator[Row]:
-    """The rows of the lines of a table; a blank line is one with a blank cell."""
-    return _tsv(lines, separator) if kind_of(path) == "tsv" else _csv(lines, path, separator)
+def split_rows(path: Path, lines: Iterator[RawLine], delimiter: str) -> Iterator[Row]:
+    """The rows of a table. A blank line is a row with one blank cell."""
+    return _tsv(lines, delimiter) if kind_of(path) == "tsv" else _csv(lines, path, delimiter)
 
 
-def csv_cell(text: str, separator: str = ",") -> str:
-    """A cell as CSV has it, in quotes where it needs them."""
-    if any(mark in text for mark in (separator, '"', "\n", "\r")):
+def csv_cell(text: str, delimiter: str = ",") -> str:
+    """A cell as CSV, quoted if necessary."""
+    if any(char in text for char in (delimiter, '"', "\n", "\r")):
         return '"' + text.replace('"', '""') + '"'
     return text
 
 
 def _sheet_rows(rows: Iterator[tuple[int, list[str]]], summary: FileSummary) -> Iterator[Row]:
-    """Rows of a workbook: those behind the last that is filled, and cells behind those of the first, are none."""
+    """Rows of a workbook, without empty rows at the end and empty cells beyond the width of the first row."""
     blank, width = 0, 0
     for number, cells in rows:
         filled = len(cells)
@@ -156,8 +149,8 @@ def _sheet_rows(rows: Iterator[tuple[int, list[str]]], summary: FileSummary) -> 
             blank += 1
             continue
         summary.blank, blank = summary.blank + blank, 0
-        own = cells[: max(filled, width)] + [""] * (width - len(cells))
-        yield Row(number, own, ",".join(map(csv_cell, own)))
+        row_cells = cells[: max(filled, width)] + [""] * (width - len(cells))
+        yield Row(number, row_cells, ",".join(map(csv_cell, row_cells)))
 
 
 def is_blank(cells: Sequence[str]) -> bool:
@@ -169,47 +162,48 @@ class OpenTable:
     """A table whose first row has been read."""
 
     path: Path
-    separator: str  # "" where cells are not separated by a character
-    begin: Row
+    delimiter: str  # "" if the format has none
+    first_row: Row
     summary: FileSummary
     _rest: Iterator[Row]
-    given: bool = False  # whether it was said what separates columns
+    delimiter_is_set: bool = False  # by data.delimiter
 
     @property
     def first(self) -> list[str]:
         """The cells of the first row."""
-        return self.begin.cells
+        return self.first_row.cells
 
-    def wrong_column_count(self, line: int, cells: Sequence[str], wanted: str) -> DataError:
-        problem = wrong_column_count(cells, wanted, self.separator)
-        return DataError("", f"{place_of(self.path, line)} {problem}{self.one_column() if line == 1 else ''}")
+    def wrong_column_count(self, line: int, cells: Sequence[str], expected: str) -> DataError:
+        problem = wrong_column_count(cells, expected, self.delimiter)
+        return DataError(file_location(self.path, line), problem, self.delimiter_fix() if line == 1 else "")
 
-    def separated(self, cells: Sequence[str]) -> str:
-        """Cells, and what was taken for what separates them, for messages."""
-        return _separated(cells, self.separator)
+    def describe_first(self) -> str:
+        """The cells of the first row and the delimiter, for messages."""
+        cells = ", ".join(map(repr, preview_cells(self.first)))
+        return f"{cells} ({_delimited(self.delimiter)})" if self.delimiter else cells
 
-    def one_column(self) -> str:
-        """What to do about a first line with one column, for messages; "" where it has more."""
-        if len(self.first) > 1 or not self.separator:
+    def delimiter_fix(self) -> str:
+        """The fix for a first line with one column, whose delimiter may be wrong; "" if it has more."""
+        if len(self.first) > 1 or not self.delimiter:
             return ""
-        return "; is that what data.delimiter says?" if self.given else "; set data.delimiter if it is something else"
+        return "check data.delimiter" if self.delimiter_is_set else "set data.delimiter if the delimiter is different"
 
     def peek(self, limit: int) -> list[list[str]]:
-        """The cells of the next rows, which are still to come; blank lines are among them."""
-        found = []
+        """The cells of the next rows, including blank lines, without consuming them."""
+        rows = []
         for row in self._rest:
-            found.append(row)
-            if len(found) == limit:
+            rows.append(row)
+            if len(rows) == limit:
                 break
-        self._rest = chain(found, self._rest)
-        return [row.cells for row in found]
+        self._rest = chain(rows, self._rest)
+        return [row.cells for row in rows]
 
-    def all(self) -> Iterator[Row]:
-        """All rows, the first among them."""
-        return chain([self.begin], self._rest)
+    def all_rows(self) -> Iterator[Row]:
+        """All rows, including the first."""
+        return chain([self.first_row], self._rest)
 
-    def has_rows(self) -> Iterator[Row]:
-        """The rows after the first, whatever their columns; blank lines are none."""
+    def raw_rows(self) -> Iterator[Row]:
+        """The rows after the first, with any number of columns; blank lines are skipped."""
         for row in self._rest:
             if is_blank(row.cells):
                 self.summary.blank += 1
@@ -217,47 +211,50 @@ class OpenTable:
                 yield row
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """The rows after the first, and the line where each starts; all have as many columns."""
-        for line, cells, _, _ in self.has_rows():
+        """The rows after the first, and the line where each starts. All have the same number of columns."""
+        for line, cells, _, _ in self.raw_rows():
             if len(cells) != len(self.first):
-                raise self.wrong_column_count(line, cells, f"{len(self.first)} as {numbered(self.path, 1)} has")
+                raise self.wrong_column_count(line, cells, str(len(self.first)))
             yield line, cells
 
 
-def _separated(cells: Sequence[str], separator: str) -> str:
-    told = f"; columns are separated by a {_NAMES.get(separator) or repr(separator)}" if separator else ""
-    return ", ".join(map(repr, preview_cells(cells))) + told
+def _delimited(delimiter: str) -> str:
+    name = _DELIMITER_NAMES.get(delimiter)
+    return f"{name}-separated" if name else f"separated by {delimiter!r}"
 
 
-def wrong_column_count(cells: Sequence[str], wanted: str, separator: str) -> str:
-    """What is wrong with a row that has too few columns, or too many."""
-    count = f"{len(cells)} {'column' if len(cells) == 1 else 'columns'}"
-    return f"has {count}, not {wanted}: {_separated(cells, separator)}"
+def wrong_column_count(cells: Sequence[str], expected: str, delimiter: str) -> str:
+    """The problem of a row with too few or too many columns; `expected` is '2' or 'at least 2'."""
+    columns = "column" if expected == "1" else "columns"
+    if delimiter in _DELIMITER_NAMES:
+        columns = f"{_delimited(delimiter)} {columns}"
+    elif delimiter:
+        columns = f"{columns} {_delimited(delimiter)}"
+    return f"expected {expected} {columns}, got {len(cells)}: {', '.join(map(repr, preview_cells(cells)))}"
 
 
 def _refuse_blank(path: Path, first: Row) -> None:
     if is_blank(first.cells):
-        place = place_of(path, 1)
-        raise DataError("", f"{place} is blank; a table begins with its header, or with its first row", "take it out")
+        raise DataError(file_location(path, 1), "first line of the table is blank", "remove it")
 
 
 def open_rows(path: Path, lines: Iterator[RawLine], options: TableOptions, summary: FileSummary) -> OpenTable:
-    """A .tsv or .csv, whose lines are given, with its first row."""
-    begin = next(lines, None)
-    if begin is None:
-        raise DataError(path, "is empty", "give a file with text in it")
-    separator = options.delimiter or separator_of(path, begin.text)
-    if separator != {"tsv": "\t"}.get(kind_of(path), ","):
-        named = f"{_NAMES[separator]}s" if separator in _NAMES else repr(separator)
-        summary.notes.append(f"{path.name}: columns are separated by {named}")
-    rows = split_rows(path, chain([begin], lines), separator)
+    """Open a .tsv or .csv, given its lines, and read its first row."""
+    first_line = next(lines, None)
+    if first_line is None:
+        raise DataError(path, "file is empty")
+    delimiter = options.delimiter or detect_delimiter(path, first_line.text)
+    if delimiter != {"tsv": "\t"}.get(kind_of(path), ","):
+        name = f"{_DELIMITER_NAMES[delimiter]}s" if delimiter in _DELIMITER_NAMES else repr(delimiter)
+        summary.notes.append(f"{path.name}: columns are separated by {name}")
+    rows = split_rows(path, chain([first_line], lines), delimiter)
     first = next(rows)
     _refuse_blank(path, first)
-    return OpenTable(path, separator, first, summary, rows, options.delimiter is not None)
+    return OpenTable(path, delimiter, first, summary, rows, options.delimiter is not None)
 
 
 def open_workbook(path: Path, options: TableOptions, summary: FileSummary) -> OpenTable:
-    """A sheet of an .xlsx, with its first row."""
+    """Open a sheet of an .xlsx and read its first row."""
     sheet = open_sheet(path, options.sheet)
     among = f", one of {sheet.sheets}" if sheet.sheets > 1 else ""
     summary.notes.append(f"{path.name}: sheet {sheet.name!r}{among}")
@@ -265,22 +262,22 @@ def open_workbook(path: Path, options: TableOptions, summary: FileSummary) -> Op
     rows = _sheet_rows(sheet.rows, summary)
     first = next(rows, None)
     if first is None:
-        raise DataError(path, f"sheet {sheet.name!r} is empty", "give one with examples in it, or set data.sheet")
+        raise DataError(path, f"sheet {sheet.name!r} is empty", "set data.sheet to another sheet")
     _refuse_blank(path, first)
     return OpenTable(path, "", first, summary, rows)
 
 
 def _checked(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
-    """Rows of a workbook; what no text holds is refused."""
+    """Rows of a workbook, checked for characters that no text file can contain."""
     for row in rows:
-        check_text("\t".join(row.cells), place_of(path, row.line))
+        check_text("\t".join(row.cells), file_location(path, row.line))
         yield row
 
 
 def open_table(path: Path, options: TableOptions, summary: FileSummary) -> OpenTable:
-    """A .tsv, .csv or .xlsx, with its first row."""
+    """Open a .tsv, .csv or .xlsx and read its first row."""
     if kind_of(path) != "xlsx":
         return open_rows(path, map(RawLine, read_lines(path, options.encoding, summary)), options, summary)
     table = open_workbook(path, options, summary)
-    rows = _checked(path, table.all())
-    return replace(table, begin=next(rows), _rest=rows)
+    rows = _checked(path, table.all_rows())
+    return replace(table, first_row=next(rows), _rest=rows)

@@ -1,4 +1,4 @@
-"""Labelled texts as batches: training batches as pure functions of (seed, epoch, index), evaluation in one pass.
+"""Batches of labeled texts.
 
 Shapes: N examples, B rows, S positions, K labels.
 """
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class TextBatch(NamedTuple):
-    tokens: Tensor  # int64 (B, S): <s>, tokens, </s>; of two texts <s>, tokens, </s>, tokens, </s>; padded with 0
+    tokens: Tensor  # int64 (B, S): <s>, tokens, </s>; for two texts <s>, tokens, </s>, tokens, </s>; padded with 0
     token_mask: Tensor  # bool (B, S)
-    segments: Tensor | None  # int64 (B, S), 1 in the second text; None where there is one
-    labels: Tensor  # int64 (B, 1), or (B, K) of 0 and 1 where a text may have several
+    segments: Tensor | None  # int64 (B, S), 1 in the second text; None for one text
+    labels: Tensor  # int64 (B, 1), or (B, K) of 0 and 1 for multilabel data
 
 
 def pack_rows(rows: Sequence[Sequence[np.ndarray]], *, max_length: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Texts, each one or two arrays of tokens that end with </s>, as rows: tokens, keep, segments. What is longer than
-    `longest` positions is cut: the longer text first, each before its </s>."""
+    """Rows of one or two token arrays that end with </s>, as padded tensors: tokens, token mask, segments. Rows of more than
+    `max_length` positions are truncated: the longer text first, each before its </s>."""
     tokens = [np.concatenate([[Tokenizer.bos_id], *_truncate(row, max_length - 1)]) for row in rows]
     width = max(map(len, tokens))
     lengths = np.array([len(row) for row in tokens])
@@ -45,7 +45,8 @@ def pack_rows(rows: Sequence[Sequence[np.ndarray]], *, max_length: int) -> tuple
 
 
 def _truncate(row: Sequence[np.ndarray], max_length: int) -> list[np.ndarray]:
-    """The one or two texts of a row within `most` tokens in all, each with its </s>: of two, no text is cut below half."""
+    """The one or two texts of a row, truncated to `max_length` tokens in total, each with its </s>. Neither of two texts is
+    truncated to less than half."""
     lengths, sizes = [len(text) for text in row], [max_length]
     if sum(lengths) <= max_length:
         return list(row)
@@ -56,26 +57,26 @@ def _truncate(row: Sequence[np.ndarray], max_length: int) -> list[np.ndarray]:
 
 
 class TextExamples(Examples[B], Protocol[B]):
-    """Texts as tokens, a corpus for each column: what examples of any task that reads a text, or two, have in common."""
+    """Tokenized texts with one corpus per column: the base class of examples with one or two texts."""
 
     columns: Sequence[Corpus]
-    max_length: int  # positions of an example at most; what is longer is truncated
+    max_length: int  # maximum positions of an example; longer ones are truncated
 
     def lengths(self) -> np.ndarray:
         """int64 (N,): the positions of each text."""
         sizes = sum(np.diff(column.line_starts()) for column in self.columns)
         return np.minimum(1 + sizes, self.max_length)
 
-    def laid_out(self, members: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The texts of these examples as rows: tokens, keep, segments."""
+    def packed_rows(self, members: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The texts of these examples as tensors: tokens, token mask, segments."""
         starts = [column.line_starts() for column in self.columns]
         rows = [
-            [column.tokens[start[at] : start[at + 1]] for column, start in zip(self.columns, starts, strict=True)]
-            for at in members.tolist()
+            [column.tokens[start[number] : start[number + 1]] for column, start in zip(self.columns, starts, strict=True)]
+            for number in members.tolist()
         ]
         return pack_rows(rows, max_length=self.max_length)
 
-    def counted(self, members: np.ndarray) -> int:
+    def loss_count(self, members: np.ndarray) -> int:
         return len(members)
 
     def describe(self, members: np.ndarray) -> str:
@@ -84,21 +85,21 @@ class TextExamples(Examples[B], Protocol[B]):
 
 @dataclass(frozen=True)
 class LabeledTexts(TextExamples[TextBatch]):
-    """Texts as tokens, and what is right of each."""
+    """Tokenized texts with gold labels."""
 
     columns: Sequence[Corpus]
-    labels: np.ndarray  # int64 (N, 1), -1 where training never saw the label; or (N, K) of 0 and 1
-    unseen: np.ndarray  # int64 (N,): how many of a text's labels training never saw
+    labels: np.ndarray  # int64 (N, 1), -1 for a label that is not in the training data; or (N, K) of 0 and 1
+    unseen: np.ndarray  # int64 (N,): how many labels of each text are not in the training data
     max_length: int
 
     def batch(self, members: np.ndarray) -> TextBatch:
-        return TextBatch(*self.laid_out(members), as_tensor(self.labels[members]))
+        return TextBatch(*self.packed_rows(members), as_tensor(self.labels[members]))
 
     def known(self) -> np.ndarray:
-        """Texts whose label training saw."""
+        """Texts whose label is in the training data."""
         return np.flatnonzero(self.labels.min(axis=1) >= 0)
 
     def largest(self, members: np.ndarray, fraction: Fraction = WHOLE) -> TextBatch:
-        """Labels are no positions: a short text has as many."""
+        """A batch of these examples with shortened texts; labels have no positions to shorten."""
         batch = self.batch(members)
         return cropped(batch, fraction)._replace(labels=batch.labels)

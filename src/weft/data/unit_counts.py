@@ -1,7 +1,6 @@
-"""How much text there is, in the units that losses are given per: characters, bytes of UTF-8, words.
+"""Counts text in the units of metrics: characters, UTF-8 bytes and words.
 
-A newline is a character, a byte, and an event of its own among the words: words are what white space separates, plus
-one for each line end.
+Words are separated by whitespace. A newline is a character, a byte and a word of its own, because a model predicts it.
 """
 
 from __future__ import annotations
@@ -11,25 +10,25 @@ from itertools import accumulate
 import numpy as np
 
 UNITS = ("characters", "bytes", "words")
-# no character beyond U+3000 is white space
-_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])
+# no character beyond U+3000 is whitespace
+_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])
 
 
 def count_units(texts: list[str]) -> np.ndarray:
-    """int64 (texts, 3): characters, bytes and words of each; a word cut by the end of a text counts where it starts."""
-    whole = "".join(texts)
+    """int64 (texts, 3): characters, bytes and words of each text. A word split by the end of a text counts where it starts."""
+    joined = "".join(texts)
     ends = np.fromiter(accumulate(map(len, texts)), np.int64, len(texts))
-    codes = np.frombuffer(whole.encode("utf-32-le"), dtype=np.uint32)
-    space = _SPACE[np.minimum(codes, len(_SPACE) - 1)]
-    words = ~space
-    words[1:] &= space[:-1]
-    words |= codes == ord("\n")
-    totals = [ends, ends if whole.isascii() else ends + _cumulative(ends, _more_bytes(codes)), _cumulative(ends, words)]
-    return np.diff(np.stack(totals, axis=1), axis=0, prepend=0)
+    codes = np.frombuffer(joined.encode("utf-32-le"), dtype=np.uint32)
+    is_space = _IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)]
+    starts_word = ~is_space
+    starts_word[1:] &= is_space[:-1]
+    starts_word |= codes == ord("\n")
+    num_bytes = ends if joined.isascii() else ends + _cumulative(ends, _extra_bytes(codes))
+    return np.diff(np.stack([ends, num_bytes, _cumulative(ends, starts_word)], axis=1), axis=0, prepend=0)
 
 
-def _more_bytes(codes: np.ndarray) -> np.ndarray:
-    """How many bytes beyond the first UTF-8 needs for each character."""
+def _extra_bytes(codes: np.ndarray) -> np.ndarray:
+    """UTF-8 bytes of each character beyond the first."""
     return (codes >= 0x80).astype(np.int8) + (codes >= 0x800) + (codes >= 0x10000)
 
 

@@ -1,8 +1,8 @@
-"""Rows of Excel workbooks (.xlsx) and Parquet files, which hold cells with types, not lines. Both need a package of their own,
-which is imported when such a file is named, and never before.
+"""Rows of Excel workbooks (.xlsx) and Parquet files, which have typed cells instead of lines. Each format needs an optional
+package, which is imported only when such a file is read.
 
-Cells become text as a spreadsheet shows them: whole numbers without a point, dates as 2026-11-16, an empty cell as "". Rows are
-read in a stream. (Of a workbook the texts that its cells share are read at once: they stand in a part of their own.)
+Cells become text as a spreadsheet shows them: integers without a decimal point, dates as 2026-11-16, an empty cell as "". Rows
+are streamed, but the shared strings of a workbook are read at once.
 """
 
 from __future__ import annotations
@@ -17,37 +17,45 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.errors import DataError, suggest
+from weft.errors import MAX_LISTED, DataError, closest_name
 from weft.text.compression import COMPRESSED_SUFFIXES, MAX_RATIO, check_kind, is_bomb, unreadable
 from weft.text.reading import FileSummary, preview
 
-BATCH = 1024  # rows at a time
-PACKAGES: dict[str, tuple[str, Callable[[], Any]]] = {  # what to install, and how to import it
+BATCH_ROWS = 1024
+PACKAGES: dict[str, tuple[str, Callable[[], Any]]] = {  # by format: the package, and a function that imports it
     "xlsx": ("openpyxl", lambda: importlib.import_module("openpyxl")),
     "parquet": ("pyarrow", lambda: importlib.import_module("pyarrow.parquet")),
 }
-_OLD = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_XLS_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 class Sheet(NamedTuple):
-    """A sheet of a workbook: its name, and its rows with their numbers, from 1; those that are empty are among them."""
+    """A sheet of a workbook."""
 
     name: str
-    sheets: int  # of its workbook
-    rows: Iterator[tuple[int, list[str]]]
+    sheets: int  # in its workbook
+    rows: Iterator[tuple[int, list[str]]]  # with their numbers, from 1, including empty ones
+
+
+def available(name: str, names: Sequence[str]) -> str:
+    """The fix for a missing column or key: the closest name, else all of them if they are few."""
+    closest = closest_name(name, names)
+    if closest is not None:
+        return f"did you mean {closest!r}?"
+    return f"available: {', '.join(names)}" if 0 < len(names) <= MAX_LISTED else ""
 
 
 def cell_text(value: Any) -> str:
-    """A value as a spreadsheet shows it, where nothing is said about its format."""
+    """A value as a spreadsheet shows it in the default format."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, float):
-        return f"{value:.15g}"  # the digits that spreadsheets keep: 0.1 + 0.2 is 0.3
+        return f"{value:.15g}"  # the precision of spreadsheets: 0.1 + 0.2 is 0.3
     if isinstance(value, datetime):
-        whole = value.replace(microsecond=0)
-        return whole.date().isoformat() if whole.time() == datetime.min.time() and not whole.tzinfo else whole.isoformat(" ")
+        time = value.replace(microsecond=0)
+        return time.date().isoformat() if time.time() == datetime.min.time() and not time.tzinfo else time.isoformat(" ")
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
@@ -55,22 +63,22 @@ def _package(path: Path, kind: str) -> Any:
     name, load = PACKAGES[kind]
     check_kind(path)
     if path.suffix in COMPRESSED_SUFFIXES:
-        raise DataError(path, f"is packed twice, for .{kind} is packed itself", f"unpack the {path.suffix} first")
+        raise DataError(path, f"compressed .{kind} files are not supported", f"decompress the {path.suffix} first")
     try:
         return load()
     except ImportError:
-        raise DataError(path, f".{kind} needs {name}", f'pip install "weft[{kind}]"') from None
+        raise DataError(path, f".{kind} files need the package {name}", f'pip install "weft[{kind}]"') from None
 
 
 # ---- workbooks
 
 
 def _check_workbook(path: Path) -> None:
-    """Refuse what is no workbook, or would take all the memory."""
+    """Refuse files that are not workbooks, and decompression bombs."""
     try:
         with path.open("rb") as file:
-            if file.read(len(_OLD)) == _OLD:
-                raise DataError(path, "is an old Excel file, or has a password", "save it as .xlsx without one")
+            if file.read(len(_XLS_MAGIC)) == _XLS_MAGIC:
+                raise DataError(path, "old Excel format or password-protected", "save it as .xlsx without a password")
         with zipfile.ZipFile(path) as archive:
             total = sum(part.file_size for part in archive.infolist())
     except OSError as error:
@@ -78,42 +86,41 @@ def _check_workbook(path: Path) -> None:
     except zipfile.BadZipFile as error:
         raise _damaged(path, "an Excel workbook", error) from None
     if is_bomb(total, path.stat().st_size):
-        raise DataError(path, f"unpacks to more than {MAX_RATIO} times its size", "save it as CSV UTF-8 if it is meant to")
+        problem = f"decompresses to more than {MAX_RATIO} times its size"
+        raise DataError(path, problem, "save it as CSV UTF-8 if that is intended")
 
 
-def _damaged(path: Path, what: str, error: Exception) -> DataError:
+def _damaged(path: Path, expected: str, error: Exception) -> DataError:
     text = str(error).split("\n")[0]
-    return DataError(path, f"is damaged or not {what}: {preview(text[:1].lower() + text[1:], 200)}")
+    return DataError(path, f"corrupted or not {expected}: {preview(text[:1].lower() + text[1:], 200)}")
 
 
 def choose_sheet(path: Path, names: Sequence[str], sheet: str | int | None) -> str:
-    """The name of a sheet that is asked for by its name or its place, from 1; the first unless one is."""
+    """The name of a sheet, given its name or its index from 1; None: the first."""
     if not names:
-        raise DataError(path, "has no sheet with cells")
-    if isinstance(sheet, int) and sheet > len(names):
-        raise DataError(path, f"has no sheet {sheet}, which data.sheet names", f"sheets: {', '.join(names)}")
-    if isinstance(sheet, str) and sheet not in names:
-        raise DataError(path, f"has no sheet {sheet!r}, which data.sheet names", suggest(sheet, names))
+        raise DataError(path, "no sheet with cells")
+    if (isinstance(sheet, int) and sheet > len(names)) or (isinstance(sheet, str) and sheet not in names):
+        raise DataError(path, f"no sheet {sheet!r}", f"set data.sheet to one of: {', '.join(names[:MAX_LISTED])}")
     return sheet if isinstance(sheet, str) else names[(sheet or 1) - 1]
 
 
 def open_sheet(path: Path, sheet: str | int | None) -> Sheet:
-    """A sheet of a workbook. Of formulas the results that were saved are read."""
+    """A sheet of a workbook. Formulas are read as their saved results."""
     openpyxl = _package(path, "xlsx")
     _check_workbook(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about styles and the like
+            warnings.simplefilter("ignore")  # e.g. about styles
             book = openpyxl.load_workbook(path, read_only=True, data_only=True, keep_links=False)
-    except Exception as error:  # of several kinds, whatever is wrong in there
+    except Exception as error:  # openpyxl raises many types
         raise _damaged(path, "an Excel workbook", error) from None
-    names = [one.title for one in book.worksheets]
+    names = [worksheet.title for worksheet in book.worksheets]
     name = choose_sheet(path, names, sheet)
     return Sheet(name, len(names), _sheet_rows(path, book, book[name]))
 
 
 def _sheet_rows(path: Path, book: Any, sheet: Any) -> Iterator[tuple[int, list[str]]]:
-    sheet.reset_dimensions()  # some programs write wrong ones
+    sheet.reset_dimensions()  # some programs write wrong dimensions
     rows = enumerate(sheet.iter_rows(values_only=True), 1)
     try:
         while batch := _next_rows(path, rows):
@@ -126,7 +133,7 @@ def _next_rows(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> list[tu
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return [(number, [cell_text(value) for value in row]) for number, row in islice(rows, BATCH)]
+            return [(number, [cell_text(value) for value in row]) for number, row in islice(rows, BATCH_ROWS)]
     except Exception as error:
         raise _damaged(path, "an Excel workbook", error) from None
 
@@ -136,12 +143,12 @@ def _next_rows(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> list[tu
 
 class ParquetRow(NamedTuple):
     number: int  # from 1
-    row: dict[str, Any]  # texts, lists and objects of them
-    values: dict[str, Any]  # as the file has them
+    row: dict[str, Any]  # values as text, and lists and objects of texts
+    values: dict[str, Any]  # typed values
 
 
 def _texts(value: Any) -> Any:
-    """A value with text for every number, date and so on; objects and lists stay what they are."""
+    """A value with its numbers, dates and so on as text; objects and lists stay objects and lists."""
     if isinstance(value, dict):
         return {name: _texts(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -151,12 +158,12 @@ def _texts(value: Any) -> Any:
     return value.decode("utf-8") if isinstance(value, bytes) else cell_text(value)
 
 
-def _typed(value: Any) -> Any:
-    """A value as JSON can hold it: binary data and numbers that are none are null."""
+def _json_value(value: Any) -> Any:
+    """A value that JSON can represent: binary data, NaN and infinities become null."""
     if isinstance(value, dict):
-        return {name: _typed(inner) for name, inner in value.items()}
+        return {name: _json_value(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_typed(inner) for inner in value]
+        return [_json_value(inner) for inner in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
@@ -164,13 +171,13 @@ def _typed(value: Any) -> Any:
     return None if isinstance(value, bytes) else cell_text(value)
 
 
-def _holds(column: str, key: str) -> bool:
-    """Whether a key, which may be one of an object in a column by points, is in that column."""
+def _contains(column: str, key: str) -> bool:
+    """Whether a key, possibly a dotted key of nested objects, is in a column."""
     return key == column or key.startswith(f"{column}.")
 
 
 def _text_of(value: Any) -> Any:
-    """A cell; one of binary data, which holds no text, is bytes still."""
+    """A cell as text; binary data that is not UTF-8 stays bytes."""
     try:
         return _texts(value)
     except UnicodeDecodeError:
@@ -178,28 +185,29 @@ def _text_of(value: Any) -> Any:
 
 
 def as_json(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as JSON can hold it."""
-    return {name: _typed(value) for name, value in row.items()}
+    """A row that JSON can represent."""
+    return {name: _json_value(value) for name, value in row.items()}
 
 
-def _columns(path: Path, names: Sequence[str], needed: Sequence[str], others: Sequence[str] | None) -> list[str] | None:
+def _columns(path: Path, names: Sequence[str], required: Sequence[str], optional: Sequence[str] | None) -> list[str] | None:
     """The columns to read; None: all."""
-    for key in needed:
-        if not any(_holds(name, key) for name in names):
-            raise DataError(path, f"has no column {key!r}", suggest(key, [preview(name, 40) for name in names]))
-    keys = [*needed, *(others or ())]
-    return None if others is None else [name for name in names if any(_holds(name, key) for key in keys)]
+    for key in required:
+        if not any(_contains(name, key) for name in names):
+            raise DataError(path, f"no column {key!r}", available(key, [preview(name, 40) for name in names]))
+    keys = [*required, *(optional or ())]
+    return None if optional is None else [name for name in names if any(_contains(name, key) for key in keys)]
 
 
-def read_parquet(path: Path, needed: Sequence[str], others: Sequence[str] | None, summary: FileSummary) -> Iterator[ParquetRow]:
-    """The rows of a Parquet file, of which some columns are `needed`; read besides are `others`, as far as they are there, or
-    all columns where that is None."""
+def read_parquet(
+    path: Path, required: Sequence[str], optional: Sequence[str] | None, summary: FileSummary
+) -> Iterator[ParquetRow]:
+    """The rows of a Parquet file with the `required` columns, and the `optional` ones that exist; None: all columns."""
     parquet = _package(path, "parquet")
     try:
         with parquet.ParquetFile(path) as file:
             summary.columns, summary.container = tuple(file.schema_arrow.names), "Parquet"
-            wanted = _columns(path, summary.columns, needed, others)
-            batches = file.iter_batches(batch_size=BATCH, columns=wanted, use_threads=False)
+            columns = _columns(path, summary.columns, required, optional)
+            batches = file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False)
             for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
                 yield ParquetRow(number, {name: _text_of(value) for name, value in row.items()}, row)
     except DataError:

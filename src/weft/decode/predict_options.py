@@ -13,7 +13,7 @@ from weft.errors import UsageError
 
 BEAM, ALPHA = 5, 1.0
 MAXIMA = {"max_new_tokens": 10**6, "num_samples": 10**4, "beam_size": 10**3, "length_penalty": 10}
-TRUNCATION = ", or have it cut with --truncate"  # how a refusal of a long source ends
+TRUNCATION = " or set `truncate`"  # end of the fix for a source that is too long
 SAMPLING = ("temperature", "top_k", "top_p")
 
 

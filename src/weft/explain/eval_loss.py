@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.data.batching import changed
+from weft.data.batching import map_tensors
 from weft.data.bos import with_bos
-from weft.data.bucketing import Examples, alike
+from weft.data.bucketing import Examples, example_batches
 from weft.errors import DataError, UsageError
 from weft.runs.eval_data import Files, eval_source, first_split
 from weft.runs.run import AnyRun
@@ -44,7 +44,7 @@ def _source(run: AnyRun, data: Files | None) -> Any:
 
 
 def _nats(objective: Objective, model: nn.Module, batch: Any, device: torch.device) -> Tensor:
-    return objective.loss(model, changed(batch, lambda part: part.to(device)), None).total
+    return objective.loss(model, map_tensors(batch, lambda part: part.to(device)), None).total
 
 
 def _examples(run: AnyRun, shape: NetworkTask[Any], data: Files | None, place: Path) -> Examples[Any]:
@@ -67,12 +67,12 @@ def eval_batches(run: AnyRun, data: Files | None, place: Path, *, tokens: int, s
         raise run.wrong_task("the loss is that of a network")
     examples = _examples(run, shape, data, place)
     objective = shape.objective(run.config, run.vocabulary, None, None, run.device)
-    groups, chosen, size = list(alike(examples, examples.known(), batch_tokens=BATCH)), list[EvalBatch](), 0
+    groups, chosen, size = list(example_batches(examples, examples.known(), batch_tokens=BATCH)), list[EvalBatch](), 0
     for at in np.random.default_rng(seed).permutation(len(groups)).tolist():
         if size < tokens:
             members = groups[at]
             nats = partial(_nats, objective, run.model, examples.batch(members), run.device)
-            chosen.append(EvalBatch(nats, examples.counted(members), examples.tokens(members)))
+            chosen.append(EvalBatch(nats, examples.loss_count(members), examples.tokens(members)))
             size += chosen[-1].size
     if not sum(one.items for one in chosen):
         raise DataError("data", "has nothing to measure the loss with", "is it empty, or are its labels all new?")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from weft.data.batching import changed
+from weft.data.batching import map_tensors
 from weft.errors import ConfigError
 from weft.runs.config import RunConfig
 from weft.runs.job import Job
@@ -71,7 +71,7 @@ def problem(config: RunConfig, place: Path, callback: Any) -> Problem:
                 weight.add_(NOISE * torch.randn_like(weight))
     train, order = read_training(shape, job)
     task = make_objective(shape, job, train, model.max_positions)
-    batch = changed(order.batch(0, 0), lambda part: part[:ROWS])
+    batch = map_tensors(order.batch(0, 0), lambda part: part[:ROWS])
     model = model.double().eval()
     chance = torch.get_rng_state()
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.config import parse_config, to_dict
 from weft.data.bos import with_bos
-from weft.data.check_labels import named as counted_names
+from weft.data.check_labels import list_counts as counted_names
 from weft.data.corpus import Corpus, ProgressCallback, open_corpus, write_corpus
 from weft.data.input_files import check_unlabeled
 from weft.data.provenance import changed_file, read_record

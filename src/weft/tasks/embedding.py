@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from weft.data.batching import changed, pad_lines
-from weft.data.bucketing import in_groups
+from weft.data.batching import map_tensors, pad_lines
+from weft.data.bucketing import length_batches
 from weft.data.corpus import Corpus, lines_of
 from weft.errors import UsageError, unknown_name
 from weft.tasks.spec import Progress, phase
@@ -93,7 +93,7 @@ def embed_words(
     from weft.models.tagger import TaggerInput
 
     def say(sentences: np.ndarray) -> Tensor:
-        words = changed(TaggerInput(*data.batch(sentences)[:-1]), lambda part: part.to(device))
+        words = map_tensors(TaggerInput(*data.batch(sentences)[:-1]), lambda part: part.to(device))
         y, token_mask = encoder(words)
         return pool_vectors(y, token_mask, pooling)
 
@@ -117,7 +117,7 @@ def _in_groups(say: Callable[[np.ndarray], Tensor], lengths: np.ndarray, progres
 
     found: np.ndarray | None = None
     done = 0
-    for members in in_groups(lengths, batch_tokens=BATCH):
+    for members in length_batches(lengths, batch_tokens=BATCH):
         with torch.inference_mode():
             vectors = say(members).float().cpu().numpy()
         found = np.empty((len(lengths), vectors.shape[1]), np.float32) if found is None else found

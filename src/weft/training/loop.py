@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from weft.data.batching import BatchSampler, changed
+from weft.data.batching import BatchSampler, map_tensors
 from weft.errors import DivergedError, TrainingInterrupted
 from weft.metrics.metric import Metric
 from weft.nn.state import join, select
@@ -64,7 +64,7 @@ class DeviceConfig(NamedTuple):
     precision: torch.dtype
 
     def to_device(self, batch: B) -> B:
-        return changed(batch, lambda part: part.to(self.device, non_blocking=True))
+        return map_tensors(batch, lambda part: part.to(self.device, non_blocking=True))
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.precision is torch.float32:
@@ -141,7 +141,7 @@ class Loop:
             if len(part) == len(rows):
                 yield moved, self.carry
             else:
-                yield changed(moved, partial(torch.index_select, dim=0, index=part)), select(self.carry, part)
+                yield map_tensors(moved, partial(torch.index_select, dim=0, index=part)), select(self.carry, part)
 
     def gradients(self, batch: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the gradients of the mean loss of the batch, in place.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from weft import files
-from weft.data.batch import changed
+from weft.data.batch import map_tensors
 from weft.errors import ModelError
 from weft.log import METRICS
 from weft.nn.state import tree_leaves, tree_map
@@ -43,7 +43,7 @@ def _can_continue(loop: Loop) -> bool:
     if loop.carry is None or loop.batch_sampler.resets_state(train_state.batch_index):
         return True
     batch = loop.device_config.to_device(
-        changed(loop.batch_sampler.batch(train_state.epoch, train_state.batch_index), lambda part: part[:, :2])
+        map_tensors(loop.batch_sampler.batch(train_state.epoch, train_state.batch_index), lambda part: part[:, :2])
     )
     task, model = loop.loss_module.task, loop.loss_module.model  # not compiled: compiling this would take too long
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.data.batch import WHOLE, changed
+from weft.data.batch import WHOLE, map_tensors
 from weft.data.corpus import Corpus
 from weft.errors import ResourceError
 from weft.models.ngram import estimate_memory
@@ -83,7 +83,7 @@ def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: Tr
     # with micro-batches, the gradients of earlier parts exist all the time
     gradient_bytes = weight_bytes if rows < len(batch[0]) else 0
     while True:
-        part = changed(largest_batch(Fraction(length, width)), lambda part: part[:rows])
+        part = map_tensors(largest_batch(Fraction(length, width)), lambda part: part[:rows])
         measured = batch_bytes(loss_module, part, device_config)
         available = max(0, free(device_config.device) - optimizer_bytes)
         activations = max(0, measured - weight_bytes)  # gradients do not depend on the length
@@ -115,7 +115,7 @@ def batch_bytes(loss_module: LossModule, batch: AnyBatch, device_config: DeviceC
     weights = [weight for weight in loss_module.parameters() if weight.requires_grad]
 
     def forward_and_backward(rows: int) -> None:
-        part = device_config.to_device(changed(batch, lambda tensor: tensor[:rows]))
+        part = device_config.to_device(map_tensors(batch, lambda tensor: tensor[:rows]))
         with torch.no_grad(), device_config.autocast():
             carry = loss_module(part, None).carry
         with device_config.autocast():

@@ -110,7 +110,7 @@ class Predict(SearchOptions):
             **({} if self.n_best is None else {"n_best": Flag(self.n_best)}),
             "max_new_tokens": Flag(self.max_new_tokens),
             "min_new_tokens": Flag(self.min_new_tokens, 0),
-            "prefix": Flag(self.target_prefix, "", "target-prefix"),
+            "target_prefix": Flag(self.target_prefix, ""),
             "banned_tokens": Flag(self.ban_token or [], [], "ban-token"),
             "num_samples": Flag(self.num_samples, 1),
             "temperature": Flag(self.temperature),
@@ -118,7 +118,7 @@ class Predict(SearchOptions):
             "top_p": Flag(self.top_p),
             "seed": Flag(self.seed, 0),
             "truncate": Flag(self.truncate, False),
-            "alignments": Flag(self.save_alignments is not None, False, "save-alignments"),
+            "return_alignments": Flag(self.save_alignments is not None, False, "save-alignments"),
             "layer": Flag(self.layer),
             "head": Flag(self.head),
         }

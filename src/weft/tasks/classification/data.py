@@ -22,7 +22,7 @@ from weft.data.findings import CheckOptions, CheckPlan
 from weft.data.input_records import ColumnUse
 from weft.data.memory import MemoryFormat
 from weft.data.source import display_name, fingerprints
-from weft.data.summary import LISTED, ColumnSize, listed
+from weft.data.summary import MAX_LISTED, ColumnSize, listed
 from weft.data.table_rows import kind_of, preview_cells
 from weft.errors import DataError
 from weft.models.baseline_config import BaselineConfig
@@ -47,7 +47,7 @@ class LabeledSummary:
     """What was found in labelled files."""
 
     files: FileSummary  # line ends, encoding, notes, blank lines; it counts no lines
-    given: tuple[Path, ...]
+    inputs: tuple[Path, ...]
     reading: Reading
     sizes: tuple[ColumnSize, ...]
     folders: list[str]  # notes on those that are given
@@ -85,14 +85,14 @@ class LabeledSummary:
         found = np.array([places.get(name, 0) for name in rarest], dtype=np.int64)
         return np.asarray(found[np.asarray(self.numbers)])
 
-    def fault(self) -> str | None:
+    def problem(self) -> str | None:
         """What is wrong where nearly every example has a label of its own, as it has if the column is one of numbers: none can
         be learned."""
-        if self.count < LISTED or OWN * self.labels.total() > len(self.labels):
+        if self.count < MAX_LISTED or OWN * self.labels.total() > len(self.labels):
             return None
         some = ", ".join(preview(name, 20) for name in sorted(self.labels)[:3])
         return (
-            f"{display_name(self.given)}: {len(self.labels):,} labels for {self.count:,} examples, {some} and so on: nearly every"
+            f"{display_name(self.inputs)}: {len(self.labels):,} labels for {self.count:,} examples, {some} and so on: nearly every"
             f" example has a label of its own, and none can be learned; {self.label_place()}"
         )
 
@@ -112,9 +112,9 @@ class LabeledSummary:
     def notes(self) -> list[str]:
         """What is worth knowing."""
         found = [*self.files.notes, *self.folders]
-        told = found[:LISTED]
-        if len(found) > LISTED:
-            told.append(f"and {len(found) - LISTED:,} such notes more")
+        told = found[:MAX_LISTED]
+        if len(found) > MAX_LISTED:
+            told.append(f"and {len(found) - MAX_LISTED:,} such notes more")
         if self.files.blank:
             told.append(f"blank lines that were skipped: {self.files.blank:,}")
         told += self.skipped_notes()
@@ -123,7 +123,7 @@ class LabeledSummary:
             told.append(f"examples without a label: {none:,}")
         if len(self.sets) == 1:
             told.append("all examples have the same label; there is nothing to tell apart")
-        elif self.count >= LISTED and 2 * len(self.labels) > self.count:
+        elif self.count >= MAX_LISTED and 2 * len(self.labels) > self.count:
             told.append(f"{len(self.labels):,} labels for {self.count:,} examples; are they labels?")
         elif once := Counter({name: count for name, count in self.labels.items() if count == 1}):
             told.append(f"labels that occur once, {len(once):,} of {len(self.labels):,}: {listed(once)}")
@@ -132,7 +132,7 @@ class LabeledSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, labels, examples."""
         rows = [
-            f"{listed_files(self.given)}: {pluralize(self.count, 'example')} of {pluralize(self.characters, 'character')} with"
+            f"{listed_files(self.inputs)}: {pluralize(self.count, 'example')} of {pluralize(self.characters, 'character')} with"
             f" {pluralize(len(self.labels), 'label')}, {self.files.written}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.notes()]
@@ -149,7 +149,7 @@ class LabeledFormat:
     reading: Reading = AS_USUAL
     skip_empty: bool = True  # no part of the origin of a corpus: files that are read either way give the same one
     rows: str = "examples"
-    kept: bool = False
+    in_memory: bool = False
 
     @property
     def encoding(self) -> str:
@@ -159,27 +159,27 @@ class LabeledFormat:
     def columns(self) -> tuple[str, ...]:
         return tuple(str(at) for at in range(len(self.reading.text)))
 
-    def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
-        return tuple(file.path for file in find_files(given))
+    def files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
+        return tuple(file.path for file in find_files(inputs))
 
-    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+    def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, given: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
-        return read_records(find_files(given), self.reading, seen, skip_empty=self.skip_empty)
+    def read(self, inputs: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
+        return read_records(find_files(inputs), self.reading, seen, skip_empty=self.skip_empty)
 
-    def summary(self, given: tuple[Path, ...], seen: FileSummary) -> LabeledSummary:
-        return LabeledSummary(seen, given, self.reading, tuple(ColumnSize() for _ in self.reading.text), _folders(given))
+    def summary(self, inputs: tuple[Path, ...], seen: FileSummary) -> LabeledSummary:
+        return LabeledSummary(seen, inputs, self.reading, tuple(ColumnSize() for _ in self.reading.text), _folders(inputs))
 
     def texts(self, record: Record) -> tuple[str, ...]:
         return record.texts
 
-    def shown(self, column: str) -> str:
+    def column_label(self, column: str) -> str:
         return str(self.reading.text[int(column)]) if len(self.reading.text) > 1 else ""
 
-    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
+    def provenance(self, inputs: tuple[Path, ...], column: str) -> dict[str, Any]:
         # labels decide which examples a share has, and names of files may be labels
-        how, found = {**self.reading.provenance(), "text": list(self.reading.text)}, find_files(given)
+        how, found = {**self.reading.provenance(), "text": list(self.reading.text)}, find_files(inputs)
         labels = [{} if file.label is None else {"label": file.label} for file in found]
         prints = fingerprints([file.path for file in found])
         return {"column": int(column), **how, "files": [one | label for one, label in zip(prints, labels, strict=True)]}
@@ -206,7 +206,7 @@ def count_long(corpora: Sequence[Corpus], dataset: Dataset[Record], *, max_lengt
     lengths = 1 + np.sum([np.diff(corpus.line_starts()) for corpus in corpora], axis=0)
     long = np.flatnonzero(lengths > max_length)
     if len(long) and not truncate:
-        place, more = dataset.place(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
+        place, more = dataset.location(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
             f"{place}{more}",
             f"has {lengths[long[0]]:,} tokens, more than data.max_length = {max_length}",
@@ -300,7 +300,7 @@ class LabelledVocabulary:
     """A tokenizer for all columns, and the labels of training."""
 
     def make(self, config: RunConfig, dataset: Dataset[Record], watched: Watched, note: Note) -> LabelTokenizer:
-        if problem := dataset.summary.fault():
+        if problem := dataset.summary.problem():
             raise DataError("", problem)
         tokenizer = train_tokenizer(config.tokenizer, watched(all_texts(dataset)))
         return LabelTokenizer(tokenizer, LabelVocabulary.count(chain.from_iterable(labels_of(dataset))))

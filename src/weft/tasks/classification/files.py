@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from weft.data.columns import DEFAULT_NAMES, Cell, Name, WantedColumn, read_columns
 from weft.data.source import display_name
-from weft.data.table_rows import TABLES, TableOptions, is_conll, kind_of, place_of
+from weft.data.table_rows import NOT_A_TABLE, TableOptions, file_location, is_conll, kind_of
 from weft.errors import DataError
 from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import FileSummary, preview, read_lines, read_text, read_whole
@@ -242,11 +242,13 @@ def _refuse_columns(file: File, reading: Reading) -> None:
         if wanted not in DEFAULT_NAMES:
             raise DataError(
                 file.path,
-                f"is {TABLES} and has no columns, but data.{wanted.option} names {wanted.name!r}",
+                f"is {NOT_A_TABLE} and has no columns, but data.{wanted.role} names {wanted.name!r}",
                 "drop that, or give a table",
             )
     for option, value in reading.tables().provenance().items():
-        raise DataError(file.path, f"is {TABLES}, but data.{option} = {value!r}", "drop that, or name it as the table it is")
+        raise DataError(
+            file.path, f"is {NOT_A_TABLE}, but data.{option} = {value!r}", "drop that, or name it as the table it is"
+        )
 
 
 def refuse_conll(path: Path) -> None:
@@ -265,7 +267,7 @@ def read_records(files: Sequence[File], reading: Reading, seen: FileSummary, *, 
             if file.label is None:
                 refuse_conll(file.path)
         for line, cell, texts in _read(file, reading, seen, empty=skip_empty):
-            where = place_of(file.path, line)
+            where = file_location(file.path, line)
             labels = _labels(cell, reading, where)
             if any(text.strip() for text in texts):
                 kept += 1

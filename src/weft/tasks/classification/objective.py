@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.data.batching import changed
-from weft.data.bucketing import by_length, in_groups
+from weft.data.batching import map_tensors
+from weft.data.bucketing import by_length, length_batches
 from weft.data.text_batching import LabeledTexts, TextBatch, pack_rows
 from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
 from weft.metrics.classification import label_metrics
@@ -30,7 +30,7 @@ def predict_logits(model: Any, data: LabeledTexts, device: torch.device, progres
     """float64 (N, K): what the model says for each label of each text, neither normalised nor tempered."""
     found, done = torch.zeros(len(data.labels), model.head.labels, dtype=torch.float64), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
-        text = changed(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
+        text = map_tensors(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
         found[torch.from_numpy(members)] = model(text).double().cpu()
         done += len(members)
         if progress is not None:
@@ -104,9 +104,9 @@ class TextClassifier:
         lengths = np.minimum(whole, self.max_length)
         found: list[np.ndarray] = [np.zeros(0)] * len(rows)
         done = 0
-        for members in in_groups(lengths, batch_tokens=BATCH):
+        for members in length_batches(lengths, batch_tokens=BATCH):
             text = EncoderInput(*pack_rows([rows[at] for at in members.tolist()], max_length=self.max_length))
-            said = say(changed(text, lambda part: part.to(self.device))).double().cpu().numpy()
+            said = say(map_tensors(text, lambda part: part.to(self.device))).double().cpu().numpy()
             for at, value in zip(members.tolist(), said, strict=True):
                 found[at] = value
             done += len(members)

@@ -134,13 +134,13 @@ class ClassifierReader:
         if strict and new.any():
             at = int(np.flatnonzero(new)[0])
             name = next(name for name in found[at] if self.tokenizer.labels.index(name) is None)
-            raise DataError(source.place(at), f"the label {name!r} is not among those of {self.directory.path}")
+            raise DataError(source.location(at), f"the label {name!r} is not among those of {self.directory.path}")
         if all(self.tokenizer.labels.index(name) is None for names in found for name in names) and new.any():
             counts = Counter(chain.from_iterable(found))
             raise no_known_labels(source, counts, self.labels, self.directory, unit="labels", fix=source.summary.label_place())
         texts = [example.texts for example in examples]
         if problems := self.invalid_inputs(texts):
-            raise DataError(source.place(min(problems)), f"{problems[min(problems)]}")
+            raise DataError(source.location(min(problems)), f"{problems[min(problems)]}")
         log_probs = self.model.log_probs(texts, progress)
         items = score_predictions(
             log_probs, targets(found, self.tokenizer.labels, multilabel=multilabel), new, multilabel=multilabel

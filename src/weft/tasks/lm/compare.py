@@ -1,4 +1,4 @@
-"""What comparisons ask of language models: what was read, item by item, and sentences by themselves."""
+"""Language models in comparisons: inputs by item, context policies, and scores of single sentences."""
 
 from __future__ import annotations
 
@@ -25,60 +25,62 @@ if TYPE_CHECKING:
 
 
 def text_block(corpus: Corpus) -> int:
-    """The bytes of an item of running text; bytes, and not tokens, for runs may have tokenizers of their own."""
+    """The bytes per item of running text: bytes instead of tokens, because runs may have different tokenizers."""
     return block_size(int(corpus.marks[-1, 2]))
 
 
 def text_edges(corpus: Corpus) -> np.ndarray:
-    """int64 (N + 1,): the tokens where items start, and the end: of lines, or of running text in blocks of whole lines, which
-    are the same whatever the tokenizer."""
+    """int64 (N + 1,): the token offsets where items start, and the end. Items are lines, or blocks of whole lines of running
+    text, which do not depend on the tokenizer."""
     if corpus.starts is not None:
         return np.asarray(corpus.starts)
     marks = np.asarray(corpus.marks)
-    begins = np.flatnonzero(np.diff(marks[:, 2] // text_block(corpus)) > 0) + 1
-    return np.unique(np.concatenate([[0], marks[begins, 0], [len(corpus.tokens)]]))
+    block_starts = np.flatnonzero(np.diff(marks[:, 2] // text_block(corpus)) > 0) + 1
+    return np.unique(np.concatenate([[0], marks[block_starts, 0], [len(corpus.tokens)]]))
 
 
-def observe(run: Run[str, None], nats: np.ndarray, corpus: Corpus) -> Predictions:
-    """Line by line, or block by block of running text."""
+def observe(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Predictions:
+    """Statistics of each line, or of each block of running text."""
     edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
-    lengths, classed = np.diff(edges), {}
+    lengths, by_class = np.diff(edges), {}
     counts = token_counts(run.directory, "train", run.vocabulary.vocab_size)
     if counts is not None:
-        owners = np.repeat(np.arange(len(lengths)), lengths)
-        values = {"nats": nats.astype(np.float64), "tokens": np.ones(len(tokens))}
-        classed = by_frequency(values, owners, counts[tokens], len(lengths))
+        item_numbers = np.repeat(np.arange(len(lengths)), lengths)
+        values = {"nats": nll.astype(np.float64), "tokens": np.ones(len(tokens))}
+        by_class = by_frequency(values, item_numbers, counts[tokens], len(lengths))
     inputs = decode_between(run.vocabulary, corpus, edges)
-    each = round(int(corpus.marks[-1, 2]) / max(1, len(inputs)), -1)  # blocks are whole lines, so longer than was asked for
-    item = f"block of about {each:,.0f} bytes" if corpus.starts is None else "line"
+    mean_bytes = round(int(corpus.marks[-1, 2]) / max(1, len(inputs)), -1)  # blocks are whole lines and so exceed block_size
+    item = f"block of about {mean_bytes:,.0f} bytes" if corpus.starts is None else "line"
     unknown = float(np.mean(tokens == run.vocabulary.unk_id))
-    return Predictions(items(nats, corpus, edges), inputs, [""] * len(inputs), lengths, item, classed, unknown=unknown)
+    return Predictions(items(nll, corpus, edges), inputs, [""] * len(inputs), lengths, item, by_class, unknown=unknown)
 
 
 def refuse_context(config: RunConfig, text: str, name: str) -> None:
-    """Refuse a policy that the run, or the row, called `name` can't follow."""
+    """Refuse a context policy that the run or row `name` cannot follow."""
     try:
-        found = chosen_context(config, text)
+        context = chosen_context(config, text)
     except UsageError as error:
         raise UsageError(name, f"{error}") from None
-    if found.policy == "carry" and config.preset.estimator.by_steps and config.model.position_encoding == "learned":
-        fix = f"the model reads at most {config.data.context_length} positions; use 'stride'"
-        raise UsageError(name, f"--context: {text!r} runs on, but {fix}")
+    if context.policy == "carry" and config.preset.estimator.by_steps and config.model.position_encoding == "learned":
+        problem = f"`context` {text!r} needs more than the model's {config.data.context_length} positions"
+        raise UsageError(name, problem, "use 'stride'")
 
 
 def score_sentences(
     run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray, progress: ProgressCallback | None
 ) -> SentenceScores:
-    """By the sum of the log-probabilities of its tokens. A text that is not whole has no end that could be predicted."""
-    long = np.zeros(len(texts), bool)
-    long[list(run.reader.invalid_inputs(texts))] = True
-    found = run.reader.score(["" if over else text for text, over in zip(texts, long, strict=True)], watch=progress)
-    counted = [
-        line.log_probs[: len(line.log_probs) - (run.reader.lines and not ends)] for line, ends in zip(found, whole, strict=True)
+    """The sum of the log-probabilities of each text's tokens. </s> does not count for a text that is not a whole sentence."""
+    too_long = np.zeros(len(texts), bool)
+    too_long[list(run.reader.invalid_inputs(texts))] = True
+    scorable = ["" if is_long else text for text, is_long in zip(texts, too_long, strict=True)]
+    scores = run.reader.score(scorable, progress=progress)
+    token_log_probs = [
+        score.token_log_probs[: len(score.token_log_probs) - (run.reader.lines and not is_whole)]
+        for score, is_whole in zip(scores, whole, strict=True)
     ]
-    log_probs = np.array([sum(values) for values in counted], np.float64)
-    tokens = np.array([len(values) for values in counted], np.int64)
-    return SentenceScores(np.where(long, 0.0, log_probs), tokens, long)
+    log_probs = np.array([sum(values) for values in token_log_probs], np.float64)
+    tokens = np.array([len(values) for values in token_log_probs], np.int64)
+    return SentenceScores(np.where(too_long, 0.0, log_probs), tokens, too_long)
 
 
 COMPARE = Compare(
@@ -88,7 +90,7 @@ COMPARE = Compare(
         default=FULL,
         check=refuse_context,
         follow=lambda run, policy: str(run.reader.context(policy)),
-        opening=lambda run: run.reader.opening,
+        opening=lambda run: run.reader.bos_ids,
     ),
     sentences=Sentences(score_sentences),
 )

@@ -1,4 +1,4 @@
-"""Language models as they are explained: a text, and what comes after it."""
+"""Explanations of language models: a text and its continuation."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from weft.explain.sparse_attribution import SparseAttribution, refuse_gradients
 from weft.explain.stacks import Stack
 from weft.explain.surprisal import SurprisalResult
 from weft.runs.eval_data import own_source_or_none
-from weft.tasks.lm.predict import LanguageReader, never
+from weft.tasks.lm.predict import LanguageReader, banned_tokens
 from weft.tasks.spec import Explain
 from weft.text.reading import check_text
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
-STEPS = 8  # of a continuation, unless told
-CONTEXT = 4  # tokens of a context that are counted for a network, which has no order
+MAX_NEW_TOKENS = 8  # default length of a continuation
+CONTEXT_TOKENS = 4  # of a network, which has no n-gram order
 
 
-def _opening(run: Run[str, None]) -> list[tuple[int, TokenSpan]]:
-    """The tokens that a text comes after; they have no place in it."""
-    return [special(run.vocabulary, number) for number in run.reader.opening]
+def _bos(run: Run[str, None]) -> list[tuple[int, TokenSpan]]:
+    """The tokens that precede a text; they have no position in it."""
+    return [special(run.vocabulary, token) for token in run.reader.bos_ids]
 
 
 def stacks(run: Run[str, None]) -> list[Stack]:
@@ -39,110 +39,119 @@ def stacks(run: Run[str, None]) -> list[Stack]:
 
 
 def read(run: Run[str, None], text: str, options: ExplainConfig) -> ModelInput:
-    """The text, and after it the target but for its last token; asked about is each token of the target."""
+    """The text followed by the target without its last token. The explained outputs are the tokens of the target."""
     refuse(run.reader.invalid_inputs([text]))
     tokenizer, model = run.vocabulary, run.model
-    own = [*_opening(run), *token_spans(tokenizer, text)]
-    wanted = [] if options.target is None else wanted_tokens(tokenizer, options.target)
-    # what follows the text has no place in it
-    side = make_side("text", "embedding", [*own, *((number, TokenSpan(piece.text, 0, 0)) for number, piece in wanted[:-1])])
-    side = side._replace(opening=len(run.reader.opening))
+    prompt = [*_bos(run), *token_spans(tokenizer, text)]
+    target = [] if options.target is None else wanted_tokens(tokenizer, options.target)
+    # the target has no position in the text
+    side = make_side("text", "embedding", [*prompt, *((token, TokenSpan(span.text, 0, 0)) for token, span in target[:-1])])
+    side = side._replace(opening=len(run.reader.bos_ids))
 
-    def say(at: Tensor) -> Tensor:
-        y, _ = model(copies(side.tokens, at))
-        found: Tensor = model.head(y[torch.arange(len(at)), at + len(own) - 1])
-        return found
+    def logits(positions: Tensor) -> Tensor:
+        y, _ = model(copies(side.tokens, positions))
+        result: Tensor = model.head(y[torch.arange(len(positions)), positions + len(prompt) - 1])
+        return result
 
     def scores() -> Tensor:
         y, _ = model(torch.tensor([side.tokens], device=run.device))
-        found: Tensor = model.head.scores(y[0])
-        return found
+        result: Tensor = model.head.scores(y[0])
+        return result
 
-    choices, places = [number for number, _ in wanted] or None, [TokenSpan("", 0, 0)] * max(1, len(wanted))
+    choices, spans = [token for token, _ in target] or None, [TokenSpan("", 0, 0)] * max(1, len(target))
     return ModelInput(
-        model, [side], say, places, choices, tokenizer.token_text, banned_tokens=never(run), stacks=stacks(run), scores=scores
+        model,
+        [side],
+        logits,
+        spans,
+        choices,
+        tokenizer.token_text,
+        banned_tokens=banned_tokens(run),
+        stacks=stacks(run),
+        scores=scores,
     )
 
 
 def readout(run: Run[str, None], reading: ModelInput) -> Readout:
-    """What each position predicts: the token after it."""
+    """The head applied to each position, which predicts the next token."""
     tokens = reading.sides[-1].tokens
     following = [*tokens[1:], reading.choices[-1] if reading.choices else None]
     return Readout("stack", run.model.head, list(range(len(tokens))), following)
 
 
 def attribute(run: Run[str, None], text: str, options: ExplainConfig) -> SparseAttribution:
-    """Next tokens of a model that counts."""
+    """Occlusion of the next tokens of an n-gram model."""
     refuse_gradients(run, options.method, ("occlusion",))
     if options.baseline not in (None, "unk"):
-        raise UsageError(f"--baseline {options.baseline}", "n-grams have no vectors", "a token can only become unk")
+        raise UsageError("baseline", f"{options.baseline!r} is not available for n-gram models", "use 'unk'")
     tokenizer, model = run.vocabulary, run.model
-    own = [*_opening(run), *token_spans(tokenizer, text)]
+    prompt = [*_bos(run), *token_spans(tokenizer, text)]
     if options.target is None:
-        said = model.start(torch.tensor([[number for number, _ in own]]))[0]
-        said[:, never(run)] = float("-inf")
-        wanted = [special(tokenizer, int(said.argmax()))]
+        log_probs = model.start(torch.tensor([[token for token, _ in prompt]]))[0]
+        log_probs[:, banned_tokens(run)] = float("-inf")
+        target = [special(tokenizer, int(log_probs.argmax()))]
     else:
-        wanted = wanted_tokens(tokenizer, options.target)
-    tokens = [number for number, _ in [*own, *wanted]]
+        target = wanted_tokens(tokenizer, options.target)
+    tokens = [token for token, _ in [*prompt, *target]]
     rows = torch.tensor([tokens] * len(tokens))
-    for at in range(len(run.reader.opening), len(tokens) - 1):
-        if tokens[at] not in (tokenizer.bos_id, tokenizer.eos_id):
-            rows[at + 1, at] = tokenizer.unk_id  # row 0 is the text itself
-    places = list(range(len(wanted))) if options.position is None else [options.position - 1]
-    if places[0] >= len(wanted):
-        raise UsageError("--position", f"must be from 1 to {len(wanted)}, not {options.position}")
-    scores = model.score(rows).double().numpy()[:, len(own) - 1 :]
-    values = (scores[:1] - scores[1:]).T[places]
-    for row, place in zip(values, places, strict=True):
-        row[len(own) + place :] = 0.0  # what comes later did nothing
-    after = [(number, TokenSpan(piece.text, 0, 0)) for number, piece in wanted]
-    pieces = [piece for _, piece in [*own, *after]][:-1]
-    outputs = [after[place][1] for place in places]
-    return SparseAttribution(pieces, outputs, values, scores[0][places], "occlusion", "<unk> in its place")
+    for position in range(len(run.reader.bos_ids), len(tokens) - 1):
+        if tokens[position] not in (tokenizer.bos_id, tokenizer.eos_id):
+            rows[position + 1, position] = tokenizer.unk_id  # row 0 is the text itself
+    positions = list(range(len(target))) if options.position is None else [options.position - 1]
+    if positions[0] >= len(target):
+        raise UsageError("position", f"must be from 1 to {len(target)}, got {options.position}")
+    scores = model.score(rows).double().numpy()[:, len(prompt) - 1 :]
+    values = (scores[:1] - scores[1:]).T[positions]
+    for row, position in zip(values, positions, strict=True):
+        row[len(prompt) + position :] = 0.0  # later tokens have no effect
+    target = [(token, TokenSpan(span.text, 0, 0)) for token, span in target]
+    spans = [span for _, span in [*prompt, *target]][:-1]
+    outputs = [target[position][1] for position in positions]
+    return SparseAttribution(spans, outputs, values, scores[0][positions], "occlusion", "<unk> in its place")
 
 
 def surprisal(run: Run[str, None], text: str, options: ExplainConfig) -> SurprisalResult:
-    """Any model that steps, n-grams among them."""
-    ends = [special(run.vocabulary, run.reader.end)] if run.reader.end is not None else []
-    pieces = [piece for _, piece in [*token_spans(run.vocabulary, text), *ends]]
-    if not pieces:  # a tokenizer of words has no token for spaces alone
-        raise DataError("input", "is empty", "there is nothing to be surprised at")
-    found = run.score(text)
-    return SurprisalResult(pieces, -np.array(found.token_log_probs), "the tokens before it")
+    """The surprisal of each token, for any language model, including n-gram models."""
+    eos = [special(run.vocabulary, run.reader.end)] if run.reader.end is not None else []
+    spans = [span for _, span in [*token_spans(run.vocabulary, text), *eos]]
+    if not spans:  # a word tokenizer has no tokens for spaces
+        raise DataError("input", "empty text")
+    score = run.score(text)
+    return SurprisalResult(spans, -np.array(score.token_log_probs), "the tokens before it")
 
 
 def output(run: Run[str, None], text: str, options: ExplainConfig) -> list[tuple[int, TokenSpan]]:
-    """The target given, or what the model itself would write, the best token each time."""
+    """The target in `options`, or the greedy continuation."""
     tokenizer = run.vocabulary
     if options.target is None:
-        written = run.generate(text, length=options.max_new_tokens or STEPS, temperature=0.0).token_ids
-        return [special(tokenizer, number) for number in written]
-    ends = [] if run.reader.end is None else [special(tokenizer, tokenizer.eos_id)]
-    return [*token_spans(tokenizer, check_text(options.target, "--target")), *ends]
+        max_new_tokens = options.max_new_tokens or MAX_NEW_TOKENS
+        token_ids = run.generate(text, max_new_tokens=max_new_tokens, temperature=0.0).token_ids
+        return [special(tokenizer, token) for token in token_ids]
+    eos = [] if run.reader.end is None else [special(tokenizer, tokenizer.eos_id)]
+    return [*token_spans(tokenizer, check_text(options.target, "target")), *eos]
 
 
 def context(run: Run[str, None]) -> int:
-    """How many tokens of a context are counted: as many as an n-gram model sees."""
-    return CONTEXT if run.network is not None else int(run.model.order) - 1
+    """The number of context tokens to count: what an n-gram model sees, or a constant for a network."""
+    return CONTEXT_TOKENS if run.network is not None else int(run.model.order) - 1
 
 
-# ---- texts of its own
+# ---- the run's own texts
 
 
-def _some(texts: Iterator[str], characters: int, *, whole: bool) -> list[str]:
-    """Texts of about so many characters in all; running text as one."""
-    left, held = characters, list[str]()
+def _take(texts: Iterator[str], characters: int, *, join: bool) -> list[str]:
+    """Texts of about this many characters in total; running text joined to one."""
+    remaining, taken = characters, list[str]()
     for text in texts:
-        held.append(text[:left])
-        left -= len(text)
-        if left <= 0:
+        taken.append(text[:remaining])
+        remaining -= len(text)
+        if remaining <= 0:
             break
-    return ["".join(held)] if whole else [text for text in held if text]
+    return ["".join(taken)] if join else [text for text in taken if text]
 
 
-def _fitting(run: Run[str, None], text: str) -> str:
-    """As much of a text as the model reads."""
+def _truncate(run: Run[str, None], text: str) -> str:
+    """A text truncated to the positions of the model."""
     if run.model.max_positions is None:
         return text
     spans = run.vocabulary.offsets(text)[: run.model.max_positions - 1]
@@ -150,17 +159,17 @@ def _fitting(run: Run[str, None], text: str) -> str:
 
 
 def sample(run: Run[str, None], characters: int) -> tuple[str, list[str]]:
-    """The split of its own data that is there, and texts of it; none where all are gone."""
+    """The first split of the run's data that still exists, and texts from it; ("", []) if none does."""
     for split in ("valid", "test", "train"):
         if (source := own_source_or_none(run.directory, run.config, split)) is not None:
-            found = _some(source.texts(), characters, whole=not run.reader.lines)
-            return split, [_fitting(run, text) for text in found]
+            texts = _take(source.texts(), characters, join=not run.reader.lines)
+            return split, [_truncate(run, text) for text in texts]
     return "", []
 
 
 def room(run: Run[str, None]) -> int:
-    """How many tokens of a text are read at once."""
-    return int(run.config.data.context_length) - len(run.reader.opening)
+    """The maximum number of tokens of a text that are read at once."""
+    return int(run.config.data.context_length) - len(run.reader.bos_ids)
 
 
 def _line(run: Run[str, None]) -> bool:

@@ -1,4 +1,4 @@
-"""Training language models: what the training of networks must know of them."""
+"""Builds models, data and objectives to train neural language models."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def language_objective(
     return LanguageTask(carry_state=carries, valid=valid, context=context, device=device, smoothing=smoothing)
 
 
-class Language(NetworkTask[CorpusExamples]):
-    """Networks that predict the next token of a text."""
+class LanguageModelBuilder(NetworkTask[CorpusExamples]):
+    """Neural language models."""
 
-    def compiles(self, settings: RunConfig) -> bool:
-        table: StackConfig = settings.model
-        return settings.data.read_as != "lines" and table.traits.compiles
+    def compiles(self, config: RunConfig) -> bool:
+        model: StackConfig = config.model
+        return config.data.read_as != "lines" and model.traits.compiles
 
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], LanguageModel]:
         return lambda: language_model(
@@ -55,12 +55,12 @@ class Language(NetworkTask[CorpusExamples]):
         learned: bool,
         progress: Progress | None = None,
     ) -> CorpusExamples:
-        """Lines, or running text in the windows that it is measured by."""
+        """Lines, or running text in the windows of evaluation."""
         (corpus,) = columns
         if config.data.read_as == "lines":
             return LineExamples(corpus)
-        window = config.data.context_length
-        return WindowExamples(corpus, window, default_context(config).stride or window)
+        context_length = config.data.context_length
+        return WindowExamples(corpus, context_length, default_context(config).stride or context_length)
 
     def check_lengths(self, config: RunConfig, columns: Sequence[Corpus], max_length: int | None) -> None:
         for corpus in columns:
@@ -74,14 +74,14 @@ class Language(NetworkTask[CorpusExamples]):
         valid: CorpusExamples | None,
         device: torch.device,
     ) -> LanguageTask:
-        held = None if valid is None else valid.corpus
+        valid_corpus = None if valid is None else valid.corpus
         if train is None:
-            return language_objective(config, held, device, carries=False)
+            return language_objective(config, valid_corpus, device, carries=False)
         carries, smoothing = config.data.read_as == "stream", config.train.label_smoothing
-        return language_objective(config, held, device, carries=carries, smoothing=smoothing)
+        return language_objective(config, valid_corpus, device, carries=carries, smoothing=smoothing)
 
     def batch_sampler(self, config: RunConfig, train: CorpusExamples) -> BatchSampler:
-        """Lines of like length together; of running text windows at any place, or streams, side by side."""
+        """Batches of lines of similar length; of running text, shuffled windows or parallel streams."""
         corpus, data = train.corpus, config.data
         rows = max(1, config.train.batch_tokens // data.context_length)
         match data.read_as:

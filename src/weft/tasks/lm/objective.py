@@ -1,4 +1,4 @@
-"""The task of language models: predict each next token."""
+"""The training objective of language models: predict the next token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.training.objective import Loss, ProgressCallback
 
 
 class LanguageTask:
-    """Nats of the next token, over windows, streams or lines."""
+    """Cross-entropy of the next token, over windows, streams or lines."""
 
     unit = "token"
     monitors = LANGUAGE_VALIDATION
@@ -31,15 +31,15 @@ class LanguageTask:
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
         inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
-        nats, state = model.loss(inputs, targets, carry, self.smoothing)  # type: ignore[operator]
+        losses, state = model.loss(inputs, targets, carry, self.smoothing)  # type: ignore[operator]
         if batch.token_mask is None:
-            total, count = nats.sum(), torch.tensor(nats.numel(), device=nats.device)
+            total, count = losses.sum(), torch.tensor(losses.numel(), device=losses.device)
         else:
-            total, count = nats.masked_fill(~batch.token_mask[:, 1:], 0.0).sum(), batch.token_mask[:, 1:].sum()
+            total, count = losses.masked_fill(~batch.token_mask[:, 1:], 0.0).sum(), batch.token_mask[:, 1:].sum()
         return Loss(total, count, detach(state) if self.carry_state else None)
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         if self.valid is None:
             return None
-        nats = surprisal(model, self.valid, self.context, device=self.device, progress=progress)
-        return {self.monitors[0].name: float(nats.mean(dtype=np.float64))}
+        nll = surprisal(model, self.valid, self.context, device=self.device, progress=progress)
+        return {self.monitors[0].name: float(nll.mean(dtype=np.float64))}

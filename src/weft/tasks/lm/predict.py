@@ -1,4 +1,4 @@
-"""What a language model says: scores of texts, continuations of prompts."""
+"""Scores of texts and continuations of prompts by language models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from weft.runs.eval_data import EvalData
 from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text
 from weft.tasks.lm.compare import observe
 from weft.tasks.lm.contexts import Context, chosen_context
-from weft.tasks.lm.scoring import BATCH, items, reading, surprisal, token_nll
+from weft.tasks.lm.scoring import BATCH_TOKENS, items, nll_function, surprisal, token_nll
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.reading import check_text
 from weft.text.tokenizers import Tokenizer
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 class LanguageOptions(Options):
-    """How a text is scored by a language model."""
+    """Options of evaluation."""
 
     context: str | None = None  # the context policy; None: full
 
 
 class TextScore(NamedTuple):
-    """A line under a model, in nats; the end token is among its tokens where the model reads lines."""
+    """The log-probability of a text; its tokens include </s> if the model reads lines."""
 
     text: str
     log_prob: float
@@ -55,12 +55,12 @@ class TextScore(NamedTuple):
 
 
 def _report_scored(progress: Callable[[int], None], before: int, lengths: Sequence[int], done: int) -> None:
-    """How many tokens of texts of these lengths are scored, after so many positions, `before` of them before the texts."""
+    """Report the scored tokens of texts of these lengths after `done` positions, of which `before` precede the texts."""
     progress(sum(min(max(0, done - before), length) for length in lengths))
 
 
 class LanguageReader:
-    """A language model that reads texts: what they come after, and what ends them."""
+    """Scores and continues texts with a language model."""
 
     def __init__(self, run: Run[str, None]) -> None:
         self.run, self.directory, self.config = run, run.directory, run.config
@@ -81,35 +81,35 @@ class LanguageReader:
         return self.tokenizer.eos_id if self.lines else None
 
     @cached_property
-    def opening(self) -> list[int]:
-        """The tokens that a text by itself comes after: <s> where the run reads lines, else what its training text shows
-        before a text begins, such as a newline."""
+    def bos_ids(self) -> list[int]:
+        """The tokens that precede a separate text: <s> if the run reads lines, otherwise a frequent beginning in the training
+        text, such as a newline."""
         return [self.tokenizer.bos_id] if self.lines else read_bos(self.directory.path, self.tokenizer)
 
     @property
     def frame(self) -> Frame:
-        """What a text stands between."""
+        """The tokens before and after a text."""
         from weft.decode.generate import Frame
 
-        return Frame(self.end, self.opening)
+        return Frame(self.end, self.bos_ids)
 
     @property
-    def room(self) -> int | None:
-        """How many tokens of a text the model can read, or predict; None: any number."""
-        max_length: int | None = self.model.max_positions
-        return None if max_length is None else max_length - len(self.opening) + 1
+    def max_tokens(self) -> int | None:
+        """Maximum number of tokens of a text; None: no limit."""
+        max_positions: int | None = self.model.max_positions
+        return None if max_positions is None else max_positions - len(self.bos_ids) + 1
 
     def context(self, text: str | None) -> Context:
-        """The policy that is asked for, as this run follows it; None: `full`."""
+        """The context policy `text` for this run; None: `full`."""
         return chosen_context(self.config, text)
 
     @property
     def device(self) -> torch.device | None:
-        """Where a network computes; None: the model counts, and reads arrays."""
+        """The device of a neural model; None for an n-gram model, which computes with arrays."""
         return self.run.device if self.config.preset.estimator.by_steps else None
 
     def _inference(self) -> AbstractContextManager[Any]:
-        """No gradients are recorded, where there are any."""
+        """Inference mode of torch, for a neural model."""
         if self.device is None:
             return nullcontext()
         import torch
@@ -119,21 +119,21 @@ class LanguageReader:
     # ---- whole texts
 
     def measured(self, context: str | None = None) -> EvaluationSetup:
-        """How a text is measured, for signatures."""
+        """The evaluation setup for signatures."""
         return EvaluationSetup(str(self.context(context)), "line" if self.lines else "block", self.tokenizer.hash)
 
-    def nats(
+    def token_losses(
         self,
         data: Files | None = None,
         *,
         context: str | None = None,
         progress: ProgressCallback | None = None,
-        reading: ProgressCallback | None = None,
+        tokenize_progress: ProgressCallback | None = None,
     ) -> tuple[NDArray[np.float32], Corpus]:
-        """Nats of every token of a text, (N,), and its tokens."""
+        """The loss of every token of a text, (N,), and the tokenized text."""
         policy = self.context(context)
-        with TemporaryDirectory() as place:  # what was mapped stays when the file is gone
-            corpus = EvalData(self.directory, self.config, self.tokenizer).corpus(data, Path(place), reading)
+        with TemporaryDirectory() as directory:  # a memory map outlives its file
+            corpus = EvalData(self.directory, self.config, self.tokenizer).corpus(data, Path(directory), tokenize_progress)
             with self._inference():
                 return surprisal(self.model, corpus, policy, device=self.device, progress=progress), corpus
 
@@ -142,126 +142,132 @@ class LanguageReader:
     def score(self, lines: Sequence[str], *, progress: ProgressCallback | None = None) -> list[TextScore]:
         """The log-probability of each line, and of each of its tokens.
 
-        `watch(tokens done, tokens in all)` is told of progress while there is something left to do.
+        `progress` gets tokens done and tokens in total before each batch but the first.
         """
-        read = [check_text(line, f"line {number}") for number, line in enumerate(lines, 1)]
-        if problems := self.invalid_inputs(read):
-            raise DataError(f"line {1 + min(problems)}", f"{problems[min(problems)]}")
-        end = [] if self.end is None else [self.end]
-        texts = [[*ids.tolist(), *end] for ids in self.tokenizer.encode_batch(read)]
+        checked = [check_text(line, f"line {number}") for number, line in enumerate(lines, 1)]
+        if problems := self.invalid_inputs(checked):
+            problem, _, fix = problems[min(problems)].partition("; ")
+            raise DataError(f"line {1 + min(problems)}", problem, fix)
+        eos = [] if self.end is None else [self.end]
+        texts = [[*ids.tolist(), *eos] for ids in self.tokenizer.encode_batch(checked)]
         order = np.argsort([len(text) for text in texts], kind="stable")
-        # the opening is read, too
-        edges = batch_edges(np.array([len(texts[index]) + len(self.opening) for index in order], np.int64), BATCH)
-        found: dict[int, list[float]] = {}
+        # the preceding tokens are inputs, too
+        edges = batch_edges(np.array([len(texts[index]) + len(self.bos_ids) for index in order], np.int64), BATCH_TOKENS)
+        log_probs: dict[int, list[float]] = {}
         done, total = 0, sum(map(len, texts))
 
-        def within(part: int) -> None:
-            if progress is not None and done + part:
-                progress(done + part, total)
+        def report(in_batch: int) -> None:
+            if progress is not None and done + in_batch:
+                progress(done + in_batch, total)
 
         for low, high in pairwise(edges.tolist()):
-            within(0)
+            report(0)
             batch = [texts[index] for index in order[low:high]]
-            found |= zip(order[low:high].tolist(), self._score(batch, within), strict=True)
+            log_probs |= zip(order[low:high].tolist(), self._score(batch, report), strict=True)
             done += sum(map(len, batch))
         return [
             TextScore(
-                line, float(sum(found[index])), [self.tokenizer.token_text(token) for token in texts[index]], found[index]
+                line,
+                float(sum(log_probs[index])),
+                [self.tokenizer.token_text(token) for token in texts[index]],
+                log_probs[index],
             )
-            for index, line in enumerate(read)
+            for index, line in enumerate(checked)
         ]
 
     def invalid_inputs(self, lines: Sequence[str]) -> dict[int, str]:
-        """Which lines can't be scored, by their number from 0, and why: some models have positions up to a number only."""
-        room = self.room
-        if room is None:
+        """Lines that are too long for a model with a limited number of positions, by number from 0, with the problem."""
+        max_tokens = self.max_tokens
+        if max_tokens is None:
             return {}
         lengths = self.tokenizer.encode_concatenated(lines)[1] + int(self.lines)
-        fix = f"but {self.directory.path} reads at most {room}; shorten it"
-        return {int(at): f"has {lengths[at]:,} tokens, {fix}" for at in np.flatnonzero(lengths > room)}
+        return {
+            int(number): f"{lengths[number]:,} tokens exceed the model's limit of {max_tokens}; shorten it"
+            for number in np.flatnonzero(lengths > max_tokens)
+        }
 
     def _score(self, texts: list[list[int]], progress: Callable[[int], None]) -> list[list[float]]:
         width = max(map(len, texts))
         if width == 0:
             return [[] for _ in texts]
-        tokens = np.array([[*self.opening, *text, *[0] * (width - len(text))] for text in texts], np.int64)
-        before = len(self.opening) - 1  # targets that are none of the text's
+        tokens = np.array([[*self.bos_ids, *text, *[0] * (width - len(text))] for text in texts], np.int64)
+        before = len(self.bos_ids) - 1  # targets that are not part of the text
         report = partial(_report_scored, progress, before, [len(text) for text in texts])
         with self._inference():
-            nats, _ = token_nll(reading(self.model, self.device), tokens, None, report)
-        # padding lies behind a row's last token, so what it would score is cut off
-        return [row[before : before + len(text)] for row, text in zip((-nats).tolist(), texts, strict=True)]
+            nll, _ = token_nll(nll_function(self.model, self.device), tokens, None, report)
+        # padding follows the last token of a row, so its scores are removed
+        return [row[before : before + len(text)] for row, text in zip((-nll).tolist(), texts, strict=True)]
 
     # ---- generation
 
-    def unknown(self, prompts: Sequence[str]) -> list[str]:
-        """What in the prompts has no token, one after another: the model reads <unk> there."""
+    def unknown_tokens(self, prompts: Sequence[str]) -> list[str]:
+        """The parts of the prompts that become <unk>, in order."""
         tokenizer = self.tokenizer
-        odd = [text for text, ids in zip(prompts, tokenizer.encode_batch(prompts), strict=True) if tokenizer.unk_id in ids]
-        return tokenizer.count_unknown(odd)
+        with_unk = [text for text, ids in zip(prompts, tokenizer.encode_batch(prompts), strict=True) if tokenizer.unk_id in ids]
+        return tokenizer.count_unknown(with_unk)
 
-    def faults_of_prompts(self, prompts: Sequence[str], options: GenerationConfig) -> dict[int, str]:
-        """Which prompts can't be continued by as much as is asked for, by their number from 0, and why."""
-        lengths = (self.tokenizer.encode_concatenated(prompts)[1] + len(self.opening)).tolist()
-        found = {at: too_long(self.model.max_positions, length, options.max_new_tokens) for at, length in enumerate(lengths)}
-        return {at: problem for at, problem in found.items() if problem is not None}
+    def invalid_prompts(self, prompts: Sequence[str], options: GenerationConfig) -> dict[int, str]:
+        """Prompts that cannot be continued by `max_new_tokens`, by number from 0, with the problem."""
+        lengths = (self.tokenizer.encode_concatenated(prompts)[1] + len(self.bos_ids)).tolist()
+        problems = [too_long(self.model.max_positions, length, options.max_new_tokens) for length in lengths]
+        return {number: problem for number, problem in enumerate(problems) if problem is not None}
 
 
-def _texts(given: str | Sequence[str]) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)
+def _texts(texts: str | Sequence[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def prompt(run: Run[str, None], text: str) -> list[int]:
-    """The tokens of a text, and before them what it comes after."""
-    return [*run.reader.opening, *run.vocabulary.encode(text).tolist()]
+    """The tokens of a text and those that precede it."""
+    return [*run.reader.bos_ids, *run.vocabulary.encode(text).tolist()]
 
 
-def never(run: Run[str, None]) -> list[int]:
-    """Tokens that no continuation has: special tokens, but for the one that ends it."""
-    endless = [Tokenizer.eos_id] if run.reader.end is None else []
-    return [Tokenizer.unk_id, Tokenizer.bos_id, *endless]
+def banned_tokens(run: Run[str, None]) -> list[int]:
+    """Tokens that no continuation contains: special tokens, except </s> if texts end with it."""
+    eos = [Tokenizer.eos_id] if run.reader.end is None else []
+    return [Tokenizer.unk_id, Tokenizer.bos_id, *eos]
 
 
 def evaluate(run: Run[str, None], data: Files | None, options: LanguageOptions, progress: Progress | None) -> Evaluation:
-    """Exact scores over a whole text, line by line, or block by block of running text."""
+    """Exact scores of a whole text, by line, or by block of running text."""
     reader: LanguageReader = run.reader
-    nats, corpus = reader.nats(
-        data, context=options.context, progress=phase(progress, "evaluating"), reading=phase(progress, "tokenising")
+    losses, corpus = reader.token_losses(
+        data, context=options.context, progress=phase(progress, "evaluating"), tokenize_progress=phase(progress, "tokenizing")
     )
-    found = items(nats, corpus)
-    scores = language_scores(found, reader.measured(options.context))
-    return Evaluation(scores_by_name(scores), found, partial(observe, run, nats, corpus), "tokens/s scored", len(nats))
+    statistics = items(losses, corpus)
+    scores = language_scores(statistics, reader.measured(options.context))
+    return Evaluation(scores_by_name(scores), statistics, partial(observe, run, losses, corpus), "tokens/s scored", len(losses))
 
 
 def score(
     run: Run[str, None], lines: str | Sequence[str], truncate: bool, progress: Progress | None
 ) -> list[TextScore | InvalidInput]:
-    """The log-probability of each line (a string is one), and of each of its tokens."""
+    """The log-probability of each line, or of one string, and of each of its tokens."""
     reader: LanguageReader = run.reader
-    read = mark_invalid([read_text(line) for line in _texts(lines)], reader.invalid_inputs)
-    return process_valid(read, lambda valid: reader.score(valid, progress=phase(progress, "scoring")))
+    checked = mark_invalid([read_text(line) for line in _texts(lines)], reader.invalid_inputs)
+    return process_valid(checked, lambda valid: reader.score(valid, progress=phase(progress, "scoring")))
 
 
 def unknown(run: Run[str, None], prompts: Sequence[str]) -> list[str]:
     reader: LanguageReader = run.reader
-    return reader.unknown(prompts)
+    return reader.unknown_tokens(prompts)
 
 
 def generate(
     run: Run[str, None], prompts: str | Sequence[str], options: GenerationConfig, should_continue: ContinueCallback | None
 ) -> list[list[Continuation]]:
-    """Continuations of each prompt (a string is one), a beam's best first."""
+    """Continuations of each prompt, or of one string; of beam search, best first."""
     from weft.decode import generate as decoding
 
-    read = [check_text(text, f"prompt {number}") for number, text in enumerate(_texts(prompts), 1)]
+    texts = [check_text(text, f"prompt {number}") for number, text in enumerate(_texts(prompts), 1)]
     frame = run.reader.frame
     return decoding.generate(
-        run.model, run.vocabulary, read, options, frame=frame, device=run.device, should_continue=should_continue
+        run.model, run.vocabulary, texts, options, frame=frame, device=run.device, should_continue=should_continue
     )
 
 
 def stream(run: Run[str, None], prompt: str, options: GenerationConfig) -> Iterator[str]:
-    """One continuation, piece by piece as it is found."""
+    """One continuation as a stream of text."""
     from weft.decode import generate as decoding
 
     frame = run.reader.frame

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def find_network() -> NetworkTask[Any]:
-    from weft.tasks.lm.network import Language
+    from weft.tasks.lm.network import LanguageModelBuilder
 
-    return Language()
+    return LanguageModelBuilder()
 
 
 def check(config: RunConfig) -> None:

@@ -1,4 +1,4 @@
-"""What language models write while they are trained: continuations of prompts."""
+"""Sample outputs of language models during training: continuations of prompts."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ if TYPE_CHECKING:
 
 
 def continuations(job: Job, model: Any, device: torch.device) -> Writer:
-    """Continuations of each prompt, by the run's seed: the same numbers are drawn at each validation."""
+    """Continuations of each prompt, with the seed of the run: every validation uses the same random numbers."""
     from weft.decode.generate import Frame, generate
 
     config, tokenizer = job.config, job.tokenizer
-    prompts = [check_text(text, f"train.sample_prompts, {at}") for at, text in enumerate(config.train.sample_prompts, 1)] or [
-        ""
-    ]
-    length, max_length = config.train.sample_max_new_tokens, model.max_positions
-    opening = read_bos(job.directory.path, tokenizer)
-    if max_length is not None:
-        read = len(opening) + max(len(tokenizer.encode(prompt)) for prompt in prompts)
-        if read > max_length:
-            seen = f"the longest has {read - len(opening)} tokens, but the model reads at most {max_length - len(opening)}"
-            raise ConfigError("train.sample_prompts", f"{seen}", "shorten it")
-        length = min(length, max_length + 1 - read)  # the last token is never read
-    options = GenerationConfig(max_new_tokens=length, num_samples=config.train.num_samples, seed=config.seed)
-    frame = Frame(tokenizer.eos_id if config.data.read_as == "lines" else None, opening)
+    prompts = [check_text(text, f"train.sample_prompts: {index}") for index, text in enumerate(config.train.sample_prompts, 1)]
+    prompts = prompts or [""]
+    max_new_tokens, max_positions = config.train.sample_max_new_tokens, model.max_positions
+    bos_ids = read_bos(job.directory.path, tokenizer)
+    if max_positions is not None:
+        longest = max(len(tokenizer.encode(prompt)) for prompt in prompts)
+        if len(bos_ids) + longest > max_positions:
+            problem = f"{longest} tokens exceed the model's limit of {max_positions - len(bos_ids)}"
+            raise ConfigError("train.sample_prompts", problem, "shorten the longest prompt")
+        max_new_tokens = min(max_new_tokens, max_positions + 1 - len(bos_ids) - longest)  # the last token is not an input
+    options = GenerationConfig(max_new_tokens=max_new_tokens, num_samples=config.train.num_samples, seed=config.seed)
+    frame = Frame(tokenizer.eos_id if config.data.read_as == "lines" else None, bos_ids)
 
     def write(model: Any) -> list[Record]:
-        found = generate(model, tokenizer, prompts, options, frame=frame, device=device)
+        continuations = generate(model, tokenizer, prompts, options, frame=frame, device=device)
         return [
-            {"prompt": prompt, "sample": number, "text": one.text, "seed": config.seed}
-            for prompt, own in zip(prompts, found, strict=True)
-            for number, one in enumerate(own, 1)
+            {"prompt": prompt, "sample": number, "text": sample.text, "seed": config.seed}
+            for prompt, samples in zip(prompts, continuations, strict=True)
+            for number, sample in enumerate(samples, 1)
         ]
 
     return write

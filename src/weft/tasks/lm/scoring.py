@@ -1,4 +1,4 @@
-"""The exact nats of every token of a corpus, under a stated context policy.
+"""The exact negative log-likelihood of every token of a corpus, under a context policy.
 
 Shapes: N predicted tokens of the corpus, R rows, T positions.
 """
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# of rows of tokens (R, T + 1), after a state or None: the nats of every token after the first, (R, T), and the new state
-Read = Callable[[NDArray[np.int64], Any], tuple[NDArray[np.float32], Any]]
+# from tokens (R, T + 1) and a state or None: the negative log-likelihood of every token after the first, (R, T), and the state
+NLLFunction = Callable[[NDArray[np.int64], Any], tuple[NDArray[np.float32], Any]]
 
-BATCH = 16384  # positions computed at once
-PIECE = 4096  # positions of a row computed at once: attention's mask grows with their square
-ROWS = 32  # parts of a text that are read side by side where a state is carried
+BATCH_TOKENS = 16384  # positions computed at once
+CHUNK_TOKENS = 4096  # positions of a row computed at once: the attention mask grows with their square
+MAX_PARTS = 32  # parts of a text that are read in parallel if a state is carried
 
 
-class Scored(Protocol):
-    """What the policies below need of a model of tensors."""
+class TensorModel(Protocol):
+    """A model that computes with tensors."""
 
     @property
     def max_positions(self) -> int | None:
-        """How many positions it can read."""
+        """Maximum number of positions."""
 
     def loss(self, tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Nats of every target, (B, T), and the state after the last token."""
+        """The negative log-likelihood of every target, (B, T), and the state after the last token."""
 
 
 def scoring_windows(corpus: Corpus, context: Context) -> Iterator[ScoringWindow]:
-    """The corpus once through, as the policy has it read."""
+    """One pass over the corpus with a context policy."""
     if corpus.starts is not None:
-        return by_length(corpus, batch_tokens=BATCH)
+        return by_length(corpus, batch_tokens=BATCH_TOKENS)
     if context.policy == "stride":
-        rows = max(1, BATCH // context.context_length)
+        rows = max(1, BATCH_TOKENS // context.context_length)
         return sliding_windows(corpus, context_length=context.context_length, stride=context.stride, rows=rows)
-    rows = int(np.clip(len(corpus.tokens) // (8 * context.warmup), 1, ROWS))
-    return carried_windows(corpus, context_length=max(1, BATCH // rows), rows=rows, warmup=context.warmup)
+    rows = int(np.clip(len(corpus.tokens) // (8 * context.warmup), 1, MAX_PARTS))
+    return carried_windows(corpus, context_length=max(1, BATCH_TOKENS // rows), rows=rows, warmup=context.warmup)
 
 
-class Reads(Protocol):
-    """The same of a model of arrays, which needs no torch."""
+class ArrayModel(Protocol):
+    """A model that computes with arrays, without torch."""
 
     @property
     def max_positions(self) -> int | None: ...
@@ -62,79 +62,80 @@ class Reads(Protocol):
     def read(self, tokens: NDArray[np.int64], state: Any = None) -> tuple[NDArray[np.float32], Any]: ...
 
 
-def _on(model: Any, device: torch.device) -> Read:
-    """How a model of tensors on a device reads arrays."""
+def _tensor_nll(model: Any, device: torch.device) -> NLLFunction:
     import torch
 
-    def read(rows: NDArray[np.int64], state: Any) -> tuple[NDArray[np.float32], Any]:
+    def nll_function(rows: NDArray[np.int64], state: Any) -> tuple[NDArray[np.float32], Any]:
         tokens = torch.from_numpy(rows).to(device)
-        nats, state = model.loss(tokens[:, :-1], tokens[:, 1:], state)
-        found: NDArray[np.float32] = nats.float().cpu().numpy()
-        return found, state
+        nll, state = model.loss(tokens[:, :-1], tokens[:, 1:], state)
+        result: NDArray[np.float32] = nll.float().cpu().numpy()
+        return result, state
 
-    return read
+    return nll_function
 
 
-def reading(model: Scored | Reads, device: torch.device | None) -> Read:
-    """How a model reads rows of tokens: on a device, or, where there is none, arrays as they are."""
-    found: Read = model.read if device is None else _on(model, device)  # type: ignore[union-attr]
-    return found
+def nll_function(model: TensorModel | ArrayModel, device: torch.device | None) -> NLLFunction:
+    """The function that scores rows of tokens: on a device, or with arrays if `device` is None."""
+    result: NLLFunction = model.read if device is None else _tensor_nll(model, device)  # type: ignore[union-attr]
+    return result
 
 
 def token_nll(
-    read: Read, tokens: NDArray[np.int64], state: Any = None, progress: Callable[[int], None] | None = None
+    function: NLLFunction, tokens: NDArray[np.int64], state: Any = None, progress: Callable[[int], None] | None = None
 ) -> tuple[NDArray[np.float32], Any]:
-    """Nats of every token after the first, (B, T - 1), and the state: a long text piece by piece, equal to all at once.
+    """The negative log-likelihood of every token after the first, (B, T - 1), and the state. A long text is processed in
+    chunks, with the same result.
 
-    `watch(positions done)` is told of every piece but the last, when all is done.
+    `progress` gets the positions done, after every chunk but the last.
     """
-    parts = []
-    for start in range(0, tokens.shape[1] - 1, PIECE):
+    chunks = []
+    for start in range(0, tokens.shape[1] - 1, CHUNK_TOKENS):
         if start and progress is not None:
             progress(start)
-        nats, state = read(tokens[:, start : start + PIECE + 1], state)
-        parts.append(nats)
-    return np.concatenate(parts, axis=1), state
+        nll, state = function(tokens[:, start : start + CHUNK_TOKENS + 1], state)
+        chunks.append(nll)
+    return np.concatenate(chunks, axis=1), state
 
 
-def _tell(progress: ProgressCallback | None, heap: NDArray[np.int64], total: int, positions: int) -> None:
-    """Tell of progress, where the tokens done up to each position are heap (T,)."""
+def _report(progress: ProgressCallback | None, done: NDArray[np.int64], total: int, positions: int) -> None:
+    """Report progress after `positions` positions; `done` (T,) are the tokens done up to each position."""
     if progress is not None:
-        progress(int(heap[positions - 1]), total)
+        progress(int(done[positions - 1]), total)
 
 
 def surprisal(
-    model: Scored | Reads,
+    model: TensorModel | ArrayModel,
     corpus: Corpus,
     context: Context,
     *,
     device: torch.device | None,
     progress: ProgressCallback | None = None,
 ) -> NDArray[np.float32]:
-    """Nats of every predicted token, (N,), in the order of the corpus; without a device, of a model of arrays."""
-    read = reading(model, device)
+    """The negative log-likelihood of every predicted token, (N,), in the order of the corpus. `device` is None for a model that
+    computes with arrays."""
+    function = nll_function(model, device)
     check_positions(model.max_positions, corpus, context)
-    found = np.full(len(corpus.tokens), np.nan, dtype=np.float32)
+    result = np.full(len(corpus.tokens), np.nan, dtype=np.float32)
     state, done = None, 0
-    for part in scoring_windows(corpus, context):
-        column = np.arange(part.tokens.shape[1] - 1)
-        counts = column >= part.first[:, None]
-        if part.token_mask is not None:
-            counts &= part.token_mask[:, 1:]
-        heap = done + np.cumsum(counts.sum(0))
-        told = partial(_tell, progress, heap, len(found))
-        nats, state = token_nll(read, part.tokens, None if part.resets_state else state, told)
-        found[(part.start[:, None] + column)[counts]] = nats[counts]
-        told(len(column))
-        done = int(heap[-1])
-    return found
+    for window in scoring_windows(corpus, context):
+        columns = np.arange(window.tokens.shape[1] - 1)
+        counts = columns >= window.first[:, None]
+        if window.token_mask is not None:
+            counts &= window.token_mask[:, 1:]
+        done_at = done + np.cumsum(counts.sum(0))
+        report = partial(_report, progress, done_at, len(result))
+        nll, state = token_nll(function, window.tokens, None if window.resets_state else state, report)
+        result[(window.start[:, None] + columns)[counts]] = nll[counts]
+        report(len(columns))
+        done = int(done_at[-1])
+    return result
 
 
-def items(nats: NDArray[np.float32], corpus: Corpus, edges: NDArray[np.int64] | None = None) -> ItemStatistics:
-    """What was measured, line by line, or block by block of running text; or between token edges that are given."""
+def items(nll: NDArray[np.float32], corpus: Corpus, edges: NDArray[np.int64] | None = None) -> ItemStatistics:
+    """Statistics of each line, or of each block of running text, or between token edges."""
     if edges is None:
-        blocks = np.append(np.arange(0, len(nats), block_size(len(nats))), len(nats))
+        blocks = np.append(np.arange(0, len(nll), block_size(len(nll))), len(nll))
         edges = blocks if corpus.starts is None else np.asarray(corpus.starts)
-    summed = np.add.reduceat(nats.astype(np.float64), edges[:-1])
+    totals = np.add.reduceat(nll.astype(np.float64), edges[:-1])
     counts = {name: values.astype(np.float64) for name, values in corpus.units(edges).items()}
-    return ItemStatistics(np.arange(len(edges) - 1), {"nats": summed, "tokens": np.diff(edges).astype(np.float64), **counts})
+    return ItemStatistics(np.arange(len(edges) - 1), {"nats": totals, "tokens": np.diff(edges).astype(np.float64), **counts})

@@ -1,4 +1,4 @@
-"""Language models: predict the next token of a text."""
+"""The language modeling task: predict the next token of a text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from weft.data.input_files import open_text
 from weft.metrics.lm import LANGUAGE, LANGUAGE_VALIDATION
 from weft.tasks.data_spec import Data
 from weft.tasks.lm.compare import COMPARE
-from weft.tasks.lm.data import choose_opening, reads_windows
-from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, generate, never, prompt, score, stream, unknown
+from weft.tasks.lm.data import choose_bos, reads_windows
+from weft.tasks.lm.predict import (
+    LanguageOptions,
+    LanguageReader,
+    banned_tokens,
+    evaluate,
+    generate,
+    prompt,
+    score,
+    stream,
+    unknown,
+)
 from weft.tasks.lm.presets import PRESETS
 from weft.tasks.lm.samples import SAMPLES
 from weft.tasks.lm.weights import WEIGHTS
@@ -19,7 +29,7 @@ from weft.tasks.spec import Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
 
-BEAM, LENGTH = 3, 12  # of a search; texts need not end
+BEAM_SIZE, MAX_NEW_TOKENS = 3, 12  # of a shown search: running text has no end
 
 if TYPE_CHECKING:
     from weft.tasks.spec import Explain
@@ -40,7 +50,7 @@ DATA = Data(
     open=open_text,
     lines=lines,
     in_memory=in_memory,
-    finish=choose_opening,
+    finish=choose_bos,
     windows=reads_windows,
 )
 LM: Task[str, None] = Task(
@@ -66,13 +76,13 @@ LM: Task[str, None] = Task(
     decode=Decode(
         score,
         prompt,
-        limit=lambda run, text: LENGTH,
+        limit=lambda run, text: MAX_NEW_TOKENS,
         end=lambda run: run.reader.end,
-        never=never,
-        beam=BEAM,
+        never=banned_tokens,
+        beam=BEAM_SIZE,
         generate=generate,
         stream=stream,
-        invalid_prompts=lambda run, prompts, options: run.reader.faults_of_prompts(prompts, options),
+        invalid_prompts=lambda run, prompts, options: run.reader.invalid_prompts(prompts, options),
         lines=lambda run: run.reader.lines,
     ),
     explain=find_explain,

@@ -1,4 +1,4 @@
-"""What the weights of language models mean."""
+"""The weights of language models for fine-tuning."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def _parts(config: RunConfig, vocabulary: Tokenizer, layers: Mapping[str, int]) 
     return encoder_parts(config, vocabulary, layers, max_length=config.data.context_length, head=tokenizer_options(vocabulary))
 
 
-def _named(name: str) -> str:
-    """A weight of a language model as if its embedding and its stack were an encoder."""
+def _encoder_name(name: str) -> str:
+    """The name that a weight of a language model has in an encoder."""
     if name.startswith("head."):
         return name
     return "encoder.embedder.embedding.weight" if name == "embedding.weight" else f"encoder.{name}"
 
 
-WEIGHTS = Weights(_parts, named=_named, masked=False, continues=True)
+WEIGHTS = Weights(_parts, named=_encoder_name, masked=False, continues=True)

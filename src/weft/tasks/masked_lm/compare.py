@@ -1,4 +1,4 @@
-"""What comparisons ask of masked language models: what was read, item by item, and sentences by themselves."""
+"""Masked language models in comparisons: inputs by item, and scores of single sentences."""
 
 from __future__ import annotations
 
@@ -20,33 +20,32 @@ if TYPE_CHECKING:
     from weft.tasks.masked_lm.objective import PseudoLogLikelihood
 
 
-def observe(run: Run[Any, Any], hidden: PseudoLogLikelihood, found: ItemStatistics, corpus: Corpus) -> Predictions:
-    """Line by line, or window by window of running text."""
-    lengths, classed = found.statistics["tokens"].astype(np.int64), {}
+def observe(run: Run[Any, Any], likelihood: PseudoLogLikelihood, items: ItemStatistics, corpus: Corpus) -> Predictions:
+    """Statistics of each line, or of each window of running text."""
+    lengths, by_class = items.statistics["tokens"].astype(np.int64), {}
     counts = token_counts(run.directory, "train", run.vocabulary.vocab_size)
     if counts is not None:
-        values = {"nats": hidden.nats, "tokens": np.ones(len(hidden.tokens))}
-        classed = by_frequency(values, hidden.owners, counts[hidden.tokens], hidden.size)
+        values = {"nats": likelihood.nll, "tokens": np.ones(len(likelihood.tokens))}
+        by_class = by_frequency(values, likelihood.items, counts[likelihood.tokens], likelihood.size)
     edges = np.append(0, np.cumsum(lengths)) if corpus.starts is None else np.asarray(corpus.starts)
     inputs, item = decode_between(run.vocabulary, corpus, edges), "window" if corpus.starts is None else "line"
-    return Predictions(found, inputs, [""] * len(inputs), lengths, item, classed)
+    return Predictions(items, inputs, [""] * len(inputs), lengths, item, by_class)
 
 
 def score_sentences(
     run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray, progress: ProgressCallback | None
 ) -> SentenceScores:
-    """By the pseudo-log-likelihood (Salazar et al. 2020): the nats of every token, when it alone is hidden."""
+    """The pseudo-log-likelihood (Salazar et al. 2020) of each text: every token is predicted while only it is masked."""
     import torch
 
     from weft.tasks.masked_lm.objective import pseudo_nll
 
     max_length, lengths = run.model.max_positions, run.vocabulary.encode_concatenated(texts)[1]
-    long = np.zeros(len(texts), bool) if max_length is None else lengths + 2 > max_length  # <s> and </s> are positions, too
-    kept = ["" if over else text for text, over in zip(texts, long, strict=True)]
-    corpus = lines_of(run.vocabulary, kept)
+    too_long = np.zeros(len(texts), bool) if max_length is None else lengths + 2 > max_length  # with <s> and </s>
+    corpus = lines_of(run.vocabulary, ["" if is_long else text for text, is_long in zip(texts, too_long, strict=True)])
     with torch.inference_mode():
         items = pseudo_nll(run.model, corpus, window=run.config.data.context_length, device=run.device, progress=progress)
-    return SentenceScores(-items.statistics["nats"], items.statistics["tokens"].astype(np.int64), long)
+    return SentenceScores(-items.statistics["nats"], items.statistics["tokens"].astype(np.int64), too_long)
 
 
 COMPARE = Compare(

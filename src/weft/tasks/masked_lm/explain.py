@@ -1,4 +1,4 @@
-"""Masked language models as they are explained: a text with masks, and the tokens in their place."""
+"""Explanations of masked language models: a text with masks, and the tokens predicted for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weft.tasks.spec import Explain
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
-ROWS = 64  # copies of a text that are read at once, each with another mask
+BATCH_ROWS = 64  # copies of a text with different masks in one batch
 
 
 def stacks(run: Run[str, Filled]) -> list[Stack]:
@@ -29,83 +29,83 @@ def stacks(run: Run[str, Filled]) -> list[Stack]:
 
 
 def read(run: Run[str, Filled], text: str, options: ExplainConfig) -> ModelInput:
-    tokenizer, model, before = run.vocabulary, run.model, 0
-    found, places = [special(tokenizer, tokenizer.bos_id)], list[TokenSpan]()
-    for gap in run.reader.gaps.finditer(text):
-        found += token_spans(tokenizer, text[before : gap.start()], before)
-        places.append(TokenSpan("[MASK]", gap.start(), gap.end()))
-        found.append((tokenizer.vocab_size, places[-1]))
-        before = gap.end()
-    found += [*token_spans(tokenizer, text[before:], before), special(tokenizer, tokenizer.eos_id)]
-    side = make_side("text", "encoder.embedder", found)
-    if problem := run.reader.fault(side.tokens):
-        raise DataError("input", f"{problem}")
-    gaps = torch.tensor([at for at, token in enumerate(side.tokens) if token == tokenizer.vocab_size])
+    tokenizer, model, position = run.vocabulary, run.model, 0
+    tokens, spans = [special(tokenizer, tokenizer.bos_id)], list[TokenSpan]()
+    for match in run.reader.mask_pattern.finditer(text):
+        tokens += token_spans(tokenizer, text[position : match.start()], position)
+        spans.append(TokenSpan("[MASK]", match.start(), match.end()))
+        tokens.append((tokenizer.vocab_size, spans[-1]))
+        position = match.end()
+    tokens += [*token_spans(tokenizer, text[position:], position), special(tokenizer, tokenizer.eos_id)]
+    side = make_side("text", "encoder.embedder", tokens)
+    if problem := run.reader.problem(side.tokens):
+        raise DataError("input", *problem)
+    masks = torch.tensor([index for index, token in enumerate(side.tokens) if token == tokenizer.vocab_size])
 
-    def say(at: Tensor) -> Tensor:
-        tokens = copies(side.tokens, at)
-        y = model(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool)))
-        said: Tensor = model.log_probs(y[torch.arange(len(at)), gaps.to(at.device)[at]])[:, : tokenizer.vocab_size]
-        return said
+    def logits(positions: Tensor) -> Tensor:
+        rows = copies(side.tokens, positions)
+        y = model(EncoderInput(rows, torch.ones_like(rows, dtype=torch.bool)))
+        masked = y[torch.arange(len(positions)), masks.to(positions.device)[positions]]
+        result: Tensor = model.log_probs(masked)[:, : tokenizer.vocab_size]
+        return result
 
     choices = None
     if options.target is not None:
-        wanted = wanted_tokens(tokenizer, options.target)
-        if len(wanted) > 1:
-            raise UsageError(f"--target {options.target!r}", f"is {len(wanted)} tokens, but a gap is one")
-        choices = [wanted[0][0]] * len(places)
-    never = (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
-    return ModelInput(model, [side], say, places, choices, tokenizer.token_text, banned_tokens=never, stacks=stacks(run))
+        target = wanted_tokens(tokenizer, options.target)
+        if len(target) > 1:
+            raise UsageError("target", f"expected one token for a mask, got {len(target)}: {options.target!r}")
+        choices = [target[0][0]] * len(spans)
+    banned = (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+    return ModelInput(model, [side], logits, spans, choices, tokenizer.token_text, banned_tokens=banned, stacks=stacks(run))
 
 
 def read_unmasked(run: Run[str, Filled], text: str) -> ModelInput:
-    """A text without masks: its vectors, and no predictions."""
+    """A text without masks, for its hidden states; it has no predictions."""
     tokenizer, model = run.vocabulary, run.model
-    found = [special(tokenizer, tokenizer.bos_id), *token_spans(tokenizer, text), special(tokenizer, tokenizer.eos_id)]
-    side = make_side("text", "encoder.embedder", found)
+    tokens = [special(tokenizer, tokenizer.bos_id), *token_spans(tokenizer, text), special(tokenizer, tokenizer.eos_id)]
+    side = make_side("text", "encoder.embedder", tokens)
 
-    def say(at: Tensor) -> Tensor:
-        row = torch.tensor([side.tokens], device=at.device)
+    def hidden_states(positions: Tensor) -> Tensor:
+        row = torch.tensor([side.tokens], device=positions.device)
         y: Tensor = model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool)))
         return y
 
-    return ModelInput(model, [side], say, [], None, str, stacks=stacks(run))
+    return ModelInput(model, [side], hidden_states, [], None, str, stacks=stacks(run))
 
 
 def readout(run: Run[str, Filled], reading: ModelInput) -> Readout:
-    """What is predicted at each mask."""
+    """The head applied to each mask."""
     model, mask = run.model, run.vocabulary.vocab_size
-    masks = [at for at, token in enumerate(reading.sides[-1].tokens) if token == mask]
-    # the mask is no answer, and no tokenizer knows it
+    masks = [index for index, token in enumerate(reading.sides[-1].tokens) if token == mask]
+    # the mask itself is not a prediction, and no tokenizer has it
     return Readout("encoder.stack", lambda y: model.log_probs(y)[:, :mask], masks, [None] * len(masks))
 
 
 @torch.no_grad()
 def surprisal(run: Run[str, Filled], text: str, options: ExplainConfig) -> SurprisalResult:
-    """Each token hidden in its turn."""
+    """The surprisal of each token while only it is masked."""
     tokenizer, model = run.vocabulary, run.model
-    found = token_spans(tokenizer, text)
-    tokens = [tokenizer.bos_id, *(number for number, _ in found), tokenizer.eos_id]
+    spans = token_spans(tokenizer, text)
+    tokens = [tokenizer.bos_id, *(token for token, _ in spans), tokenizer.eos_id]
     if model.max_positions is not None and len(tokens) > model.max_positions:
-        raise DataError(
-            "input", f"has {len(tokens):,} tokens, but {run.directory.path} reads at most {model.max_positions}", "shorten it"
-        )
-    if not found:
-        raise DataError("input", "is empty", "there is nothing to be surprised at")
-    rows = torch.tensor(tokens, device=run.device).expand(len(found), -1).clone()
-    at = torch.arange(len(found), device=run.device)
-    wanted = rows[0, 1:-1].clone()
-    rows[at, at + 1] = model.mask_id
-    nats = []
-    for part in torch.split(at, ROWS):
-        y = model(EncoderInput(rows[part], torch.ones_like(rows[part], dtype=torch.bool)))
-        log_probs = model.log_probs(y[torch.arange(len(part)), part + 1])
-        nats.append(-log_probs.gather(1, wanted[part, None])[:, 0])
-    return SurprisalResult([piece for _, piece in found], torch.cat(nats).double().cpu().numpy(), "all other tokens")
+        problem = f"{len(tokens):,} tokens exceed the model's limit of {model.max_positions}"
+        raise DataError("input", problem, "shorten it")
+    if not spans:
+        raise DataError("input", "empty text")
+    rows = torch.tensor(tokens, device=run.device).expand(len(spans), -1).clone()
+    numbers = torch.arange(len(spans), device=run.device)
+    targets = rows[0, 1:-1].clone()
+    rows[numbers, numbers + 1] = model.mask_id
+    nll = []
+    for batch in torch.split(numbers, BATCH_ROWS):
+        y = model(EncoderInput(rows[batch], torch.ones_like(rows[batch], dtype=torch.bool)))
+        log_probs = model.log_probs(y[torch.arange(len(batch)), batch + 1])
+        nll.append(-log_probs.gather(1, targets[batch, None])[:, 0])
+    return SurprisalResult([span for _, span in spans], torch.cat(nll).double().cpu().numpy(), "all other tokens")
 
 
 def room(run: Run[str, Filled]) -> int:
-    """How many tokens of a text are read at once, without <s> and </s>."""
+    """The maximum number of tokens of a text that are read at once, without <s> and </s>."""
     return int(run.model.max_positions or run.config.data.context_length) - 2
 
 

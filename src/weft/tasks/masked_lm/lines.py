@@ -1,4 +1,4 @@
-"""Lines of masked language models: a text with masks in, the most probable tokens of each out."""
+"""Line-by-line prediction with masked language models: a text with masks in, the most probable tokens for each mask out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from weft.data.input_records import Entry
 
 
-def _shown(token: str) -> str:
-    """A token on one line: white space that can't be told from none as an escape."""
+def _visible(token: str) -> str:
+    """A token on one line: invisible whitespace is escaped."""
     return token.encode("unicode_escape").decode() if token != token.strip("\n\r\t\0") or not token.strip() else token
 
 
@@ -24,11 +24,15 @@ class FillLines(Lines[str, Filled]):
         return texts[0]
 
     def text(self, prediction: Filled | None, number: int | None) -> str:
-        """A line for each token, best first: number of the line, number of the mask, probability, token."""
-        rows = [(index, candidate) for index, mask in enumerate(prediction or [], 1) for candidate in mask]
-        return "".join(f"{number or 1}\t{at}\t{one.probability:.4f}\t{_shown(one.token)}\n" for at, one in rows) or "\n"
+        """One line per token, best first: line number, mask number, probability and token; for a single text, only probability
+        and token, with a blank line between masks."""
+        masks = prediction or []
+        if number is None:
+            return "\n".join("".join(f"{best.probability:.4f}\t{_visible(best.token)}\n" for best in mask) for mask in masks)
+        rows = [(index, best) for index, mask in enumerate(masks, 1) for best in mask]
+        return "".join(f"{number}\t{index}\t{best.probability:.4f}\t{_visible(best.token)}\n" for index, best in rows) or "\n"
 
     def json(self, entry: Entry, prediction: Filled | None) -> dict[str, Any]:
-        """A text and its masks, each with the best first."""
-        masks = [[{"token": one.token, "probability": one.probability} for one in mask] for mask in prediction or []]
+        """A text and the predictions for its masks, best first."""
+        masks = [[{"token": best.token, "probability": best.probability} for best in mask] for mask in prediction or []]
         return {"text": entry.text, "masks": masks}

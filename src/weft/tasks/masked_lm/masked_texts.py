@@ -1,4 +1,4 @@
-"""Texts with gaps that are made once: what two networks make of them differs by the networks alone.
+"""Texts with fixed masks, so that the losses of two models can be compared.
 
 Shapes: N texts, B rows, S positions.
 """
@@ -22,61 +22,63 @@ from weft.models.encoder import EncoderInput
 from weft.tasks.masked_lm.objective import SEED, MaskedTask, Masking, mask_tokens, texts
 from weft.training.objective import Loss
 
-BATCH = 4096  # positions of texts whose gaps are drawn at once
+BATCH_TOKENS = 4096  # positions of texts that are masked at once
 
 
-class GapBatch(NamedTuple):
+class MaskedBatch(NamedTuple):
     tokens: Tensor  # int64 (B, S): <s>, tokens, </s>; padded with 0
     token_mask: Tensor  # bool (B, S), False on padding
-    shown: Tensor  # int64 (B, S), with gaps
-    targets_mask: Tensor  # bool (B, S), what is to be predicted
+    masked_tokens: Tensor  # int64 (B, S)
+    targets_mask: Tensor  # bool (B, S), True on tokens to predict
 
 
 @dataclass(frozen=True)
-class GapExamples(Examples[GapBatch]):
-    """Lines, or windows of running text, with the same gaps every time. They are drawn when they are first asked for: training
-    draws others in each step."""
+class MaskedExamples(Examples[MaskedBatch]):
+    """Lines, or windows of running text, with masks that are always the same. They are made on first use: training uses
+    different ones in each step."""
 
     corpus: Corpus
     masking: Callable[[], Masking]
     window: int
 
     @cached_property
-    def _texts(self) -> list[GapBatch]:
-        """One row each, without padding but that of windows, which are equally wide."""
-        how, generator = self.masking(), torch.Generator().manual_seed(SEED)
+    def _texts(self) -> list[MaskedBatch]:
+        """One row per text; only windows, which have the same width, are padded."""
+        masking, generator = self.masking(), torch.Generator().manual_seed(SEED)
         lengths = None if self.corpus.starts is None else np.diff(self.corpus.starts) + 1
-        found: dict[int, GapBatch] = {}
-        for read in texts(self.corpus, window=self.window, batch_tokens=BATCH):
-            text = read.text
-            whole = GapBatch(text.tokens, text.token_mask, *mask_tokens(text.tokens, text.token_mask, how, generator))
-            for row, key in enumerate(read.keys.tolist()):
+        rows: dict[int, MaskedBatch] = {}
+        for batch in texts(self.corpus, window=self.window, batch_tokens=BATCH_TOKENS):
+            text = batch.text
+            masked = mask_tokens(text.tokens, text.token_mask, masking, generator)
+            parts = MaskedBatch(text.tokens, text.token_mask, *masked)
+            for row, key in enumerate(batch.keys.tolist()):
                 size = text.tokens.size(1) if lengths is None else int(lengths[key])
-                found[key] = GapBatch(*(part[row, :size] for part in whole))
-        return [found[key] for key in range(len(found))]
+                rows[key] = MaskedBatch(*(part[row, :size] for part in parts))
+        return [rows[key] for key in range(len(rows))]
 
     def lengths(self) -> np.ndarray:
         return np.array([len(text.tokens) for text in self._texts], np.int64)
 
-    def batch(self, members: np.ndarray) -> GapBatch:
-        rows = [self._texts[at] for at in members.tolist()]
-        return GapBatch(*(pad_sequence(list(parts), batch_first=True) for parts in zip(*rows, strict=True)))
+    def batch(self, members: np.ndarray) -> MaskedBatch:
+        rows = [self._texts[number] for number in members.tolist()]
+        return MaskedBatch(*(pad_sequence(list(parts), batch_first=True) for parts in zip(*rows, strict=True)))
 
-    def counted(self, members: np.ndarray) -> int:
-        """Tokens that are predicted."""
-        return sum(int(self._texts[at].targets_mask.sum()) for at in members.tolist())
+    def loss_count(self, members: np.ndarray) -> int:
+        """Number of predicted tokens."""
+        return sum(int(self._texts[number].targets_mask.sum()) for number in members.tolist())
 
     def tokens(self, members: np.ndarray) -> int:
-        return sum(int(self._texts[at].token_mask.sum()) for at in members.tolist())
+        return sum(int(self._texts[number].token_mask.sum()) for number in members.tolist())
 
     def describe(self, members: np.ndarray) -> str:
-        what = "windows" if self.corpus.starts is None else "lines"
-        return preview(f"{self.corpus.name}, {what}", np.sort(members) + 1)
+        unit = "windows" if self.corpus.starts is None else "lines"
+        return preview(f"{self.corpus.name}, {unit}", np.sort(members) + 1)
 
 
-class FixedGaps(MaskedTask):
-    """Nats of hidden tokens, where it is given which."""
+class FixedMaskTask(MaskedTask):
+    """Cross-entropy of masked tokens, for batches that are already masked."""
 
-    def loss(self, model: Any, batch: GapBatch, carry: None) -> Loss:  # type: ignore[override]
-        nats = model.loss(EncoderInput(batch.shown, batch.token_mask), batch.tokens, batch.targets_mask, self.smoothing)
-        return Loss(nats.sum(), batch.targets_mask.sum().clamp(min=1), None, batch.token_mask.sum())
+    def loss(self, model: Any, batch: MaskedBatch, carry: None) -> Loss:  # type: ignore[override]
+        text = EncoderInput(batch.masked_tokens, batch.token_mask)
+        losses = model.loss(text, batch.tokens, batch.targets_mask, self.smoothing)
+        return Loss(losses.sum(), batch.targets_mask.sum().clamp(min=1), None, batch.token_mask.sum())

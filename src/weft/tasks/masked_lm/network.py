@@ -1,4 +1,4 @@
-"""Training masked language models: what the training of networks must know of them."""
+"""Builds models, data and objectives to train masked language models."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from weft.data.source import Source
 from weft.errors import ConfigError
 from weft.models.config import StackConfig
 from weft.models.masked_lm import MaskedLanguageModel, masked_language_model
-from weft.tasks.masked_lm.masked_texts import FixedGaps, GapExamples
-from weft.tasks.masked_lm.objective import MaskedTask, Masking, check_longest
+from weft.tasks.masked_lm.masked_texts import FixedMaskTask, MaskedExamples
+from weft.tasks.masked_lm.objective import MaskedTask, Masking, check_line_lengths
 from weft.text.whole_words import word_starts
 from weft.training.neural import NetworkTask, Progress
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from weft.text.tokenizers import Tokenizer
 
 
-class MaskedLMBuilder(NetworkTask[GapExamples]):
-    """Networks that fill gaps in a text."""
+class MaskedLMBuilder(NetworkTask[MaskedExamples]):
+    """Masked language models."""
 
-    def compiles(self, settings: RunConfig) -> bool:
-        table: StackConfig = settings.model
-        return settings.data.read_as != "lines" and table.traits.compiles
+    def compiles(self, config: RunConfig) -> bool:
+        model: StackConfig = config.model
+        return config.data.read_as != "lines" and model.traits.compiles
 
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], MaskedLanguageModel]:
         return lambda: masked_language_model(
@@ -46,32 +46,32 @@ class MaskedLMBuilder(NetworkTask[GapExamples]):
         *,
         learned: bool,
         progress: Progress | None = None,
-    ) -> GapExamples:
+    ) -> MaskedExamples:
         (corpus,) = columns
-        return GapExamples(corpus, partial(masking, config, vocabulary), config.data.context_length)
+        return MaskedExamples(corpus, partial(masking, config, vocabulary), config.data.context_length)
 
     def check_lengths(self, config: RunConfig, columns: Sequence[Corpus], max_length: int | None) -> None:
         for corpus in columns:
-            check_longest(max_length, corpus)
+            check_line_lengths(max_length, corpus)
 
     def objective(
         self,
         config: RunConfig,
         vocabulary: Tokenizer,
-        train: GapExamples | None,
-        valid: GapExamples | None,
+        train: MaskedExamples | None,
+        valid: MaskedExamples | None,
         device: torch.device,
     ) -> MaskedTask:
-        how, window = masking(config, vocabulary), config.data.context_length
-        held = None if valid is None else valid.corpus
-        if held is not None and config.model.sentence_pairs:  # read as training reads
-            held = pair_lines(held, max_length=window)
+        length, smoothing = config.data.context_length, config.train.label_smoothing
+        corpus = None if valid is None else valid.corpus
+        if corpus is not None and config.model.sentence_pairs:  # as in training
+            corpus = pair_lines(corpus, max_length=length)
         if train is None:
-            return FixedGaps(how, valid=held, context_length=window, device=device)
-        return MaskedTask(how, valid=held, context_length=window, device=device, smoothing=config.train.label_smoothing)
+            return FixedMaskTask(masking(config, vocabulary), valid=corpus, context_length=length, device=device)
+        return MaskedTask(masking(config, vocabulary), valid=corpus, context_length=length, device=device, smoothing=smoothing)
 
-    def batch_sampler(self, config: RunConfig, train: GapExamples) -> BatchSampler:
-        """Lines, or pairs of them, of like length together; of running text windows at any place. Gaps are made later."""
+    def batch_sampler(self, config: RunConfig, train: MaskedExamples) -> BatchSampler:
+        """Batches of lines or line pairs of similar length; of running text, shuffled windows. The objective masks them."""
         corpus, data = train.corpus, config.data
         if config.model.sentence_pairs:
             return LinePairBatchSampler(
@@ -80,7 +80,7 @@ class MaskedLMBuilder(NetworkTask[GapExamples]):
         if data.read_as == "lines":
             return Lines(corpus, batch_tokens=config.train.batch_tokens, seed=config.seed)
         rows = max(1, config.train.batch_tokens // data.context_length)
-        # a row of windows holds one token more than the window: here that is no target, but a part of the text
+        # a row has one token more than the window: here it is not a target, but part of the text
         return Windows(
             corpus,
             context_length=data.context_length - 1,
@@ -91,19 +91,19 @@ class MaskedLMBuilder(NetworkTask[GapExamples]):
 
 
 def masking(config: RunConfig, tokenizer: Tokenizer) -> Masking:
-    """How a run makes gaps."""
-    how = Masking(tokenizer.vocab_size, config.model.mask_prob, spans=config.model.masking == "span")
+    """The masking of a run."""
+    masking = Masking(tokenizer.vocab_size, config.model.mask_prob, spans=config.model.masking == "span")
     if config.model.masking == "token":
-        return how
-    begins = word_starts(tokenizer)
-    if begins is None and config.model.masking == "whole-word":
+        return masking
+    starts = word_starts(tokenizer)
+    if starts is None and config.model.masking == "whole-word":
         raise ConfigError(
             "model.masking",
-            f"'word' needs tokens that show where a word starts, which those of kind {tokenizer.type!r} don't",
+            f"'whole-word' is not possible with tokenizer type {tokenizer.type!r}, which does not mark word starts",
             "use tokenizer.type = 'wordpiece' or 'bpe', or masking = 'token' or 'span'",
         )
-    if begins is None:  # spans of tokens
-        return how
-    known = torch.ones(tokenizer.vocab_size + 1, dtype=torch.bool)
-    known[:-1] = torch.from_numpy(begins)
-    return how._replace(word_starts=known)
+    if starts is None:  # spans of tokens
+        return masking
+    with_mask = torch.ones(tokenizer.vocab_size + 1, dtype=torch.bool)
+    with_mask[:-1] = torch.from_numpy(starts)
+    return masking._replace(word_starts=with_mask)

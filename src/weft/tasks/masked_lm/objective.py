@@ -1,7 +1,7 @@
-"""The task of masked language models: hide some tokens of a text and predict them from the others (Devlin et al. 2019), one by
-one, by whole words, or by spans of words (Joshi et al. 2020).
+"""The training objective of masked language models: mask tokens of a text and predict them from the others (Devlin et al.
+2019), single tokens, whole words, or spans of words (Joshi et al. 2020).
 
-Shapes: B rows, S positions, V words, N texts.
+Shapes: B rows, S positions, V tokens of the vocabulary, N texts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.batch import as_tensor
-from weft.data.batching import Batch, changed, pad_lines, sliding_windows
-from weft.data.bucketing import in_groups
+from weft.data.batching import Batch, map_tensors, pad_lines, sliding_windows
+from weft.data.bucketing import length_batches
 from weft.data.corpus import Corpus
 from weft.errors import DataError
 from weft.metrics.items import ItemStatistics
@@ -26,167 +26,173 @@ from weft.models.encoder import EncoderInput
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
 
-BATCH = 8192  # positions computed at once
-LAST = 1 << 52  # what may not be hidden comes after all else
-HIDDEN, REPLACED = 0.8, 0.1  # of what is predicted: shown as the mask, shown as some other token; the rest as it is
-SPECIALS = 3
-STOP, LONGEST_SPAN = 0.2, 10  # the chance that a span ends with a word, and the most words that it has, as in SpanBERT
-SEED = 20190610  # of the gaps that validation makes: the same every time, so that scores can be compared
+BATCH_TOKENS = 8192  # positions computed at once
+LAST = 1 << 52  # order of tokens that cannot be masked
+MASK_FRACTION, REPLACE_FRACTION = (
+    0.8,
+    0.1,
+)  # of the predicted tokens: masked, or replaced by a random token; the rest is unchanged
+NUM_SPECIALS = 3
+STOP_PROB, MAX_SPAN_WORDS = 0.2, 10  # probability that a span ends after a word, and its maximum length, as in SpanBERT
+SEED = 20190610  # of the masks of validation, which are always the same, so that scores can be compared
 
 
 class Masking(NamedTuple):
-    """How gaps are made."""
+    """Which tokens are masked."""
 
-    mask_id: int  # what stands for a hidden token
-    mask_prob: float = 0.15  # of the tokens of each text
-    word_starts: Tensor | None = None  # bool (V,), which tokens start a word: words are hidden whole; None: each token is one
-    spans: bool = False  # several words in a row are hidden together
+    mask_id: int
+    mask_prob: float = 0.15  # fraction of the tokens of each text
+    word_starts: Tensor | None = (
+        None  # bool (V,), tokens that start a word: whole words are masked; None: every token is a word
+    )
+    spans: bool = False  # mask spans of consecutive words
 
 
 class Masked(NamedTuple):
-    tokens: Tensor  # int64 (B, S), with gaps
-    targets_mask: Tensor  # bool (B, S), what is to be predicted
+    tokens: Tensor  # int64 (B, S), with masks
+    targets_mask: Tensor  # bool (B, S), True on tokens to predict
 
 
 def maskable(tokens: Tensor, token_mask: Tensor) -> Tensor:
-    """bool (B, S): what may be hidden: all real tokens but <s> and </s>."""
+    """bool (B, S): the tokens that can be masked: all but padding, <s> and </s>."""
     return token_mask & (tokens != Tokenizer.bos_id) & (tokens != Tokenizer.eos_id)
 
 
-def _firsts(tokens: Tensor, free: Tensor, begins: Tensor | None) -> Tensor:
-    """bool (B, S): where a word starts, of what may be hidden (B, S)."""
-    if begins is None:
-        return free
-    after = F.pad(~free, (1, 0), value=True)[:, :-1]  # the first token of a text starts a word, whatever it looks like
-    return free & (begins.to(tokens.device)[tokens] | after)
+def _word_starts(tokens: Tensor, can_mask: Tensor, word_starts: Tensor | None) -> Tensor:
+    """bool (B, S): the tokens that start a word, among those that can be masked (B, S)."""
+    if word_starts is None:
+        return can_mask
+    is_first = F.pad(~can_mask, (1, 0), value=True)[:, :-1]  # the first token of a text always starts a word
+    return can_mask & (word_starts.to(tokens.device)[tokens] | is_first)
 
 
-def span_lengths(chance: Tensor) -> Tensor:
-    """Numbers from 0 to 1 as lengths of spans, geometric up to the longest: int64, 3.8 in the mean of even numbers."""
-    on = 1.0 - STOP
-    # the distribution function, solved for the length
-    lengths = torch.log1p(-chance * (1.0 - on**LONGEST_SPAN)) / math.log(on)
-    return 1 + lengths.long().clamp(max=LONGEST_SPAN - 1)
+def span_lengths(uniform: Tensor) -> Tensor:
+    """Uniform numbers from 0 to 1 as span lengths with a truncated geometric distribution: int64, with mean 3.8."""
+    continue_prob = 1.0 - STOP_PROB
+    # the inverse of the distribution function
+    lengths = torch.log1p(-uniform * (1.0 - continue_prob**MAX_SPAN_WORDS)) / math.log(continue_prob)
+    return 1 + lengths.long().clamp(max=MAX_SPAN_WORDS - 1)
 
 
-class _Drawn(NamedTuple):
-    """What comes first is hidden first; what has one fate is shown as one thing."""
+class _MaskOrder(NamedTuple):
+    """The order in which tokens are masked, and how: tokens with equal `replacement` are replaced in the same way."""
 
     order: Tensor  # (B, S)
-    fate: Tensor  # (B, S), from 0 to 1
+    replacement: Tensor  # (B, S), from 0 to 1
 
 
-def _by_words(free: Tensor, firsts: Tensor, generator: torch.Generator | None) -> _Drawn:
-    """All tokens of a word come at once, so that it is hidden whole, or not at all."""
-    chance, fate = (torch.rand(free.shape, device=free.device, generator=generator) for _ in range(2))
-    word = (firsts | ~free).cumsum(1) - 1
-    return _Drawn(chance.gather(1, word.clamp(min=0)), fate)
+def _word_order(can_mask: Tensor, starts: Tensor, generator: torch.Generator | None) -> _MaskOrder:
+    """A random order of the words: all tokens of a word have the same rank, so that it is masked as a whole or not at all."""
+    rank, replacement = (torch.rand(can_mask.shape, device=can_mask.device, generator=generator) for _ in range(2))
+    word = (starts | ~can_mask).cumsum(1) - 1
+    return _MaskOrder(rank.gather(1, word.clamp(min=0)), replacement)
 
 
-def _by_spans(free: Tensor, firsts: Tensor, generator: torch.Generator | None) -> _Drawn:
-    """Words cut into spans, which come one after another, each word by word: the last is hidden as far as there is room.
+def _span_order(can_mask: Tensor, starts: Tensor, generator: torch.Generator | None) -> _MaskOrder:
+    """A random order of spans of words, and of the words within each span; the last span is masked as far as tokens are left.
 
-    Words stand in a ring that is cut open anywhere: so each has the same chance, at the ends of a text as in its middle.
+    Words form a ring that is opened at a random place, so that every word has the same probability, also at the ends of a text.
     """
-    lengths, chance, fate = (torch.rand(free.shape, device=free.device, generator=generator) for _ in range(3))
-    words = firsts.sum(1, keepdim=True).clamp(min=1)
-    cut = (torch.rand((len(free), 1), device=free.device, generator=generator) * words).long()
-    place = (firsts.cumsum(1) - 1 - cut) % words
-    span = torch.searchsorted(span_lengths(lengths).cumsum(1), place, right=True)
-    rank, size = chance.argsort(1).argsort(1), free.size(1)
-    at = torch.arange(size, device=free.device)
-    return _Drawn((rank.gather(1, span) * size + place) * size + at, fate.gather(1, span))
+    lengths, ranks, replacement = (torch.rand(can_mask.shape, device=can_mask.device, generator=generator) for _ in range(3))
+    num_words = starts.sum(1, keepdim=True).clamp(min=1)
+    ring_start = (torch.rand((len(can_mask), 1), device=can_mask.device, generator=generator) * num_words).long()
+    position = (starts.cumsum(1) - 1 - ring_start) % num_words
+    span = torch.searchsorted(span_lengths(lengths).cumsum(1), position, right=True)
+    rank, size = ranks.argsort(1).argsort(1), can_mask.size(1)
+    columns = torch.arange(size, device=can_mask.device)
+    return _MaskOrder((rank.gather(1, span) * size + position) * size + columns, replacement.gather(1, span))
 
 
 def mask_tokens(tokens: Tensor, token_mask: Tensor, masking: Masking, generator: torch.Generator | None = None) -> Masked:
-    """A text with gaps (B, S), other ones each time: `share` of every row's tokens, rounded, but one at least; a word that is
-    hidden whole may be more."""
-    free = maskable(tokens, token_mask)
-    draw = _by_spans if masking.spans else _by_words
-    order, fate = draw(free, _firsts(tokens, free, masking.word_starts), generator)
-    order = order.masked_fill(~free, LAST)
-    wanted = (free.sum(1, keepdim=True) * masking.mask_prob).round().clamp(min=1)
-    before = torch.searchsorted(order.sort(1).values, order)  # how many tokens come earlier
-    chosen = free & (before < wanted)
-    others = torch.randint(SPECIALS, masking.mask_id, tokens.shape, device=tokens.device, generator=generator)
-    shown = torch.where(fate < HIDDEN, masking.mask_id, torch.where(fate < HIDDEN + REPLACED, others, tokens))
-    return Masked(torch.where(chosen, shown, tokens), chosen)
+    """Mask random tokens (B, S): `mask_prob` of the tokens of every row, rounded, but at least one; a whole word may add a
+    few."""
+    can_mask = maskable(tokens, token_mask)
+    mask_order = _span_order if masking.spans else _word_order
+    order, replacement = mask_order(can_mask, _word_starts(tokens, can_mask, masking.word_starts), generator)
+    order = order.masked_fill(~can_mask, LAST)
+    num_masked = (can_mask.sum(1, keepdim=True) * masking.mask_prob).round().clamp(min=1)
+    num_before = torch.searchsorted(order.sort(1).values, order)  # tokens that are earlier in the order
+    targets = can_mask & (num_before < num_masked)
+    random_tokens = torch.randint(NUM_SPECIALS, masking.mask_id, tokens.shape, device=tokens.device, generator=generator)
+    replaced = torch.where(replacement < MASK_FRACTION + REPLACE_FRACTION, random_tokens, tokens)
+    inputs = torch.where(replacement < MASK_FRACTION, masking.mask_id, replaced)
+    return Masked(torch.where(targets, inputs, tokens), targets)
 
 
 def with_special_tokens(tokens: Tensor) -> Tensor:
-    """Windows of running text (B, S) as texts: <s> and </s> take the place of their first and last token."""
-    framed = tokens.clone()
-    framed[:, 0], framed[:, -1] = Tokenizer.bos_id, Tokenizer.eos_id
-    return framed
+    """Windows of running text (B, S) with <s> and </s> in place of their first and last token."""
+    result = tokens.clone()
+    result[:, 0], result[:, -1] = Tokenizer.bos_id, Tokenizer.eos_id
+    return result
 
 
 def of_lines(tokens: Tensor, token_mask: Tensor) -> EncoderInput:
-    """Lines, or two lines in a row (B, S), as what an encoder reads: what stands after the first </s> is a second text."""
+    """Lines or line pairs (B, S) as encoder inputs: the tokens after the first </s> are the second segment."""
     ends = tokens == Tokenizer.eos_id
     return EncoderInput(tokens, token_mask, ((ends.cumsum(1) > ends) & token_mask).long())
 
 
 def as_text(batch: Batch) -> EncoderInput:
-    """Lines or windows as what an encoder reads."""
+    """Lines or windows as encoder inputs."""
     if batch.token_mask is not None:
         return of_lines(batch.tokens, batch.token_mask)
     return EncoderInput(with_special_tokens(batch.tokens), torch.ones_like(batch.tokens, dtype=torch.bool))
 
 
-class Read(NamedTuple):
-    """Texts of a corpus that are read together."""
+class CorpusBatch(NamedTuple):
+    """A batch of texts of a corpus."""
 
     text: EncoderInput
-    keys: np.ndarray  # int64 (B,): the line of each row, or its window
+    keys: np.ndarray  # int64 (B,): the number of the line or window of each row
 
 
-def texts(corpus: Corpus, *, window: int, batch_tokens: int = BATCH) -> Iterator[Read]:
-    """The corpus once through: every line, short ones first; or running text window by window, all but the last of them
-    `window` positions wide, so that every token is read once."""
+def texts(corpus: Corpus, *, window: int, batch_tokens: int = BATCH_TOKENS) -> Iterator[CorpusBatch]:
+    """One pass over the corpus: every line, short ones first; or windows of running text, all but the last `window` positions
+    wide, so that every token is read once."""
     if corpus.starts is not None:
-        for lines in in_groups(np.diff(corpus.starts) + 1, batch_tokens=batch_tokens):
-            yield Read(of_lines(*pad_lines(corpus, lines)), lines)
+        for lines in length_batches(np.diff(corpus.starts) + 1, batch_tokens=batch_tokens):
+            yield CorpusBatch(of_lines(*pad_lines(corpus, lines)), lines)
         return
     inner, key = min(window - 2, len(corpus.tokens)), 0
     for part in sliding_windows(corpus, context_length=inner, stride=inner, rows=max(1, batch_tokens // window)):
-        begin, end = (torch.full((len(part.start), 1), mark) for mark in (Tokenizer.bos_id, Tokenizer.eos_id))
-        tokens = torch.cat([begin, as_tensor(part.tokens[:, 1:]), end], dim=1)
+        bos, eos = (torch.full((len(part.start), 1), token) for token in (Tokenizer.bos_id, Tokenizer.eos_id))
+        tokens = torch.cat([bos, as_tensor(part.tokens[:, 1:]), eos], dim=1)
         token_mask = torch.ones_like(tokens, dtype=torch.bool)
-        # the last window was moved back to be full: what another one has read is left out
-        tokens, token_mask = _dropped(tokens, token_mask, part.first)
-        yield Read(EncoderInput(tokens, token_mask), key + np.arange(len(part.start)))
+        # the last window was moved back to be full: remove the tokens of the previous one
+        tokens, token_mask = _remove_first(tokens, token_mask, part.first)
+        yield CorpusBatch(EncoderInput(tokens, token_mask), key + np.arange(len(part.start)))
         key += len(part.start)
 
 
-def _dropped(tokens: Tensor, token_mask: Tensor, first: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Rows without the first `first` (B,) of their tokens: those after them move up, padding comes last."""
+def _remove_first(tokens: Tensor, token_mask: Tensor, first: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Rows without the first `first` (B,) tokens after <s>; the others move to the left, with padding at the end."""
     skip = torch.from_numpy(first)[:, None]
-    at = torch.arange(tokens.size(1)).expand_as(tokens)
-    source = torch.where(at == 0, at, (at + skip).clamp(max=tokens.size(1) - 1))
-    token_mask = token_mask & (at < tokens.size(1) - skip)
+    columns = torch.arange(tokens.size(1)).expand_as(tokens)
+    source = torch.where(columns == 0, columns, (columns + skip).clamp(max=tokens.size(1) - 1))
+    token_mask = token_mask & (columns < tokens.size(1) - skip)
     return tokens.gather(1, source).masked_fill(~token_mask, 0), token_mask
 
 
-def check_longest(max_length: int | None, corpus: Corpus) -> None:
-    """Refuse, before the first token, a line that would pass the last position a model can read."""
+def check_line_lengths(max_length: int | None, corpus: Corpus) -> None:
+    """Refuse a line that needs more positions than the model has, before it is read."""
     if max_length is None or corpus.starts is None:
         return
     lengths = np.diff(corpus.starts) + 1
     line = int(lengths.argmax())
     if lengths[line] > max_length:
         raise DataError(
-            "data",
-            f"line {line + 1} of {corpus.name} takes {lengths[line]} positions, <s> and </s> among them, but the model reads at most {max_length}",
-            f"shorten it, or train with data.context_length = {lengths[line]} or other positions",
+            f"{corpus.name}:{line + 1}",
+            f"{lengths[line]} tokens, with <s> and </s>, exceed the model's limit of {max_length}",
+            f"shorten it, or train with data.context_length = {lengths[line]} or another position_encoding",
         )
 
 
 def to_device(text: EncoderInput, device: torch.device) -> EncoderInput:
-    return changed(text, lambda part: part.to(device))
+    return map_tensors(text, lambda part: part.to(device))
 
 
 class MaskedTask:
-    """Nats of hidden tokens."""
+    """Cross-entropy of masked tokens."""
 
     unit = "masked_token"
     monitors = MASKED
@@ -205,93 +211,87 @@ class MaskedTask:
 
     def loss(self, model: Any, batch: Batch, carry: None) -> Loss:
         text = as_text(batch)
-        tokens, chosen = mask_tokens(text.tokens, text.token_mask, self.masking)
-        nats = model.loss(text._replace(tokens=tokens), text.tokens, chosen, self.smoothing)
+        tokens, targets_mask = mask_tokens(text.tokens, text.token_mask, self.masking)
+        losses = model.loss(text._replace(tokens=tokens), text.tokens, targets_mask, self.smoothing)
         # a batch of empty lines has nothing to predict
-        return Loss(nats.sum(), chosen.sum().clamp(min=1), None, text.token_mask.sum())
+        return Loss(losses.sum(), targets_mask.sum().clamp(min=1), None, text.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
-        """Of the same gaps every time."""
+        """Metrics of masks that are always the same."""
         if self.valid is None:
             return None
-        check_longest(model.max_positions, self.valid)
+        check_line_lengths(model.max_positions, self.valid)
         generator = torch.Generator().manual_seed(SEED)
-        total, right, count, done = 0.0, 0, 0, 0
-        for read in texts(self.valid, window=self.context_length):
-            tokens, chosen = mask_tokens(read.text.tokens, read.text.token_mask, self.masking, generator)
-            text, wanted, at = (
-                to_device(read.text._replace(tokens=tokens), self.device),
-                read.text.tokens,
-                chosen.to(self.device),
-            )
-            scores = model.log_probs(model(text)[at]).float().cpu()
-            total -= float(scores.gather(1, wanted[chosen][:, None]).sum(dtype=torch.float64))
-            right, count = right + int((scores.argmax(1) == wanted[chosen]).sum()), count + int(chosen.sum())
-            done += int(read.text.token_mask.sum())
+        total, correct, count, done = 0.0, 0, 0, 0
+        for batch in texts(self.valid, window=self.context_length):
+            tokens, targets_mask = mask_tokens(batch.text.tokens, batch.text.token_mask, self.masking, generator)
+            text, targets = to_device(batch.text._replace(tokens=tokens), self.device), batch.text.tokens[targets_mask]
+            log_probs = model.log_probs(model(text)[targets_mask.to(self.device)]).float().cpu()
+            total -= float(log_probs.gather(1, targets[:, None]).sum(dtype=torch.float64))
+            correct, count = correct + int((log_probs.argmax(1) == targets).sum()), count + len(targets)
+            done += int(batch.text.token_mask.sum())
             if progress is not None:
                 progress(min(done, len(self.valid.tokens)), len(self.valid.tokens))
         if not count:
-            raise DataError("data", f"{self.valid.name} has no token that could be hidden", "give it a text that is not empty")
-        counted = {"nats": np.array([total]), "right": np.array([float(right)]), "tokens": np.array([float(count)])}
-        # a loss that is no number is told: the loop refuses it
-        return {metric.name: metric.of(counted).item() for metric in self.monitors}
+            raise DataError("data.valid", f"{self.valid.name} has no token to mask", "use a text that is not empty")
+        counts = {"nats": np.array([total]), "right": np.array([float(correct)]), "tokens": np.array([float(count)])}
+        # a NaN loss is returned as it is: the training loop raises an error
+        return {metric.name: metric.of(counts).item() for metric in self.monitors}
 
 
 class PseudoLogLikelihood(NamedTuple):
-    """Every token of a corpus, as it was guessed when it alone was hidden; M tokens, line by line, or window by window."""
+    """The negative log-likelihood of M tokens of a corpus while only that token is masked, by line or window."""
 
-    owners: np.ndarray  # int64 (M,): the line of each, or its window
+    items: np.ndarray  # int64 (M,): the number of the line or window of each token
     tokens: np.ndarray  # int64 (M,)
-    nats: np.ndarray  # float64 (M,)
-    size: int  # lines, or windows, those without a token among them
+    nll: np.ndarray  # float64 (M,)
+    size: int  # number of lines or windows, including empty ones
 
 
 def token_pseudo_nll(
     model: Any, corpus: Corpus, *, window: int, device: torch.device, progress: ProgressCallback | None = None
 ) -> PseudoLogLikelihood:
-    """Nats of every token when it alone is hidden (Salazar et al. 2020)."""
-    check_longest(model.max_positions, corpus)
-    owners, hidden, nats, texts_read, done = [], [], [], 0, 0
+    """The negative log-likelihood of every token while only it is masked (Salazar et al. 2020)."""
+    check_line_lengths(model.max_positions, corpus)
+    items, masked_tokens, nll, num_texts, done = [], [], [], 0, 0
     total = len(corpus.tokens) - corpus.lines
-    for read in texts(corpus, window=window):
-        free = maskable(read.text.tokens, read.text.token_mask)
-        rows, columns = free.nonzero(as_tuple=True)
-        found = torch.zeros(len(rows), dtype=torch.float64)
-        size = max(1, BATCH // free.size(1))
+    for batch in texts(corpus, window=window):
+        can_mask = maskable(batch.text.tokens, batch.text.token_mask)
+        rows, columns = can_mask.nonzero(as_tuple=True)
+        batch_nll = torch.zeros(len(rows), dtype=torch.float64)
+        size = max(1, BATCH_TOKENS // can_mask.size(1))
         for low in range(0, len(rows), size):
             row, column = rows[low : low + size], columns[low : low + size]
-            tokens = read.text.tokens[row]
-            wanted = tokens[torch.arange(len(row)), column]
-            tokens[torch.arange(len(row)), column] = model.mask_id
-            y = model(to_device(EncoderInput(tokens, read.text.token_mask[row]), device))[
-                torch.arange(len(row)), column.to(device)
-            ]
-            scores = model.log_probs(y).double().cpu()
-            found[low : low + size] = -scores[torch.arange(len(row)), wanted]
+            numbers = torch.arange(len(row))
+            tokens = batch.text.tokens[row]
+            targets = tokens[numbers, column]
+            tokens[numbers, column] = model.mask_id
+            y = model(to_device(EncoderInput(tokens, batch.text.token_mask[row]), device))[numbers, column.to(device)]
+            log_probs = model.log_probs(y).double().cpu()
+            batch_nll[low : low + size] = -log_probs[numbers, targets]
             done += len(row)
             if progress is not None:
                 progress(done, total)
-        texts_read += len(free)
-        owners.append(read.keys[rows.numpy()])
-        hidden.append(read.text.tokens[rows, columns].numpy())
-        nats.append(found.numpy())
-    order = np.argsort(np.concatenate(owners), kind="stable")
-    return PseudoLogLikelihood(
-        np.concatenate(owners)[order], np.concatenate(hidden)[order], np.concatenate(nats)[order], texts_read
-    )
+        num_texts += len(can_mask)
+        items.append(batch.keys[rows.numpy()])
+        masked_tokens.append(batch.text.tokens[rows, columns].numpy())
+        nll.append(batch_nll.numpy())
+    order = np.argsort(np.concatenate(items), kind="stable")
+    arrays = [np.concatenate(parts)[order] for parts in (items, masked_tokens, nll)]
+    return PseudoLogLikelihood(arrays[0], arrays[1], arrays[2], num_texts)
 
 
-def pseudo_likelihood_items(hidden: PseudoLogLikelihood) -> ItemStatistics:
-    """Sums of nats and tokens, line by line, or window by window."""
-    nats = np.bincount(hidden.owners, hidden.nats, hidden.size)
-    counts = np.bincount(hidden.owners, minlength=hidden.size).astype(np.float64)
-    return ItemStatistics(np.arange(hidden.size), {"nats": nats, "tokens": counts})
+def pseudo_likelihood_items(likelihood: PseudoLogLikelihood) -> ItemStatistics:
+    """Negative log-likelihood and number of tokens of each line or window."""
+    nll = np.bincount(likelihood.items, likelihood.nll, likelihood.size)
+    counts = np.bincount(likelihood.items, minlength=likelihood.size).astype(np.float64)
+    return ItemStatistics(np.arange(likelihood.size), {"nats": nll, "tokens": counts})
 
 
 def pseudo_nll(
     model: Any, corpus: Corpus, *, window: int, device: torch.device, progress: ProgressCallback | None = None
 ) -> ItemStatistics:
-    """The negative pseudo-log-likelihood of every line, or window, in nats, and how many tokens it has."""
+    """The negative pseudo-log-likelihood and the number of tokens of every line or window."""
     return pseudo_likelihood_items(token_pseudo_nll(model, corpus, window=window, device=device, progress=progress))
 
 
@@ -299,10 +299,10 @@ def pseudo_nll(
 def best_tokens(
     model: Any, tokens: Sequence[int], count: int, *, among: range, device: torch.device
 ) -> list[list[tuple[int, float]]]:
-    """For each mask in a text, whose number follows the last of `among`, the most probable tokens of these, best first, and
-    their probabilities."""
+    """The most probable tokens of `among` for each mask in a text, best first, with their probabilities. The ID of the mask is
+    `among.stop`."""
     row = torch.tensor([tokens], device=device)
     y = model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool)))[row == among.stop]
-    found = model.log_probs(y).exp()[:, among.start : among.stop].topk(min(count, len(among)))
-    numbers, values = (found.indices + among.start).tolist(), found.values.tolist()
-    return [list(zip(*best, strict=True)) for best in zip(numbers, values, strict=True)]
+    best = model.log_probs(y).exp()[:, among.start : among.stop].topk(min(count, len(among)))
+    token_ids, probabilities = (best.indices + among.start).tolist(), best.values.tolist()
+    return [list(zip(*mask, strict=True)) for mask in zip(token_ids, probabilities, strict=True)]

@@ -1,4 +1,4 @@
-"""What a masked language model says: tokens for masks, scores, vectors."""
+"""Predictions for masks, evaluation and embeddings of masked language models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weft.tasks.invalid_inputs import read_text
 from weft.tasks.masked_lm.compare import observe
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.tokenizers import Tokenizer
-from weft.text.whole_words import pieces
+from weft.text.whole_words import word_boundaries
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 MASKS = ("[MASK]", "<mask>")
 _MASK = re.compile("|".join(map(re.escape, MASKS)))
-_SPACED = re.compile(" ?(?:" + "|".join(map(re.escape, MASKS)) + ")")  # where a space is a part of the token after it
+_SPACE_MASK = re.compile(" ?(?:" + "|".join(map(re.escape, MASKS)) + ")")  # if a space belongs to the token after it
 
 
-class Filling(NamedTuple):
+class TokenPrediction(NamedTuple):
     token: str
     probability: float
 
 
-Filled = list[list[Filling]]  # of each mask the best tokens, best first
+Filled = list[list[TokenPrediction]]  # the best tokens for each mask, best first
 
 
 class FillOptions(Options):
-    """How masks are filled."""
+    """Options of prediction."""
 
-    n_best: int = 5  # tokens for each mask
+    n_best: int = 5  # tokens per mask
 
 
 class MaskedReader:
-    """A masked language model that reads texts with masks."""
+    """Predicts and scores the masked tokens of texts."""
 
     def __init__(self, run: Run[str, Filled]) -> None:
         self.run, self.directory, self.config, self.device = run, run.directory, run.config, run.device
@@ -61,64 +61,63 @@ class MaskedReader:
     def lines(self) -> bool:
         return bool(self.config.data.read_as == "lines")
 
-    # ---- gaps
+    # ---- masks
 
-    def fault(self, tokens: Sequence[int]) -> str | None:
-        """Why a text can't be filled, if it can't."""
+    def problem(self, tokens: Sequence[int]) -> tuple[str, str] | None:
+        """Problem and fix of a text whose masks cannot be predicted; None if they can."""
         if self.tokenizer.vocab_size not in tokens:
-            return f"has no {MASKS[0]}; write it where a token is missing"
+            return f"no {MASKS[0]} in the text", "write it where a token is missing"
         max_length = self.model.max_positions
         if max_length is not None and len(tokens) > max_length:
-            return f"has {len(tokens):,} tokens, but {self.directory.path} reads at most {max_length}; shorten it"
+            return f"{len(tokens):,} tokens exceed the model's limit of {max_length}", "shorten it"
         return None
 
     @property
-    def gaps(self) -> re.Pattern[str]:
-        """What a gap looks like in a text."""
-        return _SPACED if pieces(self.tokenizer) == "bytes" and self.tokenizer.type != "byte" else _MASK
+    def mask_pattern(self) -> re.Pattern[str]:
+        """The pattern of a mask in a text."""
+        return _SPACE_MASK if word_boundaries(self.tokenizer) == "bytes" and self.tokenizer.type != "byte" else _MASK
 
     def tokens(self, text: str) -> list[int]:
-        """<s>, the tokens of a text with its gaps, </s>."""
-        parts = self.gaps.split(text)
-        first, *others = self.tokenizer.encode_batch(parts)
-        found = [self.tokenizer.bos_id, *first.tolist()]
+        """<s>, the tokens of a text with masks, </s>."""
+        first, *others = self.tokenizer.encode_batch(self.mask_pattern.split(text))
+        tokens = [self.tokenizer.bos_id, *first.tolist()]
         for ids in others:
-            found += [self.tokenizer.vocab_size, *ids.tolist()]
-        return [*found, self.tokenizer.eos_id]
+            tokens += [self.tokenizer.vocab_size, *ids.tolist()]
+        return [*tokens, self.tokenizer.eos_id]
 
-    def fill(self, tokens: list[int], n: int) -> list[list[Filling]]:
+    def predict_masks(self, tokens: list[int], n_best: int) -> Filled:
         from weft.tasks.masked_lm.objective import best_tokens
 
-        # special tokens are no text, and the mask is no answer
-        found = best_tokens(self.model, tokens, n, among=range(3, self.tokenizer.vocab_size), device=self.device)
-        return [[Filling(self._shown(number), value) for number, value in best] for best in found]
+        # without special tokens and the mask
+        masks = best_tokens(self.model, tokens, n_best, among=range(3, self.tokenizer.vocab_size), device=self.device)
+        return [[TokenPrediction(self._token_text(token), value) for token, value in best] for best in masks]
 
-    def _shown(self, number: int) -> str:
-        """A token as it looks in a text; what is no whole character, by its name."""
-        text = self.tokenizer.decode([number])
-        return text if text and "\ufffd" not in text else self.tokenizer.token_text(number)
+    def _token_text(self, token: int) -> str:
+        """The text of a token; the name of a token that is not a whole character."""
+        text = self.tokenizer.decode([token])
+        return text if text and "\ufffd" not in text else self.tokenizer.token_text(token)
 
     # ---- whole texts
 
-    def nats(
+    def token_losses(
         self,
         data: Files | None = None,
         *,
         progress: ProgressCallback | None = None,
-        reading: ProgressCallback | None = None,
+        tokenize_progress: ProgressCallback | None = None,
     ) -> tuple[PseudoLogLikelihood, Corpus]:
-        """Nats of every token of a text when it alone is hidden, and the text's tokens."""
+        """The loss of every token of a text while only it is masked, and the tokenized text."""
         import torch
 
         from weft.tasks.masked_lm.objective import token_pseudo_nll
 
         window = self.config.data.context_length
-        with TemporaryDirectory() as place, torch.inference_mode():  # what was mapped stays when the file is gone
-            corpus = EvalData(self.directory, self.config, self.tokenizer).corpus(data, Path(place), reading)
+        with TemporaryDirectory() as directory, torch.inference_mode():  # a memory map outlives its file
+            corpus = EvalData(self.directory, self.config, self.tokenizer).corpus(data, Path(directory), tokenize_progress)
             return token_pseudo_nll(self.model, corpus, window=window, device=self.device, progress=progress), corpus
 
     def measured(self) -> EvaluationSetup:
-        """How scores of the run are come by."""
+        """The evaluation setup for signatures."""
         unit = "line" if self.lines else "window"
         context = "masked:line" if self.lines else f"masked:window/{self.config.data.context_length}"
         return EvaluationSetup(context, unit, self.tokenizer.hash)
@@ -127,30 +126,36 @@ class MaskedReader:
 def predict(
     run: Run[str, Filled], texts: Sequence[str], options: FillOptions, progress: Progress | None
 ) -> list[Filled | InvalidInput]:
-    """For each text and each [MASK] in it the `n` most probable tokens, best first."""
+    """The `n_best` most probable tokens for each [MASK] of each text, best first."""
     if options.n_best < 1:
         raise UsageError("n_best", f"must be at least 1, got {options.n_best}")
     reader: MaskedReader = run.reader
-    found: list[Filled | InvalidInput] = []
-    for number, given in enumerate(texts, 1):
-        text = read_text(given)
-        tokens = [] if isinstance(text, InvalidInput) else reader.tokens(text)
-        reason = text.reason if isinstance(text, InvalidInput) else reader.fault(tokens)
-        found.append(reader.fill(tokens, options.n_best) if reason is None else InvalidInput(reason))
+    predictions: list[Filled | InvalidInput] = []
+    for number, value in enumerate(texts, 1):
+        text = read_text(value)
+        if isinstance(text, InvalidInput):
+            predictions.append(text)
+        else:
+            tokens = reader.tokens(text)
+            problem = reader.problem(tokens)
+            valid = problem is None
+            predictions.append(reader.predict_masks(tokens, options.n_best) if valid else InvalidInput("; ".join(problem or ())))
         if progress is not None:
             progress("predicting", number, len(texts))
-    return found
+    return predictions
 
 
 def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
-    """Pseudo-perplexity over a whole text, line by line, or window by window of running text."""
+    """Pseudo-perplexity of a whole text, by line, or by window of running text."""
     from weft.tasks.masked_lm.objective import pseudo_likelihood_items
 
     reader: MaskedReader = run.reader
-    hidden, corpus = reader.nats(data, progress=phase(progress, "evaluating"), reading=phase(progress, "tokenising"))
-    items = pseudo_likelihood_items(hidden)
+    likelihood, corpus = reader.token_losses(
+        data, progress=phase(progress, "evaluating"), tokenize_progress=phase(progress, "tokenizing")
+    )
+    items = pseudo_likelihood_items(likelihood)
     scores, tokens = masked_scores(items, reader.measured()), int(items.statistics["tokens"].sum())
-    return Evaluation(scores_by_name(scores), items, partial(observe, run, hidden, items, corpus), "tokens/s filled", tokens)
+    return Evaluation(scores_by_name(scores), items, partial(observe, run, likelihood, items, corpus), "tokens/s filled", tokens)
 
 
 def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:

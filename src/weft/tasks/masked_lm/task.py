@@ -1,4 +1,4 @@
-"""Masked language models: predict tokens that are masked, from both sides."""
+"""The masked language modeling task: predict masked tokens from their context on both sides."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DATA = Data(
 MASKED_LM: Task[str, Filled] = Task(
     name="masked-lm",
     noun="masked language model",
-    does="fills gaps",
+    does="predicts masked tokens",
     item="token",
     counts="tokens",
     says="tokens",

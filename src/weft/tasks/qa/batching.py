@@ -113,7 +113,7 @@ class Passages(Examples[QABatch]):
             rows.append([np.concatenate([question, end]), np.concatenate([part, end])])
         return QABatch(*pack_rows(rows, max_length=self.max_length), as_tensor(self.targets(members)))
 
-    def counted(self, members: np.ndarray) -> int:
+    def loss_count(self, members: np.ndarray) -> int:
         """Windows."""
         return len(members)
 

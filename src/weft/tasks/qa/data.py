@@ -70,7 +70,7 @@ class QuestionSummary:
     def strata(self) -> None:
         """Questions beside each other share a passage: shares are taken off the end."""
 
-    def fault(self) -> None:
+    def problem(self) -> None:
         """Nothing is known that would be wrong with all of them."""
 
     def notes(self) -> list[str]:
@@ -103,32 +103,32 @@ class QuestionFormat:
     reading: Reading = AS_USUAL
     columns: tuple[str, ...] = COLUMNS
     rows: str = "questions"
-    kept: bool = False
+    in_memory: bool = False
 
     @property
     def encoding(self) -> str:
         return self.reading.encoding
 
-    def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
-        return given
+    def files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
+        return inputs
 
-    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+    def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, given: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
-        return read_records(given, self.reading, seen)
+    def read(self, inputs: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
+        return read_records(inputs, self.reading, seen)
 
-    def summary(self, given: tuple[Path, ...], seen: FileSummary) -> QuestionSummary:
+    def summary(self, inputs: tuple[Path, ...], seen: FileSummary) -> QuestionSummary:
         return QuestionSummary(seen)
 
     def texts(self, record: Record) -> tuple[str, ...]:
         return record.question, record.passage
 
-    def shown(self, column: str) -> str:
+    def column_label(self, column: str) -> str:
         return column
 
-    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
-        return {**self.reading.provenance(), "side": COLUMNS.index(column), "files": fingerprints(given)}
+    def provenance(self, inputs: tuple[Path, ...], column: str) -> dict[str, Any]:
+        return {**self.reading.provenance(), "side": COLUMNS.index(column), "files": fingerprints(inputs)}
 
 
 class QADataConfig(TableFilesConfig):

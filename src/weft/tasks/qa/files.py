@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.data.columns import no_column
-from weft.data.json_objects import JSON_KINDS, field_of, has_key, read_objects, value_of
-from weft.data.table_rows import OBJECTS, TABLES, OpenTable, TableOptions, kind_of, open_table, place_of
+from weft.data.json_objects import JSON_TYPES, field_of, has_key, read_objects, value_of
+from weft.data.table_rows import NOT_A_TABLE, OBJECT_FORMATS, OpenTable, TableOptions, file_location, kind_of, open_table
 from weft.errors import DataError
 from weft.text.reading import FileSummary, check_text, quote, read_lines, read_text
 
@@ -117,7 +117,7 @@ def _number(cell: str, where: str) -> int | None:
 def _places(config: OpenTable, reading: Reading) -> list[int | None]:
     """Where question, passage, answer and start stand, from 0; the last may be missing."""
     found: list[int | None] = []
-    first, place = config.first, place_of(config.path, 1)
+    first, place = config.first, file_location(config.path, 1)
     for option in ("question", "passage", "answer", "start"):
         name = getattr(reading, option)
         if first.count(name) > 1:
@@ -132,7 +132,7 @@ def _read_table(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Rec
     config = open_table(path, reading.tables(), seen)
     places = _places(config, reading)
     for line, cells in config.rows():
-        where = place_of(path, line)
+        where = file_location(path, line)
         question, passage, answer, start = ("" if place is None else cells[place] for place in places)
         yield _record((question, passage), [(answer, _number(start, where))], path, line, where)
 
@@ -141,7 +141,7 @@ def _read_table(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Rec
 
 
 def _kind(value: Any) -> str:
-    return JSON_KINDS.get(type(value), "null")
+    return JSON_TYPES.get(type(value), "null")
 
 
 def _listed(value: Any) -> list[Any]:
@@ -168,8 +168,8 @@ def _answers(row: dict[str, Any], reading: Reading, where: str, *, parquet: bool
 
 def _read_objects(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Record]:
     names = (reading.question, reading.passage, reading.answer)
-    for line, row in read_objects(path, names, reading.encoding, seen, others=(reading.start,)):
-        where = place_of(path, line)
+    for line, row in read_objects(path, names, reading.encoding, seen, optional_keys=(reading.start,)):
+        where = file_location(path, line)
         cells = field_of(row, reading.question, where), field_of(row, reading.passage, where)
         yield _record(cells, _answers(row, reading, where, parquet=kind_of(path) == "parquet"), path, line, where)
 
@@ -179,7 +179,7 @@ def _member(row: Any, name: str, kind: type[Any], where: str) -> Any:
     value = row.get(name) if isinstance(row, dict) else None
     if type(value) is not kind:
         raise DataError(
-            "", f"{where} has no {name!r} that is {JSON_KINDS[kind]}", "a .json file is in SQuAD's format, lines in .jsonl"
+            "", f"{where} has no {name!r} that is {JSON_TYPES[kind]}", "a .json file is in SQuAD's format, lines in .jsonl"
         )
     return check_text(value, f"{where}, {name!r}") if isinstance(value, str) else value
 
@@ -227,7 +227,7 @@ def _read_squad(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Rec
 
 
 def no_questions(path: Path) -> DataError:
-    return DataError(path, f"is {TABLES}", "questions are read from a table, or from SQuAD's JSON")
+    return DataError(path, f"is {NOT_A_TABLE}", "questions are read from a table, or from SQuAD's JSON")
 
 
 def read_records(paths: Sequence[Path], reading: Reading, seen: FileSummary) -> Iterator[Record]:
@@ -236,7 +236,7 @@ def read_records(paths: Sequence[Path], reading: Reading, seen: FileSummary) -> 
         if kind_of(path) == "text":
             raise no_questions(path)
         squad = is_squad(path, reading.encoding)
-        read = _read_squad if squad else _read_objects if kind_of(path) in OBJECTS else _read_table
+        read = _read_squad if squad else _read_objects if kind_of(path) in OBJECT_FORMATS else _read_table
         count = 0
         for record in read(path, reading, seen):
             count += 1

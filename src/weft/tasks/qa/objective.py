@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.data.batching import changed
-from weft.data.bucketing import in_groups
+from weft.data.batching import map_tensors
+from weft.data.bucketing import length_batches
 from weft.data.corpus import lines_of
 from weft.metrics.metric import Metric, values
 from weft.metrics.qa import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
@@ -77,7 +77,7 @@ def best_window(windows: Sequence[SpanLogits], max_length: int) -> tuple[int, in
 def _read(model: Any, data: Passages, members: np.ndarray, device: torch.device) -> Iterator[tuple[int, SpanLogits]]:
     """Which question each of these windows is of, and what it says."""
     batch = data.batch(members)
-    text = changed(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
+    text = map_tensors(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
     scores = model(text).double().cpu().numpy()
     scores = scores - scores[:, :1]
     rows = zip(members.tolist(), data.before(members).tolist(), scores, strict=True)
@@ -98,7 +98,7 @@ def best_spans(
         asked = order[low : low + TOGETHER]
         members = np.concatenate([np.arange(edges[at], edges[at + 1]) for at in asked.tolist()])
         held: dict[int, list[SpanLogits]] = {}
-        for group in in_groups(lengths[members], batch_tokens=BATCH):
+        for group in length_batches(lengths[members], batch_tokens=BATCH):
             for number, odds in _read(model, data, members[group], device):
                 held.setdefault(number, []).append(odds)
         for number, windows in held.items():

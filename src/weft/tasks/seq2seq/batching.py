@@ -1,7 +1,7 @@
-"""In which order pairs are read: training batches as pure functions of (seed, epoch, index), evaluation in one pass.
+"""Batches of pairs.
 
-Shapes: B rows, S positions of the source, T of the target; a target row holds T + 1 tokens, the first T are inputs, the
-last T are targets. </s> is a token of both sides.
+Shapes: B rows, S positions of the source, T of the target; a target row has T + 1 tokens, of which the first T are inputs and
+the last T are targets. Both sides end with </s>.
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ class PairBatch(NamedTuple):
 
 
 def _lengths(source: Corpus, target: Corpus) -> np.ndarray:
-    """int64 (pairs, 2): positions of both sides, </s> counted."""
+    """int64 (pairs, 2): positions of both sides, with </s>."""
     if source.lines != target.lines:
-        raise DataError(
-            "data",
-            f"{source.name} has {source.lines} lines and {target.name} has {target.lines}",
-            "the two sides of pairs must have equally many",
-        )
+        problem = f"{source.name} has {source.lines} lines, but {target.name} has {target.lines}"
+        raise DataError("data", problem, "use the same number of sources and targets")
     return np.stack([np.diff(source.line_starts()), np.diff(target.line_starts())], axis=1)
 
 
@@ -46,10 +43,10 @@ def _make_batch(source: Corpus, target: Corpus, sources: np.ndarray, targets: np
 
 
 def _snake_order(lengths: np.ndarray) -> np.ndarray:
-    """int64 (N,): an order of `lengths` (N, 2) in which neighbours are alike on both sides.
+    """int64 (N,): an order of `lengths` (N, 2) in which neighbors are similar on both sides.
 
-    By the target, and among equal targets by the source, rising and falling in turn: where the target gets longer, the
-    source goes on at about the length that it had.
+    Sorted by the target and, among equal targets, by the source, alternately ascending and descending: when the target gets
+    longer, the length of the source changes little.
     """
     source, target = lengths.T
     return np.lexsort((np.where(target % 2, source, -source), target))
@@ -64,21 +61,21 @@ class PairExamples(Examples[PairBatch]):
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """int64 (N, 2): positions of both sides, </s> counted."""
+        """int64 (N, 2): positions of both sides, with </s>."""
         return _lengths(self.source, self.target)
 
     def lengths(self) -> np.ndarray:
-        """int64 (N,): of the longer side."""
+        """int64 (N,): positions of the longer side."""
         longer: np.ndarray = self.sizes.max(axis=1)
         return longer
 
-    def arranged(self) -> np.ndarray:
+    def length_order(self) -> np.ndarray:
         return _snake_order(self.sizes)
 
     def batch(self, members: np.ndarray) -> PairBatch:
         return _make_batch(self.source, self.target, members, members)
 
-    def counted(self, members: np.ndarray) -> int:
+    def loss_count(self, members: np.ndarray) -> int:
         """Tokens of the targets."""
         return int(self.sizes[members, 1].sum())
 
@@ -86,8 +83,8 @@ class PairExamples(Examples[PairBatch]):
         return int(self.sizes[members].sum())
 
     def largest(self, members: np.ndarray, fraction: Fraction = WHOLE) -> PairBatch:
-        """The longest sources beside the longest targets, pairs or not: no batch is wider on any side. Of both the same share:
-        if only the longer side were cut, what the other one takes would be counted as if it grew, too."""
+        """The longest sources with the longest targets, which need not be pairs: no batch is wider on any side. Both sides are
+        shortened by the same fraction: if only the longer one were, the memory of the other would be overestimated."""
         rows = len(members)
         sources, targets = np.argpartition(-self.sizes, rows - 1, axis=0)[:rows].T
         return cropped(_make_batch(self.source, self.target, sources, targets), fraction)
@@ -97,26 +94,26 @@ class PairExamples(Examples[PairBatch]):
 
 
 class Pairs(ExampleBatchSampler[PairBatch]):
-    """Pairs in batches of like lengths: rows times the longer side is at most `batch_tokens`."""
+    """Pairs in batches of similar lengths: rows times the longer side is at most `batch_tokens`."""
 
     def __init__(self, source: Corpus, target: Corpus, *, batch_tokens: int, seed: int) -> None:
         data = PairExamples(source, target)
 
-        def alike(random: np.random.Generator, part: np.ndarray) -> np.ndarray:
-            # few pairs are alike on both sides: without a coin for each, small data fall into the same batches every epoch
-            return _snake_order(data.sizes[part] + random.integers(2, size=(len(part), 2)))
+        def arrange(random: np.random.Generator, members: np.ndarray) -> np.ndarray:
+            # few pairs have equal lengths: without this noise, small data sets would have the same batches in every epoch
+            return _snake_order(data.sizes[members] + random.integers(2, size=(len(members), 2)))
 
-        super().__init__(data, batch_tokens=batch_tokens, seed=seed, arrange=alike)
+        super().__init__(data, batch_tokens=batch_tokens, seed=seed, arrange=arrange)
         self.lengths = data.sizes
 
     def lines(self, epoch: int, index: int) -> np.ndarray:
         """int64 (B,): the numbers of the pairs in a batch, from 0."""
-        return self.groups.members(epoch, index)
+        return self.buckets.members(epoch, index)
 
 
 def pairs_by_length(source: Corpus, target: Corpus, *, batch_tokens: int) -> Iterator[tuple[np.ndarray, PairBatch]]:
-    """Every pair once, short ones first: the numbers (B,) of its lines from 0, and the batch.
+    """Every pair once, short ones first: the line numbers (B,) from 0, and the batch.
 
-    Rows times the longer side is at most `batch_tokens`; a longer pair comes alone.
+    Rows times the longer side is at most `batch_tokens`; a longer pair is a batch of its own.
     """
     return by_length(PairExamples(source, target), batch_tokens=batch_tokens)

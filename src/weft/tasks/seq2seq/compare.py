@@ -1,4 +1,4 @@
-"""What comparisons ask of encoder-decoders: what was read and meant, line by line, and how outputs are split."""
+"""Encoder-decoders in comparisons: inputs and references by line, and the tokenizer of BLEU."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], found: ItemStatistics) -> Predictions:
-    """Line by line."""
+def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], items: ItemStatistics) -> Predictions:
+    """Statistics of each line, with its source, target, length and rarest token."""
     inputs, tokenizer = [source for source, _ in pairs], run.vocabulary.source
-    read = tokenizer.encode_batch(inputs)
+    token_ids = tokenizer.encode_batch(inputs)
     counts, rarest = token_counts(run.directory, "train.source", tokenizer.vocab_size), None
-    if counts is not None:  # an empty line has no token, and none that is rare
-        rarest = np.array([counts[ids].min() if len(ids) else counts.max() for ids in read], np.int64)
-    lengths = np.array([len(ids) for ids in read], np.int64)
-    return Predictions(found, inputs, [target for _, target in pairs], lengths, "line", rarest=rarest)
+    if counts is not None:  # an empty line has no rare token
+        rarest = np.array([counts[ids].min() if len(ids) else counts.max() for ids in token_ids], np.int64)
+    lengths = np.array([len(ids) for ids in token_ids], np.int64)
+    return Predictions(items, inputs, [target for _, target in pairs], lengths, "line", rarest=rarest)
 
 
-def scored_against(evidence: Evidence) -> str:
-    """What the signature of BLEU says of references and tokens."""
+def bleu_setup(evidence: Evidence) -> str:
+    """The number of references and the tokenizer from the signature of BLEU."""
     signature = next((score.signature for score in evidence.scores if score.name == "bleu"), "")
     return " ".join(part for part in signature.split("|") if part.startswith(("nrefs:", "tok:")))
 
 
-def one_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
-    """How BLEU splits the outputs of all these runs: `none` where the targets of all are tokens with spaces between them, else
-    by what the references of the first are written in."""
+def shared_bleu_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
+    """The tokenizer of BLEU for all these runs: `none` if all targets are tokens separated by spaces, otherwise chosen by the
+    references of the first run."""
     spaced = all(run.vocabulary.target.type == "whitespace" for run in runs)
     references = () if spaced else references_of(eval_source(runs[0].directory, runs[0].config, None))
     return detect_tokenizer(references, spaced=spaced)
 
 
-COMPARE = Compare(models="encoder-decoder", references=scored_against, tokenize=one_tokenizer)
+COMPARE = Compare(models="encoder-decoder", references=bleu_setup, tokenize=shared_bleu_tokenizer)

@@ -1,4 +1,4 @@
-"""Which pairs a split is, and the [data] table of tasks that turn one text into another."""
+"""The [data] section of seq2seq, and the pairs of its splits."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from weft.data.input_records import ColumnUse, InputFile, OpenedRecords
 from weft.data.memory import MemoryFormat
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.data.table_rows import AS_USUAL, TABLES, TableOptions, kind_of
+from weft.data.table_rows import DEFAULT_TABLE_OPTIONS, NOT_A_TABLE, TableOptions, kind_of
 from weft.errors import DataError, UsageError
 from weft.tasks.data_spec import Column, Fitted
-from weft.tasks.seq2seq.files import DEFAULT, Columns, Record, read_records
+from weft.tasks.seq2seq.files import DEFAULT_COLUMNS, Columns, Record, read_records
 from weft.text.reading import PREVIEW_CHARS, FileSummary, as_paths, listed_files, pluralize, preview
 from weft.text.tokenizer_pair import TokenizerPair, load_tokenizer_pair, save_tokenizer_pair, train_tokenizer_pair
 
@@ -38,9 +38,9 @@ SIDES = ("source", "target")
 
 @dataclass
 class PairSummary:
-    """What was found in files of pairs."""
+    """A summary of files of pairs."""
 
-    files: FileSummary  # line ends, encoding, notes; it counts no lines
+    files: FileSummary  # line endings, encoding, notes; its line count is not used
     count: int = 0
     source: ColumnSize = field(default_factory=ColumnSize)
     target: ColumnSize = field(default_factory=ColumnSize)
@@ -48,7 +48,7 @@ class PairSummary:
 
     @property
     def characters(self) -> int:
-        """Of both sides."""
+        """Characters of both sides."""
         return self.source.characters + self.target.characters
 
     @property
@@ -66,20 +66,20 @@ class PairSummary:
         return (self.source if column == "source" else self.target).bytes
 
     def strata(self) -> None:
-        """Shares are taken off the end."""
+        """None: fractions are taken from the end."""
 
-    def fault(self) -> None:
-        """Nothing is known that would be wrong with all of them."""
+    def problem(self) -> None:
+        """None: there is no check of the data as a whole."""
 
     def describe(self) -> str:
-        """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
+        """A description in several lines: files, sizes, encoding, line endings, notes, examples."""
         rows = [
             f"{listed_files(self.files.paths)}: {pluralize(self.count, 'pair')} of {self.source.characters:,} and"
             f" {pluralize(self.target.characters, 'character')}, {self.files.written}"
         ]
         sides = (("sources", self.source), ("targets", self.target))
         empty = [f"empty {name}: {side.empty:,}" for name, side in sides if side.empty]
-        blank = [f"blank lines that were skipped: {self.files.blank:,}"] if self.files.blank else []
+        blank = [f"skipped blank lines: {self.files.blank:,}"] if self.files.blank else []
         rows += [f"  note: {preview(note, 200)}" for note in [*self.files.notes, *blank, *empty]]
         rows += [f"  e.g.: {preview(source)} -> {preview(target)}" for source, target in self.examples]
         return "\n".join(rows)
@@ -87,39 +87,41 @@ class PairSummary:
 
 @dataclass(frozen=True)
 class PairFormat:
-    """Pairs of tables, or of two parallel files; `others` are columns, and files after the first two are files, of further
-    references, which only `references` reads."""
+    """Pairs in tables, or in two parallel files. Further references, which only `references` reads, are the columns
+    `reference_columns` or the files after the first two."""
 
     encoding: str = "utf-8"
-    named: Columns = DEFAULT
-    others: tuple[str, ...] = ()
+    pair_columns: Columns = DEFAULT_COLUMNS
+    reference_columns: tuple[str, ...] = ()
     columns: tuple[str, ...] = SIDES
     rows: str = "pairs"
-    kept: bool = False
-    tables: TableOptions = AS_USUAL  # of tables, whose encoding is the same
+    in_memory: bool = False
+    tables: TableOptions = DEFAULT_TABLE_OPTIONS  # its encoding is ignored
 
-    def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
-        return given
+    def files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
+        return inputs
 
-    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
-        return given[:2] if kind_of(given[0]) == "text" else ()
+    def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
+        return inputs[:2] if kind_of(inputs[0]) == "text" else ()
 
-    def read(self, given: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
-        return read_records(self.apart(given) or given, self.named, replace(self.tables, encoding=self.encoding), seen)
+    def read(self, inputs: tuple[Path, ...], summary: FileSummary) -> Iterator[Record]:
+        options = replace(self.tables, encoding=self.encoding)
+        return read_records(self.column_files(inputs) or inputs, self.pair_columns, options, summary)
 
-    def summary(self, given: tuple[Path, ...], seen: FileSummary) -> PairSummary:
-        return PairSummary(seen)
+    def summary(self, inputs: tuple[Path, ...], summary: FileSummary) -> PairSummary:
+        return PairSummary(summary)
 
     def texts(self, record: Record) -> tuple[str, ...]:
         return record.source, record.target
 
-    def shown(self, column: str) -> str:
+    def column_label(self, column: str) -> str:
         return column
 
-    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
-        at, apart = SIDES.index(column), self.apart(given)
-        place = {} if apart else {"column": self.named[at], **self.tables.provenance()}
-        return {"side": column, **place, "encoding": self.encoding, "files": fingerprints(apart[at : at + 1] or given)}
+    def provenance(self, inputs: tuple[Path, ...], column: str) -> dict[str, Any]:
+        index, column_files = SIDES.index(column), self.column_files(inputs)
+        source = {} if column_files else {"column": self.pair_columns[index], **self.tables.provenance()}
+        files = fingerprints(column_files[index : index + 1] or inputs)
+        return {"side": column, **source, "encoding": self.encoding, "files": files}
 
 
 def pairs(dataset: Dataset[Record]) -> Iterator[tuple[str, str]]:
@@ -128,50 +130,53 @@ def pairs(dataset: Dataset[Record]) -> Iterator[tuple[str, str]]:
 
 
 def references(dataset: Dataset[Record]) -> Iterator[tuple[str, ...]]:
-    """What outputs are scored against: the target of each pair and its further references. Of several, an empty one is none,
-    unless all are empty."""
-    given, form = dataset.given, dataset.format
-    if form.apart(given):
-        further = [replace(dataset, given=(given[0], path)) for path in given[2:]]
+    """The references of each pair: its target and its further references. Empty references are skipped, unless all are
+    empty."""
+    inputs, form = dataset.inputs, dataset.format
+    if form.column_files(inputs):
+        further = [replace(dataset, inputs=(inputs[0], path)) for path in inputs[2:]]
     elif isinstance(form, PairFormat):
-        further = [replace(dataset, format=replace(form, named=(form.named[0], column))) for column in form.others]
+        further = [
+            replace(dataset, format=replace(form, pair_columns=(form.pair_columns[0], column)))
+            for column in form.reference_columns
+        ]
     else:
         further = []
-    for some in zip(*(part.texts("target") for part in [dataset, *further]), strict=True):
-        yield tuple(text for text in some if text.strip()) or some[:1]
+    for texts in zip(*(targets.texts("target") for targets in [dataset, *further]), strict=True):
+        yield tuple(text for text in texts if text.strip()) or texts[:1]
 
 
 def fit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, max_length: int, truncate: bool) -> Corpus:
-    """The corpus of a side, "source" or "target", of which no line has more than `longest` tokens: what is longer is refused
-    with its place, or cut before its </s>. What was cut is in memory, all else stays on disk."""
+    """The corpus of a side, "source" or "target", with at most `max_length` tokens per line. A longer line is truncated before
+    its </s>, or an error. A truncated corpus is in memory; otherwise it stays on disk."""
     starts = corpus.line_starts()
     lengths = np.diff(starts)
     long = np.flatnonzero(lengths > max_length)
     if not len(long):
         return corpus
     if not truncate:
-        place, more = dataset.place(int(long[0]), side), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
+        more = f" (and in {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
-            f"{place}{more}",
-            f"its {side} has {lengths[long[0]]:,} tokens, more than data.max_length = {max_length}",
-            "raise that, or set data.truncate = true to have it cut",
+            dataset.location(int(long[0]), side),
+            f"{side} has {lengths[long[0]]:,} tokens, more than data.max_length ({max_length}){more}",
+            "increase it or set data.truncate = true",
         )
-    kept = np.ones(len(corpus.tokens), dtype=bool)
+    keep = np.ones(len(corpus.tokens), dtype=bool)
     for line in long.tolist():
-        kept[starts[line] + max_length - 1 : starts[line + 1] - 1] = False
+        keep[starts[line] + max_length - 1 : starts[line + 1] - 1] = False
     ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, max_length))])
-    # a line counts its whole text still: losses per character are those of what was to be read
+    # the characters of the whole line still count, so that losses per character refer to the original text
     marks = np.concatenate([ends[:, None], corpus.marks[:, 1:]], axis=1)
-    return replace(corpus, tokens=corpus.tokens[kept], starts=ends, marks=marks)
+    return replace(corpus, tokens=corpus.tokens[keep], starts=ends, marks=marks)
 
 
-def _check_kinds(name: str, paths: list[Path]) -> None:
+def _check_file_types(split: str, paths: list[Path]) -> None:
     kinds = {kind_of(path) for path in paths}
     if len(kinds) > 1:
-        raise invalid(name, f"mixes {', '.join(sorted(kinds))} files", "use files of one format")
+        raise invalid(split, f"different file types: {', '.join(sorted(kinds))}", "use files of one type")
     if kinds == {"text"} and len(paths) < 2:
-        fix = f'use a table or two parallel files, {name} = ["a.en", "a.de"]'
-        raise invalid(name, f"{paths[0].name!r} is {TABLES}", fix)
+        fix = f'use a table or two parallel files, e.g. {split} = ["a.en", "a.de"]'
+        raise invalid(split, f"{paths[0].name!r} is {NOT_A_TABLE}", fix)
 
 
 class PairDataConfig(TableFilesConfig):
@@ -189,41 +194,45 @@ class PairDataConfig(TableFilesConfig):
     """Truncate longer texts. If false, they are an error."""
 
     @model_validator(mode="after")
-    def check_columns(self) -> Self:
+    def check_options(self) -> Self:
         splits = {"train": self.train, "valid": self.valid, "test": self.test}
-        paths = {name: as_paths(files) for name, files in splits.items() if isinstance(files, str | list)}
-        for name, split_paths in paths.items():
-            _check_kinds(name, split_paths)
-        has_tables = any(kind_of(split_paths[0]) != "text" for split_paths in paths.values())
-        for option, default in (("source_column", "source"), ("target_column", "target")):
-            column = getattr(self, option)
+        paths_by_split = {split: as_paths(files) for split, files in splits.items() if isinstance(files, str | list)}
+        for split, paths in paths_by_split.items():
+            _check_file_types(split, paths)
+        has_tables = any(kind_of(paths[0]) != "text" for paths in paths_by_split.values())
+        for side, column in (("source", self.source_column), ("target", self.target_column)):
             if not column or (isinstance(column, list) and "" in column):
-                raise invalid(option, f"expected a column name, got {column!r}")
-            if column != default and not has_tables:
-                raise invalid(option, "parallel files have no columns", "remove it")
+                raise invalid(f"{side}_column", f"expected a column name, got {[] if column == [] else ''!r}")
+            if column != side and not has_tables:
+                raise invalid(f"{side}_column", "parallel files have no columns", "remove it")
         if self.tables().provenance() and not has_tables:
             raise invalid(next(iter(self.tables().provenance())), "parallel files have no columns", "remove it")
         if repeated := [column for column in self.targets() if self.targets().count(column) > 1]:
-            raise invalid("target_column", f"names the column {repeated[0]!r} twice")
+            raise invalid("target_column", f"{repeated[0]!r} is repeated", "name each reference once")
         return self
 
     def targets(self) -> list[str]:
-        """The target columns: training reads the first, metrics use all as references."""
+        """The target columns: the first is trained on, all are references."""
         return [self.target_column] if isinstance(self.target_column, str) else self.target_column
 
     def tables(self) -> TableOptions:
         return TableOptions(self.encoding, self.delimiter, self.sheet)
 
     def used(self, *, targets: bool = False) -> ColumnUse:
-        """What a trained run reads of a table: its sources, and its (first) targets if they are wanted."""
+        """The columns of a table that a trained run reads: its sources and, with `targets`, its (first) targets."""
         columns = (WantedColumn("source", self.source_column), WantedColumn("target", self.targets()[0]))
-        usual = (self.source_column, self.target_column) == DEFAULT
-        return ColumnUse(columns if targets else columns[:1], columns if usual else (), options=self.tables())
+        are_default = (self.source_column, self.target_column) == DEFAULT_COLUMNS
+        return ColumnUse(columns if targets else columns[:1], columns if are_default else (), options=self.tables())
+
+    def with_defaults(self) -> Self:
+        """The configuration itself: all options have defaults."""
+        return self
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
-        """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
-        first, *others = self.targets()
-        form = PairFormat(self.encoding, (self.source_column, first), tuple(others), tables=self.tables())
+        """The data sets of train, valid and test, as far as they are set. Paths are relative to `base`, the directory of the
+        run file."""
+        target, *references = self.targets()
+        form = PairFormat(self.encoding, (self.source_column, target), tuple(references), tables=self.tables())
         return datasets(base, form, self.train, self.valid, self.test)
 
 
@@ -231,7 +240,7 @@ class PairDataConfig(TableFilesConfig):
 
 
 class PairVocabulary:
-    """A tokenizer for sources and targets, or one each."""
+    """One tokenizer for sources and targets, or one each."""
 
     def make(self, config: RunConfig, dataset: Dataset[Record], watched: Watched, note: Note) -> TokenizerPair:
         source, target = (partial(_watched_texts, dataset, side, watched) for side in SIDES)
@@ -271,18 +280,16 @@ def check(config: RunConfig) -> CheckPlan:
 
 
 def open_pairs(config: PairDataConfig, file: InputFile) -> OpenedRecords | None:
-    """The sources of a table, and its targets if they are wanted; None for a text, whose records are its lines."""
+    """The sources of a table, and its targets if `file.targets`; None for a text file, whose records are its lines."""
     return open_columns(file, config.used(targets=file.targets), config.train)
 
 
 def check_pairs_complete(paths: Sequence[Path]) -> None:
-    """Refuse one file of the two that pairs may be in."""
+    """Refuse only one of two parallel files."""
     if len(paths) == 1 and kind_of(paths[0]) == "text":
-        raise UsageError(
-            f"--data {paths[0]}", f"is {TABLES}", "name a table so, or give two parallel files, --data SOURCES --data TARGETS"
-        )
+        raise UsageError("data", f"{paths[0]} is {NOT_A_TABLE}", "use a table, or one file of sources and one of targets")
 
 
 def in_memory(config: PairDataConfig) -> MemoryFormat:
-    """A source, and its target, or several."""
+    """A source and one or more targets."""
     return MemoryFormat((config.source_column, *config.targets()))

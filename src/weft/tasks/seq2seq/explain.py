@@ -1,4 +1,4 @@
-"""Encoder-decoders as they are explained: a source, and the output that is given or found."""
+"""Explanations of encoder-decoders: a source, and a given target or the model's output."""
 
 from __future__ import annotations
 
@@ -33,54 +33,61 @@ def stacks(run: Run[str, Prediction]) -> list[Stack]:
 
 
 def output(run: Run[str, Prediction], text: str, options: ExplainConfig) -> list[tuple[int, TokenSpan]]:
-    """The tokens of a translation: the target given, to its end, or what the search finds."""
+    """The tokens of the target in `options` with </s>, or of the model's output."""
     tokenizer = run.vocabulary.target
     if options.target is not None:
         refuse(run.reader.invalid_pairs([(text, options.target)]))
-        return [*token_spans(tokenizer, check_text(options.target, "--target")), special(tokenizer, tokenizer.eos_id)]
+        return [*token_spans(tokenizer, check_text(options.target, "target")), special(tokenizer, tokenizer.eos_id)]
     refuse(run.reader.invalid_inputs([text]))
-    found = run.predict(text, beam=options.beam_size, alpha=options.length_penalty, length=options.max_new_tokens)
-    if not found.token_ids:
-        raise DataError("input", "is empty, and becomes an empty output", "there is nothing to explain")
-    pieces, at = list[tuple[int, TokenSpan]](), 0
-    for number in found.token_ids:
-        shown = tokenizer.token_text(number)
-        start = -1 if number == tokenizer.eos_id else found.text.find(shown.strip(), at)
-        at = at if start < 0 else start + len(shown.strip())
-        pieces.append((number, TokenSpan(shown, max(start, 0), at if start >= 0 else 0)))
-    return pieces
+    prediction = run.predict(
+        text,
+        beam_size=options.beam_size,
+        length_penalty=options.length_penalty,
+        max_new_tokens=options.max_new_tokens,
+    )
+    if not prediction.token_ids:
+        raise DataError("input", "empty text")
+    spans, position = list[tuple[int, TokenSpan]](), 0
+    for token in prediction.token_ids:
+        token_text = tokenizer.token_text(token)
+        start = -1 if token == tokenizer.eos_id else prediction.text.find(token_text.strip(), position)
+        position = position if start < 0 else start + len(token_text.strip())
+        spans.append((token, TokenSpan(token_text, max(start, 0), position if start >= 0 else 0)))
+    return spans
 
 
 def read(run: Run[str, Prediction], text: str, options: ExplainConfig) -> ModelInput:
     if len(run.members) > 1 or run.lm is not None:
-        raise UsageError("explain", "several models say something together", "explain one run")
-    sides, model = run.vocabulary, run.members[0].model
-    source = [*token_spans(sides.source, text), special(sides.source, sides.source.eos_id)]
-    target = [special(sides.target, sides.target.bos_id), *output(run, text, options)]
-    encoded, written = make_side("source", "encoder.embedder", source), make_side("output", "decoder.embedder", target[:-1])
+        raise UsageError("explain", "not available for an ensemble", "explain one run")
+    tokenizers, model = run.vocabulary, run.members[0].model
+    source = [*token_spans(tokenizers.source, text), special(tokenizers.source, tokenizers.source.eos_id)]
+    target = [special(tokenizers.target, tokenizers.target.bos_id), *output(run, text, options)]
+    encoder_side = make_side("source", "encoder.embedder", source)
+    decoder_side = make_side("output", "decoder.embedder", target[:-1])
 
-    def say(at: Tensor) -> Tensor:
-        tokens = copies(encoded.tokens, at)
+    def logits(positions: Tensor) -> Tensor:
+        tokens = copies(encoder_side.tokens, positions)
         state = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool))
-        y, _ = model(copies(written.tokens, at), state)
-        found: Tensor = model.head(y[torch.arange(len(at)), at], state[1])
-        return found
+        y, _ = model(copies(decoder_side.tokens, positions), state)
+        result: Tensor = model.head(y[torch.arange(len(positions)), positions], state[1])
+        return result
 
-    tokens = [number for number, _ in target[1:]]
-    whole, places, show = sides.target.decode(tokens), [piece for _, piece in target[1:]], sides.target.token_text
-    return ModelInput(model, [encoded, written], say, places, tokens, show, written=whole, stacks=stacks(run))
+    tokens, spans = [token for token, _ in target[1:]], [span for _, span in target[1:]]
+    decoded, token_text = tokenizers.target.decode(tokens), tokenizers.target.token_text
+    sides = [encoder_side, decoder_side]
+    return ModelInput(model, sides, logits, spans, tokens, token_text, written=decoded, stacks=stacks(run))
 
 
 def readout(run: Run[str, Prediction], reading: ModelInput) -> Readout:
-    """What each position of the output predicts: the token after it."""
+    """The head applied to each position of the output, which predicts the next token."""
     model = run.members[0].model
 
     def head(y: Tensor) -> Tensor:
         source = torch.tensor([reading.sides[0].tokens], device=y.device)
-        _, seen = model.encode(source, torch.ones_like(source, dtype=torch.bool))
-        # heads that copy look at the source for each position as for a row of its own
-        found: Tensor = model.head(y, select(seen, torch.zeros(len(y), dtype=torch.long, device=y.device)))
-        return found
+        _, memory = model.encode(source, torch.ones_like(source, dtype=torch.bool))
+        # a head with a copy mechanism attends to the source for each position as for a separate row
+        result: Tensor = model.head(y, select(memory, torch.zeros(len(y), dtype=torch.long, device=y.device)))
+        return result
 
     tokens = reading.sides[-1].tokens
     following = [*tokens[1:], reading.choices[-1] if reading.choices else None]
@@ -88,15 +95,15 @@ def readout(run: Run[str, Prediction], reading: ModelInput) -> Readout:
 
 
 def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> SurprisalResult:
-    """Each token of a target: of the one given, or of what the run writes."""
-    written = output(run, text, options)
+    """The surprisal of each token of the target in `options`, or of the model's output."""
+    tokens = output(run, text, options)
     target = options.target
     if target is None:
-        target = run.vocabulary.target.decode([number for number, _ in written])
-        written = [*token_spans(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.eos_id)]
-    found = run.score((text, target))
-    pieces = [piece for _, piece in written]
-    return SurprisalResult(pieces, -np.array(found.token_log_probs), "the source and the tokens before it")
+        target = run.vocabulary.target.decode([token for token, _ in tokens])
+        tokens = [*token_spans(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.eos_id)]
+    score = run.score((text, target))
+    spans = [span for _, span in tokens]
+    return SurprisalResult(spans, -np.array(score.token_log_probs), "the source and the tokens before it")
 
 
 EXPLAIN = Explain(

@@ -1,4 +1,4 @@
-"""Files of pairs, record by record: tables, objects, or two parallel texts. All comes through the gate."""
+"""Reads pairs from tables, JSON objects or two parallel text files. Text is read and checked by `weft.text.reading`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from weft.data.alignment import first_misalignment
 from weft.data.columns import no_column
 from weft.data.json_objects import field_of, read_objects
-from weft.data.table_rows import OBJECTS, OpenTable, TableOptions, kind_of, open_table, place_of
+from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, file_location, kind_of, open_table
 from weft.errors import DataError
 from weft.text.reading import FileSummary, read_lines
 
 Columns = tuple[str, str]
-DEFAULT: Columns = ("source", "target")
+DEFAULT_COLUMNS: Columns = ("source", "target")
 
 
 class Record(NamedTuple):
@@ -27,78 +27,75 @@ class Record(NamedTuple):
     line: int  # where it starts in that file, from 1
 
 
-def _refuse_capitals(path: Path, cells: list[str]) -> None:
-    """A header in other letters would be read as the first pair."""
-    plain = {cell.strip().lower(): cell for cell in cells}
-    if set(DEFAULT) <= set(plain):
-        place = place_of(path, 1)
-        names = " and ".join(f"data.{name} = {plain[name]!r}" for name in DEFAULT)
-        raise DataError("", f"{place} looks like a header, but not like 'source' and 'target'", f"set {names}, or rename them")
+def _refuse_other_case(path: Path, cells: list[str]) -> None:
+    """Refuse a header such as 'Source', which would be read as the first pair."""
+    names = {cell.strip().lower(): cell for cell in cells}
+    if set(DEFAULT_COLUMNS) <= set(names):
+        options = " and ".join(f"data.{side}_column = {names[side]!r}" for side in DEFAULT_COLUMNS)
+        problem = "the header does not have exactly the names 'source' and 'target'"
+        raise DataError(file_location(path, 1), problem, f"rename the columns, or set {options}")
 
 
-def _header(config: OpenTable, columns: Columns) -> tuple[int, int] | None:
-    """Where the columns stand; None if the first line is no header, and pairs are the first two columns."""
-    path, cells = config.path, config.first
-    if columns == DEFAULT and not set(columns) <= set(cells):
-        _refuse_capitals(path, cells)
+def _header(table: OpenTable, columns: Columns) -> tuple[int, int] | None:
+    """The indices of the columns; None if the first line is not a header, and the first two columns are read."""
+    path, cells = table.path, table.first
+    if columns == DEFAULT_COLUMNS and not set(columns) <= set(cells):
+        _refuse_other_case(path, cells)
         return None
-    for name in columns:
+    for role, name in zip(DEFAULT_COLUMNS, columns, strict=True):
         if name not in cells:
-            raise no_column(config, name, "")
-        if cells.count(name) > 1:
-            raise DataError(
-                "", f"{place_of(path, 1)}, its header, has {cells.count(name)} columns {name!r}", "rename all but one"
-            )
+            raise no_column(table, name, role)
+        if (count := cells.count(name)) > 1:
+            raise DataError(file_location(path, 1), f"{count} columns are named {name!r}", "rename all but one")
     return cells.index(columns[0]), cells.index(columns[1])
 
 
-def _read_table(path: Path, columns: Columns, options: TableOptions, seen: FileSummary) -> Iterator[Record]:
-    config = open_table(path, options, seen)
-    first = config.first
-    places = _header(config, columns)
-    if places is None and len(first) < 2:
-        raise config.wrong_column_count(1, first, "2 or more")
-    source, target = places or (0, 1)
-    if places is None:
+def _read_table(path: Path, columns: Columns, options: TableOptions, summary: FileSummary) -> Iterator[Record]:
+    table = open_table(path, options, summary)
+    first = table.first
+    indices = _header(table, columns)
+    if indices is None and len(first) < 2:
+        raise table.wrong_column_count(1, first, "at least 2")
+    source, target = indices or (0, 1)
+    if indices is None:
         yield Record(first[0], first[1], path, 1)
-    for line, cells in config.rows():
+    for line, cells in table.rows():
         yield Record(cells[source], cells[target], path, line)
 
 
-def _read_objects(path: Path, columns: Columns, options: TableOptions, seen: FileSummary) -> Iterator[Record]:
-    for number, value in read_objects(path, columns, options.encoding, seen):
-        where = place_of(path, number)
+def _read_objects(path: Path, columns: Columns, options: TableOptions, summary: FileSummary) -> Iterator[Record]:
+    for number, value in read_objects(path, columns, options.encoding, summary):
+        where = file_location(path, number)
         yield Record(field_of(value, columns[0], where), field_of(value, columns[1], where), path, number)
 
 
-def _unequal(paths: Sequence[Path], encoding: str) -> DataError:
-    lengths = [np.array([len(line) for line in read_lines(path, encoding)]) for path in paths]
-    counts = [f"{path} has {len(found):,} lines" for path, found in zip(paths, lengths, strict=True)]
+def _different_lengths(paths: Sequence[Path], encoding: str) -> DataError:
+    source, target = (np.array([len(line) for line in read_lines(path, encoding)]) for path in paths)
     return DataError(
-        " and ".join(counts),
-        "parallel files have equally many",
-        f"by their lengths they part at about line {first_misalignment(lengths[0], lengths[1]) + 1:,}, so look there first",
+        paths[0],
+        f"has {len(source):,} lines, but {paths[1]} has {len(target):,}",
+        f"look for a missing line near line {first_misalignment(source, target) + 1:,}",
     )
 
 
-def _read_parallel(paths: Sequence[Path], encoding: str, seen: FileSummary) -> Iterator[Record]:
-    sides = [read_lines(path, encoding, seen) for path in paths]
+def _read_parallel(paths: Sequence[Path], encoding: str, summary: FileSummary) -> Iterator[Record]:
+    sides = [read_lines(path, encoding, summary) for path in paths]
     for number, (source, target) in enumerate(zip_longest(*sides), 1):
         if source is None or target is None:
-            raise _unequal(paths, encoding)
+            raise _different_lengths(paths, encoding)
         yield Record(source, target, paths[0], number)
 
 
-def read_records(paths: Sequence[Path], columns: Columns, options: TableOptions, seen: FileSummary) -> Iterator[Record]:
-    """Every pair of the files, in order; two that are no tables are parallel."""
+def read_records(paths: Sequence[Path], columns: Columns, options: TableOptions, summary: FileSummary) -> Iterator[Record]:
+    """All pairs of the files in order; two files that are not tables are parallel."""
     if kind_of(paths[0]) == "text":
-        yield from _read_parallel(paths, options.encoding, seen)
+        yield from _read_parallel(paths, options.encoding, summary)
         return
     for path in paths:
-        read = _read_objects if kind_of(path) in OBJECTS else _read_table
+        read = _read_objects if kind_of(path) in OBJECT_FORMATS else _read_table
         count = 0
-        for record in read(path, columns, options, seen):
+        for record in read(path, columns, options, summary):
             count += 1
             yield record
         if not count:
-            raise DataError(path, "has a header and nothing below it", "give a file with pairs in it")
+            raise DataError(path, "no pairs below the header")

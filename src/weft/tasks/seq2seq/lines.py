@@ -1,4 +1,4 @@
-"""Lines of encoder-decoders: a source in, an output out, or the best few."""
+"""Line-by-line prediction with encoder-decoders: a source in, one or several outputs out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from weft.data.input_records import Entry, Values
     from weft.runs.config import RunConfig
 
-NOTHING = Prediction("", [], 0.0, 0.0)
+EMPTY = Prediction("", [], 0.0, 0.0)
 
 
 class OutputLines(Lines[str, Prediction]):
@@ -23,41 +23,41 @@ class OutputLines(Lines[str, Prediction]):
 
     def __init__(self, config: RunConfig, options: Seq2SeqOptions) -> None:
         super().__init__(config, options)
-        self.several = options.n_best * options.num_samples > 1
-        self.tables = not self.several
+        self.has_alternatives = options.n_best * options.num_samples > 1
+        self.tables = not self.has_alternatives
 
     def parse(self, texts: tuple[str, ...]) -> str:
         return texts[0]
 
     def options(self, numbers: Sequence[int]) -> Seq2SeqOptions:
-        given: Seq2SeqOptions = self.given
-        return given.model_copy(update={"numbers": list(numbers)})
+        options: Seq2SeqOptions = self.given
+        return options.model_copy(update={"numbers": list(numbers)})
 
     def text(self, prediction: Prediction | None, number: int | None) -> str:
-        """A line; where several are asked for, each behind the number of the line and its score."""
-        found = NOTHING if prediction is None else prediction
-        if self.several:
-            return "".join(f"{number or 1}\t{one.score:.4f}\t{on_one_line(one.text)}\n" for one in found.ranked())
-        return on_one_line(found.text) + "\n"
+        """The output as a line; several outputs each with the line number and the score."""
+        best = EMPTY if prediction is None else prediction
+        if self.has_alternatives:
+            return "".join(f"{number or 1}\t{output.score:.4f}\t{on_one_line(output.text)}\n" for output in best.ranked())
+        return on_one_line(best.text) + "\n"
 
     def json(self, entry: Entry, prediction: Prediction | None) -> dict[str, Any]:
-        found = [
+        outputs = [
             {
-                "text": one.text,
-                "score": one.score,
-                "log_prob": one.log_prob,
-                "tokens": len(one.token_ids),
-                "cut": one.truncated,
+                "text": output.text,
+                "score": output.score,
+                "log_prob": output.log_prob,
+                "tokens": len(output.token_ids),
+                "truncated": output.truncated,
             }
-            for one in ([] if prediction is None else prediction.ranked())
+            for output in ([] if prediction is None else prediction.ranked())
         ]
-        return {"source": entry.text, "predictions": as_json(found)}
+        return {"source": entry.text, "predictions": as_json(outputs)}
 
     def values(self, prediction: Prediction | None) -> Values:
         return {"prediction": None if prediction is None else prediction.text.replace("\0", "\\0")}
 
     def files(self, entry: Entry, prediction: Prediction, name: str) -> Mapping[str, bytes]:
-        """Where the best output looked: weights, and a picture of them; nothing where none was written."""
+        """The alignment of the best output as JSON and as a figure; nothing for an empty output."""
         if prediction.alignment is None:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""Training encoder-decoders: what the training of networks must know of them."""
+"""Builds models, data and objectives to train encoder-decoders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.tasks.seq2seq.batching import PairBatch, Pairs
 from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.seq2seq.files import Record
-from weft.tasks.seq2seq.objective import Held, Seq2SeqTask
+from weft.tasks.seq2seq.objective import EvalPairs, Seq2SeqTask
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from weft.text.tokenizer_pair import TokenizerPair
 
 
-class Seq2SeqBuilder(NetworkTask[Held]):
-    """Networks that write a target for a source."""
+class Seq2SeqBuilder(NetworkTask[EvalPairs]):
+    """Encoder-decoders, which predict a target from a source."""
 
     def build(self, config: RunConfig, vocabulary: TokenizerPair) -> Callable[[], EncoderDecoder]:
         return lambda: encoder_decoder(
@@ -44,24 +44,26 @@ class Seq2SeqBuilder(NetworkTask[Held]):
         *,
         learned: bool,
         progress: Progress | None = None,
-    ) -> Held:
+    ) -> EvalPairs:
         source, target = columns
         if learned:
-            return Held(source, target)
+            return EvalPairs(source, target)
         references = list(references_of(dataset))
-        return Held(source, target, references, detect_tokenizer(references, spaced=vocabulary.target.type == "whitespace"))
+        return EvalPairs(
+            source, target, references, detect_tokenizer(references, spaced=vocabulary.target.type == "whitespace")
+        )
 
     def objective(
         self,
         config: RunConfig,
         vocabulary: TokenizerPair,
-        train: Held | None,
-        valid: Held | None,
+        train: EvalPairs | None,
+        valid: EvalPairs | None,
         device: torch.device,
     ) -> Seq2SeqTask:
         smoothing = 0.0 if train is None else config.train.label_smoothing
         return Seq2SeqTask(valid=valid, tokenizer=vocabulary.target, device=device, smoothing=smoothing)
 
-    def batch_sampler(self, config: RunConfig, train: Held) -> BatchSampler[PairBatch]:
-        """Pairs that are alike on both sides together."""
+    def batch_sampler(self, config: RunConfig, train: EvalPairs) -> BatchSampler[PairBatch]:
+        """Batches of pairs that are similar in length on both sides."""
         return Pairs(train.source, train.target, batch_tokens=config.train.batch_tokens, seed=config.seed)

@@ -1,4 +1,4 @@
-"""The task of encoder-decoders: write the target of a source."""
+"""The training objective of encoder-decoders: predict the target from the source."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from weft.tasks.seq2seq.batching import PairBatch, PairExamples, pairs_by_length
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
 
-BATCH = 8192  # positions scored at once
+BATCH_TOKENS = 8192  # positions scored at once
 GREEDY = PredictionConfig(beam_size=1)
 
 
 @dataclass(frozen=True)
-class Held(PairExamples):
-    """Pairs, and what they are scored by: what outputs are compared with, and how BLEU splits that; neither where they are only
-    learned from."""
+class EvalPairs(PairExamples):
+    """Pairs with references and the tokenizer of BLEU; training data has neither."""
 
     references: Sequence[Sequence[str]] = ()
     tokenize: str = ""
 
 
 def pair_nll(model: Any, source: Corpus, target: Corpus, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
-    """Nats and number of the tokens of each target, </s> among them, (N,) each."""
-    nats, counts = np.zeros(target.lines), np.zeros(target.lines)
-    for lines, batch in pairs_by_length(source, target, batch_tokens=BATCH):
+    """Negative log-likelihood and number of tokens of each target, with </s>, (N,) each."""
+    nll, counts = np.zeros(target.lines), np.zeros(target.lines)
+    for lines, batch in pairs_by_length(source, target, batch_tokens=BATCH_TOKENS):
         token_mask = batch.token_mask[:, 1:]
         state = model.encode(batch.source.to(device), batch.source_mask.to(device))
-        values = -model.score(batch.tokens.to(device), batch.token_mask.to(device), state).double().cpu()
-        nats[lines], counts[lines] = values.sum(1).numpy(), token_mask.sum(1).numpy()
-    return nats, counts
+        token_nll = -model.score(batch.tokens.to(device), batch.token_mask.to(device), state).double().cpu()
+        nll[lines], counts[lines] = token_nll.sum(1).numpy(), token_mask.sum(1).numpy()
+    return nll, counts
 
 
 def pad_sources(sources: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Sources (S,) of several lengths as rows (B, S), and what of them to keep."""
+    """Sources (S,) of different lengths as padded rows and their token mask, (B, S) each."""
     width = max(len(source) for source in sources)
     rows = np.stack([np.pad(source, (0, width - len(source))) for source in sources])
     token_mask = np.arange(width) < np.array([len(source) for source in sources])[:, None]
@@ -52,36 +51,36 @@ def pad_sources(sources: Sequence[np.ndarray], device: torch.device) -> tuple[Te
 
 
 class Seq2SeqTask:
-    """Nats of each target token, given the source and the tokens before it."""
+    """Cross-entropy of each target token, given the source and the preceding tokens."""
 
     unit = "token"
     monitors = TRANSLATION_VALIDATION
     inner, prepare = 0, None
 
-    def __init__(self, *, valid: Held | None, tokenizer: Tokenizer, device: torch.device, smoothing: float = 0.0) -> None:
+    def __init__(self, *, valid: EvalPairs | None, tokenizer: Tokenizer, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing
 
     def loss(self, model: Any, batch: PairBatch, carry: None) -> Loss:
         state = model.encode(batch.source, batch.source_mask)
-        nats, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], state, self.smoothing)
+        losses, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], state, self.smoothing)
         token_mask = batch.token_mask[:, 1:]
-        return Loss(nats.masked_fill(~token_mask, 0.0).sum(), token_mask.sum(), None)
+        return Loss(losses.masked_fill(~token_mask, 0.0).sum(), token_mask.sum(), None)
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
-        """Exact nats, and the scores of what the model writes greedily."""
+        """The exact loss, and the scores of greedy outputs."""
         if self.valid is None:
             return None
-        nats, counts = pair_nll(model, self.valid.source, self.valid.target, self.device)
+        nll, counts = pair_nll(model, self.valid.source, self.valid.target, self.device)
         outputs = self.write(model, self.valid.source, progress)
         items = seq2seq_items(outputs, self.valid.references, tokenize=self.valid.tokenize)
-        loss, *written = self.monitors
-        # a loss that is no number is told: the loop refuses it
-        return {loss.name: float(nats.sum() / counts.sum()), **values(items, written)}
+        loss_metric, *output_metrics = self.monitors
+        # a NaN loss is returned as it is: the training loop raises an error
+        return {loss_metric.name: float(nll.sum() / counts.sum()), **values(items, output_metrics)}
 
     def write(
         self, model: Any, corpus: Corpus, progress: ProgressCallback | None = None, *, lines: int | None = None
     ) -> list[str]:
-        """Greedy outputs for the first lines of a corpus, or for all."""
+        """Greedy outputs for the first `lines` lines of a corpus, or for all."""
         starts = corpus.line_starts()
         starts = starts if lines is None else starts[: lines + 1]
 
@@ -91,4 +90,4 @@ class Seq2SeqTask:
 
         lengths = np.diff(starts).tolist()
         request = PredictionRequest(model, self.tokenizer, encode, lengths, [[]] * len(lengths), self.device)
-        return [found[0].text for found in predict(request, GREEDY, progress=progress)]
+        return [predictions[0].text for predictions in predict(request, GREEDY, progress=progress)]

@@ -1,4 +1,4 @@
-"""What encoder-decoders are asked for: outputs for sources, scores of pairs."""
+"""Prediction, scoring and evaluation of seq2seq runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PairScore(NamedTuple):
-    """A target under a model that has read its source, in nats; the end token is among its tokens."""
+    """The log-probability of a target given its source; the tokens include </s>."""
 
     source: str
     target: str
@@ -30,7 +30,7 @@ class PairScore(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The pair as it is read."""
+        """The pair as an input line."""
         return f"{self.source}\t{self.target}"
 
     @property
@@ -39,26 +39,27 @@ class PairScore(NamedTuple):
 
 
 class Seq2SeqOptions(PredictionConfig):
-    """How sources become targets, and what else is wanted of them."""
+    """Options of prediction."""
 
-    prefix: str = ""  # what every output must start with
-    prefixes: list[str] | None = None  # the same of each
-    alignments: bool = False  # each prediction that has a token says where it looked
-    layer: int | None = None  # of alignments: one, from 1, not the mean
-    head: int | None = None  # likewise
-    numbers: list[int] | None = None  # of the lines in a larger input, from 1: samples follow from seed and number
+    target_prefix: str = ""  # that every output must start with
+    target_prefixes: list[str] | None = None  # one per source
+    return_alignments: bool = False  # add alignments to nonempty predictions
+    layer: int | None = None  # of the alignments, from 1; None: the mean
+    head: int | None = None  # of the alignments, from 1; None: the mean
+    numbers: list[int] | None = None  # line numbers in a larger input, from 1: samples depend on seed and number
 
 
 class Seq2SeqEvaluation(PredictionConfig):
-    """How outputs are searched for, and how BLEU splits them."""
+    """Options of evaluation."""
 
-    tokenize: str | None = None  # None: as suits the references
+    tokenize: str | None = None  # tokenizer of BLEU; None: chosen by the references
 
 
-def refuse(problems: Mapping[int, str], place: Callable[[int], str]) -> None:
-    """Refuse the first of the lines that have a fault, by its place."""
+def refuse(problems: Mapping[int, str], location: Callable[[int], str]) -> None:
+    """Raise an error for the first line with a problem, if there is one."""
     if problems:
-        raise DataError(place(min(problems)), f"{problems[min(problems)]}")
+        problem, _, fix = problems[min(problems)].partition("; ")
+        raise DataError(location(min(problems)), problem, fix)
 
 
 def reader(run: Run[str, Prediction]) -> Seq2SeqRun:
@@ -68,7 +69,7 @@ def reader(run: Run[str, Prediction]) -> Seq2SeqRun:
 
 
 def source(run: Run[str, Prediction], line: str) -> Any:
-    """The state of a decoder that has read a line; one that is too long is refused."""
+    """The state of a decoder after encoding a line; a line that is too long is an error."""
     from weft.explain.inputs import refuse as refuse_input
 
     reader: Seq2SeqRun = run.reader
@@ -77,7 +78,7 @@ def source(run: Run[str, Prediction], line: str) -> Any:
 
 
 def limit(run: Run[str, Prediction], line: str) -> int:
-    """How many tokens the output of a line has at most."""
+    """The maximum number of output tokens for a line."""
     from weft.decode.predict import PredictionRequest, limit_of
 
     reader: Seq2SeqRun = run.reader
@@ -89,30 +90,30 @@ def limit(run: Run[str, Prediction], line: str) -> int:
 def predict(
     run: Run[str, Prediction], lines: Sequence[str], options: Seq2SeqOptions, progress: Progress | None
 ) -> list[Prediction | InvalidInput]:
-    """What each line becomes: a beam's best or the first sample, with its alternatives."""
+    """The best output or the first sample for each line, with its alternatives."""
     reader: Seq2SeqRun = run.reader
     numbers = range(1, 1 + len(lines)) if options.numbers is None else options.numbers
     if len(numbers) != len(lines):
-        raise UsageError("predict", f"{len(numbers)} numbers for {len(lines)} lines", "give one a line")
-    if options.prefix and options.prefixes is not None:
-        raise UsageError("predict", "prefix is of all lines, prefixes of each", "give one of them")
-    if options.alignments:
+        raise UsageError("numbers", f"expected one per line ({len(lines)}), got {len(numbers)}")
+    if options.target_prefix and options.target_prefixes is not None:
+        raise UsageError("target_prefix", "cannot be combined with `target_prefixes`", "set only one of them")
+    if options.return_alignments:
         reader.check_attention()
     elif (options.layer, options.head) != (None, None):
-        raise UsageError("--layer and --head", "choose among --save-alignments DIR, which is not given")
-    read = mark_invalid(
+        raise UsageError("layer" if options.layer is not None else "head", "requires `return_alignments`")
+    checked = mark_invalid(
         [read_text(line) for line in lines], lambda valid: reader.invalid_inputs(valid, truncate=options.truncate)
     )
-    forced = [options.prefix] * len(read) if options.prefixes is None else options.prefixes
-    if len(forced) != len(read):
-        raise UsageError("predict", f"{len(forced)} prefixes for {len(read)} lines", "give one a line")
-    starts = [check_text(prefix, f"prefix {number}") for number, prefix in zip(numbers, forced, strict=True)]
-    kept = ["" if isinstance(line, InvalidInput) else line for line in read]
-    found = reader.predict(kept, options, starts, numbers, phase(progress, "predicting"))
-    if options.alignments:
-        found = reader.aligned(kept, found, options.layer, options.head)
-    best = [one._replace(alternatives=tuple(others)) for one, *others in found]
-    return [line if isinstance(line, InvalidInput) else one for line, one in zip(read, best, strict=True)]
+    prefixes = [options.target_prefix] * len(checked) if options.target_prefixes is None else options.target_prefixes
+    if len(prefixes) != len(checked):
+        raise UsageError("target_prefixes", f"expected one per line ({len(checked)}), got {len(prefixes)}")
+    prefixes = [check_text(prefix, f"target prefix {number}") for number, prefix in zip(numbers, prefixes, strict=True)]
+    sources = ["" if isinstance(line, InvalidInput) else line for line in checked]
+    outputs = reader.predict(sources, options, prefixes, numbers, phase(progress, "predicting"))
+    if options.return_alignments:
+        outputs = reader.with_alignments(sources, outputs, options.layer, options.head)
+    predictions = [best._replace(alternatives=tuple(others)) for best, *others in outputs]
+    return [line if isinstance(line, InvalidInput) else output for line, output in zip(checked, predictions, strict=True)]
 
 
 def evaluate(
@@ -122,8 +123,8 @@ def evaluate(
     return reader.evaluate(data, options, phase(progress, "evaluating"))
 
 
-def _read_pair(given: Any) -> tuple[str, str] | InvalidInput:
-    texts = read_texts(given, 2, "must be a source and a target, a tuple of two texts")
+def _read_pair(value: Any) -> tuple[str, str] | InvalidInput:
+    texts = read_texts(value, 2, "expected a tuple of a source and a target")
     return texts if isinstance(texts, InvalidInput) else (texts[0], texts[1])
 
 
@@ -131,8 +132,8 @@ def score(
     run: Run[str, Prediction], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
 ) -> list[PairScore | InvalidInput]:
     reader: Seq2SeqRun = run.reader
-    read = mark_invalid([_read_pair(one) for one in pairs], lambda valid: reader.invalid_pairs(valid, truncate=truncate))
-    return process_valid(read, lambda valid: reader.score(valid, truncate=truncate, progress=phase(progress, "scoring")))
+    checked = mark_invalid([_read_pair(pair) for pair in pairs], lambda valid: reader.invalid_pairs(valid, truncate=truncate))
+    return process_valid(checked, lambda valid: reader.score(valid, truncate=truncate, progress=phase(progress, "scoring")))
 
 
 def unknown(run: Run[str, Prediction], lines: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What encoder-decoders write while they are trained: outputs for the first lines of the validation data."""
+"""Sample outputs of encoder-decoders during training, for the first lines of the validation data."""
 
 from __future__ import annotations
 
@@ -16,24 +16,22 @@ if TYPE_CHECKING:
 
 
 def translations(job: Job, model: Any, device: torch.device) -> Writer:
-    """Greedy outputs for the first lines of the validation data, which say what was meant."""
+    """Greedy outputs for the first lines of the validation data, with their references."""
     from weft.tasks.seq2seq.objective import Seq2SeqTask
 
     count, columns = job.config.train.num_samples, job.columns("valid")
     if not columns:
-        raise ConfigError(
-            "train.num_samples", "are of the validation data, but data.valid is not given", "give it, or drop samples"
-        )
+        raise ConfigError("train.num_samples", "requires validation data", "set data.valid")
     valid = job.config.datasets["valid"]
     sources = list(islice(valid.texts("source"), count))
-    meant = [multilabel[0] for multilabel in islice(references(valid), count)]
+    first_references = [texts[0] for texts in islice(references(valid), count)]
     objective = Seq2SeqTask(valid=None, tokenizer=job.tokenizer.target, device=device)
 
     def write(model: Any) -> list[Record]:
-        written = objective.write(model, columns[0], lines=len(sources))
+        outputs = objective.write(model, columns[0], lines=len(sources))
         return [
             {"line": line, "source": source, "text": text, "reference": reference}
-            for line, (source, text, reference) in enumerate(zip(sources, written, meant, strict=False), 1)
+            for line, (source, text, reference) in enumerate(zip(sources, outputs, first_references, strict=False), 1)
         ]
 
     return write

@@ -1,4 +1,4 @@
-"""Encoder-decoders: write a text for a text."""
+"""The seq2seq task: predict a target text from a source text."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ DATA = Data(
     check_files=check_pairs_complete,
 )
 SEQ2SEQ: Task[str, Prediction] = Task(
-    name="translate",
-    noun="run of task 'translate'",
-    does="writes outputs for sources",
+    name="seq2seq",
+    noun="seq2seq model",
+    does="predicts targets from sources",
     item="token",
     counts="lines",
     says="outputs",
@@ -74,7 +74,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     samples=SAMPLES,
     suites=((*TRANSLATION, *LOSSES),),
     validation=(TRANSLATION_VALIDATION,),
-    decides=("chrf",),  # of lines shorter than four tokens BLEU says nothing, and bins of such lines there will be
+    decides=("chrf",),  # BLEU is undefined for lines of fewer than four tokens, and there are bins of such lines
     compare=COMPARE,
     reader=reader,
     evaluate=evaluate,

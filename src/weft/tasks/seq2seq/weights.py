@@ -1,4 +1,4 @@
-"""What the weights of encoder-decoders mean: two stacks, and what joins them."""
+"""The weights of encoder-decoders for fine-tuning: two stacks and the attention between them."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from weft.text.tokenizer_pair import TokenizerPair
 
 
-def _joint(config: Seq2SeqConfig, layers: int) -> dict[str, Any]:
-    """What a decoder computes where it looks at a source."""
-    free = TRAIN_ONLY_OPTIONS | SHAPE_OPTIONS | HEAD_OPTIONS | TIE_OPTIONS
-    options = {name: getattr(config, name) for name in type(config).model_fields if name not in free}
+def _cross_attention(config: Seq2SeqConfig, layers: int) -> dict[str, Any]:
+    """The options of the decoder's attention to the source."""
+    ignored = TRAIN_ONLY_OPTIONS | SHAPE_OPTIONS | HEAD_OPTIONS | TIE_OPTIONS
+    options = {name: getattr(config, name) for name in type(config).model_fields if name not in ignored}
     if config.decoder.traits.attends:
-        crossed = [config.decoder.cross_heads_in_layer(layer)[0] for layer in range(layers)]
-        return options | {"decoder.num_cross_heads": one_value(crossed)}
-    if config.attention == "none":  # around recurrent layers it is a part that is there or not
+        heads = [config.decoder.cross_heads_in_layer(layer)[0] for layer in range(layers)]
+        return options | {"decoder.cross_heads": one_value(heads)}
+    if config.attention == "none":  # optional in recurrent decoders
         return {name: ABSENT for name in options}
     return options
 
 
-def _parts(settings: RunConfig, vocabulary: TokenizerPair, layers: Mapping[str, int]) -> dict[str, Part]:
-    model, max_length = settings.model, settings.data.max_length
+def _parts(config: RunConfig, vocabulary: TokenizerPair, layers: Mapping[str, int]) -> dict[str, Part]:
+    model, max_length = config.model, config.data.max_length
     parts = {}
     for side, table, tokens in (("encoder", model.encoder, vocabulary.source), ("decoder", model.decoder, vocabulary.target)):
         parts[f"{side}.embedder"] = Part(tokenizer_options(tokens))
         options = in_table(f"model.{side}", stack_options(table, layers[side]))
         parts[f"{side}.stack"] = Part(options, attention_span(table, max_length))
-    parts["joint"] = Part(in_table("model", _joint(model, layers["decoder"])))
+    parts["joint"] = Part(in_table("model", _cross_attention(model, layers["decoder"])))
     parts["shared"] = Part({"model.share_embeddings": model.share_embeddings})
     parts["head"] = Part(in_table("model", head_options(model)) | tokenizer_options(vocabulary.target))
     return parts

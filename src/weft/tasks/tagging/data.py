@@ -70,7 +70,7 @@ class TaggedSummary:
     def strata(self) -> None:
         """Sentences beside each other are alike: shares are taken off the end."""
 
-    def fault(self) -> None:
+    def problem(self) -> None:
         """Words share their tags."""
 
     def describe(self) -> str:
@@ -94,36 +94,36 @@ class TaggedFormat:
     reading: Reading = AS_USUAL
     columns: tuple[str, ...] = ("words",)
     rows: str = "sentences"
-    kept: bool = True
+    in_memory: bool = True
 
     @property
     def encoding(self) -> str:
         return self.reading.encoding
 
-    def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
-        return given
+    def files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
+        return inputs
 
-    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+    def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, given: tuple[Path, ...], seen: FileSummary) -> Iterator[Sentence]:
+    def read(self, inputs: tuple[Path, ...], seen: FileSummary) -> Iterator[Sentence]:
         one = dict[str, str]()  # of equal words and tags, of which there are many, one is kept
-        for sentence in read_sentences(given, self.reading, seen):
+        for sentence in read_sentences(inputs, self.reading, seen):
             words, tags = (tuple(one.setdefault(text, text) for text in texts) for texts in (sentence.words, sentence.tags))
             yield sentence._replace(words=words, tags=tags)
 
-    def summary(self, given: tuple[Path, ...], seen: FileSummary) -> TaggedSummary:
+    def summary(self, inputs: tuple[Path, ...], seen: FileSummary) -> TaggedSummary:
         return TaggedSummary(seen)
 
     def texts(self, record: Sentence) -> tuple[str, ...]:
         """Its words with blanks between."""
         return (" ".join(record.words),)
 
-    def shown(self, column: str) -> str:
+    def column_label(self, column: str) -> str:
         return ""
 
-    def provenance(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
-        return {**asdict(self.reading), "files": fingerprints(given)}
+    def provenance(self, inputs: tuple[Path, ...], column: str) -> dict[str, Any]:
+        return {**asdict(self.reading), "files": fingerprints(inputs)}
 
 
 def words_of(record: Sentence) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def refuse_long(corpus: Corpus, dataset: Dataset[Sentence], *, max_length: int) 
     lengths = 2 + np.diff(starts[edges] - edges)
     long = np.flatnonzero(lengths > max_length)
     if len(long):
-        place, more = dataset.place(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
+        place, more = dataset.location(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
             f"{place}{more}",
             f"its sentence has {lengths[long[0]]:,} tokens, more than data.max_length = {max_length}",
@@ -264,7 +264,7 @@ def check(config: RunConfig) -> CheckPlan:
         labels_of=lambda record: record.tags,
         words=words_of,
         has_char_encoder=spells(config),
-        invalid=has_invalid_tags,
+        invalid_tags=has_invalid_tags,
     )
     return CheckPlan(checked, lambda: [train_tokenizer(config.tokenizer, words(train).texts())])
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.data.batching import changed
+from weft.data.batching import map_tensors
 from weft.data.bucketing import by_length
 from weft.data.corpus import lines_of
 from weft.data.tag_batching import Sentences, TagBatch
@@ -30,7 +30,7 @@ def tags_of(model: Any, data: Sentences, device: torch.device, progress: Progres
     found: list[np.ndarray] = [np.zeros(0, np.int64)] * (len(data.edges) - 1)
     sizes, done = np.diff(data.edges), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
-        words = changed(TaggerInput(*batch[:-1]), lambda part: part.to(device))
+        words = map_tensors(TaggerInput(*batch[:-1]), lambda part: part.to(device))
         for at, row in zip(members.tolist(), model.tag(words).cpu().numpy(), strict=True):
             found[at] = row[: sizes[at]]
         done += len(members)

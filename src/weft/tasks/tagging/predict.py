@@ -123,7 +123,7 @@ class TaggerReader:
         for at, sentence in enumerate(given):
             for tag in sentence.tags:
                 if self.tokenizer.labels.index(tag) is None:
-                    raise DataError(source.place(at), f"the tag {tag!r} is not among those of {self.directory.path}")
+                    raise DataError(source.location(at), f"the tag {tag!r} is not among those of {self.directory.path}")
 
     def _known(self, given: Sequence[Any]) -> list[np.ndarray] | None:
         """Of each word, whether training had it; None where the training text is not there any more."""
