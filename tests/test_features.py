@@ -131,9 +131,9 @@ def test_pieces_change_nothing(monkeypatch, analyzer):
 
 def test_most_keeps_the_most_frequent_and_of_equals_the_first():
     texts = ["dd dd dd aa", "bb bb cc cc aa", "ee"]
-    assert fit(texts, ngram_range=[1, 1], most=3).terms == ["aa", "bb", "dd"]
-    assert fit(texts, ngram_range=[1, 1], most=1).terms == ["dd"]
-    assert fit(texts, ngram_range=[1, 1], most=99).num_features == 5
+    assert fit(texts, ngram_range=[1, 1], max_features=3).terms == ["aa", "bb", "dd"]
+    assert fit(texts, ngram_range=[1, 1], max_features=1).terms == ["dd"]
+    assert fit(texts, ngram_range=[1, 1], max_features=99).num_features == 5
 
 
 def test_no_texts_give_no_rows():
@@ -166,7 +166,7 @@ def test_a_file_gives_back_the_same_features(tmp_path, analyzer):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "is damaged, or not features of version 1, which this weft reads"),
+        ({"version": 2}, "is damaged, or not a features file of version 1, which this weft reads"),
         ({"options": {"analyser": "word"}}, "is damaged: options.analyser: no such option; did you mean 'analyzer'?"),
         ({"terms": "abc"}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
         ({"counts": [1.5]}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
@@ -187,7 +187,7 @@ def test_a_damaged_file_is_refused(tmp_path, change, message):
         Features.load(path)
     assert str(caught.value).startswith(f"{path}: {message}")
     path.write_text("[]")
-    with pytest.raises(ModelError, match="not features of version 1"):
+    with pytest.raises(ModelError, match="not a features file of version 1"):
         Features.load(path)
 
 
@@ -203,7 +203,7 @@ def test_texts_without_a_term_are_refused():
 
 
 def test_half_a_surrogate_pair_is_refused_with_its_text():
-    with pytest.raises(DataError, match=r"text 2: character 1 is U\+D800, half of a surrogate pair; send whole characters"):
+    with pytest.raises(DataError, match=r"text 2: lone surrogate U\+D800 at character 1; use whole characters"):
         fit(["fine", "a\ud800"])
 
 

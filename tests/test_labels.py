@@ -31,7 +31,7 @@ def test_the_order_of_the_data_is_no_matter(names, seed):
 def test_no_label_at_all():
     with pytest.raises(DataError) as caught:
         LabelVocabulary.count([])
-    assert str(caught.value) == "labels: the training data has none; give data with labels"
+    assert str(caught.value) == "labels: the training data has no labels"
 
 
 def test_a_file_gives_the_same_labels_and_its_sha256_is_their_hash(tmp_path):

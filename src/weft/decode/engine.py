@@ -162,7 +162,7 @@ class _Group(Generic[S]):
         next_tokens = self.choose(log_probs)
         tokens, token_log_probs = _to_host(next_tokens, log_probs)
         self.log_probs, self.next_tokens = None, next_tokens
-        return [row.event(*chosen) for row, *chosen in zip(self.rows, tokens, token_log_probs, strict=True)]
+        return [row.event(*chosen) for row, chosen in zip(self.rows, zip(tokens, token_log_probs, strict=True), strict=True)]
 
 
 def _to_host(next_tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:

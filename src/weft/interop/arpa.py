@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from weft.errors import ModelError
 from weft.files import atomic_write
 from weft.models.ngram import NgramLevel, NgramModel
-from weft.models.ngram_index import Ints, halve
+from weft.models.ngram_index import Ints, binary_search
 from weft.text.compression import MAX_RATIO, DecompressionBomb, open_gzip
 from weft.text.pipelines import SPECIALS
 from weft.text.tokenizers import Tokenizer, from_vocab
@@ -319,7 +319,7 @@ def _keys(reader: _Reader, section: _Section, below: list[NgramLevel], number: d
         if ids.min() < 0:
             bad = int(np.flatnonzero(ids < 0)[0])
             reader.fail(f"{_show(column[bad])} is not among the 1-grams", first + bad)
-        context = halve(below[j - 1].keys, key) if j > 1 else key
+        context = binary_search(below[j - 1].keys, key) if j > 1 else key
         if j > 1 and context.min() < 0:
             bad = int(np.flatnonzero(context < 0)[0])
             words = b" ".join(column[bad] for column in section.words[:j])

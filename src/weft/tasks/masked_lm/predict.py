@@ -20,7 +20,7 @@ from weft.tasks.invalid_inputs import read_text
 from weft.tasks.masked_lm.compare import observe
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, ProgressCallback, phase
 from weft.text.tokenizers import Tokenizer
-from weft.text.whole_words import pieces
+from weft.text.whole_words import word_boundaries
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -75,7 +75,7 @@ class MaskedReader:
     @property
     def gaps(self) -> re.Pattern[str]:
         """What a gap looks like in a text."""
-        return _SPACED if pieces(self.tokenizer) == "bytes" and self.tokenizer.type != "byte" else _MASK
+        return _SPACED if word_boundaries(self.tokenizer) == "bytes" and self.tokenizer.type != "byte" else _MASK
 
     def tokens(self, text: str) -> list[int]:
         """<s>, the tokens of a text with its gaps, </s>."""

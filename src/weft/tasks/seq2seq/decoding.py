@@ -13,7 +13,7 @@ import torch
 
 from weft.config import parse_config
 from weft.data.dataset import Dataset
-from weft.decode.predict import ROWS, PredictionRequest
+from weft.decode.predict import MAX_BATCH_SOURCES, PredictionRequest
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import TRUNCATION, PredictionConfig
 from weft.decode.prediction import Prediction
@@ -187,8 +187,8 @@ class Seq2SeqRun:
         sources = member.sources(texts)
         targets = [[*output.prefix, *output.token_ids] for output in predictions]
         found: list[np.ndarray] = []
-        for low in range(0, len(sources), ROWS):
-            part = slice(low, low + ROWS)
+        for low in range(0, len(sources), MAX_BATCH_SOURCES):
+            part = slice(low, low + MAX_BATCH_SOURCES)
             tokens = [np.array([sides.target.bos_id, *target]) for target in targets[part]]
             rows = pad_sources(sources[part], self.device), pad_sources(tokens, self.device)
             found += source_attention_weights(member.model, *rows, layer=layer, head=head)
@@ -213,8 +213,8 @@ class Seq2SeqRun:
         read = [(check_text(a, f"line {number}"), check_text(b, f"line {number}")) for number, (a, b) in enumerate(pairs, 1)]
         refuse(self.invalid_pairs(read, truncate=truncate), lambda at: f"line {1 + at}")
         target = self.tokenizer.target
-        for low in range(0, len(read), ROWS):
-            part = read[low : low + ROWS]
+        for low in range(0, len(read), MAX_BATCH_SOURCES):
+            part = read[low : low + MAX_BATCH_SOURCES]
             sources = [member.sources([source for source, _ in part]) for member in self.members]
             rows = [[target.bos_id, *ids.tolist(), target.eos_id] for ids in target.encode_batch([text for _, text in part])]
             tokens, token_mask = pad_sources([np.array(row) for row in rows], self.device)
