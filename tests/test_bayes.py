@@ -12,7 +12,7 @@ from weft.errors import ConfigError, DataError, ModelError
 from weft.models import naive_bayes as bayes
 from weft.models.baseline_config import LogisticRegressionConfig, NaiveBayesConfig
 from weft.models.linear import LinearModel, transposed
-from weft.models.linear_fit import times
+from weft.models.linear_fit import matmul
 from weft.text.features import FeatureConfig, Features, Sparse
 
 both = pytest.mark.parametrize("events", ["multinomial", "bernoulli"])
@@ -52,8 +52,8 @@ def theirs(events: str, alpha: float):
 def test_products_are_those_of_the_dense_matrix():
     sparse, matrix = random_texts(0, 9)
     right, left = torch.randn(30, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
-    np.testing.assert_allclose(times(sparse, right), matrix @ right.numpy(), atol=1e-12)
-    np.testing.assert_allclose(times(transposed(sparse), left), matrix.T @ left.numpy(), atol=1e-12)
+    np.testing.assert_allclose(matmul(sparse, right), matrix @ right.numpy(), atol=1e-12)
+    np.testing.assert_allclose(matmul(transposed(sparse), left), matrix.T @ left.numpy(), atol=1e-12)
     again = transposed(transposed(sparse))
     for mine, other in zip(again, sparse, strict=True):
         np.testing.assert_array_equal(mine, other)
@@ -61,7 +61,7 @@ def test_products_are_those_of_the_dense_matrix():
 
 def test_rows_without_any_term_are_zero():
     empty = Sparse(np.zeros(3, np.int64), np.zeros(0, np.int64), np.zeros(0), 5)
-    assert times(empty, torch.ones(5, 2, dtype=torch.float64)).tolist() == [[0, 0], [0, 0]]
+    assert matmul(empty, torch.ones(5, 2, dtype=torch.float64)).tolist() == [[0, 0], [0, 0]]
     assert transposed(empty).rows == 5
 
 

@@ -19,7 +19,7 @@ from weft.models import ngram
 from weft.models import ngram_counts as counts
 from weft.models import ngram_index as lookup
 from weft.models.ngram import NgramConfig, NgramModel, fit
-from weft.models.ngram_index import NgramIndex, halve
+from weft.models.ngram_index import NgramIndex, binary_search
 from weft.nn.state import join, select
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -222,7 +222,7 @@ def test_rows_of_different_age_join_and_select():
 @pytest.mark.parametrize("order", [1, 3, 5])
 @pytest.mark.parametrize("running", [False, True])
 def test_a_whole_text_is_scored_as_its_lines_are(monkeypatch, order, running):
-    monkeypatch.setattr(ngram, "PIECE", 7)
+    monkeypatch.setattr(ngram, "CHUNK_TOKENS", 7)
     lines = text(5)
     model = model_of(lines, order=order)
     tokens, starts = flat(lines)
@@ -241,7 +241,7 @@ def test_a_long_text_counted_in_pieces_gives_the_same_model(monkeypatch, tmp_pat
     table = NgramConfig(order=order, prune=[0, 1][:order])
     whole = fit(tokens, starts, table, size=SIZE, vocabulary="v").arrays()
     tokens.tofile(tmp_path / "tokens")
-    monkeypatch.setattr(counts, "PIECE", 50)
+    monkeypatch.setattr(counts, "CHUNK_TOKENS", 50)
     mapped = np.memmap(tmp_path / "tokens", np.uint32, "r")
     pieces = fit(mapped, starts, table, size=SIZE, vocabulary="v").arrays()
     assert whole.keys() == pieces.keys()
@@ -283,7 +283,7 @@ def test_the_hash_table_finds_what_halving_finds():
     by_table = NgramIndex(keys)
     found = by_table.find(wanted)
     assert by_table.table is not None
-    np.testing.assert_array_equal(found, halve(keys, wanted))
+    np.testing.assert_array_equal(found, binary_search(keys, wanted))
     assert (keys[found[found >= 0]] == wanted[found >= 0]).all()
     assert lookup.NgramIndex(keys[:0]).find(wanted).max() == -1
 

@@ -54,7 +54,9 @@ def read_parts(directory: Path, kind: str) -> dict[str, Any]:
         found = files.read_json(path, max_bytes=MAX_BYTES)
         if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
             raise ModelError(path, "is no tokenizer: it has no model")
-        parse_tokenizer(path.read_bytes(), str(path))  # whatever the library refuses has no right numbers, or texts, to be read below
+        parse_tokenizer(
+            path.read_bytes(), str(path)
+        )  # whatever the library refuses has no right numbers, or texts, to be read below
         return found
     given = files.read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").is_file() else {}
     config = given if isinstance(given, dict) else {}

@@ -82,7 +82,11 @@ def minimize(objective: Objective, progress: Callable[[int], None] | None) -> tu
     max_grad = max(float(weight_grad.abs().max()), float(bias_grad.abs().max()))
     if max_grad <= TOLERANCE:
         return weight, bias, ()
-    return weight, bias, (f"logistic regression did not converge in {MAX_STEPS} steps (gradient {max_grad:.1e}, tolerance {TOLERANCE:.0e})",)
+    return (
+        weight,
+        bias,
+        (f"logistic regression did not converge in {MAX_STEPS} steps (gradient {max_grad:.1e}, tolerance {TOLERANCE:.0e})",),
+    )
 
 
 def fit(

@@ -205,7 +205,9 @@ class NgramModel:
 
     def _check(self, tokens: Ints) -> None:
         if len(tokens) and (limit := int(tokens.max())) >= self.size:
-            raise ModelError("n-gram model", f"token ID {limit} is not in its vocabulary of {self.size}", "use its own tokenizer")
+            raise ModelError(
+                "n-gram model", f"token ID {limit} is not in its vocabulary of {self.size}", "use its own tokenizer"
+            )
 
     def _next(self, k: int, node: Ints, tokens: Ints) -> tuple[Ints | slice, Ints, Ints]:
         """Extend the n-grams of k words that end before each token, `node` (n,), by that token.
