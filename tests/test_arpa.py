@@ -279,7 +279,7 @@ def test_what_is_no_arpa_file_is_refused(tmp_path):
     path.write_bytes(gzip.compress(OTHERS.encode())[:12])
     with pytest.raises(ModelError) as cut:
         read_arpa(path)
-    assert str(cut.value) == f"{path}: the compressed file is damaged after line 0"
+    assert str(cut.value) == f"{path}: the compressed file is corrupted after line 0"
 
 
 def test_names_that_do_not_fit_the_model_are_refused_and_nothing_is_written(tmp_path):

@@ -193,7 +193,7 @@ def test_a_damaged_file_is_refused(tmp_path, change, message):
 
 def test_texts_without_a_term_are_refused():
     with pytest.raises(DataError) as caught:
-        fit(["a b", "? !"], min_count=2, ngram_range=[1, 1])
+        fit(["a b", "? !"], min_df=2, ngram_range=[1, 1])
     assert str(caught.value) == (
         "features: no term of analyzer='word', ngram_range=[1, 1] stands in 2 or more of 2 texts;"
         " lower min_count, or choose another analyzer"

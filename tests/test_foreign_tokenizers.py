@@ -192,7 +192,7 @@ def test_an_index_that_names_no_file_of_its_folder(name, tmp_path):
     index.write_text(json.dumps({"weight_map": {"x": name}}))
     with pytest.raises(ModelError) as caught:
         Checkpoint(tmp_path, "")
-    assert str(caught.value) == f"{index}: is damaged: its weight_map names no files of this folder"
+    assert str(caught.value) == f"{index}: corrupted: weight_map must contain names of files in this directory"
 
 
 def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path):

@@ -298,7 +298,7 @@ def test_old_names_and_parts_of_files_are_read(tmp_path):
     assert all(torch.equal(one, after.model.state_dict()[name]) for name, one in before.model.state_dict().items())
     (tmp_path / "theirs" / "model.safetensors.index.json").write_text('{"weight_map": {"x": "../y"}}')
     assert refusal(tmp_path / "theirs") == (
-        f"{tmp_path / 'theirs' / 'model.safetensors.index.json'}: is damaged: its weight_map names no files of this folder"
+        f"{tmp_path / 'theirs' / 'model.safetensors.index.json'}: corrupted: weight_map must contain names of files in this directory"
     )
 
 

@@ -62,7 +62,7 @@ def contexts(seed: int, longest: int) -> list[tuple[int, ...]]:
 def row(model: NgramModel, context: tuple[int, ...]) -> torch.Tensor:
     """Probabilities after a context (V,); the empty one is asked for with a word that nothing follows."""
     if not context:
-        return model._rows(torch.full((1, model.order - 1), -1))[0].double().exp()
+        return model._next_log_probs(torch.full((1, model.order - 1), -1))[0].double().exp()
     return model.start(torch.tensor([context]))[0][0].double().exp()
 
 
@@ -317,20 +317,20 @@ def test_everything_pruned_above_single_words_still_sums_to_one(tmp_path):
         ({"shape": None}, "n-gram model: no array 'shape' of 3 numbers; the file is damaged or of another model"),
         (
             {"shape": np.array([2, 8, 1])},
-            "n-gram model: order=2, size=8, begin=1 do not fit its arrays; the file is damaged",
+            "n-gram model: order=2, size=8, begin=1 do not fit its arrays; the file is corrupted",
         ),
         (
             {"shape": np.array([0, 9, 1])},
-            "n-gram model: order=0, size=9, begin=1 do not fit its arrays; the file is damaged",
+            "n-gram model: order=0, size=9, begin=1 do not fit its arrays; the file is corrupted",
         ),
         (
             {"shape": np.array([10**15, 9, 1])},
-            "n-gram model: array '2.back_off' is missing or has the wrong shape; the file is damaged",
+            "n-gram model: array '2.back_off' is missing or has the wrong shape; the file is corrupted",
         ),
-        ({"2.keys": None}, "n-gram model: array '2.keys' is missing or has the wrong shape; the file is damaged"),
+        ({"2.keys": None}, "n-gram model: array '2.keys' is missing or has the wrong shape; the file is corrupted"),
         (
             {"1.back_off": np.zeros(9)},
-            "n-gram model: array '1.back_off' is missing or has the wrong shape; the file is damaged",
+            "n-gram model: array '1.back_off' is missing or has the wrong shape; the file is corrupted",
         ),
     ],
 )

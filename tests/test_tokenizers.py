@@ -244,7 +244,7 @@ def test_files_that_are_no_tokenizer_are_refused_by_name(tmp_path):
     assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: cannot read the file: No such file or directory"
     path.write_text("{}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weft.text.tokenizers, "LONGEST_FILE", 1)
+        patch.setattr(weft.text.tokenizers, "MAX_BYTES", 1)
         assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: larger than 0 MB; not a tokenizer file"
     told = f"{path}: not a tokenizer.json, or corrupted: "
     assert refusal(ModelError, lambda: Tokenizer.load(path)).startswith(told)

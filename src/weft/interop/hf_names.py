@@ -77,42 +77,42 @@ ENCODERS = {
 }
 
 
-def _both(ours: str, theirs: str) -> Iterator[Row]:
+def _weight_and_bias(ours: str, theirs: str) -> Iterator[Row]:
     yield Row(f"{ours}.weight", (f"{theirs}.weight",))
     yield Row(f"{ours}.bias", (f"{theirs}.bias",))
 
 
 def encoder_rows(names: Encoder, layers: int) -> Iterator[Row]:
-    """The weights of a stack, and the norm below it; embeddings are no rows, for words are in another order."""
-    yield from _both("encoder.stack.input_proj", EMBEDDING_NORM)
+    """The weights of a stack and the norm below it. Embeddings are handled separately: their tokens are in another order."""
+    yield from _weight_and_bias("encoder.stack.input_proj", EMBEDDING_NORM)
     for layer in range(layers):
         theirs = f"{names.layer}{layer}."
-        attends, feeds = (f"encoder.stack.layers.{2 * layer + part}" for part in (0, 1))
+        attention, ffn = (f"encoder.stack.layers.{2 * layer + part}" for part in (0, 1))
         for end in ("weight", "bias"):
-            yield Row(f"{attends}.mixer.to_qkv.{end}", tuple(f"{theirs}{one}.{end}" for one in names.attention))
-        yield from _both(f"{attends}.mixer.to_out", theirs + names.out)
-        yield from _both(f"{attends}.connection.norm", theirs + names.out_norm)
-        yield from _both(f"{feeds}.mixer.up_proj", theirs + names.up_proj)
-        yield from _both(f"{feeds}.mixer.to_out", theirs + names.down_proj)
-        yield from _both(f"{feeds}.connection.norm", theirs + names.ffn_norm)
+            yield Row(f"{attention}.mixer.to_qkv.{end}", tuple(f"{theirs}{name}.{end}" for name in names.attention))
+        yield from _weight_and_bias(f"{attention}.mixer.to_out", theirs + names.out)
+        yield from _weight_and_bias(f"{attention}.connection.norm", theirs + names.out_norm)
+        yield from _weight_and_bias(f"{ffn}.mixer.up_proj", theirs + names.up_proj)
+        yield from _weight_and_bias(f"{ffn}.mixer.to_out", theirs + names.down_proj)
+        yield from _weight_and_bias(f"{ffn}.connection.norm", theirs + names.ffn_norm)
 
 
 def head_rows(names: Encoder) -> Iterator[Row]:
     """The layer before the output of a masked language model."""
-    yield from _both("transform.0", names.dense)
-    yield from _both("transform.2", names.norm)
+    yield from _weight_and_bias("transform.0", names.dense)
+    yield from _weight_and_bias("transform.2", names.norm)
 
 
 def gpt2_rows(layers: int) -> Iterator[Row]:
-    """GPT-2's stack; its matrices are turned."""
+    """The stack of GPT-2, whose matrices are transposed."""
     for layer in range(layers):
         theirs = f"h.{layer}."
-        attends, feeds = (f"stack.layers.{2 * layer + part}" for part in (0, 1))
-        yield from _both(f"{attends}.norm", f"{theirs}ln_1")
-        yield from _both(f"{feeds}.norm", f"{theirs}ln_2")
-        parts = {f"{attends}.mixer.to_qkv": "attn.c_attn", f"{attends}.mixer.to_out": "attn.c_proj"}
-        parts |= {f"{feeds}.mixer.up_proj": "mlp.c_fc", f"{feeds}.mixer.to_out": "mlp.c_proj"}
+        attention, ffn = (f"stack.layers.{2 * layer + part}" for part in (0, 1))
+        yield from _weight_and_bias(f"{attention}.norm", f"{theirs}ln_1")
+        yield from _weight_and_bias(f"{ffn}.norm", f"{theirs}ln_2")
+        parts = {f"{attention}.mixer.to_qkv": "attn.c_attn", f"{attention}.mixer.to_out": "attn.c_proj"}
+        parts |= {f"{ffn}.mixer.up_proj": "mlp.c_fc", f"{ffn}.mixer.to_out": "mlp.c_proj"}
         for ours, name in parts.items():
             yield Row(f"{ours}.weight", (f"{theirs}{name}.weight",), transposed=True)
             yield Row(f"{ours}.bias", (f"{theirs}{name}.bias",))
-    yield from _both("stack.final_norm", "ln_f")
+    yield from _weight_and_bias("stack.final_norm", "ln_f")
