@@ -220,7 +220,7 @@ def damaged(path: Path, old: str, new: str) -> Path:
     ("old", "new", "line", "what"),
     [
         ("\\data\\\n", "", 6, "'\\1-grams:' before \\data\\"),
-        ("ngram 2=2", "ngram 3=2", 5, "'ngram 3=2', where the number of 2-grams should stand"),
+        ("ngram 2=2", "ngram 3=2", 5, "expected the number of 2-grams, got 'ngram 3=2'"),
         ("ngram 1=4\nngram 2=2\n", "", 5, "'\\1-grams:', where 'ngram 1=...' should stand"),
         ("ngram 1=4", "ngram 1=5", 12, "fewer 1-grams than the header says"),
         ("ngram 1=4", "ngram 1=3", 11, "'-2 <UNK>', where '\\2-grams:' should stand"),
@@ -230,19 +230,19 @@ def damaged(path: Path, old: str, new: str) -> Path:
         ("-1.0\ta", "-1,0\ta", 8, "'-1,0' is not a number"),
         ("-1.0\ta\t-0.5", "-1.0\ta\tnan", 8, "'nan' is not a number"),
         ("-1.0\ta", "1.0\ta", 8, "log-probability 1 is above 0"),
-        ("-2 <UNK>", "-2 a", 11, "'a' stands here a second time"),
-        ("-inf\ta </s>", "-1\t<s> a", 15, "this 2-gram stands here a second time"),
-        ("-inf\ta </s>", "-1\tb </s>", 15, "'b' is not among the 1-grams"),
+        ("-2 <UNK>", "-2 a", 11, "duplicate word 'a'"),
+        ("-inf\ta </s>", "-1\t<s> a", 15, "duplicate 2-gram"),
+        ("-inf\ta </s>", "-1\tb </s>", 15, "'b' is not one of the 1-grams"),
         ("\\end\\", "\\fin\\", 17, "'\\fin\\', where '\\end\\' should stand"),
-        ("\n\\end\\\n", "", 15, "the file ends here, before \\end\\; it is cut off"),
-        ("-inf\ta </s>\n\n\\end\\\n", "", 14, "the file ends here, with 1 of the 2-grams missing; it is cut off"),
+        ("\n\\end\\\n", "", 15, "the file ends before \\end\\; it is incomplete"),
+        ("-inf\ta </s>\n\n\\end\\\n", "", 14, "the file ends, 1 2-grams are missing; it is incomplete"),
     ],
 )
 def test_a_damaged_file_is_refused_with_its_line(tmp_path, old, new, line, what):
     path = damaged(tmp_path / "model.arpa", old, new)
     with pytest.raises(ModelError) as caught:
         read_arpa(path)
-    assert str(caught.value) == f"{path}, line {line}: {what}"
+    assert str(caught.value) == f"{path}:{line}: {what}"
 
 
 def test_a_context_that_is_missing_is_named(tmp_path):
@@ -251,7 +251,7 @@ def test_a_context_that_is_missing_is_named(tmp_path):
                     "\\2-grams:\n-1 a b\n\\3-grams:\n-1 b a b\n\\end\\\n")  # fmt: skip
     with pytest.raises(ModelError) as caught:
         read_arpa(path)
-    assert str(caught.value) == f"{path}, line 12: its context 'b a' is not among the 2-grams"
+    assert str(caught.value) == f"{path}:12: its context 'b a' is not one of the 2-grams"
 
 
 def test_what_is_no_arpa_file_is_refused(tmp_path):
@@ -262,7 +262,7 @@ def test_what_is_no_arpa_file_is_refused(tmp_path):
     path.write_bytes(b"just text\n" * 2000)
     with pytest.raises(ModelError) as other:
         read_arpa(path)
-    assert str(other.value) == f"{path}, line 1001: no \\data\\ so far; this is not an ARPA file"
+    assert str(other.value) == f"{path}:1001: no \\data\\ so far; this is not an ARPA file"
     path.write_bytes(OTHERS.encode().replace(b"\ta", b"\t\xff").replace(b" a", b" \xff"))
     with pytest.raises(ModelError) as latin:
         read_arpa(path)

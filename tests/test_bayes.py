@@ -149,16 +149,16 @@ def good() -> dict[str, np.ndarray]:
     [
         (
             {"weight": np.ones((4, 2), np.float32)},
-            "linear model: array 'weight' is missing or of another kind; the file is damaged",
+            "linear model: array 'weight' is missing or has the wrong type; the file is corrupted",
         ),
-        ({"flags": np.array(True)}, "linear model: array 'flags' is missing or of another kind; the file is damaged"),
+        ({"flags": np.array(True)}, "linear model: array 'flags' is missing or has the wrong type; the file is corrupted"),
         (
             {"bias": np.ones(3)},
-            "linear model: weights of shape (4, 2) do not fit 3 classes and 2 flags; the file is damaged",
+            "linear model: weights of shape (4, 2) do not match 3 classes and 2 flags; the file is corrupted",
         ),
         (
             {"flags": np.array([True])},
-            "linear model: weights of shape (4, 2) do not fit 2 classes and 1 flags; the file is damaged",
+            "linear model: weights of shape (4, 2) do not match 2 classes and 1 flags; the file is corrupted",
         ),
     ],
 )
@@ -181,11 +181,11 @@ def test_other_features_are_refused():
 @pytest.mark.parametrize(
     ("targets", "weights", "message"),
     [
-        (np.zeros(9, np.int64), None, "targets of shape (9,) do not fit 10 texts and 3 classes"),
-        (np.zeros((10, 2), bool), None, "targets of shape (10, 2) do not fit 10 texts and 3 classes"),
-        (np.arange(10) - 1, None, "targets from -1 to 8, but classes are numbered from 0 to 2"),
-        (np.arange(10) % 3, np.arange(3.0), "class weights must be 3 positive numbers, one a class, not [0.0, 1.0, 2.0]"),
-        (np.arange(10) % 3, np.ones(2), "class weights must be 3 positive numbers, one a class, not [1.0, 1.0]"),
+        (np.zeros(9, np.int64), None, "targets: shape (9,) does not match 10 texts and 3 classes"),
+        (np.zeros((10, 2), bool), None, "targets: shape (10, 2) does not match 10 texts and 3 classes"),
+        (np.arange(10) - 1, None, "targets: must be from 0 to 2, got -1 to 8"),
+        (np.arange(10) % 3, np.arange(3.0), "class weights: expected 3 positive numbers, got [0.0, 1.0, 2.0]"),
+        (np.arange(10) % 3, np.ones(2), "class weights: expected 3 positive numbers, got [1.0, 1.0]"),
     ],
 )
 def test_targets_that_do_not_fit_are_refused(targets, weights, message):

@@ -166,15 +166,15 @@ def test_a_file_gives_back_the_same_features(tmp_path, analyzer):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "is damaged, or not a features file of version 1, which this weft reads"),
-        ({"options": {"analyser": "word"}}, "is damaged: options.analyser: no such option; did you mean 'analyzer'?"),
-        ({"terms": "abc"}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
-        ({"counts": [1.5]}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
-        ({"documents": None}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
-        ({"counts": [1]}, "is damaged: its terms, counts and number of documents do not fit each other"),
-        ({"terms": ["b", "a"]}, "is damaged: its terms, counts and number of documents do not fit each other"),
-        ({"counts": [1, 9]}, "is damaged: its terms, counts and number of documents do not fit each other"),
-        ({"counts": [0, 1]}, "is damaged: its terms, counts and number of documents do not fit each other"),
+        ({"version": 2}, "corrupted, or not a features file of version 1"),
+        ({"options": {"analyser": "word"}}, "corrupted: options.analyser: unknown option; did you mean 'analyzer'?"),
+        ({"terms": "abc"}, "corrupted: terms and counts must be lists of strings and integers"),
+        ({"counts": [1.5]}, "corrupted: terms and counts must be lists of strings and integers"),
+        ({"documents": None}, "corrupted: terms and counts must be lists of strings and integers"),
+        ({"counts": [1]}, "corrupted: terms, counts and number of documents do not match"),
+        ({"terms": ["b", "a"]}, "corrupted: terms, counts and number of documents do not match"),
+        ({"counts": [1, 9]}, "corrupted: terms, counts and number of documents do not match"),
+        ({"counts": [0, 1]}, "corrupted: terms, counts and number of documents do not match"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, change, message):

@@ -92,7 +92,7 @@ def test_a_vocabulary_that_is_no_text(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ModelError) as caught:
         renumber(tmp_path, "bert")
-    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: is damaged: byte 12 is not UTF-8"
+    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: corrupted: invalid UTF-8 at byte 12"
     words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     assert renumber(tmp_path, "bert").rows == [0, 1, 2, 4, 3]
@@ -207,4 +207,4 @@ def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path):
     (tmp_path / "tokenizer.json").rename(tmp_path / "vocab.txt")
     with pytest.raises(ModelError) as caught:
         renumber(tmp_path, "bert")
-    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: is larger than 128 MB; no vocabulary is"
+    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: larger than 128 MB; not a vocabulary"

@@ -314,14 +314,14 @@ def test_everything_pruned_above_single_words_still_sums_to_one(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"shape": None}, "n-gram model: no array 'shape' of 3 numbers; the file is damaged or of another model"),
+        ({"shape": None}, "n-gram model: no array 'shape' of 3 numbers; the file is corrupted or of another model"),
         (
             {"shape": np.array([2, 8, 1])},
-            "n-gram model: order=2, size=8, begin=1 do not fit its arrays; the file is corrupted",
+            "n-gram model: order 2, vocab_size 8 and bos_id 1 do not match its arrays; the file is corrupted",
         ),
         (
             {"shape": np.array([0, 9, 1])},
-            "n-gram model: order=0, size=9, begin=1 do not fit its arrays; the file is corrupted",
+            "n-gram model: order 0, vocab_size 9 and bos_id 1 do not match its arrays; the file is corrupted",
         ),
         (
             {"shape": np.array([10**15, 9, 1])},
@@ -354,11 +354,11 @@ def test_ids_of_another_vocabulary_are_refused():
     for ask in (model.score, lambda tokens: model.start(tokens)):
         with pytest.raises(ModelError) as caught:
             ask(torch.tensor([[1, 9]]))
-        assert str(caught.value) == "n-gram model: token id 9, but it knows 9 tokens; use its own tokenizer"
+        assert str(caught.value) == "n-gram model: token ID 9 is not in its vocabulary of 9; use its own tokenizer"
     for ids, bad in ((np.array([3, 9, 2]), 9), (np.array([3, -1, 2]), -1)):
         with pytest.raises(DataError) as refused:
             fit(ids, None, NgramConfig(), size=9, vocabulary="v")
-        assert str(refused.value) == (f"n-gram counts: token id {bad}, but the vocabulary has 9 tokens; use its own tokenizer")
+        assert str(refused.value) == (f"n-gram counts: token ID {bad} is not in the vocabulary of 9; use its own tokenizer")
 
 
 def test_a_text_without_tokens_is_refused():
@@ -370,13 +370,13 @@ def test_a_text_without_tokens_is_refused():
 def test_discounts_that_fall_back_are_noted():
     model = model_of([[3, 4, 2], [3, 2]], order=1)
     assert model.notes == (
-        "kneser-ney: the counts of 1-grams give no usable discounts (small or repetitive text?): 0.5, 1 and 1.5 are used",
+        "not enough 1-grams to estimate Kneser-Ney discounts; using 0.5, 1 and 1.5, as KenLM does",
     )
     assert model_of([[3, 2]], order=1, smoothing="backoff").notes == (
-        "back-off: no 1-gram occurs twice: a discount of 0.5 is used",
+        "no 1-gram occurs twice; using a backoff discount of 0.5",
     )
     assert model_of([[3, 2]] * 2, order=1, smoothing="backoff").notes == (
-        "back-off: no 1-gram occurs once: a discount of 0.5 is used",
+        "no 1-gram occurs once; using a backoff discount of 0.5",
     )
 
 

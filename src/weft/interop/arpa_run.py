@@ -36,7 +36,7 @@ def import_arpa(source: Path, output_dir: Path, *, tokenizer_from: Path | None =
     notes = [] if has_eos else ["no n-gram ends in </s>, so the model reads running text, not lines"]
     if tokenizer_from is None and _looks_like_subwords(tokenizer):
         notes.append(
-            "its words look like subwords: tokenize texts in the same way, or set `tokenizer_from` to the run that made them"
+            "its words look like subwords: tokenize texts in the same way, or import it with the tokenizer of the run it is from"
         )
     opening = None if has_eos or tokenizer_from is None else _opening(tokenizer_from, tokenizer)
     plan = ImportPlan({"task": "lm", "data": data, "model": table}, lambda config: model.arrays(), notes, opening)
@@ -87,8 +87,8 @@ def export_arpa(run: AnyRun, output_dir: Path) -> list[str]:
     notes = []
     if tokenizer.type != "whitespace":
         notes.append(
-            f"its words are tokens of a {tokenizer.type} tokenizer: tokenize texts in the same way, or import it with "
-            "`tokenizer_from`"
+            f"its words are tokens of a {tokenizer.type} tokenizer: tokenize texts in the same way, "
+            "or import it with the tokenizer of this run"
         )
     if any(_has_whitespace(tokenizer.id_to_token(number)) for number in range(tokenizer.vocab_size)):
         notes.append("whitespace in tokens is written as code points, such as \\x{20}")
