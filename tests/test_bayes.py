@@ -174,7 +174,7 @@ def test_other_features_are_refused():
     with pytest.raises(ModelError) as caught:
         model.log_probs(random_texts(0, 5)[0])
     assert str(caught.value) == (
-        "linear model: features of 30 columns, but weights for 4; use the features it was trained with"
+        "linear model: expected 4 features, got 30; use the features that it was trained with"
     )
 
 

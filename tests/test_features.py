@@ -195,8 +195,8 @@ def test_texts_without_a_term_are_refused():
     with pytest.raises(DataError) as caught:
         fit(["a b", "? !"], min_df=2, ngram_range=[1, 1])
     assert str(caught.value) == (
-        "features: no term of analyzer='word', ngram_range=[1, 1] stands in 2 or more of 2 texts;"
-        " lower min_count, or choose another analyzer"
+        "features: no term occurs in at least 2 of 2 texts (analyzer 'word', ngram_range [1, 1]);"
+        " reduce min_df or choose another analyzer"
     )
     with pytest.raises(DataError, match="of 0 texts"):
         fit([])

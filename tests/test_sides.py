@@ -66,8 +66,8 @@ def test_files_of_other_runs(tmp_path):
     paths = {side: {"file": str(tmp_path / f"tokenizer.{side}.json")} for side in ("source", "target")}
     assert [side.hash for side in trained(paths)] == [side.hash for side in trained(SEPARATE)]
     # the same file on both sides is one tokenizer
-    assert trained({"source": paths["source"], "target": paths["source"]}).shared
-    assert trained(paths["target"]).shared
+    assert trained({"source": paths["source"], "target": paths["source"]}).is_shared
+    assert trained(paths["target"]).is_shared
 
 
 def test_a_run_without_tokenizers_is_refused(tmp_path):

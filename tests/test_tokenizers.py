@@ -221,7 +221,7 @@ def test_the_words_met_are_forgotten_before_they_fill_the_memory(monkeypatch):
     for start in range(0, 100, 7):
         text = " ".join(str(number) for number in range(start, start + 9))
         assert tokenizer.decode(tokenizer.encode(text)) == text
-        assert len(tokenizer._flat.__self__._row) <= 20
+        assert len(tokenizer._encode_flat.__self__._row) <= 20
 
 
 @every_kind

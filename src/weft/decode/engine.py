@@ -300,5 +300,5 @@ def _check(requests: Sequence[Request], max_positions: int | None) -> None:
             raise UsageError("prompt", "must have at least one token")
         if request.max_new_tokens < 1:
             raise UsageError("max_new_tokens", f"must be at least 1, got {request.max_new_tokens}")
-    longest = max(requests, key=lambda request: len(request.prompt) + request.max_new_tokens)
-    check_length(max_positions, len(longest.prompt), longest.max_new_tokens)
+    longest_request = max(requests, key=lambda request: len(request.prompt) + request.max_new_tokens)
+    check_length(max_positions, len(longest_request.prompt), longest_request.max_new_tokens)

@@ -122,7 +122,7 @@ def build_stack(
 
     With `dropout_on_top=False`, the last layer has no dropout.
     """
-    # a post-norm layer normalizes its output itself: there is no norm before mixers, and no final norm
+    # a post-norm layer normalizes its output itself: it needs neither a norm before its mixer nor a final norm
     norm_name = "none" if config.skip_connection == "post-norm" else config.norm
     dropouts = [config.dropout] * (len(mixers) - 1) + [config.dropout if dropout_on_top else 0.0]
     # an input of another size cannot be added or gated: the first layer then has no skip connection

@@ -230,7 +230,7 @@ class NgramModel:
         """
         self._check(tokens)
         log_probs = self.levels[0].log_prob.take(tokens, mode="clip")
-        node = tokens  # row of the longest n-gram so far that ends at each token
+        node = tokens  # row of the n-gram of k tokens that ends at each token
         for k in range(1, self.order):
             positions, context, row = self._next(k, node, tokens)
             extended = self.levels[k - 1].back_off.take(context)
