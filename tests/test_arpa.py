@@ -35,9 +35,9 @@ class Words:
     """A tokenizer, as far as writing goes."""
 
     def __init__(self, words: list[str]) -> None:
-        self.words, self.size = words, len(words)
+        self.words, self.vocab_size = words, len(words)
 
-    def token(self, id: int) -> str:
+    def id_to_token(self, id: int) -> str:
         return self.words[id]
 
 
@@ -72,7 +72,7 @@ def equal(one: NgramModel, two: NgramModel) -> None:
 
 
 @pytest.mark.parametrize("order", [1, 2, 5])
-@pytest.mark.parametrize("smoothing", ["kneser-ney", "back-off", "add-delta", "ml"])
+@pytest.mark.parametrize("smoothing", ["kneser-ney", "backoff", "add-delta", "mle"])
 @pytest.mark.parametrize("name", ["model.arpa", "model.arpa.gz"])
 def test_a_model_comes_back_from_its_file(tmp_path, order, smoothing, name):
     model, tokenizer = sentences(order=order, smoothing=smoothing)
@@ -83,7 +83,7 @@ def test_a_model_comes_back_from_its_file(tmp_path, order, smoothing, name):
     equal(model, again)
 
 
-@pytest.mark.parametrize("smoothing", ["kneser-ney", "back-off", "add-delta"])
+@pytest.mark.parametrize("smoothing", ["kneser-ney", "backoff", "add-delta"])
 @pytest.mark.parametrize("options", [{"order": 2}, {"order": 4}, {"order": 4, "prune": [0, 0, 1]}])
 def test_kenlm_reads_what_we_write_and_scores_the_same(tmp_path, smoothing, options):
     kenlm = pytest.importorskip("kenlm")
@@ -220,29 +220,29 @@ def damaged(path: Path, old: str, new: str) -> Path:
     ("old", "new", "line", "what"),
     [
         ("\\data\\\n", "", 6, "'\\1-grams:' before \\data\\"),
-        ("ngram 2=2", "ngram 3=2", 5, "'ngram 3=2', where the number of 2-grams should stand"),
-        ("ngram 1=4\nngram 2=2\n", "", 5, "'\\1-grams:', where 'ngram 1=...' should stand"),
-        ("ngram 1=4", "ngram 1=5", 12, "fewer 1-grams than the header says"),
-        ("ngram 1=4", "ngram 1=3", 11, "'-2 <UNK>', where '\\2-grams:' should stand"),
-        ("ngram 2=2", "ngram 2=3", 16, "fewer 2-grams than the header says"),
-        ("-0.7 </s>", "-0.7 </s> 0 0", 10, "'-0.7 </s> 0 0' is not a number, a 1-gram and perhaps a number"),
-        ("-0.2\t<s>  a", "-0.2\t<s>  a -1", 14, "'-0.2\\t<s>  a -1' is not a number, a 2-gram"),
-        ("-1.0\ta", "-1,0\ta", 8, "'-1,0' is not a number"),
-        ("-1.0\ta\t-0.5", "-1.0\ta\tnan", 8, "'nan' is not a number"),
-        ("-1.0\ta", "1.0\ta", 8, "log-probability 1 is above 0"),
-        ("-2 <UNK>", "-2 a", 11, "'a' stands here a second time"),
-        ("-inf\ta </s>", "-1\t<s> a", 15, "this 2-gram stands here a second time"),
-        ("-inf\ta </s>", "-1\tb </s>", 15, "'b' is not among the 1-grams"),
-        ("\\end\\", "\\fin\\", 17, "'\\fin\\', where '\\end\\' should stand"),
-        ("\n\\end\\\n", "", 15, "the file ends here, before \\end\\; it is cut off"),
-        ("-inf\ta </s>\n\n\\end\\\n", "", 14, "the file ends here, with 1 of the 2-grams missing; it is cut off"),
+        ("ngram 2=2", "ngram 3=2", 5, "expected the number of 2-grams, got 'ngram 3=2'"),
+        ("ngram 1=4\nngram 2=2\n", "", 5, "expected 'ngram 1=...', got '\\1-grams:'"),
+        ("ngram 1=4", "ngram 1=5", 12, "fewer 1-grams than in the header"),
+        ("ngram 1=4", "ngram 1=3", 11, "expected '\\2-grams:', got '-2 <UNK>'"),
+        ("ngram 2=2", "ngram 2=3", 16, "fewer 2-grams than in the header"),
+        ("-0.7 </s>", "-0.7 </s> 0 0", 10, "expected a number and a 1-gram, optionally with another number, got '-0.7 </s> 0 0'"),
+        ("-0.2\t<s>  a", "-0.2\t<s>  a -1", 14, "expected a number and a 2-gram, got '-0.2\\t<s>  a -1'"),
+        ("-1.0\ta", "-1,0\ta", 8, "expected a number, got '-1,0'"),
+        ("-1.0\ta\t-0.5", "-1.0\ta\tnan", 8, "expected a number, got 'nan'"),
+        ("-1.0\ta", "1.0\ta", 8, "log-probability 1 is greater than 0"),
+        ("-2 <UNK>", "-2 a", 11, "duplicate word 'a'"),
+        ("-inf\ta </s>", "-1\t<s> a", 15, "duplicate 2-gram"),
+        ("-inf\ta </s>", "-1\tb </s>", 15, "'b' is not one of the 1-grams"),
+        ("\\end\\", "\\fin\\", 17, "expected '\\end\\', got '\\fin\\'"),
+        ("\n\\end\\\n", "", 15, "the file ends before \\end\\; it is incomplete"),
+        ("-inf\ta </s>\n\n\\end\\\n", "", 14, "the file ends, 1 2-grams are missing; it is incomplete"),
     ],
 )
 def test_a_damaged_file_is_refused_with_its_line(tmp_path, old, new, line, what):
     path = damaged(tmp_path / "model.arpa", old, new)
     with pytest.raises(ModelError) as caught:
         read_arpa(path)
-    assert str(caught.value) == f"{path}, line {line}: {what}"
+    assert str(caught.value) == f"{path}:{line}: {what}"
 
 
 def test_a_context_that_is_missing_is_named(tmp_path):
@@ -251,22 +251,22 @@ def test_a_context_that_is_missing_is_named(tmp_path):
                     "\\2-grams:\n-1 a b\n\\3-grams:\n-1 b a b\n\\end\\\n")  # fmt: skip
     with pytest.raises(ModelError) as caught:
         read_arpa(path)
-    assert str(caught.value) == f"{path}, line 12: its context 'b a' is not among the 2-grams"
+    assert str(caught.value) == f"{path}:12: its context 'b a' is not one of the 2-grams"
 
 
 def test_what_is_no_arpa_file_is_refused(tmp_path):
     path = tmp_path / "model.arpa"
     with pytest.raises(ModelError) as missing:
         read_arpa(path)
-    assert str(missing.value) == f"{path}: can't be read: No such file or directory"
+    assert str(missing.value) == f"{path}: cannot read the file: No such file or directory"
     path.write_bytes(b"just text\n" * 2000)
     with pytest.raises(ModelError) as other:
         read_arpa(path)
-    assert str(other.value) == f"{path}, line 1001: no \\data\\ so far; this is not an ARPA file"
+    assert str(other.value) == f"{path}:1001: no \\data\\ in the first 1,000 lines; not an ARPA file"
     path.write_bytes(OTHERS.encode().replace(b"\ta", b"\t\xff").replace(b" a", b" \xff"))
     with pytest.raises(ModelError) as latin:
         read_arpa(path)
-    assert str(latin.value) == f"{path}: its words are not UTF-8; convert the file first"
+    assert str(latin.value) == f"{path}: its words are not UTF-8; convert the file"
     path.write_text(
         OTHERS.replace("<UNK>", "\\x{61}")
         .replace("\ta\t", "\t\\x{5c}x{61}\t")
@@ -275,11 +275,11 @@ def test_what_is_no_arpa_file_is_refused(tmp_path):
     )
     with pytest.raises(ModelError) as same:
         read_arpa(path)
-    assert str(same.value) == (f"{path}: two of its words stand for the same token; one of them is written with \\x{{5c}}")
+    assert str(same.value) == (f"{path}: two of its words are the same token; one of them is written with \\x{{5c}}")
     path.write_bytes(gzip.compress(OTHERS.encode())[:12])
     with pytest.raises(ModelError) as cut:
         read_arpa(path)
-    assert str(cut.value) == f"{path}: the compressed file is damaged after line 0"
+    assert str(cut.value) == f"{path}: the compressed file is corrupted after line 0"
 
 
 def test_names_that_do_not_fit_the_model_are_refused_and_nothing_is_written(tmp_path):
@@ -292,5 +292,5 @@ def test_names_that_do_not_fit_the_model_are_refused_and_nothing_is_written(tmp_
     with pytest.raises(ModelError) as twice:
         write_arpa(tmp_path / "model.arpa", model, Words([*tokenizer.words[:-1], "the"]))
     last = model.size - 1
-    assert str(twice.value) == f"ARPA: tokens 3 and {last} are both 'the'; a word must stand for one token"
+    assert str(twice.value) == f"ARPA: tokens 3 and {last} are both 'the'; words must be unique"
     assert list(tmp_path.iterdir()) == []

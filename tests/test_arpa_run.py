@@ -89,12 +89,12 @@ def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
     code, said = refused(capsys, "import", "arpa", "model.arpa", "--output-dir", "runs/theirs")
     assert (code, said) == (
         4,
-        "model.arpa: its words hold white space, so a text can't be split into them by spaces; "
-        "give the run whose tokenizer made it with --tokenizer-from",
+        "model.arpa: its words contain whitespace, so that texts cannot be split into them at spaces; "
+        "set --tokenizer-from to the run whose tokenizer made it",
     )
     assert not Path("runs/theirs").exists()
     assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/theirs", "--tokenizer-from", own]) == 0
-    assert "it reads running text" in capsys.readouterr().err
+    assert "reads running text" in capsys.readouterr().err
     assert scores(capsys, "runs/theirs") == pytest.approx(scores(capsys, own), abs=1e-6)
 
 
@@ -115,17 +115,17 @@ def test_an_imported_model_is_not_counted_again(capsys):
             2,
             "--tokenizer-from: a model of format 'hf' brings its own tokenizer; drop it",
         ),
-        (("import", "arpa", "none.arpa", "--output-dir", "y"), 4, "none.arpa: can't be read: No such file or directory"),
-        (("import", "arpa", ".", "--output-dir", "y"), 4, ".: is a folder; an ARPA model is a file"),
+        (("import", "arpa", "none.arpa", "--output-dir", "y"), 4, "none.arpa: cannot read the file: No such file or directory"),
+        (("import", "arpa", ".", "--output-dir", "y"), 4, ".: is a directory; an ARPA model is a file"),
         (
             ("import", "arpa", "text.txt", "--output-dir", "y"),
             4,
-            "text.txt, line 24: the file ends here, before \\end\\; it is cut off",
+            "text.txt:24: the file ends before \\end\\; it is incomplete",
         ),
         (
             ("export", "runs/own", "--format", "arpa", "--output-dir", "runs"),
             2,
-            "export: runs is a folder; name a file, such as runs/model.arpa",
+            "export: runs is a directory; name a file, such as runs/model.arpa",
         ),
         (
             ("import", "arpa", "model.arpa", "--output-dir", "y", "--tokenizer-from", "runs/other"),
@@ -152,16 +152,18 @@ def test_a_network_has_no_arpa_file(capsys):
     assert main(["train", "run.toml", "--quiet", "--output-dir", "runs/rnn"]) == 0
     capsys.readouterr()
     code, said = refused(capsys, "export", "runs/rnn", "--format", "arpa", "--output-dir", "model.arpa")
-    assert (code, said) == (2, "export: runs/rnn is a run of kind 'rnn'; an ARPA file holds an n-gram model")
+    assert (code, said) == (2, "export: runs/rnn has arch 'rnn'; ARPA files contain n-gram models")
 
 
 def test_pieces_of_words_are_noted_on_the_way_out_and_in(capsys):
     own = counted("own", tokens="bpe")
     assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
-    told = "its words are the tokens of a bpe tokenizer: split texts so, or import it with --tokenizer-from"
+    told = (
+        "its words are tokens of a bpe tokenizer: tokenize texts in the same way, or import it with the tokenizer of this run"
+    )
     assert f"weft: {told}\n" in capsys.readouterr().err
     assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/pieces"]) == 0
-    assert "its words look like pieces of words" in capsys.readouterr().err
+    assert "its words look like subwords" in capsys.readouterr().err
     assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/same", "--tokenizer-from", own]) == 0
-    assert "pieces" not in capsys.readouterr().err
+    assert "subwords" not in capsys.readouterr().err
     assert scores(capsys, "runs/same") == pytest.approx(scores(capsys, own), abs=1e-6)

@@ -87,7 +87,7 @@ def test_names_that_are_not_utf_8(trained, capsys):
 
 def test_a_pipe_is_not_waited_for(trained, capsys):
     os.mkfifo("pipe")
-    told = "pipe: is not an ordinary file; text is read more than once, so write it to one first"
+    told = "pipe: not a regular file; text is read more than once, so save it to a file first"
     assert refused(capsys, "evaluate", "runs/run", "--data", "pipe") == (3, told)
     for name in ("tokenizer.json", "model.safetensors", "environment.json"):
         path = trained / "runs" / "run" / name
@@ -142,7 +142,7 @@ def test_half_a_surrogate_pair_in_an_encoding_that_has_them(here, capsys):
     (here / "text.txt").write_bytes(b"abc\n+2AA-\n")
     assert train(capsys, "data.encoding=utf-7") == (
         3,
-        f"{here}/text.txt: after line 1: character 4 is U+D800, half of a surrogate pair; send whole characters",
+        f"{here}/text.txt: after line 1: lone surrogate U+D800 at character 4; use whole characters",
     )
 
 
@@ -232,7 +232,7 @@ def test_a_temperature_beyond_all_numbers_takes_all_tokens_alike():
 def test_input_without_end(trained, capsys, monkeypatch):
     for name, told in {
         "/dev/zero": "standard input: line 1 holds a NUL character; is it binary data?",
-        "x": "standard input: line 1 has more than 1,000 characters; is it text?",
+        "x": "standard input: line has more than 1,000 characters; is this a text file?",
     }.items():
         monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
         with open(name, "rb") if name != "x" else io.BytesIO(b"x" * 200_000) as source:
@@ -249,7 +249,7 @@ def test_utf_16_without_its_mark(here, capsys, monkeypatch):
     feed(monkeypatch, "To be\n".encode("utf-16-be"))
     assert refused(capsys, "score", "runs/run") == (
         3,
-        "standard input: is not utf-16: UTF-16 stream does not start with BOM; convert it first",
+        "standard input: invalid utf-16: UTF-16 stream does not start with BOM; convert it first",
     )
 
 
@@ -400,7 +400,7 @@ def test_a_tokenizer_without_its_unknown_token_is_refused_when_it_is_missed():
     odd = Tokenizer(changed(nameless, "word"), "x")
     with pytest.raises(ModelError) as told:
         odd.encode("zebra")
-    assert str(told.value) == "tokenizer: can't encode a text: WordLevel error: Missing [UNK] token from the vocabulary"
+    assert str(told.value) == "tokenizer: cannot encode a text: WordLevel error: Missing [UNK] token from the vocabulary"
     assert isinstance(odd.encode("be"), np.ndarray)
 
 

@@ -12,7 +12,7 @@ from weft.errors import ConfigError, DataError, ModelError
 from weft.models import naive_bayes as bayes
 from weft.models.baseline_config import LogisticRegressionConfig, NaiveBayesConfig
 from weft.models.linear import LinearModel, transposed
-from weft.models.linear_fit import times
+from weft.models.linear_fit import matmul
 from weft.text.features import FeatureConfig, Features, Sparse
 
 both = pytest.mark.parametrize("events", ["multinomial", "bernoulli"])
@@ -52,8 +52,8 @@ def theirs(events: str, alpha: float):
 def test_products_are_those_of_the_dense_matrix():
     sparse, matrix = random_texts(0, 9)
     right, left = torch.randn(30, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
-    np.testing.assert_allclose(times(sparse, right), matrix @ right.numpy(), atol=1e-12)
-    np.testing.assert_allclose(times(transposed(sparse), left), matrix.T @ left.numpy(), atol=1e-12)
+    np.testing.assert_allclose(matmul(sparse, right), matrix @ right.numpy(), atol=1e-12)
+    np.testing.assert_allclose(matmul(transposed(sparse), left), matrix.T @ left.numpy(), atol=1e-12)
     again = transposed(transposed(sparse))
     for mine, other in zip(again, sparse, strict=True):
         np.testing.assert_array_equal(mine, other)
@@ -61,7 +61,7 @@ def test_products_are_those_of_the_dense_matrix():
 
 def test_rows_without_any_term_are_zero():
     empty = Sparse(np.zeros(3, np.int64), np.zeros(0, np.int64), np.zeros(0), 5)
-    assert times(empty, torch.ones(5, 2, dtype=torch.float64)).tolist() == [[0, 0], [0, 0]]
+    assert matmul(empty, torch.ones(5, 2, dtype=torch.float64)).tolist() == [[0, 0], [0, 0]]
     assert transposed(empty).rows == 5
 
 
@@ -149,16 +149,16 @@ def good() -> dict[str, np.ndarray]:
     [
         (
             {"weight": np.ones((4, 2), np.float32)},
-            "linear model: array 'weight' is missing or of another kind; the file is damaged",
+            "linear model: array 'weight' is missing or has the wrong type; the file is corrupted",
         ),
-        ({"flags": np.array(True)}, "linear model: array 'flags' is missing or of another kind; the file is damaged"),
+        ({"flags": np.array(True)}, "linear model: array 'flags' is missing or has the wrong type; the file is corrupted"),
         (
             {"bias": np.ones(3)},
-            "linear model: weights of shape (4, 2) do not fit 3 classes and 2 flags; the file is damaged",
+            "linear model: weights of shape (4, 2) do not match 3 classes and 2 flags; the file is corrupted",
         ),
         (
             {"flags": np.array([True])},
-            "linear model: weights of shape (4, 2) do not fit 2 classes and 1 flags; the file is damaged",
+            "linear model: weights of shape (4, 2) do not match 2 classes and 1 flags; the file is corrupted",
         ),
     ],
 )
@@ -174,18 +174,18 @@ def test_other_features_are_refused():
     with pytest.raises(ModelError) as caught:
         model.log_probs(random_texts(0, 5)[0])
     assert str(caught.value) == (
-        "linear model: features of 30 columns, but weights for 4; use the features it was trained with"
+        "linear model: expected 4 features, got 30; use the features that it was trained with"
     )
 
 
 @pytest.mark.parametrize(
     ("targets", "weights", "message"),
     [
-        (np.zeros(9, np.int64), None, "targets of shape (9,) do not fit 10 texts and 3 classes"),
-        (np.zeros((10, 2), bool), None, "targets of shape (10, 2) do not fit 10 texts and 3 classes"),
-        (np.arange(10) - 1, None, "targets from -1 to 8, but classes are numbered from 0 to 2"),
-        (np.arange(10) % 3, np.arange(3.0), "class weights must be 3 positive numbers, one a class, not [0.0, 1.0, 2.0]"),
-        (np.arange(10) % 3, np.ones(2), "class weights must be 3 positive numbers, one a class, not [1.0, 1.0]"),
+        (np.zeros(9, np.int64), None, "targets: shape (9,) does not match 10 texts and 3 classes"),
+        (np.zeros((10, 2), bool), None, "targets: shape (10, 2) does not match 10 texts and 3 classes"),
+        (np.arange(10) - 1, None, "targets: must be from 0 to 2, got -1 to 8"),
+        (np.arange(10) % 3, np.arange(3.0), "class weights: expected 3 positive numbers, got [0.0, 1.0, 2.0]"),
+        (np.arange(10) % 3, np.ones(2), "class weights: expected 3 positive numbers, got [1.0, 1.0]"),
     ],
 )
 def test_targets_that_do_not_fit_are_refused(targets, weights, message):

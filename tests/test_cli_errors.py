@@ -143,10 +143,10 @@ def data_files(here):
 
 DATA = {
     "nope.txt": "nope.txt: no such file",
-    "folder": "folder: is a folder; give the files in it",
-    "empty.txt": "empty.txt: is empty; give a file with text in it",
-    "blank.txt": "blank.txt: holds 3 empty lines and no text; give a file with text in it",
-    "binary.txt": "binary.txt: line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?",
+    "folder": "folder: is a directory; name the files in it",
+    "empty.txt": "empty.txt: file is empty",
+    "blank.txt": "blank.txt: no text, only 3 empty lines",
+    "binary.txt": "binary.txt:1: NUL character; is this a binary or UTF-16 file? For UTF-16, set data.encoding",
     "image.txt": f"image.txt: line 1, byte 0 (0x89) is not utf-8; {CONVERT}",
     "latin.txt": f"latin.txt: line 1, byte 3 (0xe9) is not utf-8; {CONVERT}",
 }
@@ -303,7 +303,7 @@ def test_a_damaged_run(trained, capsys):
     weights.write_bytes(whole)
     (trained / "runs/run/tokenizer.json").write_text("{")
     code, line = refused(capsys, "info", "runs/run")
-    assert code == 4 and line.startswith("runs/run/tokenizer.json: is no tokenizer.json, or a damaged one: ")
+    assert code == 4 and line.startswith("runs/run/tokenizer.json: not a tokenizer.json, or corrupted: ")
 
 
 def test_a_run_whose_files_do_not_belong_together(trained, capsys):

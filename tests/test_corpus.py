@@ -290,7 +290,7 @@ def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
         ({"train": "a", "read_as": "lines", "stride": 4}, "data.stride: not used with read_as 'lines'; remove it"),
         (
             {"train": "a", "encoding": "utf9"},
-            "data.encoding: no such text encoding 'utf9'; usual ones: utf-8, latin-1, cp1252, utf-16",
+            "data.encoding: unknown text encoding 'utf9'; common ones are utf-8, latin-1, cp1252 and utf-16",
         ),
     ],
 )

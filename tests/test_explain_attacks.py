@@ -238,7 +238,7 @@ def test_one_of_something_is_said_as_one(tmp_path):
     assert [pluralize(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
     (tmp_path / "one.tsv").write_text("label\ttext\na\tb\n")
     told = Dataset((tmp_path / "one.tsv",), LabeledFormat()).summary.describe()
-    assert told.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line ends")
+    assert told.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line endings")
 
 
 def test_the_name_of_an_axis_keeps_its_end_where_it_is_too_long():

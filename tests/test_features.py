@@ -131,9 +131,9 @@ def test_pieces_change_nothing(monkeypatch, analyzer):
 
 def test_most_keeps_the_most_frequent_and_of_equals_the_first():
     texts = ["dd dd dd aa", "bb bb cc cc aa", "ee"]
-    assert fit(texts, ngram_range=[1, 1], most=3).terms == ["aa", "bb", "dd"]
-    assert fit(texts, ngram_range=[1, 1], most=1).terms == ["dd"]
-    assert fit(texts, ngram_range=[1, 1], most=99).num_features == 5
+    assert fit(texts, ngram_range=[1, 1], max_features=3).terms == ["aa", "bb", "dd"]
+    assert fit(texts, ngram_range=[1, 1], max_features=1).terms == ["dd"]
+    assert fit(texts, ngram_range=[1, 1], max_features=99).num_features == 5
 
 
 def test_no_texts_give_no_rows():
@@ -166,15 +166,15 @@ def test_a_file_gives_back_the_same_features(tmp_path, analyzer):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "is damaged, or not features of version 1, which this weft reads"),
-        ({"options": {"analyser": "word"}}, "is damaged: options.analyser: no such option; did you mean 'analyzer'?"),
-        ({"terms": "abc"}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
-        ({"counts": [1.5]}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
-        ({"documents": None}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
-        ({"counts": [1]}, "is damaged: its terms, counts and number of documents do not fit each other"),
-        ({"terms": ["b", "a"]}, "is damaged: its terms, counts and number of documents do not fit each other"),
-        ({"counts": [1, 9]}, "is damaged: its terms, counts and number of documents do not fit each other"),
-        ({"counts": [0, 1]}, "is damaged: its terms, counts and number of documents do not fit each other"),
+        ({"version": 2}, "corrupted, or not a features file of version 1"),
+        ({"options": {"analyser": "word"}}, "corrupted: options.analyser: unknown option; did you mean 'analyzer'?"),
+        ({"terms": "abc"}, "corrupted: terms and counts must be lists of strings and integers"),
+        ({"counts": [1.5]}, "corrupted: terms and counts must be lists of strings and integers"),
+        ({"documents": None}, "corrupted: terms and counts must be lists of strings and integers"),
+        ({"counts": [1]}, "corrupted: terms, counts and number of documents do not match"),
+        ({"terms": ["b", "a"]}, "corrupted: terms, counts and number of documents do not match"),
+        ({"counts": [1, 9]}, "corrupted: terms, counts and number of documents do not match"),
+        ({"counts": [0, 1]}, "corrupted: terms, counts and number of documents do not match"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, change, message):
@@ -187,23 +187,23 @@ def test_a_damaged_file_is_refused(tmp_path, change, message):
         Features.load(path)
     assert str(caught.value).startswith(f"{path}: {message}")
     path.write_text("[]")
-    with pytest.raises(ModelError, match="not features of version 1"):
+    with pytest.raises(ModelError, match="not a features file of version 1"):
         Features.load(path)
 
 
 def test_texts_without_a_term_are_refused():
     with pytest.raises(DataError) as caught:
-        fit(["a b", "? !"], min_count=2, ngram_range=[1, 1])
+        fit(["a b", "? !"], min_df=2, ngram_range=[1, 1])
     assert str(caught.value) == (
-        "features: no term of analyzer='word', ngram_range=[1, 1] stands in 2 or more of 2 texts;"
-        " lower min_count, or choose another analyzer"
+        "features: no term occurs in at least 2 of 2 texts (analyzer 'word', ngram_range [1, 1]);"
+        " reduce min_df or choose another analyzer"
     )
     with pytest.raises(DataError, match="of 0 texts"):
         fit([])
 
 
 def test_half_a_surrogate_pair_is_refused_with_its_text():
-    with pytest.raises(DataError, match=r"text 2: character 1 is U\+D800, half of a surrogate pair; send whole characters"):
+    with pytest.raises(DataError, match=r"text 2: lone surrogate U\+D800 at character 1; use whole characters"):
         fit(["fine", "a\ud800"])
 
 

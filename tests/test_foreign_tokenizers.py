@@ -92,7 +92,7 @@ def test_a_vocabulary_that_is_no_text(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ModelError) as caught:
         renumber(tmp_path, "bert")
-    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: is damaged: byte 12 is not UTF-8"
+    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: corrupted: invalid UTF-8 at byte 12"
     words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     assert renumber(tmp_path, "bert").rows == [0, 1, 2, 4, 3]
@@ -113,7 +113,7 @@ def test_a_pattern_that_backtracks_is_one_line(capfd):
     for ask in (tokenizer.encode, tokenizer.offsets, lambda text: tokenizer.count_unknown([text])):
         with pytest.raises(ModelError) as caught:
             ask("a" * 40 + "b")
-        told = "tokenizer: can't encode a text: Onig: Regex search error: retry-limit-in-match over"
+        told = "tokenizer: cannot encode a text: Onig: Regex search error: retry-limit-in-match over"
         assert str(caught.value) == told
     assert capfd.readouterr() == ("", "")  # the library has a word of its own for it, which nobody sees
     assert tokenizer.encode("a").tolist() == [3]
@@ -132,19 +132,19 @@ def several(kind: str, *rules: Any) -> dict[str, Any]:
     [
         (
             {"normalizer": several("normalizers", *[replace("a", "a" * 100)] * 4)},
-            "its normalizer can make a text 100,000,000 times as long; at most 64 times is read",
+            "normalizer can make a text 100,000,000 times as long; the limit is 64",
         ),
         (
             {"normalizer": {"type": "Replace", "pattern": {"Regex": "x*"}, "content": "b" * 64}},
-            "its normalizer can make a text 65 times as long; at most 64 times is read",
+            "normalizer can make a text 65 times as long; the limit is 64",
         ),
         (
             {"decoder": several("decoders", *[replace("a", "aa")] * 7)},
-            "its decoder can make a text 128 times as long; at most 64 times is read",
+            "decoder can make a text 128 times as long; the limit is 64",
         ),
         (
             {"normalizer": {"type": "Prepend", "prepend": "b" * 1025}},
-            "its Prepend holds 1,025 characters; at most 1,024 are read",
+            "Prepend rule with 1,025 characters; the limit is 1,024",
         ),
     ],
 )
@@ -192,7 +192,7 @@ def test_an_index_that_names_no_file_of_its_folder(name, tmp_path):
     index.write_text(json.dumps({"weight_map": {"x": name}}))
     with pytest.raises(ModelError) as caught:
         Checkpoint(tmp_path, "")
-    assert str(caught.value) == f"{index}: is damaged: its weight_map names no files of this folder"
+    assert str(caught.value) == f"{index}: corrupted: weight_map must contain names of files in this directory"
 
 
 def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path):
@@ -200,11 +200,11 @@ def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path):
         file.truncate((128 << 20) + 1)
     with pytest.raises(ModelError) as caught:
         Tokenizer.load(tmp_path / "tokenizer.json")
-    assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: is larger than 128 MB; no tokenizer is"
+    assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: larger than 128 MB; not a tokenizer file"
     with pytest.raises(ModelError) as caught:
         renumber(tmp_path, "bert")
     assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: is larger than 128 MB"
     (tmp_path / "tokenizer.json").rename(tmp_path / "vocab.txt")
     with pytest.raises(ModelError) as caught:
         renumber(tmp_path, "bert")
-    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: is larger than 128 MB; no vocabulary is"
+    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: larger than 128 MB; not a vocabulary"

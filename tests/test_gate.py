@@ -86,8 +86,8 @@ def test_another_encoding_is_read_on_request(tmp_path):
     assert list(read_lines(write(tmp_path, "café\n".encode("latin-1")), "latin-1")) == ["café"]
     assert list(read_lines(write(tmp_path, "café\r\nb".encode("utf-16")), "utf-16")) == ["café", "b"]
     message = refusal(lambda: list(read_lines(write(tmp_path, b"a"), "utf-9")))
-    assert message == "data.encoding: no such text encoding 'utf-9'; usual ones: utf-8, latin-1, cp1252, utf-16"
-    assert refusal(lambda: summarize(write(tmp_path, b"a"), "rot13")).startswith("data.encoding: no such text encoding")
+    assert message == "data.encoding: unknown text encoding 'utf-9'; common ones are utf-8, latin-1, cp1252 and utf-16"
+    assert refusal(lambda: summarize(write(tmp_path, b"a"), "rot13")).startswith("data.encoding: unknown text encoding")
 
 
 def test_several_files_are_one_text_and_no_line_is_glued_to_the_next(tmp_path):
@@ -98,43 +98,43 @@ def test_several_files_are_one_text_and_no_line_is_glued_to_the_next(tmp_path):
 
 def test_invalid_bytes_are_refused_with_their_place(tmp_path, short_pieces):
     path = write(tmp_path, b"good\nalso good\ncaf\xe9 x\n")
-    told = f'{path}: line 3, byte 18 (0xe9) is not utf-8; convert it, or set data.encoding, e.g. "latin-1", in the run file'
+    told = f'{path}:3: invalid UTF-8 (byte 0xe9 at offset 18); convert the file or set data.encoding, e.g. "latin-1"'
     assert refusal(lambda: list(read_text(path))) == told
     path = write(tmp_path, b"cut off \xe2\x82")
-    told = f'{path}: line 1, byte 8 (0xe2) is not utf-8; convert it, or set data.encoding, e.g. "latin-1", in the run file'
+    told = f'{path}:1: invalid UTF-8 (byte 0xe2 at offset 8); convert the file or set data.encoding, e.g. "latin-1"'
     assert refusal(lambda: summarize(path)) == told
     path = write(tmp_path, b"a\xff\n")
-    told = f"{path}: line 1, byte 1 (0xff) is not ascii; convert it, or set data.encoding to what it is"
+    told = f"{path}:1: invalid ascii (byte 0xff at offset 1); convert the file or set data.encoding"
     assert refusal(lambda: summarize(path, "ascii")) == told
     path = write(tmp_path, b"plain bytes!")
-    told = f"{path}: is not utf-16: UTF-16 stream does not start with BOM; set data.encoding"
+    told = f"{path}: invalid utf-16: UTF-16 stream does not start with BOM; set data.encoding"
     assert refusal(lambda: summarize(path, "utf-16")) == told
 
 
 def test_a_nul_or_utf_16_is_refused(tmp_path):
     path = write(tmp_path, b"a\nb\nc\0d\n")
-    told = f"{path}: line 3 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"
+    told = f"{path}:3: NUL character; is this a binary or UTF-16 file? For UTF-16, set data.encoding"
     assert refusal(lambda: list(read_lines(path))) == told
     path = write(tmp_path, "abc\n".encode("utf-16"))
     assert (
         refusal(lambda: summarize(path))
-        == f'{path}: starts like UTF-16, not UTF-8; convert it, or set data.encoding = "utf-16" in the run file'
+        == f'{path}: looks like UTF-16, not UTF-8; convert the file or set data.encoding = "utf-16"'
     )
 
 
 def test_what_holds_no_text_is_refused(tmp_path):
     path = tmp_path / "none.txt"
-    assert refusal(lambda: list(read_text(path))) == f"{path}: no such file"
-    assert refusal(lambda: summarize(tmp_path)) == f"{tmp_path}: is a folder; give the files in it"
+    assert refusal(lambda: list(read_text(path))) == f"{path}: file not found"
+    assert refusal(lambda: summarize(tmp_path)) == f"{tmp_path}: is a directory; name the files in it"
     path = write(tmp_path, b"")
-    assert refusal(lambda: list(read_lines(path))) == f"{path}: is empty; give a file with text in it"
-    assert refusal(lambda: summarize(write(tmp_path, b"\xef\xbb\xbf"))) == f"{path}: is empty; give a file with text in it"
+    assert refusal(lambda: list(read_lines(path))) == f"{path}: file is empty"
+    assert refusal(lambda: summarize(write(tmp_path, b"\xef\xbb\xbf"))) == f"{path}: file is empty"
     path = write(tmp_path, b"\n\r\n\n")
-    told = f"{path}: holds 3 empty lines and no text; give a file with text in it"
+    told = f"{path}: no text, only 3 empty lines"
     assert refusal(lambda: list(read_text(path))) == told
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    told = f"{pipe}: is not an ordinary file; text is read more than once, so write it to one first"
+    told = f"{pipe}: not a regular file; text is read more than once, so save it to a file first"
     assert refusal(lambda: summarize(pipe)) == told
 
 
@@ -143,7 +143,7 @@ def test_what_holds_no_text_is_refused(tmp_path):
     [
         (gzip.compress(b"a", mtime=0), "gzip data; name it .gz"),
         (lzma.compress(b"a"), "xz data; name it .xz"),
-        (b"PK\x03\x04....", "a zip archive; unpack it first"),
+        (b"PK\x03\x04....", "a zip archive; decompress it first"),
         (b"%PDF-1.5", "a PDF document; extract its text first"),
     ],
 )
@@ -163,16 +163,16 @@ def test_packed_files_are_read(tmp_path):
 
 def test_damaged_packed_files_are_refused(tmp_path):
     path = write(tmp_path, b"no gzip", "a.gz")
-    assert refusal(lambda: summarize(path)) == f"{path}: is damaged or not .gz data: not a gzipped file (b'no')"
+    assert refusal(lambda: summarize(path)) == f"{path}: corrupted or not .gz data: not a gzipped file (b'no')"
     path = write(tmp_path, gzip.compress(b"abc" * 1000)[:-12], "b.gz")
-    told = f"{path}: is damaged or not .gz data: compressed file ended before the end-of-stream marker was reached"
+    told = f"{path}: corrupted or not .gz data: compressed file ended before the end-of-stream marker was reached"
     assert refusal(lambda: summarize(path)) == told
     path = write(tmp_path, b"no xz at all", "a.xz")
-    told = f"{path}: is damaged or not .xz data: input format not supported by decoder"
+    told = f"{path}: corrupted or not .xz data: input format not supported by decoder"
     assert refusal(lambda: summarize(path)) == told
     pytest.importorskip("zstandard")
     path = write(tmp_path, b"no zstd at all", "a.zst")
-    assert refusal(lambda: summarize(path)).startswith(f"{path}: is damaged or not .zst data: ")
+    assert refusal(lambda: summarize(path)).startswith(f"{path}: corrupted or not .zst data: ")
 
 
 def test_zst_without_its_package_says_what_to_install(tmp_path, monkeypatch):
@@ -187,7 +187,7 @@ def test_zst_without_its_package_says_what_to_install(tmp_path, monkeypatch):
 def test_a_file_made_to_swell_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(unpack, "MIN_RATIO_BYTES", 1 << 16)
     path = write(tmp_path, gzip.compress(b"a\n" * (4 << 20)), "a.gz")
-    told = f"{path}: unpacks to more than 200 times its size; if it is meant to, unpack it yourself"
+    told = f"{path}: decompresses to more than 200 times its size; if this is right, decompress it first"
     assert refusal(lambda: summarize(path)) == told
 
 
@@ -204,9 +204,9 @@ def test_memory_does_not_grow_with_the_length_of_a_line(tmp_path):
 
 def test_strings_that_no_file_could_hold_are_refused():
     assert check_text("a\u2028é", "prompt") == "a\u2028é"
-    told = "prompt: character 1 is U+D800, half of a surrogate pair; send whole characters"
+    told = "prompt: lone surrogate U+D800 at character 1; use whole characters"
     assert refusal(lambda: check_text("a\ud800b", "prompt")) == told
-    told = "prompt: character 2 is NUL; text has none, is this binary data?"
+    told = "prompt: NUL at character 2; is this binary data?"
     assert refusal(lambda: check_text("ab\0", "prompt")) == told
 
 
@@ -217,15 +217,15 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     assert seen.characters == 4 + 1 + 7 + 201 + 4
     assert seen.bytes == path.stat().st_size
     assert seen.describe() == (
-        f"{path}: 5 lines, 217 characters, 226 bytes of utf-8, CRLF line ends\n"
-        "  note: a.txt: a byte order mark at the start was dropped\n"
+        f"{path}: 5 lines, 217 characters, 226 bytes of utf-8, CRLF line endings\n"
+        "  note: a.txt: removed a byte order mark at the start\n"
         "  note: blank lines: 1\n"
         "  e.g.: one\n"
         "  e.g.: two \\u{202e}\\u{7}\n"
         f"  e.g.: {'x' * 100}..."
     )
     mixed = summarize(write(tmp_path, b"a\nb\r\nc\nd\n"))
-    assert mixed.describe().split("\n")[0].endswith("4 lines, 8 characters, 9 bytes of utf-8, mixed line ends (1 CRLF)")
+    assert mixed.describe().split("\n")[0].endswith("4 lines, 8 characters, 9 bytes of utf-8, mixed line endings (1 CRLF)")
     both = summarize([str(path), str(path)])
     assert both.describe().startswith(f"2 files ({path}, ...): 8 lines")
 

@@ -209,10 +209,10 @@ def assert_says_the_same(run: Any, folder: Path) -> None:
 
 
 BIAS = (
-    "its output has a bias for each token, which GPT-2's has not: it is {} wider there, and a column of ones carries it; "
+    "GPT-2 has no output bias: the exported model is {} units wider, and a constant unit carries the bias; "
     "probabilities are equal"
 )
-POOLER = "it has no pooler, which AutoModel makes up: use last_hidden_state"
+POOLER = "the model has no pooler, AutoModel initializes one randomly: use last_hidden_state"
 
 
 # ---- what models differ in
@@ -266,12 +266,12 @@ def test_an_encoder_without_a_head_is_told_of(tmp_path):
     transformers.BertModel(model.config).save_pretrained(tmp_path / "theirs")
     imported = import_model(tmp_path / "theirs", tmp_path / "run")
     assert imported.notes == [
-        "it has no head of words: gaps can't be filled well, vectors and fine-tuning are as there",
-        "its pooler is left out: weft pools as it is told",
+        "the model has no MLM head; mask prediction will be poor, embeddings and fine-tuning work",
+        "the pooler is not imported: pooling is an option of the task",
     ]
     run = load(tmp_path / "run", device="cpu")
     assert export_model(run, tmp_path / "back")[1] == (
-        "its head of words is left out, for BERT's has a layer more (model.head_transform = true)"
+        "the MLM head is not exported: the head of BERT has one more layer (model.head_transform = true)"
     )
     transformers.AutoModel.from_pretrained(tmp_path / "back")
 
@@ -298,7 +298,7 @@ def test_old_names_and_parts_of_files_are_read(tmp_path):
     assert all(torch.equal(one, after.model.state_dict()[name]) for name, one in before.model.state_dict().items())
     (tmp_path / "theirs" / "model.safetensors.index.json").write_text('{"weight_map": {"x": "../y"}}')
     assert refusal(tmp_path / "theirs") == (
-        f"{tmp_path / 'theirs' / 'model.safetensors.index.json'}: is damaged: its weight_map names no files of this folder"
+        f"{tmp_path / 'theirs' / 'model.safetensors.index.json'}: corrupted: weight_map must contain names of files in this directory"
     )
 
 
@@ -314,7 +314,7 @@ def test_byte_pairs_in_two_files(tmp_path):
     for line in LINES:
         assert after.vocabulary.encode(line).tolist() == before.vocabulary.encode(line).tolist()
     (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\na b c\n")
-    assert refusal(tmp_path / "theirs").startswith(f"{tmp_path / 'theirs'}: its vocab.json and merges.txt can't be read: ")
+    assert refusal(tmp_path / "theirs").startswith(f"{tmp_path / 'theirs'}: cannot read vocab.json and merges.txt: ")
 
 
 # ---- a run like any other
@@ -372,7 +372,7 @@ def test_a_language_model_of_ours_says_the_same_there_and_back(tmp_path, tied, h
     run: Any = load(tmp_path / "run", device="cpu")
     assert run.model.head.bias.abs().max() > 0.01
     notes = export_model(run, tmp_path / "there")
-    lost = ["5 of 9 heads, which it has lost, are there as zeros: it says the same, and is no smaller"]
+    lost = ["5 of 9 heads are pruned and exported as zeros: same outputs, same size as without pruning"]
     assert notes == (lost if "head_dim" in heads else []) + [BIAS.format(2 if heads == {"num_heads": 2} else 3)]
     assert_says_the_same(run, tmp_path / "there")
     again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
@@ -393,7 +393,7 @@ def test_an_encoder_that_has_lost_heads_says_the_same_there(tmp_path):
     tokenizer = {"type": "wordpiece", "vocab_size": 60}
     train_here({"task": "masked-lm", "data": data, "tokenizer": tokenizer, "model": model, "train": train}, tmp_path / "run")
     run: Any = load(tmp_path / "run", device="cpu")
-    lost = "4 of 9 heads, which it has lost, are there as zeros: it says the same, and is no smaller"
+    lost = "4 of 9 heads are pruned and exported as zeros: same outputs, same size as without pruning"
     assert export_model(run, tmp_path / "there") == [lost, POOLER]
     there = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "there").eval()
     again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
@@ -457,7 +457,7 @@ def edit(path: Path, **values: Any) -> None:
             {"model_type": "berta"},
             "model_type: no such architecture 'berta'; did you mean 'bert'? known: bert, roberta, distilbert, gpt2",
         ),
-        ({"hidden_size": None}, "hidden_size is None; a number was expected"),
+        ({"hidden_size": None}, "hidden_size: expected a number, got None"),
         (
             {"hidden_act": "silu"},
             "hidden_act: no such activation 'silu'; did you mean 'relu'? known: gelu, gelu_new, gelu_pytorch_tanh, relu",
@@ -466,10 +466,10 @@ def edit(path: Path, **values: Any) -> None:
             {"hidden_act": ["gelu"]},
             "hidden_act: no such activation \"['gelu']\"; did you mean 'gelu'? known: gelu, gelu_new, gelu_pytorch_tanh, relu",
         ),
-        ({"is_decoder": True}, "is_decoder is True, which weft has not; only False can be imported"),
+        ({"is_decoder": True}, "is_decoder = True is not supported, only False"),
         (
             {"num_attention_heads": 5},
-            "makes no model of weft: model: width=24 is not a multiple of heads=5; change one, or give head_size",
+            "not a valid model: model: width=24 is not a multiple of heads=5; change one, or give head_size",
         ),
     ],
 )
@@ -480,10 +480,10 @@ def test_a_config_that_makes_no_model_of_ours(bert, values, said):
 
 def test_a_config_that_is_none(bert):
     (bert / "config.json").write_text("[]")
-    assert refusal(bert) == f"{bert / 'config.json'}: is damaged: it holds no table"
+    assert refusal(bert) == f"{bert / 'config.json'}: corrupted: not a JSON object"
     (bert / "config.json").unlink()
     assert refusal(bert) == f"{bert / 'config.json'}: is missing"
-    assert refusal(bert / "nowhere") == f"{bert / 'nowhere'}: no such folder"
+    assert refusal(bert / "nowhere") == f"{bert / 'nowhere'}: directory not found"
 
 
 def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
@@ -492,17 +492,17 @@ def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
     tensors = {name: one.clone() for name, one in read_foreign(bert / "model.safetensors")[0].items()}
     name = "encoder.layer.1.output.dense.weight"
     save_file({key: one for key, one in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
-    line = f"{bert}: has no tensor {name!r}, of 24 x 40 numbers by its config.json"
+    line = f"{bert}: tensor {name!r} (24x40) is missing"
     assert refusal(bert) == line
     assert refused(capsys, "import", "hf", str(bert), "--output-dir", str(bert.parent / "out")) == (4, line)
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 41)}, bert / "model.safetensors")
-    assert refusal(bert) == f"{bert}: {name!r} is 24 x 41, but 24 x 40 by its config.json"
+    assert refusal(bert) == f"{bert}: {name!r} is 24x41, expected 24x40 from config.json"
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 40, dtype=torch.int8)}, bert / "model.safetensors")
-    assert refusal(bert) == f"{bert}: {name!r} holds int8, so it is quantised; save it in float32 or bfloat16 first"
+    assert refusal(bert) == f"{bert}: {name!r} is quantized (int8); save the model in float32 or bfloat16"
     save_file(tensors, bert / "model.safetensors")
     edit(bert / "config.json", vocab_size=20)
     key = "embeddings.word_embeddings.weight"
-    assert refusal(bert) == f"{bert}: {key!r} is {len(WORDS)} x 24, but 20 x 24 by its config.json"
+    assert refusal(bert) == f"{bert}: {key!r} is {len(WORDS)}x24, expected 20x24 from config.json"
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])
@@ -513,33 +513,33 @@ def test_weights_that_are_no_numbers(bert, capsys, number):
     name = "encoder.layer.1.attention.self.key.weight"
     tensors[f"bert.{name}"][3, 5] = number
     save_file(tensors, bert / "model.safetensors")
-    line = f"{bert}: {name!r} holds NaN or infinite numbers, so it is damaged; get or save it again"
+    line = f"{bert}: {name!r} contains NaN or infinite values; the file is corrupted"
     assert refused(capsys, "import", "hf", str(bert), "--output-dir", str(bert.parent / "new" / "out")) == (4, line)
     assert not (bert.parent / "new").exists()
 
 
 def test_weights_that_are_no_safetensors(bert):
     (bert / "model.safetensors").unlink()
-    assert refusal(bert) == f"{bert}: has no model.safetensors"
+    assert refusal(bert) == f"{bert}: model.safetensors is missing"
     (bert / "pytorch_model.bin").write_bytes(b"\x80\x02.")
     assert refusal(bert) == (
-        f"{bert}: has its weights in pytorch_model.bin, a pickle, which could run code; save it as safetensors first"
+        f"{bert}: pytorch_model.bin is a pickle, which can run code and is not loaded; convert it to safetensors"
     )
 
 
 def test_tokenizers_that_do_not_fit(bert):
     (bert / "vocab.txt").write_text("\n".join([*WORDS, "more"]) + "\n")
-    assert refusal(bert) == f"{bert}: its tokenizer has tokens up to {len(WORDS)}, its embedding {len(WORDS)} rows"
+    assert refusal(bert) == f"{bert}: its tokenizer has token ID {len(WORDS)}, but its embedding has {len(WORDS)} rows"
     (bert / "vocab.txt").write_text("\n".join(word for word in WORDS if word != "[MASK]") + "\n")
-    assert refusal(bert) == f"{bert}: its tokenizer has no token '[MASK]', which should be its mask_token"
+    assert refusal(bert) == f"{bert}: the mask_token '[MASK]' is not in the vocabulary of the tokenizer"
     (bert / "vocab.txt").write_text("\n".join([*WORDS[:-1], "<s>"]) + "\n")
-    assert refusal(bert) == f"{bert}: its tokenizer has a token '<s>' that means something else there"
+    assert refusal(bert) == f"{bert}: the tokenizer uses '<s>' as an ordinary token"
     (bert / "vocab.txt").unlink()
-    assert refusal(bert) == f"{bert}: has no tokenizer.json, nor vocab.txt, nor vocab.json and merges.txt"
+    assert refusal(bert) == f"{bert}: no tokenizer.json, no vocab.txt, and no vocab.json with merges.txt"
     (bert / "tokenizer.json").write_text("{}")
-    assert refusal(bert) == f"{bert / 'tokenizer.json'}: is no tokenizer: it has no model"
+    assert refusal(bert) == f"{bert / 'tokenizer.json'}: not a tokenizer: model is missing"
     (bert / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab": []}}')
-    assert refusal(bert) == f"{bert}: its tokenizer is of type 'Unigram'; weft reads WordPiece and BPE"
+    assert refusal(bert) == f"{bert}: tokenizer type 'Unigram' is not supported, only WordPiece and BPE"
 
 
 def test_places_that_are_taken(bert, tmp_path, capsys):
@@ -547,7 +547,7 @@ def test_places_that_are_taken(bert, tmp_path, capsys):
     import_model(bert, run)
     with pytest.raises(UsageError) as caught:
         import_model(bert, run)
-    assert str(caught.value) == f"{run}: holds a run already; choose another --output-dir"
+    assert str(caught.value) == f"{run}: already contains a run; choose another `output_dir`"
     assert refused(capsys, "export", str(run), "--format", "hf", "--output-dir", str(bert)) == (
         2,
         f"export: {bert} is not empty; choose another --output-dir",
@@ -556,7 +556,7 @@ def test_places_that_are_taken(bert, tmp_path, capsys):
     for out in (file, file / "x"):
         assert refused(capsys, "export", str(run), "--format", "hf", "--output-dir", str(out)) == (
             2,
-            f"export: {file} is a file, not a folder; choose another --output-dir",
+            f"export: {file} is a file, not a directory; choose another --output-dir",
         )
     assert refused(capsys, "export", str(run), "--format", "hg", "--output-dir", "x") == (
         2,
@@ -564,25 +564,25 @@ def test_places_that_are_taken(bert, tmp_path, capsys):
     )
 
 
-NOT_THERE = "export: model.{}, which Hugging Face's model has not; it has {}"
-NARROW = "there all heads are of one size, and together no wider than model.hidden_size = 8"
-HEADS = "export: model.num_heads = {} with model.head_dim = {}: " + NARROW
+NOT_THERE = "export: Hugging Face has no equivalent of model.{0} = {1}; train with model.{0} = {2}"
+NARROW = "heads must have one size and fit into model.hidden_size = 8"
+HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with model.head_dim = {}: " + NARROW
 
 
 @pytest.mark.parametrize(
     ("task", "model", "said"),
     [
-        ("masked-lm", {"kind": "lstm"}, NOT_THERE.format("mixer is 'lstm'", "'attention'")),
-        ("masked-lm", {"kind": "transformer"}, NOT_THERE.format("connection is 'residual'", "'post-norm'")),
-        ("lm", {"arch": "transformer", "position_encoding": "rotary"}, NOT_THERE.format("positions is 'rotary'", "'learned'")),
+        ("masked-lm", {"arch": "lstm"}, NOT_THERE.format("layer_type", "'lstm'", "'attention'")),
+        ("masked-lm", {"arch": "transformer"}, NOT_THERE.format("skip_connection", "'residual'", "'post-norm'")),
+        ("lm", {"arch": "transformer", "position_encoding": "rotary"}, NOT_THERE.format("position_encoding", "'rotary'", "'learned'")),
         ("lm", {"arch": "transformer", "num_heads": 2, "head_dim": 8}, HEADS.format("2", "8")),
         (
             "lm",
             {"arch": "transformer", "num_heads": [2, 1], "head_dim": [2, 4], "num_layers": 2},
             HEADS.format("[2, 1]", "[2, 4]"),
         ),
-        ("lm", {"arch": "transformer", "ffn_dim": "none"}, "export: model.ffn_dim is 'none'; there it is a number"),
-        ("lm", {"kind": "ngram"}, "export: {run} is an n-gram model; only networks of 'lm' and 'masked-lm' have a form there"),
+        ("lm", {"arch": "transformer", "ffn_dim": "none"}, "export: Hugging Face has no equivalent of model.ffn_dim = 'none'"),
+        ("lm", {"arch": "ngram"}, "export: {run} is an n-gram model; only networks of task 'lm' or 'masked-lm' can be exported"),
     ],
 )
 def test_what_has_no_form_there_is_named(tmp_path, task, model, said):

@@ -189,8 +189,8 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     seen = labelled(path).summary
     assert (seen.count, seen.crlf, seen.characters) == (4, 4, 38)
     assert seen.describe() == (
-        f"{path}: 4 examples of 38 characters with 3 labels, utf-8, CRLF line ends in 4 places\n"
-        "  note: a.tsv: a byte order mark at the start was dropped\n"
+        f"{path}: 4 examples of 38 characters with 3 labels, utf-8, CRLF line endings in 4 places\n"
+        "  note: a.tsv: removed a byte order mark at the start\n"
         "  note: a.tsv: line 1 is no header: label is column 1, text is column 2 of 2\n"
         "  note: labels that occur once, 2 of 3: neg, odd\n"
         "  labels: pos 2, neg 1, odd 1\n"
@@ -201,7 +201,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     pairs = write(tmp_path / "b.jsonl", '{"a": "x", "b": "", "label": []}\n{"a": "y", "b": "z", "label": ["k", "l"]}\n')
     reading = Reading(text=("a", "b"), multi=True)
     assert labelled(pairs, pairs, pairs, reading=reading).summary.describe() == (
-        f"{pairs} and {pairs} and 1 more: 6 examples of 9 characters with 2 labels, utf-8, LF line ends\n"
+        f"{pairs} and {pairs} and 1 more: 6 examples of 9 characters with 2 labels, utf-8, LF line endings\n"
         "  note: empty texts in column 2: 3\n"
         "  note: examples without a label: 3\n"
         "  labels: k 3, l 3\n"
@@ -277,7 +277,7 @@ BAD_FILES = [
     (
         "a.jsonl",
         '{"text": "a", "label": "b\\ud83d"}\n',
-        ":1: 'label': character 1 is U+D83D, half of a surrogate pair; send whole characters",
+        ":1: 'label': lone surrogate U+D83D at character 1; use whole characters",
     ),
 ]  # fmt: skip
 
@@ -359,7 +359,7 @@ def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
     told = f"examples without a text that were skipped: 3, the first at {folder / 'neg' / '2'}:1"
     assert told in labelled(folder).summary.notes()
     assert refusal(lambda: read(folder, skip_empty=False)) == (
-        f"{folder / 'neg' / '2'}: holds 2 empty lines and no text; give a file with text in it"
+        f"{folder / 'neg' / '2'}: no text, only 2 empty lines"
     )
 
 

@@ -31,7 +31,7 @@ def test_the_order_of_the_data_is_no_matter(names, seed):
 def test_no_label_at_all():
     with pytest.raises(DataError) as caught:
         LabelVocabulary.count([])
-    assert str(caught.value) == "labels: the training data has none; give data with labels"
+    assert str(caught.value) == "labels: the training data has no labels"
 
 
 def test_a_file_gives_the_same_labels_and_its_sha256_is_their_hash(tmp_path):
@@ -46,15 +46,15 @@ def test_a_file_gives_the_same_labels_and_its_sha256_is_their_hash(tmp_path):
 
 
 DAMAGED = [
-    ("[]", "is damaged: it lists no labels"),
-    ('{"version": 1}', "is damaged: it lists no labels"),
-    ('{"version": 2, "labels": ["a"]}', "is of version 2; this weft reads version 1"),
-    ('{"labels": ["a"]}', "is of version None; this weft reads version 1"),
-    ('{"version": 1, "labels": []}', "is damaged: label 0 is missing or no text"),
-    ('{"version": 1, "labels": ["a", 1]}', "is damaged: label 1 is missing or no text"),
-    ('{"version": 1, "labels": ["a", "b", ""]}', "is damaged: label 2 is missing or no text"),
-    ('{"version": 1, "labels": ["a", "\\ud83d"]}', "is damaged: label 1 is missing or no text"),
-    ('{"version": 1, "labels": ["a", "b", "b"]}', "is damaged: it lists 'b' twice"),
+    ("[]", "corrupted: the list of labels is missing"),
+    ('{"version": 1}', "corrupted: the list of labels is missing"),
+    ('{"version": 2, "labels": ["a"]}', "unsupported version 2; expected 1"),
+    ('{"labels": ["a"]}', "unsupported version None; expected 1"),
+    ('{"version": 1, "labels": []}', "corrupted: label 0 is missing or not a string"),
+    ('{"version": 1, "labels": ["a", 1]}', "corrupted: label 1 is missing or not a string"),
+    ('{"version": 1, "labels": ["a", "b", ""]}', "corrupted: label 2 is missing or not a string"),
+    ('{"version": 1, "labels": ["a", "\\ud83d"]}', "corrupted: label 1 is missing or not a string"),
+    ('{"version": 1, "labels": ["a", "b", "b"]}', "corrupted: duplicate label 'b'"),
     ("{", "corrupted: invalid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
 ]
 

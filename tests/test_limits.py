@@ -35,7 +35,7 @@ def test_a_line_without_end_is_refused_where_lines_are_texts(tmp_path, monkeypat
     """predict and score refuse it so as well."""
     path = tmp_path / "text.txt"
     path.write_text("short\n" + "x " * (gate.MAX_LINE_CHARS // 2 + 1) + "\nmore\n")
-    told = f"{path}: line 2 has more than 16,777,216 characters; is it text?"
+    told = f"{path}: line has more than 16,777,216 characters; is this a text file?"
     with pytest.raises(DataError) as caught:
         list(Source((path,), lines=True).batches())
     assert str(caught.value) == told
@@ -54,7 +54,7 @@ def test_the_limit_counts_one_line_alone(tmp_path, monkeypatch):
     assert list(gate.read_lines(path, max_length=5)) == ["aaaa"] * 3 + ["bbbbb"]
     with pytest.raises(DataError) as caught:
         list(gate.read_lines([path, path], max_length=4))
-    assert str(caught.value) == f"{path}: line 4 has more than 4 characters; is it text?"
+    assert str(caught.value) == f"{path}: line has more than 4 characters; is this a text file?"
 
 
 def test_too_many_open_files_are_no_fault_of_the_data(tmp_path, monkeypatch):

@@ -141,7 +141,7 @@ def test_it_predicts_lines_tables_and_from_python(trained, capsys, monkeypatch):
     run: Any = weft.load(trained)
     found = run.try_predict(iter(["good film", "a\0b", 7, "film " * 20]))
     assert isinstance(found[0], Estimate) and not found[0].truncated and found[3].truncated
-    assert found[1:3] == [InvalidInput("character 1 is NUL; text has none, is this binary data?"), InvalidInput("must be a string, not int")]
+    assert found[1:3] == [InvalidInput("NUL at character 1; is this binary data?"), InvalidInput("must be a string, not int")]
 
 
 def test_info_and_what_it_can_t_do(trained, capsys):

@@ -19,7 +19,7 @@ from weft.models import ngram
 from weft.models import ngram_counts as counts
 from weft.models import ngram_index as lookup
 from weft.models.ngram import NgramConfig, NgramModel, fit
-from weft.models.ngram_index import NgramIndex, halve
+from weft.models.ngram_index import NgramIndex, binary_search
 from weft.nn.state import join, select
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -62,7 +62,7 @@ def contexts(seed: int, longest: int) -> list[tuple[int, ...]]:
 def row(model: NgramModel, context: tuple[int, ...]) -> torch.Tensor:
     """Probabilities after a context (V,); the empty one is asked for with a word that nothing follows."""
     if not context:
-        return model._rows(torch.full((1, model.order - 1), -1))[0].double().exp()
+        return model._next_log_probs(torch.full((1, model.order - 1), -1))[0].double().exp()
     return model.start(torch.tensor([context]))[0][0].double().exp()
 
 
@@ -222,7 +222,7 @@ def test_rows_of_different_age_join_and_select():
 @pytest.mark.parametrize("order", [1, 3, 5])
 @pytest.mark.parametrize("running", [False, True])
 def test_a_whole_text_is_scored_as_its_lines_are(monkeypatch, order, running):
-    monkeypatch.setattr(ngram, "PIECE", 7)
+    monkeypatch.setattr(ngram, "CHUNK_TOKENS", 7)
     lines = text(5)
     model = model_of(lines, order=order)
     tokens, starts = flat(lines)
@@ -241,7 +241,7 @@ def test_a_long_text_counted_in_pieces_gives_the_same_model(monkeypatch, tmp_pat
     table = NgramConfig(order=order, prune=[0, 1][:order])
     whole = fit(tokens, starts, table, size=SIZE, vocabulary="v").arrays()
     tokens.tofile(tmp_path / "tokens")
-    monkeypatch.setattr(counts, "PIECE", 50)
+    monkeypatch.setattr(counts, "CHUNK_TOKENS", 50)
     mapped = np.memmap(tmp_path / "tokens", np.uint32, "r")
     pieces = fit(mapped, starts, table, size=SIZE, vocabulary="v").arrays()
     assert whole.keys() == pieces.keys()
@@ -283,7 +283,7 @@ def test_the_hash_table_finds_what_halving_finds():
     by_table = NgramIndex(keys)
     found = by_table.find(wanted)
     assert by_table.table is not None
-    np.testing.assert_array_equal(found, halve(keys, wanted))
+    np.testing.assert_array_equal(found, binary_search(keys, wanted))
     assert (keys[found[found >= 0]] == wanted[found >= 0]).all()
     assert lookup.NgramIndex(keys[:0]).find(wanted).max() == -1
 
@@ -314,23 +314,23 @@ def test_everything_pruned_above_single_words_still_sums_to_one(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"shape": None}, "n-gram model: no array 'shape' of 3 numbers; the file is damaged or of another model"),
+        ({"shape": None}, "n-gram model: no array 'shape' of 3 numbers; the file is corrupted or of another model"),
         (
             {"shape": np.array([2, 8, 1])},
-            "n-gram model: order=2, size=8, begin=1 do not fit its arrays; the file is damaged",
+            "n-gram model: order 2, vocab_size 8 and bos_id 1 do not match its arrays; the file is corrupted",
         ),
         (
             {"shape": np.array([0, 9, 1])},
-            "n-gram model: order=0, size=9, begin=1 do not fit its arrays; the file is damaged",
+            "n-gram model: order 0, vocab_size 9 and bos_id 1 do not match its arrays; the file is corrupted",
         ),
         (
             {"shape": np.array([10**15, 9, 1])},
-            "n-gram model: array '2.back_off' is missing or has the wrong shape; the file is damaged",
+            "n-gram model: array '2.back_off' is missing or has the wrong shape; the file is corrupted",
         ),
-        ({"2.keys": None}, "n-gram model: array '2.keys' is missing or has the wrong shape; the file is damaged"),
+        ({"2.keys": None}, "n-gram model: array '2.keys' is missing or has the wrong shape; the file is corrupted"),
         (
             {"1.back_off": np.zeros(9)},
-            "n-gram model: array '1.back_off' is missing or has the wrong shape; the file is damaged",
+            "n-gram model: array '1.back_off' is missing or has the wrong shape; the file is corrupted",
         ),
     ],
 )
@@ -354,11 +354,11 @@ def test_ids_of_another_vocabulary_are_refused():
     for ask in (model.score, lambda tokens: model.start(tokens)):
         with pytest.raises(ModelError) as caught:
             ask(torch.tensor([[1, 9]]))
-        assert str(caught.value) == "n-gram model: token id 9, but it knows 9 tokens; use its own tokenizer"
+        assert str(caught.value) == "n-gram model: token ID 9 is not in its vocabulary of 9; use its own tokenizer"
     for ids, bad in ((np.array([3, 9, 2]), 9), (np.array([3, -1, 2]), -1)):
         with pytest.raises(DataError) as refused:
             fit(ids, None, NgramConfig(), size=9, vocabulary="v")
-        assert str(refused.value) == (f"n-gram counts: token id {bad}, but the vocabulary has 9 tokens; use its own tokenizer")
+        assert str(refused.value) == (f"n-gram counts: token ID {bad} is not in the vocabulary of 9; use its own tokenizer")
 
 
 def test_a_text_without_tokens_is_refused():
@@ -370,13 +370,13 @@ def test_a_text_without_tokens_is_refused():
 def test_discounts_that_fall_back_are_noted():
     model = model_of([[3, 4, 2], [3, 2]], order=1)
     assert model.notes == (
-        "kneser-ney: the counts of 1-grams give no usable discounts (small or repetitive text?): 0.5, 1 and 1.5 are used",
+        "not enough 1-grams to estimate Kneser-Ney discounts; using 0.5, 1 and 1.5, as KenLM does",
     )
     assert model_of([[3, 2]], order=1, smoothing="backoff").notes == (
-        "back-off: no 1-gram occurs twice: a discount of 0.5 is used",
+        "no 1-gram occurs twice; using a backoff discount of 0.5",
     )
     assert model_of([[3, 2]] * 2, order=1, smoothing="backoff").notes == (
-        "back-off: no 1-gram occurs once: a discount of 0.5 is used",
+        "no 1-gram occurs once; using a backoff discount of 0.5",
     )
 
 

@@ -124,8 +124,8 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     assert seen.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
     assert seen.characters == sum(len(source + target) for source, target in PAIRS) + 10
     assert seen.describe() == (
-        f"{path}: 7 pairs of 30 and 31 characters, utf-8, CRLF line ends in 7 places\n"
-        "  note: a.tsv: a byte order mark at the start was dropped\n"
+        f"{path}: 7 pairs of 30 and 31 characters, utf-8, CRLF line endings in 7 places\n"
+        "  note: a.tsv: removed a byte order mark at the start\n"
         "  note: empty sources: 2\n"
         "  note: empty targets: 1\n"
         "  e.g.: a cat -> eine Katze\n"
@@ -134,7 +134,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     )
     three = Dataset((path, path, path), PairFormat()).summary.describe()
     assert three.startswith(f"{path} and {path} and 1 more: 21 pairs of 90 and 93 characters, utf-8, CRLF")
-    assert "LF line ends\n" in Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat()).summary.describe()
+    assert "LF line endings\n" in Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat()).summary.describe()
 
 
 @pytest.mark.parametrize(
@@ -209,12 +209,12 @@ BAD_FILES = [
     (
         "a.jsonl",
         '{"source": "a\\ud83d", "target": "b"}\n',
-        ":1: 'source': character 1 is U+D83D, half of a surrogate pair; send whole characters",
+        ":1: 'source': lone surrogate U+D83D at character 1; use whole characters",
     ),
     (
         "a.jsonl",
         '{"source": "a", "target": "\\u0000"}\n',
-        ":1: 'target': character 0 is NUL; text has none, is this binary data?",
+        ":1: 'target': NUL at character 0; is this binary data?",
     ),
     ("a.tsv", "", "file is empty"),
 ]
@@ -267,7 +267,7 @@ MESSAGES = [
     ({"train": "a.tsv", "valid": 0.5, "test": 0.5}, "data: valid (0.5) and test (0.5) leave no training data"),
     (
         {"train": "a.tsv", "encoding": "utf-9"},
-        "data.encoding: no such text encoding 'utf-9'; usual ones: utf-8, latin-1, cp1252, utf-16",
+        "data.encoding: unknown text encoding 'utf-9'; common ones are utf-8, latin-1, cp1252 and utf-16",
     ),
     ({"train": "a.tsv", "source_column": ""}, "data.source_column: expected a column name, got ''"),
     ({"train": ["a.en", "a.de"], "target_column": "de"}, "data.target_column: parallel files have no columns; remove it"),

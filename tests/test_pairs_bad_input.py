@@ -129,7 +129,7 @@ def test_a_bad_byte_of_utf_16_ends_the_reading(monkeypatch):
 def test_what_came_before_the_end_of_reading_is_not_lost(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
     feed(monkeypatch, b"abc\n" + b"x" * 200_000 + b"\nabc\n")
-    told = "weft: standard input: line 2 has more than 1,000 characters; is it text?\n"
+    told = "weft: standard input: line has more than 1,000 characters; is this a text file?\n"
     assert predicted(capsys, str(runs.folder("lstm"))) == (3, outputs(runs, "abc"), told)
 
 
@@ -364,7 +364,7 @@ def test_zstd_data_that_was_cut_is_damaged(tmp_path, keep):
     zstandard = pytest.importorskip("zstandard")
     packed, path = zstandard.compress(b"a line\n" * 1000), tmp_path / "pairs.tsv.zst"
     path.write_bytes(packed[:keep])
-    message = f"{path}: is damaged or not .zst data: compressed file ended in the middle of a frame"
+    message = f"{path}: corrupted or not .zst data: compressed file ended in the middle of a frame"
     assert refusal(DataError, lambda: list(read_bytes(path))) == message
     path.write_bytes(packed + packed[:keep])  # after a whole frame, too
     assert refusal(DataError, lambda: list(read_bytes(path))) == message

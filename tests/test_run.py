@@ -261,9 +261,9 @@ def test_attention_writes_on_beyond_its_window(runs):
 
 
 BAD = {
-    "a\0b": "character 1 is NUL; text has none, is this binary data?",
-    "\ud800": "character 0 is U+D800, half of a surrogate pair; send whole characters",
-    "ok \udc80": "character 3 is U+DC80, half of a surrogate pair; send whole characters",
+    "a\0b": "NUL at character 1; is this binary data?",
+    "\ud800": "lone surrogate U+D800 at character 0; use whole characters",
+    "ok \udc80": "lone surrogate U+DC80 at character 3; use whole characters",
 }
 
 

@@ -29,7 +29,7 @@ SEPARATE = {"source": {"type": "char"}, "target": {"type": "whitespace", "vocab_
 
 def test_one_tokenizer_for_both_sides(tmp_path):
     sides = trained({"type": "bpe", "vocab_size": 300})
-    assert sides.shared
+    assert sides.is_shared
     assert sides.source.hash == train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), iter(WORDS + PHONES)).hash
     save_tokenizer_pair(sides, tmp_path)
     assert names(tmp_path) == ["tokenizer.json"]
@@ -38,7 +38,7 @@ def test_one_tokenizer_for_both_sides(tmp_path):
 
 def test_one_tokenizer_each(tmp_path):
     sides = trained(SEPARATE)
-    assert not sides.shared
+    assert not sides.is_shared
     assert vocabulary(sides.source) == list("acit")
     assert vocabulary(sides.target) == ["k", "t", "æ"]
     save_tokenizer_pair(sides, tmp_path)
@@ -66,14 +66,14 @@ def test_files_of_other_runs(tmp_path):
     paths = {side: {"file": str(tmp_path / f"tokenizer.{side}.json")} for side in ("source", "target")}
     assert [side.hash for side in trained(paths)] == [side.hash for side in trained(SEPARATE)]
     # the same file on both sides is one tokenizer
-    assert trained({"source": paths["source"], "target": paths["source"]}).shared
-    assert trained(paths["target"]).shared
+    assert trained({"source": paths["source"], "target": paths["source"]}).is_shared
+    assert trained(paths["target"]).is_shared
 
 
 def test_a_run_without_tokenizers_is_refused(tmp_path):
     with pytest.raises(ModelError) as caught:
         load_tokenizer_pair(tmp_path)
-    assert str(caught.value) == f"{tmp_path / 'tokenizer.source.json'}: can't be read: No such file or directory"
+    assert str(caught.value) == f"{tmp_path / 'tokenizer.source.json'}: cannot read the file: No such file or directory"
 
 
 MESSAGES = [

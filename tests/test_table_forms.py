@@ -208,7 +208,7 @@ def test_an_error_of_one_file_is_found_once(tmp_path):
         ("a.docx", b"PK\x03\x04rest", "a Word document; save it as text first"),
         ("a.feather", b"ARROW1\x00\x00", "an Arrow file; export it as CSV or JSONL first"),
         ("a.db", b"SQLite format 3\x00", "an SQLite database; export a table as CSV first"),
-        ("a.zip", b"PK\x03\x04rest", "a zip archive; unpack it first"),
+        ("a.zip", b"PK\x03\x04rest", "a zip archive; decompress it first"),
     ],
 )
 def test_other_programs_files_are_named(name, data, what, tmp_path):
@@ -247,4 +247,4 @@ def test_a_corpus_may_be_a_folder_or_a_pattern(tmp_path):
     assert refusal(lambda: none.summary) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"
     (tmp_path / "empty").mkdir()
     empty = parse_config(TextDataConfig, {"train": "empty"}, at="data").sources(tmp_path)["train"]
-    assert refusal(lambda: empty.summary) == f"{tmp_path / 'empty'}: is a folder; give the files in it"
+    assert refusal(lambda: empty.summary) == f"{tmp_path / 'empty'}: is a directory; name the files in it"

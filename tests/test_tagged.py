@@ -129,16 +129,16 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     seen = Dataset((path,), TaggedFormat()).summary
     assert (seen.count, seen.words, seen.characters, seen.bytes, seen.crlf) == (2, 7, 21, 21, 14)
     assert seen.describe() == (
-        f"{path}: 2 sentences of 7 words (the longest of 5) with 7 tags, utf-8, CRLF line ends in 14 places\n"
+        f"{path}: 2 sentences of 7 words (the longest of 5) with 7 tags, utf-8, CRLF line endings in 14 places\n"
         "  note: a.conllu: CoNLL-U, words are FORM, tags UPOS\n"
-        "  note: a.conllu: a byte order mark at the start was dropped\n"
+        "  note: a.conllu: removed a byte order mark at the start\n"
         "  tags: ADP, DET, NOUN, NUM, PRON, SYM, VERB\n"
         "  e.g.: vamos/VERB nos/PRON a/ADP el/DET mar/NOUN\n"
         "  e.g.: 10 000/NUM #/SYM"
     )
     other = write(tmp_path / "b.conll", ENTITIES)
     assert Dataset((other, other, other), TaggedFormat()).summary.describe().split("\n")[:2] == [
-        f"{other} and {other} and 1 more: 6 sentences of 9 words (the longest of 2) with 3 tags, utf-8, LF line ends",
+        f"{other} and {other} and 1 more: 6 sentences of 9 words (the longest of 2) with 3 tags, utf-8, LF line endings",
         "  note: b.conll: words are in column 1, tags in column 4 of 4, with blanks between",
     ]
 

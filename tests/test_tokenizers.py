@@ -221,12 +221,12 @@ def test_the_words_met_are_forgotten_before_they_fill_the_memory(monkeypatch):
     for start in range(0, 100, 7):
         text = " ".join(str(number) for number in range(start, start + 9))
         assert tokenizer.decode(tokenizer.encode(text)) == text
-        assert len(tokenizer._flat.__self__._row) <= 20
+        assert len(tokenizer._encode_flat.__self__._row) <= 20
 
 
 @every_kind
 def test_lone_surrogates_are_refused(kind):
-    told = "text: character 1 is U+D800, half of a surrogate pair; send whole characters"
+    told = "text: lone surrogate U+D800 at character 1; use whole characters"
     assert refusal(DataError, lambda: trained(kind).encode("a\ud800b")) == told
 
 
@@ -241,16 +241,16 @@ def test_a_tiny_text_trains_every_kind(kind, text):
 
 def test_files_that_are_no_tokenizer_are_refused_by_name(tmp_path):
     path = tmp_path / "tokenizer.json"
-    assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: can't be read: No such file or directory"
+    assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: cannot read the file: No such file or directory"
     path.write_text("{}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weft.text.tokenizers, "LONGEST_FILE", 1)
-        assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: is larger than 0 MB; no tokenizer is"
-    told = f"{path}: is no tokenizer.json, or a damaged one: "
+        patch.setattr(weft.text.tokenizers, "MAX_BYTES", 1)
+        assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: larger than 0 MB; not a tokenizer file"
+    told = f"{path}: not a tokenizer.json, or corrupted: "
     assert refusal(ModelError, lambda: Tokenizer.load(path)).startswith(told)
     foreign = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[PAD]": 0, "[CLS]": 1, "a": 2}, unk_token="[PAD]"))
     foreign.save(str(path))
-    told = f"{path}: token 0 is '[PAD]', not '<unk>'; weft needs <unk>, <s>, </s> as tokens 0, 1, 2"
+    told = f"{path}: token 0 is '[PAD]', expected '<unk>'; the first three tokens must be <unk>, <s>, </s>"
     assert refusal(ModelError, lambda: Tokenizer.load(path)) == told
 
 
@@ -287,9 +287,9 @@ def test_tables_that_cannot_be_right_are_refused():
         return refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, at="tokenizer"))
 
     known = "char, word, space, byte, bpe, unigram, wordpiece"
-    assert told({"kind": "bpee"}) == f"tokenizer.type: no such kind 'bpee'; did you mean 'bpe'? known: {known}"
+    assert told({"type": "bpee"}) == f"tokenizer.type: no such kind 'bpee'; did you mean 'bpe'? known: {known}"
     assert told({"type": "bpe", "vocab_size": 200}) == "tokenizer: size=200 is too small for kind='bpe': at least 259"
-    assert told({"size": 3}) == "tokenizer: size=3 is too small for kind='char': at least 4"
+    assert told({"vocab_size": 3}) == "tokenizer: size=3 is too small for kind='char': at least 4"
     both = {"file": "t.json", "type": "bpe"}
     assert told(both) == "tokenizer: file and kind, size or lowercase can't both be given: the file says what it is"
 
@@ -299,7 +299,7 @@ def test_tokens_by_number():
     number = int(tokenizer.encode(" the")[0])
     assert (tokenizer.id_to_token(number), tokenizer.token_text(number)) == ("Ġthe", " the")
     assert tokenizer.token_text(2) == "</s>"
-    with pytest.raises(IndexError, match="token 9999 of 400"):
+    with pytest.raises(IndexError, match="token ID 9999 is not in the vocabulary of 400"):
         tokenizer.id_to_token(9999)
     assert json.loads(tokenizer.data)["added_tokens"] == []
 

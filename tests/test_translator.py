@@ -273,9 +273,9 @@ def test_options_come_as_one_object_or_by_name(runs):
 def test_text_comes_through_the_gate(runs):
     run = loaded(runs, "lstm")
     assert refusal(DataError, lambda: run.predict(["a", "b\0"])) == (
-        "line 2: character 1 is NUL; text has none, is this binary data?"
+        "line 2: NUL at character 1; is this binary data?"
     )
-    half = "character 0 is U+D800, half of a surrogate pair; send whole characters"
+    half = "lone surrogate U+D800 at character 0; use whole characters"
     assert refusal(DataError, lambda: run.predict("a", target_prefixes=["\ud800"])) == f"prefix 1: {half}"
     assert refusal(DataError, lambda: run.score([("a", "A"), ("b", "\ud800")])) == f"line 2: {half}"
 

@@ -20,8 +20,8 @@ import golden_data
 from golden_cases import scenes
 
 SCENES = {scene.name: scene for scene in scenes()}
-NUL = "character 1 is NUL; text has none, is this binary data?"
-HALF = "character 0 is U+D800, half of a surrogate pair; send whole characters"
+NUL = "NUL at character 1; is this binary data?"
+HALF = "lone surrogate U+D800 at character 0; use whole characters"
 TWO = "must be a question and a passage, a tuple of two texts"
 ASKED = "Eva bought a hat in Rome."
 # two inputs that are good, and those that are not with the reason of each

@@ -267,7 +267,7 @@ def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):
 
 def test_what_no_text_holds_is_refused_with_its_row(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", {"label_column": ["a"] * 1500, "text_column": ["x"] * 1400 + ["\0"] * 100})
-    assert refusal(path) == "row 1401, 'text': character 0 is NUL; text has none, is this binary data?"
+    assert refusal(path) == "row 1401, 'text': NUL at character 0; is this binary data?"
     path = write_parquet(tmp_path / "b.parquet", {"label_column": ["a", "b"], "text_column": [b"caf\xc3\xa9", b"\xff\x00"]})
     assert refusal(path) == "row 2 has binary data as 'text', not a string; put it in quotes"
     path.write_bytes(b"PAR1 and more")
@@ -346,7 +346,7 @@ def test_parquet_in_jsonl_out(tmp_path, capsys):
     assert [one["prediction"] for one in found] == ["animal", None, None]
     assert said.err == (
         "weft: a.parquet: Parquet, 4 columns, written as JSONL\n"
-        f"weft: {path}: row 3, 'text': character 1 is NUL; text has none, is this binary data?\n"
+        f"weft: {path}: row 3, 'text': NUL at character 1; is this binary data?\n"
     )
     train_here(class_file(table, "naive-bayes", "data.text_column=2", "data.label_column=1"), tmp_path / "places", Silent())
     assert refused(capsys, "predict", str(tmp_path / "places"), "--input", str(path)) == (

@@ -62,7 +62,7 @@ class BeamEvent(NamedTuple):
 
 
 class _Beams(NamedTuple):
-    # sums in float64: in float32, the sum of hundreds of tokens is off in the fourth decimal, and near ties are ordered randomly
+    # float64: in float32, a sum over hundreds of tokens is off in the fourth decimal, and near ties are ordered randomly
     sums: Tensor  # (A, K) of processed log-probabilities, -inf for an empty beam
     log_probs: Tensor  # (A, K) sums of the model's log-probabilities
     tokens: Tensor  # (A, K, T) prompt and generated tokens, right-aligned

@@ -35,7 +35,7 @@ def added_text(tokenizer: TokenDecoder, prompt: Sequence[int], tokens: Sequence[
 class StreamingDetokenizer:
     """The text that tokens add to a prompt, token by token.
 
-    Only a few tokens are decoded at a time, starting after the last complete character: each step costs the same, and tokenizers
+    Only a few tokens are decoded at a time, starting after a complete character: each step costs the same, and tokenizers
     that treat the first token of a text specially (no space before it) see another token first.
     """
 

@@ -162,7 +162,7 @@ class _Group(Generic[S]):
         next_tokens = self.choose(log_probs)
         tokens, token_log_probs = _to_host(next_tokens, log_probs)
         self.log_probs, self.next_tokens = None, next_tokens
-        return [row.event(*chosen) for row, *chosen in zip(self.rows, tokens, token_log_probs, strict=True)]
+        return [row.event(*chosen) for row, chosen in zip(self.rows, zip(tokens, token_log_probs, strict=True), strict=True)]
 
 
 def _to_host(next_tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
@@ -300,5 +300,5 @@ def _check(requests: Sequence[Request], max_positions: int | None) -> None:
             raise UsageError("prompt", "must have at least one token")
         if request.max_new_tokens < 1:
             raise UsageError("max_new_tokens", f"must be at least 1, got {request.max_new_tokens}")
-    longest = max(requests, key=lambda request: len(request.prompt) + request.max_new_tokens)
-    check_length(max_positions, len(longest.prompt), longest.max_new_tokens)
+    longest_request = max(requests, key=lambda request: len(request.prompt) + request.max_new_tokens)
+    check_length(max_positions, len(longest_request.prompt), longest_request.max_new_tokens)

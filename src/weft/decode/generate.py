@@ -181,15 +181,15 @@ def _stream_chunks(job: _Job, prompt: list[int]) -> Iterator[str]:
 
 def _batch_size(job: _Job, prompts: Sequence[list[int]], limit: int) -> int:
     """The number of prompts, at most `limit`, that fit into memory at once; an error if one does not fit."""
-    options, longest = job.options, max(prompts, key=len, default=[0])
-    rows = Rows(options.beam_size or 1, len(longest) + options.max_new_tokens - 1)
+    options, longest_prompt = job.options, max(prompts, key=len, default=[0])
+    rows = Rows(options.beam_size or 1, len(longest_prompt) + options.max_new_tokens - 1)
     item, fix = (
         ("a row", "`max_new_tokens`")
         if options.beam_size is None
         else (f"a beam of {rows.number} rows", "`beam_size` or `max_new_tokens`")
     )
     limit = min(limit, max_rows_in_memory(job.model, rows, job.device, item=f"generate: {item}", fix=fix))
-    prefill = longest[:MAX_PREFILL]
+    prefill = longest_prompt[:MAX_PREFILL]
     if limit * len(prefill) > MIN_MEASURED_TOKENS:
         prompt = torch.tensor([prefill], device=job.device)
         with torch.no_grad():

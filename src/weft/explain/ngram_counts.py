@@ -23,7 +23,7 @@ from weft.explain import guides
 from weft.explain.explanation import Explanation, Figure, TokenSpan, align_columns, list_tokens
 from weft.explain.inputs import explaining, special, token_spans
 from weft.explain.options import ExplainConfig
-from weft.models.ngram_counts import with_begins
+from weft.models.ngram_counts import with_bos
 from weft.plots.bars import Bar, bars
 from weft.runs.run import AnyRun
 from weft.text.reading import check_text
@@ -140,7 +140,7 @@ def counts(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     read = [special(run.vocabulary, run.vocabulary.bos_id), *own] if lines else own
     starts = None if corpus.starts is None else np.asarray(corpus.starts[:-1])
     tokens = np.asarray(corpus.tokens).astype(np.int64)
-    whole = tokens if starts is None else with_begins(tokens, starts, run.vocabulary.bos_id)
+    whole = tokens if starts is None else with_bos(tokens, starts, run.vocabulary.bos_id)
     sizes = range(min(context(run), len(read)), -1, -1)
     found = [_data(_counted(run, read[len(read) - size :], whole), options.top, run.vocabulary.token_text) for size in sizes]
     data = {"tokens": list_tokens([piece for _, piece in own]), "contexts": found}

@@ -1,4 +1,4 @@
-"""ARPA files as runs, and runs as ARPA files: what lmplz, SRILM or weft itself estimated is evaluated, compared and sampled
+"""Import ARPA files as runs and export runs as ARPA files. Models from lmplz or SRILM can then be evaluated, compared and sampled
 from like any other language model."""
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from weft.text.tokenizers import Tokenizer
 
 
 def import_arpa(source: Path, output_dir: Path, *, tokenizer_from: Path | None = None) -> ImportedRun:
-    """The model of an ARPA file as a run of task 'lm'. Its words stand between spaces, unless a run lends the tokenizer that
-    made them. A model that has seen </s> reads lines, any other running text."""
+    """Import the model of an ARPA file as a run of task 'lm'. Its tokenizer splits at whitespace, unless `tokenizer_from` names a
+    run with another one. A model with </s> reads lines, any other running text."""
     if source.is_dir():
-        raise ModelError(source, "is a folder", "an ARPA model is a file")
-    lent = None if tokenizer_from is None else _tokenizer(tokenizer_from)
-    model, tokenizer = read_arpa(source, tokenizer=lent)
-    if tokenizer_from is None and any(_holds_space(tokenizer.id_to_token(number)) for number in range(tokenizer.vocab_size)):
+        raise ModelError(source, "is a directory; an ARPA model is a file")
+    run_tokenizer = None if tokenizer_from is None else _tokenizer(tokenizer_from)
+    model, tokenizer = read_arpa(source, tokenizer=run_tokenizer)
+    if tokenizer_from is None and any(_has_whitespace(tokenizer.id_to_token(number)) for number in range(tokenizer.vocab_size)):
         raise ModelError(
             source,
-            "its words hold white space, so a text can't be split into them by spaces",
-            "give the run whose tokenizer made it with --tokenizer-from",
+            "its words contain whitespace, so that texts cannot be split into them at spaces",
+            "set `tokenizer_from` to the run whose tokenizer made it",
         )
-    ends = _has_seen(model, tokenizer.eos_id)
-    data = {"train": False, "read_as": "lines" if ends else "windows"}
+    has_eos = _occurs(model, tokenizer.eos_id)
+    data = {"train": False, "read_as": "lines" if has_eos else "windows"}
     table = {"arch": "ngram", "order": model.order, "smoothing": FROM_FILE}
-    notes = [] if ends else ["no line ended where it was counted (no n-gram ends in </s>), so it reads running text"]
-    if tokenizer_from is None and _looks_like_pieces(tokenizer):
+    notes = [] if has_eos else ["no n-gram ends in </s>, so the model reads running text, not lines"]
+    if tokenizer_from is None and _looks_like_subwords(tokenizer):
         notes.append(
-            "its words look like pieces of words: a text must be split into them already, or --tokenizer-from name the run"
+            "its words look like subwords: tokenize texts in the same way, or import it with the tokenizer of the run it is from"
         )
-    opening = None if ends or tokenizer_from is None else _opening(tokenizer_from, tokenizer)
+    opening = None if has_eos or tokenizer_from is None else _opening(tokenizer_from, tokenizer)
     plan = ImportPlan({"task": "lm", "data": data, "model": table}, lambda config: model.arrays(), notes, opening)
     return make_run(plan, tokenizer, output_dir, where=source)
 
 
-def _has_seen(model: NgramModel, token: int) -> bool:
-    """Whether a token was counted; a single one has a probability even if it was not."""
+def _occurs(model: NgramModel, token: int) -> bool:
+    """Whether a token occurred in the training text; unigrams have a probability even if they did not."""
     if model.order == 1:
         return bool(np.isfinite(model.levels[0].log_prob[token]))
     return bool((model.levels[1].keys % model.size == token).any())
@@ -53,42 +53,43 @@ def _has_seen(model: NgramModel, token: int) -> bool:
 def _tokenizer(run: Path) -> Tokenizer:
     directory = open_run_dir(run)
     if not directory.tokenizer.is_file():
-        raise UsageError("--tokenizer-from", f"{run} has no tokenizer.json")
+        raise UsageError("tokenizer_from", f"{run} has no tokenizer.json")
     return Tokenizer.load(directory.tokenizer)
 
 
 def _opening(run: Path, tokenizer: Tokenizer) -> str | None:
-    """What texts of the run that lends its tokenizer come after."""
+    """The opening of texts of the run with the tokenizer."""
     tokens = read_bos(run, tokenizer)
     return None if tokens == [tokenizer.bos_id] else tokenizer.decode(tokens)
 
 
-def _looks_like_pieces(tokenizer: Tokenizer) -> bool:
-    """Whether several words begin as the pieces of usual subword tokenizers do."""
+def _looks_like_subwords(tokenizer: Tokenizer) -> bool:
+    """Whether several words start like tokens of common subword tokenizers."""
     return (
         sum(tokenizer.id_to_token(number).startswith(("\u0120", "\u2581", "##")) for number in range(tokenizer.vocab_size)) >= 3
     )
 
 
-def _holds_space(token: str) -> bool:
+def _has_whitespace(token: str) -> bool:
     return token == "" or any(char.isspace() for char in token)
 
 
 def export_arpa(run: AnyRun, output_dir: Path) -> list[str]:
-    """Write an n-gram model as an ARPA file, compressed where the name ends in .gz; what there is to say about it."""
+    """Write an n-gram model as an ARPA file, compressed if the name ends in .gz. Returns notes for the user."""
     if not isinstance(run.config.model, NgramConfig):
-        what = f"a run of kind {run.config.arch!r}" if run.generates else f"a run of task {run.config.task!r}"
-        raise UsageError("export", f"{run.directory.path} is {what}", "an ARPA file holds an n-gram model")
+        actual = f"arch {run.config.arch!r}" if run.generates else f"task {run.config.task!r}"
+        raise UsageError("export", f"{run.directory.path} has {actual}; ARPA files contain n-gram models")
     if output_dir.is_dir():
-        raise UsageError("export", f"{output_dir} is a folder", f"name a file, such as {output_dir / 'model.arpa'}")
+        raise UsageError("export", f"{output_dir} is a directory", f"name a file, such as {output_dir / 'model.arpa'}")
     model, tokenizer = run.model, run.vocabulary
     output_dir.parent.mkdir(parents=True, exist_ok=True)
     write_arpa(output_dir, model, tokenizer)
     notes = []
     if tokenizer.type != "whitespace":
         notes.append(
-            f"its words are the tokens of a {tokenizer.type} tokenizer: split texts so, or import it with --tokenizer-from"
+            f"its words are tokens of a {tokenizer.type} tokenizer: tokenize texts in the same way, "
+            "or import it with the tokenizer of this run"
         )
-    if any(_holds_space(tokenizer.id_to_token(number)) for number in range(tokenizer.vocab_size)):
-        notes.append("tokens with white space are written as their code points, such as \\x{20}")
+    if any(_has_whitespace(tokenizer.id_to_token(number)) for number in range(tokenizer.vocab_size)):
+        notes.append("whitespace in tokens is written as code points, such as \\x{20}")
     return notes

@@ -1,4 +1,4 @@
-"""A run as a Hugging Face folder that `AutoModel.from_pretrained` loads: encoders as BERT, language models as GPT-2."""
+"""Export runs for `AutoModel.from_pretrained` of Hugging Face: encoders as BERT, language models as GPT-2."""
 
 from __future__ import annotations
 
@@ -24,71 +24,73 @@ from weft.runs.run import AnyRun
 from weft.tensors import write_tensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
-ATTENTION = tuple(name for name, row in MIXERS.items() if row.factory is SelfAttention)  # what all layers there are made of
-LAYER_EPS = 1e-5  # of our layer norms, unless the table says otherwise
+ATTENTION = tuple(
+    name for name, row in MIXERS.items() if row.factory is SelfAttention
+)  # the only layer types of BERT and GPT-2
+LAYER_NORM_EPS = 1e-5  # our default
 
 
-def _need(run: AnyRun, wanted: Mapping[str, Any]) -> None:
-    """Refuse a model with a part that has no form there, by the name of its option."""
-    for option, values in wanted.items():
-        found = getattr(run.config.model, option)
+def _require(run: AnyRun, required: Mapping[str, Any]) -> None:
+    """Reject a model with an option value that the Hugging Face model does not support."""
+    for option, values in required.items():
+        value = getattr(run.config.model, option)
         allowed = values if isinstance(values, tuple) else (values,)
-        if found not in allowed:
+        if value not in allowed:
             raise UsageError(
-                "export", f"model.{option} is {found!r}, which Hugging Face's model has not", f"it has {allowed[0]!r}"
+                "export",
+                f"Hugging Face has no equivalent of model.{option} = {value!r}",
+                f"train with model.{option} = {allowed[0]!r}",
             )
 
 
 def _common(run: AnyRun) -> Any:
-    """The table, if its stack is one of attention as it is there."""
+    """The model configuration; an error if its stack has no equivalent."""
     table = run.config.model
-    _need(run, {"layer_type": ATTENTION, "position_encoding": "learned", "norm": "layernorm", "qk_norm": (False, None)})
+    _require(run, {"layer_type": ATTENTION, "position_encoding": "learned", "norm": "layernorm", "qk_norm": (False, None)})
     if not table.ffn_dim:
         raise UsageError(
             "export", "Hugging Face models have a feed-forward sublayer", "train with model.ffn_dim greater than 0"
         )
-    _need(run, {"activation": tuple(ACTIVATIONS)})
+    _require(run, {"activation": tuple(ACTIVATIONS)})
     return table
 
 
-def _stacked(run: AnyRun, table: Any, stack: str) -> tuple[StackTensors, list[str]]:
-    """The weights of a run, its heads as they are there, and what is to be said of them."""
+def _stack_tensors(run: AnyRun, table: Any, stack: str) -> tuple[StackTensors, list[str]]:
+    """The weights of a run with equal numbers of heads in all layers, and notes."""
     tensors, heads, new = with_all_heads(run.model.state_dict(), table, stack=stack)
-    eps = LAYER_EPS if table.norm_eps is None else table.norm_eps
-    lost = (
-        f"{new} of {heads * table.num_layers} heads, which it has lost, are there as zeros: it says the same, and is no smaller"
-    )
-    return StackTensors(tensors, table.hidden_size, heads, eps), [lost] if new else []
+    eps = LAYER_NORM_EPS if table.norm_eps is None else table.norm_eps
+    note = f"{new} of {heads * table.num_layers} heads are pruned and exported as zeros: same outputs, same size as without pruning"
+    return StackTensors(tensors, table.hidden_size, heads, eps), [note] if new else []
 
 
 def _theirs(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for row in rows:
         tensor = ours[row.ours].T if row.transposed else ours[row.ours]
-        found |= zip(row.theirs, tensor.chunk(len(row.theirs)), strict=True)
-    return found
+        tensors |= zip(row.theirs, tensor.chunk(len(row.theirs)), strict=True)
+    return tensors
 
 
 def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
-    _need(run, {"layer_type": ATTENTION, "skip_connection": "residual", "norm_position": "post", "embedding_norm": True})
+    _require(run, {"layer_type": ATTENTION, "skip_connection": "residual", "norm_position": "post", "embedding_norm": True})
     table = _common(run)
-    stacked, notes = _stacked(run, table, "encoder.stack")
+    stacked, notes = _stack_tensors(run, table, "encoder.stack")
     ours = stacked.tensors
     encoder = _theirs(encoder_rows(BERT, table.num_layers), ours)
-    encoder[hf_names.WORDS] = ours["encoder.embedder.embedding.weight"]
-    encoder[hf_names.PLACES] = ours["encoder.stack.positions.table.weight"]
-    kinds = ours.get("encoder.embedder.segments.weight")
-    encoder[hf_names.KINDS] = torch.zeros(2, table.hidden_size) if kinds is None else kinds
-    notes.append("it has no pooler, which AutoModel makes up: use last_hidden_state")
+    encoder[hf_names.TOKENS] = ours["encoder.embedder.embedding.weight"]
+    encoder[hf_names.POSITIONS] = ours["encoder.stack.positions.table.weight"]
+    segments = ours.get("encoder.embedder.segments.weight")
+    encoder[hf_names.SEGMENTS] = torch.zeros(2, table.hidden_size) if segments is None else segments
+    notes.append("the model has no pooler, AutoModel initializes one randomly: use last_hidden_state")
     prefix = BERT.prefix if table.head_transform else ""
-    tensors = {f"{prefix}{name}": one for name, one in encoder.items()}
+    tensors = {f"{prefix}{name}": tensor for name, tensor in encoder.items()}
     if table.head_transform:
         tensors |= _theirs(head_rows(BERT), ours) | {BERT.bias: ours["head.bias"]}
         if not table.tie_embeddings:
             own = BERT.decoder.replace(".weight", ".bias")
             tensors |= {BERT.decoder: ours["head.weight"], own: ours["head.bias"].clone()}
     else:
-        notes.append("its head of words is left out, for BERT's has a layer more (model.head_transform = true)")
+        notes.append("the MLM head is not exported: the head of BERT has one more layer (model.head_transform = true)")
     config = {
         "architectures": ["BertForMaskedLM" if table.head_transform else "BertModel"],
         "model_type": "bert",
@@ -109,18 +111,18 @@ def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
 
 
 def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
-    _need(run, {"layer_type": ATTENTION, "skip_connection": "residual", "norm_position": "pre", "logit_softcap": 0})
+    _require(run, {"layer_type": ATTENTION, "skip_connection": "residual", "norm_position": "pre", "logit_softcap": 0})
     table = _common(run)
-    stacked, notes = _stacked(run, table, "stack")
+    stacked, notes = _stack_tensors(run, table, "stack")
     tied = table.tie_embeddings
     if stacked.tensors["head.bias"].any():
         stacked, tied = fold_output_bias(stacked, table.num_layers), False
         notes.append(
-            f"its output has a bias for each token, which GPT-2's has not: it is {stacked.heads} wider there, "
-            f"and a column of ones carries it; probabilities are equal"
+            f"GPT-2 has no output bias: the exported model is {stacked.heads} units wider, "
+            f"and a constant unit carries the bias; probabilities are equal"
         )
     ours = stacked.tensors
-    tensors = {f"transformer.{name}": one for name, one in _theirs(gpt2_rows(table.num_layers), ours).items()}
+    tensors = {f"transformer.{name}": tensor for name, tensor in _theirs(gpt2_rows(table.num_layers), ours).items()}
     tensors["transformer.wte.weight"] = ours["embedding.weight"]
     tensors["transformer.wpe.weight"] = ours["stack.positions.table.weight"]
     tensors |= {} if tied else {"lm_head.weight": ours["head.weight"]}
@@ -146,34 +148,39 @@ def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
 
 
 class Form(NamedTuple):
-    """What models of one table are there."""
+    """How models of one configuration class are exported."""
 
-    build: Callable[[AnyRun], tuple[dict[str, Any], dict[str, Tensor], list[str]]]  # config, tensors, what is not as it was
-    masks: bool  # whether its tokenizer has a mask
+    build: Callable[[AnyRun], tuple[dict[str, Any], dict[str, Tensor], list[str]]]  # config, tensors, notes
+    masks: bool  # whether its tokenizer has a mask token
 
 
 FORMS: Mapping[type, Form] = {LanguageModelConfig: Form(_gpt2, masks=False), MaskedLMConfig: Form(_bert, masks=True)}
 
 
 def export_model(run: AnyRun, output_dir: Path) -> list[str]:
-    """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; what is not as it was, in words."""
+    """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json. Returns notes on differences."""
     form = FORMS.get(type(run.config.model))
     if form is None:
-        counted = isinstance(run.config.model, NgramConfig)
-        what = "an n-gram model" if counted else f"a run of task {run.config.task!r}"
-        raise UsageError("export", f"{run.directory.path} is {what}", "only networks of 'lm' and 'masked-lm' have a form there")
+        is_ngram = isinstance(run.config.model, NgramConfig)
+        actual = "is an n-gram model" if is_ngram else f"has task {run.config.task!r}"
+        raise UsageError("export", f"{run.directory.path} {actual}; only networks of task 'lm' or 'masked-lm' can be exported")
     if (file := files.blocking_file(output_dir)) is not None:
-        raise UsageError("export", f"{file} is a file, not a folder", "choose another --output-dir")
+        raise UsageError("export", f"{file} is a file, not a directory", "choose another `output_dir`")
     if output_dir.exists() and any(output_dir.iterdir()):
-        raise UsageError("export", f"{output_dir} is not empty", "choose another --output-dir")
+        raise UsageError("export", f"{output_dir} is not empty", "choose another `output_dir`")
     config, tensors, notes = form.build(run)
-    parts, about = hf_tokenizer.export_tokenizer(run.vocabulary, masks=form.masks, max_length=run.model.max_positions)
+    parts, tokenizer_config = hf_tokenizer.export_tokenizer(
+        run.vocabulary, masks=form.masks, max_length=run.model.max_positions
+    )
     if form.masks:
-        config["pad_token_id"] = next(one["id"] for one in parts["added_tokens"] if one["content"] == about["pad_token"])
-    with staged_directory(output_dir, last="config.json") as place:
-        # tied tensors are there once
-        write_tensors(place / "model.safetensors", {name: one.contiguous() for name, one in tensors.items()}, {"format": "pt"})
-        files.write_json(place / "tokenizer.json", parts)
-        files.write_json(place / "tokenizer_config.json", about)
-        files.write_json(place / "config.json", config)
+        config["pad_token_id"] = next(
+            token["id"] for token in parts["added_tokens"] if token["content"] == tokenizer_config["pad_token"]
+        )
+    with staged_directory(output_dir, last="config.json") as staging_dir:
+        # tied tensors are stored once
+        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        write_tensors(staging_dir / "model.safetensors", contiguous, {"format": "pt"})
+        files.write_json(staging_dir / "tokenizer.json", parts)
+        files.write_json(staging_dir / "tokenizer_config.json", tokenizer_config)
+        files.write_json(staging_dir / "config.json", config)
     return notes

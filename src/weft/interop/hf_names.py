@@ -1,4 +1,4 @@
-"""Where Hugging Face's models keep the weights that ours have, both ways."""
+"""Names of our weights in Hugging Face models, for import and export."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """A tensor of ours, and what it is there: several are one above the other; `turned` means inputs first."""
+    """One of our tensors and the tensors of Hugging Face that are concatenated to it; `transposed`: inputs on axis 0."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -15,7 +15,7 @@ class Row(NamedTuple):
 
 
 class Encoder(NamedTuple):
-    """Names in an encoder of the family of BERT; those of a layer stand behind `layer`."""
+    """Names in an encoder of the BERT family; those of a layer follow `layer`."""
 
     prefix: str  # of the encoder in a model that has a head
     layer: str
@@ -24,17 +24,17 @@ class Encoder(NamedTuple):
     out_norm: str
     up_proj: str
     down_proj: str
-    narrow_norm: str
+    ffn_norm: str
     dense: str  # of the head, as are the next three
     norm: str
     bias: str
     decoder: str
-    offset: int = 0  # positions that come before the first
+    offset: int = 0  # unused positions before the first
     segments: bool = True
 
 
-WORDS, PLACES = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
-KINDS, FIRST = "embeddings.token_type_embeddings.weight", "embeddings.LayerNorm"
+TOKENS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
+SEGMENTS, EMBEDDING_NORM = "embeddings.token_type_embeddings.weight", "embeddings.LayerNorm"
 BERT = Encoder(
     prefix="bert.",
     layer="encoder.layer.",
@@ -43,7 +43,7 @@ BERT = Encoder(
     out_norm="attention.output.LayerNorm",
     up_proj="intermediate.dense",
     down_proj="output.dense",
-    narrow_norm="output.LayerNorm",
+    ffn_norm="output.LayerNorm",
     dense="cls.predictions.transform.dense",
     norm="cls.predictions.transform.LayerNorm",
     bias="cls.predictions.bias",
@@ -67,7 +67,7 @@ ENCODERS = {
         out_norm="sa_layer_norm",
         up_proj="ffn.lin1",
         down_proj="ffn.lin2",
-        narrow_norm="output_layer_norm",
+        ffn_norm="output_layer_norm",
         dense="vocab_transform",
         norm="vocab_layer_norm",
         bias="vocab_projector.bias",
@@ -77,42 +77,42 @@ ENCODERS = {
 }
 
 
-def _both(ours: str, theirs: str) -> Iterator[Row]:
+def _weight_and_bias(ours: str, theirs: str) -> Iterator[Row]:
     yield Row(f"{ours}.weight", (f"{theirs}.weight",))
     yield Row(f"{ours}.bias", (f"{theirs}.bias",))
 
 
 def encoder_rows(names: Encoder, layers: int) -> Iterator[Row]:
-    """The weights of a stack, and the norm below it; embeddings are no rows, for words are in another order."""
-    yield from _both("encoder.stack.input_proj", FIRST)
+    """The weights of a stack and the norm below it. Embeddings are handled separately: their tokens are in another order."""
+    yield from _weight_and_bias("encoder.stack.input_proj", EMBEDDING_NORM)
     for layer in range(layers):
         theirs = f"{names.layer}{layer}."
-        attends, feeds = (f"encoder.stack.layers.{2 * layer + part}" for part in (0, 1))
+        attention, ffn = (f"encoder.stack.layers.{2 * layer + part}" for part in (0, 1))
         for end in ("weight", "bias"):
-            yield Row(f"{attends}.mixer.to_qkv.{end}", tuple(f"{theirs}{one}.{end}" for one in names.attention))
-        yield from _both(f"{attends}.mixer.to_out", theirs + names.out)
-        yield from _both(f"{attends}.connection.norm", theirs + names.out_norm)
-        yield from _both(f"{feeds}.mixer.up_proj", theirs + names.up_proj)
-        yield from _both(f"{feeds}.mixer.to_out", theirs + names.down_proj)
-        yield from _both(f"{feeds}.connection.norm", theirs + names.narrow_norm)
+            yield Row(f"{attention}.mixer.to_qkv.{end}", tuple(f"{theirs}{name}.{end}" for name in names.attention))
+        yield from _weight_and_bias(f"{attention}.mixer.to_out", theirs + names.out)
+        yield from _weight_and_bias(f"{attention}.connection.norm", theirs + names.out_norm)
+        yield from _weight_and_bias(f"{ffn}.mixer.up_proj", theirs + names.up_proj)
+        yield from _weight_and_bias(f"{ffn}.mixer.to_out", theirs + names.down_proj)
+        yield from _weight_and_bias(f"{ffn}.connection.norm", theirs + names.ffn_norm)
 
 
 def head_rows(names: Encoder) -> Iterator[Row]:
     """The layer before the output of a masked language model."""
-    yield from _both("transform.0", names.dense)
-    yield from _both("transform.2", names.norm)
+    yield from _weight_and_bias("transform.0", names.dense)
+    yield from _weight_and_bias("transform.2", names.norm)
 
 
 def gpt2_rows(layers: int) -> Iterator[Row]:
-    """GPT-2's stack; its matrices are turned."""
+    """The stack of GPT-2, whose matrices are transposed."""
     for layer in range(layers):
         theirs = f"h.{layer}."
-        attends, feeds = (f"stack.layers.{2 * layer + part}" for part in (0, 1))
-        yield from _both(f"{attends}.norm", f"{theirs}ln_1")
-        yield from _both(f"{feeds}.norm", f"{theirs}ln_2")
-        parts = {f"{attends}.mixer.to_qkv": "attn.c_attn", f"{attends}.mixer.to_out": "attn.c_proj"}
-        parts |= {f"{feeds}.mixer.up_proj": "mlp.c_fc", f"{feeds}.mixer.to_out": "mlp.c_proj"}
+        attention, ffn = (f"stack.layers.{2 * layer + part}" for part in (0, 1))
+        yield from _weight_and_bias(f"{attention}.norm", f"{theirs}ln_1")
+        yield from _weight_and_bias(f"{ffn}.norm", f"{theirs}ln_2")
+        parts = {f"{attention}.mixer.to_qkv": "attn.c_attn", f"{attention}.mixer.to_out": "attn.c_proj"}
+        parts |= {f"{ffn}.mixer.up_proj": "mlp.c_fc", f"{ffn}.mixer.to_out": "mlp.c_proj"}
         for ours, name in parts.items():
             yield Row(f"{ours}.weight", (f"{theirs}{name}.weight",), transposed=True)
             yield Row(f"{ours}.bias", (f"{theirs}{name}.bias",))
-    yield from _both("stack.final_norm", "ln_f")
+    yield from _weight_and_bias("stack.final_norm", "ln_f")

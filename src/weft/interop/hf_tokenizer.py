@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders as ours, and back: the same text gives the same tokens, under other numbers."""
+"""Convert tokenizers of Hugging Face to ours and back: the same text gives the same tokens, with other IDs."""
 
 from __future__ import annotations
 
@@ -28,136 +28,140 @@ PADS = ("[PAD]", "<pad>")
 
 class RenumberedTokenizer(NamedTuple):
     tokenizer: Tokenizer
-    rows: list[int | None]  # by our number, the number there; None for a token that is new
+    rows: list[int | None]  # by our token ID, the original ID; None for a new token
 
 
 def special_names(directory: Path, kind: str) -> dict[str, str]:
-    """The tokens that stand for something: unk, cls, sep and mask, or eos."""
-    given: dict[str, Any] = {}
+    """The special tokens by role: unk, cls, sep and mask, or eos."""
+    config: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if (directory / name).is_file():
-            found = files.read_json(directory / name)
-            given |= found if isinstance(found, dict) else {}
+            content = files.read_json(directory / name)
+            config |= content if isinstance(content, dict) else {}
 
-    def said(name: str, default: str) -> str:
-        value = given.get(f"{name}_token")
+    def token(name: str, default: str) -> str:
+        value = config.get(f"{name}_token")
         value = value.get("content") if isinstance(value, dict) else value
         return value if isinstance(value, str) else default
 
-    return {name: said(name, default) for name, default in DEFAULTS[kind].items()}
+    return {name: token(name, default) for name, default in DEFAULTS[kind].items()}
 
 
 def read_parts(directory: Path, kind: str) -> dict[str, Any]:
-    """tokenizer.json, or what it would be: of a vocabulary of word pieces, or of byte pairs and their merges."""
+    """The content of tokenizer.json, or its equivalent from a WordPiece vocabulary or from BPE vocabulary and merges."""
     path = directory / "tokenizer.json"
     if path.is_file():
-        found = files.read_json(path, max_bytes=MAX_BYTES)
-        if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
-            raise ModelError(path, "is no tokenizer: it has no model")
-        parse_tokenizer(path.read_bytes(), str(path))  # whatever the library refuses has no right numbers, or texts, to be read below
-        return found
-    given = files.read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").is_file() else {}
-    config = given if isinstance(given, dict) else {}
+        parts = files.read_json(path, max_bytes=MAX_BYTES)
+        if not isinstance(parts, dict) or not isinstance(parts.get("model"), dict):
+            raise ModelError(path, "not a tokenizer: model is missing")
+        parse_tokenizer(path.read_bytes(), str(path))  # validates IDs and strings that are used below
+        return parts
+    content = files.read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").is_file() else {}
+    config = content if isinstance(content, dict) else {}
     if (directory / "vocab.txt").is_file():
-        return _word_pieces(directory / "vocab.txt", config, DEFAULTS[kind].get("unk", "[UNK]"))
+        return _wordpiece(directory / "vocab.txt", config, DEFAULTS[kind].get("unk", "[UNK]"))
     if (directory / "vocab.json").is_file() and (directory / "merges.txt").is_file():
-        return _byte_pairs(directory, bool(config.get("add_prefix_space", False)))
-    raise ModelError(directory, "has no tokenizer.json, nor vocab.txt, nor vocab.json and merges.txt")
+        return _bpe(directory, bool(config.get("add_prefix_space", False)))
+    raise ModelError(directory, "no tokenizer.json, no vocab.txt, and no vocab.json with merges.txt")
 
 
-def _word_pieces(path: Path, config: Mapping[str, Any], unknown: str) -> dict[str, Any]:
+def _wordpiece(path: Path, config: Mapping[str, Any], unknown: str) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ModelError(path, f"is larger than {MAX_BYTES >> 20} MB", "no vocabulary is")
+            raise ModelError(path, f"larger than {MAX_BYTES >> 20} MB; not a vocabulary")
         words = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise ModelError(path, f"is damaged: byte {error.start} is not UTF-8") from None
+        raise ModelError(path, f"corrupted: invalid UTF-8 at byte {error.start}") from None
     except OSError as error:
-        raise ResourceError(path, f"can't be read: {error.strerror}") from None
+        raise ResourceError(path, f"cannot read the file: {error.strerror}") from None
     accents = config.get("strip_accents")
-    with wrap_errors(f"{path}: makes no tokenizer"):
-        whole = tokenizers.Tokenizer(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token=unknown))
-        whole.normalizer = normalizers.BertNormalizer(
+    with wrap_errors(f"{path}: not a valid vocabulary"):
+        tokenizer = tokenizers.Tokenizer(
+            models.WordPiece({word: token_id for token_id, word in enumerate(words)}, unk_token=unknown)
+        )
+        tokenizer.normalizer = normalizers.BertNormalizer(
             lowercase=bool(config.get("do_lower_case", True)),
             strip_accents=accents if accents is None else bool(accents),
             handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
         )
-    whole.pre_tokenizer, whole.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    found: dict[str, Any] = json.loads(whole.to_str())
-    return found
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    parts: dict[str, Any] = json.loads(tokenizer.to_str())
+    return parts
 
 
-def _byte_pairs(directory: Path, spaced: bool) -> dict[str, Any]:
-    with wrap_errors(f"{directory}: its vocab.json and merges.txt can't be read"):
+def _bpe(directory: Path, spaced: bool) -> dict[str, Any]:
+    with wrap_errors(f"{directory}: cannot read vocab.json and merges.txt"):
         model = models.BPE.from_file(str(directory / "vocab.json"), str(directory / "merges.txt"))
-    whole = tokenizers.Tokenizer(model)
-    whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
-    whole.decoder = decoders.ByteLevel()
-    found: dict[str, Any] = json.loads(whole.to_str())
-    return found
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
+    tokenizer.decoder = decoders.ByteLevel()
+    parts: dict[str, Any] = json.loads(tokenizer.to_str())
+    return parts
 
 
 def renumber(directory: Path, kind: str) -> RenumberedTokenizer:
-    """The tokenizer with <unk>, <s> and </s> as 0, 1, 2; the mask, which is no text, is left out and comes last in `rows`."""
+    """The tokenizer with <unk>, <s> and </s> as 0, 1, 2. The mask token is removed from it and is last in `rows`."""
     parts, names = read_parts(directory, kind), special_names(directory, kind)
     model = parts["model"]
     if model.get("type") not in ("WordPiece", "BPE") or not isinstance(model.get("vocab"), dict):
-        raise ModelError(directory, f"its tokenizer is of type {model.get('type')!r}", "weft reads WordPiece and BPE")
+        raise ModelError(directory, f"tokenizer type {model.get('type')!r} is not supported, only WordPiece and BPE")
     added: list[dict[str, Any]] = parts.get("added_tokens") or []
-    known: dict[str, int] = {**model["vocab"], **{one["content"]: one["id"] for one in added}}
+    known: dict[str, int] = {**model["vocab"], **{token["content"]: token["id"] for token in added}}
     for name, token in names.items():
         if token not in known:
-            raise ModelError(directory, f"its tokenizer has no token {token!r}, which should be its {name}_token")
+            raise ModelError(directory, f"the {name}_token {token!r} is not in the vocabulary of the tokenizer")
     if kind != "gpt2":
-        wanted: list[str | None] = [names[name] for name in ("unk", "cls", "sep")]
-    elif names["eos"] == END and {UNK, BEGIN} <= set(known):  # one that weft has written
-        wanted = [*SPECIALS]
-    else:  # GPT-2 has one token for begin and end, and none for what is unknown: bytes never are
-        wanted = [None, names["eos"], names["eos"]]
-    gone = {*wanted, names.get("mask")}
-    others = sorted((token for token in known if token not in gone), key=lambda token: known[token])
+        specials: list[str | None] = [names[name] for name in ("unk", "cls", "sep")]
+    elif names["eos"] == END and {UNK, BEGIN} <= set(known):  # exported by weft
+        specials = [*SPECIALS]
+    else:  # GPT-2 has one token for BOS and EOS and no unknown token, because it is byte-level
+        specials = [None, names["eos"], names["eos"]]
+    removed = {*specials, names.get("mask")}
+    others = sorted((token for token in known if token not in removed), key=lambda token: known[token])
     if clash := set(SPECIALS).intersection(others):
-        raise ModelError(directory, f"its tokenizer has a token {min(clash)!r} that means something else there")
-    kept = [one for one in added if one["content"] in others and not one.get("special")]
-    numbers = {token: at for at, token in enumerate([*SPECIALS, *others])}
-    loose = {one["content"] for one in kept if one["content"] not in model["vocab"]}
-    model["vocab"] = {token: at for token, at in numbers.items() if token not in loose}
+        raise ModelError(directory, f"the tokenizer uses {min(clash)!r} as an ordinary token")
+    kept = [token for token in added if token["content"] in others and not token.get("special")]
+    token_ids = {token: token_id for token_id, token in enumerate([*SPECIALS, *others])}
+    added_only = {token["content"] for token in kept if token["content"] not in model["vocab"]}
+    model["vocab"] = {token: token_id for token, token_id in token_ids.items() if token not in added_only}
     model["unk_token"] = None if model.get("unk_token") is None else UNK
-    parts |= {"added_tokens": [{**one, "id": numbers[one["content"]]} for one in kept], "post_processor": None}
+    parts |= {"added_tokens": [{**token, "id": token_ids[token["content"]]} for token in kept], "post_processor": None}
     parts |= {"truncation": None, "padding": None}
-    rows = [None if token is None else known[token] for token in wanted] + [known[token] for token in others]
+    rows = [None if token is None else known[token] for token in specials] + [known[token] for token in others]
     data = json.dumps(parts, ensure_ascii=False).encode()
     return RenumberedTokenizer(
         Tokenizer(data, str(directory / "tokenizer.json")), rows if "mask" not in names else [*rows, known[names["mask"]]]
     )
 
 
-def special(number: int, content: str) -> dict[str, Any]:
-    """An entry of added_tokens."""
+def special(token_id: int, content: str) -> dict[str, Any]:
+    """An entry of added_tokens for a special token."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": number, "content": content, **flags, "special": True}
+    return {"id": token_id, "content": content, **flags, "special": True}
 
 
 def export_tokenizer(tokenizer: Tokenizer, *, masks: bool, max_length: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """tokenizer.json and tokenizer_config.json; texts get <s> and </s> around them, where there are gaps to fill."""
+    """tokenizer.json and tokenizer_config.json. With `masks`, the tokenizer adds <s> and </s> around texts and has a mask token."""
     parts = json.loads(tokenizer.data)
-    known = [tokenizer.id_to_token(number) for number in range(tokenizer.vocab_size)]
+    known = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
     names = {"unk_token": UNK, "bos_token": BEGIN, "eos_token": END}
     if masks:
         mask = next(name for name in ("[MASK]", "<mask>", "<|mask|>") if name not in known)
-        pad = next((name for name in PADS if name in known), UNK)  # under the mask of attention, any will do
+        pad = next((name for name in PADS if name in known), UNK)  # hidden by the attention mask: any token will do
         names |= {"cls_token": BEGIN, "sep_token": END, "mask_token": mask, "pad_token": pad}
-        marks = {name: {"id": name, "ids": [at], "tokens": [name]} for at, name in enumerate(SPECIALS) if at}
+        template_tokens = {
+            name: {"id": name, "ids": [token_id], "tokens": [name]} for token_id, name in enumerate(SPECIALS) if token_id
+        }
         begin, end = ({"SpecialToken": {"id": name, "type_id": 0}} for name in (BEGIN, END))
-        first, second = ({"Sequence": {"id": name, "type_id": at}} for at, name in enumerate("AB"))
-        after = {"SpecialToken": {"id": END, "type_id": 1}}
-        pair = [begin, first, end, second, after]
+        first, second = ({"Sequence": {"id": name, "type_id": type_id}} for type_id, name in enumerate("AB"))
+        second_end = {"SpecialToken": {"id": END, "type_id": 1}}
+        pair = [begin, first, end, second, second_end]
         parts["post_processor"] = {
-            "type": "TemplateProcessing", "single": pair[:3], "pair": pair, "special_tokens": marks,
+            "type": "TemplateProcessing", "single": pair[:3], "pair": pair, "special_tokens": template_tokens,
         }  # fmt: skip
         known.append(mask)
     specials = [special(known.index(name), name) for name in dict.fromkeys(names.values())]
-    loose = [one for one in parts.get("added_tokens") or [] if one["content"] not in names.values()]
-    parts["added_tokens"] = sorted([*specials, *loose], key=lambda one: one["id"])
+    others = [token for token in parts.get("added_tokens") or [] if token["content"] not in names.values()]
+    parts["added_tokens"] = sorted([*specials, *others], key=lambda token: token["id"])
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names, "clean_up_tokenization_spaces": False}
     return parts, config if max_length is None else {**config, "model_max_length": max_length}

@@ -1,4 +1,4 @@
-"""A run made of a model that another program trained."""
+"""Create a run from a model that another program trained."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ if TYPE_CHECKING:
 
 
 class ImportPlan(NamedTuple):
-    """A run to be: what its file says, its tensors once its settings are known, what is not as it was."""
+    """The content of an imported run: run file, tensors for the resolved configuration, and notes on differences."""
 
     values: Mapping[str, Any]  # the run file, without its tokenizer
     tensors: Callable[[RunConfig], Mapping[str, Tensor] | Mapping[str, NDArray[Any]]]
     notes: list[str]
-    bos_text: str | None = None  # what a text by itself comes after; None: <s>
+    bos_text: str | None = None  # opening of a text; None: <s>
 
 
 class ImportedRun(NamedTuple):
     run_dir: RunDir
-    notes: list[str]  # what is not as it was
+    notes: list[str]  # differences from the original
 
 
-def _written(values: Mapping[str, Any], where: Path) -> str:
-    """The run file, which says where the model came from: it has no training data that would."""
+def _run_file(values: Mapping[str, Any], where: Path) -> str:
+    """The run file, with a comment on the origin of the model."""
     return f"# imported from {str(where.absolute())!a}\n{tomli_w.dumps(values)}"
 
 
 def make_run(plan: ImportPlan, tokenizer: Tokenizer, output_dir: Path, *, where: Path) -> ImportedRun:
-    """The run folder, made in one step; `where` is the file that says what the model is."""
+    """Create the run directory atomically; `where` is the file that describes the model, for error messages."""
     directory = make_directory(output_dir)
     directory.check_is_run_dir()
     if directory.resolved.is_file():
-        raise UsageError(output_dir, "holds a run already", "choose another --output-dir")
+        raise UsageError(output_dir, "already contains a run", "choose another `output_dir`")
     values = {**plan.values, "tokenizer": {"file": str(directory.tokenizer.absolute())}}
     try:
         config = resolve(values, base=Path())
     except ConfigError as error:
-        raise ModelError(where, f"makes no model of weft: {error}") from None
+        raise ModelError(where, f"not a valid model: {error}") from None
     tensors = plan.tensors(config)
-    with staged_directory(output_dir, last=directory.resolved.name) as place:
-        made = RunDir(place)
-        made.begin(config, _written(values, where), overwrite=False)
-        made.write_environment()
-        tokenizer.save(made.tokenizer)
+    with staged_directory(output_dir, last=directory.resolved.name) as staging_dir:
+        staged = RunDir(staging_dir)
+        staged.begin(config, _run_file(values, where), overwrite=False)
+        staged.write_environment()
+        tokenizer.save(staged.tokenizer)
         if plan.bos_text is not None:
-            write_bos(place, plan.bos_text, tokenizer)
-        made.write_weights(tensors, tokenizer.hash, 0)
+            write_bos(staging_dir, plan.bos_text, tokenizer)
+        staged.write_weights(tensors, tokenizer.hash, 0)
     return ImportedRun(directory, plan.notes)

@@ -1,8 +1,7 @@
-"""Linear models over sparse features: what naive Bayes and softmax regression both are, once their weights are found.
+"""Linear models over sparse features: the fitted form of naive Bayes and logistic regression.
 
-No library for sparse matrices is needed for it. X W with X by rows is a bag of embeddings: for each text the rows of W
-that its terms name, weighed and added up; X' G is the same with X by columns. Weights are found by torch; what they say of a
-text is computed by numpy: predicting needs no torch.
+No library for sparse matrices is needed: X W with X in CSR format is an embedding bag, the weighted sum of the rows of W that the
+terms of a text select; X^T G is the same with the transpose. Fitting uses torch; prediction uses NumPy alone.
 
 Shapes: N texts, C columns (terms), K classes.
 """
@@ -22,16 +21,16 @@ Floats = NDArray[np.float64]
 
 
 def product(features: Sparse, matrix: Floats) -> Floats:
-    """X W, (N, K), of a sparse X (N, C) and W (C, K)."""
+    """X W, (N, K), for a sparse X (N, C) and W (C, K)."""
     row = np.repeat(np.arange(features.rows), np.diff(features.indptr))
-    found = np.empty((features.rows, matrix.shape[1]))
+    result = np.empty((features.rows, matrix.shape[1]))
     for column, weights in enumerate(matrix.T):
-        found[:, column] = np.bincount(row, features.values * weights[features.indices], features.rows)
-    return found
+        result[:, column] = np.bincount(row, features.values * weights[features.indices], features.rows)
+    return result
 
 
 def transposed(features: Sparse) -> Sparse:
-    """X' (C, N) of X (N, C)."""
+    """The transpose (C, N) of X (N, C)."""
     row = np.repeat(np.arange(features.rows), np.diff(features.indptr))
     order = np.argsort(features.indices, kind="stable")  # rows ascend within a column
     indptr = np.append(0, np.cumsum(np.bincount(features.indices, minlength=features.columns)))
@@ -39,31 +38,31 @@ def transposed(features: Sparse) -> Sparse:
 
 
 def presence(features: Sparse) -> Sparse:
-    """1 wherever there is more than nothing."""
+    """1 for every positive value."""
     return features._replace(values=(features.values > 0).astype(np.float64))
 
 
 def log_softmax(scores: Floats) -> Floats:
-    """ln of the softmax of each row, (N, K)."""
+    """Log-softmax of each row, (N, K)."""
     shifted = scores - scores.max(1, keepdims=True)
-    found: Floats = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    return found
+    log_probs: Floats = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return log_probs
 
 
 def log_sigmoid(scores: Floats) -> Floats:
-    """The same of the sigmoid of each number."""
-    found: Floats = np.minimum(scores, 0) - np.log1p(np.exp(-np.abs(scores)))
-    return found
+    """Log-sigmoid of each element."""
+    log_probs: Floats = np.minimum(scores, 0) - np.log1p(np.exp(-np.abs(scores)))
+    return log_probs
 
 
 class LinearModel:
-    """P(class | text) by its scores x W + b: a softmax over classes, or with `multi` a sigmoid for each label."""
+    """P(class | text) from the logits x W + b: softmax over classes, or with `multilabel` a sigmoid per label."""
 
     def __init__(
         self, weight: Floats, bias: Floats, *, multilabel: bool, binary: bool = False, notes: tuple[str, ...] = ()
     ) -> None:
         self.weight, self.bias, self.multilabel, self.notes = weight, bias, multilabel, notes  # (C, K), (K,)
-        self.binary = binary  # reads only whether a term is there
+        self.binary = binary  # uses the presence of terms, not their values
 
     @property
     def classes(self) -> int:
@@ -74,41 +73,41 @@ class LinearModel:
         return self.weight.size + self.bias.size
 
     def parts(self) -> dict[str, int]:
-        """Parameters by part: a weight for each term and label, and what is said of a label before any term is seen."""
+        """Parameter counts by part."""
         return {"weights": self.weight.size, "bias": self.bias.size}
 
     def logits(self, features: Sparse) -> Floats:
-        """x W + b, (N, K): what a temperature divides."""
+        """x W + b, (N, K), before the temperature."""
         if features.columns != len(self.weight):
             raise ModelError(
                 "linear model",
-                f"features of {features.columns:,} columns, but weights for {len(self.weight):,}",
-                "use the features it was trained with",
+                f"expected {len(self.weight):,} features, got {features.columns:,}",
+                "use the features that it was trained with",
             )
         return product(presence(features) if self.binary else features, self.weight) + self.bias
 
     def log_probs(self, features: Sparse) -> Floats:
-        """Log-probability of each class (N, K); with `multi`, that the text has the label."""
+        """Log-probability of each class, (N, K); with `multilabel`, of each label by itself."""
         scores = self.logits(features)
         return log_sigmoid(scores) if self.multilabel else log_softmax(scores)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything by name, for a file; `from_arrays` reads it."""
+        """All parameters as named arrays, for a file."""
         return {"weight": self.weight, "bias": self.bias, "flags": np.array([self.multilabel, self.binary])}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> LinearModel:
-        """The model that `arrays` gave, on these very arrays: what is mapped from a file stays so."""
-        wanted = {"weight": (np.float64, 2), "bias": (np.float64, 1), "flags": (np.bool_, 1)}
-        for name, (kind, axes) in wanted.items():
-            if name not in arrays or arrays[name].dtype != kind or arrays[name].ndim != axes:
-                raise ModelError("linear model", f"array {name!r} is missing or of another kind", "the file is damaged")
+        """The model of these arrays, without copying them: memory-mapped arrays stay mapped."""
+        expected = {"weight": (np.float64, 2), "bias": (np.float64, 1), "flags": (np.bool_, 1)}
+        for name, (dtype, ndim) in expected.items():
+            if name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != ndim:
+                raise ModelError("linear model", f"array {name!r} is missing or has the wrong type; the file is corrupted")
         weight, bias, flags = arrays["weight"], arrays["bias"], arrays["flags"]
         if weight.shape[1:] != bias.shape or not weight.size or len(flags) != 2:
             raise ModelError(
                 "linear model",
-                f"weights of shape {tuple(weight.shape)} do not fit {len(bias)} classes and {len(flags)} flags",
-                "the file is damaged",
+                f"weights of shape {tuple(weight.shape)} do not match {len(bias)} classes and {len(flags)} flags; "
+                "the file is corrupted",
             )
-        multi, binary = flags.tolist()
-        return cls(weight, bias, multilabel=multi, binary=binary)
+        multilabel, binary = flags.tolist()
+        return cls(weight, bias, multilabel=multilabel, binary=binary)

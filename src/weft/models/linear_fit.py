@@ -1,4 +1,4 @@
-"""What finding the weights of linear models over sparse features takes, in torch.
+"""Helpers to fit linear models over sparse features with torch.
 
 Shapes: N texts, C columns (terms), K classes.
 """
@@ -18,30 +18,28 @@ from weft.text.features import Sparse
 Targets = NDArray[np.int64] | NDArray[np.bool_]
 
 
-def times(features: Sparse, matrix: Tensor) -> Tensor:
-    """X W, (N, K), of a sparse X (N, C) and W (C, K)."""
+def matmul(features: Sparse, matrix: Tensor) -> Tensor:
+    """X W, (N, K), for a sparse X (N, C) and W (C, K)."""
     indices, offsets = torch.from_numpy(features.indices), torch.from_numpy(features.indptr)
     values = torch.from_numpy(features.values).to(matrix.dtype)
     return F.embedding_bag(indices, matrix, offsets, mode="sum", per_sample_weights=values, include_last_offset=True)
 
 
 def memberships(targets: Targets, classes: int, rows: int) -> Tensor:
-    """Which text is of which class as 0 and 1, (N, K), from the class of each text (N,) or all its labels (N, K)."""
+    """One-hot targets (N, K), from the class of each text (N,) or its labels (N, K)."""
     if targets.shape not in ((rows,), (rows, classes)):
-        raise DataError("", f"targets of shape {targets.shape} do not fit {rows:,} texts and {classes} classes")
+        raise DataError("targets", f"shape {targets.shape} does not match {rows:,} texts and {classes} classes")
     if targets.ndim == 2:
         return torch.from_numpy(targets.astype(np.float64))
     if rows and not 0 <= targets.min() <= targets.max() < classes:
-        raise DataError(
-            "", f"targets from {targets.min()} to {targets.max()}, but classes are numbered from 0 to {classes - 1}"
-        )
+        raise DataError("targets", f"must be from 0 to {classes - 1}, got {targets.min()} to {targets.max()}")
     return F.one_hot(torch.from_numpy(targets.astype(np.int64)), classes).double()
 
 
 def class_weights(weights: Floats | None, classes: int) -> Tensor:
-    """How many times a text of each class counts, (K,); once where nothing is given."""
+    """The weight of each class, (K,); 1 by default."""
     if weights is None:
         return torch.ones(classes, dtype=torch.float64)
     if weights.shape != (classes,) or not (np.isfinite(weights) & (weights > 0)).all():
-        raise DataError("", f"class weights must be {classes} positive numbers, one a class, not {weights.tolist()}")
+        raise DataError("class weights", f"expected {classes} positive numbers, got {weights.tolist()}")
     return torch.from_numpy(weights.astype(np.float64))

@@ -1,9 +1,10 @@
-"""Softmax regression with an L2 penalty over sparse features, by L-BFGS in float64, to the end.
+"""Multinomial logistic regression with an L2 penalty over sparse features, fitted to convergence by L-BFGS in float64.
 
-The objective is scikit-learn's: the sum of -ln P(class | text), times C, plus half the squared weights; the biases are
-free. It is convex, so two programs that go on to the end find the same weights. Of two classes only the second has
-weights, w, as there; the softmax of -w/2 and w/2 is their sigmoid. Where texts have several labels, each has a logistic
-regression of its own.
+    minimize  C * sum_i -ln P(y_i | x_i) + ||W||^2 / 2
+
+The objective is that of scikit-learn; biases are not penalized. It is convex, so two programs that converge find the same
+weights. With two classes, only the second has weights w, as in scikit-learn: the softmax of -w/2 and w/2 is the sigmoid of w.
+With multilabel data, each label has its own binary logistic regression.
 
 Shapes: N texts, C columns (terms), K classes.
 """
@@ -19,69 +20,73 @@ from torch.nn import functional as F
 
 from weft.models.baseline_config import LogisticRegressionConfig
 from weft.models.linear import Floats, LinearModel, transposed
-from weft.models.linear_fit import Targets, class_weights, memberships, times
+from weft.models.linear_fit import Targets, class_weights, matmul, memberships
 from weft.text.features import Sparse
 
-# the largest entry of the gradient at the end. But for the free biases the objective curves at least as half a square
-# does, so the weights are about as near to the best ones as the gradient is short; ten times this is seen in the third
-# digit of probabilities
+# Largest entry of the gradient at convergence. Except for the biases, the curvature of the objective is at least 1, so the
+# distance of the weights from the optimum is about the norm of the gradient. Ten times this tolerance changes the third digit of
+# probabilities.
 TOLERANCE = 1e-3
 MAX_STEPS = 2000  # of L-BFGS
-HISTORY = 10  # steps that it remembers
+HISTORY_SIZE = 10  # of L-BFGS
 
 
 class Objective(NamedTuple):
-    """C times the sum of losses, and half the squared weights; the losses are of a softmax, or of sigmoids."""
+    """C * (sum of losses) + ||W||^2 / 2, with a softmax or sigmoid loss."""
 
     features: Sparse  # (N, C)
     columns: Sparse  # (C, N)
-    targets: Tensor  # (N, K): how many times a text counts for each class it is of
-    counts: Tensor  # (N, K), or (N, 1): how many times it counts in all
+    targets: Tensor  # (N, K): one-hot targets times class weights
+    counts: Tensor  # (N, K) or (N, 1): total weight of each text
     sigmoid: bool
     C: float
 
-    def at(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The value at weights (C, K) and biases (K,), and the gradient for both."""
-        scores = times(self.features, weight) + bias
+    def value_and_grad(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The value at weights (C, K) and biases (K,), and the gradients of both."""
+        logits = matmul(self.features, weight) + bias
         if self.sigmoid:
-            loss = (self.counts * F.softplus(scores) - self.targets * scores).sum()
-            slope = self.counts * scores.sigmoid() - self.targets
+            loss = (self.counts * F.softplus(logits) - self.targets * logits).sum()
+            grad = self.counts * logits.sigmoid() - self.targets
         else:
-            log_probs = scores.log_softmax(1)
+            log_probs = logits.log_softmax(1)
             loss = -(self.targets * log_probs).sum()
-            slope = self.counts * log_probs.exp() - self.targets
-        slope *= self.C
-        return self.C * loss + weight.square().sum() / 2, times(self.columns, slope).add_(weight), slope.sum(0)
+            grad = self.counts * log_probs.exp() - self.targets
+        grad *= self.C
+        return self.C * loss + weight.square().sum() / 2, matmul(self.columns, grad).add_(weight), grad.sum(0)
 
 
 def minimize(objective: Objective, progress: Callable[[int], None] | None) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """The weights (C, K) and biases (K,) where the objective is least, searched from zero, and what to note about it."""
+    """The weights (C, K) and biases (K,) that minimize the objective, starting from zero, and notes for the user."""
     weight = torch.zeros(objective.features.columns, objective.targets.size(1), dtype=torch.float64)
     bias = torch.zeros(objective.targets.size(1), dtype=torch.float64)
-    search = torch.optim.LBFGS(
+    optimizer = torch.optim.LBFGS(
         [weight, bias],
         max_iter=MAX_STEPS,
         tolerance_grad=TOLERANCE,
-        tolerance_change=0.0,  # small steps are no end: a long flat valley is what weak penalties give
-        history_size=HISTORY,
+        tolerance_change=0.0,  # small steps do not mean convergence: weak penalties give long flat valleys
+        history_size=HISTORY_SIZE,
         line_search_fn="strong_wolfe",
     )
-    asked = 0
+    num_evaluations = 0
 
     def closure() -> Tensor:
-        nonlocal asked
-        asked += 1
+        nonlocal num_evaluations
+        num_evaluations += 1
         if progress is not None:
-            progress(asked)
-        value, weight.grad, bias.grad = objective.at(weight, bias)
+            progress(num_evaluations)
+        value, weight.grad, bias.grad = objective.value_and_grad(weight, bias)
         return value
 
-    search.step(closure)  # type: ignore[no-untyped-call]
-    _, slope, lean = objective.at(weight, bias)
-    left = max(float(slope.abs().max()), float(lean.abs().max()))
-    if left <= TOLERANCE:
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    _, weight_grad, bias_grad = objective.value_and_grad(weight, bias)
+    max_grad = max(float(weight_grad.abs().max()), float(bias_grad.abs().max()))
+    if max_grad <= TOLERANCE:
         return weight, bias, ()
-    return weight, bias, (f"the regression stopped before its end: its gradient is {left:.1e}, not {TOLERANCE:.0e}",)
+    return (
+        weight,
+        bias,
+        (f"logistic regression did not converge in {MAX_STEPS} steps (gradient {max_grad:.1e}, tolerance {TOLERANCE:.0e})",),
+    )
 
 
 def fit(
@@ -93,15 +98,15 @@ def fit(
     weights: Floats | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> LinearModel:
-    """The model of texts (N, C) and the class of each (N,), or whether it has each label (N, K); `weights` (K,) says how
-    many times a text of a class counts, once if None; `watch` is told how often the objective was asked for."""
+    """Fit a model to texts (N, C) with the class of each (N,), or its labels (N, K). `weights` (K,) are class weights;
+    `progress` is called with the number of evaluations of the objective."""
     members = memberships(targets, classes, features.rows)
-    mine = members * class_weights(weights, classes)
-    multi, two = targets.ndim == 2, targets.ndim == 1 and classes == 2
-    wanted = mine[:, 1:] if two else mine
-    counts = mine + 1 - members if multi else mine.sum(1, keepdim=True)
-    objective = Objective(features, transposed(features), wanted, counts, multi or two, config.C)
+    weighted = members * class_weights(weights, classes)
+    multilabel, is_binary = targets.ndim == 2, targets.ndim == 1 and classes == 2
+    class_targets = weighted[:, 1:] if is_binary else weighted
+    counts = weighted + 1 - members if multilabel else weighted.sum(1, keepdim=True)
+    objective = Objective(features, transposed(features), class_targets, counts, multilabel or is_binary, config.C)
     weight, bias, notes = minimize(objective, progress)
-    if two:
+    if is_binary:
         weight, bias = torch.cat([-weight, weight], 1) / 2, torch.cat([-bias, bias]) / 2
-    return LinearModel(weight.numpy(), bias.numpy(), multilabel=multi, notes=notes)
+    return LinearModel(weight.numpy(), bias.numpy(), multilabel=multilabel, notes=notes)

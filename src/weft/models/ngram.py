@@ -1,14 +1,17 @@
-"""n-gram models: estimated by counting, read as steps, scored in whole texts.
+"""N-gram language models in backoff form.
 
-An n-gram is a row of its level; level k holds those of k words. A row's key is (row of its context, one level down) * V
-+ last word; keys are sorted, so the n-grams that continue a context lie together. On level 1 the row is the word.
+    log P(w | h) = log_prob(hw)                    if hw is in the model
+                   back_off(h) + log P(w | h')     otherwise; h' is h without its first word
 
-The vocabulary is the tokenizer's, and <s> is the one token that is never predicted. A token that never occurs in the
-training text is what <unk> is to KenLM: all such tokens, <unk> among them, share the uniform part of the single words
-alike, so where every token but <unk> occurs the numbers are KenLM's. In a closed vocabulary they get nothing. An <unk>
-that stands in the training text is counted like any other token.
+An n-gram is a row of its level; level k contains the n-grams of k words. The key of a row is (row of its context, one level
+down) * V + last word. Keys are sorted, so that all continuations of a context are adjacent. On level 1, the row is the word.
 
-Shapes: B rows, T positions, V words, N order.
+The vocabulary is that of the tokenizer; <s> is the only token that is never predicted. A token that does not occur in the
+training text is treated like <unk> in KenLM: all such tokens, <unk> included, share the uniform part of the unigrams equally. If
+every token except <unk> occurs, the probabilities are those of KenLM. With a closed vocabulary, such tokens have probability 0.
+An <unk> in the training text is counted like any other token.
+
+Shapes: B batch size, T sequence length, V vocabulary size, N order, M n-grams of a level.
 """
 
 from __future__ import annotations
@@ -25,24 +28,24 @@ from weft.config import Choice, Config, invalid
 from weft.data.batch import as_tensor
 from weft.errors import ModelError
 from weft.models import ngram_counts as counts
-from weft.models.ngram_counts import Level, Tokens, count_ngrams, line_pieces, with_begins
+from weft.models.ngram_counts import Level, Tokens, count_ngrams, line_chunks, with_bos
 from weft.models.ngram_index import Ints, NgramIndex
-from weft.models.smoothing import SMOOTHINGS, NgramCounts, Smoothed
+from weft.models.smoothing import SMOOTHINGS, NgramCounts, SmoothedProbs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SHAPE = "shape"  # the array that holds order, size of the vocabulary and begin token
+SHAPE = "shape"  # name of the array with order, vocabulary size and BOS token
 MAX_ORDER = 64  # words in an n-gram
-PIECE = 1 << 17  # tokens scored at once: what is in use fits into a processor's cache
-BYTES_PER_NGRAM = 70  # bytes that an n-gram takes while a model is estimated
-SAMPLE = 1 << 20  # tokens that are counted to foresee how many different n-grams a text has
-BLOCK = 1 << 10  # tokens of running text that stand together there
+CHUNK_TOKENS = 1 << 17  # scored at once: the working memory fits into the CPU cache
+BYTES_PER_NGRAM = 70  # peak memory while a model is fitted
+SAMPLE_TOKENS = 1 << 20  # counted to estimate the number of distinct n-grams of a text
+BLOCK_TOKENS = 1 << 10  # consecutive tokens of running text in that sample
 
 Floats = NDArray[np.float32]
 
 
-FROM_FILE = "file"  # in place of a smoothing: the numbers of an imported model, whichever method made them
+FROM_FILE = "file"  # instead of a smoothing method: the probabilities of an imported model
 
 
 class NgramConfig(Config):
@@ -81,102 +84,103 @@ class NgramConfig(Config):
 
 
 class NgramLevel(NamedTuple):
-    """The n-grams of one length, in natural logarithms."""
+    """The n-grams of one length, with natural logarithms."""
 
     keys: Ints  # (M,) ascending; empty on level 1
-    log_prob: Floats  # (M,); -inf for what can't be
+    log_prob: Floats  # (M,); -inf for probability 0
     back_off: Floats  # (M,); empty on the highest level
 
 
 class NgramModel:
-    """log P(word | the N - 1 words before). Its state is those words, (B, N - 1), -1 where nothing stands.
+    """log P(w_t | w_{t-N+1}, ..., w_{t-1}). State: the last N - 1 tokens, (B, N - 1), -1 before the beginning.
 
-    The arrays stay in main memory, mapped where they come from a file; tokens and results may be on any device."""
+    The arrays stay in main memory, memory-mapped if they come from a file; tokens and results may be on any device.
+    """
 
     max_positions: int | None = None
 
     def __init__(self, levels: list[NgramLevel], *, vocabulary: str, bos_id: int, notes: tuple[str, ...] = ()) -> None:
         self.levels, self.vocabulary, self.bos_id, self.notes = levels, vocabulary, bos_id, notes
         self.order, self.size = len(levels), len(levels[0].log_prob)
-        self._lookups = [NgramIndex(level.keys) for level in levels]
+        self._indexes = [NgramIndex(level.keys) for level in levels]
 
     @property
     def counts(self) -> list[int]:
-        """How many n-grams it holds of each length."""
+        """The number of n-grams of each length."""
         return [len(level.log_prob) for level in self.levels]
 
     @property
     def num_parameters(self) -> int:
-        """How many n-grams it holds, of all lengths together."""
+        """The total number of n-grams."""
         return sum(self.counts)
 
     def parts(self) -> dict[str, int]:
-        """How many of each length."""
+        """The number of n-grams by length."""
         return {f"{order}-grams": count for order, count in enumerate(self.counts, 1)}
 
     def bytes_per_row(self, tokens: int, state: Any = None) -> int:
-        """The most bytes that one row takes while so many tokens are read: its state, and log-probabilities twice."""
+        """Peak bytes per row while reading this many tokens: its state, and two copies of the log-probabilities."""
         return 8 * (self.order - 1) + 2 * 4 * self.size
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Read `prompt` (B, T) on top of `state`; log-probabilities of the next word (B, V) and the state."""
+        """Read `prompt` (B, T) after `state`. Return the log-probabilities of the next token (B, V) and the new state."""
         import torch
 
         past = self._past(prompt, state)
-        # the last words of each row: padding is on the right, so where they stand depends on its length
+        # the last tokens of each row: with right padding, their position depends on its length
         length = prompt.new_full((len(prompt),), prompt.size(1)) if token_mask is None else token_mask.sum(1)
         new = past.gather(1, length[:, None] + torch.arange(self.order - 1, device=prompt.device))
-        return self._rows(new), new
+        return self._next_log_probs(new), new
 
     def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Read one more word a row (B,); the same pair."""
+        """Read one more token per row, (B,). Return the log-probabilities of the next token (B, V) and the new state."""
         import torch
 
         new = torch.cat([state, token[:, None]], dim=1)[:, 1:]
-        return self._rows(new), new
+        return self._next_log_probs(new), new
 
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: Tensor | None = None) -> Tensor:
-        """Log-probability of every word after the first, (B, T - 1); 0 where keep is False."""
+        """Log-probability of every token after the first, (B, T - 1); 0 on padding."""
         past = self._past(tokens, state)
         scores = as_tensor(self._score_rows(past.cpu().numpy())).to(tokens.device)
         return scores if token_mask is None else scores.masked_fill(~token_mask[:, 1:], 0.0)
 
     def loss(self, tokens: Tensor, targets: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Nats of every target (B, T), each after the tokens up to its own place, and the state after the last token."""
+        """Cross-entropy of each target in nats, (B, T), after the tokens up to its position, and the state after the last one."""
         import torch
 
-        # the targets are the tokens one place on, but for the last
-        nats = -self.score(torch.cat([tokens, targets[:, -1:]], dim=1), None, state)
+        # targets are the tokens shifted by one, except for the last
+        loss = -self.score(torch.cat([tokens, targets[:, -1:]], dim=1), None, state)
         past = self._past(tokens, state)
-        return nats, past[:, past.size(1) - self.order + 1 :]
+        return loss, past[:, past.size(1) - self.order + 1 :]
 
     def read(self, tokens: Ints, state: Ints | None = None) -> tuple[Floats, Ints]:
-        """The same of arrays: nats of every token of rows (B, T + 1) after the first, (B, T), and the state after the last but
-        one, as `loss` gives it."""
+        """`loss` for NumPy arrays: cross-entropy in nats of every token (B, T + 1) after the first, (B, T), and the state before
+        the last token."""
         before = np.full((len(tokens), self.order - 1), -1) if state is None else state
         past = np.concatenate([before, tokens], axis=1)
         return -self._score_rows(past), past[:, past.shape[1] - self.order : -1]
 
     def score_corpus(self, tokens: Tokens, starts: Ints | None) -> Floats:
-        """Log-probability of each id of a text: in lines (`starts`), each after <s>, or running on after one (None)."""
-        found = np.empty(len(tokens), np.float32)
+        """Log-probability of each token of a text: of lines (`starts`), each after <s>, or of running text (None)."""
+        log_probs = np.empty(len(tokens), np.float32)
         if starts is None:
-            for low in range(0, len(tokens), PIECE):
+            for low in range(0, len(tokens), CHUNK_TOKENS):
                 past = max(low - self.order + 1, 0)
-                ids = np.asarray(tokens[past : low + PIECE], np.int64)
-                ids = with_begins(ids, None, self.bos_id) if past == 0 else ids
-                here = found[low : low + PIECE]
-                here[:] = self._score(ids)[-len(here) :]
-            return found
-        for first, last in line_pieces(starts, PIECE):
+                ids = np.asarray(tokens[past : low + CHUNK_TOKENS], np.int64)
+                ids = with_bos(ids, None, self.bos_id) if past == 0 else ids
+                chunk = log_probs[low : low + CHUNK_TOKENS]
+                chunk[:] = self._score(ids)[-len(chunk) :]
+            return log_probs
+        for first, last in line_chunks(starts, CHUNK_TOKENS):
             low, high = int(starts[first]), int(starts[last])
-            at = starts[first:last] - low
-            scores = self._score(with_begins(tokens[low:high], at, self.bos_id))
-            found[low:high] = np.delete(scores, at + np.arange(last - first))
-        return found
+            line_starts = starts[first:last] - low
+            scores = self._score(with_bos(tokens[low:high], line_starts, self.bos_id))
+            log_probs[low:high] = np.delete(scores, line_starts + np.arange(last - first))
+        return log_probs
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything as named arrays, for a file; `from_arrays` reads them."""
+        """All parameters as named arrays, for a file."""
         named: dict[str, NDArray[Any]] = {SHAPE: np.array([self.order, self.size, self.bos_id])}
         for k, level in enumerate(self.levels, start=1):
             named |= {f"{k}.{name}": part for name, part in level._asdict().items() if len(part)}
@@ -184,154 +188,161 @@ class NgramModel:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], *, vocabulary: str) -> NgramModel:
-        """The model that `arrays` gave, on these very arrays: what is mapped from a file stays so."""
+        """The model of these arrays, without copying them: memory-mapped arrays stay mapped."""
         if SHAPE not in arrays or arrays[SHAPE].shape != (3,):
-            raise ModelError("n-gram model", f"no array {SHAPE!r} of 3 numbers", "the file is damaged or of another model")
-        order, size, begin = (int(number) for number in arrays[SHAPE])
-        grams = [_level(arrays, k, order) for k in range(1, min(order, MAX_ORDER) + 1)]
-        if not 0 < len(grams) == order or len(grams[0].log_prob) != size or not 0 <= begin < size:
+            raise ModelError("n-gram model", f"no array {SHAPE!r} of 3 numbers; the file is corrupted or of another model")
+        order, size, bos_id = (int(number) for number in arrays[SHAPE])
+        levels = [_level(arrays, k, order) for k in range(1, min(order, MAX_ORDER) + 1)]
+        if not 0 < len(levels) == order or len(levels[0].log_prob) != size or not 0 <= bos_id < size:
             raise ModelError(
-                "n-gram model", f"order={order!r}, size={size!r}, begin={begin!r} do not fit its arrays", "the file is damaged"
+                "n-gram model",
+                f"order {order}, vocab_size {size} and bos_id {bos_id} do not match its arrays; the file is corrupted",
             )
-        return cls(grams, vocabulary=vocabulary, bos_id=begin)
+        return cls(levels, vocabulary=vocabulary, bos_id=bos_id)
 
     def _past(self, tokens: Tensor, state: Tensor | None) -> Tensor:
-        """`tokens` after what was read before, (B, N - 1 + T)."""
+        """`tokens` after those of the state, (B, N - 1 + T)."""
         import torch
 
-        tokens = tokens.long()  # keys of n-grams pass what fewer bits can hold
+        tokens = tokens.long()  # keys of n-grams need 64 bits
         if state is None:
             state = tokens.new_full((tokens.size(0), self.order - 1), -1)
         return torch.cat([state, tokens], dim=1)
 
     def _check(self, tokens: Ints) -> None:
         if len(tokens) and (limit := int(tokens.max())) >= self.size:
-            raise ModelError("n-gram model", f"token id {limit}, but it knows {self.size} tokens", "use its own tokenizer")
+            raise ModelError(
+                "n-gram model", f"token ID {limit} is not in its vocabulary of {self.size}", "use its own tokenizer"
+            )
 
     def _next(self, k: int, node: Ints, tokens: Ints) -> tuple[Ints | slice, Ints, Ints]:
-        """Where an n-gram of k words is followed by a token (n,), the n-gram's row, and the row of both, or -1 (n,)."""
-        at: Ints | slice = slice(1, None)
+        """Extend the n-grams of k words that end before each token, `node` (n,), by that token.
+
+        Returns the positions with such an n-gram, its row, and the row of the extended n-gram, or -1.
+        """
+        positions: Ints | slice = slice(1, None)
         context = node[:-1]
         if len(context) and context.min() < 0:
             known = np.flatnonzero(context >= 0)
-            context, at = context.take(known), known + 1
+            context, positions = context.take(known), known + 1
         key = context * self.size
-        key += tokens[at]
-        return at, context, self._lookups[k].find(key)
+        key += tokens[positions]
+        return positions, context, self._indexes[k].find(key)
 
     def _score(self, tokens: Ints) -> Floats:
-        """Log-probability of every word (n,), whatever stands before it.
+        """Log-probability of every token (n,) after those before it.
 
-        Lines and batches may follow each other: no n-gram has <s> inside, and none is longer than a row's past."""
+        Lines and rows may be concatenated: no n-gram contains <s> after its start, and none is longer than a row's past.
+        """
         self._check(tokens)
-        found = self.levels[0].log_prob.take(tokens, mode="clip")
-        node = tokens
+        log_probs = self.levels[0].log_prob.take(tokens, mode="clip")
+        node = tokens  # row of the n-gram of k tokens that ends at each token
         for k in range(1, self.order):
-            at, context, row = self._next(k, node, tokens)
-            here = self.levels[k - 1].back_off.take(context)
-            here += found[at]
+            positions, context, row = self._next(k, node, tokens)
+            extended = self.levels[k - 1].back_off.take(context)
+            extended += log_probs[positions]
             if len(self.levels[k].keys):
-                np.copyto(here, self.levels[k].log_prob.take(row, mode="clip"), where=row >= 0)
-            found[at] = here
+                np.copyto(extended, self.levels[k].log_prob.take(row, mode="clip"), where=row >= 0)
+            log_probs[positions] = extended
             node = np.full(len(tokens), -1)
-            node[at] = row
-        return found
+            node[positions] = row
+        return log_probs
 
     def _score_rows(self, past: Ints) -> Floats:
-        """Log-probability of every word of `past` (B, N - 1 + T) after the first of its T, (B, T - 1)."""
+        """Log-probability of every token of `past` (B, N - 1 + T) after the first of its T, (B, T - 1)."""
         return self._score(past.reshape(-1)).reshape(past.shape)[:, self.order :]
 
-    def _rows(self, contexts: Tensor) -> Tensor:
-        """Log-probabilities of the next word (B, V) after `contexts` (B, N - 1)."""
-        batch, width = contexts.shape
-        found = np.tile(self.levels[0].log_prob, (batch, 1))
+    def _next_log_probs(self, contexts: Tensor) -> Tensor:
+        """Log-probabilities of the next token (B, V) after `contexts` (B, N - 1)."""
+        batch_size, length = contexts.shape
+        log_probs = np.tile(self.levels[0].log_prob, (batch_size, 1))
         tokens = contexts.reshape(-1).cpu().numpy()
         self._check(tokens)
         node = tokens
         for k in range(1, self.order):
-            row = node[width - 1 :: width]  # of the n-gram of k words that ends where the next word begins
+            row = node[length - 1 :: length]  # of the n-gram of k words at the end of each context
             known = np.flatnonzero(row >= 0)
-            found[known] += self.levels[k - 1].back_off[row[known], None]
-            _write_children(found, self.levels[k].keys, self.levels[k].log_prob, known, row[known])
-            at, _, rows = self._next(k, node, tokens)
+            log_probs[known] += self.levels[k - 1].back_off[row[known], None]
+            _write_continuations(log_probs, self.levels[k].keys, self.levels[k].log_prob, known, row[known])
+            positions, _, rows = self._next(k, node, tokens)
             node = np.full(len(tokens), -1)
-            node[at] = rows
-        return as_tensor(found).to(contexts.device)
+            node[positions] = rows
+        return as_tensor(log_probs).to(contexts.device)
 
 
-def _write_children(found: Floats, keys: Ints, log_prob: Floats, rows: Ints, nodes: Ints) -> None:
-    """Write over rows of `found` (B, V) what the n-grams that continue each one's context say."""
-    size = found.shape[1]
-    low, high = np.searchsorted(keys, np.stack([nodes, nodes + 1]) * size)
-    many = high - low
-    # place in the level: where the run of a context begins, and one further for each of its words
-    at = np.arange(many.sum()) + np.repeat(low - np.cumsum(many) + many, many)
-    found[np.repeat(rows, many), keys[at] - np.repeat(nodes * size, many)] = log_prob[at]
+def _write_continuations(log_probs: Floats, keys: Ints, level_log_prob: Floats, rows: Ints, nodes: Ints) -> None:
+    """Overwrite rows of `log_probs` (B, V) with the n-grams that continue their contexts `nodes`."""
+    vocab_size = log_probs.shape[1]
+    low, high = np.searchsorted(keys, np.stack([nodes, nodes + 1]) * vocab_size)
+    counts = high - low
+    # rows of the level: for each context, the range from low to high
+    index = np.arange(counts.sum()) + np.repeat(low - np.cumsum(counts) + counts, counts)
+    log_probs[np.repeat(rows, counts), keys[index] - np.repeat(nodes * vocab_size, counts)] = level_log_prob[index]
 
 
 def _level(arrays: Mapping[str, NDArray[Any]], k: int, order: int) -> NgramLevel:
     parts = list[NDArray[Any]]()
     rows = arrays.get(f"{k}.log_prob", np.zeros(0)).size
-    wanted = {"keys": (np.int64, k > 1), "log_prob": (np.float32, True), "back_off": (np.float32, k < order)}
-    for name, (kind, needed) in wanted.items():
-        part = arrays.get(f"{k}.{name}", np.zeros(0, kind))
-        if part.dtype != kind or part.shape != (needed * rows,):
-            raise ModelError("n-gram model", f"array '{k}.{name}' is missing or has the wrong shape", "the file is damaged")
+    expected = {"keys": (np.int64, k > 1), "log_prob": (np.float32, True), "back_off": (np.float32, k < order)}
+    for name, (dtype, required) in expected.items():
+        part = arrays.get(f"{k}.{name}", np.zeros(0, dtype))
+        if part.dtype != dtype or part.shape != (required * rows,):
+            raise ModelError("n-gram model", f"array '{k}.{name}' is missing or has the wrong shape; the file is corrupted")
         parts.append(part)
     return NgramLevel(*parts)
 
 
-def _pack(levels: list[Level], kept: list[NDArray[np.bool_]], smoothed: Smoothed) -> list[NgramLevel]:
-    """What is kept, renumbered, in logarithms."""
-    size, last = len(levels[0].word), len(levels) - 1
-    renumbered = np.arange(size)
-    grams = list[NgramLevel]()
+def _pack(levels: list[Level], kept: list[NDArray[np.bool_]], smoothed: SmoothedProbs) -> list[NgramLevel]:
+    """The levels of the model: n-grams that are not pruned, with new row numbers and logarithms."""
+    vocab_size, last = len(levels[0].word), len(levels) - 1
+    new_rows = np.arange(vocab_size)
+    packed = list[NgramLevel]()
     with np.errstate(divide="ignore"):
         for k, level in enumerate(levels):
-            mine = kept[k]
-            keys = renumbered[level.context[mine]] * size + level.word[mine] if k else np.zeros(0, np.int64)
-            log_prob = np.minimum(np.log(smoothed.probability[k][mine]), 0.0)
-            back_off = np.log(smoothed.weight[k][mine]) if k < last else np.zeros(0)
-            grams.append(NgramLevel(keys, log_prob.astype(np.float32), back_off.astype(np.float32)))
-            renumbered = np.cumsum(mine) - 1
-    return grams
+            mask = kept[k]
+            keys = new_rows[level.context[mask]] * vocab_size + level.word[mask] if k else np.zeros(0, np.int64)
+            log_prob = np.minimum(np.log(smoothed.probability[k][mask]), 0.0)
+            back_off = np.log(smoothed.weight[k][mask]) if k < last else np.zeros(0)
+            packed.append(NgramLevel(keys, log_prob.astype(np.float32), back_off.astype(np.float32)))
+            new_rows = np.cumsum(mask) - 1
+    return packed
 
 
 def _sample(tokens: Tokens, starts: Ints | None, count: int) -> tuple[Tokens, Ints | None]:
-    """About `count` tokens from all over a text, which may be sorted: lines of it, or blocks of running text."""
-    edges = np.append(np.arange(0, len(tokens), BLOCK), len(tokens)) if starts is None else np.asarray(starts)
+    """About `count` tokens from all parts of a text, which may be sorted: lines, or blocks of running text."""
+    edges = np.append(np.arange(0, len(tokens), BLOCK_TOKENS), len(tokens)) if starts is None else np.asarray(starts)
     chosen = np.arange(0, len(edges) - 1, -(-len(tokens) // count))
     lengths = edges[chosen + 1] - edges[chosen]
     ends = np.cumsum(lengths)
-    if starts is not None and not count < 2 * ends[-1] < 4 * count:  # lines as long as a book among others
+    if starts is not None and not count < 2 * ends[-1] < 4 * count:  # some lines are as long as a book
         return _sample(tokens, None, count)
-    at = np.arange(ends[-1]) + np.repeat(edges[chosen] - ends + lengths, lengths)
-    return tokens[at], None if starts is None else np.append(0, ends)
+    index = np.arange(ends[-1]) + np.repeat(edges[chosen] - ends + lengths, lengths)
+    return tokens[index], None if starts is None else np.append(0, ends)
 
 
 def _estimate_ngrams(tokens: Tokens, starts: Ints | None, *, order: int, size: int, sample: int) -> int:
-    """About how many different n-grams of 2 to `order` words a text has.
+    """Estimate the number of distinct n-grams of 2 to `order` words in a text.
 
-    Their number grows with a power of the length (Heaps' law), which is read off `sample` tokens and half as many.
+    It grows with a power of the length (Heaps' law); the exponent is estimated from `sample` tokens and half as many.
     """
-    found, lengths = [], []
+    num_ngrams, lengths = [], []
     for count in (sample // 2, sample):
-        part, at = _sample(tokens, starts, count)
-        levels = count_ngrams(part, at, order=order, size=size, bos_id=1)
-        found.append(np.array([len(level.word) for level in levels[1:]], float))
+        part, part_starts = _sample(tokens, starts, count)
+        levels = count_ngrams(part, part_starts, order=order, size=size, bos_id=1)
+        num_ngrams.append(np.array([len(level.word) for level in levels[1:]], float))
         lengths.append(len(part))
-    power = np.clip(np.log(found[1] / np.maximum(found[0], 1)) / np.log(lengths[1] / lengths[0]), 0, 1)
-    return int((found[1] * (len(tokens) / lengths[1]) ** power).sum())
+    power = np.clip(np.log(num_ngrams[1] / np.maximum(num_ngrams[0], 1)) / np.log(lengths[1] / lengths[0]), 0, 1)
+    return int((num_ngrams[1] * (len(tokens) / lengths[1]) ** power).sum())
 
 
 def estimate_memory(tokens: Tokens, starts: Ints | None, *, order: int, size: int, room: int) -> int:
-    """About how many bytes `estimate` will take: what it takes at most, unless that is more than `room`; then a part of the
-    text is counted to see how many n-grams come again."""
+    """Estimate the bytes that `fit` needs: an upper bound, or if that exceeds `room`, an estimate from counting a part of the
+    text."""
     positions = len(tokens) + (1 if starts is None else len(starts) - 1)
-    working = min(positions, counts.PIECE) * (8 * order + 40)
+    working = min(positions, counts.CHUNK_TOKENS) * (8 * order + 40)
     limit = working + BYTES_PER_NGRAM * (size + (order - 1) * positions)
-    sample = min(SAMPLE, len(tokens) // 4, room // (4 * BYTES_PER_NGRAM * order))
-    if limit <= room or sample < 8 * BLOCK:
+    sample = min(SAMPLE_TOKENS, len(tokens) // 4, room // (4 * BYTES_PER_NGRAM * order))
+    if limit <= room or sample < 8 * BLOCK_TOKENS:
         return limit
     return working + BYTES_PER_NGRAM * (size + _estimate_ngrams(tokens, starts, order=order, size=size, sample=sample))
 
@@ -345,13 +356,13 @@ def fit(
     vocabulary: str,
     bos_id: int = 1,
 ) -> NgramModel:
-    """The model of a text of ids below `size`, in lines with their end tokens (`starts`) or running on (None)."""
+    """Fit a model to a text of token IDs below `size`: lines with their EOS tokens (`starts`), or running text (None)."""
     config = config.with_defaults()
     levels = count_ngrams(tokens, starts, order=config.order, size=size, bos_id=bos_id)
-    minimum = [*config.prune, *[config.prune[-1] if config.prune else 0] * (config.order - len(config.prune))]
-    kept = [level.counts > few for level, few in zip(levels, minimum, strict=True)]
+    thresholds = [*config.prune, *[config.prune[-1] if config.prune else 0] * (config.order - len(config.prune))]
+    kept = [level.counts > threshold for level, threshold in zip(levels, thresholds, strict=True)]
     kept[0] = np.ones(size, bool)
-    can_be = levels[0].counts > 0 if config.closed_vocab else np.arange(size) != bos_id
-    smoothed = SMOOTHINGS[config.smoothing](NgramCounts(levels, kept, can_be, config.delta or 0.0))
-    grams = _pack(levels, kept, smoothed)
-    return NgramModel(grams, vocabulary=vocabulary, bos_id=bos_id, notes=tuple(smoothed.notes))
+    predictable = levels[0].counts > 0 if config.closed_vocab else np.arange(size) != bos_id
+    smoothed = SMOOTHINGS[config.smoothing](NgramCounts(levels, kept, predictable, config.delta or 0.0))
+    packed = _pack(levels, kept, smoothed)
+    return NgramModel(packed, vocabulary=vocabulary, bos_id=bos_id, notes=tuple(smoothed.notes))

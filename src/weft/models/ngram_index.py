@@ -1,4 +1,4 @@
-"""Finding many keys in a long sorted array."""
+"""Fast lookup of many keys in a large sorted array."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32] | NDArray[np.int64]
 
-MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: spreads neighbouring keys
+MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing spreads neighboring keys
 
 
-def halve(keys: Ints, wanted: Ints) -> Ints:
-    """Row of each wanted key in the ascending keys, or -1."""
+def binary_search(keys: Ints, queries: Ints) -> Ints:
+    """The row of each query in the ascending keys, or -1."""
     if not len(keys):
-        return np.full(wanted.shape, -1, np.int64)
-    at = np.searchsorted(keys, wanted)
-    at[at == len(keys)] = 0
-    at[keys[at] != wanted] = -1
-    return at
+        return np.full(queries.shape, -1, np.int64)
+    rows = np.searchsorted(keys, queries)
+    rows[rows == len(keys)] = 0
+    rows[keys[rows] != queries] = -1
+    return rows
 
 
 class NgramIndex:
-    """Rows of keys: by halving until enough were asked for to pay for a hash table, which is several times as quick."""
+    """Rows by key: binary search at first, then, after enough queries to pay for it, a hash table that is several times faster."""
 
     def __init__(self, keys: Ints) -> None:
-        self.keys = keys  # (M,) ascending, not negative
+        self.keys = keys  # (M,) ascending, non-negative
         self.table: Rows | None = None
-        self.asked = 0
-        self.bits = max((3 * len(keys)).bit_length(), 3)  # 1/6 to 1/3 of the slots are in use
+        self.num_queries = 0
+        self.bits = max((3 * len(keys)).bit_length(), 3)  # load factor 1/6 to 1/3
 
-    def find(self, wanted: Ints) -> Ints:
-        """Row of each wanted key (n,), -1 where there is none."""
-        self.asked += len(wanted)
-        if not len(self.keys) or (self.table is None and self.asked * 8 < len(self.keys)):
-            return halve(self.keys, wanted)
+    def find(self, queries: Ints) -> Ints:
+        """The row of each query (n,), -1 if it is not among the keys."""
+        self.num_queries += len(queries)
+        if not len(self.keys) or (self.table is None and self.num_queries * 8 < len(self.keys)):
+            return binary_search(self.keys, queries)
         if self.table is None:
-            self.table = self._fill()
-        at = self._home(wanted)
-        found = self.table.take(at)
-        missed = self.keys.take(found, mode="clip") != wanted
-        asking = np.flatnonzero(missed & (found >= 0))
-        while len(asking):
-            at[asking] = at[asking] + 1 & (1 << self.bits) - 1
-            here = self.table.take(at[asking])
-            found[asking] = here
-            other = self.keys.take(here, mode="clip") != wanted[asking]
-            asking = asking[other & (here >= 0)]
-        return found.astype(np.int64)
+            self.table = self._build_table()
+        slots = self._hash(queries)
+        rows = self.table.take(slots)
+        is_other = self.keys.take(rows, mode="clip") != queries
+        probing = np.flatnonzero(is_other & (rows >= 0))
+        while len(probing):  # linear probing
+            slots[probing] = slots[probing] + 1 & (1 << self.bits) - 1
+            probed = self.table.take(slots[probing])
+            rows[probing] = probed
+            is_other = self.keys.take(probed, mode="clip") != queries[probing]
+            probing = probing[is_other & (probed >= 0)]
+        return rows.astype(np.int64)
 
-    def _home(self, keys: Ints) -> Ints:
+    def _hash(self, keys: Ints) -> Ints:
         return (keys.view(np.uint64) * MIX >> np.uint64(64 - self.bits)).view(np.int64)
 
-    def _fill(self) -> Rows:
-        """Open addressing, all keys at once: whoever is not in its slot after the write tries the next one."""
-        kind = np.dtype(np.int32 if len(self.keys) < 2**31 else np.int64)
-        table: Rows = np.full(1 << self.bits, -1, kind)
-        row: Rows = np.arange(len(self.keys), dtype=kind)
-        at = self._home(self.keys)
-        while len(row):
-            free = table[at] < 0
-            table[at[free]] = row[free]
-            out = table[at] != row
-            row, at = row[out], at[out] + 1 & (1 << self.bits) - 1
+    def _build_table(self) -> Rows:
+        """Open addressing with all keys at once: those that lose their slot to another key try the next one."""
+        dtype = np.dtype(np.int32 if len(self.keys) < 2**31 else np.int64)
+        table: Rows = np.full(1 << self.bits, -1, dtype)
+        rows: Rows = np.arange(len(self.keys), dtype=dtype)
+        slots = self._hash(self.keys)
+        while len(rows):
+            is_free = table[slots] < 0
+            table[slots[is_free]] = rows[is_free]
+            is_unplaced = table[slots] != rows
+            rows, slots = rows[is_unplaced], slots[is_unplaced] + 1 & (1 << self.bits) - 1
         return table

@@ -56,7 +56,7 @@ def _ancestors(name: str) -> Iterator[str]:
 def part_names() -> dict[object, str]:
     """Part by class, including the mixers."""
     rows = MIXERS.values()
-    mixers = {factory: row.component for row in rows for factory in (row.factory, row.bidirectional_factory)}
+    mixers: dict[object, str] = {factory: row.component for row in rows for factory in (row.factory, row.bidirectional_factory)}
     return {**mixers, **PARTS}
 
 

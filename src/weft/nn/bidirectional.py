@@ -29,7 +29,7 @@ class CenteredConv(nn.Module):
 
         y_t = f(W [x_{t-k}; ...; x_{t+k}] + b),  kernel size n = 2k + 1
 
-    An even n covers one more position after t than before it. The text is padded with zeros on both sides. There is no state,
+    An even n covers one more position after t than before it. The text is padded with zeros on both sides. It has no state,
     because the layer needs the whole sequence.
     """
 

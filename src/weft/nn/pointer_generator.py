@@ -94,7 +94,7 @@ class PointerGeneratorOutput(nn.Module):
         """The mean over the vocabulary of the mixture's log-probability, (B, T), from the head's log_probs (B, T, V).
 
         Copying changes only the probabilities of tokens in the source. Each of them is corrected once, at its first position
-        in the source, which avoids a second tensor of (B, T, V).
+        in the source, which avoids another tensor of (B, T, V).
         """
         _, token_mask, tokens = state.parts
         same_token = (tokens[:, :, None] == tokens[:, None]) & token_mask[:, None]  # (B, S, S)

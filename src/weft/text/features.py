@@ -121,7 +121,7 @@ def _count_level(batches: list[NgramPositions], config: FeatureConfig) -> _Level
         batch.row = np.searchsorted(level, unique).astype(np.int32)[inverse]
         rows, owner = batch.row, batch.text[batch.start]
         if batch.length < config.ngram_range[0]:
-            # too short; only a char_wb word that is no longer is a term by itself
+            # too short; only a whole char_wb word is a term by itself
             is_term = batch.is_whole_segment() if config.analyzer == "char_wb" else slice(0)
             rows, owner = rows[is_term], owner[is_term]
         pairs, counts = unique_counts(owner.astype(np.int64) * len(level) + rows)
