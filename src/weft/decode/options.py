@@ -98,22 +98,36 @@ def _check_combinations(options: GenerationConfig) -> None:
 
 
 class GenerationConfig(Config):
-    """Sampling, unless `beam` is given; temperature 0 is greedy."""
+    """How to generate: sampling, or beam search if `beam_size` is set. A temperature of 0 is greedy search."""
 
-    max_new_tokens: int = 100  # tokens to add at most
-    min_new_tokens: int = 0  # tokens before the end token may come
-    stop: list[str] = Field(default_factory=list)  # the text ends before the first of these
-    temperature: float | None = None  # None: 1
+    max_new_tokens: int = 100
+    """Maximum number of tokens to generate."""
+    min_new_tokens: int = 0
+    """Minimum number of tokens to generate."""
+    stop: list[str] = Field(default_factory=list)
+    """Stop before the first of these strings."""
+    temperature: float | None = None
+    """Sampling temperature; 0 is greedy. Default: 1."""
     top_k: int | None = None
+    """Sample from this many of the most probable tokens."""
     top_p: float | None = None
-    min_p: float | None = None  # tokens at least this fraction as probable as the best one
-    num_samples: int = 1  # continuations a prompt
+    """Sample from the smallest set of tokens with this total probability."""
+    min_p: float | None = None
+    """Sample from tokens with at least this fraction of the probability of the best."""
+    num_samples: int = 1
+    """Number of samples per prompt."""
     seed: int = 0
-    beam_size: int | None = None  # width
-    length_penalty: float | None = None  # score = log-probability / length^alpha; None: 0
-    n_best: int = 1  # hypotheses a prompt
-    repetition_penalty: float = 1.0  # a token's probability is divided by this for each time it stands in the last 64 tokens
-    no_repeat_ngram_size: int | None = None  # no n-gram of this size twice
+    """Sampling seed."""
+    beam_size: int | None = None
+    """Beam size; 1 is greedy. Default: sampling."""
+    length_penalty: float | None = None
+    """Divide log-probabilities by length^X. Default: 0."""
+    n_best: int = 1
+    """Number of outputs of a beam search."""
+    repetition_penalty: float = 1.0
+    """Divide a token's probability by this number for each occurrence among the last 64 tokens."""
+    no_repeat_ngram_size: int | None = None
+    """Never generate an n-gram of this size twice."""
 
     @model_validator(mode="wrap")
     @classmethod

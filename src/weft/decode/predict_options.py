@@ -18,20 +18,32 @@ SAMPLING = ("temperature", "top_k", "top_p")
 
 
 class PredictionConfig(Config):
-    """Beam search, unless an option of sampling is given; a beam of 1 is greedy."""
+    """How to predict a target: beam search, or sampling if one of its options is set. A beam size of 1 is greedy search."""
 
-    beam_size: int | None = None  # width; None: 5
-    length_penalty: float | None = None  # score = log-probability / length^alpha; None: 1
-    n_best: int = 1  # hypotheses a line
-    max_new_tokens: int | None = None  # tokens to write at most; None: twice the source's, and 32 more
-    min_new_tokens: int = 0  # tokens before the end may come
-    banned_tokens: list[str] = Field(default_factory=list)  # texts whose tokens are never written
+    beam_size: int | None = None
+    """Beam size; 1 is greedy. Default: 5."""
+    length_penalty: float | None = None
+    """Divide log-probabilities by length^X. Default: 1."""
+    n_best: int = 1
+    """Number of outputs per line."""
+    max_new_tokens: int | None = None
+    """Maximum number of tokens to generate. Default: twice the source length plus 32."""
+    min_new_tokens: int = 0
+    """Minimum number of tokens to generate."""
+    banned_tokens: list[str] = Field(default_factory=list)
+    """Never generate the tokens of these texts."""
     temperature: float | None = None
+    """Sampling temperature; 0 is greedy."""
     top_k: int | None = None
+    """Sample from this many of the most probable tokens."""
     top_p: float | None = None
+    """Sample from the smallest set of tokens with this total probability."""
     num_samples: int = 1
+    """Sample this many outputs instead of searching."""
     seed: int = 0
-    truncate: bool = False  # cut a source that is longer than the model reads, instead of refusing it
+    """Sampling seed."""
+    truncate: bool = False
+    """Truncate sources that are too long for the model. If false, they are an error."""
 
     @property
     def is_sampling(self) -> bool:

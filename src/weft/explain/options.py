@@ -30,29 +30,42 @@ CHOICES = {"component": COMPONENTS, "method": METHODS, "baseline": BASELINES}
 
 
 class ExplainConfig(Config):
-    """Layers, heads, positions and units are counted from 1, as people do; None: all of them, or what the view says."""
+    """What to explain, and how. Layers, heads, positions and units are counted from 1; None is all of them, or the view's choice."""
 
-    # what is looked at
-    component: str | None = None  # attention within an encoder, within a decoder, across from it to its source, or of a pool
+    component: str | None = None
+    """attention only: encoder, decoder, cross or pooling."""
     layer: int | None = None
+    """Layer number, from 1."""
     head: int | None = None
-    unit: list[int] = Field(default_factory=list)  # of recurrent layers
-    # what is explained
-    target: str | None = None  # the translation, next token, label or tag; None: what the model itself says
-    position: int | None = None  # which word (tag), gap (masked) or token of the output
-    # attribution
-    method: str | None = None  # None: integrated, or of models without gradients what they have
-    n_steps: int | None = None  # of integrated gradients; None: as many as make them complete
-    baseline: str | None = None  # where integrated gradients start, and what occlusion puts in place of a token
-    # how outputs are searched or drawn, as `predict` and `generate` do
+    """Head number, from 1."""
+    unit: list[int] = Field(default_factory=list)
+    """Hidden unit numbers of recurrent layers, from 1."""
+    target: str | None = None
+    """Output, token, label or tag to explain. Default: the prediction."""
+    position: int | None = None
+    """Output position to explain, from 1."""
+    method: str | None = None
+    """Attribution method: integrated-gradients, input-x-gradient, occlusion or coefficients."""
+    n_steps: int | None = None
+    """Steps of integrated gradients. Default: until they are complete."""
+    baseline: str | None = None
+    """Attribution baseline: unk, mask, mean or zero."""
     beam_size: int | None = None
+    """Beam size; 1 is greedy."""
     length_penalty: float | None = None
+    """Divide log-probabilities by length^X."""
     max_new_tokens: int | None = None
+    """Maximum number of tokens to generate."""
     temperature: float | None = None
+    """Sampling temperature; 0 is greedy."""
     top_k: int | None = None
+    """Sample from this many of the most probable tokens."""
     top_p: float | None = None
+    """Sample from the smallest set of tokens with this total probability."""
     min_p: float | None = None
-    top: int = 5  # how many candidates, units or tokens are named
+    """Sample from tokens with at least this fraction of the probability of the best."""
+    top: int = 5
+    """Number of items to list."""
 
     @model_validator(mode="wrap")
     @classmethod

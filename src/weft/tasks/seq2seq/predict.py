@@ -39,20 +39,27 @@ class PairScore(NamedTuple):
 
 
 class Seq2SeqOptions(PredictionConfig):
-    """How sources become targets, and what else is wanted of them."""
+    """How to predict a target, and what else to return."""
 
-    prefix: str = ""  # what every output must start with
-    prefixes: list[str] | None = None  # the same of each
-    alignments: bool = False  # each prediction that has a token says where it looked
-    layer: int | None = None  # of alignments: one, from 1, not the mean
-    head: int | None = None  # likewise
-    numbers: list[int] | None = None  # of the lines in a larger input, from 1: samples follow from seed and number
+    prefix: str = ""
+    """Force outputs to start with this text."""
+    prefixes: list[str] | None = None
+    """Force each output to start with its own text."""
+    alignments: bool = False
+    """Return the attention weights of each prediction."""
+    layer: int | None = None
+    """Layer of the alignments, from 1. Default: the mean of all."""
+    head: int | None = None
+    """Head of the alignments, from 1. Default: the mean of all."""
+    numbers: list[int] | None = None
+    """Line numbers in a larger input, from 1: samples depend on the seed and the number."""
 
 
 class Seq2SeqEvaluation(PredictionConfig):
-    """How outputs are searched for, and how BLEU splits them."""
+    """How to search for outputs, and how BLEU tokenizes them."""
 
-    tokenize: str | None = None  # None: as suits the references
+    tokenize: str | None = None
+    """Tokenizer of BLEU. Default: the one for the script of the references."""
 
 
 def refuse(problems: Mapping[int, str], place: Callable[[int], str]) -> None:
