@@ -1,4 +1,4 @@
-"""How a source becomes a target: the options of `weft predict`. Refusals spell an option as the command line does."""
+"""The options of `weft predict` for models that generate: how to predict a target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from weft.config import Config
-from weft.decode.options import check_ranges, flag_name, option_error
+from weft.decode.options import check_ranges, option_error
 from weft.errors import UsageError
 
 BEAM, ALPHA = 5, 1.0
@@ -93,16 +93,15 @@ class PredictionConfig(Config):
 
 
 def _check_combinations(options: PredictionConfig) -> None:
-    """Refuse options that would silently do nothing beside another one."""
+    """Reject options that would have no effect in combination with another one."""
     if options.is_sampling:
         for name in ("beam_size", "length_penalty"):
             if getattr(options, name) is not None:
-                raise UsageError(
-                    flag_name(name), "does not go with sampling", "drop it, or --num-samples, --temperature, --top-k, --top-p"
-                )
+                fix = "remove it, or `num_samples`, `temperature`, `top_k` and `top_p`"
+                raise UsageError(name, "cannot be combined with sampling", fix)
         if options.n_best > 1:
-            raise UsageError(f"--n-best {options.n_best}", "does not go with sampling", f"use --num-samples {options.n_best}")
+            raise UsageError("n_best", "cannot be combined with sampling", f"use `num_samples` {options.n_best}")
         if options.temperature == 0 and options.num_samples > 1:
-            raise UsageError(f"--num-samples {options.num_samples}", "--temperature 0 gives one output", "raise it")
+            raise UsageError("num_samples", "a `temperature` of 0 gives one output", "increase it")
     elif options.n_best > options.resolved_beam_size:
-        raise UsageError("--n-best", f"must be at most --beam-size {options.resolved_beam_size}, not {options.n_best}")
+        raise UsageError("n_best", f"{options.n_best} is more than `beam_size` ({options.resolved_beam_size})")

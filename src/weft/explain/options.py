@@ -1,4 +1,4 @@
-"""What to explain, and how: the options of `weft explain`. Refusals spell an option as the command line does."""
+"""The options of `weft explain`: what to explain, and how."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Self
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from weft.config import Config
-from weft.decode.options import flag_name, option_error
+from weft.decode.options import option_error
 from weft.errors import UsageError, unknown_name
 
 METHODS = ("gradient", "integrated", "occlusion", "exact")
 BASELINES = ("unk", "mask", "mean", "zero")
 COMPONENTS = ("encoder", "decoder", "cross", "pool")
-# what lies outside is a slip of the finger, or would not end in a lifetime
+# other values are typing errors, or would never end
 RANGES: dict[str, tuple[float, float]] = {
     "layer": (1, 10**4),
     "head": (1, 10**4),
@@ -82,14 +82,14 @@ def _check(options: ExplainConfig) -> None:
     for name, known in CHOICES.items():
         value = getattr(options, name)
         if value is not None and value not in known:
-            raise UsageError(flag_name(name), *unknown_name(name, value, known))
+            raise UsageError(name, *unknown_name(name, value, known))
     for name, (low, high) in RANGES.items():
         value = getattr(options, name)
         if value is not None and not low <= value <= high:
-            raise UsageError(flag_name(name), f"must be from {low:,} to {high:,}, not {value:g}")
+            raise UsageError(name, f"must be between {low:,} and {high:,}, got {value:g}")
     for name, lowest in (("top_p", "("), ("min_p", "[")):
         value = getattr(options, name)
         if value is not None and not (0 <= value <= 1 and (value or lowest == "[")):
-            raise UsageError(flag_name(name), f"must be in {lowest}0, 1], not {value:g}")
+            raise UsageError(name, f"must be in {lowest}0, 1], got {value:g}")
     if wrong := [unit for unit in options.unit if unit < 1]:
-        raise UsageError("--unit", f"must be 1 or more, not {wrong[0]}")
+        raise UsageError("unit", f"must be at least 1, got {wrong[0]}")
