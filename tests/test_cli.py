@@ -41,7 +41,8 @@ from weft.nn.mixers import recurrent
 from weft.nn.pooling import POOLINGS
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task
-from weft.tasks.templates import find_templates, template
+from weft.runs.template import render_template
+from weft.tasks.templates import find_template
 from weft.text.table_layout import columns
 from weft.text.term_counts import ANALYZERS
 from weft.text.tokenizers import TYPES
@@ -203,7 +204,7 @@ def test_completion(tmp_path):
     asked = {"_WEFT_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
     assert ask(**asked, COMP_WORDS="weft ev").split() == ["evaluate"]
     asked["COMP_CWORD"] = "4"
-    assert ask(**asked, COMP_WORDS="weft init lm --arch ").split() == sorted(find_templates("lm"))
+    assert ask(**asked, COMP_WORDS="weft init lm --arch ").split() == sorted(find_template("lm").archs)
 
 
 def options_of_the_app():
@@ -250,9 +251,18 @@ def with_sides(text):
     return re.sub(r"^#   (\[|\w+ = )", r"\1", text, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(("task", "kind"), [(task, kind) for task in TASKS for kind in find_templates(task)])
-def test_a_template_resolves_and_shows_the_defaults(task, kind):
-    text = template(task, kind)
+EVERY_ARCH = [(task, arch) for task in TASKS for arch in find_template(task).archs]
+
+
+def unset(text):
+    """The options that a template names without a value."""
+    listed = re.findall(r"^# not set: ((?:.|\n# (?![\w\[ ]+(?: = |\])))*)$", text, re.MULTILINE)
+    return {name.strip() for names in listed for name in re.split(r", |,?\n# ", names)}
+
+
+@pytest.mark.parametrize(("task", "arch"), EVERY_ARCH)
+def test_a_template_resolves_and_shows_the_defaults(task, arch):
+    text = render_template(task, arch)
     values = tomllib.loads(text)
     assert values["model"] == {"arch": kind}
     settings = resolve(values, base=Path("/nowhere"))
@@ -268,42 +278,31 @@ def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(k
     values = tomllib.loads(with_sides(text))
     assert values["tokenizer"] == {"source": {"type": "char"}, "target": {"type": "whitespace"}}
     assert set(values["model"]) == {"arch", "encoder", "decoder"}
-    settings, shown = (resolve(tomllib.loads(one), base=Path("/nowhere")) for one in (text, with_sides(text)))
-    assert (shown.model, shown.train) == (settings.model, settings.train)
-    stacks = {**settings.model.encoder.model_dump(exclude_none=True), **settings.model.model_dump(exclude_none=True)}
-    options = set(stacks) - {"encoder", "decoder", "layer_type"}
-    if kind != "transformer":
-        options -= {"ffn_dim", "position_encoding"}  # rare around a recurrent step
-    assert [name for name in options if f" {name} = " not in text] == []
-    trained = {"label_smoothing", "ema_decay", "monitor", "num_samples"}
-    assert [name for name in trained if f" {name} = " not in text] == []
+    config, shown = (resolve(tomllib.loads(one), base=Path("/nowhere")) for one in (text, with_sides(text)))
+    assert (shown.model, shown.train) == (config.model, config.train)
+    stacks = {**config.model.encoder.model_dump(exclude_none=True), **config.model.model_dump(exclude_none=True)}
+    assert [name for name in set(stacks) - {"encoder", "decoder"} if f" {name} = " not in text] == []
+    assert [name for name in ("label_smoothing", "ema_decay", "num_samples") if f" {name} = " not in text] == []
+    assert "monitor" in unset(text)
 
 
-@pytest.mark.parametrize(
-    ("task", "kind"),
-    [(task, kind) for task in ("classification", "tagging", "masked-lm", "qa") for kind in find_templates(task)],
-)
-def test_a_template_shows_every_part_of_encoders_and_baselines(task, kind):
-    text = template(task, kind)
-    settings, shown = (resolve(tomllib.loads(one), base=Path("/nowhere")) for one in (text, with_sides(text)))
-    assert shown == settings
-    options = {**settings.model.model_dump(exclude_none=True)}
+@pytest.mark.parametrize(("task", "arch"), [pair for pair in EVERY_ARCH if pair[0] != "seq2seq"])
+def test_a_template_shows_every_option_that_applies(task, arch):
+    text = render_template(task, arch)
+    config, shown = (resolve(tomllib.loads(one), base=Path("/nowhere")) for one in (text, with_sides(text)))
+    assert shown == config
+    options = {**config.model.model_dump(exclude_none=True)}
     inner = {name for value in options.values() if isinstance(value, dict) for name in value}
-    if task == "tagging":
-        inner = {"layer_type", "num_layers", "hidden_size", "embedding_dim", "pooling"}  # the rest stands above, for the words
-    else:
-        options |= settings.train.model_dump(exclude_none=True) if kind not in ("naive-bayes", "logistic-regression") else {}
-    # rare, or about other runs
-    others = {"num_samples", "sample_prompts", "sample_max_new_tokens"}  # of models that write text
-    rare = (
-        others
-        | {"layer_type", "attention_dropout", "init_loose", "rates", *(["bidirectional"] if task == "masked-lm" else [])}
-        | ({"label_smoothing", "ema_decay"} - {*_shown(text)})
-    )
-    if settings.model.model_dump().get("heads") is None:
-        rare |= {"ffn_dim", "position_encoding"}
-    assert [name for name in {*options, *inner} - rare if name not in {*_shown(text), "features", "spelling"}] == []
-    assert "spelling" not in options or "[model.char_encoder]" in text
+    if "char_encoder" in options and options["char_encoder"]:  # the other options of a character encoder are those of the tagger
+        inner = {"layer_type", "num_layers", "hidden_size", "embedding_dim", "pooling"}
+    if config.preset.estimator.by_steps:
+        options |= config.train.model_dump(exclude_none=True)
+    rare = {"layer_type", "init_strict", "lr_multipliers", *find_template(task).hidden}
+    if task != "lm":  # of models that generate text
+        rare |= {"num_samples", "sample_prompts", "sample_max_new_tokens"}
+    tables = {"features", "char_encoder"}
+    assert [name for name in {*options, *inner} - rare - tables if name not in _shown(text)] == []
+    assert "char_encoder" not in options or "[model.char_encoder]" in text or "char_encoder = false" in text
     assert "features" not in options or "[model.features]" in text
 
 
@@ -312,12 +311,12 @@ def _shown(text):
     return set(re.findall(r"\b(\w+) = ", text))
 
 
-def test_templates_name_every_task_kind_and_choice():
+def test_templates_name_every_task_arch_and_choice():
     presets = {task: set(shared.presets) for task, shared in ((name, find_task(name)) for name in TASKS)}
-    assert {task: set(find_templates(task)) for task in TASKS} == presets
+    assert {task: set(find_template(task).archs) for task in TASKS} == presets
     network = [*TYPES, *CONNECTIONS, *NORMS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
-    assert [name for name in [*network, *ACTIVATIONS] if name not in template("lm", "gpt")] == []
-    assert [name for name in SMOOTHINGS if name not in template("lm", "ngram")] == []
+    assert [name for name in [*network, *ACTIVATIONS] if name not in render_template("lm", "gpt")] == []
+    assert [name for name in SMOOTHINGS if name not in render_template("lm", "ngram")] == []
     pairs = [*network, *SCORES, *BRIDGES, *recurrent()]
     assert [name for name in pairs if name not in template("seq2seq", "lstm-input-feeding")] == []
     assert [name for name in ACTIVATIONS if name not in template("seq2seq", "transformer")] == []
@@ -329,8 +328,8 @@ def test_templates_name_every_task_kind_and_choice():
 
 
 def test_a_task_is_described_before_it_is_imported():
-    """Its default kind is the first that help and completion name, and its description stands in completion."""
-    assert {name: next(iter(find_templates(name))) for name in TASKS} == {name: task.kind for name, task in TASKS.items()}
+    """Its default architecture is the first that help and completion name, and its description is in completion."""
+    assert {name: find_template(name).archs[0] for name in TASKS} == {name: task.arch for name, task in TASKS.items()}
     command = [sys.executable, "-m", "weft.cli.main"]
     asked = _environment(_WEFT_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="weft init ta")
     said = subprocess.run(command, capture_output=True, text=True, env=asked).stdout

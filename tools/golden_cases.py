@@ -188,7 +188,8 @@ def masked(name: str, model: str, tokenizer: str, data: str = 'read_as = "lines"
 
 def span(name: str, model: str, data: str = "") -> Scene:
     bare = Scene(
-        name, run_file("qa", f'train = "answers.tsv"; valid = 0.15; test = 0.15; max_length = 16; doc_stride = 4{data}', "", model)
+        name,
+        run_file("qa", f'train = "answers.tsv"; valid = 0.15; test = 0.15; max_length = 16; doc_stride = 4{data}', "", model),
     )
     text = "Who was the hat bought?\tEva bought a hat in Rome on Friday."
     lines = text.encode() + b"\n\na\nWhere?\t\n\xff\tx\nWhen was it?\tZo\xc3\xab bought a \xe2\x82\xac.\n"
@@ -214,7 +215,12 @@ def _lm_scenes() -> list[Scene]:
         lm("lm-conv", "context_length = 32", 'type = "char"', 'arch = "conv"; hidden_size = 16; kernel_size = 3'),
         lm("lm-gpt2", "context_length = 32", 'type = "bpe"; vocab_size = 280', as_gpt2, *imported_hf),
         lm("lm-lstm-lines", 'read_as = "lines"', word, lstm, train="num_samples = 2; sample_max_new_tokens = 10"),
-        lm("lm-lstm-stream", 'read_as = "stream"; context_length = 16', word, 'arch = "lstm"; num_layers = 2; hidden_size = 16; dropout = 0.2'),
+        lm(
+            "lm-lstm-stream",
+            'read_as = "stream"; context_length = 16',
+            word,
+            'arch = "lstm"; num_layers = 2; hidden_size = 16; dropout = 0.2',
+        ),
     ]
 
 
@@ -223,7 +229,9 @@ def _translate_scenes() -> list[Scene]:
     together = (
         case("ensemble-evaluate", "evaluate runs/sutskever --ensemble runs/sutskever-2 --json"),
         case(
-            "ensemble-predict", "predict runs/sutskever --ensemble runs/sutskever-2 --beam-size 3 --json", stdin="the cat sees a hat\n"
+            "ensemble-predict",
+            "predict runs/sutskever --ensemble runs/sutskever-2 --beam-size 3 --json",
+            stdin="the cat sees a hat\n",
         ),
         case("ensemble-score", "score runs/sutskever --ensemble runs/sutskever-2", stdin="the cat\tle chat\n"),
         case("fusion-evaluate", "evaluate runs/sutskever --lm runs/lm-french --lm-weight 0.2 --json"),
@@ -234,11 +242,21 @@ def _translate_scenes() -> list[Scene]:
     second, french = ("--tokenizer-from", "runs/sutskever"), 'file = "runs/sutskever/tokenizer.target.json"'
     sutskever = 'arch = "sutskever"; num_layers = 1; hidden_size = 16'
     language = run_file(
-        "lm", 'train = "pairs.fr"; valid = 0.1; test = 0.1; read_as = "lines"', french, 'arch = "lstm"; num_layers = 1; hidden_size = 16'
+        "lm",
+        'train = "pairs.fr"; valid = 0.1; test = 0.1; read_as = "lines"',
+        french,
+        'arch = "lstm"; num_layers = 1; hidden_size = 16',
     )
     return [
-        translate("seq2seq", '"pairs.tsv"', 'type = "char"', 'arch = "lstm-input-feeding"; hidden_size = 24; copy_mechanism = true'),
-        translate("transformer", two, 'type = "bpe"; vocab_size = 280', 'arch = "transformer"; num_layers = 2; hidden_size = 32; num_heads = 4'),
+        translate(
+            "seq2seq", '"pairs.tsv"', 'type = "char"', 'arch = "lstm-input-feeding"; hidden_size = 24; copy_mechanism = true'
+        ),
+        translate(
+            "transformer",
+            two,
+            'type = "bpe"; vocab_size = 280',
+            'arch = "transformer"; num_layers = 2; hidden_size = 32; num_heads = 4',
+        ),
         translate("bahdanau", '"pairs.tsv"', word, 'arch = "bahdanau"; num_layers = 1; hidden_size = 16'),
         translate("sutskever", two, word, sutskever),
         translate(
@@ -251,7 +269,12 @@ def _translate_scenes() -> list[Scene]:
 def _label_scenes() -> list[Scene]:
     reviews, review = 'train = "reviews.csv"', "The soup was dull."
     small = "num_layers = 1; hidden_size = 16"
-    kinds = {"naive-bayes": "", "logistic-regression": "", "lstm": f"; {small}", "conv": f'; {small}; class_weight = "balanced"'}
+    kinds = {
+        "naive-bayes": "",
+        "logistic-regression": "",
+        "lstm": f"; {small}",
+        "conv": f'; {small}; class_weight = "balanced"',
+    }
     found = []
     for kind, more in kinds.items():
         run = f"runs/classification-{kind}"
@@ -265,9 +288,19 @@ def _label_scenes() -> list[Scene]:
     both, heads = "the cat sees a hat\tthe cat likes a hat", "num_layers = 2; hidden_size = 32; num_heads = 4"
     multi, several = "I bought a hat and it has a scratch", "predict runs/{0} --json --input letters.jsonl"
     found += [
-        classify("multilabel-lstm", letters, f'arch = "lstm"; {small}', multi, case("predict-data", several.format("multilabel-lstm"))),
         classify(
-            "multilabel-logistic-regression", letters, 'arch = "logistic-regression"', multi, case("predict-data", several.format("multilabel-logistic-regression"))
+            "multilabel-lstm",
+            letters,
+            f'arch = "lstm"; {small}',
+            multi,
+            case("predict-data", several.format("multilabel-lstm")),
+        ),
+        classify(
+            "multilabel-logistic-regression",
+            letters,
+            'arch = "logistic-regression"',
+            multi,
+            case("predict-data", several.format("multilabel-logistic-regression")),
         ),
         classify(
             "pairs-transformer",
@@ -302,7 +335,9 @@ def _masked_and_span_scenes() -> list[Scene]:
     return [
         masked("bert", f'arch = "bert"; {heads}; masking = "whole-word"', 'type = "wordpiece"; vocab_size = 300'),
         masked("masked-lstm", f'arch = "lstm"; {small}', "", needs=("bert",)),
-        masked("masked-transformer", f'arch = "transformer"; {heads}; masking = "span"', 'type = "char"', "context_length = 32"),
+        masked(
+            "masked-transformer", f'arch = "transformer"; {heads}; masking = "span"', 'type = "char"', "context_length = 32"
+        ),
         span("qa-lstm", f'arch = "lstm"; {small}'),
         span("qa-transformer", f'arch = "transformer"; {heads}'),
     ]

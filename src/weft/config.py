@@ -31,6 +31,7 @@ _TYPE_NAMES = {
     "a valid boolean": "true or false",
     "a valid list": "a list",
     "a valid dictionary": "a table",
+    "False": "false",
 }
 _LIMITS = {
     "greater_than": ("greater than", "gt"),

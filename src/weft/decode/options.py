@@ -1,4 +1,4 @@
-"""How to continue a text: the options of `weft generate`. Refusals spell an option as the command line does."""
+"""The options of `weft generate`: how to continue a text."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-from weft.config import Config
+from weft.config import Config, describe_problem
 from weft.errors import UsageError, suggest
 
 T = TypeVar("T", bound=Config)
-
-
-def flag_name(name: str) -> str:
-    """An option as the command line has it."""
-    return "--" + name.replace("_", "-")
 
 
 def option_error(error: ValidationError, known: Iterable[str]) -> UsageError:
@@ -24,7 +19,7 @@ def option_error(error: ValidationError, known: Iterable[str]) -> UsageError:
     name = str(problem["loc"][0]) if problem["loc"] else "options"
     if problem["type"] == "extra_forbidden":
         return UsageError(name, "unknown option", suggest(name, known))
-    return UsageError(name, f"expected {problem['msg'].removeprefix('Input should be ')}, got {problem['input']!r}")
+    return UsageError(name, describe_problem(problem))
 
 
 MINIMA = {
@@ -33,25 +28,24 @@ MINIMA = {
         ("max_new_tokens", "top_k", "num_samples", "beam_size", "n_best", "repetition_penalty", "no_repeat_ngram_size"), 1
     ),
 }
-# what takes more memory than there is, or would not end in a lifetime, is a slip of the finger
+# larger values are typing errors: they need more memory than there is, or would never end
 MAXIMA = {"max_new_tokens": 10**9, "num_samples": 10**5, "beam_size": 10**4, "length_penalty": 10}
 
 
 def check_ranges(options: Config, maxima: Mapping[str, int]) -> None:
-    """Refuse a number out of its range."""
-    given = {name: value for name in type(options).model_fields if (value := getattr(options, name)) is not None}
+    """Reject numbers that are out of range."""
+    values = {name: value for name in type(options).model_fields if (value := getattr(options, name)) is not None}
     for name, low in MINIMA.items():
-        if name in given and given[name] < low:
-            raise UsageError(flag_name(name), f"must be {low} or more, not {given[name]:g}")
+        if name in values and values[name] < low:
+            raise UsageError(name, f"must be at least {low}, got {values[name]:g}")
     for name, high in maxima.items():
-        if name in given and given[name] > high:
-            raise UsageError(flag_name(name), f"must be {high} or less, not {given[name]}")
-    if "top_p" in given and not 0 < given["top_p"] <= 1:
-        raise UsageError("--top-p", f"must be in (0, 1], not {given['top_p']:g}")
-    if "max_new_tokens" in given and given["min_new_tokens"] > given["max_new_tokens"]:
-        raise UsageError(
-            "--min-new-tokens", f"must be at most --max-new-tokens {given['max_new_tokens']}, not {given['min_new_tokens']}"
-        )
+        if name in values and values[name] > high:
+            raise UsageError(name, f"must be at most {high}, got {values[name]}")
+    if "top_p" in values and not 0 < values["top_p"] <= 1:
+        raise UsageError("top_p", f"must be in (0, 1], got {values['top_p']:g}")
+    if "max_new_tokens" in values and values["min_new_tokens"] > values["max_new_tokens"]:
+        problem = f"{values['min_new_tokens']} is more than `max_new_tokens` ({values['max_new_tokens']})"
+        raise UsageError("min_new_tokens", problem)
 
 
 def options_from(config_class: type[T], options: Config | None, keywords: Mapping[str, Any]) -> T:
@@ -69,51 +63,61 @@ def options_from(config_class: type[T], options: Config | None, keywords: Mappin
 
 def _check_own(options: GenerationConfig) -> None:
     if options.min_p is not None and not 0 <= options.min_p <= 1:
-        raise UsageError("--min-p", f"must be in [0, 1], not {options.min_p:g}")
+        raise UsageError("min_p", f"must be in [0, 1], got {options.min_p:g}")
     if "" in options.stop:
-        raise UsageError("--stop", "must not be empty")
+        raise UsageError("stop", "must not be empty")
 
 
 def _check_combinations(options: GenerationConfig) -> None:
-    """Refuse options that would silently do nothing beside another one."""
+    """Reject options that would have no effect in combination with another one."""
     if options.beam_size is None:
         if options.length_penalty is not None:
-            raise UsageError("--length-penalty", "needs --beam-size")
+            raise UsageError("length_penalty", "requires `beam_size`")
         if options.n_best > 1:
-            raise UsageError(
-                f"--n-best {options.n_best}", "needs --beam-size", f"for several samples use --num-samples {options.n_best}"
-            )
+            raise UsageError("n_best", "requires `beam_size`", f"for samples, use `num_samples` {options.n_best}")
         if options.temperature == 0 and options.num_samples > 1:
-            raise UsageError(f"--num-samples {options.num_samples}", "--temperature 0 gives one continuation", "raise it")
+            raise UsageError("num_samples", "a `temperature` of 0 gives one output", "increase it")
         return
     for name in ("temperature", "top_k", "top_p", "min_p"):
         if getattr(options, name) is not None:
-            raise UsageError(flag_name(name), "does not go with --beam-size, which does not sample")
+            raise UsageError(name, "cannot be combined with `beam_size`, which does not sample")
     if options.num_samples > 1:
-        raise UsageError(
-            f"--num-samples {options.num_samples}", "does not go with --beam-size", f"use --n-best {options.num_samples}"
-        )
+        raise UsageError("num_samples", "cannot be combined with `beam_size`", f"use `n_best` {options.num_samples}")
     if options.n_best > options.beam_size:
-        raise UsageError("--n-best", f"must be at most --beam-size {options.beam_size}, not {options.n_best}")
+        raise UsageError("n_best", f"{options.n_best} is more than `beam_size` ({options.beam_size})")
 
 
 class GenerationConfig(Config):
-    """Sampling, unless `beam` is given; temperature 0 is greedy."""
+    """How to generate: sampling, or beam search if `beam_size` is set. A temperature of 0 is greedy search."""
 
-    max_new_tokens: int = 100  # tokens to add at most
-    min_new_tokens: int = 0  # tokens before the end token may come
-    stop: list[str] = Field(default_factory=list)  # the text ends before the first of these
-    temperature: float | None = None  # None: 1
+    max_new_tokens: int = 100
+    """Maximum number of tokens to generate."""
+    min_new_tokens: int = 0
+    """Minimum number of tokens to generate."""
+    stop: list[str] = Field(default_factory=list)
+    """Stop before the first of these strings."""
+    temperature: float | None = None
+    """Sampling temperature; 0 is greedy. Default: 1."""
     top_k: int | None = None
+    """Sample from this many of the most probable tokens."""
     top_p: float | None = None
-    min_p: float | None = None  # tokens at least this fraction as probable as the best one
-    num_samples: int = 1  # continuations a prompt
+    """Sample from the smallest set of tokens with this total probability."""
+    min_p: float | None = None
+    """Sample from tokens with at least this fraction of the probability of the best."""
+    num_samples: int = 1
+    """Number of samples per prompt."""
     seed: int = 0
-    beam_size: int | None = None  # width
-    length_penalty: float | None = None  # score = log-probability / length^alpha; None: 0
-    n_best: int = 1  # hypotheses a prompt
-    repetition_penalty: float = 1.0  # a token's probability is divided by this for each time it stands in the last 64 tokens
-    no_repeat_ngram_size: int | None = None  # no n-gram of this size twice
+    """Sampling seed."""
+    beam_size: int | None = None
+    """Beam size; 1 is greedy. Default: sampling."""
+    length_penalty: float | None = None
+    """Divide log-probabilities by length^X. Default: 0."""
+    n_best: int = 1
+    """Number of outputs of a beam search."""
+    repetition_penalty: float = 1.0
+    """Divide a token's probability by this number for each occurrence among the last 64 tokens."""
+    no_repeat_ngram_size: int | None = None
+    """Never generate an n-gram of this size twice."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -129,19 +133,18 @@ class GenerationConfig(Config):
 
 
 def too_long(max_positions: int | None, prompt: int, length: int) -> str | None:
-    """Why a prompt and what is added pass the last position a model can read, if they do; the last token is never read."""
-    positions = prompt + length - 1
-    if max_positions is None or positions <= max_positions:
+    """The problem if a prompt and its continuation exceed the positions of a model; the last token is never read."""
+    if max_positions is None or prompt + length - 1 <= max_positions:
         return None
     fix = (
-        f"use --max-new-tokens {max_positions + 1 - prompt}"
+        f"use at most {max_positions + 1 - prompt}"
         if prompt <= max_positions
-        else f"keep at most {max_positions} tokens of the prompt"
+        else f"shorten the prompt to at most {max_positions} tokens"
     )
-    return f"{prompt} prompt tokens and {length} more need {positions} positions, but the model reads at most {max_positions}; {fix}"
+    return f"{prompt} prompt tokens and {length} new tokens exceed the model's {max_positions} positions; {fix}"
 
 
 def check_length(max_positions: int | None, prompt: int, length: int) -> None:
-    """Refuse what would pass the last position a model can read."""
+    """Reject a continuation that would exceed the positions of a model."""
     if problem := too_long(max_positions, prompt, length):
-        raise UsageError("--max-new-tokens", f"{problem}")
+        raise UsageError("max_new_tokens", problem)

@@ -1,4 +1,4 @@
-"""How a source becomes a target: the options of `weft predict`. Refusals spell an option as the command line does."""
+"""The options of `weft predict` for models that generate: how to predict a target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from weft.config import Config
-from weft.decode.options import check_ranges, flag_name, option_error
+from weft.decode.options import check_ranges, option_error
 from weft.errors import UsageError
 
 BEAM, ALPHA = 5, 1.0
@@ -18,20 +18,32 @@ SAMPLING = ("temperature", "top_k", "top_p")
 
 
 class PredictionConfig(Config):
-    """Beam search, unless an option of sampling is given; a beam of 1 is greedy."""
+    """How to predict a target: beam search, or sampling if one of its options is set. A beam size of 1 is greedy search."""
 
-    beam_size: int | None = None  # width; None: 5
-    length_penalty: float | None = None  # score = log-probability / length^alpha; None: 1
-    n_best: int = 1  # hypotheses a line
-    max_new_tokens: int | None = None  # tokens to write at most; None: twice the source's, and 32 more
-    min_new_tokens: int = 0  # tokens before the end may come
-    banned_tokens: list[str] = Field(default_factory=list)  # texts whose tokens are never written
+    beam_size: int | None = None
+    """Beam size; 1 is greedy. Default: 5."""
+    length_penalty: float | None = None
+    """Divide log-probabilities by length^X. Default: 1."""
+    n_best: int = 1
+    """Number of outputs per line."""
+    max_new_tokens: int | None = None
+    """Maximum number of tokens to generate. Default: twice the source length plus 32."""
+    min_new_tokens: int = 0
+    """Minimum number of tokens to generate."""
+    banned_tokens: list[str] = Field(default_factory=list)
+    """Never generate the tokens of these texts."""
     temperature: float | None = None
+    """Sampling temperature; 0 is greedy."""
     top_k: int | None = None
+    """Sample from this many of the most probable tokens."""
     top_p: float | None = None
+    """Sample from the smallest set of tokens with this total probability."""
     num_samples: int = 1
+    """Sample this many outputs instead of searching."""
     seed: int = 0
-    truncate: bool = False  # cut a source that is longer than the model reads, instead of refusing it
+    """Sampling seed."""
+    truncate: bool = False
+    """Truncate sources that are too long for the model. If false, they are an error."""
 
     @property
     def is_sampling(self) -> bool:
@@ -81,16 +93,15 @@ class PredictionConfig(Config):
 
 
 def _check_combinations(options: PredictionConfig) -> None:
-    """Refuse options that would silently do nothing beside another one."""
+    """Reject options that would have no effect in combination with another one."""
     if options.is_sampling:
         for name in ("beam_size", "length_penalty"):
             if getattr(options, name) is not None:
-                raise UsageError(
-                    flag_name(name), "does not go with sampling", "drop it, or --num-samples, --temperature, --top-k, --top-p"
-                )
+                fix = "remove it, or `num_samples`, `temperature`, `top_k` and `top_p`"
+                raise UsageError(name, "cannot be combined with sampling", fix)
         if options.n_best > 1:
-            raise UsageError(f"--n-best {options.n_best}", "does not go with sampling", f"use --num-samples {options.n_best}")
+            raise UsageError("n_best", "cannot be combined with sampling", f"use `num_samples` {options.n_best}")
         if options.temperature == 0 and options.num_samples > 1:
-            raise UsageError(f"--num-samples {options.num_samples}", "--temperature 0 gives one output", "raise it")
+            raise UsageError("num_samples", "a `temperature` of 0 gives one output", "increase it")
     elif options.n_best > options.resolved_beam_size:
-        raise UsageError("--n-best", f"must be at most --beam-size {options.resolved_beam_size}, not {options.n_best}")
+        raise UsageError("n_best", f"{options.n_best} is more than `beam_size` ({options.resolved_beam_size})")

@@ -1,4 +1,4 @@
-"""What to explain, and how: the options of `weft explain`. Refusals spell an option as the command line does."""
+"""The options of `weft explain`: what to explain, and how."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Self
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from weft.config import Config
-from weft.decode.options import flag_name, option_error
+from weft.decode.options import option_error
 from weft.errors import UsageError, unknown_name
 
 METHODS = ("gradient", "integrated", "occlusion", "exact")
 BASELINES = ("unk", "mask", "mean", "zero")
 COMPONENTS = ("encoder", "decoder", "cross", "pool")
-# what lies outside is a slip of the finger, or would not end in a lifetime
+# other values are typing errors, or would never end
 RANGES: dict[str, tuple[float, float]] = {
     "layer": (1, 10**4),
     "head": (1, 10**4),
@@ -30,29 +30,42 @@ CHOICES = {"component": COMPONENTS, "method": METHODS, "baseline": BASELINES}
 
 
 class ExplainConfig(Config):
-    """Layers, heads, positions and units are counted from 1, as people do; None: all of them, or what the view says."""
+    """What to explain, and how. Layers, heads, positions and units are counted from 1; None is all of them, or the view's choice."""
 
-    # what is looked at
-    component: str | None = None  # attention within an encoder, within a decoder, across from it to its source, or of a pool
+    component: str | None = None
+    """attention only: encoder, decoder, cross or pooling."""
     layer: int | None = None
+    """Layer number, from 1."""
     head: int | None = None
-    unit: list[int] = Field(default_factory=list)  # of recurrent layers
-    # what is explained
-    target: str | None = None  # the translation, next token, label or tag; None: what the model itself says
-    position: int | None = None  # which word (tag), gap (masked) or token of the output
-    # attribution
-    method: str | None = None  # None: integrated, or of models without gradients what they have
-    n_steps: int | None = None  # of integrated gradients; None: as many as make them complete
-    baseline: str | None = None  # where integrated gradients start, and what occlusion puts in place of a token
-    # how outputs are searched or drawn, as `predict` and `generate` do
+    """Head number, from 1."""
+    unit: list[int] = Field(default_factory=list)
+    """Hidden unit numbers of recurrent layers, from 1."""
+    target: str | None = None
+    """Output, token, label or tag to explain. Default: the prediction."""
+    position: int | None = None
+    """Output position to explain, from 1."""
+    method: str | None = None
+    """Attribution method: integrated-gradients, input-x-gradient, occlusion or coefficients."""
+    n_steps: int | None = None
+    """Steps of integrated gradients. Default: until they are complete."""
+    baseline: str | None = None
+    """Attribution baseline: unk, mask, mean or zero."""
     beam_size: int | None = None
+    """Beam size; 1 is greedy."""
     length_penalty: float | None = None
+    """Divide log-probabilities by length^X."""
     max_new_tokens: int | None = None
+    """Maximum number of tokens to generate."""
     temperature: float | None = None
+    """Sampling temperature; 0 is greedy."""
     top_k: int | None = None
+    """Sample from this many of the most probable tokens."""
     top_p: float | None = None
+    """Sample from the smallest set of tokens with this total probability."""
     min_p: float | None = None
-    top: int = 5  # how many candidates, units or tokens are named
+    """Sample from tokens with at least this fraction of the probability of the best."""
+    top: int = 5
+    """Number of items to list."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -69,14 +82,14 @@ def _check(options: ExplainConfig) -> None:
     for name, known in CHOICES.items():
         value = getattr(options, name)
         if value is not None and value not in known:
-            raise UsageError(flag_name(name), *unknown_name(name, value, known))
+            raise UsageError(name, *unknown_name(name, value, known))
     for name, (low, high) in RANGES.items():
         value = getattr(options, name)
         if value is not None and not low <= value <= high:
-            raise UsageError(flag_name(name), f"must be from {low:,} to {high:,}, not {value:g}")
+            raise UsageError(name, f"must be between {low:,} and {high:,}, got {value:g}")
     for name, lowest in (("top_p", "("), ("min_p", "[")):
         value = getattr(options, name)
         if value is not None and not (0 <= value <= 1 and (value or lowest == "[")):
-            raise UsageError(flag_name(name), f"must be in {lowest}0, 1], not {value:g}")
+            raise UsageError(name, f"must be in {lowest}0, 1], got {value:g}")
     if wrong := [unit for unit in options.unit if unit < 1]:
-        raise UsageError("--unit", f"must be 1 or more, not {wrong[0]}")
+        raise UsageError("unit", f"must be at least 1, got {wrong[0]}")

@@ -112,7 +112,7 @@ def _side_lines(model: Config, hidden: Collection[str]) -> Iterator[Line | str]:
     values = _values(model)
     unused = [name for name in DECODER_OPTIONS if values[name] is None]
     yield from _options(type(model), values | common, {}, {*hidden, *SIDES, *unused})
-    own = [name for name in of_encoder if name not in shared and name not in hidden]
+    own = [name for name in of_encoder if name == "bidirectional" or (name not in shared and name not in hidden)]
     yield from _subtable("model.encoder", model, "encoder", of_encoder, ["layer_type", *own])
     own = [name for name in of_decoder if name not in shared and name not in (*hidden, "bidirectional")]
     yield from _subtable("model.decoder", model, "decoder", of_decoder, ["layer_type", "num_layers", *own])

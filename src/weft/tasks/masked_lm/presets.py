@@ -32,7 +32,7 @@ def check(config: RunConfig) -> None:
         problem = f"must be at least 3 for a masked language model, got {config.data.context_length}"
         raise ConfigError("data.context_length", problem)
     if config.model.sentence_pairs and config.data.read_as != "lines":
-        raise ConfigError("model.sentence_pairs", "requires data.read_as = \"lines\"")
+        raise ConfigError("model.sentence_pairs", 'requires data.read_as = "lines"')
 
 
 NETWORK = NetworkEstimator(find_network, check)

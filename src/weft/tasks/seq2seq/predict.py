@@ -39,20 +39,27 @@ class PairScore(NamedTuple):
 
 
 class Seq2SeqOptions(PredictionConfig):
-    """Options of prediction."""
+    """How to predict a target, and what else to return."""
 
-    target_prefix: str = ""  # that every output must start with
-    target_prefixes: list[str] | None = None  # one per source
-    return_alignments: bool = False  # add alignments to nonempty predictions
-    layer: int | None = None  # of the alignments, from 1; None: the mean
-    head: int | None = None  # of the alignments, from 1; None: the mean
-    numbers: list[int] | None = None  # line numbers in a larger input, from 1: samples depend on seed and number
+    target_prefix: str = ""
+    """Force outputs to start with this text."""
+    target_prefixes: list[str] | None = None
+    """Force each output to start with its own text."""
+    return_alignments: bool = False
+    """Return the attention weights of each prediction."""
+    layer: int | None = None
+    """Layer of the alignments, from 1. Default: the mean of all."""
+    head: int | None = None
+    """Head of the alignments, from 1. Default: the mean of all."""
+    numbers: list[int] | None = None
+    """Line numbers in a larger input, from 1: samples depend on the seed and the number."""
 
 
 class Seq2SeqEvaluation(PredictionConfig):
-    """Options of evaluation."""
+    """How to search for outputs, and how BLEU tokenizes them."""
 
-    tokenize: str | None = None  # tokenizer of BLEU; None: chosen by the references
+    tokenize: str | None = None
+    """Tokenizer of BLEU. Default: the one for the script of the references."""
 
 
 def refuse(problems: Mapping[int, str], location: Callable[[int], str]) -> None:
