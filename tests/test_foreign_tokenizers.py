@@ -200,11 +200,11 @@ def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path):
         file.truncate((128 << 20) + 1)
     with pytest.raises(ModelError) as caught:
         Tokenizer.load(tmp_path / "tokenizer.json")
-    assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: is larger than 128 MB; no tokenizer is"
+    assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: file is larger than 128 MB; no tokenizer is"
     with pytest.raises(ModelError) as caught:
         renumber(tmp_path, "bert")
-    assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: is larger than 128 MB"
+    assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: file is larger than 128 MB"
     (tmp_path / "tokenizer.json").rename(tmp_path / "vocab.txt")
     with pytest.raises(ModelError) as caught:
         renumber(tmp_path, "bert")
-    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: is larger than 128 MB; no vocabulary is"
+    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: file is larger than 128 MB; no vocabulary is"

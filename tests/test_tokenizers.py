@@ -245,7 +245,7 @@ def test_files_that_are_no_tokenizer_are_refused_by_name(tmp_path):
     path.write_text("{}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weft.text.tokenizers, "LONGEST_FILE", 1)
-        assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: is larger than 0 MB; no tokenizer is"
+        assert refusal(ModelError, lambda: Tokenizer.load(path)) == f"{path}: file is larger than 0 MB; no tokenizer is"
     told = f"{path}: is no tokenizer.json, or a damaged one: "
     assert refusal(ModelError, lambda: Tokenizer.load(path)).startswith(told)
     foreign = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[PAD]": 0, "[CLS]": 1, "a": 2}, unk_token="[PAD]"))

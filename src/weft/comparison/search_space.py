@@ -20,7 +20,7 @@ def own_dimensions(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, An
 
 
 def _fits(choice: SearchDimension, known: Mapping[str, Any]) -> bool:
-    return choice.beside is None or known.get(choice.beside[0]) == choice.beside[1]
+    return choice.requires is None or known.get(choice.requires[0]) == choice.requires[1]
 
 
 def sample_config(config: RunConfig, fixed: Sequence[str], random: np.random.Generator) -> dict[str, Any]:

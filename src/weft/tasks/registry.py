@@ -1,4 +1,4 @@
-"""The tasks: their names in run files, and the packages that have their records, imported when a run names one."""
+"""The registry of tasks. The package of a task is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
 
 
 class Registered(NamedTuple):
-    """A task, as far as it is known without importing it."""
+    """A task before it is imported."""
 
     package: str
-    kind: str  # of model, unless another is asked for
-    about: str  # in a few words
+    kind: str  # the default architecture of `weft init`
+    about: str  # a short description
 
 
 TASKS: Mapping[str, Registered] = {
     "lm": Registered("weft.tasks.lm", "gpt", "predict the next token of a text"),
-    "seq2seq": Registered("weft.tasks.seq2seq", "seq2seq", "write a text for a text"),
-    "classification": Registered("weft.tasks.classification", "lstm", "give a text, or two, a label, or several"),
-    "tagging": Registered("weft.tasks.tagging", "lstm", "give each word of a sentence a tag"),
-    "masked-lm": Registered("weft.tasks.masked_lm", "transformer", "predict tokens that are masked, from both sides"),
-    "qa": Registered("weft.tasks.qa", "transformer", "answer a question by a part of a passage"),
+    "seq2seq": Registered("weft.tasks.seq2seq", "lstm-input-feeding", "generate a target text from a source text"),
+    "classification": Registered("weft.tasks.classification", "lstm", "assign one or more labels to a text or a pair of texts"),
+    "tagging": Registered("weft.tasks.tagging", "lstm", "assign a tag to each word of a sentence"),
+    "masked-lm": Registered("weft.tasks.masked_lm", "transformer", "predict masked tokens from both sides"),
+    "qa": Registered("weft.tasks.qa", "transformer", "answer a question with a span of a passage"),
 }
 
 
 def known_task(name: Any) -> Task[Any, Any] | None:
-    """The record of a task that a file names; None where there is no such task."""
+    """The task with this name; None if there is none."""
     return find_task(name) if isinstance(name, str) and name in TASKS else None
 
 
 @cache
 def find_task(name: str) -> Task[Any, Any]:
-    """The record of a task."""
-    found: Task[Any, Any] = import_module(f"{TASKS[name].package}.task").TASK
-    return found
+    """The task with this name."""
+    task: Task[Any, Any] = import_module(f"{TASKS[name].package}.task").TASK
+    return task

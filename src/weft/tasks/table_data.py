@@ -1,4 +1,4 @@
-"""The data of a task whose records have texts that one tokenizer reads: everything but the columns of its [data] table."""
+"""Shared parts of tasks whose records are rows of texts for one tokenizer."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class SplitConfig(Config):
-    """The splits of a data set; a task adds its columns and limits, and `sources(base)`."""
+    """The splits of a data set. Tasks add columns, limits and `sources(base)`."""
 
     train: Train
-    valid: Split = None  # files, or the fraction of train that is taken off its end
-    test: Split = None  # likewise; the order is train, valid, test
+    valid: Split = None  # files, or a fraction from the end of train
+    test: Split = None  # the same; the order is train, valid, test
     encoding: str = "utf-8"
 
     @model_validator(mode="after")
@@ -38,11 +38,11 @@ class SplitConfig(Config):
         return self
 
     def with_defaults(self) -> Self:
-        """The same with every option that applies filled in."""
+        """The same with all defaults."""
         return self
 
     def read_as(self, format: Format[R], base: Path) -> dict[str, Dataset[R]]:
-        """The data set of each split that is given; paths are relative to `base`, the run file's directory."""
+        """The data set of each split; paths are relative to `base`, the directory of the run file."""
         return datasets(base, format, self.train, self.valid, self.test)
 
 
@@ -59,7 +59,7 @@ def check(config: RunConfig) -> CheckPlan:
 
 
 def open_table(config: Any, file: InputFile) -> OpenedRecords | None:
-    """The text columns of a table; None for a text, whose records are its lines."""
+    """The text columns of a table; None for a text file, whose records are its lines."""
     form = config.sources(Path())["train"].format
     return open_columns(
         file, ColumnUse(tuple(WantedColumn("", name) for name in form.columns), options=form.options()), config.train
@@ -71,7 +71,7 @@ def lines(dataset: Dataset[Any]) -> Iterator[tuple[str, None]]:
 
 
 def in_memory(config: Any) -> MemoryFormat:
-    """The columns of texts, and then those of other values."""
+    """The text columns, followed by the other columns."""
     format = config.sources(Path())["train"].format
     return MemoryFormat((*format.columns, *format.values), inputs=len(format.columns))
 

@@ -1,4 +1,4 @@
-"""Vocabularies of one tokenizer, and how it is made unless a run file says otherwise."""
+"""Vocabularies that are one tokenizer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FILE = "tokenizer.json"
 
 
 class WordTokenizerConfig(TokenizerConfig):
-    """How texts become tokens, words unless told otherwise."""
+    """The [tokenizer] table, with word tokens by default."""
 
     type: Annotated[str, Choice(TYPES, "kind")] = "word"
 
 
 def all_texts(dataset: Dataset[Any]) -> Iterator[str]:
-    """Column after column."""
+    """All texts, column by column."""
     return chain.from_iterable(dataset.texts(column) for column in dataset.format.columns)
 
 

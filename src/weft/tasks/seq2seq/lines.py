@@ -30,7 +30,7 @@ class OutputLines(Lines[str, Prediction]):
         return texts[0]
 
     def options(self, numbers: Sequence[int]) -> Seq2SeqOptions:
-        given: Seq2SeqOptions = self.given
+        given: Seq2SeqOptions = self.command_options
         return given.model_copy(update={"numbers": list(numbers)})
 
     def text(self, prediction: Prediction | None, number: int | None) -> str:
