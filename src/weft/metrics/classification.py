@@ -67,23 +67,23 @@ def label_items(log_probs: Array, gold: Array, keys: Array) -> ItemStatistics:
     Of each: examples, exact, unseen, nats, brier_score (N,); meant, said, both (N, K); bins (N, 3, M).
     """
     probs, count = np.exp(log_probs.astype(np.float64)), log_probs.shape[1]
-    best, known = probs.argmax(1), gold >= 0
+    best, is_known = probs.argmax(1), gold >= 0
     predicted, meant = np.zeros_like(probs), np.zeros_like(probs)
     predicted[np.arange(len(gold)), best] = 1.0
-    meant[known, gold[known]] = 1.0
-    right = best == gold
+    meant[is_known, gold[is_known]] = 1.0
+    correct = best == gold
     # the square of what an unseen label did not get is 1
-    brier = np.square(probs - meant).sum(1) + ~known
+    brier = np.square(probs - meant).sum(1) + ~is_known
     statistics = {
         "examples": np.ones(len(gold)),
-        "exact": right.astype(np.float64),
-        "unseen": (~known).astype(np.float64),
+        "exact": correct.astype(np.float64),
+        "unseen": (~is_known).astype(np.float64),
         "nats": -np.log(np.maximum((probs * meant).sum(1), MIN_PROBABILITY)),
         "brier_score": brier / 2 if count == 2 else brier,
         "meant": meant,
         "said": predicted,
         "both": meant * predicted,
-        "bins": _bins(probs.max(1, keepdims=True), right[:, None]),
+        "bins": _bins(probs.max(1, keepdims=True), correct[:, None]),
     }
     return ItemStatistics(keys, statistics)
 
@@ -132,22 +132,22 @@ def _f1_micro(totals: Sums) -> Array:
 
 def _f1_macro(totals: Sums) -> Array:
     """Over the labels that were said or meant."""
-    each = f1(totals["both"], totals["said"], totals["meant"])
+    per_class = f1(totals["both"], totals["said"], totals["meant"])
     occur = (totals["said"] + totals["meant"] > 0).sum(1) + (totals["unseen"] > 0)
-    return ratio(each.sum(1), occur.astype(np.float64), empty=np.nan)
+    return ratio(per_class.sum(1), occur.astype(np.float64), empty=np.nan)
 
 
 def _macro_f1_of_all(totals: Sums) -> Array:
     """Over all labels, whether they occur or not."""
-    each = f1(totals["both"], totals["said"], totals["meant"])
-    mean: Array = each.sum(1) / (each.shape[1] + (totals["unseen"] > 0))
+    per_class = f1(totals["both"], totals["said"], totals["meant"])
+    mean: Array = per_class.sum(1) / (per_class.shape[1] + (totals["unseen"] > 0))
     return mean
 
 
 def _ece(totals: Sums) -> Array:
     """The mean distance of confidence and accuracy, over what was said (Naeini et al. 2015)."""
-    count, confidence, right = np.moveaxis(totals["bins"], 1, 0)
-    return 100 * ratio(np.abs(confidence - right).sum(1), count.sum(1), empty=np.nan)
+    count, confidence, correct = np.moveaxis(totals["bins"], 1, 0)
+    return 100 * ratio(np.abs(confidence - correct).sum(1), count.sum(1), empty=np.nan)
 
 
 def _suite(right: str, macro_f1: Function) -> tuple[Metric, ...]:
@@ -194,8 +194,8 @@ def label_scores(items: ItemStatistics, setup: LabeledSplit) -> list[Score]:
 def per_label(items: ItemStatistics) -> list[LabelScore]:
     """The scores of each label, in the order of the labels."""
     sums = {name: values[0] for name, values in total(items.statistics).items()}
-    both, predicted, gold = sums["both"], sums["said"], sums["meant"]
-    columns = (100 * ratio(both, predicted), 100 * ratio(both, gold), f1(both, predicted, gold), gold.astype(np.int64))
+    correct, predicted, gold = sums["both"], sums["said"], sums["meant"]
+    columns = (100 * ratio(correct, predicted), 100 * ratio(correct, gold), f1(correct, predicted, gold), gold.astype(np.int64))
     return [LabelScore(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
@@ -209,8 +209,8 @@ def confusion(items: ItemStatistics) -> Array:
 
 def reliability(items: ItemStatistics) -> list[Bin]:
     """The reliability curve: of each bin of confidence, how much of it was right."""
-    count, confidence, right = total(items.statistics)["bins"][0]
+    count, confidence, correct = total(items.statistics)["bins"][0]
     edges = np.linspace(0, 1, BINS + 1)
     columns = (edges[:-1], edges[1:], count.astype(np.int64), ratio(confidence, count, empty=np.nan))
-    rows = zip(*(column.tolist() for column in (*columns, ratio(right, count, empty=np.nan))), strict=True)
+    rows = zip(*(column.tolist() for column in (*columns, ratio(correct, count, empty=np.nan))), strict=True)
     return [Bin(*row) for row in rows]

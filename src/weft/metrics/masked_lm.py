@@ -16,13 +16,13 @@ def _nats(totals: Sums) -> Array:
 
 def _perplexity(totals: Sums) -> Array:
     with np.errstate(over="ignore"):  # beyond the largest number it is infinite
-        found: Array = np.exp(_nats(totals))
-        return found
+        perplexity: Array = np.exp(_nats(totals))
+        return perplexity
 
 
 def _accuracy(totals: Sums) -> Array:
-    found: Array = 100 * totals["right"] / totals["tokens"]
-    return found
+    accuracy: Array = 100 * totals["right"] / totals["tokens"]
+    return accuracy
 
 
 # they are no probabilities of texts, and can't be compared with a language model's

@@ -65,7 +65,7 @@ Ngrams = list[Counter[str]]  # of each order
 
 def _character_ngrams(text: str) -> Ngrams:
     letters = "".join(text.split())
-    return [Counter([letters[at : at + n] for at in range(len(letters) - n + 1)]) for n in range(1, CHARACTERS + 1)]
+    return [Counter([letters[start : start + n] for start in range(len(letters) - n + 1)]) for n in range(1, CHARACTERS + 1)]
 
 
 def _shared_ngrams(output: Ngrams, reference: Ngrams) -> list[int]:

@@ -97,10 +97,10 @@ class ClassifierReader:
 
     def read(self, given: Any) -> tuple[str, ...] | InvalidInput:
         """The texts of an input, as many as the model reads."""
-        found = read_texts(given)
-        if isinstance(found, InvalidInput) or len(found) == self.columns:
-            return found
-        return InvalidInput(f"has {pluralize(len(found), 'text')}, but {self.directory.path} reads {self.columns}")
+        texts = read_texts(given)
+        if isinstance(texts, InvalidInput) or len(texts) == self.columns:
+            return texts
+        return InvalidInput(f"has {pluralize(len(texts), 'text')}, but {self.directory.path} reads {self.columns}")
 
     def invalid_inputs(self, rows: Sequence[tuple[str, ...]]) -> dict[int, str]:
         """Which texts are too long to be read, by their number from 0, and what to do: none where data.truncate lets them be
@@ -109,18 +109,18 @@ class ClassifierReader:
             return {}
         lengths, max_length = self.model.lengths(rows), self.model.max_length
         fix = f"but {self.directory.path} reads at most {max_length} and cuts nothing (data.truncate = false); shorten it"
-        return {int(at): f"has {lengths[at]:,} tokens, {fix}" for at in np.flatnonzero(lengths > max_length)}
+        return {int(index): f"has {lengths[index]:,} tokens, {fix}" for index in np.flatnonzero(lengths > max_length)}
 
     def predict(self, rows: Sequence[tuple[str, ...]], progress: ProgressCallback | None) -> list[ClassPrediction]:
         """The labels of texts that can be read."""
         if not rows:
             return []
-        found = self.model.classify(rows, progress)
-        return [self._said(row, cut) for row, cut in zip(np.exp(found.log_probs), found.truncated.tolist(), strict=True)]
+        output = self.model.classify(rows, progress)
+        return [self._said(row, truncated) for row, truncated in zip(np.exp(output.log_probs), output.truncated.tolist(), strict=True)]
 
     def _said(self, row: np.ndarray, cut: bool) -> ClassPrediction:
         order = np.argsort(-row, kind="stable")
-        fractions = {self.labels[at]: float(row[at]) for at in order.tolist()}
+        fractions = {self.labels[index]: float(row[index]) for index in order.tolist()}
         if self.config.data.multilabel:
             return ClassPrediction(tuple(name for name, fraction in fractions.items() if fraction > THRESHOLD), fractions, cut)
         return ClassPrediction((self.labels[order[0]],), fractions, cut)
@@ -129,34 +129,34 @@ class ClassifierReader:
         """Scores, and what they were made from, example by example."""
         source, multilabel = eval_source(self.directory, self.config, data), bool(self.config.data.multilabel)
         examples = list(source.records())
-        found = [example.labels for example in examples]
-        new = unseen(found, self.tokenizer.labels)
+        labels = [example.labels for example in examples]
+        new = unseen(labels, self.tokenizer.labels)
         if strict and new.any():
-            at = int(np.flatnonzero(new)[0])
-            name = next(name for name in found[at] if self.tokenizer.labels.index(name) is None)
-            raise DataError(source.place(at), f"the label {name!r} is not among those of {self.directory.path}")
-        if all(self.tokenizer.labels.index(name) is None for names in found for name in names) and new.any():
-            counts = Counter(chain.from_iterable(found))
+            index = int(np.flatnonzero(new)[0])
+            name = next(name for name in labels[index] if self.tokenizer.labels.index(name) is None)
+            raise DataError(source.place(index), f"the label {name!r} is not among those of {self.directory.path}")
+        if all(self.tokenizer.labels.index(name) is None for names in labels for name in names) and new.any():
+            counts = Counter(chain.from_iterable(labels))
             raise no_known_labels(source, counts, self.labels, self.directory, unit="labels", fix=source.summary.label_place())
         texts = [example.texts for example in examples]
         if problems := self.invalid_inputs(texts):
             raise DataError(source.place(min(problems)), f"{problems[min(problems)]}")
         log_probs = self.model.log_probs(texts, progress)
         items = score_predictions(
-            log_probs, targets(found, self.tokenizer.labels, multilabel=multilabel), new, multilabel=multilabel
+            log_probs, targets(labels, self.tokenizer.labels, multilabel=multilabel), new, multilabel=multilabel
         )
         labelled = LabeledSplit(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
-        names = Counter(name for name in chain.from_iterable(found) if self.tokenizer.labels.index(name) is None)
+        names = Counter(name for name in chain.from_iterable(labels) if self.tokenizer.labels.index(name) is None)
         report = label_report(self.labels, items, multilabel=multilabel)
-        kept = replace(items, outputs=self._outputs(items))
-        observed = partial(observe, self.run, examples, kept)
+        items_with_outputs = replace(items, outputs=self._outputs(items))
+        observed = partial(observe, self.run, examples, items_with_outputs)
         scores, notes = label_scores(items, labelled), source.summary.skipped_notes()
-        return Evaluation(scores_by_name(scores), kept, observed, "texts/s", len(examples), report, names, notes)
+        return Evaluation(scores_by_name(scores), items_with_outputs, observed, "texts/s", len(examples), report, names, notes)
 
     def _outputs(self, items: ItemStatistics) -> list[str]:
         """The labels that were said of each example, with ", " between."""
-        said = items.statistics["said"] > 0
-        return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in said.tolist()]
+        predicted = items.statistics["said"] > 0
+        return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in predicted.tolist()]
 
 
 def is_single(run: Run[Texts, ClassPrediction], given: object) -> bool:
@@ -168,7 +168,7 @@ def predict(
     run: Run[Texts, ClassPrediction], texts: Sequence[Texts], options: Options, progress: Progress | None
 ) -> list[ClassPrediction | InvalidInput]:
     reader: ClassifierReader = run.reader
-    rows = mark_invalid([reader.read(one) for one in texts], reader.invalid_inputs)
+    rows = mark_invalid([reader.read(text) for text in texts], reader.invalid_inputs)
     return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 

@@ -65,8 +65,8 @@ class TaggingNetwork(NetworkTask[TaggedExamples]):
     ) -> TaggedExamples:
         """Tags to learn from are mended; those that are measured by stay as they are."""
         spelled = columns[1] if len(columns) > 1 else None
-        given = learned_tags(dataset)[0] if learned else tags_of(dataset)
-        numbers = [vocabulary.labels.index(tag) for tag in given]
+        sentences = learned_tags(dataset)[0] if learned else tags_of(dataset)
+        numbers = [vocabulary.labels.index(tag) for tag in sentences]
         tags = np.array([-1 if number is None else number for number in numbers], np.int64)
         edges = np.concatenate([[0], np.cumsum(sentence_lengths(dataset))]).astype(np.int64)
         return TaggedExamples(columns[0], spelled, edges, tags, dataset)
@@ -79,14 +79,14 @@ class TaggingNetwork(NetworkTask[TaggedExamples]):
         valid: TaggedExamples | None,
         device: torch.device,
     ) -> TaggingTask:
-        right, known = list[tuple[str, ...]](), list[np.ndarray]()
+        gold, training_words = list[tuple[str, ...]](), list[np.ndarray]()
         if valid is not None:
             seen = set() if train is None else set(words(train.source).texts())
             for sentence in valid.source.records():
-                right.append(sentence.tags)
-                known.append(np.array([word in seen for word in sentence.words]))
-            self._check_monitor(config, vocabulary.labels, known)
-        return TaggingTask(valid=valid, gold=right, known=known, labels=vocabulary.labels, device=device)
+                gold.append(sentence.tags)
+                training_words.append(np.array([word in seen for word in sentence.words]))
+            self._check_monitor(config, vocabulary.labels, training_words)
+        return TaggingTask(valid=valid, gold=gold, known=training_words, labels=vocabulary.labels, device=device)
 
     def _check_monitor(self, config: RunConfig, labels: LabelVocabulary, known: list[np.ndarray]) -> None:
         """Refuse to be decided by a score that the data does not have."""
