@@ -187,7 +187,7 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     assert run.task == "classification"
     fits, long = run.predict("axe " * 18), run.predict("axe " * 300)
     assert fits == long._replace(truncated=False) and long.truncated
-    with pytest.raises(DataError, match=r"has 32 tokens, more than data\.max_length = 20; raise that"):
+    with pytest.raises(DataError, match=r"has 32 tokens, more than data\.max_length \(20\); increase it"):
         train_here(class_file(data, "lstm", "data.max_length=20", "data.truncate=false"), tmp_path / "other")
 
 
@@ -282,7 +282,7 @@ def test_options_of_baselines_change_them(runs, tmp_path):
 def test_a_baseline_starts_from_no_weights(runs):
     with pytest.raises(ConfigError) as caught:
         resolve(runs.values("labels-logistic-regression", "train.init_from=elsewhere"), base=Path())
-    assert str(caught.value) == "train.init_from: logistic-regression is solved anew and starts from no weights; drop it"
+    assert str(caught.value) == "train.init_from: not available for logistic-regression, which has no initial weights; remove it"
 
 
 # ---- starting from another run
@@ -414,7 +414,7 @@ def test_weights_of_a_baseline_without_a_temperature_are_refused(runs, tmp_path)
     run.directory.write_weights(tensors, notes["vocabulary"], 1)
     with pytest.raises(ModelError) as caught:
         run.model  # noqa: B018
-    assert str(caught.value) == f"{run.directory.weights}: has no temperature; the file is damaged"
+    assert str(caught.value) == f"{run.directory.weights}: corrupted: temperature is missing"
 
 
 # ---- the command line
@@ -583,7 +583,7 @@ def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, 
     assert (found["unseen"], found["data"], err) == ({"food": 2}, [str(data)], "")
     assert found["scores"][0]["value"] == 50
     assert refused(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
-        3, f"{data}: line 3: the label 'food' is not among those of {folder}"
+        3, f"{data}: line 3: label 'food' is not in the training data of {folder}"
     )  # fmt: skip
     assert said_by(capsys, "evaluate", str(folder), "--strict", "--quiet")[0] == 0
 
@@ -652,7 +652,7 @@ def test_terms_have_no_vectors_of_texts(runs):
     folder = runs.folder("labels-naive-bayes")
     with pytest.raises(UsageError) as caught:
         loaded(runs, "labels-naive-bayes").embed(["a text"])
-    assert str(caught.value) == f"{folder}: is a naive-bayes over terms, which has no encoder of texts"
+    assert str(caught.value) == f"{folder}: naive-bayes has no text encoder"
 
 
 def test_a_line_that_is_cut_is_told_of(runs, capsys):

@@ -218,5 +218,5 @@ def seq2seq_scores(items: ItemStatistics, setup: Seq2SeqSetup) -> list[Score]:
     """Every score with its interval; the edit rate only where a reference has a token."""
     lines = len(items.keys)
     if not lines:
-        raise DataError("evaluate", "there is no line to score", "give it a file that is not empty")
+        raise DataError("evaluate", "no lines to evaluate")
     return scores(items, TRANSLATION, signatures(setup, lines=lines), samples=setup.samples, seed=setup.seed)

@@ -222,7 +222,7 @@ def tag_scores(items: ItemStatistics, setup: TaggingSetup) -> list[Score]:
     """Every score whose statistic was counted, with its interval; that of words outside the vocabulary where there are any."""
     sentences = len(items.keys)
     if not sentences:
-        raise DataError("evaluate", "there is no sentence to score", "give it a file that is not empty")
+        raise DataError("evaluate", "no sentences to evaluate")
     named = signature(setup, sentences=sentences, tokens=int(items.statistics["tokens"].sum()))
     return scores(items, TAGS, named, samples=setup.samples, seed=setup.seed)
 

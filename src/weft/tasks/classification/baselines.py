@@ -95,7 +95,7 @@ class Baseline:
 
     def check(self, config: RunConfig) -> None:
         if config.train.init_from is not None:
-            raise ConfigError("train.init_from", f"{config.arch} is solved anew and starts from no weights", "drop it")
+            raise ConfigError("train.init_from", f"not available for {config.arch}, which has no initial weights", "remove it")
 
     def train(self, job: Job) -> None:
         config, labels, multilabel = job.config, job.tokenizer.labels, job.config.data.multilabel
@@ -146,7 +146,7 @@ class Baseline:
         features = [Features.load(path) for path in paths]
         arrays = directory.read_arrays(_vocabulary(tokenizer, features))
         if "temperature" not in arrays:
-            raise ModelError(directory.weights, "has no temperature", "the file is damaged")
+            raise ModelError(directory.weights, "corrupted: temperature is missing")
         return SparseClassifier(features, LinearModel.from_arrays(arrays), float(arrays["temperature"]))
 
 

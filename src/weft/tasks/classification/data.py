@@ -1,4 +1,4 @@
-"""Which labelled texts a split is, and the [data] table of tasks that give a text, or two, a label."""
+"""Labeled texts: splits, summaries, and the [data] table of classification."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OWN = 0.9  # labels an occurrence of one: from here on nearly every example has 
 
 @dataclass
 class LabeledSummary:
-    """What was found in labelled files."""
+    """Statistics of labeled files."""
 
     files: FileSummary  # line ends, encoding, notes, blank lines; it counts no lines
     given: tuple[Path, ...]
@@ -92,8 +92,8 @@ class LabeledSummary:
             return None
         examples = ", ".join(preview(name, 20) for name in sorted(self.labels)[:3])
         return (
-            f"{display_name(self.given)}: {len(self.labels):,} labels for {self.count:,} examples, {examples} and so on: nearly every"
-            f" example has a label of its own, and none can be learned; {self.label_place()}"
+            f"{display_name(self.given)}: {len(self.labels):,} labels for {self.count:,} examples, {examples} and so on: nearly"
+            f" every example has a label of its own, and none can be learned; {self.label_place()}"
         )
 
     def label_place(self) -> str:
@@ -209,8 +209,8 @@ def count_long(corpora: Sequence[Corpus], dataset: Dataset[Record], *, max_lengt
         place, more = dataset.place(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
             f"{place}{more}",
-            f"has {lengths[long[0]]:,} tokens, more than data.max_length = {max_length}",
-            "raise that, or set data.truncate = true to have it cut",
+            f"has {lengths[long[0]]:,} tokens, more than data.max_length ({max_length})",
+            "increase it or set data.truncate = true",
         )
     return len(long)
 

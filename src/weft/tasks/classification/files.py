@@ -76,9 +76,9 @@ def _listed(directory: Path) -> list[Path]:
     try:
         paths = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
     except OSError as error:
-        raise DataError(directory, f"can't be read: {error.strerror}") from None
+        raise DataError(directory, f"cannot read: {error.strerror}") from None
     if not paths:
-        raise DataError(directory, "is an empty folder", "give one with a file, or a folder, for every label")
+        raise DataError(directory, "directory is empty", "add one file or one subdirectory per label")
     return paths
 
 
@@ -139,15 +139,15 @@ def _labels(cell: Cell, reading: Reading, where: str) -> tuple[str, ...]:
         names = [name.partition(reading.coarse)[0].strip() for name in names]
     odd = next((name for name in names if "\n" in name or "\t" in name), None)
     if odd is not None:
-        raise DataError(f"{where} has a label with a tab or a newline inside", f"{preview(odd, 40)}", "is it the right column?")
+        raise DataError(
+            where, f"the label {preview(odd, 40)!r} has a tab or a newline", "is data.label_column the right column?"
+        )
     if reading.multi:
         return tuple(dict.fromkeys(filter(None, names)))
     if len(names) > 1:
-        raise DataError(f"{where} has {len(names)} labels", f"{preview(', '.join(names), 80)}", "set data.multilabel = true")
+        raise DataError(where, f"more than one label ({preview(', '.join(names), 80)})", "set data.multilabel = true")
     if not any(names):
-        raise DataError(
-            "", f"{where} has no label", "give it one, or set data.multilabel = true, where an example may have none"
-        )
+        raise DataError(where, "label is missing", "add one or set data.multilabel = true")
     return tuple(names)
 
 
@@ -159,18 +159,16 @@ def _read_table(file: File, reading: Reading, seen: FileSummary) -> Iterator[tup
 def _split_label(line: str, where: str, *, fasttext: bool) -> tuple[Cell, tuple[str, ...]]:
     """A line as its label, or labels, and its text."""
     if line[0] in " \t":
-        raise DataError(f"{where} starts with white space, not with a label", f"{preview(line, 40)}")
+        raise DataError(where, f"starts with whitespace, expected a label: {preview(line, 40)}")
     if fasttext and not line.startswith(FASTTEXT):
-        raise DataError(f"{where} does not start with {FASTTEXT}, as the first line does", f"{preview(line, 40)}")
+        raise DataError(where, f"expected {FASTTEXT} at the start, as in the first line: {preview(line, 40)}")
     match = (_FASTTEXT_LINE if fasttext else _LINE).fullmatch(line)
     if match is None:
-        raise DataError(
-            f"{where} has no text after its label", f"{preview(line, 40)}", "a line is a label, white space, and a text"
-        )
+        raise DataError(where, f"no text after the label: {preview(line, 40)}", "use lines of label, whitespace and text")
     if not fasttext:
         return match[1], (match[2],)
     if FASTTEXT in match[2]:
-        raise DataError(f"{where} has a {FASTTEXT} inside its text", f"{preview(match[2], 40)}", "labels come first")
+        raise DataError(where, f"{FASTTEXT} inside the text: {preview(match[2], 40)}", "put labels first")
     return re.findall(rf"{FASTTEXT}([^ \t]+)", match[1]), (match[2],)
 
 
@@ -274,7 +272,7 @@ def read_records(files: Sequence[File], reading: Reading, seen: FileSummary, *, 
                 seen.skip(where)
             else:
                 named = f"the label {preview(', '.join(labels), 40)}" if labels else "no label"
-                raise DataError("", f"{where} has {named} and no text", "give it one, or take it out")
+                raise DataError(where, f"has {named} but no text", "add a text or remove it")
     if not kept and seen.skipped:
         name = display_name([file.path for file in files])
         raise DataError(

@@ -92,7 +92,9 @@ class QuestionSummary:
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.notes()]
         for question, passage, answer in self.examples:
-            rows.append(f"  e.g.: {preview(question)} | {preview(passage)} -> {'no answer' if answer is None else preview(answer)}")
+            rows.append(
+                f"  e.g.: {preview(question)} | {preview(passage)} -> {'no answer' if answer is None else preview(answer)}"
+            )
         return "\n".join(rows)
 
 
@@ -206,7 +208,7 @@ def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) 
     max_length, sizes = config.data.max_length, np.diff(corpora[0].line_starts()) - 1
     truncated = int((question_tokens(sizes, max_length) < sizes).sum())
     verb = "is" if truncated == 1 else "are"
-    note = f"{subject(truncated, 'question', 'has', 'have')} more than half of data.max_length = {max_length} tokens, and {verb} cut"
+    note = f"{subject(truncated, 'question', 'has', 'have')} more than half of data.max_length ({max_length}) and {verb} truncated"
     return Fitted(corpora, note if truncated else None)
 
 

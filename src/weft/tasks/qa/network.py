@@ -42,7 +42,7 @@ def answer_tokens(record: Record, places: np.ndarray) -> tuple[int, int]:
     return tokens_between(places, answer.start, answer.start + len(answer.text)) or (-1, -1)
 
 
-class Reading(NetworkTask[Held]):
+class QABuilder(NetworkTask[Held]):
     """Networks that answer questions by a part of a passage."""
 
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], QANetwork]:
@@ -91,7 +91,7 @@ class Reading(NetworkTask[Held]):
         whole[train.passage_windows.question[train.targets(every)[:, 0] > 0]] = True
         if torn := int((answered & ~whole).sum()):
             notes.append(
-                f"train: {subject(torn, 'answer', 'is', 'are')} whole in no window; lower data.doc_stride, or raise data.max_length"
+                f"train: {subject(torn, 'answer', 'is', 'are')} in no window; lower data.doc_stride or increase data.max_length"
             )
         return notes
 
@@ -109,6 +109,6 @@ class Reading(NetworkTask[Held]):
         if len({bool(right) for right in valid.references}) < 2:
             raise ConfigError(
                 "train.monitor",
-                f"{monitor!r} is about questions with and without an answer, but data.valid has only one sort",
+                f"{monitor!r} needs questions with and without an answer in data.valid",
                 "use 'f1'",
             )

@@ -83,7 +83,10 @@ def _read(model: Any, data: Passages, members: np.ndarray, device: torch.device)
     rows = zip(members.tolist(), data.before(members).tolist(), scores, strict=True)
     for index, before, row in rows:
         part = row[before : before + int(data.passage_windows.size[index])]
-        yield int(data.passage_windows.question[index]), SpanLogits(int(data.passage_windows.begin[index]), part[:, 0], part[:, 1])
+        yield (
+            int(data.passage_windows.question[index]),
+            SpanLogits(int(data.passage_windows.begin[index]), part[:, 0], part[:, 1]),
+        )
 
 
 def best_spans(

@@ -157,8 +157,8 @@ def refuse_long(corpus: Corpus, dataset: Dataset[Sentence], *, max_length: int) 
         place, more = dataset.place(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
             f"{place}{more}",
-            f"its sentence has {lengths[long[0]]:,} tokens, more than data.max_length = {max_length}",
-            "raise that, or split it with a blank line",
+            f"sentence has {lengths[long[0]]:,} tokens, more than data.max_length ({max_length})",
+            "increase it or split the sentence with a blank line",
         )
 
 

@@ -40,7 +40,7 @@ def moves(labels: LabelVocabulary) -> torch.Tensor | None:
     return None if scheme is None else torch.from_numpy(allowed(labels.names, scheme))
 
 
-class TaggingNetwork(NetworkTask[TaggedExamples]):
+class TaggingBuilder(NetworkTask[TaggedExamples]):
     """Networks that say what each word of a sentence is."""
 
     def build(self, config: RunConfig, vocabulary: LabelTokenizer) -> Callable[[], TaggerRun]:
@@ -95,8 +95,8 @@ class TaggingNetwork(NetworkTask[TaggedExamples]):
             return
         needs = metrics_of(config.spec.validation, [monitor])[monitor].needs
         if needs == "spans_both" and scheme_of(labels.names) is None:
-            raise ConfigError("train.monitor", f"{monitor!r} is about spans, but the tags mark none", "use 'token_accuracy'")
+            raise ConfigError("train.monitor", f"{monitor!r} needs tags that mark spans", "use 'token_accuracy'")
         if needs == "oov" and all(words.all() for words in known):
             raise ConfigError(
-                "train.monitor", f"{monitor!r} is about new words, but data.valid has none", "use 'token_accuracy'"
+                "train.monitor", f"{monitor!r} needs out-of-vocabulary words in data.valid", "use 'token_accuracy'"
             )

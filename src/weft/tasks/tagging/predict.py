@@ -68,7 +68,9 @@ class TaggerReader:
 
     def words(self, sentences: Sequence[Sentence]) -> list[list[str]]:
         return [
-            check_text(sentence, f"line {index}").split() if isinstance(sentence, str) else [check_text(word, f"line {index}") for word in sentence]
+            check_text(sentence, f"line {index}").split()
+            if isinstance(sentence, str)
+            else [check_text(word, f"line {index}") for word in sentence]
             for index, sentence in enumerate(sentences, 1)
         ]
 
@@ -111,11 +113,16 @@ class TaggerReader:
         training_words = self._known(sentences)
         scheme = scheme_of(self.labels)
         types = types_of(self.labels) if scheme else ()
-        items = tag_items(predicted, [sentence.tags for sentence in sentences], np.arange(len(sentences)), known=training_words, types=types)
+        items = tag_items(
+            predicted, [sentence.tags for sentence in sentences], np.arange(len(sentences)), known=training_words, types=types
+        )
         scores = tag_scores(items, TaggingSetup(self.tokenizer.labels.hash, scheme))
         unseen = Counter({tag: count for tag, count in counts.items() if self.tokenizer.labels.index(tag) is None})
         items_with_outputs = replace(items, outputs=list(map(in_line, predicted)))
-        observed, gold = partial(observe, self.run, sentences, items_with_outputs), [in_line(sentence.tags).split() for sentence in sentences]
+        observed, gold = (
+            partial(observe, self.run, sentences, items_with_outputs),
+            [in_line(sentence.tags).split() for sentence in sentences],
+        )
         report = tag_report(self.labels, items_with_outputs, gold)
         return Evaluation(scores_by_name(scores), items_with_outputs, observed, "sentences/s", len(sentences), report, unseen)
 
@@ -123,7 +130,7 @@ class TaggerReader:
         for index, sentence in enumerate(given):
             for tag in sentence.tags:
                 if self.tokenizer.labels.index(tag) is None:
-                    raise DataError(source.place(index), f"the tag {tag!r} is not among those of {self.directory.path}")
+                    raise DataError(source.place(index), f"tag {tag!r} is not in the training data of {self.directory.path}")
 
     def _known(self, given: Sequence[Any]) -> list[np.ndarray] | None:
         """Of each word, whether training had it; None where the training text is not there any more."""
@@ -150,12 +157,16 @@ def predict(
     return process_valid(read, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 
-def evaluate(run: Run[Sentence, TagPrediction], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
+def evaluate(
+    run: Run[Sentence, TagPrediction], data: Files | None, options: LabelOptions, progress: Progress | None
+) -> Evaluation:
     reader: TaggerReader = run.reader
     return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 
-def embed(run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], pool: str, progress: Progress | None) -> EmbeddingOutput:
+def embed(
+    run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], pool: str, progress: Progress | None
+) -> EmbeddingOutput:
     """One longer than the model reads loses its last words."""
     embedding.check_pooling(pool)
     reader: TaggerReader = run.reader
