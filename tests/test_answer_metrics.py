@@ -150,7 +150,7 @@ def test_intervals_hold_the_score_and_the_signature_says_how():
 def test_nothing_to_score_is_refused():
     with pytest.raises(DataError) as caught:
         answer_scores(answer_items([], [], np.arange(0)), QASetup("x"))
-    assert str(caught.value) == "evaluate: there is no question to score; give it a file that is not empty"
+    assert str(caught.value) == "evaluate: no questions to evaluate"
 
 
 # ---- the threshold

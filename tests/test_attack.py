@@ -104,7 +104,7 @@ def test_a_pipe_is_not_waited_for(trained, capsys):
 
 
 def test_a_run_file_without_end(capsys):
-    assert refused(capsys, "train", "/dev/zero") == (2, "/dev/zero: is larger than 1 MB; no run file is")
+    assert refused(capsys, "train", "/dev/zero") == (2, "/dev/zero: file is larger than 1 MB; no run file is")
 
 
 def test_a_folder_of_somebody_else_gets_no_lock(here, capsys):
@@ -299,7 +299,7 @@ def test_damaged_notes_of_a_run(trained, capsys):
     run = trained / "runs" / "run"
     metrics, resolved = run / "metrics.jsonl", run / "resolved.toml"
     lost = {
-        line: "is not as it was written; the weft train that wrote it restores it"
+        line: "is not as it was written; run weft train again to restore it"
         for line in ("[1, 2]", "null", '{"a": 1}', '{"step": 1, "crc32": "00000000"}')
     }
     lost['{"a": 1, "crc32": "fba18e97"}'] = "not a log record of weft; the file is corrupted"  # the sum is right
@@ -472,7 +472,7 @@ def test_an_optimiser_that_does_not_fit_its_weights(stopped, capsys):
         del tensors["embedding.weight/exp_avg_sq"]
 
     forged(stopped, "optimizer.safetensors", small)
-    assert resume(capsys) == ("optimizer state: 'embedding.weight/exp_avg' has the shape [2], which does not fit its weight")
+    assert resume(capsys) == ("optimizer state: the shape of 'embedding.weight/exp_avg', [2], does not match its weight")
     forged(stopped, "optimizer.safetensors", less)
     assert resume(capsys) == "optimizer state: 'embedding.weight' has no 'exp_avg_sq'"
 

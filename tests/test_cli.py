@@ -40,8 +40,8 @@ from weft.nn.choices import SCORES
 from weft.nn.mixers import recurrent
 from weft.nn.pooling import POOLINGS
 from weft.runs.resolve import resolve
-from weft.tasks.registry import TASKS, find_task
 from weft.runs.template import render_template
+from weft.tasks.registry import TASKS, find_task
 from weft.tasks.templates import find_template
 from weft.text.table_layout import columns
 from weft.text.term_counts import ANALYZERS

@@ -313,7 +313,7 @@ def test_a_run_whose_files_do_not_belong_together(trained, capsys):
     write_tensors(weights, tensors, {**notes, "weft": "0"})
     assert refused(capsys, "generate", "runs/run", "To") == (
         4,
-        "runs/run/model.safetensors: is of version '0'; this weft reads version 1",
+        "runs/run/model.safetensors: format version '0' is not supported (expected 1)",
     )
     write_tensors(weights, tensors, notes)
     resolved.write_text(resolved.read_text().replace("seed = 0", "seed = 1"))

@@ -234,7 +234,7 @@ def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeyp
     )
     assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here/.previous") == (
         2,
-        "here/.previous: is where what is to be replaced waits, and nothing is made there; choose another --output-dir",
+        "here/.previous: .previous is reserved for backups; choose another --output-dir",
     )
     (there / "here/plan.toml").unlink()
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
@@ -575,7 +575,7 @@ def test_a_run_whose_settings_mean_nothing_does_not_stop_the_others(there, capsy
 
 def test_what_is_no_run_is_refused(there, capsys):
     (there / "empty").mkdir()
-    assert refused(capsys, "compare", "run.toml", "run.toml")[1] == "run.toml: is a run file, not the folder of a run"
+    assert refused(capsys, "compare", "run.toml", "run.toml")[1] == "run.toml: is a run file, not a run directory"
     assert refused(capsys, "compare", "empty") == (4, "empty: not a run directory (resolved.toml is missing)")
 
 

@@ -339,7 +339,7 @@ def test_a_file_is_no_run_folder(tmp_path):
     for name, what in (("a.toml", "a run file"), ("a.txt", "a file")):
         (tmp_path / name).write_text("x")
         assert refusal(ModelError, lambda name=name: weft.load(tmp_path / name)) == (
-            f"{tmp_path / name}: is {what}, not the folder of a run"
+            f"{tmp_path / name}: is {what}, not a run directory"
         )
 
 
@@ -449,7 +449,7 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor] | None = None, **notes:
 def test_weights_of_another_version_are_refused(run):
     rewrite(run / "model.safetensors", weft="2")
     message = refusal(ModelError, lambda: weft.load(run).model)
-    assert message == f"{run / 'model.safetensors'}: is of version '2'; this weft reads version 1"
+    assert message == f"{run / 'model.safetensors'}: format version '2' is not supported (expected 1)"
 
 
 def test_another_tokenizer_is_refused(tmp_path, run, text):
@@ -613,4 +613,4 @@ def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
 def test_tensorboard_that_is_not_installed_is_asked_for(tmp_path, text, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     message = refusal(ResourceError, lambda: train_here(small(text, train__tensorboard=True), tmp_path / "run"))
-    assert message == 'train.tensorboard: needs the package tensorboard: pip install "weft[tensorboard]"'
+    assert message == 'train.tensorboard: package tensorboard is not installed; pip install "weft[tensorboard]"'

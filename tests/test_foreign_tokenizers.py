@@ -203,7 +203,7 @@ def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path):
     assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: larger than 128 MB; not a tokenizer file"
     with pytest.raises(ModelError) as caught:
         renumber(tmp_path, "bert")
-    assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: is larger than 128 MB"
+    assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: file is larger than 128 MB"
     (tmp_path / "tokenizer.json").rename(tmp_path / "vocab.txt")
     with pytest.raises(ModelError) as caught:
         renumber(tmp_path, "bert")

@@ -50,7 +50,7 @@ def test_a_line_that_no_run_writes_is_refused_by_its_number(line, run, capsys, m
     whole = metrics.read_text()
     metrics.write_text(f"{whole}{signed(line)}\n")
     number = whole.count("\n") + 1
-    why = ("is no record of a run; the file is damaged", "is not as it was written; the weft train that wrote it restores it")
+    why = ("is no record of a run; the file is damaged", "is not as it was written; run weft train again to restore it")
     try:
         for words in (["info", str(run)], ["report", str(run), "-q"]):
             assert refused(capsys, *words) in [(4, f"{metrics}: line {number} {reason}") for reason in why]
@@ -97,7 +97,7 @@ def test_no_file_takes_all_the_memory(tmp_path, monkeypatch):
     ):
         with pytest.raises(ModelError) as caught:
             load(path)
-        assert str(caught.value) == f"{path}: is larger than {most} MB"
+        assert str(caught.value) == f"{path}: file is larger than {most} MB"
     with pytest.raises(ModelError) as caught:
         read_log(sparse(tmp_path / "metrics.jsonl", 3 << 30))
     assert str(caught.value) == f"{tmp_path / 'metrics.jsonl'}: log is larger than 256 MB"
@@ -115,6 +115,6 @@ def test_environment_is_small(run, capsys):
     whole = path.read_bytes()
     sparse(path, (1 << 20) + 1)
     try:
-        assert refused(capsys, "info", str(run)) == (4, f"{path}: is larger than 1 MB")
+        assert refused(capsys, "info", str(run)) == (4, f"{path}: file is larger than 1 MB")
     finally:
         path.write_bytes(whole)

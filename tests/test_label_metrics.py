@@ -250,7 +250,7 @@ def test_nothing_to_score():
     for items in (ItemStatistics(np.zeros(0, np.int64), {}), one(np.zeros((0, 3)), np.zeros(0, np.int64))):
         with pytest.raises(DataError) as caught:
             label_scores(items, HOW)
-        assert str(caught.value) == "evaluate: there is no example to score; give it a file that is not empty"
+        assert str(caught.value) == "evaluate: no examples to evaluate"
 
 
 def test_memory_is_that_of_labels_by_examples():

@@ -230,7 +230,7 @@ BAD_FILES = [
     ("a.txt", "a x\n b y\n", "line 2 starts with white space, not with a label:  b y"),
     ("a.txt", "__label__a x\nb y\n", "line 2 does not start with __label__, as the first line does: b y"),
     ("a.txt", "__label__a x __label__b y\n", "line 1 has a __label__ inside its text: x __label__b y; labels come first"),
-    ("a.txt", "__label__a __label__b x\n", "line 1 has 2 labels: a, b; set data.multilabel = true"),
+    ("a.txt", "__label__a __label__b x\n", "line 1: more than one label (a, b); set data.multilabel = true"),
     ("a.txt", "__label__ x\n", "line 1 has no text after its label: __label__ x; a line is a label, white space, and a text"),
     ("a.txt", "", "file is empty"),
     ("a.txt", "a x\0y\n", "line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"),
@@ -392,7 +392,7 @@ def test_skipping_changes_no_origin_of_a_corpus(tmp_path):
 def test_folders_that_can_t_be_right(tmp_path):
     folder = tmp_path / "x"
     folder.mkdir()
-    empty = "is an empty folder; give one with a file, or a folder, for every label"
+    empty = "directory is empty; add one file or one subdirectory per label"
     assert refusal(lambda: read(folder)) == f"{folder}: {empty}"
     write(folder / "train.tsv", "a\tb\n")
     assert refusal(lambda: read(folder)) == (

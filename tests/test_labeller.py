@@ -187,7 +187,7 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     assert run.task == "classification"
     fits, long = run.predict("axe " * 18), run.predict("axe " * 300)
     assert fits == long._replace(truncated=False) and long.truncated
-    with pytest.raises(DataError, match=r"has 32 tokens, more than data\.max_length = 20; raise that"):
+    with pytest.raises(DataError, match=r"has 32 tokens, more than data\.max_length \(20\); increase it"):
         train_here(class_file(data, "lstm", "data.max_length=20", "data.truncate=false"), tmp_path / "other")
 
 
@@ -282,7 +282,7 @@ def test_options_of_baselines_change_them(runs, tmp_path):
 def test_a_baseline_starts_from_no_weights(runs):
     with pytest.raises(ConfigError) as caught:
         resolve(runs.values("labels-logistic-regression", "train.init_from=elsewhere"), base=Path())
-    assert str(caught.value) == "train.init_from: logistic-regression is solved anew and starts from no weights; drop it"
+    assert str(caught.value) == "train.init_from: not available for logistic-regression, which has no initial weights; remove it"
 
 
 # ---- starting from another run
@@ -414,7 +414,7 @@ def test_weights_of_a_baseline_without_a_temperature_are_refused(runs, tmp_path)
     run.directory.write_weights(tensors, notes["vocabulary"], 1)
     with pytest.raises(ModelError) as caught:
         run.model  # noqa: B018
-    assert str(caught.value) == f"{run.directory.weights}: has no temperature; the file is damaged"
+    assert str(caught.value) == f"{run.directory.weights}: corrupted: temperature is missing"
 
 
 # ---- the command line
@@ -499,7 +499,7 @@ def test_other_commands_say_what_to_use(runs, capsys):
         2, f"score: {folder} is a run of task 'classification', which gives texts no probability"
     )  # fmt: skip
     code, _, err = said_by(capsys, "predict", str(folder), "x", "--ensemble", str(folder))
-    assert (code, err) == (2, f"weft: ensemble: {folder} is a run of task 'classification', not of 'translate'\n")
+    assert (code, err) == (2, f"weft: ensemble: {folder} has task 'classification'; only seq2seq runs can be combined\n")
     assert said_by(capsys, "info", str(folder))[0] == 0
 
 
@@ -513,20 +513,20 @@ def test_scores_with_a_table_of_labels_and_of_what_was_taken_for_what(runs, caps
         "animal      100.0   100.0  100.0        12",
     ]
     assert tables[2].rstrip("\n").split("\n") == [
-        "right \\ said  animal  colour  tool",
+        "gold \\ predicted  animal  colour  tool",
         "animal            12       0     0",
         "colour             0      12     0",
         "tool               0       0    12",
     ]
     code, out, _ = said_by(capsys, "evaluate", str(runs.folder("several-lstm")), "--quiet")
-    assert "exact match" in out and "right \\ said" not in out
+    assert "exact match" in out and "gold \\ predicted" not in out
 
 
 def test_tables_of_many_labels_show_no_confusion():
     names = [f"l{at}" for at in range(SHOWN + 1)]
     assert confusion_table(names, np.eye(SHOWN + 2, SHOWN + 1, dtype=int)) == ""
     counts = np.array([[3, 1], [0, 0], [0, 2]])
-    assert confusion_table(["a", "b"], counts) == "right \\ said  a  b\na             3  1\n(never seen)  0  2\n"
+    assert confusion_table(["a", "b"], counts) == "gold \\ predicted  a  b\na                 3  1\n(unseen)          0  2\n"
     rows = label_table(["a", "b"], [LabelScore(50.0, 25.0, 33.333, 1234), LabelScore(0.0, 0.0, 0.0, 0)])
     assert (
         rows
@@ -576,14 +576,14 @@ def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, 
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data))
     assert code == 0
     assert "accuracy           50.0000" in out and "|unseen:2|" in out
-    assert "(never seen)       1       0     1" in out
+    assert "(unseen)                1       0     1" in out
     assert err.splitlines()[-1] == "weft: labels that training never saw count as wrong, 2 in all: food 2"
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--json", "--quiet")
     found = json.loads(out)
     assert (found["unseen"], found["data"], err) == ({"food": 2}, [str(data)], "")
     assert found["scores"][0]["value"] == 50
     assert refused(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
-        3, f"{data}: line 3: the label 'food' is not among those of {folder}"
+        3, f"{data}: line 3: label 'food' is not in the training data of {folder}"
     )  # fmt: skip
     assert said_by(capsys, "evaluate", str(folder), "--strict", "--quiet")[0] == 0
 
@@ -652,7 +652,7 @@ def test_terms_have_no_vectors_of_texts(runs):
     folder = runs.folder("labels-naive-bayes")
     with pytest.raises(UsageError) as caught:
         loaded(runs, "labels-naive-bayes").embed(["a text"])
-    assert str(caught.value) == f"{folder}: is a naive-bayes over terms, which has no encoder of texts"
+    assert str(caught.value) == f"{folder}: naive-bayes has no text encoder"
 
 
 def test_a_line_that_is_cut_is_told_of(runs, capsys):

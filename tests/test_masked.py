@@ -259,7 +259,7 @@ def test_scores_and_their_intervals():
         masked_scores(
             ItemStatistics(np.arange(1), {"nats": np.zeros(1), "tokens": np.zeros(1)}), EvaluationSetup("x", "line", "y")
         )
-    assert str(caught.value) == "evaluate: there is no token to hide; give it a text that is not empty"
+    assert str(caught.value) == "evaluate: no tokens to mask"
 
 
 def test_validation_makes_the_same_gaps_every_time(tmp_path):

@@ -102,7 +102,7 @@ def test_nothing_to_score_is_refused():
     for empty in (items([], []), items([0.0], [0]), join([])):
         with pytest.raises(DataError) as caught:
             language_scores(empty, HOW)
-        assert str(caught.value) == "evaluate: there is no token to score; give it a text that is not empty"
+        assert str(caught.value) == "evaluate: no tokens to evaluate"
 
 
 def test_a_resample_is_a_sum_over_drawn_items():

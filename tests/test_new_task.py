@@ -150,7 +150,7 @@ def test_info_and_what_it_can_t_do(trained, capsys):
     for command in ("generate", "fill"):
         message = f"{trained}: is a regression model, which gives texts numbers; use weft predict"
         assert refused(capsys, command, str(trained), "good") == (2, message)
-    no_encoder = f"{trained}: is a run of task 'regress', which has no encoder of texts"
+    no_encoder = f"{trained}: models of task 'regress' have no text encoder"
     assert refused(capsys, "embed", str(trained), "good") == (2, no_encoder)
     closed = f"{trained}: is a run of task 'regress', whose models can't be explained"
     assert refused(capsys, "explain", str(trained), "good") == (2, closed)

@@ -281,7 +281,7 @@ def test_alignments_are_refused_before_a_line_is_read(runs, capsys, monkeypatch)
 def test_a_language_model_has_a_weight_above_nothing(runs, capsys):
     lstm, lm = str(runs.folder("lstm")), str(runs.folder("lm-ngram"))
     for weight in ("0", "-1", "nan", "inf"):
-        message = f"--lm-weight: must be a number above 0, not {weight}; without --lm the model chooses alone"
+        message = f"--lm-weight: must be above 0, got {weight}; leave out --lm to predict without a language model"
         assert refused(capsys, "predict", lstm, "abc", "--lm", lm, "--lm-weight", weight) == (2, message)
 
 
@@ -342,7 +342,7 @@ def test_a_run_is_not_deleted_to_start_from_itself(runs, tmp_path, capsys, optio
     eaten = run if option == "--init-from" else run / "tokenizer.source.json"
     assert (code, said) == (
         2,
-        f"{run}: --overwrite would delete {eaten}, which this run starts from; choose another --output-dir",
+        f"{run}: --overwrite would delete {eaten}, which this run needs; choose another --output-dir",
     )
     assert sorted(path.name for path in run.iterdir()) == kept
 

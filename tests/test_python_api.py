@@ -281,7 +281,7 @@ def test_what_was_given_is_kept_and_must_be_given_again(tmp_path):
     with pytest.raises(UsageError) as caught:
         weft.train(BAYES, output_dir=out, data={**data, "train": REVIEWS[:3]})
     assert str(caught.value) == (
-        f"data['train']: is not what {out} is trained on; give the same data to resume, choose another output directory, or "
+        f"data['train']: differs from the data that {out} is trained on; give the same data to resume, choose another output directory, or "
         "overwrite the run"
     )
     assert contents(out) == before
@@ -425,7 +425,7 @@ def test_a_task_that_reads_files_alone_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr("weft.runs.memory_data.find_task", lambda name: plain)
     with pytest.raises(UsageError) as caught:
         weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS})
-    assert str(caught.value) == "data: task 'classify' reads files; give their paths"
+    assert str(caught.value) == "data: task 'classify' reads files only; pass their paths"
 
 
 def test_texts_that_are_names_of_files_are_refused(tmp_path):

@@ -285,7 +285,7 @@ def test_options_that_do_not_go_together(runs, tmp_path):
     with pytest.raises(ConfigError) as caught:
         train_here(span_file(every, "lstm", "train.monitor=accuracy_no_answer"), tmp_path / "run")
     assert str(caught.value) == (
-        "train.monitor: 'accuracy_no_answer' is about questions with and without an answer, but data.valid has only one sort; "
+        "train.monitor: 'accuracy_no_answer' needs questions with and without an answer in data.valid; "
         "use 'f1'"
     )
 

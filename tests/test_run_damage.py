@@ -34,7 +34,7 @@ from weft.training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 LINK = "symbolic links are not followed inside a weft directory; remove it"
-RESTORES = "the weft train that wrote it restores it"
+RESTORES = "run weft train again to restore it"
 PIPE = "not a regular file"
 
 
@@ -402,15 +402,15 @@ def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whol
     shutil.copy(tmp_path / "early" / "model.safetensors", stopped / "model.safetensors")
     path = stopped / "model.safetensors"
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
-        f"{path}: is of step 2, but the best weights are of step 4; use --overwrite to train again"
+        f"{path}: is from step 2, but the best weights are from step 4; use --overwrite to train again"
     )
     assert refusal(ModelError, lambda: weft.load(stopped).model) == (
-        f"{path}: is of step 2, but the best weights are of step 4"
+        f"{path}: is from step 2, but the best weights are from step 4"
     )
     shutil.copy(tmp_path / "early" / "model.safetensors", whole / "model.safetensors")
     shutil.copy(whole / "run.toml", tmp_path / "run.toml")
     code, told = refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(whole), "--quiet")
-    assert code == 4 and told.startswith(f"{whole / 'model.safetensors'}: is of step 2, but the best weights are of step ")
+    assert code == 4 and told.startswith(f"{whole / 'model.safetensors'}: is from step 2, but the best weights are from step ")
 
 
 def test_weights_that_are_newer_than_the_checkpoint_are_of_a_process_that_was_killed(stopped, made, text):
@@ -583,7 +583,7 @@ def test_every_flipped_bit_of_a_log_is_noticed(whole, capsys):
         flip(path, bit)
         told = refusal(LogError, lambda: read_run_status(whole))
         assert told.startswith(f"{path}: line ") and told.endswith(
-            "is not as it was written; the weft train that wrote it restores it"
+            "is not as it was written; run weft train again to restore it"
         ), bit
         path.write_bytes(good)
     flip(path, 8 * len(good) - 3)  # the end of the last line
@@ -600,7 +600,7 @@ def test_a_run_with_a_damaged_log_is_left_out_of_a_page_and_named(tmp_path, whol
     flip(whole / "timings.jsonl", 100)
     capsys.readouterr()
     assert main(["report", str(good), str(whole), "--report", str(tmp_path / "page.html"), "--quiet"]) == 4
-    assert f"{whole / 'timings.jsonl'}: line 1 is not as it was written; remove it\n" in capsys.readouterr().err
+    assert f"{whole / 'timings.jsonl'}:1: checksum mismatch; the file is corrupted; remove it\n" in capsys.readouterr().err
 
 
 def test_a_torn_line_is_followed_by_none(stopped, text):

@@ -220,7 +220,7 @@ def test_a_restored_optimiser_goes_on_bit_for_bit(name, mixer):
 def test_a_state_of_another_model_is_refused():
     with pytest.raises(ModelError) as caught:
         started("sgd", small_model()).restore({"stack.nowhere/momentum_buffer": torch.zeros(2)})
-    assert str(caught.value) == "optimizer state: 'stack.nowhere' is no parameter of this model"
+    assert str(caught.value) == "optimizer state: the model has no parameter 'stack.nowhere'"
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

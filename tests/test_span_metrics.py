@@ -319,7 +319,7 @@ def test_nothing_to_score():
     for items in (ItemStatistics(np.zeros(0, np.int64), {}), tag_items([], [], np.zeros(0, np.int64), types=TYPES)):
         with pytest.raises(DataError) as caught:
             tag_scores(items, HOW)
-        assert str(caught.value) == "evaluate: there is no sentence to score; give it a file that is not empty"
+        assert str(caught.value) == "evaluate: no sentences to evaluate"
 
 
 def test_sentences_of_different_lengths_are_a_mistake():

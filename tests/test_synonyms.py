@@ -132,8 +132,8 @@ def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
         "labels": "labels: run directory not found; did you mean runs/labels?",
         "runs/zzz": "runs/zzz: run directory not found",
         "none/labels": "none/labels: run directory not found",
-        "runs": "runs: not a run directory (resolved.toml is missing); runs in it: labels, lstm",
-        "labels.toml": "labels.toml: is a run file, not the folder of a run; its run is in runs/labels",
+        "runs": "runs: not a run directory (resolved.toml is missing); choose one of the runs in it: labels, lstm",
+        "labels.toml": "labels.toml: is a run file, not a run directory; use its run, runs/labels",
     }.items():
         assert refused(capsys, "info", word) == (4, said)
 

@@ -265,7 +265,7 @@ def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
     corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words")
     refuse_long(corpus, source, max_length=8)
     assert refusal(lambda: refuse_long(corpus, source, max_length=7)) == (
-        f"{path}: line 6: its sentence has 8 tokens, more than data.max_length = 7; raise that, or split it with a blank line"
+        f"{path}: line 6: sentence has 8 tokens, more than data.max_length (7); increase it or split the sentence with a blank line"
     )
     assert refusal(lambda: refuse_long(corpus, source, max_length=6)).startswith(
         f"{path}: line 3 (and 1 more): its sentence has 7"

@@ -152,12 +152,12 @@ def test_the_budget_of_a_sentence_is_refused_by_its_place(runs, tmp_path):
 def test_scores_that_the_tags_do_not_have_are_no_monitors(runs, tmp_path):
     with pytest.raises(ConfigError) as caught:
         train_here(runs.values("speech-lstm", "train.monitor=span_recall"), tmp_path / "run")
-    assert str(caught.value) == "train.monitor: 'span_recall' is about spans, but the tags mark none; use 'token_accuracy'"
+    assert str(caught.value) == "train.monitor: 'span_recall' needs tags that mark spans; use 'token_accuracy'"
     data = write_conll(tmp_path / "data.txt", [[("a", "X"), ("b", "Y")]] * 20)
     with pytest.raises(ConfigError) as caught:
         train_here(tag_file(data, "lstm", "train.monitor=oov_accuracy"), tmp_path / "other")
     assert str(caught.value) == (
-        "train.monitor: 'oov_accuracy' is about new words, but data.valid has none; use 'token_accuracy'"
+        "train.monitor: 'oov_accuracy' needs out-of-vocabulary words in data.valid; use 'token_accuracy'"
     )
     with pytest.raises(ConfigError, match=r"train\.monitor: unknown metric 'accuracy'"):
         resolve(runs.values("speech-lstm", "train.monitor=accuracy"), base=Path())
@@ -348,7 +348,7 @@ def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tm
     found = json.loads(out)
     assert (found["unseen"], found["data"], err) == ({"ADJ": 1}, [str(data)], "")
     assert refused(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
-        3, f"{data}: line 3: the tag 'ADJ' is not among those of {folder}"
+        3, f"{data}: line 3: tag 'ADJ' is not in the training data of {folder}"
     )  # fmt: skip
     code, out, _ = said_by(capsys, "evaluate", str(folder), "--strict", "--quiet", "--json")
     assert (code, json.loads(out)["unseen"]) == (0, {})

@@ -241,7 +241,7 @@ def test_nothing_to_score_is_refused():
     for empty in (seq2seq_items([], []), join([])):
         with pytest.raises(DataError) as caught:
             seq2seq_scores(empty, HOW)
-        assert str(caught.value) == "evaluate: there is no line to score; give it a file that is not empty"
+        assert str(caught.value) == "evaluate: no lines to evaluate"
 
 
 def test_outputs_and_references_come_in_pairs():

@@ -411,7 +411,7 @@ def test_an_ensemble_of_one_run_is_the_run(runs):
     assert refusal(UsageError, lambda: weft.ensemble([runs.folder("lstm")], weights=[0.5, 0.5])) == (
         "ensemble: 1 models, but 2 weights"
     )
-    assert refusal(UsageError, lambda: weft.ensemble([])) == "ensemble: no run is given; name at least one"
+    assert refusal(UsageError, lambda: weft.ensemble([])) == "ensemble: no runs; pass at least one run directory"
 
 
 def test_members_may_read_their_sources_each_in_its_own_way(runs):
@@ -499,14 +499,14 @@ def test_a_language_model_beside_adds_its_log_probabilities(runs, kind):
 def test_what_can_t_be_combined_is_refused(runs):
     lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
     assert refusal(UsageError, lambda: weft.ensemble([lstm, lm])) == (
-        f"ensemble: {lm} is a run of task 'lm', not of 'translate'"
+        f"ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"
     )
     for wrong in (lstm, runs.folder("lm-gru-running", "data.read_as=stream", "data.context_length=8")):
         assert refusal(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
-            f"--lm: {wrong} must be a language model of lines (task = 'lm', data.read_as = 'lines')"
+            f"--lm: {wrong} is not a language model of lines (task 'lm' with data.read_as = 'lines')"
         )
     assert refusal(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0)) == (
-        "--lm-weight: must be a number above 0, not 0; without --lm the model chooses alone"
+        "--lm-weight: must be above 0, got 0; leave out --lm to predict without a language model"
     )
     joint = runs.folder("joint")
     hashes = [weft.load(folder).model.vocabulary[:8] for folder in (joint, lm)]
@@ -698,7 +698,7 @@ def test_what_the_command_refuses(runs, capsys, tmp_path):
         ((lstm, "abc", "--head", "1"), both),
         ((lstm, "abc", "--n-best", "9"), "--n-best: must be at most --beam-size 5, not 9"),
         ((lstm, "abc", "--ban-token", "A BB"), "--ban-token 'A BB': is 2 tokens of this vocabulary; ban one token at a time"),
-        ((lstm, "abc", "--ensemble", lm), f"ensemble: {lm} is a run of task 'lm', not of 'translate'"),
+        ((lstm, "abc", "--ensemble", lm), f"ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"),
         ((lstm, "abc", *looks, "--layer", "2"), "--layer: must be from 1 to 1, not 2"),
         (
             (blind, "abc", *looks),

@@ -199,7 +199,7 @@ def test_rows_and_cells_that_are_empty(tmp_path):
         "row 1, its header, has no column 'text', which data.text_column names; known: label, words"
     )
     assert refusal(write_xlsx(tmp_path / "e.xlsx", [["label_column", "text_column"], [None, "x"]])) == (
-        "row 2 has no label; give it one, or set data.multilabel = true, where an example may have none"
+        "row 2: label is missing; add one or set data.multilabel = true"
     )
 
 
@@ -232,7 +232,7 @@ def test_parquet_is_read_as_objects_are(tmp_path):
     assert labelled(path, label="stars", text="n", multi=True) == [("5", "17"), ("1", "18"), ("", "19")]
     assert refusal(path) == "has no column 'label'; known: stars, about, tags, yes, n"
     assert refusal(path, label="stars", text="n") == (
-        "row 3 has no label; give it one, or set data.multilabel = true, where an example may have none"
+        "row 3: label is missing; add one or set data.multilabel = true"
     )
     assert refusal(path, label="n", text="about").startswith(
         "row 1 has an object as 'about', not a string; name a key inside it:"

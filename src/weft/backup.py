@@ -14,8 +14,8 @@ NAME = ".previous"
 class Backup:
     """Moves the content of a directory to its backup and back. Call with the lock of the directory.
 
-    The mark is the file that identifies the directory. It is moved to the backup last and restored first. So, whenever a process
-    is killed, the next one recognizes the directory, and knows whether all of it was moved.
+    The mark is the file that identifies the directory. It is moved last and restored first. So, whenever a process is
+    killed, the next one recognizes the directory, and knows whether all of it was moved.
     """
 
     def __init__(self, directory: Path, mark: str) -> None:
@@ -37,7 +37,7 @@ class Backup:
             self._move_back()
 
     def move_in(self) -> None:
-        """Move the content of the directory to the backup. If there is a backup already, it stays, and the content is removed."""
+        """Move the content of the directory to the backup. If there is one already, it stays, and the content is removed."""
         if self.exists():
             return self.clear()
         files.own_directory(self.path)

@@ -134,7 +134,7 @@ def make_directories(path: Path) -> None:
 
 
 def open_own(path: Path, flags: int = 0) -> int:
-    """A descriptor of a weft file that is changed in place; the file is created if it does not exist. Hard links are refused."""
+    """A descriptor of a weft file that is changed in place, created if it does not exist. Hard links are refused."""
     try:
         descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError:

@@ -50,7 +50,7 @@ def _as_tensors(arrays: Mapping[str, Tensor | NDArray[Any]]) -> dict[str, Tensor
 
 
 def write_tensors(path: Path, arrays: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file, with the same bytes for the same tensors. Tied tensors are written once, under the first name."""
+    """Write a safetensors file, deterministically. Tied tensors are written once, under the first name."""
     tensors = _as_tensors(arrays)
     first: dict[tuple[Any, ...], str] = {}
     shared: dict[str, str] = {}
@@ -162,8 +162,8 @@ def _refuse_duplicates(path: Path, names: list[str], count: int) -> None:
 
 
 def _bounds(tensor: Tensor | NDArray[Any]) -> tuple[float, float] | None:
-    """Minimum and maximum of a floating-point tensor, both NaN if it has a NaN; no memory is allocated. None for other types and
-    empty tensors."""
+    """Minimum and maximum of a floating-point tensor, both NaN if it has a NaN; allocates no memory. None for other types
+    and empty tensors."""
     if isinstance(tensor, np.ndarray):
         return (float(tensor.min()), float(tensor.max())) if tensor.dtype.kind == "f" and tensor.size else None
     if not (tensor.is_floating_point() and tensor.numel()):

@@ -20,7 +20,7 @@ def own_values(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _applies(choice: SearchDimension, known: Mapping[str, Any]) -> bool:
-    return choice.beside is None or known.get(choice.beside[0]) == choice.beside[1]
+    return choice.requires is None or known.get(choice.requires[0]) == choice.requires[1]
 
 
 def sample_config(config: RunConfig, fixed: Sequence[str], random: np.random.Generator) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def sample_config(config: RunConfig, fixed: Sequence[str], random: np.random.Gen
     return chosen
 
 
-def changed(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def map_tensors(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The run file with the drawn values, without options that do not apply to them."""
     known, new = {**leaves(config.to_dict()["model"]), **chosen}, dict(values)
     for dimension in config.preset.choices:

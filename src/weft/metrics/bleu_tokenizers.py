@@ -35,10 +35,10 @@ def _importable(module: str) -> bool:
 def check_tokenizer(name: str) -> None:
     """Refuse a tokenizer that does not exist, or lacks what it needs; nothing is ever downloaded."""
     if name not in TOKENIZERS:
-        raise UsageError("--tokenize", *unknown_name("tokenizer", name, TOKENIZERS))
+        raise UsageError("tokenize", *unknown_name("tokenizer", name, TOKENIZERS))
     modules, package, instead = PACKAGES.get(name, ((), "", ""))
     if not all(map(_importable, modules)):
-        raise UsageError(f"--tokenize {name}", "its packages are not installed", f"run pip install {package}, or use {instead}")
+        raise UsageError("tokenize", f"the packages of {name!r} are not installed", f"pip install {package}, or use {instead}")
     if name == "flores200":
         from sacrebleu import utils
 

@@ -46,34 +46,34 @@ def softmax_temperature(scores: Array, gold: Array) -> float:
         return 1.0
     rows = scores[seen].astype(np.float64)
     rows = np.maximum(rows - rows.max(1, keepdims=True), -MAX_LOG_TEMPERATURE)
-    wanted = rows[np.arange(len(rows)), gold[seen]]
-    all_right = len(rows[0]) > 1 and not wanted.any()
+    targets = rows[np.arange(len(rows)), gold[seen]]
+    all_right = len(rows[0]) > 1 and not targets.any()
     if all_right:
-        wanted = rows.sum(1) / (len(rows[0]) - 1) / (len(rows) + 2)  # of the right label itself it is 0
+        targets = rows.sum(1) / (len(rows[0]) - 1) / (len(rows) + 2)  # of the right label itself it is 0
 
     def slope(b: float) -> tuple[float, float]:
         fractions = np.exp(b * rows)
         fractions /= fractions.sum(1, keepdims=True)
         mean = (fractions * rows).sum(1)
         spread = (fractions * np.square(rows)).sum(1) - np.square(mean)
-        return float((mean - wanted).mean()), float(spread.mean())
+        return float((mean - targets).mean()), float(spread.mean())
 
-    found = 1 / _where_flat(slope)
-    return min(1.0, found) if all_right else found
+    temperature = 1 / _where_flat(slope)
+    return min(1.0, temperature) if all_right else temperature
 
 
 def sigmoid_temperature(scores: Array, gold: Array) -> float:
     """T for sigmoid(scores / T), scores (N, K), gold (N, K) bool: one number for all labels."""
     if not scores.size:
         return 1.0
-    rows, wanted = np.clip(scores.astype(np.float64), -MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE), gold.astype(np.float64)
+    rows, targets = np.clip(scores.astype(np.float64), -MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE), gold.astype(np.float64)
     all_right = not np.where(gold, rows <= 0, rows >= 0).any()
     if all_right:
-        wanted = np.where(gold, rows.size + 1, 1) / (rows.size + 2)
+        targets = np.where(gold, rows.size + 1, 1) / (rows.size + 2)
 
     def slope(b: float) -> tuple[float, float]:
         fractions = 0.5 * (1 + np.tanh(0.5 * b * rows))  # the sigmoid, which overflows nowhere in this form
-        return float(((fractions - wanted) * rows).mean()), float((fractions * (1 - fractions) * np.square(rows)).mean())
+        return float(((fractions - targets) * rows).mean()), float((fractions * (1 - fractions) * np.square(rows)).mean())
 
-    found = 1 / _where_flat(slope)
-    return min(1.0, found) if all_right else found
+    temperature = 1 / _where_flat(slope)
+    return min(1.0, temperature) if all_right else temperature

@@ -1,4 +1,4 @@
-"""Scores of labels: of one label an example, or of several.
+"""Classification metrics, for one label per example or several.
 
 Definitions are scikit-learn's. Accuracy, exact match, F1 and calibration error are in percent, log loss in nats. A label that
 training never saw can't be said: it counts as wrong, and as one more class, of F1 0.
@@ -19,11 +19,11 @@ from weft.metrics.metric import Metric, scores
 
 BINS = 15  # of confidence (Guo et al. 2017)
 MIN_PROBABILITY = float(np.finfo(np.float64).eps)  # no probability counts as less in the log loss, as in scikit-learn's
-THRESHOLD = 0.5  # of several labels, those of a larger probability are said
+THRESHOLD = 0.5  # multilabel models predict the labels with a higher probability
 
 
 class LabeledSplit(NamedTuple):
-    """How the labels were given and are resampled, for the signature."""
+    """Details of the evaluation, for the signature."""
 
     labels: str  # hash
     multilabel: bool = False  # labels an example
@@ -33,7 +33,7 @@ class LabeledSplit(NamedTuple):
 
 
 class LabelScore(NamedTuple):
-    """Of one label: three scores in percent, and how often it is right to say it."""
+    """Scores of one label in percent, and its support."""
 
     precision: float
     recall: float
@@ -42,13 +42,13 @@ class LabelScore(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """What was said with a probability of (low, high]."""
+    """A confidence bin: predictions with a probability in (low, high]."""
 
     low: float
     high: float
     size: int
-    confidence: float  # the mean probability; NaN where nothing was said
-    accuracy: float  # the share that was right
+    confidence: float  # mean probability; NaN if the bin is empty
+    accuracy: float  # fraction of correct predictions
 
 
 def _bins(probs: Array, right: Array) -> Array:
@@ -67,30 +67,30 @@ def label_items(log_probs: Array, gold: Array, keys: Array) -> ItemStatistics:
     Of each: examples, exact, unseen, nats, brier_score (N,); meant, said, both (N, K); bins (N, 3, M).
     """
     probs, count = np.exp(log_probs.astype(np.float64)), log_probs.shape[1]
-    best, known = probs.argmax(1), gold >= 0
+    best, is_known = probs.argmax(1), gold >= 0
     predicted, meant = np.zeros_like(probs), np.zeros_like(probs)
     predicted[np.arange(len(gold)), best] = 1.0
-    meant[known, gold[known]] = 1.0
-    right = best == gold
+    meant[is_known, gold[is_known]] = 1.0
+    correct = best == gold
     # the square of what an unseen label did not get is 1
-    brier = np.square(probs - meant).sum(1) + ~known
+    brier = np.square(probs - meant).sum(1) + ~is_known
     statistics = {
         "examples": np.ones(len(gold)),
-        "exact": right.astype(np.float64),
-        "unseen": (~known).astype(np.float64),
+        "exact": correct.astype(np.float64),
+        "unseen": (~is_known).astype(np.float64),
         "nats": -np.log(np.maximum((probs * meant).sum(1), MIN_PROBABILITY)),
         "brier_score": brier / 2 if count == 2 else brier,
         "meant": meant,
         "said": predicted,
         "both": meant * predicted,
-        "bins": _bins(probs.max(1, keepdims=True), right[:, None]),
+        "bins": _bins(probs.max(1, keepdims=True), correct[:, None]),
     }
     return ItemStatistics(keys, statistics)
 
 
 def multilabel_items(probs: Array, gold: Array, unseen: Array, keys: Array) -> ItemStatistics:
     """The statistics of examples with several labels each, or none: probs (N, K), gold (N, K) bool, unseen (N,) how many of an
-    example's labels training never saw. As `label_items`; nats and brier_score are means over K decisions, bins have all of them."""
+    example's labels training never saw. As `label_items`; nats and Brier score are means over K decisions, bins have all of them."""
     probs, meant = probs.astype(np.float64), gold.astype(np.float64)
     predicted = (probs > THRESHOLD).astype(np.float64)
     held = np.where(gold, probs, 1 - probs)
@@ -109,13 +109,13 @@ def multilabel_items(probs: Array, gold: Array, unseen: Array, keys: Array) -> I
 
 
 def ratio(part: Array, whole: Array, *, empty: float = 0.0) -> Array:
-    """part / whole, and `empty` where there is no whole."""
+    """part / whole; `empty` if whole is 0."""
     quotient: Array = np.divide(part, whole, out=np.full_like(whole, empty), where=whole > 0)
     return quotient
 
 
 def f1(both: Array, predicted: Array, gold: Array) -> Array:
-    """The harmonic mean of precision and recall in percent, from counts; 0 where nothing was said or meant."""
+    """F1 in percent from counts; 0 if the label is neither predicted nor gold."""
     return 100 * ratio(2 * both, predicted + gold)
 
 
@@ -131,23 +131,23 @@ def _f1_micro(totals: Sums) -> Array:
 
 
 def _f1_macro(totals: Sums) -> Array:
-    """Over the labels that were said or meant."""
-    each = f1(totals["both"], totals["said"], totals["meant"])
+    """Over the labels that are predicted or gold."""
+    per_class = f1(totals["both"], totals["said"], totals["meant"])
     occur = (totals["said"] + totals["meant"] > 0).sum(1) + (totals["unseen"] > 0)
-    return ratio(each.sum(1), occur.astype(np.float64), empty=np.nan)
+    return ratio(per_class.sum(1), occur.astype(np.float64), empty=np.nan)
 
 
 def _macro_f1_of_all(totals: Sums) -> Array:
-    """Over all labels, whether they occur or not."""
-    each = f1(totals["both"], totals["said"], totals["meant"])
-    mean: Array = each.sum(1) / (each.shape[1] + (totals["unseen"] > 0))
+    """Over all labels."""
+    per_class = f1(totals["both"], totals["said"], totals["meant"])
+    mean: Array = per_class.sum(1) / (per_class.shape[1] + (totals["unseen"] > 0))
     return mean
 
 
 def _ece(totals: Sums) -> Array:
-    """The mean distance of confidence and accuracy, over what was said (Naeini et al. 2015)."""
-    count, confidence, right = np.moveaxis(totals["bins"], 1, 0)
-    return 100 * ratio(np.abs(confidence - right).sum(1), count.sum(1), empty=np.nan)
+    """Expected calibration error: mean distance of confidence and accuracy (Naeini et al. 2015)."""
+    count, confidence, correct = np.moveaxis(totals["bins"], 1, 0)
+    return 100 * ratio(np.abs(confidence - correct).sum(1), count.sum(1), empty=np.nan)
 
 
 def _suite(right: str, macro_f1: Function) -> tuple[Metric, ...]:
@@ -168,12 +168,12 @@ MULTI_LABEL = _suite("exact_match", _macro_f1_of_all)
 
 
 def label_metrics(*, multilabel: bool) -> tuple[Metric, ...]:
-    """What is measured of texts with one label each, or with several."""
+    """The metrics for one label per example or several."""
     return MULTI_LABEL if multilabel else SINGLE_LABEL
 
 
 def signature(setup: LabeledSplit, *, examples: int, unseen: int) -> str:
-    """Every choice behind a score, named."""
+    """The signature: all details that scores depend on."""
     return (
         f"weft:{__version__}|labels:{setup.labels[:8]}|{'several' if setup.multilabel else 'one'}"
         f"|temperature:{setup.temperature:.4g}|unit:example|examples:{examples}|unseen:{unseen}"
@@ -182,20 +182,20 @@ def signature(setup: LabeledSplit, *, examples: int, unseen: int) -> str:
 
 
 def label_scores(items: ItemStatistics, setup: LabeledSplit) -> list[Score]:
-    """Every score with its interval."""
+    """All scores with their intervals."""
     examples = len(items.keys)
     if not examples:
-        raise DataError("evaluate", "there is no example to score", "give it a file that is not empty")
+        raise DataError("evaluate", "no examples to evaluate")
     named = signature(setup, examples=examples, unseen=int(items.statistics["unseen"].sum()))
     suite = MULTI_LABEL if setup.multilabel else SINGLE_LABEL
     return scores(items, suite, named, samples=setup.samples, seed=setup.seed)
 
 
 def per_label(items: ItemStatistics) -> list[LabelScore]:
-    """The scores of each label, in the order of the labels."""
+    """The scores of each label, in order."""
     sums = {name: values[0] for name, values in total(items.statistics).items()}
-    both, predicted, gold = sums["both"], sums["said"], sums["meant"]
-    columns = (100 * ratio(both, predicted), 100 * ratio(both, gold), f1(both, predicted, gold), gold.astype(np.int64))
+    correct, predicted, gold = sums["both"], sums["said"], sums["meant"]
+    columns = (100 * ratio(correct, predicted), 100 * ratio(correct, gold), f1(correct, predicted, gold), gold.astype(np.int64))
     return [LabelScore(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
@@ -208,9 +208,9 @@ def confusion(items: ItemStatistics) -> Array:
 
 
 def reliability(items: ItemStatistics) -> list[Bin]:
-    """The reliability curve: of each bin of confidence, how much of it was right."""
-    count, confidence, right = total(items.statistics)["bins"][0]
+    """The reliability curve: accuracy by confidence bin."""
+    count, confidence, correct = total(items.statistics)["bins"][0]
     edges = np.linspace(0, 1, BINS + 1)
     columns = (edges[:-1], edges[1:], count.astype(np.int64), ratio(confidence, count, empty=np.nan))
-    rows = zip(*(column.tolist() for column in (*columns, ratio(right, count, empty=np.nan))), strict=True)
+    rows = zip(*(column.tolist() for column in (*columns, ratio(correct, count, empty=np.nan))), strict=True)
     return [Bin(*row) for row in rows]

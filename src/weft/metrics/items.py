@@ -27,13 +27,13 @@ class ItemStatistics:
 
     keys: Array  # (N,)
     statistics: dict[str, Array]  # each (N,) or (N, k), float64
-    outputs: list[str] | None = None  # what the model said, item by item
+    outputs: list[str] | None = None  # the output for each item
 
 
 class Score(NamedTuple):
     name: str
     value: float
-    low: float | None  # of the 95 % interval; None where there is one item only
+    low: float | None  # lower bound of the 95% confidence interval; None for a single item
     high: float | None
     signature: str
 

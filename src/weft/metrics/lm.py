@@ -86,6 +86,6 @@ def language_scores(items: ItemStatistics, setup: EvaluationSetup) -> list[Score
     """Every score whose unit was counted and occurs, with its interval."""
     tokens = int(items.statistics["tokens"].sum()) if "tokens" in items.statistics else 0
     if not tokens:
-        raise DataError("evaluate", "there is no token to score", "give it a text that is not empty")
+        raise DataError("evaluate", "no tokens to evaluate")
     named = signature(setup, tokens=tokens)
     return scores(items, LANGUAGE, named, samples=setup.samples, seed=setup.seed)

@@ -16,13 +16,13 @@ def _nats(totals: Sums) -> Array:
 
 def _perplexity(totals: Sums) -> Array:
     with np.errstate(over="ignore"):  # beyond the largest number it is infinite
-        found: Array = np.exp(_nats(totals))
-        return found
+        perplexity: Array = np.exp(_nats(totals))
+        return perplexity
 
 
 def _accuracy(totals: Sums) -> Array:
-    found: Array = 100 * totals["right"] / totals["tokens"]
-    return found
+    accuracy: Array = 100 * totals["right"] / totals["tokens"]
+    return accuracy
 
 
 # they are no probabilities of texts, and can't be compared with a language model's
@@ -30,7 +30,7 @@ PSEUDO = (
     Metric("pseudo_loss", _nats, "lower", per_token=True),
     Metric("pseudo_perplexity", _perplexity, "lower", per_token=True),
 )
-MASKED = (  # of the gaps that validation makes
+MASKED = (  # of the masks in validation
     Metric("mlm_loss", _nats, "lower"),
     Metric("mlm_accuracy", _accuracy, "higher", percent=True),
 )
@@ -40,6 +40,6 @@ def masked_scores(items: ItemStatistics, setup: EvaluationSetup) -> list[Score]:
     """Both pseudo-scores with their intervals."""
     tokens = int(items.statistics["tokens"].sum())
     if not tokens:
-        raise DataError("evaluate", "there is no token to hide", "give it a text that is not empty")
+        raise DataError("evaluate", "no tokens to mask")
     named = signature(setup, tokens=tokens)
     return scores(items, PSEUDO, named, samples=setup.samples, seed=setup.seed)

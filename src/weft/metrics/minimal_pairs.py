@@ -30,8 +30,8 @@ def pair_items(good: Array, bad: Array, problems: Mapping[str, Array]) -> ItemSt
     bad = np.where(blind, good, bad)
     with np.errstate(invalid="ignore"):  # minus infinity less itself
         tie = (good == bad) | (np.abs(good - bad) <= TIE)
-    right = np.where(tie, 0.5, good > bad)
-    statistics = {"pairs": np.ones(len(good)), "right": right, "good": good, "bad": bad}
+    correct = np.where(tie, 0.5, good > bad)
+    statistics = {"pairs": np.ones(len(good)), "right": correct, "good": good, "bad": bad}
     counted = {name: values.astype(np.float64) for name, values in problems.items()}
     return ItemStatistics(np.arange(len(good)), {**statistics, **counted})
 
@@ -39,8 +39,8 @@ def pair_items(good: Array, bad: Array, problems: Mapping[str, Array]) -> ItemSt
 def pair_accuracy(totals: Sums) -> Array:
     """Right pairs in percent."""
     count = totals["pairs"]
-    found: Array = 100 * np.divide(totals["right"], count, out=np.full_like(count, math.nan), where=count > 0)
-    return found
+    accuracy: Array = 100 * np.divide(totals["right"], count, out=np.full_like(count, math.nan), where=count > 0)
+    return accuracy
 
 
 PAIRS = (Metric("accuracy", pair_accuracy, "higher", percent=True),)

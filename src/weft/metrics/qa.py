@@ -139,7 +139,7 @@ def answer_scores(items: ItemStatistics, setup: QASetup) -> list[Score]:
     """Every score with its interval."""
     examples = len(items.keys)
     if not examples:
-        raise DataError("evaluate", "there is no question to score", "give it a file that is not empty")
+        raise DataError("evaluate", "no questions to evaluate")
     none = items.statistics["none"]
     named = signature(setup, examples=examples, none=int(none.sum()))
     return scores(items, answer_metrics(none), named, samples=setup.samples, seed=setup.seed)

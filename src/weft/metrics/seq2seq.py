@@ -65,7 +65,7 @@ Ngrams = list[Counter[str]]  # of each order
 
 def _character_ngrams(text: str) -> Ngrams:
     letters = "".join(text.split())
-    return [Counter([letters[at : at + n] for at in range(len(letters) - n + 1)]) for n in range(1, CHARACTERS + 1)]
+    return [Counter([letters[start : start + n] for start in range(len(letters) - n + 1)]) for n in range(1, CHARACTERS + 1)]
 
 
 def _shared_ngrams(output: Ngrams, reference: Ngrams) -> list[int]:
@@ -218,5 +218,5 @@ def seq2seq_scores(items: ItemStatistics, setup: Seq2SeqSetup) -> list[Score]:
     """Every score with its interval; the edit rate only where a reference has a token."""
     lines = len(items.keys)
     if not lines:
-        raise DataError("evaluate", "there is no line to score", "give it a file that is not empty")
+        raise DataError("evaluate", "no lines to evaluate")
     return scores(items, TRANSLATION, signatures(setup, lines=lines), samples=setup.samples, seed=setup.seed)

@@ -49,20 +49,20 @@ def _continues(before: tuple[str, str], tag: tuple[str, str]) -> bool:
 def spans(tags: Sequence[str]) -> set[Span]:
     """Every span of a sentence's tags, which need not be valid."""
     found, start, before = set(), 0, (OUTSIDE, "")
-    for at, tag in enumerate(map(_read, [*tags, OUTSIDE])):
+    for index, tag in enumerate(map(_read, [*tags, OUTSIDE])):
         if _continues(before, tag):
             before = tag
             continue
         if before[0] != OUTSIDE:
-            found.add(Span(before[1], start, at))
-        start, before = at, tag
+            found.add(Span(before[1], start, index))
+        start, before = index, tag
     return found
 
 
 def _marks(span: Span, scheme: Scheme, *, touches: bool) -> list[str]:
     """The tags of one span; `touches` says that one of its type ends where it starts."""
-    first, inside, *others = list(PREFIXES[scheme])
-    last, single = others or (inside, first)
+    first, inside, *rest = list(PREFIXES[scheme])
+    last, single = rest or (inside, first)
     if scheme == "IOB1" and not touches:
         first = single = inside
     size = span.end - span.start
@@ -87,8 +87,8 @@ def repair(tags: Sequence[str], scheme: Scheme) -> list[str]:
 
 def strict_spans(tags: Sequence[str], scheme: Scheme) -> set[Span]:
     """The spans whose tags are what the scheme writes for them."""
-    wanted = repair(tags, scheme)
-    return {span for span in spans(tags) if list(tags[span.start : span.end]) == wanted[span.start : span.end]}
+    expected = repair(tags, scheme)
+    return {span for span in spans(tags) if list(tags[span.start : span.end]) == expected[span.start : span.end]}
 
 
 def scheme_of(labels: Iterable[str]) -> Scheme | None:
@@ -126,7 +126,7 @@ def allowed(labels: Sequence[str], scheme: Scheme) -> Array:
 def validate(tags: Sequence[str], scheme: Scheme) -> list[int]:
     """The places whose tag may not stand after the one before it; the sentence's length where it may not end so."""
     read = [_read(tag) for tag in [OUTSIDE, *tags, OUTSIDE]]
-    return [at for at, (before, tag) in enumerate(pairwise(read)) if not _may_follow(before, tag, scheme)]
+    return [index for index, (before, tag) in enumerate(pairwise(read)) if not _may_follow(before, tag, scheme)]
 
 
 def types_of(labels: Iterable[str]) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ Tags = Sequence[Sequence[str]]  # of each sentence
 
 
 def _span_counts(predicted: Tags, gold: Tags, types: Sequence[str]) -> dict[str, Array]:
-    column = {kind: at for at, kind in enumerate(types)}
+    column = {kind: index for index, kind in enumerate(types)}
     counts = {name: np.zeros((len(predicted), len(types) + 1)) for name in ("spans_said", "spans_meant", "spans_both")}
     for row, (ours, theirs) in enumerate(zip(map(spans, predicted), map(spans, gold), strict=True)):
         for name, found in (("spans_said", ours), ("spans_meant", theirs), ("spans_both", ours & theirs)):
@@ -164,20 +164,20 @@ def tag_items(
     spans_both (N, C + 1), the last column for types that training never saw."""
     if [len(tags) for tags in predicted] != [len(tags) for tags in gold]:
         raise ValueError("tag_items: a sentence has other numbers of tags said and meant")
-    right = [
+    correct = [
         np.array([a == b for a, b in zip(ours, theirs, strict=True)], bool)
         for ours, theirs in zip(predicted, gold, strict=True)
     ]
     statistics = {
-        "sentences": np.ones(len(right)),
-        "exact": np.array([row.all() for row in right], np.float64),
-        "tokens": np.array([len(row) for row in right], np.float64),
-        "right": np.array([row.sum() for row in right], np.float64),
+        "sentences": np.ones(len(correct)),
+        "exact": np.array([row.all() for row in correct], np.float64),
+        "tokens": np.array([len(row) for row in correct], np.float64),
+        "right": np.array([row.sum() for row in correct], np.float64),
     }
     if known is not None:
         new = [~np.asarray(row, bool) for row in known]
         statistics["oov"] = np.array([row.sum() for row in new], np.float64)
-        statistics["oov_right"] = np.array([(row & hit).sum() for row, hit in zip(new, right, strict=True)], np.float64)
+        statistics["oov_right"] = np.array([(row & hit).sum() for row, hit in zip(new, correct, strict=True)], np.float64)
     return ItemStatistics(keys, statistics | (_span_counts(predicted, gold, types) if types else {}))
 
 
@@ -222,15 +222,15 @@ def tag_scores(items: ItemStatistics, setup: TaggingSetup) -> list[Score]:
     """Every score whose statistic was counted, with its interval; that of words outside the vocabulary where there are any."""
     sentences = len(items.keys)
     if not sentences:
-        raise DataError("evaluate", "there is no sentence to score", "give it a file that is not empty")
+        raise DataError("evaluate", "no sentences to evaluate")
     named = signature(setup, sentences=sentences, tokens=int(items.statistics["tokens"].sum()))
     return scores(items, TAGS, named, samples=setup.samples, seed=setup.seed)
 
 
 def per_type(items: ItemStatistics, types: Sequence[str]) -> dict[str, LabelScore]:
     """The span scores of each type."""
-    both, predicted, gold = (total(items.statistics)[name][0] for name in ("spans_both", "spans_said", "spans_meant"))
-    columns = (100 * ratio(both, predicted), 100 * ratio(both, gold), f1(both, predicted, gold), gold.astype(np.int64))
+    correct, predicted, gold = (total(items.statistics)[name][0] for name in ("spans_both", "spans_said", "spans_meant"))
+    columns = (100 * ratio(correct, predicted), 100 * ratio(correct, gold), f1(correct, predicted, gold), gold.astype(np.int64))
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return {kind: LabelScore(*row) for kind, row in zip(types, rows, strict=False)}  # the column of unseen types is left
 
@@ -240,11 +240,11 @@ def per_type(items: ItemStatistics, types: Sequence[str]) -> dict[str, LabelScor
 
 def tag_counts(predicted: Tags, gold: Tags, names: Sequence[str]) -> dict[str, Array]:
     """How often each sentence has each of these tags: said, meant, and both on one word, (N, K) each."""
-    column = {name: at for at, name in enumerate(names)}
+    column = {name: index for index, name in enumerate(names)}
     counts = {name: np.zeros((len(gold), len(names))) for name in ("said", "meant", "both")}
     for row, (ours, theirs) in enumerate(zip(predicted, gold, strict=True)):
-        right = [a for a, b in zip(ours, theirs, strict=True) if a == b]
-        for name, tags in (("said", ours), ("meant", theirs), ("both", right)):
+        correct = [a for a, b in zip(ours, theirs, strict=True) if a == b]
+        for name, tags in (("said", ours), ("meant", theirs), ("both", correct)):
             np.add.at(counts[name][row], [column[tag] for tag in tags if tag in column], 1.0)
     return counts
 
@@ -258,7 +258,7 @@ def per_tag(predicted: Tags, gold: Tags, names: Sequence[str]) -> dict[str, Labe
 
 def tag_confusion(predicted: Tags, gold: Tags, names: Sequence[str]) -> Array:
     """How often a word of each tag got each, (K + 1, K), ints: rows are what was meant, the last what training never saw."""
-    column = {name: at for at, name in enumerate(names)}
+    column = {name: index for index, name in enumerate(names)}
     counts = np.zeros((len(names) + 1, len(names)), np.int64)
     for ours, theirs in zip(predicted, gold, strict=True):
         np.add.at(counts, ([column.get(tag, len(names)) for tag in theirs], [column[tag] for tag in ours]), 1)

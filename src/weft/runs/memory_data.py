@@ -38,8 +38,8 @@ def _absolute(value: object) -> Any:
 def place_inputs(
     values: Mapping[str, Any], data: Mapping[str, object], directory: Path
 ) -> tuple[dict[str, Any], dict[str, object]]:
-    """The run file with `data` in its [data] table, and the part of `data` that is in memory, by split, which must be written to
-    the run directory."""
+    """The run file with `data` in its [data] table, and the part of `data` that is in memory, by split, to be written to the
+    run directory."""
     for split in data:
         if split not in SPLITS:
             raise UsageError("data", f"unknown split {split!r}", suggest(split, SPLITS))

@@ -31,9 +31,7 @@ T = TypeVar("T", bound=Config)
 
 
 class Run(Generic[I, P]):
-    """A trained model with its configuration, loaded from a run directory by `weft.load`.
-
-    Files of a run are never executed as code. The weights are read when they are first needed. Calls leave no state behind.
+    """A trained model with its configuration, from `weft.load`. The weights are read when they are first needed.
 
     Attributes:
         directory: The files of the run.
@@ -217,15 +215,15 @@ class Run(Generic[I, P]):
             return self.spec.evaluate(self, files, evaluate_options, progress)
 
     def embed(self, texts: Sequence[Any], *, pooling: str = "mean", progress: Progress | None = None) -> np.ndarray:
-        """Compute one vector per text.
+        """Compute one vector per text. Texts that are too long are truncated; `embed_with_info` tells which.
 
         Args:
-            texts: The texts. Texts that are too long for the model are truncated; `embed_with_info` tells which.
+            texts: The texts.
             pooling: "mean" over the positions, or "first" for the vector of the first token.
             progress: Called as `progress(phase, done, total)`.
 
         Returns:
-            float32 array of shape (number of texts, hidden size).
+            A float32 array (number of texts, hidden size).
         """
         return self.embed_with_info(texts, pooling=pooling, progress=progress).vectors
 
@@ -338,7 +336,7 @@ class Run(Generic[I, P]):
         return best[0] if isinstance(prompts, str) else best
 
     def stream(self, prompt: str = "", options: GenerationConfig | None = None, **named: Any) -> Iterator[str]:
-        """Generate one continuation and yield its text as soon as it is known."""
+        """Generate one continuation and yield its text as it grows."""
         stream = None if self.spec.decode is None else self.spec.decode.stream
         if stream is None:
             raise self.wrong_task()
@@ -390,9 +388,7 @@ class Run(Generic[I, P]):
     def info(self) -> Mapping[str, Any]:
         """Task, architecture, sizes and configuration of the run."""
         return {
-            "path": str(self.path),
-            "task": self.task,
-            "arch": self.arch,
+            **{"path": str(self.path), "task": self.task, "arch": self.arch},
             "parameters": self.num_parameters,
             **self.spec.sizes(self),
             "tokenizer": self.vocabulary.hash,

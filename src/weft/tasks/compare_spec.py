@@ -1,6 +1,6 @@
-"""What comparisons ask of a task, beside its metrics: what was read and meant item by item, breakdowns, minimal pairs.
+"""The part of a task that comparisons use in addition to its metrics: predictions of single items, breakdowns, minimal pairs.
 
-Like the record itself, nothing here imports torch or numpy when it runs.
+Like `spec`, this module does not import torch or numpy at run time.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class Predictions(NamedTuple):
-    """What comparisons keep of an evaluation, item by item. Shapes: N items, F classes of frequency."""
+    """Inputs, references and statistics of single items, for comparisons. Shapes: N items, F frequency classes."""
 
-    items: ItemStatistics  # those of the evaluation, or others that are the same whatever the tokenizer
-    inputs: list[str]  # what was read
-    references: list[str]  # what was meant; "" where nothing is
-    lengths: np.ndarray  # int64 (N,): of each input
-    item: str  # what one is: "line", "block of about 100 bytes"
-    frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by how frequent a token or a word was in training
-    rarest: np.ndarray | None = None  # int64 (N,): occurrences in training of the rarest token of an input
-    unknown: float = 0.0  # the share of tokens, of a language model's text, that are <unk>
+    items: ItemStatistics  # those of the evaluation, or others that do not depend on the tokenizer
+    inputs: list[str]
+    references: list[str]  # "" if there is none
+    lengths: np.ndarray  # int64 (N,): the length of each input
+    item: str  # the kind of item: "line", "block of about 100 bytes"
+    frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by frequency of tokens or words in the training data
+    rarest: np.ndarray | None = None  # int64 (N,): training frequency of the rarest token of each input
+    unknown: float = 0.0  # fraction of <unk> tokens in the text of a language model
 
 
 class Evidence(Protocol):
-    """What a comparison keeps of one run, as far as the functions of a task ask for it."""
+    """The results of one run that the functions of a task use."""
 
     @property
     def scores(self) -> list[Score]: ...
@@ -47,72 +47,74 @@ class Evidence(Protocol):
 
 
 class Rate(NamedTuple):
-    """A metric of tokens, or words, of one frequency: a statistic of `frequencies` over their number."""
+    """A metric of the tokens or words of one frequency class: a statistic of `frequencies` divided by their number."""
 
-    metric: str  # one of the task's
+    metric: str  # a metric of the task
     statistic: str
     scale: float = 1.0
 
 
 class LabelCounts(NamedTuple):
-    """How often each label was said, meant, and both: (N, K) each, as statistics of these names."""
+    """Counts of each label as predicted, gold and correct: (N, K) each, as statistics of these names."""
 
-    by: str  # what a label is: "label", "tag"
-    unit: str  # what is counted: "items", "words"
+    by: str  # "label" or "tag"
+    unit: str  # what is counted: "items" or "words"
     names: Sequence[str]
     items: ItemStatistics
 
 
 class Confused(NamedTuple):
-    """What was said for what: the number of a label each, that of labels which training never saw the last."""
+    """Pairs of gold and predicted labels, as label IDs. The last ID stands for labels that are not in the training data."""
 
     meant: np.ndarray  # ints (M,)
     said: np.ndarray  # ints (M,)
 
 
 class SentenceScores(NamedTuple):
-    """Sentences under a model, one after another."""
+    """Log-probabilities of sentences."""
 
-    log_probs: np.ndarray  # float64 (M,); 0 where a sentence is too long
-    tokens: np.ndarray  # int64 (M,), those that were predicted
+    log_probs: np.ndarray  # float64 (M,); 0 if a sentence is too long
+    tokens: np.ndarray  # int64 (M,): number of predicted tokens
     long: np.ndarray  # bool (M,)
 
 
 class Sentences(NamedTuple):
-    """How models of a task give a sentence by itself a probability: for minimal pairs."""
+    """How models of a task score single sentences, for minimal pairs."""
 
-    # the run, sentences, bool (M,) whether each is whole (one that is not has no end that could be predicted), progress
+    # run, sentences, bool (M,) whether each is complete (otherwise its EOS is not predicted), progress
     score: Callable[[Run[Any, Any], Sequence[str], np.ndarray, Callable[[int, int], None] | None], SentenceScores]
-    whole: bool = False  # whether it reads sentences as a whole, from both sides: none ends with the word that decides
+    whole: bool = False  # whether the model reads sentences in both directions, so that they cannot end at the critical word
 
 
 class Contexts(NamedTuple):
-    """What models of a task predict a token from: a policy that is named, and that each run follows in its own way."""
+    """Context policies of a task: which context a token is predicted from. Each run implements a policy in its own way."""
 
-    default: str  # where none is named
-    check: Callable[[RunConfig, str, str], None]  # refuse a policy that the run, or the row, of this name can't follow
-    follow: Callable[[Run[Any, Any], str | None], str]  # the policy as a run follows it
-    opening: Callable[[Run[Any, Any]], Sequence[int]]  # the tokens that a text by itself comes after
+    default: str  # the default policy
+    check: Callable[[RunConfig, str, str], None]  # refuse a policy that the run of this name does not support
+    follow: Callable[[Run[Any, Any], str | None], str]  # the policy as implemented by a run
+    opening: Callable[[Run[Any, Any]], Sequence[int]]  # the BOS tokens of a text
 
 
 def refuse_labels(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Evidence of a task without labels has none."""
+    """Results of a task without labels must not have labels."""
     if about["labels"]:
         yield "labels"
 
 
 @dataclass(frozen=True)
 class Compare:
-    """What comparisons ask of a task, beside its metrics; the defaults fit most."""
+    """The part of a task that comparisons use in addition to its metrics. The defaults suit most tasks."""
 
-    models: str = ""  # what a page calls one of its models; "": its noun
-    outputs: bool = True  # something is written for each item; else items are pieces of a text, read back from tokens
+    models: str = ""  # the name of its models in reports; "": the noun of the task
+    outputs: bool = True  # each item has an output; otherwise items are blocks of a text
     length_unit: str = "tokens"
-    rate: Rate | None = None  # by how frequent tokens, or words, were in training
-    by_label: Callable[[Evidence], LabelCounts] | None = None  # tasks with labels
-    confusion: Callable[[Evidence], Confused | None] | None = None  # None: an example may have several labels
-    check: Callable[[Mapping[str, Any], Mapping[str, np.ndarray]], Iterator[str]] = refuse_labels  # what is wrong in evidence
-    references: Callable[[Evidence], str] = field(default=lambda evidence: "")  # by what outputs were scored: alike in all rows
-    tokenize: Callable[[Sequence[Run[Any, Any]]], str] | None = None  # how the outputs of all these runs are split alike
+    rate: Rate | None = None  # metric by frequency in the training data
+    by_label: Callable[[Evidence], LabelCounts] | None = None  # for tasks with labels
+    confusion: Callable[[Evidence], Confused | None] | None = None  # returns None for multilabel data
+    check: Callable[[Mapping[str, Any], Mapping[str, np.ndarray]], Iterator[str]] = refuse_labels  # problems of stored results
+    references: Callable[[Evidence], str] = field(
+        default=lambda evidence: ""
+    )  # how outputs were scored: must be equal for all runs
+    tokenize: Callable[[Sequence[Run[Any, Any]]], str] | None = None  # the BLEU tokenizer for all these runs
     contexts: Contexts | None = None
     sentences: Sentences | None = None

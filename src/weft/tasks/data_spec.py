@@ -1,6 +1,6 @@
-"""What the data of a task is to the rest of the package: the part of its record that reading and tokenizing ask.
+"""The part of a task that reads and tokenizes data.
 
-Nothing here imports torch or numpy when it runs.
+This module does not import torch or numpy at run time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 Note = Callable[[str], None]
-Watched = Callable[[Iterator[str]], Iterator[str]]  # texts, with the progress of whoever reads them
+Watched = Callable[[Iterator[str]], Iterator[str]]  # texts, with progress reports
 
 
 class VocabularyBuilder(Protocol[V]):
-    """How what a run reads with is made and kept: a tokenizer, or several, and labels."""
+    """Builds, saves and loads the vocabulary of a run: one or more tokenizers, and labels."""
 
     def make(self, config: RunConfig, dataset: Any, watched: Watched, note: Note) -> V:
-        """From the training data, or from the files that the run file names."""
+        """The vocabulary from the training data, or from the files that the run file names."""
 
     def save(self, vocabulary: V, directory: Path) -> None: ...
 
@@ -38,32 +38,32 @@ class VocabularyBuilder(Protocol[V]):
 
 
 class Column(NamedTuple):
-    """Texts that become tokens, a corpus for each split."""
+    """A column of texts that is tokenized: one corpus per split."""
 
     name: str  # its corpus is "train.NAME"; "": running text, whose corpus is "train"
     tokenizer: Tokenizer
-    texts: Callable[[Any], Iterable[str]] | None = None  # of a record; None: what the data set has by this name
+    texts: Callable[[Any], Iterable[str]] | None = None  # from a record; None: the column of the data set with this name
 
 
 class Prepared(NamedTuple):
     vocabulary: Any
-    corpora: Mapping[str, Corpus]  # by split, and column where there are several: train, or train.source and train.target
+    corpora: Mapping[str, Corpus]  # by split, or split and column: train, or train.source and train.target
 
 
 class Fitted(NamedTuple):
-    """The corpora of a split, and how much of it is cut, in words."""
+    """The corpora of a split, and a note if texts were truncated."""
 
     corpora: Sequence[Corpus]
     on_note: str | None = None
 
 
 def keep_all(config: RunConfig, dataset: Any, corpora: Sequence[Corpus]) -> Fitted:
-    """Texts of any length are read."""
+    """Accept texts of any length."""
     return Fitted(corpora)
 
 
 def accept_files(paths: Sequence[Path]) -> None:
-    """Any files will do."""
+    """Accept all files."""
 
 
 def never(config: RunConfig) -> bool:
@@ -77,16 +77,20 @@ class Data:
     table: type[Config]  # [data] of the run file; it has `sources(base)`, the data set of each split
     tokenizer: type[Config]  # [tokenizer] of the run file
     vocabulary: VocabularyBuilder[Any]
-    columns: Callable[[RunConfig, Any], Sequence[Column]]  # of a vocabulary; (): models read texts themselves
+    columns: Callable[[RunConfig, Any], Sequence[Column]]  # by vocabulary; (): the models do not use tokens
     check: Callable[[RunConfig], CheckPlan]  # for `weft check`
-    open: Callable[[Any, InputFile], OpenedRecords | None]  # a file for a run with this [data]; None: its records are its lines
-    lines: Callable[[Any], Iterator[tuple[str, str | None]]]  # a data set as lines that a run reads, and writes
-    fit: Callable[[RunConfig, Any, Sequence[Corpus]], Fitted] = keep_all  # refuse or cut what is too long
-    finish: Callable[[RunConfig, Prepared, Path, Note], None] | None = None  # what else a new run keeps of its data
-    check_files: Callable[[Sequence[Path]], None] = accept_files  # refuse files that can't be the data of an evaluation
-    extended: Callable[[RunConfig], bool] = never  # whether a run's vocabulary has parts that others of its task lack
-    windows: Callable[[RunConfig], bool] = never  # whether training reads windows of running text
-    in_memory: Callable[[Any], MemoryFormat] | None = None  # records of Python callers, of [data]; None: files alone will do
+    open: Callable[
+        [Any, InputFile], OpenedRecords | None
+    ]  # open an input file with this [data] table; None: its records are its lines
+    lines: Callable[[Any], Iterator[tuple[str, str | None]]]  # a data set as lines of inputs and outputs
+    fit: Callable[[RunConfig, Any, Sequence[Corpus]], Fitted] = keep_all  # refuse or truncate long texts
+    finish: Callable[[RunConfig, Prepared, Path, Note], None] | None = None  # further preparation of a new run
+    check_files: Callable[[Sequence[Path]], None] = accept_files  # refuse files that cannot be evaluation data
+    extended: Callable[[RunConfig], bool] = (
+        never  # whether the vocabulary of a run has parts that others of its task do not have
+    )
+    windows: Callable[[RunConfig], bool] = never  # whether training uses windows of running text
+    in_memory: Callable[[Any], MemoryFormat] | None = None  # the format of data in memory, by [data]; None: files only
 
     def load(self, directory: RunDir) -> Any:
         """The vocabulary of a run."""

@@ -1,6 +1,6 @@
-"""Vectors of texts: what an encoder says of each, pooled.
+"""Text embeddings: pooled encoder outputs.
 
-Shapes: N texts, S positions, D width.
+Shapes: N texts, S positions, D hidden size.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from weft.data.tag_batching import Sentences
     from weft.runs.run import AnyRun
 
-BATCH = 1024  # positions computed at once: as many as stay in a processor's cache
-POOLINGS = ("mean", "first")  # of all positions, <s> and </s> among them; of <s>
+BATCH = 1024  # positions per batch: as many as fit into the cache of a processor
+POOLINGS = ("mean", "first")  # over all positions including <s> and </s>; of <s>
 
 
 class EmbeddingOutput(NamedTuple):
-    """Vectors of texts, and which of the texts were cut to what the model reads."""
+    """Vectors of texts, and which texts were truncated."""
 
     vectors: np.ndarray  # float32 (N, D)
     truncated: np.ndarray  # bool (N,)
@@ -43,12 +43,12 @@ def pool_vectors(y: Tensor, token_mask: Tensor | None, pooling: str) -> Tensor:
         return y[:, 0]
     if token_mask is None:
         return y.mean(1)
-    real = token_mask[..., None].to(y.dtype)
-    return (y * real).sum(1) / real.sum(1)
+    is_token = token_mask[..., None].to(y.dtype)
+    return (y * is_token).sum(1) / is_token.sum(1)
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], max_length: int | None) -> tuple[Corpus, np.ndarray]:
-    """Texts as lines of tokens, each cut to what the model reads; bool (N,): which were cut."""
+    """Tokenize texts and truncate them to `max_length`; also bool (N,): which were truncated."""
     corpus = lines_of(tokenizer, texts)
     lengths = np.diff(corpus.line_starts())
     limit = int(lengths.max(initial=1)) if max_length is None else max_length - 1  # <s> is a position, too
@@ -64,11 +64,11 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], max_length: int | N
 
 def check_pooling(pooling: str) -> None:
     if pooling not in POOLINGS:
-        raise UsageError("embed", *unknown_name("pool", pooling, POOLINGS))
+        raise UsageError("pooling", *unknown_name("pooling", pooling, POOLINGS))
 
 
 def first_words(tokenizer: Tokenizer, words: Sequence[str], max_length: int) -> list[str]:
-    """As many words of a sentence as the model reads, <s> and </s> counted."""
+    """The first words of a sentence, as many as fit into `max_length` tokens with <s> and </s>."""
     ends = 2 + np.cumsum(tokenizer.encode_concatenated(words)[1])
     return list(words[: int(np.searchsorted(ends, max_length, side="right"))])
 
@@ -76,53 +76,55 @@ def first_words(tokenizer: Tokenizer, words: Sequence[str], max_length: int) -> 
 def embed(
     encoder: Any, corpus: Corpus, *, pooling: str, device: torch.device, progress: ProgressCallback | None = None
 ) -> np.ndarray:
-    """float32 (N, D): a vector for each line."""
+    """float32 (N, D): one vector per line."""
     from weft.models.encoder import EncoderInput
 
-    def say(lines: np.ndarray) -> Tensor:
+    def embed_rows(lines: np.ndarray) -> Tensor:
         y, token_mask = encoder(EncoderInput(*(part.to(device) for part in pad_lines(corpus, lines))))
         return pool_vectors(y, token_mask, pooling)
 
-    return _in_groups(say, np.diff(corpus.line_starts()) + 1, progress)
+    return _in_groups(embed_rows, np.diff(corpus.line_starts()) + 1, progress)
 
 
 def embed_words(
     encoder: Any, data: Sentences, *, pooling: str, device: torch.device, progress: ProgressCallback | None = None
 ) -> np.ndarray:
-    """float32 (N, D): a vector for each sentence of words."""
+    """float32 (N, D): one vector per sentence."""
     from weft.models.tagger import TaggerInput
 
-    def say(sentences: np.ndarray) -> Tensor:
+    def embed_rows(sentences: np.ndarray) -> Tensor:
         words = map_tensors(TaggerInput(*data.batch(sentences)[:-1]), lambda part: part.to(device))
         y, token_mask = encoder(words)
         return pool_vectors(y, token_mask, pooling)
 
-    return _in_groups(say, data.lengths(), progress)
+    return _in_groups(embed_rows, data.lengths(), progress)
 
 
 def embed_texts(
     run: AnyRun, tokenizer: Tokenizer, texts: Sequence[str], pooling: str, *, max_length: int | None, progress: Progress | None
 ) -> EmbeddingOutput:
-    """A vector for each text by a run whose model has an `encoder`; a text of more than `longest` positions is truncated."""
+    """Embed texts with a run whose model has an `encoder`; texts of more than `max_length` positions are truncated."""
     check_pooling(pooling)
     valid = [check_text(text, f"line {number}") for number, text in enumerate(texts, 1)]
     corpus, truncated = encode_texts(tokenizer, valid, max_length)
-    watch = phase(progress, "embedding")
-    return EmbeddingOutput(embed(run.model.encoder, corpus, pooling=pooling, device=run.device, progress=watch), truncated)
+    done = phase(progress, "embedding")
+    return EmbeddingOutput(embed(run.model.encoder, corpus, pooling=pooling, device=run.device, progress=done), truncated)
 
 
-def _in_groups(say: Callable[[np.ndarray], Tensor], lengths: np.ndarray, progress: ProgressCallback | None) -> np.ndarray:
-    """What `say` makes of each text. Those of like length are read together, so that little padding is computed."""
+def _in_groups(
+    embed_rows: Callable[[np.ndarray], Tensor], lengths: np.ndarray, progress: ProgressCallback | None
+) -> np.ndarray:
+    """The vectors of all texts. Texts of similar length are embedded together, so that there is little padding."""
     import torch
 
-    found: np.ndarray | None = None
+    embeddings: np.ndarray | None = None
     done = 0
     for members in length_batches(lengths, batch_tokens=BATCH):
         with torch.inference_mode():
-            vectors = say(members).float().cpu().numpy()
-        found = np.empty((len(lengths), vectors.shape[1]), np.float32) if found is None else found
-        found[members] = vectors
+            vectors = embed_rows(members).float().cpu().numpy()
+        embeddings = np.empty((len(lengths), vectors.shape[1]), np.float32) if embeddings is None else embeddings
+        embeddings[members] = vectors
         done += len(members)
         if progress is not None:
             progress(done, len(lengths))
-    return np.empty((0, 0), np.float32) if found is None else found
+    return np.empty((0, 0), np.float32) if embeddings is None else embeddings

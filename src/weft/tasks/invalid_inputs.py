@@ -1,4 +1,4 @@
-"""Inputs that give no result, among others that do."""
+"""Handling of invalid inputs among valid ones."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ U = TypeVar("U")
 Texts = tuple[str, ...]
 
 
-def read_texts(given: Any, number: int | None = None, wrong: str = "") -> Texts | InvalidInput:
-    """The texts of an input, which is a string or several; `wrong` is the reason where there are not `number` of them."""
-    texts = tuple(given) if isinstance(given, list | tuple) else (given,)
+def read_texts(value: Any, number: int | None = None, wrong: str = "") -> Texts | InvalidInput:
+    """The texts of an input, which is one string or several; `wrong` is the reason if there are not `number` of them."""
+    texts = tuple(value) if isinstance(value, list | tuple) else (value,)
     if number is not None and len(texts) != number:
         return InvalidInput(wrong)
     reason = next((reason for text in texts if (reason := invalid_text(text)) is not None), None)
     return texts if reason is None else InvalidInput(reason)
 
 
-def read_text(given: Any) -> str | InvalidInput:
+def read_text(value: Any) -> str | InvalidInput:
     """An input that is one string."""
-    reason = invalid_text(given)
-    return str(given) if reason is None else InvalidInput(reason)
+    reason = invalid_text(value)
+    return str(value) if reason is None else InvalidInput(reason)
 
 
-def mark_invalid(inputs: Sequence[T | InvalidInput], problems: Callable[[list[T]], Mapping[int, str]]) -> list[T | InvalidInput]:
-    """The inputs, with a InvalidInput for each that `faults` has a reason for, by its number from 0 among the valid ones."""
-    valid = [(at, one) for at, one in enumerate(inputs) if not isinstance(one, InvalidInput)]
-    reasons = problems([one for _, one in valid])
-    found = {valid[at][0]: InvalidInput(reason) for at, reason in reasons.items()}
-    return [found.get(at, one) for at, one in enumerate(inputs)]
+def mark_invalid(
+    inputs: Sequence[T | InvalidInput], problems: Callable[[list[T]], Mapping[int, str]]
+) -> list[T | InvalidInput]:
+    """The inputs, with an InvalidInput for each for which `problems` has a reason, by its index among the valid ones."""
+    valid = [(index, value) for index, value in enumerate(inputs) if not isinstance(value, InvalidInput)]
+    reasons = problems([value for _, value in valid])
+    invalid = {valid[index][0]: InvalidInput(reason) for index, reason in reasons.items()}
+    return [invalid.get(index, value) for index, value in enumerate(inputs)]
 
 
 def process_valid(inputs: Sequence[T | InvalidInput], process: Callable[[list[T]], Sequence[U]]) -> list[U | InvalidInput]:
-    """A result for each input that is valid; a InvalidInput stays where it is."""
-    results = iter(process([one for one in inputs if not isinstance(one, InvalidInput)]))
-    return [one if isinstance(one, InvalidInput) else next(results) for one in inputs]
+    """The results of the valid inputs; each InvalidInput stays in its position."""
+    results = iter(process([value for value in inputs if not isinstance(value, InvalidInput)]))
+    return [value if isinstance(value, InvalidInput) else next(results) for value in inputs]

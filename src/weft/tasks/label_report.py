@@ -1,4 +1,4 @@
-"""Tables for people of what was said of labels: scores of each, and which was taken for which."""
+"""Text tables of label predictions: scores per label, and confusion matrix."""
 
 from __future__ import annotations
 
@@ -13,66 +13,66 @@ if TYPE_CHECKING:
     from weft.metrics.classification import LabelScore
     from weft.metrics.items import ItemStatistics
 
-SHOWN = 12  # labels of a confusion matrix: more make no table that can be read
+MAX_LABELS = 12  # in a confusion matrix: a larger table is not readable
 
 
-def label_table(names: Sequence[str], found: Sequence[LabelScore], *, unit: str = "examples") -> str:
+def label_table(names: Sequence[str], scores: Sequence[LabelScore], *, unit: str = "examples") -> str:
     """Precision, recall and F1 of each label."""
     rows = [["", "precision", "recall", "F1", unit]]
     rows += [
-        [name, f"{one.precision:.1f}", f"{one.recall:.1f}", f"{one.f1:.1f}", f"{one.support:,}"]
-        for name, one in zip(names, found, strict=True)
+        [name, f"{score.precision:.1f}", f"{score.recall:.1f}", f"{score.f1:.1f}", f"{score.support:,}"]
+        for name, score in zip(names, scores, strict=True)
     ]
     return columns(rows)
 
 
 def confusion_table(names: Sequence[str], counts: np.ndarray) -> str:
-    """How often each label, a row, was taken for each, a column; nothing where there are too many for a table."""
-    if len(names) > SHOWN:
+    """The confusion matrix, gold labels in rows and predicted labels in columns; empty if there are too many labels."""
+    if len(names) > MAX_LABELS:
         return ""
-    heads = [*names, "(never seen)"]
-    rows = [["right \\ said", *names]]
+    heads = [*names, "(unseen)"]
+    rows = [["gold \\ predicted", *names]]
     rows += [[head, *(str(count) for count in row)] for head, row in zip(heads, counts.tolist(), strict=True) if sum(row)]
     return columns(rows)
 
 
 def label_report(names: Sequence[str], items: ItemStatistics, *, multilabel: bool) -> str:
-    """Scores of each label, and what was taken for what."""
+    """Scores per label, and the confusion matrix."""
     from weft.metrics.classification import confusion, per_label
 
     if multilabel:
         return "\n" + label_table(names, per_label(items))
-    confused = confusion(items) if len(names) <= SHOWN else None  # labels by labels
+    confused = confusion(items) if len(names) <= MAX_LABELS else None
     return _tables(names, per_label(items), (items.statistics["said"].sum(0) > 0).tolist(), confused)
 
 
 def _tables(
     names: Sequence[str],
-    found: Sequence[LabelScore],
-    said: Sequence[bool],
+    scores: Sequence[LabelScore],
+    predicted: Sequence[bool],
     confused: np.ndarray | None,
     *,
     unit: str = "examples",
 ) -> str:
-    """Scores of the labels that occur or were `said`, and the confusion matrix, where it is small enough."""
-    # the others are no part of macro F1; of a thousand labels a small file has a few
-    occur = [at for at, one in enumerate(found) if one.support or said[at]]
-    scores = label_table([names[at] for at in occur], [found[at] for at in occur], unit=unit)
-    parts = [scores, "" if confused is None else confusion_table(names, confused)]
+    """Scores of the labels that occur or were predicted, and the confusion matrix if it is small enough."""
+    # other labels are not part of macro F1; a small file may have few of a thousand labels
+    shown = [index for index, score in enumerate(scores) if score.support or predicted[index]]
+    table = label_table([names[index] for index in shown], [scores[index] for index in shown], unit=unit)
+    parts = [table, "" if confused is None else confusion_table(names, confused)]
     return "".join(f"\n{part}" for part in parts if part)
 
 
-def tag_report(labels: Sequence[str], items: ItemStatistics, meant: Sequence[Sequence[str]]) -> str:
-    """Scores of each type of span where tags mark spans, else of each tag, and what was taken for what; `meant` are the right
-    tags of each sentence, spelled as the outputs spell them."""
+def tag_report(labels: Sequence[str], items: ItemStatistics, gold: Sequence[Sequence[str]]) -> str:
+    """Scores per span type if tags mark spans, otherwise per tag, with the confusion matrix; `gold` has the tags of each
+    sentence in the form of the outputs."""
     from weft.metrics.tagging import per_tag, per_type, scheme_of, tag_confusion, types_of
 
     if scheme_of(labels) is not None:
-        found = per_type(items, types_of(labels))
-        return "\n" + label_table(list(found), list(found.values()))
-    names, said = ["_".join(name.split()) for name in labels], [line.split() for line in items.outputs or ()]
-    spoken = {tag for row in said for tag in row}
-    confused = tag_confusion(said, meant, names) if len(names) <= SHOWN else None
+        by_type = per_type(items, types_of(labels))
+        return "\n" + label_table(list(by_type), list(by_type.values()))
+    names, predicted = ["_".join(name.split()) for name in labels], [line.split() for line in items.outputs or ()]
+    occurring = {tag for row in predicted for tag in row}
+    confused = tag_confusion(predicted, gold, names) if len(names) <= MAX_LABELS else None
     return _tables(
-        names, list(per_tag(said, meant, names).values()), [name in spoken for name in names], confused, unit="words"
+        names, list(per_tag(predicted, gold, names).values()), [name in occurring for name in names], confused, unit="words"
     )

@@ -1,4 +1,4 @@
-"""What a line of the command line is to a task."""
+"""How a task reads input lines and prints predictions on the command line."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ P_contra = TypeVar("P_contra", contravariant=True)  # a prediction
 
 
 class Lines(Protocol[I_co, P_contra]):
-    """What a line is to a task, and how a prediction is printed. It is made for one run and the options of one command. What
-    most have in common is written here: lines of tasks inherit it."""
+    """Reads input lines and formats predictions, for one run and the options of one command. Methods with a body are defaults
+    that tasks inherit."""
 
     config: RunConfig
-    given: Any  # the options of the command
-    batch: int = 1024  # lines predicted at a time, at most
-    item: str = "line"  # what notes count
-    columns: Sequence[str] = ()  # that a table gets
-    tables: bool = True  # whether a table in is a table out; else records are printed as lines are
+    command_options: Any
+    batch: int = 1024  # maximum number of lines per call of `predict`
+    item: str = "line"  # the unit in notes
+    columns: Sequence[str] = ()  # columns that are added to a table
+    tables: bool = True  # whether the output for a table is a table; otherwise records are printed as lines
 
     def __init__(self, config: RunConfig, options: Any) -> None:
-        self.config, self.given = config, options
+        self.config, self.command_options = config, options
 
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
-        """The texts of a line, and what is wrong with them, if something is."""
+        """The texts of a line, and the problem with them, if there is one."""
         return (line,), None
 
     def parse(self, texts: tuple[str, ...]) -> I_co | InvalidInput | None:
-        """The texts of a line, or of a record of a file, as an input; None: an empty one, which stays empty."""
+        """The texts of a line or record as an input; None for an empty line, whose output is empty."""
 
     def options(self, numbers: Sequence[int]) -> Config:
-        """How to predict from inputs that have these numbers, from 1, among all lines."""
-        given: Config = self.given
-        return given
+        """The options for inputs with these line numbers, from 1."""
+        options: Config = self.command_options
+        return options
 
     def text(self, prediction: P_contra | None, number: int | None) -> str:
-        """A prediction as one line or several, with newlines; None: there is none. `number` is that of its line, None where
-        it is the only one."""
+        """A prediction as one or more lines, with newlines; None: there is no prediction. `number` is the line number, None if
+        there is only one line."""
 
     def json(self, entry: Entry, prediction: P_contra | None) -> dict[str, Any]:
-        """A line and its prediction, for programs."""
+        """A line and its prediction as JSON."""
 
     def values(self, prediction: P_contra | None) -> Values:
-        """What a record of a file gets, by its column."""
+        """The values that are added to a record, by column."""
         return {}
 
     def truncated(self, prediction: P_contra) -> bool:
-        """Whether the input was longer than the model reads."""
+        """Whether the input was truncated."""
         return False
 
     def files(self, entry: Entry, prediction: P_contra, name: str) -> Mapping[str, bytes]:
-        """What is written beside it where that is asked for, by the names of files, which begin with `name`."""
+        """Further output files, if they are requested; their names start with `name`."""
         return {}

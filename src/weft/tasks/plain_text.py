@@ -1,4 +1,4 @@
-"""Texts without labels, as language models of both sorts read them: running text, or lines."""
+"""The data of language models and masked language models: running text or lines, without labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weft.text.tokenizers import Tokenizer, train_tokenizer
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
-RUNNING = 40  # characters of a line of running text that is not expected twice
+MIN_DUPLICATE_CHARS = 40  # shorter lines of running text often occur twice
 
 
 def texts(dataset: Source) -> Iterator[str]:
@@ -31,13 +31,13 @@ def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
 
 
 def check(config: RunConfig) -> CheckPlan:
-    minimum = 0 if config.data.read_as == "lines" else RUNNING
+    minimum = 0 if config.data.read_as == "lines" else MIN_DUPLICATE_CHARS
     train = training(config.datasets)
     return CheckPlan(CheckOptions(("line",), min_chars=minimum), lambda: [train_tokenizer(config.tokenizer, train.texts())])
 
 
 def decode_between(tokenizer: Tokenizer, corpus: Corpus, edges: np.ndarray) -> list[str]:
-    """The texts between edges (N + 1,) of tokens."""
+    """The texts between token positions `edges` (N + 1,)."""
     return [tokenizer.decode(corpus.tokens[low:high].tolist()) for low, high in pairwise(edges.tolist())]
 
 

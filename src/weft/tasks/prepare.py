@@ -1,4 +1,4 @@
-"""What a run is trained on: its data as tokens on disk, and the vocabulary that made them."""
+"""Preparation of the data of a run: vocabulary and token files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def _tokenized(name: str, source: Readable, tokenizer: Tokenizer, directory: RunDir, callback: JobCallback) -> Corpus:
-    """The tokens of a column, on disk; those that an earlier process made are used again if the text is still the same."""
+    """The token file of a column; an existing one is used if the text has not changed."""
 
     def progress(done: int, total: int) -> None:
-        callback.on_progress(f"tokenising {name}", done, total)
+        callback.on_progress(f"tokenizing {name}", done, total)
 
     names = checkpoint.names(directory.path)
     known = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
@@ -37,7 +37,7 @@ def _tokenized(name: str, source: Readable, tokenizer: Tokenizer, directory: Run
 
 
 def _vocabulary(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback: JobCallback) -> Any:
-    """The run's own once it has a checkpoint. Until then it is made anew, since the data may have changed."""
+    """The saved vocabulary if the run has a checkpoint; otherwise a new one, since the data may have changed."""
     builder = task.data.vocabulary
     if checkpoint.names(directory.path):
         return builder.load(directory.path)
@@ -48,43 +48,43 @@ def _vocabulary(task: Task[Any, Any], config: RunConfig, directory: RunDir, call
     def watched(texts: Iterator[str]) -> Iterator[str]:
         done = 0
         for text in texts:
-            callback.on_progress("reading for the tokenizer", done, total)
+            callback.on_progress("reading training data", done, total)
             done += len(text)
             yield text
-        callback.on_progress("making the tokenizer", 0, 1)
+        callback.on_progress("training tokenizer", 0, 1)
 
-    made = builder.make(config, train, watched, callback.on_note)
-    builder.save(made, directory.path)
-    return made
+    vocabulary = builder.make(config, train, watched, callback.on_note)
+    builder.save(vocabulary, directory.path)
+    return vocabulary
 
 
 def _readable(dataset: Any, column: Column) -> Readable:
-    """The texts of a column; running text has one, itself."""
-    found: Readable = dataset.column(column.name, column.texts) if column.name else dataset
-    return found
+    """The texts of a column; running text has a single column."""
+    texts: Readable = dataset.column(column.name, column.texts) if column.name else dataset
+    return texts
 
 
-def tokenize(task: Task[Any, Any], config: RunConfig, vocabulary: Any, dataset: Any, place: Path) -> Sequence[Corpus]:
-    """The columns of any data set as tokens, which are written into `place`; what is too long is refused, or cut."""
-    made = [
-        write_corpus(_readable(dataset, column), column.tokenizer, place, f"data.{column.name}" if column.name else "data")
+def tokenize(task: Task[Any, Any], config: RunConfig, vocabulary: Any, dataset: Any, directory: Path) -> Sequence[Corpus]:
+    """Tokenize the columns of a data set into files in `directory`. Long texts are refused or truncated."""
+    corpora = [
+        write_corpus(_readable(dataset, column), column.tokenizer, directory, f"data.{column.name}" if column.name else "data")
         for column in task.data.columns(config, vocabulary)
     ]
-    return task.data.fit(config, dataset, made).corpora
+    return task.data.fit(config, dataset, corpora).corpora
 
 
 def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback: JobCallback) -> Prepared:
-    """A run's vocabulary, and every column of every split as tokens on disk."""
+    """Prepare the vocabulary of a run and the token files of all columns of all splits."""
     vocabulary = _vocabulary(task, config, directory, callback)
     columns = task.data.columns(config, vocabulary)
     corpora: dict[str, Corpus] = {}
     for split, dataset in config.datasets.items() if columns else ():
         names = [f"{split}.{column.name}" if column.name else split for column in columns]
-        made = [
+        columns_of_split = [
             _tokenized(name, _readable(dataset, column), column.tokenizer, directory, callback)
             for name, column in zip(names, columns, strict=True)
         ]
-        fitted = task.data.fit(config, dataset, made)
+        fitted = task.data.fit(config, dataset, columns_of_split)
         corpora |= zip(names, fitted.corpora, strict=True)
         if fitted.on_note is not None:
             callback.on_note(f"{split}: {fitted.on_note}")

@@ -1,4 +1,4 @@
-"""The tasks: their names in run files, and the packages that have their records, imported when a run names one."""
+"""The registry of tasks. The package of a task is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ TASKS: Mapping[str, Registered] = {
 
 
 def known_task(name: Any) -> Task[Any, Any] | None:
-    """The record of a task that a file names; None where there is no such task."""
+    """The task with this name; None if there is none."""
     return find_task(name) if isinstance(name, str) and name in TASKS else None
 
 
 @cache
 def find_task(name: str) -> Task[Any, Any]:
-    """The record of a task."""
-    found: Task[Any, Any] = import_module(f"{TASKS[name].package}.task").TASK
-    return found
+    """The task with this name."""
+    task: Task[Any, Any] = import_module(f"{TASKS[name].package}.task").TASK
+    return task

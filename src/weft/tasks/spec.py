@@ -1,7 +1,7 @@
-"""What a task is to the rest of the package: one record, which commands, training, comparisons and explanations ask.
+"""The definition of a task: one record of functions for commands, training, comparisons and explanations.
 
-Optional fields are capabilities: `embed=None` is a task whose models have no encoder of texts. Nothing here imports torch or
-numpy when it runs, so that the command line can list tasks without them.
+Optional fields are capabilities: a task with `embed=None` has models without a text encoder. This module does not import torch
+or numpy at run time, so that the command line can list tasks without them.
 """
 
 from __future__ import annotations
@@ -43,57 +43,57 @@ if TYPE_CHECKING:
     from weft.training.sample_outputs import Samples
     from weft.training.weight_compatibility import Weights
 
-I = TypeVar("I")  # noqa: E741  # an input, as a caller gives it: a text, a pair of texts, a path
+I = TypeVar("I")  # noqa: E741  # an input: a text, a tuple of texts, a sentence
 P = TypeVar("P")  # a prediction
 R = TypeVar("R")
-Progress = Callable[[str, int, int], None]  # what is going on, how much of it is done, how much there is
-ProgressCallback = Callable[[int, int], None]  # the same of one thing that is going on
+Progress = Callable[[str, int, int], None]  # phase, done, total
+ProgressCallback = Callable[[int, int], None]  # done, total, in one phase
 Files = str | Path | Sequence[str | Path]
 
 
 def phase(progress: Progress | None, name: str) -> ProgressCallback | None:
-    """Who is told of one part of the work."""
+    """The progress callback of one phase."""
     return None if progress is None else partial(progress, name)
 
 
 class InvalidInput(NamedTuple):
-    """Why one input among others gives no prediction."""
+    """The result for an input that cannot be used, with the reason."""
 
     reason: str
 
 
 class Options(Config):
-    """What a caller may say about predicting or evaluating; a task's own table adds fields."""
+    """Options of prediction or evaluation. Tasks add fields."""
 
 
 class LabelOptions(Options):
-    """How labels and tags are scored."""
+    """Options of the evaluation of labels and tags."""
 
-    strict: bool = False  # refuse labels that training never saw, instead of counting them as wrong
+    strict: bool = False  # raise an error for labels that are not in the training data, instead of counting them as wrong
 
 
 # ---- models and their training
 
 
 class Estimator(Protocol):
-    """How models of one kind are checked, trained and loaded."""
+    """Checks, trains and loads models of one kind."""
 
     @property
     def by_steps(self) -> bool:
-        """Whether training goes step by step, by gradients, within a budget; else a model is counted, or solved in one go."""
+        """Whether training has steps and a budget; otherwise the model is fitted at once."""
 
     @property
     def network_task(self) -> NetworkTask[Any] | None:
-        """What is particular to its networks; None where its models are none."""
+        """The task-specific part of training networks; None if the models are not networks."""
 
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int | None:
-        """How many parameters a model will have; None where the data decides."""
+        """The number of parameters; None if it depends on the data."""
 
     def check(self, config: RunConfig) -> None:
-        """Refuse options that are each valid, but not together."""
+        """Refuse invalid combinations of options."""
 
     def train(self, job: Job) -> None:
-        """Leave the run directory with the model's best weights."""
+        """Train the model and write its best weights to the run directory."""
 
     def load(self, config: RunConfig, vocabulary: Any, directory: RunDir, device: str) -> Any:
         """The model itself, never a wrapper."""
@@ -104,28 +104,26 @@ def override(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str,
 
 
 class SearchDimension(NamedTuple):
-    """What a search may try for one option of [model]."""
+    """The values of one option of [model] in a hyperparameter search."""
 
     option: str  # such as "features.ngrams"
     values: Sequence[Any]
-    beside: tuple[str, Any] | None = None  # it means something only where another option has this value
+    requires: tuple[str, Any] | None = None  # an option and the value that it must have for this one to matter
 
 
 class Preset(NamedTuple):
-    """A named architecture: which table reads its options, what differs from the defaults, and who trains it."""
+    """A named architecture: its configuration class, the values that differ from the defaults, and its estimator."""
 
     estimator: Estimator
     config_class: type[Any]
     values: Mapping[str, Any] = {}
     train_defaults: Mapping[str, Any] = {}
     merge: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = override
-    choices: Sequence[
-        SearchDimension
-    ] = ()  # what a search may change where there are no steps to train: learning rate and width
-    unit: str = "parameters"  # what a model's size is counted by
+    choices: Sequence[SearchDimension] = ()  # for models without training steps; others search learning rate and hidden size
+    unit: str = "parameters"  # the unit of the model size
 
     def merged(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The preset's values under those of a run file."""
+        """The values of the preset, overridden by those of a run file."""
         return self.merge(self.values, options)
 
 
@@ -193,11 +191,11 @@ def none_unknown(run: Run[Any, Any], inputs: Sequence[Any]) -> Sequence[str]:
     return ()
 
 
-# ---- tasks whose models write tokens
+# ---- tasks whose models generate tokens
 
 
 class Scored(Protocol):
-    """A text under a model that gives its tokens probabilities, in nats."""
+    """The log-probability of a text and of its tokens, in nats."""
 
     @property
     def text(self) -> str: ...
@@ -215,42 +213,42 @@ class Scored(Protocol):
     def token_log_probs(self) -> list[float]: ...
 
 
-def is_text(run: Run[Any, Any], given: object) -> bool:
-    """Whether what a caller gave is one input: a string is one, all else several."""
-    return isinstance(given, str)
+def is_text(run: Run[Any, Any], value: object) -> bool:
+    """Whether a value is one input (a string) and not several."""
+    return isinstance(value, str)
 
 
-def is_tuple_of_texts(given: object) -> bool:
-    """Whether it is one input of a task whose inputs have several texts."""
-    return isinstance(given, tuple) and all(isinstance(text, str) for text in given)
+def is_tuple_of_texts(value: object) -> bool:
+    """Whether a value is one input of a task whose inputs have several texts."""
+    return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
 
 
 @dataclass(frozen=True)
 class Decode(Generic[I]):
-    """How models of a task give texts probabilities and write them."""
+    """How models of a task score and generate texts."""
 
-    # of texts or pairs, and whether long sources are cut; a InvalidInput for one that can't be scored
+    # of texts or pairs, with `truncate` for long sources; an InvalidInput for each that cannot be scored
     score: Callable[[Run[Any, Any], Any, bool, Progress | None], list[Any]]
-    prompt: Callable[[Run[Any, Any], I], Sequence[int]]  # the tokens that an output is written after
-    limit: Callable[[Run[Any, Any], I], int]  # how many tokens an output has at most, unless told
-    end: Callable[[Run[Any, Any]], int | None]  # the token that ends an output, if one does
-    never: Callable[[Run[Any, Any]], Sequence[int]]  # tokens that are never written
-    beam: int  # the width of a search, unless told
-    alpha: float = 0.0  # of its length penalty, unless told
-    source: Callable[[Run[Any, Any], I], Any] | None = None  # the state of a decoder that has read an input, in one row
+    prompt: Callable[[Run[Any, Any], I], Sequence[int]]  # the prompt tokens of an input
+    limit: Callable[[Run[Any, Any], I], int]  # the default maximum number of new tokens
+    end: Callable[[Run[Any, Any]], int | None]  # the EOS token, if there is one
+    never: Callable[[Run[Any, Any]], Sequence[int]]  # tokens that are never generated
+    beam: int  # the default beam size
+    alpha: float = 0.0  # the default length penalty
+    source: Callable[[Run[Any, Any], I], Any] | None = None  # the decoder state after reading an input, with one row
     steps: Callable[[Run[Any, Any]], IncrementalModel[Any]] = field(default=lambda run: run.model)
-    target: Callable[[Run[Any, Any]], Tokenizer] = field(default=lambda run: run.vocabulary)  # of outputs
+    target: Callable[[Run[Any, Any]], Tokenizer] = field(default=lambda run: run.vocabulary)  # the tokenizer of outputs
     generate: (
         Callable[[Run[Any, Any], str | Sequence[str], GenerationConfig, ContinueCallback | None], list[list[Continuation]]]
         | None
     ) = None
     stream: Callable[[Run[Any, Any], str, GenerationConfig], Iterator[str]] | None = None
-    pairs: bool = False  # what is scored is a source and a target, a tab between them; else a text
-    # prompts that can't be continued by as much as is asked for, by their number from 0, and why
+    pairs: bool = False  # scored inputs are (source, target) pairs, not texts
+    # the prompts that cannot be continued by the requested length: reasons by index
     invalid_prompts: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(
         default=lambda run, prompts, options: {}
     )
-    lines: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether a continuation is one line
+    lines: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether continuations are single lines
 
 
 # ---- explanations
@@ -258,62 +256,70 @@ class Decode(Generic[I]):
 
 @dataclass(frozen=True)
 class Explain:
-    """How models of a task are looked into. Optional functions are views, or parts of views, that not every task has."""
+    """How models of a task are explained. Optional functions are for views that not every task has."""
 
-    read: Callable[[Run[Any, Any], str, ExplainConfig], ModelInput]  # a text as a network reads it
-    stacks: Callable[[Run[Any, Any]], Sequence[Stack]]  # of a network, in the order in which its sequences are read
-    tokenizers: Callable[[Run[Any, Any]], Sequence[Tokenizer]] = field(default=lambda run: [run.vocabulary])  # of the sequences
-    read_unmasked: Callable[[Run[Any, Any], str], ModelInput] | None = None  # where `read` wants masks in a text
-    attribute: Callable[[Run[Any, Any], str, ExplainConfig], SparseAttribution] | None = None  # of models that are no networks
-    surprisal: Callable[[Run[Any, Any], str, ExplainConfig], SurprisalResult] | None = None
-    readout: Callable[[Run[Any, Any], ModelInput], Readout] | None = None  # how a layer's vectors become tokens, for the lens
-    output: Callable[[Run[Any, Any], str, ExplainConfig], list[tuple[int, TokenSpan]]] | None = (
-        None  # tokens of a target, or own
+    read: Callable[[Run[Any, Any], str, ExplainConfig], ModelInput]  # a text as network input
+    stacks: Callable[[Run[Any, Any]], Sequence[Stack]]  # the stacks of a network, in the order of its input sequences
+    tokenizers: Callable[[Run[Any, Any]], Sequence[Tokenizer]] = field(
+        default=lambda run: [run.vocabulary]
+    )  # the tokenizers of the sequences
+    read_unmasked: Callable[[Run[Any, Any], str], ModelInput] | None = None  # if `read` requires masks in a text
+    attribute: Callable[[Run[Any, Any], str, ExplainConfig], SparseAttribution] | None = (
+        None  # for models that are not networks
     )
-    context: Callable[[Run[Any, Any]], int] | None = None  # tokens of the longest context that is counted in training text
-    sample: Callable[[Run[Any, Any], int], tuple[str, list[str]]] | None = None  # of its own data: the split, and texts
-    room: Callable[[Run[Any, Any]], int | None] = field(default=lambda run: None)  # tokens of a text that is not split
-    line: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether a text is one line
-    places: bool = False  # a prediction is named with its place: tags, ends of answers
-    stepwise: bool = False  # reads token by token, so that gradients go back in time
-    masks: bool = False  # has a vector of the mask
-    records: bool = False  # files are read as data, not as the lines of `predict`
+    surprisal: Callable[[Run[Any, Any], str, ExplainConfig], SurprisalResult] | None = None
+    readout: Callable[[Run[Any, Any], ModelInput], Readout] | None = None  # from hidden states to tokens, for the logit lens
+    output: Callable[[Run[Any, Any], str, ExplainConfig], list[tuple[int, TokenSpan]]] | None = None  # the tokens of a target
+    context: Callable[[Run[Any, Any]], int] | None = None  # maximum length of a context in n-gram counts
+    sample: Callable[[Run[Any, Any], int], tuple[str, list[str]]] | None = (
+        None  # texts of its own data, with the name of the split
+    )
+    room: Callable[[Run[Any, Any]], int | None] = field(
+        default=lambda run: None
+    )  # maximum number of tokens of a text that is not split
+    line: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether texts are single lines
+    places: bool = False  # predictions have positions: tags, ends of answers
+    stepwise: bool = False  # recurrent over tokens, for gradients through time
+    masks: bool = False  # has a mask token
+    records: bool = False  # files are read as data, not as input lines
 
 
-# ---- the record
+# ---- the task
 
 
 @dataclass(frozen=True)
 class Task(Generic[I, P]):
-    """Everything that is particular to one task."""
+    """The definition of one task."""
 
-    name: str  # as run files have it
-    noun: str  # what a model of it is: "classifier"
-    does: str  # "gives texts labels"
-    item: str  # what a loss is counted by: "token", "text", "word"
-    counts: str  # what progress is counted by: "tokens", "texts", "questions"
-    says: str  # what a model of it says of an item: "labels", "tags"
+    name: str  # in run files
+    noun: str  # the noun for its models: "classifier"
+    does: str  # a description of its models: "assigns labels to texts"
+    item: str  # the unit of the loss: "token", "text", "word"
+    counts: str  # the unit of progress: "tokens", "texts", "questions"
+    says: str  # the noun for its predictions: "labels", "tags"
     data: Data
     presets: Mapping[str, Preset]
-    suites: Sequence[Suite]  # a run has the metrics of one of them: its data decides which
-    validation: Sequence[Suite]  # the same of what validation measures
+    suites: Sequence[Suite]  # metrics of an evaluation; the data determines which suite applies
+    validation: Sequence[Suite]  # metrics of a validation
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
-    use: str = "predict"  # the command after training: predict or generate
-    reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # bound to its vocabulary, as functions here want
+    use: str = "predict"  # the command to use a model: predict or generate
+    reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # the model with its vocabulary
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | InvalidInput]] | None = None
-    is_single: Callable[[Run[I, P], object], bool] = is_text  # whether what a Python caller gave is one input, or several
+    is_single: Callable[[Run[I, P], object], bool] = is_text  # whether a value is one input or several
     predict_options: type[Config] = Options
-    lines: Callable[[RunConfig, Any], Lines[I, P]] | None = None  # of `predict`, with its options
-    unknown: Callable[[Run[I, P], Sequence[I]], Sequence[str]] = none_unknown  # what in inputs has no token: read as <unk>
+    lines: Callable[[RunConfig, Any], Lines[I, P]] | None = None  # input and output lines of the command line
+    unknown: Callable[[Run[I, P], Sequence[I]], Sequence[str]] = (
+        none_unknown  # parts of inputs without a token, which become <unk>
+    )
     evaluate_options: type[Config] = Options
     embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], EmbeddingOutput] | None = None
     decode: Decode[I] | None = None
-    explain: Callable[[], Explain] | None = None  # imports what looks into models
+    explain: Callable[[], Explain] | None = None  # imports the explanation functions
     compare: Compare = field(default_factory=Compare)
-    decides: tuple[str, ...] = ()  # comparisons go by the first of these that the runs have; (): by their first score
-    weights: Weights | None = None  # what weights of its networks mean, for starts from others; None: by names and shapes alone
-    samples: Samples | None = None  # texts that models write while they are trained
-    joins: bool = False  # whether several runs can be one: an ensemble
+    decides: tuple[str, ...] = ()  # metrics that rank comparisons: the first that the runs have; (): their first metric
+    weights: Weights | None = None  # the meaning of weights, for initialization from other runs; None: names and shapes only
+    samples: Samples | None = None  # samples during training
+    joins: bool = False  # whether runs can form an ensemble
     labels: Callable[[Run[I, P]], tuple[str, ...]] = field(default=lambda run: ())
     sizes: Callable[[Run[I, P]], Mapping[str, Any]] = field(
         default=lambda run: {"vocabulary": run.vocabulary.vocab_size}

@@ -1,4 +1,4 @@
-"""The data of a task whose records have texts that one tokenizer reads: everything but the columns of its [data] table."""
+"""Shared parts of tasks whose records are rows of texts for one tokenizer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check(config: RunConfig) -> CheckPlan:
 
 
 def open_table(config: Any, file: InputFile) -> OpenedRecords | None:
-    """The text columns of a table; None for a text, whose records are its lines."""
+    """The text columns of a table; None for a text file, whose records are its lines."""
     form = config.sources(Path())["train"].format
     return open_columns(
         file, ColumnUse(tuple(WantedColumn("", name) for name in form.columns), options=form.options()), config.train
@@ -55,7 +55,7 @@ def lines(dataset: Dataset[Any]) -> Iterator[tuple[str, None]]:
 
 
 def in_memory(config: Any) -> MemoryFormat:
-    """The columns of texts, and then those of other values."""
+    """The text columns, followed by the other columns."""
     format = config.sources(Path())["train"].format
     return MemoryFormat((*format.columns, *format.values), inputs=len(format.columns))
 

@@ -1,4 +1,4 @@
-"""Vocabularies of one tokenizer, and how it is made unless a run file says otherwise."""
+"""Vocabularies that are one tokenizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WordTokenizerConfig(TokenizerConfig):
 
 
 def all_texts(dataset: Dataset[Any]) -> Iterator[str]:
-    """Column after column."""
+    """All texts, column by column."""
     return chain.from_iterable(dataset.texts(column) for column in dataset.format.columns)
 
 

@@ -57,8 +57,8 @@ def drop_previous(root: Path) -> None:
 
 
 def drop_after(root: Path, start: Path | None) -> None:
-    """Remove the checkpoints after the one that a run resumes from (None: all). They are corrupted, and new checkpoints must not
-    seem older than them."""
+    """Remove the checkpoints after the one that a run resumes from (None: all). They are corrupted, and new ones must not seem
+    older than them."""
     files.refuse_link(checkpoints_dir(root))
     for name in names(root):
         if start is None or int(name) > int(start.name):
@@ -66,8 +66,8 @@ def drop_after(root: Path, start: Path | None) -> None:
 
 
 def checksums(run_dir: Path) -> dict[str, Any]:
-    """The SHA-256 values that a checkpoint has of files outside it: of tokenizers and labels (`vocabulary`), and of the files of
-    each split (`data`)."""
+    """The SHA-256 values that a checkpoint has of files outside it: of tokenizers and labels (`vocabulary`), and of each
+    split (`data`)."""
     manifest = files.read_json(run_dir / files.MANIFEST)
     return {part: values for part in ("vocabulary", "data") if isinstance(values := manifest.get(part), dict)}
 

@@ -36,8 +36,8 @@ class RunLogWriter:
         self.samples: log.Log | None = None  # few runs write samples
 
     def restore(self, train_state: TrainState, metrics: bytes = b"") -> list[str]:
-        """Restore the logs as of a checkpoint, whose metrics log is `metrics`. Nothing depends on the texts of samples.jsonl, so
-        its intact part is used.
+        """Restore the logs as of a checkpoint, whose metrics log is `metrics`. Nothing depends on samples.jsonl, so its intact
+        part is used.
 
         Returns:
             A note for each log that was corrupted.

@@ -113,8 +113,8 @@ def attention_span(config: StackConfig, max_length: int) -> int | None:
 def encoder_parts(
     config: RunConfig, tokens: Tokenizer, layers: Mapping[str, int], *, max_length: int, head: Mapping[str, Any]
 ) -> dict[str, Part]:
-    """The parts of a network with one stack, which counts as an encoder, and a head. `head` has options of the head that are not
-    in [model]."""
+    """The parts of a network with one stack, which counts as an encoder, and a head. `head` has options of the head outside
+    [model]."""
     model: StackConfig = config.model
     return {
         "encoder.embedder": Part(tokenizer_options(tokens)),

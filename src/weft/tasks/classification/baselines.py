@@ -95,7 +95,7 @@ class Baseline:
 
     def check(self, config: RunConfig) -> None:
         if config.train.init_from is not None:
-            raise ConfigError("train.init_from", f"{config.arch} is solved anew and starts from no weights", "drop it")
+            raise ConfigError("train.init_from", f"not available for {config.arch}, which has no initial weights", "remove it")
 
     def train(self, job: Job) -> None:
         config, labels, multilabel = job.config, job.tokenizer.labels, job.config.data.multilabel
@@ -104,13 +104,13 @@ class Baseline:
             write_record(job.directory.data, split, fingerprints(source.paths))
         began = time.perf_counter()
         examples = list(sources["train"].records())
-        right = targets([example.labels for example in examples], labels, multilabel=multilabel)
+        gold = targets([example.labels for example in examples], labels, multilabel=multilabel)
         job.callback.on_progress("finding terms", 0, 1)
         columns = list(zip(*(example.texts for example in examples), strict=True))
         features = [Features.fit(column, config.model.features) for column in columns]
-        weights = balance(right, labels.size).astype(np.float64) if config.model.class_weight == "balanced" else None
+        weights = balance(gold, labels.size).astype(np.float64) if config.model.class_weight == "balanced" else None
         sparse = hstack([part.transform(column) for part, column in zip(features, columns, strict=True)])
-        wanted = right.astype(bool) if multilabel else right[:, 0]
+        wanted = gold.astype(bool) if multilabel else gold[:, 0]
         model = self.fit(sparse, wanted, labels.size, config.model, weights, job)
         for note in model.notes:
             job.callback.on_note(note)
@@ -124,15 +124,15 @@ class Baseline:
             return ready, {}
         examples, labels, multilabel = list(sources["valid"].records()), job.tokenizer.labels, ready.model.multilabel
         found = [example.labels for example in examples]
-        right = targets(found, labels, multilabel=multilabel)
+        gold = targets(found, labels, multilabel=multilabel)
         scores = ready.model.logits(ready.featurize([example.texts for example in examples]))
-        ready.temperature = sigmoid_temperature(scores, right) if multilabel else softmax_temperature(scores, right[:, 0])
-        said = score_predictions(ready.scale_by_temperature(scores), right, unseen(found, labels), multilabel=multilabel)
-        return ready, values(said, label_metrics(multilabel=multilabel))
+        ready.temperature = sigmoid_temperature(scores, gold) if multilabel else softmax_temperature(scores, gold[:, 0])
+        log_probs = score_predictions(ready.scale_by_temperature(scores), gold, unseen(found, labels), multilabel=multilabel)
+        return ready, values(log_probs, label_metrics(multilabel=multilabel))
 
     def _write(self, job: Job, ready: SparseClassifier, scores: dict[str, float], seconds: float, read: dict[str, int]) -> None:
-        for at, part in enumerate(ready.features):
-            part.save(job.directory.path / f"features.{at}.json")
+        for index, part in enumerate(ready.features):
+            part.save(job.directory.path / f"features.{index}.json")
         with Log(job.directory.path / "metrics.jsonl") as metrics, Log(job.directory.path / "timings.jsonl") as timings:
             metrics.restore()
             metrics.write({"step": 1, **read, **{f"valid_{name}": value for name, value in scores.items()}})
@@ -142,11 +142,11 @@ class Baseline:
         job.callback.on_fit(ready.num_parameters, scores)
 
     def load(self, config: RunConfig, tokenizer: LabelTokenizer, directory: RunDir, device: str) -> SparseClassifier:
-        paths = [directory.path / f"features.{at}.json" for at in range(len(config.data.columns()))]
+        paths = [directory.path / f"features.{index}.json" for index in range(len(config.data.columns()))]
         features = [Features.load(path) for path in paths]
         arrays = directory.read_arrays(_vocabulary(tokenizer, features))
         if "temperature" not in arrays:
-            raise ModelError(directory.weights, "has no temperature", "the file is damaged")
+            raise ModelError(directory.weights, "corrupted: temperature is missing")
         return SparseClassifier(features, LinearModel.from_arrays(arrays), float(arrays["temperature"]))
 
 

@@ -33,9 +33,9 @@ def confusion(evidence: Evidence) -> Confused | None:
     """Of one label for each text."""
     if not metrics_of((SINGLE_LABEL,), [score.name for score in evidence.scores]):
         return None
-    found = evidence.items.statistics
-    meant = np.where(found["unseen"] > 0, len(evidence.labels), found["meant"].argmax(1))
-    return Confused(meant, found["said"].argmax(1))
+    label_ids = evidence.items.statistics
+    gold = np.where(label_ids["unseen"] > 0, len(evidence.labels), label_ids["meant"].argmax(1))
+    return Confused(gold, label_ids["said"].argmax(1))
 
 
 def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:

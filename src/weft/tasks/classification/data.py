@@ -1,4 +1,4 @@
-"""Which labelled texts a split is, and the [data] table of tasks that give a text, or two, a label."""
+"""Labeled texts: splits, summaries, and the [data] table of classification."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OWN = 0.9  # labels an occurrence of one: from here on nearly every example has 
 
 @dataclass
 class LabeledSummary:
-    """What was found in labelled files."""
+    """Statistics of labeled files."""
 
     files: FileSummary  # line ends, encoding, notes, blank lines; it counts no lines
     inputs: tuple[Path, ...]
@@ -82,18 +82,18 @@ class LabeledSummary:
         """int64 (N,): each example's label, as a number; of several the rarest, which is hardest to share out."""
         places = {name: number for number, name in enumerate(self.labels, 1)}
         rarest = [min(labels, key=lambda name: (self.labels[name], name), default="") for labels in self.sets]
-        found = np.array([places.get(name, 0) for name in rarest], dtype=np.int64)
-        return np.asarray(found[np.asarray(self.numbers)])
+        strata = np.array([places.get(name, 0) for name in rarest], dtype=np.int64)
+        return np.asarray(strata[np.asarray(self.numbers)])
 
     def problem(self) -> str | None:
         """What is wrong where nearly every example has a label of its own, as it has if the column is one of numbers: none can
         be learned."""
         if self.count < MAX_LISTED or OWN * self.labels.total() > len(self.labels):
             return None
-        some = ", ".join(preview(name, 20) for name in sorted(self.labels)[:3])
+        examples = ", ".join(preview(name, 20) for name in sorted(self.labels)[:3])
         return (
-            f"{display_name(self.inputs)}: {len(self.labels):,} labels for {self.count:,} examples, {some} and so on: nearly every"
-            f" example has a label of its own, and none can be learned; {self.label_place()}"
+            f"{display_name(self.inputs)}: {len(self.labels):,} labels for {self.count:,} examples, {examples} and so on: nearly"
+            f" every example has a label of its own, and none can be learned; {self.label_place()}"
         )
 
     def label_place(self) -> str:
@@ -111,23 +111,23 @@ class LabeledSummary:
 
     def notes(self) -> list[str]:
         """What is worth knowing."""
-        found = [*self.files.notes, *self.folders]
-        told = found[:MAX_LISTED]
-        if len(found) > MAX_LISTED:
-            told.append(f"and {len(found) - MAX_LISTED:,} such notes more")
+        file_notes = [*self.files.notes, *self.folders]
+        notes = file_notes[:MAX_LISTED]
+        if len(file_notes) > MAX_LISTED:
+            notes.append(f"and {len(file_notes) - MAX_LISTED:,} such notes more")
         if self.files.blank:
-            told.append(f"blank lines that were skipped: {self.files.blank:,}")
-        told += self.skipped_notes()
-        told += [f"empty texts in column {at}: {size.empty:,}" for at, size in enumerate(self.sizes, 1) if size.empty]
+            notes.append(f"blank lines that were skipped: {self.files.blank:,}")
+        notes += self.skipped_notes()
+        notes += [f"empty texts in column {number}: {size.empty:,}" for number, size in enumerate(self.sizes, 1) if size.empty]
         if none := list(self.numbers).count(self.sets.get((), -1)):
-            told.append(f"examples without a label: {none:,}")
+            notes.append(f"examples without a label: {none:,}")
         if len(self.sets) == 1:
-            told.append("all examples have the same label; there is nothing to tell apart")
+            notes.append("all examples have the same label; there is nothing to tell apart")
         elif self.count >= MAX_LISTED and 2 * len(self.labels) > self.count:
-            told.append(f"{len(self.labels):,} labels for {self.count:,} examples; are they labels?")
+            notes.append(f"{len(self.labels):,} labels for {self.count:,} examples; are they labels?")
         elif once := Counter({name: count for name, count in self.labels.items() if count == 1}):
-            told.append(f"labels that occur once, {len(once):,} of {len(self.labels):,}: {listed(once)}")
-        return told
+            notes.append(f"labels that occur once, {len(once):,} of {len(self.labels):,}: {listed(once)}")
+        return notes
 
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, labels, examples."""
@@ -157,7 +157,7 @@ class LabeledFormat:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(str(at) for at in range(len(self.reading.text)))
+        return tuple(str(index) for index in range(len(self.reading.text)))
 
     def files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         return tuple(file.path for file in find_files(inputs))
@@ -179,10 +179,10 @@ class LabeledFormat:
 
     def provenance(self, inputs: tuple[Path, ...], column: str) -> dict[str, Any]:
         # labels decide which examples a share has, and names of files may be labels
-        how, found = {**self.reading.provenance(), "text": list(self.reading.text)}, find_files(inputs)
-        labels = [{} if file.label is None else {"label": file.label} for file in found]
-        prints = fingerprints([file.path for file in found])
-        return {"column": int(column), **how, "files": [one | label for one, label in zip(prints, labels, strict=True)]}
+        options, files = {**self.reading.provenance(), "text": list(self.reading.text)}, find_files(inputs)
+        labels = [{} if file.label is None else {"label": file.label} for file in files]
+        prints = fingerprints([file.path for file in files])
+        return {"column": int(column), **options, "files": [one | label for one, label in zip(prints, labels, strict=True)]}
 
 
 def _folders(given: tuple[Path, ...]) -> list[str]:
@@ -209,8 +209,8 @@ def count_long(corpora: Sequence[Corpus], dataset: Dataset[Record], *, max_lengt
         place, more = dataset.location(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
             f"{place}{more}",
-            f"has {lengths[long[0]]:,} tokens, more than data.max_length = {max_length}",
-            "raise that, or set data.truncate = true to have it cut",
+            f"has {lengths[long[0]]:,} tokens, more than data.max_length ({max_length})",
+            "increase it or set data.truncate = true",
         )
     return len(long)
 
@@ -279,9 +279,9 @@ class LabeledDataConfig(TableFilesConfig):
 
     def used(self) -> ColumnUse:
         """What a trained run reads of a table: its texts."""
-        wanted = tuple(WantedColumn("text", column) for column in self.columns())
-        usual = (WantedColumn("label", self.label_column), *wanted) == DEFAULT_NAMES
-        return ColumnUse(wanted, DEFAULT_NAMES if usual else (), self.label_separator or ",", self.reading().tables())
+        columns = tuple(WantedColumn("text", column) for column in self.columns())
+        usual = (WantedColumn("label", self.label_column), *columns) == DEFAULT_NAMES
+        return ColumnUse(columns, DEFAULT_NAMES if usual else (), self.label_separator or ",", self.reading().tables())
 
     def with_defaults(self) -> Self:
         if not self.multilabel or self.label_separator is not None:
@@ -316,15 +316,15 @@ def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
     """One of each text of an example; none for baselines, which have terms of their own, and read a text to its end."""
     if isinstance(config.model, BaselineConfig):
         return []
-    return [Column(str(at), vocabulary.tokenizer) for at in range(len(config.data.columns()))]
+    return [Column(str(index), vocabulary.tokenizer) for index in range(len(config.data.columns()))]
 
 
 def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
     max_length = config.data.max_length
-    cut = count_long(corpora, dataset, max_length=max_length, truncate=config.data.truncate)
-    verb = "is" if cut == 1 else "are"
-    told = f"{pluralize(cut, 'text')} {verb} longer than data.max_length = {max_length} tokens, and {verb} cut"
-    return Fitted(corpora, told if cut else None)
+    truncated = count_long(corpora, dataset, max_length=max_length, truncate=config.data.truncate)
+    verb = "is" if truncated == 1 else "are"
+    note = f"{pluralize(truncated, 'text')} {verb} longer than data.max_length = {max_length} tokens, and {verb} cut"
+    return Fitted(corpora, note if truncated else None)
 
 
 def check(config: RunConfig) -> CheckPlan:

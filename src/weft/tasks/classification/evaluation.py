@@ -26,17 +26,17 @@ def targets(found: Sequence[tuple[str, ...]], labels: LabelVocabulary, *, multil
         numbers = [labels.index(names[0]) for names in found]
         return np.array([[-1 if number is None else number] for number in numbers], np.int64)
     rows = np.zeros((len(found), labels.size), np.int64)
-    for at, names in enumerate(found):
-        known = [number for number in map(labels.index, names) if number is not None]
-        rows[at, known] = 1
+    for row, names in enumerate(found):
+        label_ids = [number for number in map(labels.index, names) if number is not None]
+        rows[row, label_ids] = 1
     return rows
 
 
 def balance(labels: np.ndarray, size: int) -> np.ndarray:
     """float32 (K,): how much each label counts so that all count alike, in the mean over the texts 1."""
     counts = np.bincount(labels[labels >= 0].ravel(), minlength=size) if labels.shape[1] == 1 else labels.sum(0)
-    each: np.ndarray = counts.sum() / (size * np.maximum(1, counts))
-    return each.astype(np.float32)
+    weights: np.ndarray = counts.sum() / (size * np.maximum(1, counts))
+    return weights.astype(np.float32)
 
 
 class ClassifierOutput(NamedTuple):

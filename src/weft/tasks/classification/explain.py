@@ -95,26 +95,26 @@ def attribute(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfi
         raise UsageError(f"--baseline {options.baseline}", "terms have no vectors", "a word can only be left out")
     whole = tuple(_texts(run, text))
     log_probs = run.model.log_probs([whole])[0]
-    asked = _asked(run, log_probs, options)
-    outputs = [TokenSpan(run.labels[at], 0, 0) for at in asked]
-    said = log_probs[asked]
+    label_ids = _asked(run, log_probs, options)
+    outputs = [TokenSpan(run.labels[index], 0, 0) for index in label_ids]
+    said = log_probs[label_ids]
     if options.method == "occlusion":
         words = list(re.finditer(r"\S+", text))
         fewer = [tuple(_texts(run, text[: word.start()] + text[word.end() :])) for word in words]
-        without = run.model.log_probs(fewer)[:, asked] if fewer else np.zeros((0, len(asked)))
+        without = run.model.log_probs(fewer)[:, label_ids] if fewer else np.zeros((0, len(label_ids)))
         pieces = _some([TokenSpan(word[0], word.start(), word.end()) for word in words])
         return SparseAttribution(pieces, outputs, (said - without).T, said, "occlusion", "the word left out")
     weight, row = run.model.model.weight, run.model.featurize([whole])
     values = (row.values > 0).astype(np.float64) if run.model.model.binary else row.values
-    mine = weight[row.indices][:, asked]
+    mine = weight[row.indices][:, label_ids]
     if not run.model.model.multi:  # a softmax sees only by how much a label's weight differs from those of all
         mine = mine - weight[row.indices].mean(1, keepdims=True)
     terms = [term for part in run.model.features for term in part.terms]
     credit = (mine * values[:, None]).T
     order = np.argsort(-np.abs(credit).sum(0), kind="stable")
-    pieces = _some([TokenSpan(terms[row.indices[at]], 0, 0) for at in order.tolist()])
-    told = "a text without terms" if run.model.model.multi else "a text without terms, and the mean of all labels"
-    return SparseAttribution(pieces, outputs, credit[:, order], said, "exact", told, credit.sum(1))
+    pieces = _some([TokenSpan(terms[row.indices[index]], 0, 0) for index in order.tolist()])
+    baseline = "a text without terms" if run.model.model.multi else "a text without terms, and the mean of all labels"
+    return SparseAttribution(pieces, outputs, credit[:, order], said, "exact", baseline, credit.sum(1))
 
 
 EXPLAIN = Explain(read, stacks, tokenizers=lambda run: [run.vocabulary.tokenizer], attribute=attribute)

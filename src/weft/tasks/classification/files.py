@@ -74,12 +74,12 @@ class Record(NamedTuple):
 def _listed(directory: Path) -> list[Path]:
     """What is in a folder, by name; hidden files are the system's."""
     try:
-        found = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
+        paths = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
     except OSError as error:
-        raise DataError(directory, f"can't be read: {error.strerror}") from None
-    if not found:
-        raise DataError(directory, "is an empty folder", "give one with a file, or a folder, for every label")
-    return found
+        raise DataError(directory, f"cannot read: {error.strerror}") from None
+    if not paths:
+        raise DataError(directory, "directory is empty", "add one file or one subdirectory per label")
+    return paths
 
 
 def _by_files(directory: Path, paths: list[Path]) -> list[File]:
@@ -99,11 +99,11 @@ def _by_files(directory: Path, paths: list[Path]) -> list[File]:
 
 
 def _by_folders(directory: Path) -> list[File]:
-    found = _listed(directory)
-    inner = next((path for path in found if path.is_dir()), None)
+    files = _listed(directory)
+    inner = next((path for path in files if path.is_dir()), None)
     if inner is not None:
         raise DataError(inner, "is a folder in that of a label", f"examples are files right in {directory}")
-    return [File(path, directory.name, is_whole=True) for path in found]
+    return [File(path, directory.name, is_whole=True) for path in files]
 
 
 def find_files(given: Sequence[Path]) -> list[File]:
@@ -131,23 +131,23 @@ def find_files(given: Sequence[Path]) -> list[File]:
 
 def _labels(cell: Cell, reading: Reading, where: str) -> tuple[str, ...]:
     """The labels that a cell stands for."""
-    given = cell
-    if isinstance(given, str):
-        given = given.split(reading.separator) if reading.multi else [given]
-    names = [name.strip() for name in given]
+    value = cell
+    if isinstance(value, str):
+        value = value.split(reading.separator) if reading.multi else [value]
+    names = [name.strip() for name in value]
     if reading.coarse is not None:
         names = [name.partition(reading.coarse)[0].strip() for name in names]
     odd = next((name for name in names if "\n" in name or "\t" in name), None)
     if odd is not None:
-        raise DataError(f"{where} has a label with a tab or a newline inside", f"{preview(odd, 40)}", "is it the right column?")
+        raise DataError(
+            where, f"the label {preview(odd, 40)!r} has a tab or a newline", "is data.label_column the right column?"
+        )
     if reading.multi:
         return tuple(dict.fromkeys(filter(None, names)))
     if len(names) > 1:
-        raise DataError(f"{where} has {len(names)} labels", f"{preview(', '.join(names), 80)}", "set data.multilabel = true")
+        raise DataError(where, f"more than one label ({preview(', '.join(names), 80)})", "set data.multilabel = true")
     if not any(names):
-        raise DataError(
-            "", f"{where} has no label", "give it one, or set data.multilabel = true, where an example may have none"
-        )
+        raise DataError(where, "label is missing", "add one or set data.multilabel = true")
     return tuple(names)
 
 
@@ -159,19 +159,17 @@ def _read_table(file: File, reading: Reading, seen: FileSummary) -> Iterator[tup
 def _split_label(line: str, where: str, *, fasttext: bool) -> tuple[Cell, tuple[str, ...]]:
     """A line as its label, or labels, and its text."""
     if line[0] in " \t":
-        raise DataError(f"{where} starts with white space, not with a label", f"{preview(line, 40)}")
+        raise DataError(where, f"starts with whitespace, expected a label: {preview(line, 40)}")
     if fasttext and not line.startswith(FASTTEXT):
-        raise DataError(f"{where} does not start with {FASTTEXT}, as the first line does", f"{preview(line, 40)}")
-    found = (_FASTTEXT_LINE if fasttext else _LINE).fullmatch(line)
-    if found is None:
-        raise DataError(
-            f"{where} has no text after its label", f"{preview(line, 40)}", "a line is a label, white space, and a text"
-        )
+        raise DataError(where, f"expected {FASTTEXT} at the start, as in the first line: {preview(line, 40)}")
+    match = (_FASTTEXT_LINE if fasttext else _LINE).fullmatch(line)
+    if match is None:
+        raise DataError(where, f"no text after the label: {preview(line, 40)}", "use lines of label, whitespace and text")
     if not fasttext:
-        return found[1], (found[2],)
-    if FASTTEXT in found[2]:
-        raise DataError(f"{where} has a {FASTTEXT} inside its text", f"{preview(found[2], 40)}", "labels come first")
-    return re.findall(rf"{FASTTEXT}([^ \t]+)", found[1]), (found[2],)
+        return match[1], (match[2],)
+    if FASTTEXT in match[2]:
+        raise DataError(where, f"{FASTTEXT} inside the text: {preview(match[2], 40)}", "put labels first")
+    return re.findall(rf"{FASTTEXT}([^ \t]+)", match[1]), (match[2],)
 
 
 def _read_lines(file: File, reading: Reading, seen: FileSummary) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
@@ -238,11 +236,11 @@ def _read(file: File, reading: Reading, seen: FileSummary, *, empty: bool) -> It
 
 
 def _refuse_columns(file: File, reading: Reading) -> None:
-    for wanted in reading.columns():
-        if wanted not in DEFAULT_NAMES:
+    for columns in reading.columns():
+        if columns not in DEFAULT_NAMES:
             raise DataError(
                 file.path,
-                f"is {NOT_A_TABLE} and has no columns, but data.{wanted.role} names {wanted.name!r}",
+                f"is {NOT_A_TABLE} and has no columns, but data.{columns.role} names {columns.name!r}",
                 "drop that, or give a table",
             )
     for option, value in reading.tables().provenance().items():
@@ -276,7 +274,7 @@ def read_records(files: Sequence[File], reading: Reading, seen: FileSummary, *, 
                 seen.skip(where)
             else:
                 named = f"the label {preview(', '.join(labels), 40)}" if labels else "no label"
-                raise DataError("", f"{where} has {named} and no text", "give it one, or take it out")
+                raise DataError(where, f"has {named} but no text", "add a text or remove it")
     if not kept and seen.skipped:
         name = display_name([file.path for file in files])
         raise DataError(

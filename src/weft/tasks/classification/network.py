@@ -45,9 +45,9 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
         learned: bool,
         progress: Progress | None = None,
     ) -> LabeledTexts:
-        found, labels = labels_of(dataset), vocabulary.labels
-        right = targets(found, labels, multilabel=config.data.multilabel)
-        return LabeledTexts(columns, right, unseen(found, labels), config.data.max_length)
+        records, labels = labels_of(dataset), vocabulary.labels
+        right = targets(records, labels, multilabel=config.data.multilabel)
+        return LabeledTexts(columns, right, unseen(records, labels), config.data.max_length)
 
     def objective(
         self,

@@ -28,14 +28,14 @@ BATCH = 8192  # positions read at once
 
 def predict_logits(model: Any, data: LabeledTexts, device: torch.device, progress: ProgressCallback | None = None) -> Tensor:
     """float64 (N, K): what the model says for each label of each text, neither normalised nor tempered."""
-    found, done = torch.zeros(len(data.labels), model.head.labels, dtype=torch.float64), 0
+    logits, done = torch.zeros(len(data.labels), model.head.labels, dtype=torch.float64), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
         text = map_tensors(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
-        found[torch.from_numpy(members)] = model(text).double().cpu()
+        logits[torch.from_numpy(members)] = model(text).double().cpu()
         done += len(members)
         if progress is not None:
-            progress(done, len(found))
-    return found
+            progress(done, len(logits))
+    return logits
 
 
 class ClassificationTask:
@@ -102,17 +102,17 @@ class TextClassifier:
         rows = [[np.concatenate([ids, end]) for ids in row] for row in zip(*columns, strict=True)]
         whole = np.array([1 + sum(map(len, row)) for row in rows])
         lengths = np.minimum(whole, self.max_length)
-        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        results: list[np.ndarray] = [np.zeros(0)] * len(rows)
         done = 0
         for members in length_batches(lengths, batch_tokens=BATCH):
-            text = EncoderInput(*pack_rows([rows[at] for at in members.tolist()], max_length=self.max_length))
-            said = say(map_tensors(text, lambda part: part.to(self.device))).double().cpu().numpy()
-            for at, value in zip(members.tolist(), said, strict=True):
-                found[at] = value
+            text = EncoderInput(*pack_rows([rows[index] for index in members.tolist()], max_length=self.max_length))
+            output = say(map_tensors(text, lambda part: part.to(self.device))).double().cpu().numpy()
+            for index, value in zip(members.tolist(), output, strict=True):
+                results[index] = value
             done += len(members)
             if progress is not None:
                 progress(done, len(rows))
-        return np.stack(found), whole > self.max_length
+        return np.stack(results), whole > self.max_length
 
     def classify(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> ClassifierOutput:
         """Log-probabilities of the labels of each text, and which texts were cut."""

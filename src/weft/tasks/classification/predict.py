@@ -1,4 +1,4 @@
-"""What a classifier says of texts: predictions, scores, vectors."""
+"""Prediction, evaluation and embedding with classifiers."""
 
 from __future__ import annotations
 
@@ -39,20 +39,31 @@ from weft.text.reading import pluralize
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
-THRESHOLD = 0.5  # of several labels, those of a larger probability are said
+THRESHOLD = 0.5  # multilabel models predict the labels with a higher probability
 Texts = str | tuple[str, ...]
 
 
 class ClassPrediction(NamedTuple):
-    """What a text is: its label, or labels, and the probability of each that there is, the most probable first."""
+    """The labels of a text.
+
+    Attributes:
+        labels: The predicted labels, most probable first; one for single-label models.
+        probabilities: The probability of every label, most probable first.
+        truncated: Whether the text was too long for the model.
+    """
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]
-    truncated: bool = False  # it was longer than the model reads
+    truncated: bool = False
+
+    @property
+    def label(self) -> str | None:
+        """The most probable of the predicted labels; None if there are none."""
+        return self.labels[0] if self.labels else None
 
 
 class Classifies(Protocol):
-    """What a classifier without its run can do: a network with its tokenizer, or a linear model of terms."""
+    """A classifier without its run: a network with its tokenizer, or a linear model with its features."""
 
     @property
     def max_length(self) -> int | None: ...
@@ -68,7 +79,7 @@ class Classifies(Protocol):
 
 
 class ClassifierReader:
-    """A classifier that reads texts: what a run says of them."""
+    """Applies a classifier to texts."""
 
     def __init__(self, run: Run[Texts, ClassPrediction]) -> None:
         self.run, self.directory, self.config = run, run.directory, run.config
@@ -76,7 +87,7 @@ class ClassifierReader:
 
     @cached_property
     def model(self) -> Classifies:
-        """What gives log-probabilities of labels of texts: a network with its tokenizer, or a model of terms."""
+        """The model with its tokenizer or its features."""
         if self.run.network is None:
             terms: Classifies = self.run.model
             return terms
@@ -92,71 +103,73 @@ class ClassifierReader:
 
     @property
     def columns(self) -> int:
-        """How many texts an example has."""
+        """The number of texts per example."""
         return len(self.config.data.columns())
 
-    def read(self, given: Any) -> tuple[str, ...] | InvalidInput:
-        """The texts of an input, as many as the model reads."""
-        found = read_texts(given)
-        if isinstance(found, InvalidInput) or len(found) == self.columns:
-            return found
-        return InvalidInput(f"has {pluralize(len(found), 'text')}, but {self.directory.path} reads {self.columns}")
+    def read(self, value: Any) -> tuple[str, ...] | InvalidInput:
+        """The texts of an input."""
+        texts = read_texts(value)
+        if isinstance(texts, InvalidInput) or len(texts) == self.columns:
+            return texts
+        return InvalidInput(f"has {pluralize(len(texts), 'text')}, but {self.directory.path} expects {self.columns}")
 
     def invalid_inputs(self, rows: Sequence[tuple[str, ...]]) -> dict[int, str]:
-        """Which texts are too long to be read, by their number from 0, and what to do: none where data.truncate lets them be
-        cut."""
+        """The texts that are too long for the model: the reason by index. Empty if data.truncate is true."""
         if not rows or self.config.data.truncate or self.model.max_length is None:
             return {}
         lengths, max_length = self.model.lengths(rows), self.model.max_length
-        fix = f"but {self.directory.path} reads at most {max_length} and cuts nothing (data.truncate = false); shorten it"
-        return {int(at): f"has {lengths[at]:,} tokens, {fix}" for at in np.flatnonzero(lengths > max_length)}
+        fix = f"more than the model's limit of {max_length} (data.truncate = false); shorten it"
+        return {int(index): f"has {lengths[index]:,} tokens, {fix}" for index in np.flatnonzero(lengths > max_length)}
 
     def predict(self, rows: Sequence[tuple[str, ...]], progress: ProgressCallback | None) -> list[ClassPrediction]:
-        """The labels of texts that can be read."""
+        """The predictions for valid texts."""
         if not rows:
             return []
-        found = self.model.classify(rows, progress)
-        return [self._said(row, cut) for row, cut in zip(np.exp(found.log_probs), found.truncated.tolist(), strict=True)]
+        output = self.model.classify(rows, progress)
+        return [
+            self._prediction(row, truncated)
+            for row, truncated in zip(np.exp(output.log_probs), output.truncated.tolist(), strict=True)
+        ]
 
-    def _said(self, row: np.ndarray, cut: bool) -> ClassPrediction:
+    def _prediction(self, row: np.ndarray, cut: bool) -> ClassPrediction:
         order = np.argsort(-row, kind="stable")
-        fractions = {self.labels[at]: float(row[at]) for at in order.tolist()}
+        fractions = {self.labels[index]: float(row[index]) for index in order.tolist()}
         if self.config.data.multilabel:
             return ClassPrediction(tuple(name for name, fraction in fractions.items() if fraction > THRESHOLD), fractions, cut)
         return ClassPrediction((self.labels[order[0]],), fractions, cut)
 
     def evaluate(self, data: Files | None, *, strict: bool, progress: ProgressCallback | None) -> Evaluation:
-        """Scores, and what they were made from, example by example."""
+        """Evaluate the classifier on files, or on the run's own data."""
         source, multilabel = eval_source(self.directory, self.config, data), bool(self.config.data.multilabel)
         examples = list(source.records())
-        found = [example.labels for example in examples]
-        new = unseen(found, self.tokenizer.labels)
+        labels = [example.labels for example in examples]
+        new = unseen(labels, self.tokenizer.labels)
         if strict and new.any():
-            at = int(np.flatnonzero(new)[0])
-            name = next(name for name in found[at] if self.tokenizer.labels.index(name) is None)
-            raise DataError(source.location(at), f"the label {name!r} is not among those of {self.directory.path}")
-        if all(self.tokenizer.labels.index(name) is None for names in found for name in names) and new.any():
-            counts = Counter(chain.from_iterable(found))
+            index = int(np.flatnonzero(new)[0])
+            name = next(name for name in labels[index] if self.tokenizer.labels.index(name) is None)
+            raise DataError(source.location(index), f"label {name!r} is not in the training data of {self.directory.path}")
+        if all(self.tokenizer.labels.index(name) is None for names in labels for name in names) and new.any():
+            counts = Counter(chain.from_iterable(labels))
             raise no_known_labels(source, counts, self.labels, self.directory, unit="labels", fix=source.summary.label_place())
         texts = [example.texts for example in examples]
         if problems := self.invalid_inputs(texts):
             raise DataError(source.location(min(problems)), f"{problems[min(problems)]}")
         log_probs = self.model.log_probs(texts, progress)
         items = score_predictions(
-            log_probs, targets(found, self.tokenizer.labels, multilabel=multilabel), new, multilabel=multilabel
+            log_probs, targets(labels, self.tokenizer.labels, multilabel=multilabel), new, multilabel=multilabel
         )
         labelled = LabeledSplit(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
-        names = Counter(name for name in chain.from_iterable(found) if self.tokenizer.labels.index(name) is None)
+        names = Counter(name for name in chain.from_iterable(labels) if self.tokenizer.labels.index(name) is None)
         report = label_report(self.labels, items, multilabel=multilabel)
-        kept = replace(items, outputs=self._outputs(items))
-        observed = partial(observe, self.run, examples, kept)
+        items_with_outputs = replace(items, outputs=self._outputs(items))
+        observed = partial(observe, self.run, examples, items_with_outputs)
         scores, notes = label_scores(items, labelled), source.summary.skipped_notes()
-        return Evaluation(scores_by_name(scores), kept, observed, "texts/s", len(examples), report, names, notes)
+        return Evaluation(scores_by_name(scores), items_with_outputs, observed, "texts/s", len(examples), report, names, notes)
 
     def _outputs(self, items: ItemStatistics) -> list[str]:
-        """The labels that were said of each example, with ", " between."""
-        said = items.statistics["said"] > 0
-        return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in said.tolist()]
+        """The predicted labels of each example, separated by ", "."""
+        predicted = items.statistics["said"] > 0
+        return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in predicted.tolist()]
 
 
 def is_single(run: Run[Texts, ClassPrediction], given: object) -> bool:
@@ -168,11 +181,13 @@ def predict(
     run: Run[Texts, ClassPrediction], texts: Sequence[Texts], options: Options, progress: Progress | None
 ) -> list[ClassPrediction | InvalidInput]:
     reader: ClassifierReader = run.reader
-    rows = mark_invalid([reader.read(one) for one in texts], reader.invalid_inputs)
+    rows = mark_invalid([reader.read(text) for text in texts], reader.invalid_inputs)
     return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 
-def evaluate(run: Run[Texts, ClassPrediction], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
+def evaluate(
+    run: Run[Texts, ClassPrediction], data: Files | None, options: LabelOptions, progress: Progress | None
+) -> Evaluation:
     reader: ClassifierReader = run.reader
     return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
@@ -180,6 +195,6 @@ def evaluate(run: Run[Texts, ClassPrediction], data: Files | None, options: Labe
 def embed(run: Run[Texts, ClassPrediction], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:
     embedding.check_pooling(pool)
     if run.network is None:
-        raise UsageError(run.directory.path, f"is a {run.config.arch} over terms, which has no encoder of texts")
+        raise UsageError(run.path, f"{run.arch} has no text encoder")
     tokenizer, max_length = run.vocabulary.tokenizer, run.config.data.max_length
     return embedding.embed_texts(run, tokenizer, texts, pool, max_length=max_length, progress=progress)

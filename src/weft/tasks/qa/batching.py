@@ -85,15 +85,15 @@ class Passages(Examples[QABatch]):
 
     def lengths(self) -> np.ndarray:
         """int64 (M,): the positions of each window."""
-        found: np.ndarray = MARKS + self.question_lengths[self.passage_windows.question] + self.passage_windows.size
-        return found
+        lengths: np.ndarray = MARKS + self.question_lengths[self.passage_windows.question] + self.passage_windows.size
+        return lengths
 
     def before(self, members: np.ndarray) -> np.ndarray:
         """int64 (B,): the position at which each window's part of the passage begins."""
-        found: np.ndarray = (
+        lengths: np.ndarray = (
             self.question_lengths[self.passage_windows.question[members]] + 2
         )  # <s>, and the </s> of the question
-        return found
+        return lengths
 
     def targets(self, members: np.ndarray) -> np.ndarray:
         """int64 (B, 2): where the answer stands in these windows; 0 where it is not whole."""
@@ -105,11 +105,11 @@ class Passages(Examples[QABatch]):
     def batch(self, members: np.ndarray) -> QABatch:
         end, rows = np.array([Tokenizer.eos_id]), []
         asked, about = self.questions.line_starts(), self.passages.line_starts()
-        for at in members.tolist():
-            number = int(self.passage_windows.question[at])
-            low = int(about[number] + self.passage_windows.begin[at])
+        for index in members.tolist():
+            number = int(self.passage_windows.question[index])
+            low = int(about[number] + self.passage_windows.begin[index])
             question = self.questions.tokens[asked[number] : asked[number] + self.question_lengths[number]]
-            part = self.passages.tokens[low : low + int(self.passage_windows.size[at])]
+            part = self.passages.tokens[low : low + int(self.passage_windows.size[index])]
             rows.append([np.concatenate([question, end]), np.concatenate([part, end])])
         return QABatch(*pack_rows(rows, max_length=self.max_length), as_tensor(self.targets(members)))
 

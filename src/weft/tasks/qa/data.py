@@ -61,8 +61,8 @@ class QuestionSummary:
         for size, text in zip(self.sizes, (record.question, record.passage), strict=True):
             size.add(text)
         if len(self.examples) < 3:
-            said = record.answers[0].text[: PREVIEW_CHARS + 1] if record.answers else None
-            self.examples.append((record.question[: PREVIEW_CHARS + 1], record.passage[: PREVIEW_CHARS + 1], said))
+            answer = record.answers[0].text[: PREVIEW_CHARS + 1] if record.answers else None
+            self.examples.append((record.question[: PREVIEW_CHARS + 1], record.passage[: PREVIEW_CHARS + 1], answer))
 
     def bytes_of(self, column: str) -> int:
         return self.sizes[COLUMNS.index(column)].bytes
@@ -75,14 +75,14 @@ class QuestionSummary:
 
     def notes(self) -> list[str]:
         """What is worth knowing."""
-        told = list(self.files.notes)
+        notes = list(self.files.notes)
         if self.files.blank:
-            told.append(f"blank lines that were skipped: {self.files.blank:,}")
+            notes.append(f"blank lines that were skipped: {self.files.blank:,}")
         if self.guessed:
-            told.append(
+            notes.append(
                 f"answers that stand in their passage more than once, and have no start: {self.guessed:,}; the first is meant"
             )
-        return told
+        return notes
 
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
@@ -91,8 +91,10 @@ class QuestionSummary:
             f" an answer, and passages of {pluralize(self.sizes[1].characters, 'character')}, {self.files.written}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.notes()]
-        for question, passage, said in self.examples:
-            rows.append(f"  e.g.: {preview(question)} | {preview(passage)} -> {'no answer' if said is None else preview(said)}")
+        for question, passage, answer in self.examples:
+            rows.append(
+                f"  e.g.: {preview(question)} | {preview(passage)} -> {'no answer' if answer is None else preview(answer)}"
+            )
         return "\n".join(rows)
 
 
@@ -195,10 +197,10 @@ def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
 
 def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
     max_length, sizes = config.data.max_length, np.diff(corpora[0].line_starts()) - 1
-    cut = int((question_tokens(sizes, max_length) < sizes).sum())
-    verb = "is" if cut == 1 else "are"
-    told = f"{subject(cut, 'question', 'has', 'have')} more than half of data.max_length = {max_length} tokens, and {verb} cut"
-    return Fitted(corpora, told if cut else None)
+    truncated = int((question_tokens(sizes, max_length) < sizes).sum())
+    verb = "is" if truncated == 1 else "are"
+    note = f"{subject(truncated, 'question', 'has', 'have')} more than half of data.max_length ({max_length}) and {verb} truncated"
+    return Fitted(corpora, note if truncated else None)
 
 
 def check(config: RunConfig) -> CheckPlan:

@@ -76,10 +76,10 @@ def _reference(text: str, start: int | None, passage: str, where: str) -> tuple[
     """An answer with its place, and whether that was a guess; white space around it is no part of it."""
     inner = text.strip()
     if start is None:
-        found = passage.find(inner)
-        if found < 0:
+        match = passage.find(inner)
+        if match < 0:
             raise DataError("", f"{where} has the answer {quote(inner, 40)}, which is not in its passage", "copy it from there")
-        return Reference(inner, found), passage.find(inner, found + 1) >= 0
+        return Reference(inner, match), passage.find(inner, match + 1) >= 0
     if start < 0 or passage[start : start + len(text)] != text:
         there = quote(passage[max(0, start) : max(0, start) + len(text)], 40)
         raise DataError("", f"{where} has the answer {quote(text, 40)} at {start}, but there its passage has {there}")
@@ -95,10 +95,10 @@ def _record(cells: tuple[str, str], answers: Sequence[tuple[str, int | None]], p
         start = next((start for text, start in answers if not text.strip()), None)
         if start is not None:
             raise DataError("", f"{where} has the start {start} and no answer", "give it one, or leave the start empty")
-        answers = [one for one in answers if one[0].strip()]
-    found = [_reference(text, start, passage, where) for text, start in answers]
-    guessed = bool(found) and found[0][1]
-    return Record(question, passage, tuple(dict.fromkeys(one for one, _ in found)), path, line, guessed)
+        answers = [answer for answer in answers if answer[0].strip()]
+    references = [_reference(text, start, passage, where) for text, start in answers]
+    guessed = bool(references) and references[0][1]
+    return Record(question, passage, tuple(dict.fromkeys(answer for answer, _ in references)), path, line, guessed)
 
 
 # ---- tables
@@ -116,7 +116,7 @@ def _number(cell: str, where: str) -> int | None:
 
 def _places(config: OpenTable, reading: Reading) -> list[int | None]:
     """Where question, passage, answer and start stand, from 0; the last may be missing."""
-    found: list[int | None] = []
+    columns: list[int | None] = []
     first, place = config.first, file_location(config.path, 1)
     for option in ("question", "passage", "answer", "start"):
         name = getattr(reading, option)
@@ -124,8 +124,8 @@ def _places(config: OpenTable, reading: Reading) -> list[int | None]:
             raise DataError("", f"{place}, its header, has {first.count(name)} columns {name!r}", "rename all but one")
         if name not in first and option != "start":
             raise no_column(config, name, option)
-        found.append(first.index(name) if name in first else None)
-    return found
+        columns.append(first.index(name) if name in first else None)
+    return columns
 
 
 def _read_table(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Record]:
@@ -162,8 +162,8 @@ def _answers(row: dict[str, Any], reading: Reading, where: str, *, parquet: bool
             raise DataError("", f"{where} has {_kind(value)} as {reading.start!r}", "that is a number of characters, from 0")
     if starts and len(starts) != len(texts):
         raise DataError("", f"{where} has {len(texts)} answers and {len(starts)} starts", "give one to each, or none")
-    found = [check_text(text, f"{where}, {reading.answer!r}") for text in texts]
-    return list(zip(found, starts or [None] * len(found), strict=True))
+    answers = [check_text(text, f"{where}, {reading.answer!r}") for text in texts]
+    return list(zip(answers, starts or [None] * len(answers), strict=True))
 
 
 def _read_objects(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Record]:
@@ -187,10 +187,10 @@ def _member(row: Any, name: str, kind: type[Any], where: str) -> Any:
 def _asked(found: SquadQuestion, path: Path) -> Record:
     row, where = found.row, f"{path}: question {found.number}"
     impossible = bool(row.get("is_impossible"))
-    given = [] if impossible else _member(row, "answers", list, where)
-    if not given and not impossible:
+    value = [] if impossible else _member(row, "answers", list, where)
+    if not value and not impossible:
         raise DataError(f'{where} has no answer; where the passage has none, SQuAD says "is_impossible"', "true")
-    answers = [(_member(one, "text", str, where), _member(one, "answer_start", int, where)) for one in given]
+    answers = [(_member(answer, "text", str, where), _member(answer, "answer_start", int, where)) for answer in value]
     return _record((found.question, found.passage), answers, path, found.number, where)
 
 
@@ -222,8 +222,8 @@ def squad_questions(path: Path, text: str) -> Iterator[SquadQuestion]:
 
 
 def _read_squad(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Record]:
-    for found in squad_questions(path, "".join(read_text(path, reading.encoding, seen))):
-        yield _asked(found, path)
+    for records in squad_questions(path, "".join(read_text(path, reading.encoding, seen))):
+        yield _asked(records, path)
 
 
 def no_questions(path: Path) -> DataError:

@@ -42,9 +42,9 @@ class AnswerLines(Lines[Pair, AnswerPrediction]):
         """A question with its answer; of none the text is empty, and of what could not be read all is null."""
         texts = entry.texts
         question, passage = (texts[0], texts[1]) if len(texts) == 2 else (entry.text or None, None)
-        said = (None, None, None, None) if prediction is None else prediction[:4]
-        found = dict(zip(("answer", "start", "stop", "probability"), said, strict=True))
-        return {"question": question, "passage": passage, **found}
+        answer = (None, None, None, None) if prediction is None else prediction[:4]
+        record = dict(zip(("answer", "start", "stop", "probability"), answer, strict=True))
+        return {"question": question, "passage": passage, **record}
 
     def values(self, prediction: AnswerPrediction | None) -> Values:
         if prediction is None:

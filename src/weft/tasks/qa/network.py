@@ -42,7 +42,7 @@ def answer_tokens(record: Record, places: np.ndarray) -> tuple[int, int]:
     return tokens_between(places, answer.start, answer.start + len(answer.text)) or (-1, -1)
 
 
-class Reading(NetworkTask[Held]):
+class QABuilder(NetworkTask[Held]):
     """Networks that answer questions by a part of a passage."""
 
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], QANetwork]:
@@ -59,41 +59,41 @@ class Reading(NetworkTask[Held]):
         progress: Progress | None = None,
     ) -> Held:
         """With the answers as tokens; texts and places are kept of what is scored by, not of what is learned from."""
-        asked, about = columns
-        kept: list[tuple[Record, np.ndarray]] = []
+        questions, about = columns
+        windows: list[tuple[Record, np.ndarray]] = []
         spans: list[tuple[int, int]] = []
         for record, places in with_places(dataset.records(), vocabulary):
             spans.append(answer_tokens(record, places))
             if not learned:
-                kept.append((record, places))
+                windows.append((record, places))
             if progress is not None:
-                progress("finding answers", len(spans), asked.lines)
+                progress("finding answers", len(spans), questions.lines)
         return Held(
-            asked,
+            questions,
             about,
             np.array(spans, np.int64).reshape(-1, 2),
             config.data.max_length,
             config.data.doc_stride,
-            texts=[record.passage for record, _ in kept],
-            places=[places for _, places in kept],
-            references=[[answer.text for answer in record.answers] for record, _ in kept],
+            texts=[record.passage for record, _ in windows],
+            places=[places for _, places in windows],
+            references=[[answer.text for answer in record.answers] for record, _ in windows],
         )
 
     def notes(self, config: RunConfig, train: Held) -> list[str]:
         """What of the answers can't be learned or said: nothing in the scores shows why."""
-        data, sizes, found = config.data, np.diff(train.spans, axis=1)[:, 0] + 1, list[str]()
+        data, sizes, notes = config.data, np.diff(train.spans, axis=1)[:, 0] + 1, list[str]()
         answered = train.spans[:, 0] >= 0
         if long := int((sizes[answered] > data.max_answer_length).sum()):
             limit = f"data.max_answer_length = {data.max_answer_length}"
-            found.append(f"train: {subject(long, 'answer', 'has', 'have')} more than {limit} tokens; none so long is said")
+            notes.append(f"train: {subject(long, 'answer', 'has', 'have')} more than {limit} tokens; none so long is said")
         whole = np.zeros(len(train.spans), dtype=bool)
         every = np.arange(len(train.passage_windows.question))
         whole[train.passage_windows.question[train.targets(every)[:, 0] > 0]] = True
         if torn := int((answered & ~whole).sum()):
-            found.append(
-                f"train: {subject(torn, 'answer', 'is', 'are')} whole in no window; lower data.doc_stride, or raise data.max_length"
+            notes.append(
+                f"train: {subject(torn, 'answer', 'is', 'are')} in no window; lower data.doc_stride or increase data.max_length"
             )
-        return found
+        return notes
 
     def objective(
         self, config: RunConfig, vocabulary: Tokenizer, train: Held | None, valid: Held | None, device: torch.device
@@ -109,6 +109,6 @@ class Reading(NetworkTask[Held]):
         if len({bool(right) for right in valid.references}) < 2:
             raise ConfigError(
                 "train.monitor",
-                f"{monitor!r} is about questions with and without an answer, but data.valid has only one sort",
+                f"{monitor!r} needs questions with and without an answer in data.valid",
                 "use 'f1'",
             )

@@ -53,25 +53,25 @@ class SpanLogits(NamedTuple):
 def span_scores(odds: SpanLogits, max_length: int) -> np.ndarray:
     """float64 (T, L): of the answer that starts at t and has l + 1 tokens; -inf where it would leave the window."""
     ends = np.concatenate([odds.last, np.full(max_length - 1, -np.inf)])
-    found: np.ndarray = odds.first[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_length)
-    return found
+    scores: np.ndarray = odds.first[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_length)
+    return scores
 
 
 def best_window(windows: Sequence[SpanLogits], max_length: int) -> tuple[int, int, float, float]:
     """First and last token of the best answer, its odds, and the log of all odds; of a passage without tokens 0, 0, -inf, 0."""
-    size = max(one.begin + len(one.first) for one in windows)
+    size = max(span.begin + len(span.first) for span in windows)
     if not size:
         return 0, 0, -np.inf, 0.0
     max_length = min(max_length, size)
     spans = np.full((size, max_length), -np.inf)
-    for one in windows:
-        part = spans[one.begin : one.begin + len(one.first)]
-        np.maximum(part, span_scores(one, max_length), out=part)
-    at = int(spans.argmax())
-    best = float(spans.flat[at])
+    for span in windows:
+        part = spans[span.begin : span.begin + len(span.first)]
+        np.maximum(part, span_scores(span, max_length), out=part)
+    window = int(spans.argmax())
+    best = float(spans.flat[window])
     top = max(0.0, best)
     total = top + float(np.log(np.exp(spans - top).sum() + np.exp(-top)))
-    return at // max_length, at // max_length + at % max_length, best, total
+    return window // max_length, window // max_length + window % max_length, best, total
 
 
 def _read(model: Any, data: Passages, members: np.ndarray, device: torch.device) -> Iterator[tuple[int, SpanLogits]]:
@@ -81,9 +81,12 @@ def _read(model: Any, data: Passages, members: np.ndarray, device: torch.device)
     scores = model(text).double().cpu().numpy()
     scores = scores - scores[:, :1]
     rows = zip(members.tolist(), data.before(members).tolist(), scores, strict=True)
-    for at, before, row in rows:
-        part = row[before : before + int(data.passage_windows.size[at])]
-        yield int(data.passage_windows.question[at]), SpanLogits(int(data.passage_windows.begin[at]), part[:, 0], part[:, 1])
+    for index, before, row in rows:
+        part = row[before : before + int(data.passage_windows.size[index])]
+        yield (
+            int(data.passage_windows.question[index]),
+            SpanLogits(int(data.passage_windows.begin[index]), part[:, 0], part[:, 1]),
+        )
 
 
 def best_spans(
@@ -95,23 +98,23 @@ def best_spans(
     edges = np.searchsorted(data.passage_windows.question, np.arange(total + 1))
     order = np.argsort(np.diff(edges), kind="stable")  # those of like numbers of windows together
     for low in range(0, total, TOGETHER):
-        asked = order[low : low + TOGETHER]
-        members = np.concatenate([np.arange(edges[at], edges[at + 1]) for at in asked.tolist()])
-        held: dict[int, list[SpanLogits]] = {}
+        question = order[low : low + TOGETHER]
+        members = np.concatenate([np.arange(edges[index], edges[index + 1]) for index in question.tolist()])
+        eval_set: dict[int, list[SpanLogits]] = {}
         for group in length_batches(lengths[members], batch_tokens=BATCH):
             for number, odds in _read(model, data, members[group], device):
-                held.setdefault(number, []).append(odds)
-        for number, windows in held.items():
+                eval_set.setdefault(number, []).append(odds)
+        for number, windows in eval_set.items():
             rows[number] = best_window(windows, longest_answer)
         if progress is not None:
-            progress(low + len(asked), total)
+            progress(low + len(question), total)
     return Found(rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
 
 
 def char_spans(found: Found, passages: Sequence[str], places: Sequence[np.ndarray]) -> list[tuple[int, int]]:
     """Where in each passage its best answer starts and stops, by characters; `places` are those of its tokens (T, 2)."""
     rows = zip(passages, places, found.first.tolist(), found.last.tolist(), strict=True)
-    return [text_between(text, at, first, last) if len(at) else (0, 0) for text, at, first, last in rows]
+    return [text_between(text, index, first, last) if len(index) else (0, 0) for text, index, first, last in rows]
 
 
 @dataclass(frozen=True)
@@ -145,16 +148,16 @@ class QATask:
         when to say nothing."""
         if self.valid is None:
             return None
-        held = self.valid
-        found = best_spans(model, held, longest_answer=self.longest_answer, device=self.device, progress=progress)
-        places = char_spans(found, held.texts, held.places)
-        texts = [text[start:stop] for text, (start, stop) in zip(held.texts, places, strict=True)]
-        shared = np.array([best_overlap(text, right) for text, right in zip(texts, held.references, strict=True)])
-        none = np.array([best_overlap("", right) for right in held.references])
-        model.head.threshold.fill_(best_threshold(found.margins, shared, none))
+        eval_set = self.valid
+        spans = best_spans(model, eval_set, longest_answer=self.longest_answer, device=self.device, progress=progress)
+        places = char_spans(spans, eval_set.texts, eval_set.places)
+        texts = [text[start:stop] for text, (start, stop) in zip(eval_set.texts, places, strict=True)]
+        shared = np.array([best_overlap(text, gold) for text, gold in zip(texts, eval_set.references, strict=True)])
+        none = np.array([best_overlap("", gold) for gold in eval_set.references])
+        model.head.threshold.fill_(best_threshold(spans.margins, shared, none))
         threshold = float(model.head.threshold)
-        said = [text if margin > threshold else "" for text, margin in zip(texts, found.margins.tolist(), strict=True)]
-        return values(answer_items(said, held.references, np.arange(len(said))), self.monitors)
+        answers = [text if margin > threshold else "" for text, margin in zip(texts, spans.margins.tolist(), strict=True)]
+        return values(answer_items(answers, eval_set.references, np.arange(len(answers))), self.monitors)
 
 
 class QAModel:
@@ -176,12 +179,12 @@ class QAModel:
         questions, passages = lines_of(self.tokenizer, [question for question, _ in asked]), lines_of(self.tokenizer, texts)
         data = Passages(questions, passages, np.full((len(asked), 2), -1), self.data.max_length, self.data.doc_stride)
         sizes = np.diff(questions.line_starts()) - 1
-        cut = (question_tokens(sizes, self.data.max_length) < sizes).tolist()
-        found = best_spans(self.model, data, longest_answer=self.data.max_answer_length, device=self.device, progress=progress)
-        places = char_spans(found, texts, [token_offsets(self.tokenizer, text) for text in texts])
-        rows = zip(texts, places, found.margins.tolist(), found.log_totals.tolist(), strict=True)
-        said = [self._prediction(text, place, margin, total) for text, place, margin, total in rows]
-        return [one._replace(truncated=shortened) for one, shortened in zip(said, cut, strict=True)]
+        truncated = (question_tokens(sizes, self.data.max_length) < sizes).tolist()
+        spans = best_spans(self.model, data, longest_answer=self.data.max_answer_length, device=self.device, progress=progress)
+        places = char_spans(spans, texts, [token_offsets(self.tokenizer, text) for text in texts])
+        rows = zip(texts, places, spans.margins.tolist(), spans.log_totals.tolist(), strict=True)
+        answer = [self._prediction(text, place, margin, total) for text, place, margin, total in rows]
+        return [one._replace(truncated=shortened) for one, shortened in zip(answer, truncated, strict=True)]
 
     def _prediction(self, text: str, place: tuple[int, int], margin: float, total: float) -> AnswerPrediction:
         start, stop = place

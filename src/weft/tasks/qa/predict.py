@@ -49,7 +49,7 @@ def predict(
 ) -> list[AnswerPrediction | InvalidInput]:
     """The answer to each question about its passage; an empty text where there is none."""
     return process_valid(
-        [_read(one) for one in asked],
+        [_read(pair) for pair in asked],
         lambda valid: run.reader.answers(valid, phase(progress, "predicting")) if valid else [],
     )
 
@@ -57,9 +57,9 @@ def predict(
 def evaluate(run: Run[Pair, AnswerPrediction], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
     """Scores, question by question; the outputs of the items are the answers."""
     records = list(eval_source(run.directory, run.config, data).records())
-    said = run.reader.answers([(record.question, record.passage) for record in records], phase(progress, "evaluating"))
+    answers = run.reader.answers([(record.question, record.passage) for record in records], phase(progress, "evaluating"))
     references = [[answer.text for answer in record.answers] for record in records]
-    items = answer_items([answer.text for answer in said], references, np.arange(len(said)))
+    items = answer_items([answer.text for answer in answers], references, np.arange(len(answers)))
     scores = answer_scores(items, QASetup(run.vocabulary.hash, run.reader.threshold))
     return Evaluation(scores_by_name(scores), items, partial(observe, run, records, items), "questions/s", len(records))
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def find_network() -> NetworkTask[Any]:
-    from weft.tasks.qa.network import Reading
+    from weft.tasks.qa.network import QABuilder
 
-    return Reading()
+    return QABuilder()
 
 
 def check(config: RunConfig) -> None:

@@ -26,8 +26,8 @@ class SquadForm:
 
     def row(self, entry: Entry, values: Values) -> str:
         before, self.begun = ",\n" if self.begun else "\n", True
-        said = json.dumps(values["prediction"] or "", ensure_ascii=False)
-        return f"{before}  {json.dumps(entry.raw, ensure_ascii=False)}: {said}"
+        answer = json.dumps(values["prediction"] or "", ensure_ascii=False)
+        return f"{before}  {json.dumps(entry.raw, ensure_ascii=False)}: {answer}"
 
     def tail(self) -> str:
         return "\n}\n"

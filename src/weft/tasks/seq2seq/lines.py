@@ -30,8 +30,8 @@ class OutputLines(Lines[str, Prediction]):
         return texts[0]
 
     def options(self, numbers: Sequence[int]) -> Seq2SeqOptions:
-        options: Seq2SeqOptions = self.given
-        return options.model_copy(update={"numbers": list(numbers)})
+        given: Seq2SeqOptions = self.command_options
+        return given.model_copy(update={"numbers": list(numbers)})
 
     def text(self, prediction: Prediction | None, number: int | None) -> str:
         """The output as a line; several outputs each with the line number and the score."""

@@ -31,16 +31,16 @@ def in_line(tags: Sequence[str]) -> str:
 
 def observe(run: Run[Any, Any], given: Sequence[Any], found: ItemStatistics) -> Predictions:
     """Sentence by sentence."""
-    inputs, references = [" ".join(one.words) for one in given], [in_line(one.tags) for one in given]
-    lengths = np.array([len(one.words) for one in given], np.int64)
+    inputs, references = [" ".join(sentence.words) for sentence in given], [in_line(sentence.tags) for sentence in given]
+    lengths = np.array([len(sentence.words) for sentence in given], np.int64)
     train, classed = own_source_or_none(run.directory, run.config, "train"), {}
     if train is not None:
-        known = Counter(words(train).texts())
-        occurrences = np.array([known[word] for one in given for word in one.words], np.int64)
-        said = [tag for line in found.outputs or () for tag in line.split()]
-        right = np.array([a == b for a, b in zip(said, " ".join(references).split(), strict=True)], np.float64)
+        frequencies = Counter(words(train).texts())
+        occurrences = np.array([frequencies[word] for sentence in given for word in sentence.words], np.int64)
+        predicted = [tag for line in found.outputs or () for tag in line.split()]
+        correct = np.array([a == b for a, b in zip(predicted, " ".join(references).split(), strict=True)], np.float64)
         owners = np.repeat(np.arange(len(given)), lengths)
-        classed = by_frequency({"right": right, "tokens": np.ones(len(right))}, owners, occurrences, len(given))
+        classed = by_frequency({"right": correct, "tokens": np.ones(len(correct))}, owners, occurrences, len(given))
     return Predictions(found, inputs, references, lengths, "sentence", classed)
 
 
@@ -49,8 +49,8 @@ def observe(run: Run[Any, Any], given: Sequence[Any], found: ItemStatistics) -> 
 
 def _tag_counts(evidence: Evidence, names: Sequence[str]) -> ItemStatistics:
     """Of each sentence how often each tag was said, meant, and both: (N, K) each."""
-    said, meant = ([line.split() for line in lines] for lines in (evidence.items.outputs or (), evidence.references))
-    return ItemStatistics(evidence.items.keys, tag_counts(said, meant, names))
+    predicted, gold = ([line.split() for line in lines] for lines in (evidence.items.outputs or (), evidence.references))
+    return ItemStatistics(evidence.items.keys, tag_counts(predicted, gold, names))
 
 
 def _span_counts(evidence: Evidence) -> ItemStatistics:
@@ -69,17 +69,17 @@ def label_counts(evidence: Evidence) -> LabelCounts:
 
 def confusion(evidence: Evidence) -> Confused:
     """Of the tags of all words."""
-    column = {_one_word(name): at for at, name in enumerate(evidence.labels)}
+    column = {_one_word(name): index for index, name in enumerate(evidence.labels)}
     tags = [column.get(tag, len(column)) for line in evidence.references for tag in line.split()]
-    said = [column[tag] for line in evidence.items.outputs or () for tag in line.split()]
-    return Confused(np.array(tags, np.int64), np.array(said))
+    predicted = [column[tag] for line in evidence.items.outputs or () for tag in line.split()]
+    return Confused(np.array(tags, np.int64), np.array(predicted))
 
 
 def _tags_fit(about: Mapping[str, Any]) -> bool:
     """Whether every word has a tag, and what was said is one that training knew."""
-    known = set(map(_one_word, about["labels"]))
-    pairs = ((said.split(), meant.split()) for said, meant in zip(about["outputs"], about["references"], strict=True))
-    return all(len(said) == len(meant) and known.issuperset(said) for said, meant in pairs)
+    tags = set(map(_one_word, about["labels"]))
+    pairs = ((predicted.split(), gold.split()) for predicted, gold in zip(about["outputs"], about["references"], strict=True))
+    return all(len(predicted) == len(gold) and tags.issuperset(predicted) for predicted, gold in pairs)
 
 
 def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:

@@ -157,8 +157,8 @@ def refuse_long(corpus: Corpus, dataset: Dataset[Sentence], *, max_length: int) 
         place, more = dataset.location(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
             f"{place}{more}",
-            f"its sentence has {lengths[long[0]]:,} tokens, more than data.max_length = {max_length}",
-            "raise that, or split it with a blank line",
+            f"sentence has {lengths[long[0]]:,} tokens, more than data.max_length ({max_length})",
+            "increase it or split the sentence with a blank line",
         )
 
 
@@ -206,9 +206,9 @@ def learned_tags(dataset: Dataset[Sentence]) -> tuple[list[str], int]:
     scheme = scheme_of(set(tags_of(dataset)))
     if scheme is None:
         return tags_of(dataset), 0
-    given = [record.tags for record in dataset.records()]
-    wrong = [bool(validate(tags, scheme)) for tags in given]
-    mended = [repair(tags, scheme) if bad else tags for tags, bad in zip(given, wrong, strict=True)]
+    sentences = [record.tags for record in dataset.records()]
+    wrong = [bool(validate(tags, scheme)) for tags in sentences]
+    mended = [repair(tags, scheme) if bad else tags for tags, bad in zip(sentences, wrong, strict=True)]
     return list(chain.from_iterable(mended)), sum(wrong)
 
 
@@ -240,8 +240,8 @@ class TaggedVocabulary:
 
 def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
     """The words as tokens, and spelled where they are: each a line."""
-    found = [Column("words", vocabulary.tokenizer, words_of)]
-    return found if vocabulary.char_tokenizer is None else [*found, Column("letters", vocabulary.char_tokenizer, words_of)]
+    columns = [Column("words", vocabulary.tokenizer, words_of)]
+    return columns if vocabulary.char_tokenizer is None else [*columns, Column("letters", vocabulary.char_tokenizer, words_of)]
 
 
 def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]) -> Fitted:

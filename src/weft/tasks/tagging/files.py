@@ -116,11 +116,11 @@ def _read_conllu(path: Path, reading: Reading, seen: FileSummary) -> Words:
         cells = line.split("\t")
         if len(cells) != len(CONLLU):
             raise wrong_column_count(path, number, cells, f"{len(CONLLU)} with tabs between, as CoNLL-U has")
-        found = ID.fullmatch(cells[0])
-        if found is None or (not found[1] and int(cells[0]) != due):
+        words = ID.fullmatch(cells[0])
+        if words is None or (not words[1] and int(cells[0]) != due):
             shown_id = preview(cells[0], 40)
             raise DataError(path, f"line {number} has the ID {shown_id!r} where {due} is due", "is a blank line missing?")
-        if found[1]:
+        if words[1]:
             continue  # a multiword token or an empty node
         due += 1
         yield _checked(path, number, cells[word], cells[tag])
@@ -141,8 +141,8 @@ def _read_columns(path: Path, reading: Reading, seen: FileSummary) -> Words:
                 raise wrong_column_count(path, number, cells, "2 or more, a word and its tag")
             first, count = number, len(cells)
             word, tag = _places(path, reading, count=count, conllu=False)
-            told = f"words are in column {word + 1}, tags in column {tag + 1} of {count}"
-            seen.notes.append(f"{path.name}: {told}, with {'tabs' if tabs else 'blanks'} between")
+            notes = f"words are in column {word + 1}, tags in column {tag + 1} of {count}"
+            seen.notes.append(f"{path.name}: {notes}, with {'tabs' if tabs else 'blanks'} between")
         if len(cells) != count:
             raise wrong_column_count(path, number, cells, f"{count} as line {first} has")
         yield _checked(path, number, cells[word], cells[tag])
@@ -175,9 +175,9 @@ def read_sentences(paths: Sequence[Path], reading: Reading, seen: FileSummary) -
     """Every sentence of the files, in order; what stands in no sentence, comments and empty nodes, is skipped."""
     for path in paths:
         refuse_table(path)
-        found = False
+        sentences = False
         for sentence in _read(path, reading, seen):
-            found = True
+            sentences = True
             yield sentence
-        if not found:
+        if not sentences:
             raise DataError(path, "has no tagged word in it", "give a file with a word and its tag a line")

@@ -22,13 +22,13 @@ class TagLines(Lines[Sentence, TagPrediction]):
 
     def text(self, prediction: TagPrediction | None, number: int | None) -> str:
         """`word/TAG word/TAG`."""
-        found = prediction or NOTHING
-        return " ".join(f"{word}/{tag}" for word, tag in zip(found.words, found.tags, strict=True)) + "\n"
+        tagged = prediction or NOTHING
+        return " ".join(f"{word}/{tag}" for word, tag in zip(tagged.words, tagged.tags, strict=True)) + "\n"
 
     def json(self, entry: Entry, prediction: TagPrediction | None) -> dict[str, Any]:
-        found = prediction or NOTHING
-        spans = [{"type": span.type, "start": span.start, "end": span.end} for span in found.spans]
-        return {"text": entry.text, "words": found.words, "tags": found.tags, "spans": spans}
+        tagged = prediction or NOTHING
+        spans = [{"type": span.type, "start": span.start, "end": span.end} for span in tagged.spans]
+        return {"text": entry.text, "words": tagged.words, "tags": tagged.tags, "spans": spans}
 
     def values(self, prediction: TagPrediction | None) -> Values:
         return {"prediction": (prediction or NOTHING).tags}

@@ -44,11 +44,11 @@ def _write(places: tuple[int, int, int], row: Row, where: str) -> str:
     if not words or len(words) != len(tags):
         raise DataError(where, f"has {len(words)} words and {len(tags)} tags", "give every word a tag")
     lines = []
-    for number, (one, its) in enumerate(zip(words, tags, strict=True), 1):
+    for number, (record, its) in enumerate(zip(words, tags, strict=True), 1):
         cells = ["_"] * count
         if count == len(CONLLU):
             cells[0] = str(number)
-        cells[word], cells[tag] = one, its
+        cells[word], cells[tag] = record, its
         lines.append("\t".join(cells) + "\n")
     return "".join(lines) + "\n"
 

@@ -40,7 +40,7 @@ def moves(labels: LabelVocabulary) -> torch.Tensor | None:
     return None if scheme is None else torch.from_numpy(allowed(labels.names, scheme))
 
 
-class TaggingNetwork(NetworkTask[TaggedExamples]):
+class TaggingBuilder(NetworkTask[TaggedExamples]):
     """Networks that say what each word of a sentence is."""
 
     def build(self, config: RunConfig, vocabulary: LabelTokenizer) -> Callable[[], Tagger]:
@@ -65,8 +65,8 @@ class TaggingNetwork(NetworkTask[TaggedExamples]):
     ) -> TaggedExamples:
         """Tags to learn from are mended; those that are measured by stay as they are."""
         spelled = columns[1] if len(columns) > 1 else None
-        given = learned_tags(dataset)[0] if learned else tags_of(dataset)
-        numbers = [vocabulary.labels.index(tag) for tag in given]
+        sentences = learned_tags(dataset)[0] if learned else tags_of(dataset)
+        numbers = [vocabulary.labels.index(tag) for tag in sentences]
         tags = np.array([-1 if number is None else number for number in numbers], np.int64)
         edges = np.concatenate([[0], np.cumsum(sentence_lengths(dataset))]).astype(np.int64)
         return TaggedExamples(columns[0], spelled, edges, tags, dataset)
@@ -79,14 +79,14 @@ class TaggingNetwork(NetworkTask[TaggedExamples]):
         valid: TaggedExamples | None,
         device: torch.device,
     ) -> TaggingTask:
-        right, known = list[tuple[str, ...]](), list[np.ndarray]()
+        gold, training_words = list[tuple[str, ...]](), list[np.ndarray]()
         if valid is not None:
             seen = set() if train is None else set(words(train.source).texts())
             for sentence in valid.source.records():
-                right.append(sentence.tags)
-                known.append(np.array([word in seen for word in sentence.words]))
-            self._check_monitor(config, vocabulary.labels, known)
-        return TaggingTask(valid=valid, gold=right, known=known, labels=vocabulary.labels, device=device)
+                gold.append(sentence.tags)
+                training_words.append(np.array([word in seen for word in sentence.words]))
+            self._check_monitor(config, vocabulary.labels, training_words)
+        return TaggingTask(valid=valid, gold=gold, known=training_words, labels=vocabulary.labels, device=device)
 
     def _check_monitor(self, config: RunConfig, labels: LabelVocabulary, known: list[np.ndarray]) -> None:
         """Refuse to be decided by a score that the data does not have."""
@@ -95,8 +95,8 @@ class TaggingNetwork(NetworkTask[TaggedExamples]):
             return
         needs = metrics_of(config.spec.validation, [monitor])[monitor].needs
         if needs == "spans_both" and scheme_of(labels.names) is None:
-            raise ConfigError("train.monitor", f"{monitor!r} is about spans, but the tags mark none", "use 'token_accuracy'")
+            raise ConfigError("train.monitor", f"{monitor!r} needs tags that mark spans", "use 'token_accuracy'")
         if needs == "oov" and all(words.all() for words in known):
             raise ConfigError(
-                "train.monitor", f"{monitor!r} is about new words, but data.valid has none", "use 'token_accuracy'"
+                "train.monitor", f"{monitor!r} needs out-of-vocabulary words in data.valid", "use 'token_accuracy'"
             )

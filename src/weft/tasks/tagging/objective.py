@@ -27,16 +27,16 @@ BATCH = 8192  # tokens read at once
 
 def tags_of(model: Any, data: Sentences, device: torch.device, progress: ProgressCallback | None = None) -> list[np.ndarray]:
     """The best tags of each sentence, by their numbers."""
-    found: list[np.ndarray] = [np.zeros(0, np.int64)] * (len(data.edges) - 1)
+    tags: list[np.ndarray] = [np.zeros(0, np.int64)] * (len(data.edges) - 1)
     sizes, done = np.diff(data.edges), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
         words = map_tensors(TaggerInput(*batch[:-1]), lambda part: part.to(device))
-        for at, row in zip(members.tolist(), model.tag(words).cpu().numpy(), strict=True):
-            found[at] = row[: sizes[at]]
+        for index, row in zip(members.tolist(), model.tag(words).cpu().numpy(), strict=True):
+            tags[index] = row[: sizes[index]]
         done += len(members)
         if progress is not None:
-            progress(done, len(found))
-    return found
+            progress(done, len(tags))
+    return tags
 
 
 class TaggingTask:
@@ -63,9 +63,9 @@ class TaggingTask:
         if self.valid is None:
             return None
         names = self.labels.names
-        said = [[names[tag] for tag in row.tolist()] for row in tags_of(model, self.valid, self.device, progress)]
-        found = tag_items(said, self.gold, np.arange(len(said)), known=self.known, types=self.types)
-        return values(found, self.monitors)
+        predicted = [[names[tag] for tag in row.tolist()] for row in tags_of(model, self.valid, self.device, progress)]
+        scores = tag_items(predicted, self.gold, np.arange(len(predicted)), known=self.known, types=self.types)
+        return values(scores, self.monitors)
 
 
 class WordTagger:

@@ -68,8 +68,10 @@ class TaggerReader:
 
     def words(self, sentences: Sequence[Sentence]) -> list[list[str]]:
         return [
-            check_text(one, f"line {at}").split() if isinstance(one, str) else [check_text(word, f"line {at}") for word in one]
-            for at, one in enumerate(sentences, 1)
+            check_text(sentence, f"line {index}").split()
+            if isinstance(sentence, str)
+            else [check_text(word, f"line {index}") for word in sentence]
+            for index, sentence in enumerate(sentences, 1)
         ]
 
     def long(self, sentences: Sequence[Sequence[str]]) -> dict[int, str]:
@@ -78,7 +80,7 @@ class TaggerReader:
             return {}
         lengths = self.model.lengths(sentences)
         fix = f"but {self.directory.path} reads at most {max_length}; split it"
-        return {int(at): f"has {lengths[at]:,} tokens, {fix}" for at in np.flatnonzero(lengths > max_length)}
+        return {int(index): f"has {lengths[index]:,} tokens, {fix}" for index in np.flatnonzero(lengths > max_length)}
 
     def _refuse(self, problems: Mapping[int, str], place: Callable[[int], str]) -> None:
         if problems:
@@ -99,31 +101,36 @@ class TaggerReader:
     def evaluate(self, data: Files | None, *, strict: bool, progress: ProgressCallback | None) -> Evaluation:
         """Scores, and what they were made from, sentence by sentence."""
         source = eval_source(self.directory, self.config, data)
-        given = list(source.records())
+        sentences = list(source.records())
         if strict:
-            self._refuse_unseen(source, given)
-        counts = Counter(tag for one in given for tag in one.tags)
+            self._refuse_unseen(source, sentences)
+        counts = Counter(tag for sentence in sentences for tag in sentence.tags)
         if all(self.tokenizer.labels.index(tag) is None for tag in counts):
             fix = f"{'; '.join(source.summary.files.notes)}; set data.tag_column for another"
             raise no_known_labels(source, counts, self.labels, self.directory, unit="tags", fix=fix)
-        self._refuse(self.long([one.words for one in given]), source.place)
-        said = self.model.tag([one.words for one in given], progress)
-        known = self._known(given)
+        self._refuse(self.long([sentence.words for sentence in sentences]), source.place)
+        predicted = self.model.tag([sentence.words for sentence in sentences], progress)
+        training_words = self._known(sentences)
         scheme = scheme_of(self.labels)
         types = types_of(self.labels) if scheme else ()
-        items = tag_items(said, [one.tags for one in given], np.arange(len(given)), known=known, types=types)
+        items = tag_items(
+            predicted, [sentence.tags for sentence in sentences], np.arange(len(sentences)), known=training_words, types=types
+        )
         scores = tag_scores(items, TaggingSetup(self.tokenizer.labels.hash, scheme))
         unseen = Counter({tag: count for tag, count in counts.items() if self.tokenizer.labels.index(tag) is None})
-        kept = replace(items, outputs=list(map(in_line, said)))
-        observed, gold = partial(observe, self.run, given, kept), [in_line(one.tags).split() for one in given]
-        report = tag_report(self.labels, kept, gold)
-        return Evaluation(scores_by_name(scores), kept, observed, "sentences/s", len(given), report, unseen)
+        items_with_outputs = replace(items, outputs=list(map(in_line, predicted)))
+        observed, gold = (
+            partial(observe, self.run, sentences, items_with_outputs),
+            [in_line(sentence.tags).split() for sentence in sentences],
+        )
+        report = tag_report(self.labels, items_with_outputs, gold)
+        return Evaluation(scores_by_name(scores), items_with_outputs, observed, "sentences/s", len(sentences), report, unseen)
 
     def _refuse_unseen(self, source: Any, given: Sequence[Any]) -> None:
-        for at, sentence in enumerate(given):
+        for index, sentence in enumerate(given):
             for tag in sentence.tags:
                 if self.tokenizer.labels.index(tag) is None:
-                    raise DataError(source.location(at), f"the tag {tag!r} is not among those of {self.directory.path}")
+                    raise DataError(source.location(index), f"tag {tag!r} is not in the training data of {self.directory.path}")
 
     def _known(self, given: Sequence[Any]) -> list[np.ndarray] | None:
         """Of each word, whether training had it; None where the training text is not there any more."""
@@ -131,7 +138,7 @@ class TaggerReader:
         if train is None:
             return None
         seen = set(words(train).texts())
-        return [np.array([word in seen for word in one.words], dtype=bool) for one in given]
+        return [np.array([word in seen for word in sentence.words], dtype=bool) for sentence in given]
 
 
 def _words(given: Any) -> list[str] | InvalidInput:
@@ -146,27 +153,31 @@ def predict(
     run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], options: Options, progress: Progress | None
 ) -> list[TagPrediction | InvalidInput]:
     reader: TaggerReader = run.reader
-    read = mark_invalid([_words(one) for one in sentences], reader.long)
+    read = mark_invalid([_words(sentence) for sentence in sentences], reader.long)
     return process_valid(read, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 
-def evaluate(run: Run[Sentence, TagPrediction], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
+def evaluate(
+    run: Run[Sentence, TagPrediction], data: Files | None, options: LabelOptions, progress: Progress | None
+) -> Evaluation:
     reader: TaggerReader = run.reader
     return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 
-def embed(run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], pool: str, progress: Progress | None) -> EmbeddingOutput:
+def embed(
+    run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], pool: str, progress: Progress | None
+) -> EmbeddingOutput:
     """One longer than the model reads loses its last words."""
     embedding.check_pooling(pool)
     reader: TaggerReader = run.reader
     read = reader.words(sentences)
     long = reader.long(read)
-    for at in long:
-        read[at] = embedding.first_words(reader.tokenizer.tokenizer, read[at], run.model.max_positions)
-    cut = np.zeros(len(read), dtype=bool)
-    cut[list(long)] = True
+    for index in long:
+        read[index] = embedding.first_words(reader.tokenizer.tokenizer, read[index], run.model.max_positions)
+    truncated = np.zeros(len(read), dtype=bool)
+    truncated[list(long)] = True
     data = reader.model.sentences(read)
     return EmbeddingOutput(
         embedding.embed_words(run.model.encoder, data, pooling=pool, device=run.device, progress=phase(progress, "embedding")),
-        cut,
+        truncated,
     )

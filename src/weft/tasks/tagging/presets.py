@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def find_network() -> NetworkTask[Any]:
-    from weft.tasks.tagging.network import TaggingNetwork
+    from weft.tasks.tagging.network import TaggingBuilder
 
-    return TaggingNetwork()
+    return TaggingBuilder()
 
 
 def check(config: RunConfig) -> None:

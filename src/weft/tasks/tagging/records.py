@@ -63,8 +63,8 @@ class TagForm:
             cells = line.split("\t")
             cells[self.tag] = tag
             return "\t".join(cells)
-        found = list(_CELL.finditer(line))[self.tag]
-        return line[: found.start()] + tag + line[found.end() :]
+        tagged = list(_CELL.finditer(line))[self.tag]
+        return line[: tagged.start()] + tag + line[tagged.end() :]
 
     def row(self, entry: Entry, values: Values) -> str:
         tags = list(values["prediction"] or [NONE] * len(entry.texts))
@@ -138,13 +138,13 @@ def _form(path: Path, sample: Sequence[str], reading: Reading, labels: Collectio
     tabs = "\t" in sample[0]
     rows = [line.split("\t") if tabs else _CELL.findall(line) for line in sample]
     count, even = len(rows[0]), all(len(row) == len(rows[0]) for row in rows)
-    at = reading.tag - 1 if isinstance(reading.tag, int) else count - 1
-    tagged = even and count > 1 and 0 <= at < count and _knows([row[at] for row in rows], labels)
+    index = reading.tag - 1 if isinstance(reading.tag, int) else count - 1
+    tagged = even and count > 1 and 0 <= index < count and _knows([row[index] for row in rows], labels)
     if not tagged and name.suffix.lower() not in NAMED:
         return None
     word = column(path, "word", reading.word or 1, count=count, conllu=False)
-    kept = tagged or (isinstance(reading.tag, int) and at < count)
-    return TagForm(False, tabs, count, word, at if kept and at != word else count)
+    columns = tagged or (isinstance(reading.tag, int) and index < count)
+    return TagForm(False, tabs, count, word, index if columns and index != word else count)
 
 
 def open_tagged(config: TaggedDataConfig, file: InputFile) -> OpenedRecords | None:
