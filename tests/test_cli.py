@@ -264,17 +264,26 @@ def unset(text):
 def test_a_template_resolves_and_shows_the_defaults(task, arch):
     text = render_template(task, arch)
     values = tomllib.loads(text)
-    assert values["model"] == {"arch": kind}
-    settings = resolve(values, base=Path("/nowhere"))
-    assert resolve(tomllib.loads(uncommented(text)), base=Path("/nowhere")) == settings
-    assert set(tomllib.loads(uncommented(text))["data"]) == set(settings.data.model_dump(exclude_none=True))
-    assert [name for name in settings.spec.data.table.model_fields if f" {name} = " not in f" {text}".replace("\n", " ")] == []
+    assert values["model"] == {"arch": arch}
+    config = resolve(values, base=Path("/nowhere"))
+    assert resolve(tomllib.loads(uncommented(text)), base=Path("/nowhere")) == config
+    assert set(tomllib.loads(uncommented(text))["data"]) == set(config.data.model_dump(exclude_none=True))
+    assert set(config.spec.data.table.model_fields) == {*tomllib.loads(uncommented(text))["data"], *unset(text)} & {
+        *config.spec.data.table.model_fields
+    }
     assert max(map(len, text.split("\n"))) <= 120
 
 
-@pytest.mark.parametrize("kind", find_templates("seq2seq"))
-def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(kind):
-    text = template("seq2seq", kind)
+@pytest.mark.parametrize(("task", "arch"), EVERY_ARCH)
+def test_every_option_of_a_template_has_its_description(task, arch):
+    lines = [line for line in render_template(task, arch).split("\n") if re.match(r"(# +)?\w+ = ", line)]
+    bare = [line for line in lines if "  # " not in line and 'type = "' not in line]
+    assert bare == []
+
+
+@pytest.mark.parametrize("arch", find_template("seq2seq").archs)
+def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(arch):
+    text = render_template("seq2seq", arch)
     values = tomllib.loads(with_sides(text))
     assert values["tokenizer"] == {"source": {"type": "char"}, "target": {"type": "whitespace"}}
     assert set(values["model"]) == {"arch", "encoder", "decoder"}
@@ -318,13 +327,14 @@ def test_templates_name_every_task_arch_and_choice():
     assert [name for name in [*network, *ACTIVATIONS] if name not in render_template("lm", "gpt")] == []
     assert [name for name in SMOOTHINGS if name not in render_template("lm", "ngram")] == []
     pairs = [*network, *SCORES, *BRIDGES, *recurrent()]
-    assert [name for name in pairs if name not in template("seq2seq", "lstm-input-feeding")] == []
-    assert [name for name in ACTIVATIONS if name not in template("seq2seq", "transformer")] == []
+    assert [name for name in pairs if name not in render_template("seq2seq", "lstm-input-feeding")] == []
+    assert [name for name in ACTIVATIONS if name not in render_template("seq2seq", "transformer")] == []
     for task in ("classification", "tagging", "masked-lm", "qa"):
         pooled = POOLINGS if task in ("classification", "tagging") else ()
         encoders = [*network, *ACTIVATIONS, *pooled, *(HEADS if task == "tagging" else ())]
-        assert [name for name in encoders if name not in template(task, "transformer")] == []
-    assert [name for name in (*ANALYZERS, *EVENT_MODELS) if name not in template("classification", "naive-bayes")] == []
+        assert [name for name in encoders if name not in render_template(task, "transformer")] == []
+    text = render_template("classification", "naive-bayes")
+    assert [name for name in (*ANALYZERS, *EVENT_MODELS) if name not in text] == []
 
 
 def test_a_task_is_described_before_it_is_imported():
@@ -333,18 +343,19 @@ def test_a_task_is_described_before_it_is_imported():
     command = [sys.executable, "-m", "weft.cli.main"]
     asked = _environment(_WEFT_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="weft init ta")
     said = subprocess.run(command, capture_output=True, text=True, env=asked).stdout
-    assert '"tagging":"' in said
+    assert '"tagging":"predict a tag for each word of a sentence"' in said
 
 
 def test_init_prints_the_template(capsys):
-    assert call(capsys, "init", "lm") == (0, template("lm", "gpt"), "")
-    assert call(capsys, "init", "lm", "--arch", "ngram") == (0, template("lm", "ngram"), "")
-    assert call(capsys, "init", "seq2seq") == (0, template("seq2seq", "lstm-input-feeding"), "")
-    assert call(capsys, "init", "seq2seq", "--arch", "cho2014") == (0, template("seq2seq", "cho2014"), "")
-    assert call(capsys, "init", "classification") == (0, template("classification", "lstm"), "")
-    assert call(capsys, "init", "classification", "--arch", "naive-bayes") == (0, template("classification", "naive-bayes"), "")
-    assert call(capsys, "init", "tagging") == (0, template("tagging", "lstm"), "")
-    assert call(capsys, "init", "qa") == (0, template("qa", "transformer"), "")
+    assert call(capsys, "init", "lm") == (0, render_template("lm", "gpt"), "")
+    assert call(capsys, "init", "lm", "--arch", "ngram") == (0, render_template("lm", "ngram"), "")
+    assert call(capsys, "init", "seq2seq") == (0, render_template("seq2seq", "lstm-input-feeding"), "")
+    assert call(capsys, "init", "seq2seq", "--arch", "cho") == (0, render_template("seq2seq", "cho"), "")
+    assert call(capsys, "init", "classification") == (0, render_template("classification", "lstm"), "")
+    text = render_template("classification", "naive-bayes")
+    assert call(capsys, "init", "classification", "--arch", "naive-bayes") == (0, text, "")
+    assert call(capsys, "init", "tagging") == (0, render_template("tagging", "lstm"), "")
+    assert call(capsys, "init", "qa") == (0, render_template("qa", "transformer"), "")
 
 
 # ---- train
