@@ -328,9 +328,9 @@ def test_values_that_a_kind_refuses_are_not_values_that_do_not_apply_to_it():
     ]
     odd = "model: positions='rotary' turns pairs: the size of a head, 1, must be even"
     assert [(one.name, one.reason) for one in found.failed] == [
-        ("gpt,num_heads=5", HEADS),
+        ("gpt,num_heads=5", reason("gpt", "model.num_heads=5")),
         ("gpt,num_heads=96", odd),
-        ("transformer,num_heads=5", HEADS),
+        ("transformer,num_heads=5", reason("transformer", "model.num_heads=5")),
     ]
     assert all("heads" not in note for note in found.notes if not note.startswith("lstm: "))
     # its positions are 'none', so these are for others
@@ -611,7 +611,7 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
         make_run(tmp_path / "b1", small(seed=1)),
         make_run(tmp_path / "b0", small(seed=0)),
         make_run(tmp_path / "wide", small(model__hidden_size=16)),
-        make_run(tmp_path / "conv", run_file(Path("text.txt"), "conv")),
+        make_run(tmp_path / "conv", run_file(Path("text.txt"), "window")),
     ]
     found = group_runs(open_runs([*paths, tmp_path / "b0"]))
     assert {name: [run.path.name for run in runs] for name, runs in found.items()} == {

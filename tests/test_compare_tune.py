@@ -172,7 +172,7 @@ def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
     assert all("test" not in one.values["data"] for one in asked)
     assert found.trial.number == 4 and found.variant.values["model"] == asked[4].values["model"]
     assert found.to_json()["chosen"] == 4 and [one["budget"] for one in found.trials] == [1.0] * 6
-    assert found.trials[0]["options"] == tune.own(resolve(variant.values, base=BASE))
+    assert found.trials[0]["options"] == tune.own_options(resolve(variant.values, base=BASE))
     again, wanted = search(6, tmp_path, lambda one: 0.0)
     tune.tune([variant], wanted)
     assert [one.values for one in again] == [one.values for one in asked]
@@ -201,7 +201,7 @@ def test_what_means_nothing_beside_another_value_is_taken_away():
 def test_what_the_grid_decides_of_a_baseline_is_left_alone():
     found = tune.trials(Variant("logistic-regression", COUNTED["logistic-regression"]), 5, ["C", "features.ngram_range"], seed=0, base=BASE)
     assert len(found) == 4  # all there is: sublinear or not, min_count 1 or 2
-    assert all(set(trial.options) <= {"features.sublinear", "features.min_count"} for trial in found)
+    assert all(set(trial.options) <= {"features.sublinear_tf", "features.min_df"} for trial in found)
 
 
 def test_networks_and_baselines_are_tuned_together(tmp_path):

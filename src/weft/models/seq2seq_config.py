@@ -82,7 +82,7 @@ class Seq2SeqConfig(Config):
     logit_softcap: SoftCap = "none"  # scores stay within +-cap, smoothly
 
     @property
-    def width(self) -> int:
+    def hidden_size(self) -> int:
         """Of its encoder, as that of any other model is of its one stack."""
         return self.encoder.hidden_size
 

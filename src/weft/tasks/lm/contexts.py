@@ -91,7 +91,7 @@ def default_context(config: RunConfig) -> Context:
     window, model = config.data.context_length, config.model
     if config.data.read_as == "lines":
         return Context("reset", window)
-    within = config.preset.estimator.by_steps and (model.traits.attends or model.positions != "none")
+    within = config.preset.estimator.by_steps and (model.traits.attends or model.position_encoding != "none")
     if within and config.data.read_as == "windows":
         return Context("stride", window, -(-window // 2), full=True)
     return Context("carry", window, full=True)
