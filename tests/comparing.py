@@ -23,8 +23,8 @@ class Here:
 
     trained: list[str]
 
-    def __init__(self, room: Any, watcher: Any, finished: Any) -> None:
-        self.watcher = watcher
+    def __init__(self, budget: Any, callback: Any, is_finished: Any) -> None:
+        self.callback = callback
 
     def train(self, plan: Sequence[PlannedRun]) -> list[Outcome]:
         return [self._one(planned) for planned in plan]
@@ -37,7 +37,7 @@ class Here:
                 train(planned.values, planned.output_dir, base=Path(), callback=Silent())
         except WeftError as error:
             outcome = Outcome(planned, error.exit_code, str(error))
-            self.watcher.ended(outcome)
+            self.callback.on_run_end(outcome)
             return outcome
         return Outcome(planned, 0)
 

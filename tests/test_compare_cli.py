@@ -67,7 +67,7 @@ def there(tmp_path, monkeypatch) -> Path:
     (tmp_path / "text.txt").write_text(NAMES)
     (tmp_path / "run.toml").write_text(RUN)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparing, "Trainer", Here)
+    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
     monkeypatch.setattr(Here, "trained", [], raising=False)
     return tmp_path
 
@@ -594,7 +594,7 @@ time.sleep(60)
 def test_ctrl_c_stops_every_run(there, capsys, monkeypatch):
     """The runs are scripts that wait for it; that a real one saves is what test_resume.py is about."""
     (there / "slow.py").write_text(SLOW)
-    monkeypatch.setattr(comparing, "Trainer", ParallelTrainer)
+    monkeypatch.setattr(comparing, "ParallelTrainer", ParallelTrainer)
     monkeypatch.setattr(comparing, "Room", partial(ThreadBudget, command=(sys.executable, "-S", "-E", "slow.py")))
 
     def press() -> None:

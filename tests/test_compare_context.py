@@ -167,7 +167,7 @@ def test_only_language_models_have_a_context_policy(tmp_path):
 
 def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparing, "Trainer", Here)
+    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
     monkeypatch.setattr(Here, "trained", [], raising=False)
     make_text(tmp_path / "text.txt", words=300)
     (tmp_path / "run.toml").write_text(RUN)

@@ -43,7 +43,7 @@ class Runs:
 
     def _values(self, name: str) -> dict[str, Any]:
         read = "lines" if name in ("lm-lines", "masked") else "windows"
-        values = run_file(self.text, "conv", data__read_as=read, data__valid=0.2)
+        values = run_file(self.text, "window", data__read_as=read, data__valid=0.2)
         if name == "ngram":
             values |= {"model": {"arch": "ngram"}, "train": {}}
         if name == "masked":
@@ -51,9 +51,9 @@ class Runs:
         return values
 
     def folder(self, name: str) -> Path:
-        if name == "translate":
+        if name == "seq2seq":
             return PairRuns(self.place).folder("lstm")
-        if name == "span":
+        if name == "qa":
             values = span_file(write_tsv(self.place / "asked.tsv", asked(150)), "lstm", "train.max_steps=5")
         elif name.startswith(("lm", "masked", "ngram")):
             values = self._values(name)
@@ -129,7 +129,7 @@ def test_what_is_said_stands_beside_what_is_meant(runs, name):
     exact = next(v for n, v in found.items.statistics.items() if n == "exact")
     if name == "several-naive-bayes":
         right = [set(a.split(", ")) == set(b.split(", ")) for a, b in zip(found.items.outputs, found.references, strict=True)]
-    elif name == "translate":
+    elif name == "seq2seq":
         right = [a.split() == b.split() for a, b in zip(found.items.outputs, found.references, strict=True)]
     else:
         right = [a == b for a, b in zip(found.items.outputs, found.references, strict=True)]
@@ -149,7 +149,7 @@ def test_lines_of_a_language_model_are_those_of_the_text(runs):
 
 def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp_path):
     chars = runs.evidence("lm-text")
-    values = run_file(runs.text, "conv", data__valid=0.2, tokenizer={"type": "bpe", "vocab_size": 300})
+    values = run_file(runs.text, "window", data__valid=0.2, tokenizer={"type": "bpe", "vocab_size": 300})
     train_here(values, tmp_path / "bpe", Silent())
     pieces = evaluate_run(load_run(tmp_path / "bpe", device="cpu"))
     assert chars.inputs == pieces.inputs
@@ -165,7 +165,7 @@ def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp
 
 
 def test_masked_windows_are_the_text_of_their_tokens(runs, tmp_path):
-    values = run_file(runs.text, "conv", data__valid=0.2)
+    values = run_file(runs.text, "window", data__valid=0.2)
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
     train_here(values, tmp_path / "masked", Silent())
@@ -191,7 +191,7 @@ def test_frequencies_of_tokens_by_hand(runs):
 
 @pytest.mark.parametrize("read", ["lines", "windows"])
 def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
-    values = run_file(runs.text, "conv", data__valid=0.2, data__read_as=read)
+    values = run_file(runs.text, "window", data__valid=0.2, data__read_as=read)
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
     train_here(values, tmp_path / "masked", Silent())
@@ -220,7 +220,7 @@ def test_frequencies_of_words_by_hand(runs):
 
 
 def test_the_rarest_letter_of_a_source_by_hand(runs):
-    found, place = runs.evidence("translate"), runs.place / "pairs.tsv"
+    found, place = runs.evidence("seq2seq"), runs.place / "pairs.tsv"
     words = [line.split("\t")[0] for line in place.read_text().split("\n")[:-1]]
     counts = Counter("".join(words[: len(words) - 2 * len(found.inputs)]))
     assert found.rarest.tolist() == [min(counts[letter] for letter in word) for word in found.inputs]
@@ -391,7 +391,7 @@ def test_costs_are_what_the_run_wrote_down(tmp_path):
     assert read_log(tmp_path / "timings.jsonl") == []
 
 
-@pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("seq2seq", "lines/s"), ("span", "questions/s")])
+@pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("seq2seq", "lines/s"), ("qa", "questions/s")])
 def test_costs_of_real_runs(runs, name, unit):
     found, run = runs.evidence(name).cost, load_run(runs.folder(name), device="cpu")
     assert (found.parameters, found.unit) == (run.info()["num_parameters"], unit)

@@ -63,7 +63,7 @@ def there(tmp_path, monkeypatch) -> Path:
     (tmp_path / "run.toml").write_text(RUN.format(task="lm"))
     (tmp_path / "pairs.tsv").write_text(TSV)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparing, "Trainer", Here)
+    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
     monkeypatch.setattr(Here, "trained", [], raising=False)
     return tmp_path
 

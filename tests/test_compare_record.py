@@ -79,6 +79,5 @@ def test_what_it_does_not_have_is_refused(numbers):
     with pytest.raises(UsageError) as caught:
         check_task("number")
     assert str(caught.value) == (
-        "--minimal-pairs: runs of task 'number' give a sentence by itself no probability; drop it, or compare runs of tasks 'lm' or "
-        "'masked-lm'"
+        "minimal_pairs: not available for task 'number'; it requires task 'lm' or 'masked-lm'"
     )

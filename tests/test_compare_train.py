@@ -103,7 +103,7 @@ def test_no_more_than_jobs_at_a_time_and_threads_are_divided(place):
         running += 1 if line.startswith("begin") else -1
         most = max(most, running)
     assert most == 2
-    assert ThreadBudget(place, 4, 2).each == 1
+    assert ThreadBudget(place, 4, 2).threads_per_run == 1
 
 
 def test_fewer_runs_than_jobs_have_more_threads(place):

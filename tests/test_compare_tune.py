@@ -36,7 +36,7 @@ COUNTED: dict[str, dict[str, Any]] = {
     "ngram": {**LSTM, "model": {"arch": "ngram"}, "train": {}},
     **{
         kind: {"task": "classification", "data": {"train": "t.tsv", "valid": 0.1, "test": "s.tsv"}, "model": {"arch": kind}}
-        for kind in ("naive-bayes", "regression")
+        for kind in ("naive-bayes", "logistic-regression")
     },
 }
 
@@ -90,13 +90,13 @@ def test_trials_are_drawn_from_the_seed_alone():
 def test_what_is_fixed_is_not_drawn():
     found = tune.trials(Variant("lstm", LSTM), 4, ["hidden_size", "dropout"], seed=0, base=BASE)
     assert [sorted(trial.options) for trial in found] == [[], ["lr"], ["lr"], ["lr"]]
-    assert len(tune.trials(Variant("lstm", LSTM), 4, ["width", "dropout", "lr"], seed=0, base=BASE)) == 1
+    assert len(tune.trials(Variant("lstm", LSTM), 4, ["hidden_size", "dropout", "lr"], seed=0, base=BASE)) == 1
 
 
 def test_the_rate_of_matrices_goes_with_the_other():
     values = {**LSTM, "model": {"arch": "gpt", "hidden_size": 64}, "train": {"max_steps": 8, "lr": 0.004, "muon_lr": 0.02}}
     settings = resolve(values, base=BASE)
-    found = tune.changed(values, settings, {"lr": 0.008, "width": 32})
+    found = tune.changed(values, settings, {"lr": 0.008, "hidden_size": 32})
     assert found["train"] == {"max_steps": 8, "lr": 0.008, "muon_lr": 0.04} and found["model"]["hidden_size"] == 32
 
 
@@ -109,7 +109,7 @@ def test_a_network_of_two_sides_is_changed_on_both():
     settings = resolve(values, base=BASE)
     assert settings.model.hidden_size == 32
     model = resolve(tune.changed(values, settings, {"hidden_size": 16, "dropout": 0.4}), base=BASE).model
-    assert [(side.width, side.dropout) for side in (model.encoder, model.decoder)] == [(16, 0.4)] * 2
+    assert [(side.hidden_size, side.dropout) for side in (model.encoder, model.decoder)] == [(16, 0.4)] * 2
 
 
 def test_the_best_of_each_rung_go_on_and_the_best_of_all_wins(tmp_path):
@@ -126,7 +126,7 @@ def test_the_best_of_each_rung_go_on_and_the_best_of_all_wins(tmp_path):
         "rung": 2,
         "budget": 0.5,
         "trial": 2,
-        "configs": found.trials[2]["configs"],
+        "options": found.trials[2]["options"],
         "score": {"name": "loss", "value": 1.0},
     }
     assert {one.output_dir.parent for one in asked} == {tmp_path} and {one.seed for one in asked} == {3}
@@ -150,10 +150,10 @@ def test_what_can_t_be_chosen_is_refused():
     for number in (0, 1):
         with pytest.raises(UsageError) as caught:
             tune.check([Variant("lstm", LSTM)], number, base=BASE)
-        assert str(caught.value) == f"--tune-trials {number}: there is nothing to choose from; try at least 2 settings"
+        assert str(caught.value) == f"tune_trials: must be at least 2, got {number}"
     with pytest.raises(UsageError) as caught:
         tune.check([Variant("lstm", with_option(LSTM, "data.valid", None))], 4, base=BASE)
-    assert str(caught.value) == "--tune-trials: chooses by validation data, and the run file has none; give data.valid"
+    assert str(caught.value) == "tune_trials: requires validation data; set data.valid"
     tune.check([Variant("ngram", COUNTED["ngram"]), Variant("lstm", LSTM)], 2, base=BASE)
 
 
@@ -172,7 +172,7 @@ def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
     assert all("test" not in one.values["data"] for one in asked)
     assert found.trial.number == 4 and found.variant.values["model"] == asked[4].values["model"]
     assert found.to_json()["chosen"] == 4 and [one["budget"] for one in found.trials] == [1.0] * 6
-    assert found.trials[0]["configs"] == tune.own(resolve(variant.values, base=BASE))
+    assert found.trials[0]["options"] == tune.own_options(resolve(variant.values, base=BASE))
     again, wanted = search(6, tmp_path, lambda one: 0.0)
     tune.tune([variant], wanted)
     assert [one.values for one in again] == [one.values for one in asked]
@@ -199,9 +199,9 @@ def test_what_means_nothing_beside_another_value_is_taken_away():
 
 
 def test_what_the_grid_decides_of_a_baseline_is_left_alone():
-    found = tune.trials(Variant("regression", COUNTED["regression"]), 5, ["C", "features.ngrams"], seed=0, base=BASE)
+    found = tune.trials(Variant("logistic-regression", COUNTED["logistic-regression"]), 5, ["C", "features.ngram_range"], seed=0, base=BASE)
     assert len(found) == 4  # all there is: sublinear or not, min_count 1 or 2
-    assert all(set(trial.options) <= {"features.sublinear", "features.min_count"} for trial in found)
+    assert all(set(trial.options) <= {"features.sublinear_tf", "features.min_df"} for trial in found)
 
 
 def test_networks_and_baselines_are_tuned_together(tmp_path):
@@ -230,7 +230,7 @@ def test_a_regression_that_is_tuned_is_better_than_its_defaults(tmp_path):
         "train": {},
     }
     (tmp_path / "out").mkdir()
-    (found,) = tune.tune([Variant("regression", values)], tune.Search(6, [], 0, tmp_path / "out", really, best))
+    (found,) = tune.tune([Variant("logistic-regression", values)], tune.Search(6, [], 0, tmp_path / "out", really, best))
     scores = [one["score"]["value"] for one in found.trials]
     assert found.trial.number > 0 and scores[found.trial.number] == max(scores) > scores[0] + 5
 
@@ -246,7 +246,7 @@ def winner(text: Path, out: Path, test: Any) -> tune.TunedVariant:
     values = run_file(text, "lstm", data=data, train__max_steps=4, train__num_validations=1)
     del values["seed"]
     out.mkdir()
-    (found,) = tune.tune([Variant("lstm", values)], tune.Search(2, ["width"], 0, out, really, best))
+    (found,) = tune.tune([Variant("lstm", values)], tune.Search(2, ["hidden_size"], 0, out, really, best))
     return found
 
 

@@ -105,11 +105,11 @@ def test_a_page_says_once_what_its_drawings_look_like():
 def test_a_beam_of_one_is_the_greedy_output(pairs):
     run, differ = weft.load(pairs.folder("sutskever"), device="cpu"), 0
     for text in ("abcde", "fa", "b", "cafe"):
-        found = run.predict(text, beam=1)
-        view = run.explain(text, "search", beam=1)
+        found = run.predict(text, beam_size=1)
+        view = run.explain(text, "beam-search", beam_size=1)
         assert (view.data["output"], view.data["alpha"]) == (found.text, 1.0)
         assert view.data["score"] == pytest.approx(found.score, abs=1e-5)
-        differ += run.predict(text, beam=2).text != found.text
+        differ += run.predict(text, beam_size=2).text != found.text
     assert differ  # a search with a length penalty would have gone on
 
 
@@ -119,9 +119,9 @@ def test_tags_that_are_explained_are_those_of_the_best_chain(labels):
     with torch.no_grad():
         model.head.transitions.copy_(3 * torch.randn(model.head.transitions.shape, generator=torch.Generator().manual_seed(1)))
     for text in ("the mr bbbbo sat here", "mr mr a b", "old new bbbs ccco", "a b c d e f"):
-        view = run.explain(text, "attribution", method="gradient")
+        view = run.explain(text, "attribution", method="input-x-gradient")
         assert [one["text"] for one in view.data["outputs"]] == run.predict([text])[0].tags
-        alone = [run.explain(text, "attribution", method="gradient", target=tag).data["outputs"] for tag in run.labels]
+        alone = [run.explain(text, "attribution", method="input-x-gradient", target=tag).data["outputs"] for tag in run.labels]
         best = [max(range(len(alone)), key=lambda tag, at=at: alone[tag][at]["log_prob"]) for at in range(len(text.split()))]
         differ += [run.labels[tag] for tag in best] != run.predict([text])[0].tags
     assert differ
@@ -132,10 +132,10 @@ def test_the_answer_that_is_explained_is_the_one_that_is_said(reader):
     run.model.head.threshold.fill_(-100.0)  # an answer is always said
     for question, passage, _ in asked(12, seed=5):
         answer = run.predict((question, passage))
-        first, last = run.explain(f"{question}\t{passage}", "attribution", method="gradient").data["outputs"]
+        first, last = run.explain(f"{question}\t{passage}", "attribution", method="input-x-gradient").data["outputs"]
         assert [first["text"], last["text"]] == [answer.text.split()[0], answer.text.split()[-1]]
     run.model.head.threshold.fill_(100.0)
-    view = run.explain(f"{question}\t{passage}", "attribution", method="gradient")
+    view = run.explain(f"{question}\t{passage}", "attribution", method="input-x-gradient")
     assert [one["name"] for one in view.data["outputs"]] == ["start/<s>", "end/<s>"]
     for text, message in (("\ta", "input: has an empty question"), ("a\t", "input: has an empty passage")):
         with pytest.raises(DataError) as caught:
@@ -152,7 +152,7 @@ def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
     run = weft.load(tmp_path / "run")
     (said,) = run.explain("w1 w2", "attribution").data["outputs"]
     assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.vocabulary.unk_id  # here is nothing but unknown words
-    assert said["text"] == run.vocabulary.token_text(run.generate("w1 w2", temperature=0.0, length=1).token_ids[0]) != "<unk>"
+    assert said["text"] == run.vocabulary.token_text(run.generate("w1 w2", temperature=0.0, max_new_tokens=1).token_ids[0]) != "<unk>"
 
 
 # ---- what nobody knows
@@ -160,7 +160,7 @@ def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
 
 def test_a_text_without_known_words_has_nothing_to_explain(labels):
     run = weft.load(labels.folder("labels-naive-bayes"), device="cpu")
-    for text, method in (("zzz qqq", "exact"), ("", "exact"), ("", "occlusion")):
+    for text, method in (("zzz qqq", "coefficients"), ("", "coefficients"), ("", "occlusion")):
         with pytest.raises(DataError) as caught:
             run.explain(text, "attribution", method=method)
         assert str(caught.value) == "input: has no words that the run knows; there is nothing to explain"

@@ -43,14 +43,14 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", ["transformer", "lstm", "bahdanau"])
 def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
     run = weft.load(pairs.folder(kind))
-    best = run.predict("badac", beam=3).ranked()
+    best = run.predict("badac", beam_size=3).ranked()
     data = attention(run, "badac", ExplainConfig(beam_size=3, component="cross")).data
     mean = np.mean([np.mean(layer["weights"], axis=0) for layer in data["layers"]], axis=0)
     aligned = run.reader.align(["badac"], best[:1])[0]
     np.testing.assert_allclose(mean, aligned.weights, atol=1e-4)
     assert [token["text"] for token in data["tokens"]] == aligned.source
     assert [token["text"] for token in data["output"]] == aligned.target
-    assert [(token["start"], token["stop"]) for token in data["tokens"]] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 0)]
+    assert [(token["start"], token["end"]) for token in data["tokens"]] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 0)]
 
 
 def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
@@ -84,7 +84,7 @@ def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
     train_here(values, tmp_path / "run")
     run = weft.load(tmp_path / "run")
     view = attention(run, "the old cat", ExplainConfig())
-    assert [(one["part"], np.shape(one["weights"])) for one in view.data["layers"]] == [("pool", (1, 1, 5))]
+    assert [(one["part"], np.shape(one["weights"])) for one in view.data["layers"]] == [("pooling", (1, 1, 5))]
     with torch.no_grad():
         reading = run.model
         tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode("the old cat").tolist(), 2]])
@@ -136,7 +136,7 @@ def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
 def test_refusals(pairs):
     run = weft.load(pairs.folder("transformer"))
     wrong = {
-        "--component pool: this model has none; it has: cross, encoder, decoder": {"part": "pool"},
+        "--component pool: this model has none; it has: cross, encoder, decoder": {"part": "pooling"},
         "--layer: must be from 1 to 2, not 3": {"layer": 3},
         "--head: must be from 1 to 2, not 3": {"head": 3},
     }
@@ -157,7 +157,7 @@ def test_refusals(pairs):
         plain.explain("bada", "attenton")
     assert str(caught.value) == f"--view: no such view 'attenton'; did you mean 'attention'? known: {', '.join(VIEWS)}"
     assert (
-        available_views(plain)[0] == "attribution" and plain.explain("bada", length=2, method="gradient").view == "attribution"
+        available_views(plain)[0] == "attribution" and plain.explain("bada", max_new_tokens=2, method="input-x-gradient").view == "attribution"
     )
 
 

@@ -145,7 +145,7 @@ def test_captum_finds_the_same(runs, name):
     asked = outputs_to_explain(run, reading, options)[-1]
     vectors = EmbeddingInputs(reading, "unk", run.device)
     model, fronts = handed(reading)
-    say = forward_of(run.settings.task, reading, model, asked.place)
+    say = forward_of(run.config.task, reading, model, asked.place)
 
     def said(*given: Tensor) -> Tensor:
         for front, x in zip(fronts, given, strict=True):
@@ -176,7 +176,7 @@ def test_captum_finds_the_same(runs, name):
 def test_integrated_gradients_are_complete_within_a_hundredth(runs, name):
     run, options = runs(name), ExplainConfig(max_new_tokens=6)
     data = attribution(run, TEXTS[name], options).data
-    assert data["method"] == "integrated" and data["outputs"]
+    assert data["method"] == "integrated-gradients" and data["outputs"]
     values = np.concatenate([np.array(side["values"]) for side in data["sides"]], axis=1)
     for row, told in zip(values, data["completeness"], strict=True):
         # trained with plain instructions this toy is too steep for any number of steps, and the view says so
@@ -262,30 +262,30 @@ def test_the_baseline_is_one_that_training_has_shown(runs):
 
 def test_the_parts_of_the_answer_have_places_in_the_text(runs):
     run = runs("labels:spans-lstm")
-    data = attribution(run, "the  mr bcdfo here", ExplainConfig(method="gradient")).data
-    assert [(one["text"], one["start"], one["stop"]) for one in data["tokens"]] == [
+    data = attribution(run, "the  mr bcdfo here", ExplainConfig(method="input-x-gradient")).data
+    assert [(one["text"], one["start"], one["end"]) for one in data["tokens"]] == [
         ("<s>", 0, 0), ("the", 0, 3), ("mr", 5, 7), ("bcdfo", 8, 13), ("here", 14, 18), ("</s>", 0, 0),
     ]  # fmt: skip
     assert [one["start"] for one in data["outputs"]] == [0, 5, 8, 14]
     tagging = run.predict("the  mr bcdfo here")
     assert [one["text"] for one in data["outputs"]] == tagging.tags
-    one = attribution(run, "the  mr bcdfo here", ExplainConfig(method="gradient", position=3, target="O")).data
+    one = attribution(run, "the  mr bcdfo here", ExplainConfig(method="input-x-gradient", position=3, target="O")).data
     assert [(one["name"], one["start"]) for one in one["outputs"]] == [("bcdfo/O", 8)]
 
 
 def test_probabilities_are_those_the_run_says(runs):
     labels = runs("labels:labels-lstm")
     said = labels.predict("here the old cat")
-    asked = attribution(labels, "here the old cat", ExplainConfig(method="gradient", target="tool")).data["outputs"][0]
+    asked = attribution(labels, "here the old cat", ExplainConfig(method="input-x-gradient", target="tool")).data["outputs"][0]
     assert asked["probability"] == pytest.approx(said.probabilities["tool"], rel=1e-4)
     translator = runs("pairs:lstm")
-    best = translator.predict("badac", beam=3)
-    data = attribution(translator, "badac", ExplainConfig(method="gradient", beam_size=3)).data
+    best = translator.predict("badac", beam_size=3)
+    data = attribution(translator, "badac", ExplainConfig(method="input-x-gradient", beam_size=3)).data
     assert [one["text"] for one in data["outputs"]] == [translator.vocabulary.target.token_text(token) for token in best.tokens]
     assert sum(one["log_prob"] for one in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
-    ends = [(one["start"], one["stop"]) for one in data["outputs"][:-1]]
+    ends = [(one["start"], one["end"]) for one in data["outputs"][:-1]]
     assert [best.text[low:high] for low, high in ends] == [one["text"] for one in data["outputs"][:-1]]
-    forced = attribution(translator, "badac", ExplainConfig(method="gradient", target="B A", position=2)).data
+    forced = attribution(translator, "badac", ExplainConfig(method="input-x-gradient", target="B A", position=2)).data
     score = translator.score([("badac", "B A")])[0]
     assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [("A", pytest.approx(score.log_probs[1], abs=1e-4))]
     language = runs("lm:transformer")
@@ -298,7 +298,7 @@ def test_both_ends_of_an_answer_are_asked_for(runs):
     run, text = runs("span:transformer"), TEXTS["span:transformer"]
     data = attribution(run, text, ExplainConfig(method="occlusion", target="red cat")).data
     assert [one["name"] for one in data["outputs"]] == ["start/red", "end/cat"]
-    assert [text[one["start"] : one["stop"]] for one in data["tokens"][1:5]] == ["where", "is", "it", "?"]
+    assert [text[one["start"] : one["end"]] for one in data["tokens"][1:5]] == ["where", "is", "it", "?"]
     tokens = [one["text"] for one in data["tokens"]]
     segments = [0] * 6 + [1] * (len(tokens) - 6)
     numbers = [1, *run.vocabulary.encode("where is it ?"), 2, *run.vocabulary.encode("ada has a red cat in rome ."), 2]
@@ -319,9 +319,9 @@ def test_later_tokens_have_no_share_in_earlier_outputs(runs):
 def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
     run = runs("labels:labels-lstm")
     text = " ".join(["old"] * 1200)
-    view = attribution(run, text, ExplainConfig(method="gradient"))
+    view = attribution(run, text, ExplainConfig(method="input-x-gradient"))
     tokens = view.data["tokens"]
-    assert len(tokens) == run.settings.data.max_length and tokens[-1]["text"] == "</s>"
+    assert len(tokens) == run.config.data.max_length and tokens[-1]["text"] == "</s>"
     assert view.lines[-1] == "the text is longer than the model reads, and was cut"
 
 
@@ -347,7 +347,7 @@ def test_ngrams_are_explained_by_occlusion(runs):
     )
 
 
-@pytest.mark.parametrize("kind", ["regression", "naive-bayes"])
+@pytest.mark.parametrize("kind", ["logistic-regression", "naive-bayes"])
 def test_linear_models_add_up_exactly(runs, kind):
     run = runs(f"labels:labels-{kind}")
     data = attribution(run, "the old cat", ExplainConfig(target="tool")).data
@@ -355,12 +355,12 @@ def test_linear_models_add_up_exactly(runs, kind):
     scores = model.scores(run.model.featurize([("the old cat",)]))[0] - model.bias
     at = run.labels.index("tool")
     assert data["completeness"][0]["sum"] == pytest.approx(scores[at] - scores.mean(), abs=1e-9)
-    assert data["method"] == "exact" and {one["text"] for one in data["tokens"]} >= {"cat", "old cat"}
+    assert data["method"] == "coefficients" and {one["text"] for one in data["tokens"]} >= {"cat", "old cat"}
     gone = attribution(run, "the old cat", ExplainConfig(target="tool", method="occlusion")).data
     whole, without = run.predict("the old cat"), run.predict("the  cat")
     expected = np.log(whole.probabilities["tool"]) - np.log(without.probabilities["tool"])
     assert gone["sides"][0]["values"][0][1] == pytest.approx(expected, abs=1e-5)
-    assert (gone["tokens"][1]["start"], gone["tokens"][1]["stop"]) == (4, 7)
+    assert (gone["tokens"][1]["start"], gone["tokens"][1]["end"]) == (4, 7)
 
 
 # ---- refusals
@@ -396,7 +396,7 @@ REFUSALS = {
     ("span:transformer", "who ?\t" + "ada " * 1000, ""): ("input: has 1,005 tokens, but RUN reads 64 at once; shorten it"),
     ("labels:spans-lstm", " ", ""): "input: has no words, and nothing to tag",
     ("pairs:lstm", "", ""): "input: is empty, and becomes an empty output; there is nothing to explain",
-    ("lm:lstm", "x", "steps=5 method=gradient"): "--n-steps: is for --method integrated, not for --method gradient; drop it",
+    ("lm:lstm", "x", "n_steps=5 method=gradient"): "--n-steps: is for --method integrated, not for --method gradient; drop it",
     ("lm:lstm", "x", "baseline=zero method=gradient"): (
         "--baseline: the gradient times the input is against nothing; drop it, or use --method integrated"
     ),
@@ -411,7 +411,7 @@ def test_refusals(runs, asked):
     options = {key: int(value) if key in ("position", "steps") else value for key, value in pairs}
     with pytest.raises((UsageError, weft.errors.DataError)) as caught:
         attribution(run, text, ExplainConfig(**options))
-    assert str(caught.value).replace(str(run.folder.path), "RUN") == REFUSALS[asked]
+    assert str(caught.value).replace(str(run.directory.path), "RUN") == REFUSALS[asked]
 
 
 def test_several_models_are_not_explained_together(runs):
@@ -422,7 +422,7 @@ def test_several_models_are_not_explained_together(runs):
 
 
 @pytest.mark.parametrize("name", ["lm:lstm", "labels:labels-lstm", "pairs:bahdanau", "span:lstm"])
-@pytest.mark.parametrize("what", ["gradients", "attribution"])
+@pytest.mark.parametrize("what", ["gradient-flow", "attribution"])
 def test_fused_recurrent_kernels_are_never_asked_for_gradients(runs, name, what):
     """On a GPU they go backwards in training only, and a model that is explained is not in training."""
     text = "\t".join(questions_asked(1)[0][:2]) if name == "span:lstm" else TEXTS.get(name, "abcab")
@@ -452,7 +452,7 @@ class Heard(list[tuple[float, str]]):
 
 @pytest.mark.parametrize(
     ("what", "options"),
-    [("gradients", {}), ("attribution", {"steps": 20}), ("attribution", {"method": "occlusion"})],
+    [("gradient-flow", {}), ("attribution", {"steps": 20}), ("attribution", {"method": "occlusion"})],
 )
 def test_what_takes_long_tells_of_its_progress(runs, monkeypatch, what, options):
     monkeypatch.setattr(credit, "POSITIONS", 32)  # few copies at a time, as of a long text

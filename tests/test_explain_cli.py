@@ -157,7 +157,7 @@ def test_refusals(run, counted, capsys, quiet_machine):
 
 
 def test_a_page_of_odd_texts_stays_a_page():
-    token = {"text": "</script><b>&\u202e", "start": 0, "stop": 1}
+    token = {"text": "</script><b>&\u202e", "start": 0, "end": 1}
     layer = {"part": "encoder", "layer": 1, "heads": [1], "rows": [token], "columns": [token], "weights": [[[1.0]]]}
     view = Explanation("attention", "<i>t</i>", {"layers": [layer]}, [Figure("<u>c</u>", "<svg></svg>")], ["<b> 1"])
     html = page([view], title="<script>alert(1)</script>")
@@ -233,7 +233,7 @@ def test_a_browser_shows_any_head(run, capsys, tmp_path, quiet_machine):
 
 
 def test_tokens_that_look_alike_are_told_apart():
-    assert unique_labels([TokenSpan("a", 0, 1), TokenSpan(" ", 1, 2), TokenSpan("a", 2, 3)]) == ["a@1", "␣", "a@3"]
+    assert unique_labels([TokenSpan("a", 0, 1), TokenSpan(" ", 1, 2), TokenSpan("a", 2, 3)]) == ["a(1)", "␣", "a(3)"]
 
 
 def test_columns_are_aligned():

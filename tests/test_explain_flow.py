@@ -174,7 +174,7 @@ FAR = torch.tensor([[1, key] + [3] * 101 + [2, key] for key in KEYS])
 
 def test_over_100_steps_a_vanilla_rnn_loses_what_an_lstm_keeps():
     """The bar of this view: by more than 1e3, against less than 1e1; the LSTM's forget gate starts open."""
-    trained = {"rnn": remembering("rnn", steps=100), "lstm": remembering("lstm", steps=300)}
+    trained = {"rnn": remembering("rnn", n_steps=100), "lstm": remembering("lstm", n_steps=300)}
     rnn, lstm = (relative_norms(through_time(exact(model), FAR))[:101] for model in trained.values())
     assert rnn[0] == lstm[0] == 1.0
     assert rnn[100] < 1e-3
@@ -220,8 +220,8 @@ def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
     state = torch.get_rng_state()
     started = reinitialized(lstm)
     assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(lstm.settings.seed)
-    first = language_model(lstm.settings.model, vocab_size=lstm.vocabulary.vocab_size, context_length=16, vocabulary="")
+    torch.manual_seed(lstm.config.seed)
+    first = language_model(lstm.config.model, vocab_size=lstm.vocabulary.vocab_size, context_length=16, vocabulary="")
     assert all(torch.equal(a, b) for a, b in zip(started.parameters(), first.parameters(), strict=True))
     view = gradient_flow(lstm, "the old cat", ExplainConfig())
     tokens = torch.tensor([[*lstm.reader.bos_ids, *lstm.vocabulary.encode("the old cat")]])

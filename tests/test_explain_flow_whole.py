@@ -169,9 +169,9 @@ def test_every_task_with_a_network_has_the_view(runs, tmp_path):
     values["data"] |= {"read": "lines"}
     values["data"].pop("window", None)
     masked = weft.load(train_here(values, tmp_path / "run").path)
-    view = masked.explain("the old [MASK]", "gradients")
+    view = masked.explain("the old [MASK]", "gradient-flow")
     assert [token["text"] for token in view.data["tokens"]].count("[MASK]") == 1 and view.data["position"] == 1
-    pairs = weft.load(runs.folder("pairs-gru")).explain("the cat\tsome owl", "gradients")
+    pairs = weft.load(runs.folder("pairs-gru")).explain("the cat\tsome owl", "gradient-flow")
     assert [token["text"] for token in pairs.data["tokens"]] == ["<s>", "the", "cat", "</s>", "some", "owl", "</s>"]
     bayes = weft.load(runs.folder("labels-naive-bayes"))
     assert why_no_gradients(bayes) == "a run of kind 'naive-bayes' counts, and has no gradients"
@@ -181,7 +181,7 @@ def test_the_model_is_left_as_it_was(runs):
     run = weft.load(runs.folder("labels-gru"))
     model = run.model
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    run.explain(TEXT, "gradients")
+    run.explain(TEXT, "gradient-flow")
     assert run.model is model and model.training is False
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(

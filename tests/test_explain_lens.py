@@ -79,8 +79,8 @@ def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, la
         if name == "lstm" or number % 2 == 0:  # attention and feed-forward make a block
             each.append(x)
     expected = torch.stack([model.head(model.stack.final_norm(one))[0] for one in each])
-    np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
-    np.testing.assert_allclose(found.log_probs[-1], model.head(model(tokens)[0])[0], atol=1e-5)
+    np.testing.assert_allclose(found.token_log_probs, expected, atol=1e-4)
+    np.testing.assert_allclose(found.token_log_probs[-1], model.head(model(tokens)[0])[0], atol=1e-5)
 
 
 def test_layers_of_another_width_are_left_out(language):
@@ -96,10 +96,10 @@ def test_the_last_row_of_a_decoder_is_what_it_says_itself(runs, name):
     last = view.data["layers"][-1]
     assert last["layer"] == "output"
     shown = [math.log(max(place["probability"], 1e-12)) for place in last["positions"]]
-    np.testing.assert_allclose(shown, score.log_probs, atol=2e-2)
+    np.testing.assert_allclose(shown, score.token_log_probs, atol=2e-2)
     json.dumps(view.data, allow_nan=False)
     for place in last["positions"]:
-        assert sum(guess["probability"] for guess in place["guesses"]) == pytest.approx(1, abs=1e-3)
+        assert sum(guess["probability"] for guess in place["predictions"]) == pytest.approx(1, abs=1e-3)
 
 
 def test_the_view_names_guesses_ranks_and_what_comes(language):
@@ -115,7 +115,7 @@ def test_the_view_names_guesses_ranks_and_what_comes(language):
         wanted = tokens[0, at + 1]
         assert last[at]["rank"] == 1 + int((said[at] > said[at, wanted]).sum())
         assert last[at]["probability"] == pytest.approx(said[at, wanted].exp().item(), abs=1e-5)
-        assert last[at]["guesses"][0]["token"] == run.vocabulary.token_text(int(said[at].argmax()))
+        assert last[at]["predictions"][0]["token"] == run.vocabulary.token_text(int(said[at].argmax()))
     assert set(last[-1]) == {"guesses"}  # what comes after the text is not known
     assert view.lines[-1].split()[0] == "output"
     for picture in view.figures:
@@ -133,7 +133,7 @@ def test_gaps_are_looked_at_where_they_are(filler):
     (best, *_) = filler.predict("the [MASK]ld cat", n=1)[0]
     assert [token["text"] for token in view.data["tokens"]] == ["[MASK]"]
     (place,) = view.data["layers"][-1]["positions"]
-    assert best.token in [one["token"] for one in place["guesses"]]
+    assert best.token in [one["token"] for one in place["predictions"]]
 
 
 def test_what_has_no_layers_says_so(language, runs, filler):
@@ -156,12 +156,12 @@ def test_surprisal_is_the_loss_of_each_token(language, runs):
         assert len(view.data["tokens"]) == len(ids) - len(run.reader.bos_ids)
         for picture in view.figures:
             ET.fromstring(picture.svg)
-    assert view.data["tokens"][-1] == {"text": "</s>", "start": 0, "stop": 0}
+    assert view.data["tokens"][-1] == {"text": "</s>", "start": 0, "end": 0}
 
 
 def test_offsets_say_where_a_token_stands(language):
     tokens = surprisal(language("lstm"), TEXT, ExplainConfig()).data["tokens"]
-    assert "".join(TEXT[token["start"] : token["stop"]] for token in tokens) == TEXT
+    assert "".join(TEXT[token["start"] : token["end"]] for token in tokens) == TEXT
 
 
 def test_of_gaps_each_token_is_hidden_in_its_turn(filler):
@@ -179,7 +179,7 @@ def test_of_pairs_it_is_the_target_that_surprises(runs):
     for target in ("F A D D E", None):
         view = surprisal(run, "fade", ExplainConfig(target=target))
         text = run.predict("fade").text if target is None else target
-        np.testing.assert_allclose(view.data["nats"], -np.array(run.score([("fade", text)])[0].log_probs), atol=1e-6)
+        np.testing.assert_allclose(view.data["nats"], -np.array(run.score([("fade", text)])[0].token_log_probs), atol=1e-6)
         assert view.data["tokens"][-1]["text"] == "</s>"
 
 
@@ -189,7 +189,7 @@ def test_what_is_impossible_is_null_and_still_drawn(runs, monkeypatch):
 
     def never(text):
         found = score(text)
-        return found._replace(log_probs=[-math.inf, *found.log_probs[1:]])
+        return found._replace(log_probs=[-math.inf, *found.token_log_probs[1:]])
 
     monkeypatch.setattr(run, "score", never)
     view = surprisal(run, "F A", ExplainConfig())
@@ -206,12 +206,12 @@ def test_an_empty_text_surprises_nobody(language, filler):
     with pytest.raises(DataError) as caught:
         surprisal(filler, "the " * 8, ExplainConfig())
     found = str(caught.value)
-    assert found == f"input: has 34 tokens, but {filler.folder.path} reads at most 16; shorten it"
+    assert found == f"input: has 34 tokens, but {filler.directory.path} reads at most 16; shorten it"
 
 
 def test_who_predicts_no_tokens_says_so(language):
     assert why_no_surprisal(language("lstm")) is None
-    tagger = SimpleNamespace(settings=SimpleNamespace(task="tagging", kind="lstm"), task=TAGGING, members=[language("lstm")])
+    tagger = SimpleNamespace(config=SimpleNamespace(task="tagging", kind="lstm"), task=TAGGING, members=[language("lstm")])
     for no in (why_no_surprisal, why_no_lens):
         assert no(tagger) == "a run of task 'tag' predicts no tokens"
     assert why_no_search(tagger) == "a run of task 'tag' writes nothing, and searches for nothing"

@@ -103,7 +103,7 @@ def test_a_text_read_both_ways(positions):
         table.with_defaults(), vocab_size=WORDS, labels=3, max_positions=32, segments=False, multilabel=False
     ).eval()
     keep = torch.arange(LENGTH) < torch.tensor([[LENGTH], [4]])
-    with record_activations(model, attends(model, "encoder")) as seen, record_activations(model, "pool") as pooled:
+    with record_activations(model, attends(model, "encoder")) as seen, record_activations(model, "pooling") as pooled:
         model(EncoderInput(text(), keep))
         model(EncoderInput(text(), torch.ones_like(keep)))
     check(seen, 4)

@@ -91,7 +91,7 @@ def test_where_none_can_be_made_is_said_before_any_work(monkeypatch):
 
 def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, quiet_machine):
     run = PairRuns(tmp_path).folder("lstm", "train.max_steps=3", "train.num_validations=1")
-    views = ["attention", "surprisal", "search", "gradients"]
+    views = ["attention", "surprisal", "beam-search", "gradient-flow"]
     words = ["explain", str(run), "bada", "--target", "B A", *(word for what in views for word in ("--view", what))]
     assert main([*words, "--quiet", "--output", str(tmp_path / "x.png")]) == 0
     assert main([*words, "--quiet", "--output", str(tmp_path / "x.svg")]) == 0
@@ -108,5 +108,5 @@ def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, quiet_machine)
 @pytest.mark.parametrize("name", ["x.png", "x.svg"])
 def test_a_view_without_a_picture_says_so(tmp_path, name):
     with pytest.raises(UsageError) as caught:
-        write_explanations(Path(name), [Explanation("lens", "t", {}, [])], title="t", numbers={}, quiet=True)
+        write_explanations(Path(name), [Explanation("logit-lens", "t", {}, [])], title="t", numbers={}, quiet=True)
     assert str(caught.value) == f"{name}: there is no picture of lens to write; write .html or .json"

@@ -81,7 +81,7 @@ def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
     assert list(zip(said, [step.fate for step in own], strict=True)) == [(said, fate) for said, _, fate in expected]
     np.testing.assert_allclose([step.log_prob for step in own], [total for _, total, _ in expected], atol=1e-5)
     for step in own:
-        assert step.score == pytest.approx(step.log_prob / step.length**options.alpha)
+        assert step.score == pytest.approx(step.log_prob / step.length**options.length_penalty)
     assert tuple(best.tokens) == winner
     way = found.path(best.tokens)
     assert [found.steps[at].token for at in way] == best.tokens
@@ -123,7 +123,7 @@ def lstm(tmp_path_factory):
 def test_the_best_of_the_tree_is_what_predict_says(runs, name):
     run = weft.load(runs.folder(name))
     view = beam_search_tree(run, "fade", ExplainConfig(beam_size=4))
-    found = run.predict("fade", beam=4)
+    found = run.predict("fade", beam_size=4)
     assert view.data["output"] == found.text and view.data["score"] == pytest.approx(found.score)
     way = [one for one in view.data["hypotheses"] if one["best"]]
     assert [one["token"] for one in way] == [run.vocabulary.target.token_text(token) for token in found.tokens]
@@ -136,7 +136,7 @@ def test_the_best_of_the_tree_is_what_predict_says(runs, name):
 def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
     for run, text in ((lstm, "the "), (weft.load(runs.folder("lm-ngram")), "F A")):
         view = beam_search_tree(run, text, ExplainConfig(beam_size=3, max_new_tokens=6, length_penalty=0.7))
-        found = run.generate(text, beam=3, length=6, alpha=0.7)
+        found = run.generate(text, beam_size=3, max_new_tokens=6, length_penalty=0.7)
         assert view.data["score"] == pytest.approx(found.score)
         assert [one["token"] for one in view.data["hypotheses"] if one["best"]] == [
             run.vocabulary.token_text(token) for token in found.token_ids
@@ -150,9 +150,9 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
     """`generate`, `predict` and `explain` alike, at any alpha: all end at the first end."""
     words = weft.load(runs.folder("lm-ngram"))
     for text in ("", "F", "F A", "K"):
-        greedy = words.generate(text, temperature=0.0, length=9)
+        greedy = words.generate(text, temperature=0.0, max_new_tokens=9)
         for alpha in (0.0, 1.0, 3.0):
-            found = words.generate(text, beam=1, alpha=alpha, length=9)
+            found = words.generate(text, beam_size=1, length_penalty=alpha, max_new_tokens=9)
             assert (found.text, found.token_ids) == (greedy.text, greedy.token_ids)
             assert found.log_prob == pytest.approx(greedy.log_prob)
             view = beam_search_tree(words, text, ExplainConfig(beam_size=1, length_penalty=alpha, max_new_tokens=9))
@@ -162,7 +162,7 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
         for text in ("fade", "bad", "e"):
             greedy = run.predict(text, temperature=0.0)
             for alpha in (0.0, 1.0, 3.0):
-                assert run.predict(text, beam=1, alpha=alpha).tokens == greedy.tokens
+                assert run.predict(text, beam_size=1, length_penalty=alpha).tokens == greedy.tokens
                 view = beam_search_tree(run, text, ExplainConfig(beam_size=1, length_penalty=alpha))
                 assert view.data["output"] == greedy.text and view.data["alpha"] == alpha
                 kept = [one for one in view.data["hypotheses"] if one["fate"] in ("kept", "ended", "limit")]
@@ -172,7 +172,7 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
 def test_a_source_that_is_too_long_is_refused_by_every_view(runs):
     """Without the cure that other commands have: no view shows a part of a text."""
     run = weft.load(runs.folder("lstm"))
-    for what in ("attention", "search", "distribution", "attribution"):
+    for what in ("attention", "beam-search", "distribution", "attribution"):
         with pytest.raises(DataError) as caught:
             run.explain("a" * 40, what)
         assert str(caught.value) == f"input: has 41 tokens, but {run.directory.path} reads at most 16; shorten it"
@@ -220,13 +220,13 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
 
 def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
     view = distribution(lstm, "the ", ExplainConfig(max_new_tokens=4, min_p=0.1))
-    assert "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, length=4).text
+    assert "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, max_new_tokens=4).text
     for step in view.data["steps"]:
         came = next(token for token in step["tokens"] if token["came"])
         assert came["cut"] is None and came["after"] >= came["before"]
     run = weft.load(runs.folder("luong"))
     view = distribution(run, "fade", ExplainConfig(top_k=2))
-    nats = -np.array(run.score([("fade", run.predict("fade").text)])[0].log_probs)
+    nats = -np.array(run.score([("fade", run.predict("fade").text)])[0].token_log_probs)
     before = [next(token for token in step["tokens"] if token["came"])["before"] for step in view.data["steps"]]
     np.testing.assert_allclose(before, np.exp(-nats), atol=1e-4)
     assert all(step["left"][-1] == 2 for step in view.data["steps"])
@@ -254,7 +254,7 @@ def test_the_pages_about_the_inside_name_commands_views_and_options_that_exist(p
         assert {words[at + 1] for at, word in enumerate(words) if word == "--view"} <= set(VIEWS)
     if page == "inside.md":
         listed = set(re.findall(r"^\|[^|]*\| `([a-z]+)` \|", text, re.MULTILINE))
-        assert listed == {"units", "surprisal", "distribution", "search", "lens", "gradients", "positions"}
+        assert listed == {"units", "surprisal", "distribution", "beam-search", "logit-lens", "gradient-flow", "positions"}
 
 
 # ---- pictures

@@ -50,7 +50,7 @@ def test_every_task_can_be_explained(name):
 
 def tagger(task):
     settings, folder = SimpleNamespace(task="tagging", kind="lstm"), SimpleNamespace(path=Path("runs/a"))
-    return SimpleNamespace(task=task, settings=settings, folder=folder, members=[])
+    return SimpleNamespace(task=task, config=settings, directory=folder, members=[])
 
 
 def test_a_view_that_a_task_lacks_is_refused_wherever_it_is_asked_for():

@@ -46,12 +46,12 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 def test_several_runs_say_what_each_says_alone(place, capsys, quiet_machine):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
-    found = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradients")
+    found = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradient-flow")
     assert (found["run"], found["with"], found["input"]) == (lstm, [transformer], TEXT)
     (view,) = found["views"]
     assert [(one["name"], one["arch"]) for one in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
     for one, folder in zip(view["runs"], (lstm, transformer), strict=True):
-        (alone,) = asked(capsys, folder, TEXT, "--view", "gradients")["views"]
+        (alone,) = asked(capsys, folder, TEXT, "--view", "gradient-flow")["views"]
         for part in ("tokens", "position", "time", "layers"):
             assert one[part] == alone[part]
 
@@ -100,7 +100,7 @@ def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys,
     translator, ngram = (str(pairs.folder("lstm", "train.max_steps=2")), str(pairs.folder("lm-ngram")))
     labeller = str(labels.folder("labels-gru"))
     for words, message in [
-        ([lstm, "--compare-with", transformer, "--view", "lens"],
+        ([lstm, "--compare-with", transformer, "--view", "logit-lens"],
          "--compare-with: several runs are shown together by --view gradients, not by --view lens; drop one"),
         ([lstm, "--compare-with", lstm], f"--compare-with: {lstm} is given twice"),
         ([transformer, "--compare-with", translator],
@@ -132,12 +132,12 @@ def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, mon
     monkeypatch.undo()
     values["train"]["compile"] = False
     train_here(values, tmp_path / "plain")
-    for what, part in (("attention", "num_layers"), ("lens", "layers"), ("gradients", "time")):
+    for what, part in (("attention", "num_layers"), ("logit-lens", "layers"), ("gradient-flow", "time")):
         views = [asked(capsys, str(tmp_path / name), TEXT, "--view", what)["views"][0] for name in ("compiled", "plain")]
         assert views[0]["tokens"] == views[1]["tokens"] and views[0][part] == views[1][part]
 
 
-@pytest.mark.parametrize("what", ["attention", "lens"])
+@pytest.mark.parametrize("what", ["attention", "logit-lens"])
 def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, monkeypatch, capsys, quiet_machine):
     load = weft.runs.load.load
 
@@ -163,11 +163,11 @@ def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_p
     model = run.members[0].model
     names = has_source_attention(model)
     with record_activations(model, names) as seen:
-        best = run.predict("badac", beam=1)
+        best = run.predict("badac", beam_size=1)
     steps = [attention_weights(one)[0].detach().numpy() for one in seen if one.name == names[-1]]
     # the first steps measured how much memory a row takes
     stepped = np.concatenate(steps, axis=1)[:, -len(best.tokens) :]
     np.testing.assert_allclose(view["layers"][-1]["weights"], stepped, atol=1e-4)
     wide = asked(capsys, str(run.directory.path), "badac", "--view", "attention", "--beam-size", "4")["views"][0]
-    found = run.predict("badac", beam=4)
+    found = run.predict("badac", beam_size=4)
     assert [token["text"] for token in wide["output"]] == [run.vocabulary.target.token_text(number) for number in found.tokens]

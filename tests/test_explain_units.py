@@ -203,7 +203,7 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
     by = {one["feature"] for one in view.data["follows"]}
     assert {"spaces", "place in the word", "place in the line"} <= by
     # by hand, over the same text
-    (text,) = ["".join(lstm.settings.datasets["valid"].texts())[:4000]]
+    (text,) = ["".join(lstm.config.datasets["valid"].texts())[:4000]]
     tokens = torch.tensor([[*lstm.reader.bos_ids, *lstm.vocabulary.encode(text)]])
     with torch.no_grad(), record_activations(lstm.model, recurrent(lstm.model)) as seen:
         lstm.model(tokens)

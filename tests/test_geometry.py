@@ -200,7 +200,7 @@ def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
     given = sample([run], None, max_words=40)
     (line,) = given.lines[0]
     sides = vectors(line, known, run.device)
-    source, target = next(iter(pairs_of(run.settings.datasets["valid"])))
+    source, target = next(iter(pairs_of(run.config.datasets["valid"])))
     assert [len(rows[-1]) for rows in sides] == [len(line.units[0]), len(line.units[1])]
     assert [unit.text for unit in line.units[0]] == list(source)
     # the top of each stack is what the model itself gives
@@ -244,7 +244,7 @@ def test_long_lines_are_read_in_pieces(language: Any, place: Path) -> None:
     long = place / "long.txt"
     long.write_text(" ".join(["the old cat sees a bird"] * 30) + "\n\n" + "x" * 60 + "\n")
     given = sample([language], long)
-    window = language.settings.data.context_length
+    window = language.config.data.context_length
     assert all(len(line.reading.sides[0].tokens) <= window for (line,) in given.lines)
     assert "".join(line.text for (line,) in given.lines[:-1]).startswith("the old cat") and given.left_out == 1
     words = [unit.text for (line,) in given.lines for unit in line.units[0]]
@@ -299,7 +299,7 @@ def test_drawings_of_points() -> None:
 
 
 def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = str(language.folder.path)
+    folder = str(language.directory.path)
     assert main(["geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("text: 30") and "any two" in said.out and "MEV" in said.out
@@ -319,7 +319,7 @@ def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.Capt
 
 
 def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, data = str(language.folder.path), ("--data", str(text))
+    folder, data = str(language.directory.path), ("--data", str(text))
 
     def line(*words: str) -> str:
         return refused(capsys, "geometry", *words, "--quiet")[1]

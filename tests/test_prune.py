@@ -85,7 +85,7 @@ def shaken(run: Any) -> Any:
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.3 * torch.randn(weight.shape, generator=chance))
-    run.folder.write_weights(model.state_dict(), run.vocabulary.hash, run.folder.weights_step())
+    run.directory.write_weights(model.state_dict(), run.vocabulary.hash, run.directory.weights_step())
     return model
 
 
@@ -149,19 +149,19 @@ def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
         for at in range(4, 11):
             torch.testing.assert_close(said, wanted[:, at - 1], rtol=1e-4, atol=1e-5)
             said, state = smaller.step(tokens[:, at], state)
-    assert weft.load(tmp_path / "small").generate("the cat", length=5, seed=1)  # type: ignore[union-attr]
+    assert weft.load(tmp_path / "small").generate("the cat", max_new_tokens=5, seed=1)  # type: ignore[union-attr]
 
 
 def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, pairs = runs.load("pairs-sinusoidal"), runs.pairs.pairs
     shaken(run)
     small, data = str(tmp_path / "small"), str(pairs)
-    words = ["prune", str(run.folder.path), "--remove", "50%", "--heads-per-round", "6", "--data", data, "--max-tokens", "300"]
+    words = ["prune", str(run.directory.path), "--remove", "50%", "--heads-per-round", "6", "--data", data, "--max-tokens", "300"]
     assert main([*words, "--output-dir", small, "--quiet"]) == 0
     assert "heads gone" in capsys.readouterr().out
     smaller: Any = weft.load(small, device="cpu")
     with torch.no_grad():
-        greedy, wide = smaller.predict(["abc", "fade"], beam=1), smaller.predict(["abc", "fade"], beam=3)
+        greedy, wide = smaller.predict(["abc", "fade"], beam_size=1), smaller.predict(["abc", "fade"], beam_size=3)
     assert len(greedy) == len(wide) == 2
     best = greedy[0]
     scored = smaller.score([("abc", best.text)])[0].log_probs[: len(best.tokens)]  # with the cache, and without
@@ -194,11 +194,11 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
 def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
     found = loss(parts_of(run, tmp_path / "data"))
-    own = run.settings.datasets["valid"]
+    own = run.config.datasets["valid"]
     if name.startswith("lm"):
         with torch.no_grad():
             nats, _ = run.reader.token_losses(None)
-        assert run.settings.datasets.keys() == {"train", "valid"}
+        assert run.config.datasets.keys() == {"train", "valid"}
         assert found == pytest.approx(float(np.mean(nats, dtype=np.float64)), rel=1e-5)
     elif name.startswith("pairs"):
         scored = run.score(list(pairs(own)))
@@ -389,7 +389,7 @@ def test_cross_heads_that_do_not_fit_are_refused(options: dict[str, Any], messag
 
 def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.load("lm-alibi")
-    place, recurrent = str(run.folder.path), runs.pairs.folder("luong")
+    place, recurrent = str(run.directory.path), runs.pairs.folder("luong")
 
     def line(*words: str) -> str:
         return refused(capsys, "prune", *words, "--quiet")[1]
@@ -431,7 +431,7 @@ def test_data_that_measures_nothing_and_several_runs_together_are_refused(runs: 
 
 def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = runs.load("tag-relative")
-    place, page = str(run.folder.path), tmp_path / "x.html"
+    place, page = str(run.directory.path), tmp_path / "x.html"
     assert main(["prune", place, "--plot", str(page), "--quiet"]) == 0  # only measured
     out = capsys.readouterr().out
     assert "encoder 1.1" in out and "heads gone" not in out and page.read_text().count("<svg") == 1
@@ -439,7 +439,7 @@ def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.
     told = json.loads(capsys.readouterr().out)
     assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
     assert told["unit"] == "nats a word" and math.isfinite(told["steps"][-1]["loss"])
-    words = [one.words for one in run.settings.datasets["valid"].records()]
+    words = [one.words for one in run.config.datasets["valid"].records()]
     assert told["tokens"] == sum(2 + sum(len(run.vocabulary.tokenizer.encode(word)) for word in some) for some in words)
     assert (
         main(["prune", place, "--remove", "1", "--plot", str(tmp_path / "y.svg"), "--output-dir", str(tmp_path / "small")]) == 0

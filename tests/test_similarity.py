@@ -199,7 +199,7 @@ def test_several_runs_are_compared_as_each_two_are(words: Any, letters: Any, thi
     runs = [words, letters, third]
     view = model_similarity(runs, text, max_words=200)
     (side,) = view.data["sides"]
-    assert view.data["unit"] == "words" and view.data["runs"] == [str(run.folder.path) for run in runs]
+    assert view.data["unit"] == "words" and view.data["runs"] == [str(run.directory.path) for run in runs]
     assert side["layers"] == ["top", "layer 1", "layer 2"] and side["all"]["layers"][1] == ["input", "layer 1"]
     for (one, a), (two, b) in combinations(enumerate(runs), 2):
         (pair,) = layer_similarity(a, text, b, max_words=200).data["sides"]
@@ -238,7 +238,7 @@ def test_names_of_runs_are_short_where_they_differ() -> None:
 def test_the_command_of_several_runs(
     words: Any, letters: Any, third: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = [str(run.folder.path) for run in (words, letters, third)]
+    folders = [str(run.directory.path) for run in (words, letters, third)]
     data = ["--data", str(text), "--max-words", "200", "--quiet"]
     assert main(["similarity", *folders, *data, "--top", "2", "--output", str(place / "three.html")]) == 0
     title, about, head, first, *rest = capsys.readouterr().out.split("\n")
@@ -275,7 +275,7 @@ def test_heads_are_apart_by_the_mean_over_positions(pairs: PairRuns) -> None:
 
 
 def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, two, data = str(words.folder.path), str(letters.folder.path), ["--data", str(text), "--max-words", "200"]
+    one, two, data = str(words.directory.path), str(letters.directory.path), ["--data", str(text), "--max-words", "200"]
     assert main(["similarity", one, *data, "--output", str(place / "x.html"), "--quiet"]) == 0
     out = capsys.readouterr().out
     assert (
@@ -292,7 +292,7 @@ def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: 
 
 
 def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = str(words.folder.path), pairs.folder("transformer")
+    one, other = str(words.directory.path), pairs.folder("transformer")
 
     def line(*given: str) -> str:
         return refused(capsys, "similarity", *given, "--quiet")[1]
@@ -300,7 +300,7 @@ def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.Capt
     assert line(one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare two that read the same"
     assert line(one, one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare runs that read the same"
     assert line(one, one, "--layer", "1") == "--layer: is for three runs or more; of one or two, all layers are compared"
-    two = str(letters.folder.path)
+    two = str(letters.directory.path)
     assert line(one, one, two, "--layer", "2") == f"--layer: {two} has layers from 0, the input, to 1, not 2"
     with pytest.raises(UsageError) as alone:
         model_similarity([words])
@@ -309,4 +309,4 @@ def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.Capt
     assert line(one, "--top", "0") == "--top: must be 1 or more, not 0"
     with pytest.raises(UsageError) as caught:
         head_divergence(letters)
-    assert str(caught.value) == f"similarity: {letters.folder.path} is a run of kind 'lstm', in which nothing attends"
+    assert str(caught.value) == f"similarity: {letters.directory.path} is a run of kind 'lstm', in which nothing attends"

@@ -1,4 +1,4 @@
-"""Where a decoder looked in its source while it wrote.
+"""Alignments from cross-attention.
 
 Shapes: B rows, T target positions, S source positions, L layers that attend, H heads.
 """
@@ -32,34 +32,34 @@ class Alignment(NamedTuple):
         }
 
     def _repr_html_(self) -> str:
-        """The heat map, for notebooks."""
+        """The heatmap, for notebooks."""
         return self.to_svg("")
 
     def to_svg(self, title: str) -> str:
-        """A heat map."""
+        """The alignment as a heatmap."""
         return heatmap(
             self.weights, rows=self.target_tokens, columns=self.source_tokens, title=title, axes=("output", "source")
         )
 
 
 def has_source_attention(model: nn.Module) -> list[str]:
-    """The names of the leaves that weigh source positions, lowest first."""
+    """The names of the cross-attention modules, lowest first."""
     return [f"{name}.attend" for name, part in model.named_modules() if isinstance(part, AttendsToMemory) and part.to_source]
 
 
 def check_source_attention(model: nn.Module) -> list[str]:
-    """`attends_to_source`, refused where there is none."""
+    """The names of the cross-attention modules; raises UsageError if there are none."""
     names = has_source_attention(model)
     if not names:
         raise UsageError(
-            "alignments", "this model has no attention to its source", "train one with model.attention = 'additive'"
+            "alignments", "the model has no cross-attention", "train one with model.attention = 'additive'"
         )
     return names
 
 
 def _check_number(name: str, number: int | None, count: int) -> None:
     if number is not None and not 1 <= number <= count:
-        raise UsageError(f"--{name}", f"must be from 1 to {count}, not {number}")
+        raise UsageError(name, f"must be from 1 to {count}, got {number}")
 
 
 def _chosen(layers: list[Tensor], layer: int | None, head: int | None) -> Tensor:
@@ -74,9 +74,9 @@ def _chosen(layers: list[Tensor], layer: int | None, head: int | None) -> Tensor
 def source_attention_weights(
     model: Any, source: Rows, target: Rows, *, layer: int | None = None, head: int | None = None
 ) -> list[np.ndarray]:
-    """(T, S) for each row: how much each target token but <s> saw of each source token, before it was written.
+    """(T, S) for each row: the cross-attention weights of each target token but <s> when it was predicted.
 
-    The target is read once, whatever search found it: a beam's winner looks where it looked then.
+    The target is read once: the weights are the same as in the search that found it.
     """
     names = check_source_attention(model)
     state = model.encode(*source)

@@ -1,4 +1,4 @@
-"""Where each head of each layer looks: patterns, recomputed from what went into the fused kernels, and drawn.
+"""Attention weights of each head and layer, recomputed from the inputs of the fused kernels, and attention rollout.
 
 Shapes: H heads, T queries, S keys.
 """
@@ -26,90 +26,92 @@ from weft.plots.grid import Map, grid
 from weft.plots.heatmap import heatmap, visible
 from weft.runs.run import AnyRun
 
-NAMES = {  # of the parts, for people
-    "cross": "attention from the output to its source",
-    "encoder": "the encoder's self-attention",
-    "decoder": "the decoder's self-attention",
-    "pooling": "the pool's attention over the text",
+NAMES = {
+    "cross": "cross-attention",
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "pooling": "attention pooling",
 }
-MIN_WEIGHT = 0.05  # what less is looked at is not named in a terminal
+MIN_WEIGHT = 0.05  # smaller weights are not listed in a terminal
 
 
 class Site(NamedTuple):
-    """One layer of attention."""
+    """One attention layer."""
 
     component: str
-    layer: int  # from 1, among those of its part
-    name: str  # as the model has it
+    layer: int  # from 1, within its component
+    name: str  # of the module
 
 
 class AttentionMap(NamedTuple):
-    """What one layer of attention did with a text."""
+    """The attention weights of one layer for a text."""
 
     site: Site
-    rows: list[TokenSpan]  # T, who looks: what a position reads, or, across to a source, what it writes
-    columns: list[TokenSpan]  # S, what is looked at
-    weights: np.ndarray  # (H, T, S), float32; each row adds up to 1
-    heads: list[int]  # H, their numbers from 1
+    rows: list[TokenSpan]  # T queries: the input token, or in cross-attention the output token
+    columns: list[TokenSpan]  # S keys
+    weights: np.ndarray  # (H, T, S), float32; each row sums to 1
+    heads: list[int]  # H numbers from 1
 
 
 def sites(model: nn.Module) -> list[Site]:
-    """Every layer that weighs positions, by part and from the bottom up. (Not the encoder of letters of a tagger, whose
-    positions are none of the text's, and not attention to a summary alone, which has one place to look at.)"""
+    """All attention layers, by component and from the bottom up. (Not those of a tagger's character encoder, whose positions are
+    not tokens, and not attention to a single summary vector.)"""
     parts = dict(model.named_modules())
-    found: list[tuple[str, str]] = []
+    layers: list[tuple[str, str]] = []
     for name, part in parts.items():
         lost, holder = isinstance(part, WithoutHeads), parts.get(name.rpartition(".")[0])
         across = part.cross if isinstance(part, WithoutHeads) else holder.to_source if isinstance(holder, AttendsToMemory) else None
-        if name == "pool" and isinstance(part, WeightedPooling):
-            found.append(("pool", name))
+        if name == "pooling" and isinstance(part, WeightedPooling):
+            layers.append(("pooling", name))
         elif (lost or name.endswith(".attend")) and across is not False and ".char_encoder." not in name:
-            kind = "cross" if across else "encoder" if name.startswith("encoder.") else "decoder"
-            found.append((kind, "" if lost else name))  # without heads it counts as a layer
+            component = "cross" if across else "encoder" if name.startswith("encoder.") else "decoder"
+            layers.append((component, "" if lost else name))  # without heads it still counts as a layer
     counts = dict.fromkeys(NAMES, 0)
     numbered = list[Site]()
-    for kind, name in found:
-        counts[kind] += 1
-        numbered.append(Site(kind, counts[kind], name))
+    for component, name in layers:
+        counts[component] += 1
+        numbered.append(Site(component, counts[component], name))
     numbered = [site for site in numbered if site.name]
     return sorted(numbered, key=lambda site: list(NAMES).index(site.component))
 
 
-def _chosen(known: Sequence[Site], options: ExplainConfig) -> list[Site]:
-    """The layers that were asked for."""
-    parts = list(dict.fromkeys(site.component for site in known))
-    if options.component is not None and options.component not in parts:
-        raise UsageError(f"--component {options.component}", "this model has none", f"it has: {', '.join(parts)}")
-    mine = [site for site in known if options.component in (None, site.component)]
+def _select(known: Sequence[Site], options: ExplainConfig) -> list[Site]:
+    """The layers that the options select."""
+    components = list(dict.fromkeys(site.component for site in known))
+    if options.component is not None and options.component not in components:
+        raise UsageError(
+            "component", f"the model has no {options.component} attention", f"choose from {', '.join(components)}"
+        )
+    selected = [site for site in known if options.component in (None, site.component)]
     if options.layer is None:
-        return mine
-    highest = max(site.layer for site in mine)
+        return selected
+    highest = max(site.layer for site in selected)
     if options.layer > highest:
-        raise UsageError("--layer", f"must be from 1 to {highest}, not {options.layer}")
-    return [site for site in mine if site.layer == options.layer]
+        raise UsageError("layer", f"must be from 1 to {highest}, got {options.layer}")
+    return [site for site in selected if site.layer == options.layer]
 
 
-def one_head(seen: Activation, head: int) -> Activation:
-    """The same call with one head in it, so that only that one is computed."""
-    q, k, v, mask, causal = seen.inputs
+def one_head(call: Activation, head: int) -> Activation:
+    """The call with only one head, so that only that one is computed."""
+    q, k, v, mask, causal = call.inputs
     if head > q.size(1):
-        raise UsageError("--head", f"must be from 1 to {q.size(1)}, not {head}")
+        raise UsageError("head", f"must be from 1 to {q.size(1)}, got {head}")
     own = slice(head - 1, head)
     mask = mask if mask is None or mask.size(1) == 1 else mask[:, own]
-    return seen._replace(inputs=(q[:, own], k[:, own], v[:, own], mask, causal))
+    return call._replace(inputs=(q[:, own], k[:, own], v[:, own], mask, causal))
 
 
-def _weights(calls: Sequence[Activation], part: str, head: int | None) -> np.ndarray:
-    """(H, T, S) of all calls of one site; attention before a step, and input feeding, look once for each position."""
-    if part == "pool":
+def _weights(calls: Sequence[Activation], component: str, head: int | None) -> np.ndarray:
+    """(H, T, S) of all calls of one layer; with attention before a step, or input feeding, there is one call per position."""
+    if component == "pooling":
         return np.asarray(attention_weights(calls[0])[:, None].float().cpu().numpy())
-    found = [attention_weights(one if head is None else one_head(one, head)) for one in calls]
-    return torch.cat(found, dim=2)[0].float().cpu().numpy()
+    weights = [attention_weights(call if head is None else one_head(call, head)) for call in calls]
+    return torch.cat(weights, dim=2)[0].float().cpu().numpy()
 
 
 def _axes(reading: ModelInput, site: Site) -> tuple[list[TokenSpan], list[TokenSpan]]:
     sides = [side.pieces for side in reading.sides]
-    if site.component == "pool":
+    if site.component == "pooling":
         return [TokenSpan("label", 0, 0)], sides[0]
     if site.component == "cross":
         return reading.places, sides[0]
@@ -118,44 +120,45 @@ def _axes(reading: ModelInput, site: Site) -> tuple[list[TokenSpan], list[TokenS
 
 
 @torch.no_grad()
-def read_attention(reading: ModelInput, wanted: Sequence[Site], head: int | None, device: torch.device) -> list[AttentionMap]:
-    """What each of the sites did, in one pass over the input."""
-    with record_activations(reading.model, [site.name for site in wanted]) as seen:
+def read_attention(reading: ModelInput, selected: Sequence[Site], head: int | None, device: torch.device) -> list[AttentionMap]:
+    """The weights of all selected layers, from one pass over the input."""
+    with record_activations(reading.model, [site.name for site in selected]) as calls:
         reading.log_probs(torch.zeros(1, dtype=torch.long, device=device))
     backwards = [stack.part for stack in reading.stacks if stack.backwards]
-    found = []
-    for site in wanted:
-        weights = _weights([one for one in seen if one.name == site.name], site.component, head)
+    maps = []
+    for site in selected:
+        weights = _weights([call for call in calls if call.name == site.name], site.component, head)
         if site.component in backwards:
             weights = weights[:, ::-1, ::-1]
         heads = list(range(1, len(weights) + 1)) if head is None else [head]
-        found.append(AttentionMap(site, *_axes(reading, site), weights, heads))
-    return found
+        maps.append(AttentionMap(site, *_axes(reading, site), weights, heads))
+    return maps
 
 
-# ---- for people
+# ---- text and figures
 
 
 def _entropy(weights: np.ndarray) -> float:
-    """In nats, the mean over rows."""
+    """The mean entropy of the rows, in nats."""
     return abs(float((weights * np.log(weights.clip(1e-12))).sum(-1).mean()))
 
 
 def _fraction(weights: np.ndarray, back: int) -> str:
-    """How much on average goes to the token so far back."""
+    """The mean weight of the token `back` positions before."""
     return f"{np.diagonal(weights, -back).mean():.2f}" if len(weights) > back else "-"
 
 
-def _strongest(looked: AttentionMap, weights: np.ndarray) -> str:
-    first = 1 if looked.site.component == "decoder" and len(weights) > 1 else 0  # what comes first sees itself alone
+def _strongest(attention_map: AttentionMap, weights: np.ndarray) -> str:
+    # the first token of a decoder attends only to itself
+    first = 1 if attention_map.site.component == "decoder" and len(weights) > 1 else 0
     row, column = np.unravel_index(int(weights[first:].argmax()), weights[first:].shape)
-    who, what = unique_labels(looked.rows)[first + row], unique_labels(looked.columns)[column]
-    return f"{who} -> {what} {weights[first:].max():.2f}"
+    query, key = unique_labels(attention_map.rows)[first + row], unique_labels(attention_map.columns)[column]
+    return f"{query} -> {key} {weights[first:].max():.2f}"
 
 
 def _summary(found: Sequence[AttentionMap]) -> list[str]:
-    """A line a head: how spread out it looks, and where to."""
-    rows: list[Sequence[str]] = [("part", "layer", "head", "entropy", "to itself", "one back", "to first", "strongest")]
+    """A line per head: entropy, and the tokens with the largest weights."""
+    rows: list[Sequence[str]] = [("component", "layer", "head", "entropy", "self", "previous", "first", "strongest")]
     for one in found:
         for head, weights in zip(one.heads, one.weights, strict=True):
             own = one.site.component in ("encoder", "decoder")
@@ -165,51 +168,51 @@ def _summary(found: Sequence[AttentionMap]) -> list[str]:
     return align_columns(rows, left=(0, 7))
 
 
-def _written(found: Sequence[AttentionMap], top: int) -> list[str]:
-    """A line a token of the output: where it looked in its source, by the mean of all heads."""
-    mine = [one for one in found if one.site.component == "cross"]
-    if not mine:
+def _alignment(found: Sequence[AttentionMap], top: int) -> list[str]:
+    """A line per output token: its source tokens by cross-attention, mean over heads."""
+    cross = [one for one in found if one.site.component == "cross"]
+    if not cross:
         return []
-    weights = np.mean([one.weights.mean(0) for one in mine], axis=0)
-    names = unique_labels(mine[0].columns)
-    rows = [("output", "looked at, by the mean of these heads")]
-    for piece, row in zip(mine[0].rows, weights, strict=True):
+    weights = np.mean([one.weights.mean(0) for one in cross], axis=0)
+    names = unique_labels(cross[0].columns)
+    rows = [("output", "source (weight)")]
+    for piece, row in zip(cross[0].rows, weights, strict=True):
         best = [at for at in np.argsort(-row, kind="stable")[:top].tolist() if row[at] >= MIN_WEIGHT]
         rows.append((visible(piece.text), "  ".join(f"{names[at]} {row[at]:.2f}" for at in best)))
     return ["", *align_columns(rows, left=(0, 1))]
 
 
-def _detail(one: AttentionMap, weights: np.ndarray, what: str) -> Figure:
+def _detail(one: AttentionMap, weights: np.ndarray, title: str) -> Figure:
     rows, columns = ([piece.text for piece in axis] for axis in (one.rows, one.columns))
     axes = (
-        "output" if one.site.component == "cross" else "looks",
-        "source" if one.site.component == "cross" else "is looked at",
+        "output" if one.site.component == "cross" else "query",
+        "source" if one.site.component == "cross" else "key",
     )
-    return Figure(what, heatmap(weights, rows=rows, columns=columns, title=what, axes=axes))
+    return Figure(title, heatmap(weights, rows=rows, columns=columns, title=title, axes=axes))
 
 
-def _pictures(found: Sequence[AttentionMap]) -> list[Figure]:
-    """Of each part all heads, small, and the mean of each layer's, large; or the one head that was asked for."""
-    pictures = list[Figure]()
+def _figures(found: Sequence[AttentionMap]) -> list[Figure]:
+    """For each component a grid of all heads and the mean of the last layer, or the selected head."""
+    figures = list[Figure]()
     for part in dict.fromkeys(one.site.component for one in found):
-        mine = [one for one in found if one.site.component == part]
-        if sum(len(one.heads) for one in mine) > 1:
+        layers = [one for one in found if one.site.component == part]
+        if sum(len(one.heads) for one in layers) > 1:
             rows = [
                 (
                     f"layer {one.site.layer}",
                     [
-                        Map(f"head {head}", weights, f"of layer {one.site.layer}: {_strongest(one, weights)}")
+                        Map(f"head {head}", weights, f"layer {one.site.layer}: {_strongest(one, weights)}")
                         for head, weights in zip(one.heads, one.weights, strict=True)
                     ],
                 )
-                for one in mine
+                for one in layers
             ]
-            what = f"{NAMES[part].capitalize()}: every head"
-            pictures.append(Figure(what, grid(rows, key=f"grid-{part}", title=what)))
-        top = mine[-1]
+            title = f"{NAMES[part].capitalize()}, all heads"
+            figures.append(Figure(title, grid(rows, key=f"grid-{part}", title=title)))
+        top = layers[-1]
         heads = f"head {top.heads[0]}" if len(top.heads) == 1 else f"mean of {len(top.heads)} heads"
-        pictures.append(_detail(top, top.weights.mean(0), f"{NAMES[part].capitalize()}: layer {top.site.layer}, {heads}"))
-    return pictures
+        figures.append(_detail(top, top.weights.mean(0), f"{NAMES[part].capitalize()}, layer {top.site.layer}, {heads}"))
+    return figures
 
 
 def _layer_data(one: AttentionMap) -> dict[str, Any]:
@@ -225,31 +228,31 @@ def _layer_data(one: AttentionMap) -> dict[str, Any]:
 def _known(run: AnyRun, model: nn.Module) -> list[Site]:
     known = sites(model)
     if not known:
-        raise UsageError("attention", f"{run.directory.path} is a run of kind {run.config.arch!r}, in which nothing attends")
+        raise UsageError("attention", f"{run.config.arch} has no attention ({run.directory.path})")
     return known
 
 
 def attention(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
-    """The patterns of all heads, or of those asked for; of a translation, while its output is written."""
+    """The attention weights of all or selected heads; for seq2seq, those of decoding the output."""
     reading = read(run, text, options)
-    wanted = _chosen(_known(run, reading.model), options)
-    found = read_attention(reading, wanted, options.head, run.device)
+    selected = _select(_known(run, reading.model), options)
+    found = read_attention(reading, selected, options.head, run.device)
     data = {"tokens": list_tokens(reading.sides[0].pieces), "layers": [_layer_data(one) for one in found]}
     if len(reading.sides) > 1:
         data["output"] = list_tokens(reading.places)
-    lines = [*_summary(found), *_written(found, options.top), *([TRUNCATED] if reading.truncated else [])]
+    lines = [*_summary(found), *_alignment(found, options.top), *([TRUNCATED] if reading.truncated else [])]
     title = f"Attention of {run.directory.path}" + (
-        f" while it writes {on_one_line(reading.written)}" if reading.written else ""
+        f", output {on_one_line(reading.written)}" if reading.written else ""
     )
-    return Explanation("attention", title, data, _pictures(found), lines, guides.ATTENTION)
+    return Explanation("attention", title, data, _figures(found), lines, guides.ATTENTION)
 
 
 # ---- rollout
 
 
 def attention_rollout(layers: Sequence[np.ndarray]) -> np.ndarray:
-    """(T, T): how much of each input token is in each position on top (Abnar and Zuidema 2020), from (H, T, T) of each layer,
-    lowest first: heads count alike, and what a layer adds to counts as much as what it finds."""
+    """(T, T): the fraction of each input token in each position of the last layer (Abnar and Zuidema 2020), from (H, T, T) of each
+    layer, lowest first: mean over heads, and the residual connection counts as much as the attention output."""
     whole = np.eye(layers[0].shape[-1])
     for weights in layers:
         whole = (weights.mean(0).astype(np.float64) + np.eye(len(whole))) / 2 @ whole
@@ -257,42 +260,42 @@ def attention_rollout(layers: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def why_no_rollout(run: AnyRun) -> str | None:
-    """Why rollout does not apply, if it does not: it goes through the stack that is read first."""
+    """Why rollout is not available, or None: it follows the first stack."""
     model = network(run)
     lowest = None if model is None else stacks(run)[0]
     if model is None or lowest is None or not lowest.attention:
-        return "it follows self-attention from layer to layer, and this run has none below what it says"
+        return f"{run.config.arch} has no self-attention in its first stack"
     if lowest.config.skip_connection != "residual":
-        return f"it counts what a layer adds to, and connection = {lowest.config.skip_connection!r} does not add"
+        return f"skip_connection = {lowest.config.skip_connection!r} is not residual"
     if not any(site.component == lowest.part for site in sites(model)):
-        return "it follows self-attention from layer to layer, and all heads of this run were cut out"
+        return "all self-attention heads of this run were pruned"
     return None
 
 
 def rollout(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
-    """How attention carries input tokens through all layers; of a translation, through those of the encoder."""
+    """Attention rollout through all layers; for seq2seq through the encoder."""
     if reason := why_no_rollout(run):
-        raise UsageError("rollout", f"{reason}")
+        raise UsageError("rollout", reason)
     if options.layer is not None or options.head is not None:
-        raise UsageError("rollout", "goes through all layers and heads", "drop --layer and --head")
+        raise UsageError("rollout", "uses all layers and heads", "remove `layer` and `head`")
     reading = read(run, text, options)
     part = reading.stacks[0].part
     found = read_attention(reading, [site for site in sites(reading.model) if site.component == part], None, run.device)
     weights = attention_rollout([one.weights for one in found])
-    what = f"Rollout through {len(found)} layer{'s' if len(found) > 1 else ''}"
+    name = f"Attention rollout through {len(found)} layer{'s' if len(found) > 1 else ''}"
     own = found[-1]
     names = [piece.text for piece in own.rows]
-    svg = heatmap(weights, rows=names, columns=names, title=what, axes=("position on top", "input token"))
-    shown, rows = unique_labels(own.rows), [("token", "strongest inputs")]
+    svg = heatmap(weights, rows=names, columns=names, title=name, axes=("output position", "input token"))
+    labels, rows = unique_labels(own.rows), [("token", "strongest inputs")]
     for at, row in enumerate(weights):
-        best = [one for one in np.argsort(-row, kind="stable")[: options.top].tolist() if row[one] >= MIN_WEIGHT]
-        rows.append((shown[at], "  ".join(f"{shown[one]} {row[one]:.2f}" for one in best)))
-    data = {"tokens": list_tokens(own.rows), "weights": weights.round(4).tolist(), "part": part, "layers": len(found)}
+        best = [key for key in np.argsort(-row, kind="stable")[: options.top].tolist() if row[key] >= MIN_WEIGHT]
+        rows.append((labels[at], "  ".join(f"{labels[key]} {row[key]:.2f}" for key in best)))
+    data = {"tokens": list_tokens(own.rows), "weights": weights.round(4).tolist(), "component": part, "layers": len(found)}
     return Explanation(
         "rollout",
-        f"{what} of {run.directory.path}",
+        f"{name} of {run.directory.path}",
         data,
-        [Figure(what, svg)],
+        [Figure(name, svg)],
         align_columns(rows, left=(0, 1)),
         guides.ROLLOUT,
     )

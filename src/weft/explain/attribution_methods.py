@@ -1,14 +1,14 @@
-"""How much each token of the input did for what a network says, in nats of its log-probability.
+"""Attribution methods: the contribution of each input token to the log-probability of an output, in nats.
 
-    gradient     the gradient times the input (Shrikumar et al. 2016)
-    integrated   integrated gradients (Sundararajan et al. 2017): they add up to what the input says more than a baseline
-    occlusion    what is lost where a token is replaced by the baseline (Zeiler and Fergus 2014)
+    input-x-gradient       input times gradient (Shrikumar et al. 2016)
+    integrated-gradients   integrated gradients (Sundararajan et al. 2017): they sum to the difference from a baseline
+    occlusion              the loss of log-probability if a token is replaced by the baseline (Zeiler and Fergus 2014)
 
-All of them look at the vectors that the front of a network hands to its layers, from outside. The baseline is another vector
-for each token of a text, that of <unk>, of the mask, the mean of all words, or zeros; <s> and </s> stay. Where words are
-spelled, too, the baseline has no spelling.
+All methods work on the embeddings that are the input of the first layer. The baseline is another vector for each token of a text:
+that of <unk>, of [MASK], the mean of all embeddings, or zeros; <s> and </s> stay. With a character encoder, the baseline has zero
+character embeddings.
 
-Shapes: K questions, N tokens of all sides, R copies read at once, D width.
+Shapes: K outputs, N tokens of all inputs, R copies read at once, D hidden size.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from weft.explain.options import ExplainConfig
 from weft.explain.progress import ProgressCallback, item_progress, no_progress, sub_progress
 from weft.runs.run import AnyRun
 
-POSITIONS, SCORES = 1 << 13, 1 << 24  # tokens, and numbers of the distributions, of copies that are read at once
-FEWEST, MOST = 32, 1024  # steps of integrated gradients, where nobody says how many
-COMPLETE = 0.01  # of what they must add up to
-EPSILON = 0.1  # nats: less than that counts as that much, for a hundredth of nothing is nothing
-WORDS = ("word", "whitespace", "wordpiece")  # tokenizers that training has shown <unk>
+MAX_POSITIONS, MAX_SCORES = 1 << 13, 1 << 24  # tokens, and values of the distributions, of copies read at once
+MIN_STEPS, MAX_STEPS = 32, 1024  # of integrated gradients, if n_steps is not set
+COMPLETE = 0.01  # maximum relative error of the sum
+EPSILON = 0.1  # nats: the minimum denominator of the relative error
+WORD_TOKENIZERS = ("word", "whitespace", "wordpiece")  # <unk> occurs in their training data
 
 
 class AttributionValues(NamedTuple):
-    """What was found out, and how."""
+    """The attributions of one method."""
 
-    values: np.ndarray  # (K, N), of the sides one after another
-    output: np.ndarray  # (K,): the log-probability of each question
+    values: np.ndarray  # (K, N), all inputs concatenated
+    output: np.ndarray  # (K,): the log-probability of each output
     method: str
     baseline: str | None  # None: the method has none
     steps: int | None
-    added: np.ndarray | None  # (K,): what the values should add up to
+    added: np.ndarray | None  # (K,): what the values should sum to
 
 
 def baseline_of(run: AnyRun, options: ExplainConfig) -> str:
-    """The name of the baseline: the one given, or else one that training has shown the model."""
+    """The name of the baseline: the selected one, or one that occurs in training."""
     explain = explaining(run)
     if options.baseline == "mask" and not explain.masks:
-        raise UsageError("--baseline mask", f"{run.directory.path} knows no mask, as only masked language models do", "use unk")
+        raise UsageError("baseline", "mask is only available for masked language models", "use unk")
     if options.baseline is not None:
         return options.baseline
     if explain.masks:
         return "mask"
-    return "unk" if all(tokenizer.type in WORDS for tokenizer in explain.tokenizers(run)) else "mean"
+    return "unk" if all(tokenizer.type in WORD_TOKENIZERS for tokenizer in explain.tokenizers(run)) else "mean"
 
 
 class EmbeddingInputs:
-    """The vectors of a reading, and those of its baseline, side by side."""
+    """The embeddings of an input and of its baseline."""
 
     def __init__(self, reading: ModelInput, baseline: str, device: torch.device) -> None:
         self.reading, self.device = reading, device
@@ -76,7 +76,7 @@ class EmbeddingInputs:
                 self.blank = self._seen()
 
     def _blank(self, weight: Tensor, baseline: str, of_text: list[bool]) -> Callable[[Tensor], Tensor]:
-        """What makes vectors of tokens those of the baseline."""
+        """A function that replaces the embeddings of the text by those of the baseline."""
         rows = {"unk": weight[0], "mask": weight[-1], "mean": weight.mean(0), "zero": torch.zeros_like(weight[0])}
         kept = torch.tensor(of_text, device=self.device)[:, None]
         return lambda vectors: torch.where(kept, rows[baseline], vectors)
@@ -130,7 +130,7 @@ def _replaced_in_turn(reading: ModelInput, changes: dict[str, Callable[[Any], An
 
 
 def _copies_at_once(vectors: EmbeddingInputs, choices: int) -> int:
-    return max(1, min(POSITIONS // sum(vectors.sizes), SCORES // choices))
+    return max(1, min(MAX_POSITIONS // sum(vectors.sizes), MAX_SCORES // choices))
 
 
 def _gradients(vectors: EmbeddingInputs, inputs: list[Tensor], questions: Sequence[ExplainedOutput]) -> list[Tensor]:
@@ -175,7 +175,7 @@ def integrated_gradients(
 def occlusion(
     vectors: EmbeddingInputs, question: ExplainedOutput, *, rows: int, progress: ProgressCallback = no_progress
 ) -> np.ndarray:
-    """(N,): what the log-probability loses with each token."""
+    """(N,): the decrease of the log-probability without each token."""
     tokens = list(range(sum(vectors.sizes)))
     whole = float(vectors.say(vectors.own, [question])[0])
     found = list[Tensor]()
@@ -187,7 +187,7 @@ def occlusion(
 
 
 def completeness_error(values: np.ndarray, added: float) -> float:
-    """By how much of what they should add up to the values miss it."""
+    """The relative error of the sum of the values."""
     return abs(float(values.sum()) - added) / max(abs(added), EPSILON)
 
 
@@ -200,13 +200,13 @@ def _completed(
     rows: int,
     progress: ProgressCallback,
 ) -> tuple[np.ndarray, int]:
-    """Integrated gradients with the steps given, or with twice as many again until they are complete."""
-    number, before = FEWEST if steps is None else steps, 0
+    """Integrated gradients with `steps` steps, or with doubled steps until they are complete."""
+    number, before = MIN_STEPS if steps is None else steps, 0
     while True:
-        # as far as is known yet: twice as many may follow
+        # an estimate: twice as many steps may follow
         own = sub_progress(progress, before / (before + number), 1.0)
         found = integrated_gradients(vectors, question, number, rows=rows, progress=own)
-        if steps is not None or number >= MOST or completeness_error(found, added) <= COMPLETE:
+        if steps is not None or number >= MAX_STEPS or completeness_error(found, added) <= COMPLETE:
             return found, number
         number, before = 2 * number, before + number
 
@@ -218,8 +218,8 @@ def attribute(
     options: ExplainConfig,
     progress: ProgressCallback = no_progress,
 ) -> AttributionValues:
-    """The share that each token has in each answer."""
-    method, baseline = options.method or "integrated", baseline_of(run, options)
+    """The contribution of each token to each output."""
+    method, baseline = options.method or "integrated-gradients", baseline_of(run, options)
     vectors = EmbeddingInputs(reading, baseline, run.device)
     with torch.no_grad():
         said = np.array([float(vectors.say(vectors.own, [question])[0]) for question in questions])
@@ -229,7 +229,7 @@ def attribute(
     for at, question in enumerate(questions):
         own = item_progress(progress, at, len(questions), "outputs")
         match method:
-            case "integrated":
+            case "integrated-gradients":
                 found, number = _completed(vectors, question, float(added[at]), options.n_steps, rows=rows, progress=own)
                 steps = max(steps, number)
             case "occlusion":
@@ -237,5 +237,5 @@ def attribute(
             case _:
                 found = gradient_times_input(vectors, [question])[0]
         values.append(found)
-    kept = None if method == "gradient" else baseline
-    return AttributionValues(np.stack(values), said, method, kept, steps or None, added if method == "integrated" else None)
+    kept = None if method == "input-x-gradient" else baseline
+    return AttributionValues(np.stack(values), said, method, kept, steps or None, added if method == "integrated-gradients" else None)

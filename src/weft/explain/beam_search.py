@@ -1,4 +1,4 @@
-"""The tree of a beam search: every hypothesis that was looked at, its score, and why it was dropped where it was.
+"""The search tree of beam search: every hypothesis, its score, and why it ended.
 
 Shapes: K beams, M candidates, V words.
 """
@@ -30,7 +30,7 @@ ROOT = 0
 
 
 class Step(NamedTuple):
-    """A hypothesis that the search looked at."""
+    """One hypothesis of the search."""
 
     parent: int  # its number among the steps; the root continues nothing: -1
     token: int  # the last
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 class Tree:
-    """Hears of a search step by step."""
+    """Records a search step by step."""
 
     def __init__(self, options: BeamOptions) -> None:
         self.options = options
@@ -50,7 +50,7 @@ class Tree:
         self._banned = list[tuple[int, int, float]]()  # beam, token, sum: of the step that is about to come
 
     def adjusting(self, adjust: LogitsProcessor) -> LogitsProcessor:
-        """The same filter, which tells us of what it does not allow."""
+        """The processor, with a record of the tokens that it bans."""
 
         def progress(log_probs: Tensor, tokens: Tensor) -> Tensor:
             allowed = adjust(log_probs, tokens)
@@ -94,7 +94,7 @@ class Tree:
         self.beams = [should_continue.get(place) for place in kept]
 
     def close(self) -> None:
-        """The search is over: before the limit, because nothing alive could win any more."""
+        """Mark the active hypotheses at the end of the search: at the length limit, or before, if none could win."""
         for at in (at for at in self.beams if at is not None and at != ROOT):
             step = self.steps[at]
             self.steps[at] = step._replace(fate="hopeless" if step.length < self.options.max_new_tokens else "limit")
@@ -132,7 +132,7 @@ def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
     """As `generate --beam-size`, or as `predict`."""
     decode = run.spec.decode
     if decode is None:
-        raise UsageError("--view search", f"{why_no_search(run)}")
+        raise UsageError("view", f"beam-search is not available: {why_no_search(run)}")
     tokenizer, state = explaining(run).tokenizers(run)[0], None
     found = token_spans(tokenizer, text)
     if decode.source is not None:
@@ -151,19 +151,19 @@ def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
 
 
 def several_models(run: AnyRun) -> str | None:
-    """Why nothing that a run writes is explained, where more than one model chooses it."""
-    return "several models choose together; explain one run" if len(run.members) > 1 or run.lm is not None else None
+    """Why outputs of an ensemble, or with shallow fusion, are not explained, or None."""
+    return "ensembles and shallow fusion cannot be explained" if len(run.members) > 1 or run.lm is not None else None
 
 
 def why_no_search(run: AnyRun) -> str | None:
-    """Why a run searches for nothing, if it does not."""
+    """Why beam search is not available, or None."""
     if run.spec.decode is None:
-        return f"a run of task {run.config.task!r} writes nothing, and searches for nothing"
+        return f"task {run.config.task!r} has no decoding"
     return several_models(run)
 
 
 def build_tree(asked: _Asked) -> tuple[Tree, Hypothesis]:
-    """The tree of a search, and what it found."""
+    """The tree of a search and its best hypothesis."""
     found = Tree(asked.options)
     adjust = found.adjusting(choose.ban_tokens(asked.banned_tokens))
     ((best, *_),) = beam_search(
@@ -194,13 +194,13 @@ def _last(found: Tree, step: Step) -> float:
 
 
 def _nodes(found: Tree, best: set[int], show: Callable[[int], str], decode: Callable[[list[int]], str]) -> Iterator[Node]:
-    yield Node(None, "start", "", "best", "where the search begins")
+    yield Node(None, "start", "", "best", "start of the search")
     for at, step in enumerate(found.steps[1:], 1):
         kind = "best" if at in best else step.fate
         progress = (
             f"{decode(found.output(at))}\n{KINDS[step.fate]}\nlog-probability {step.log_prob:.4f}\nscore {step.score:.4f}"
         )
-        progress += f"\nprobability {math.exp(step.log_prob):.4g}, of its last token {math.exp(_last(found, step)):.4g}"
+        progress += f"\nprobability {math.exp(step.log_prob):.4g}, last token {math.exp(_last(found, step)):.4g}"
         yield Node(step.parent, show(step.token), f"{step.score:.2f}", kind, progress)
 
 
@@ -210,29 +210,29 @@ def _lines(found: Tree, decode: Callable[[list[int]], str], top: int) -> list[st
     ended = sorted(
         (at for at, step in enumerate(found.steps) if step.fate in ("ended", "limit")), key=lambda at: -found.steps[at].score
     )
-    rows = [["score", "log-probability", "probability", "ended"]]
+    rows = [["score", "log-probability", "probability", "output"]]
     for at in ended[:top]:
         score, total = found.steps[at].score, found.steps[at].log_prob
         rows.append([f"{score:.4f}", f"{total:.4f}", f"{math.exp(total):.3g}", decode(found.output(at))])
-    return [f"{len(found.steps) - 1:,} hypotheses were looked at:", *progress, "the best:", *align_columns(rows, left=(3,))]
+    return [f"{len(found.steps) - 1:,} hypotheses:", *progress, "best finished hypotheses:", *align_columns(rows, left=(3,))]
 
 
 def beam_search_tree(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
-    """The beam's tree: of what `generate --beam-size` writes after a text, or of what `predict` makes of it; --beam-size, --length-penalty and
-    --max-new-tokens as there."""
+    """The search tree of `generate` with a beam, or of `predict`, with their `beam_size`, `length_penalty` and
+    `max_new_tokens`."""
     asked = _asked(run, check_text(text, "input"), options)
     found, best = build_tree(asked)
     way, tokenizer = found.path(best.tokens), asked.tokenizer
     score = found.steps[way[-1]].score
     data = {
         "tokens": list_tokens(asked.pieces),
-        "width": asked.options.beam_size,
-        "alpha": asked.options.length_penalty,
+        "beam_size": asked.options.beam_size,
+        "length_penalty": asked.options.length_penalty,
         "output": tokenizer.decode(best.tokens),
         "score": score,
         "hypotheses": list(_data(found, set(way), tokenizer.token_text)),
     }
     picture = tree(list(_nodes(found, set(way), tokenizer.token_text, tokenizer.decode)))
-    title = f"A search {asked.options.beam_size} wide: {tokenizer.decode(best.tokens)!r}, score {score:.4f}"
+    title = f"Beam search (beam size {asked.options.beam_size}): {tokenizer.decode(best.tokens)!r}, score {score:.4f}"
     lines = _lines(found, tokenizer.decode, options.top)
-    return Explanation("search", title, data, [Figure("The tree of the search", picture)], lines, guides.SEARCH)
+    return Explanation("beam-search", title, data, [Figure("Search tree", picture)], lines, guides.SEARCH)

@@ -1,4 +1,4 @@
-"""What could have come next: the distribution at each step, before and after temperature, top-k, top-p and min-p.
+"""The next-token distribution at each step, before and after temperature, top-k, top-p and min-p.
 
 Shapes: T steps, V words.
 """
@@ -26,7 +26,7 @@ from weft.runs.run import AnyRun
 from weft.text.reading import check_text
 from weft.text.tokenizers import Tokenizer
 
-PANELS = 24  # steps that are drawn; the data has all
+MAX_PANELS = 24  # steps in the figure; the data has all
 
 
 class Filter(NamedTuple):
@@ -56,7 +56,7 @@ class _Asked(NamedTuple):
 
 def filters(options: ExplainConfig, banned_tokens: Sequence[int]) -> list[Filter]:
     """The filters of `generate` and `predict`, in the order they apply."""
-    found = [Filter("never written", choose.ban_tokens(banned_tokens))]
+    found = [Filter("banned tokens", choose.ban_tokens(banned_tokens))]
     if options.temperature:
         found.append(Filter(f"temperature {options.temperature:g}", choose.temperature(options.temperature)))
     if options.top_k is not None:
@@ -72,7 +72,7 @@ def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
     """After what comes before it, the target given, or what the run itself writes."""
     decode, output = run.spec.decode, explaining(run).output
     if decode is None or output is None:
-        raise UsageError("--view distribution", f"{why_no_distribution(run)}")
+        raise UsageError("view", f"distribution is not available: {why_no_distribution(run)}")
     found, before = output(run, text, options), list(decode.prompt(run, text))
     state = None if decode.source is None else decode.source(run, text)
     tokens, pieces = [*before, *(number for number, _ in found)], [piece for _, piece in found]
@@ -82,7 +82,7 @@ def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
 def why_no_distribution(run: AnyRun) -> str | None:
     """Why a run has no next token, if it has none."""
     if run.spec.decode is None or explaining(run).output is None:
-        return f"a run of task {run.config.task!r} writes nothing token by token"
+        return f"task {run.config.task!r} does not generate tokens"
     return several_models(run)
 
 
@@ -109,8 +109,8 @@ def step_distributions(asked: _Asked, filters: Sequence[Filter], device: torch.d
     return found
 
 
-def _cut_by(one: Step, token: int, filters: Sequence[Filter]) -> str | None:
-    """The filter that took a token away, if one did."""
+def _filtered_by(one: Step, token: int, filters: Sequence[Filter]) -> str | None:
+    """The filter that removed a token, or None."""
     if np.isneginf(one.log_probs[token]):
         return "the model"
     return next((cut.name for cut, left in zip(filters, one.after, strict=True) if np.isneginf(left[token])), None)
@@ -125,8 +125,8 @@ def _listed(one: Step, filters: Sequence[Filter], top: int, show: Callable[[int]
             "token": show(token),
             "before": round(float(np.exp(one.log_probs[token])), 6),
             "after": round(float(np.exp(one.after[-1][token])), 6),
-            "cut": _cut_by(one, token, filters),
-            "came": token == one.token,
+            "filtered_by": _filtered_by(one, token, filters),
+            "chosen": token == one.token,
         }
         for token in chosen
     ]
@@ -137,49 +137,49 @@ def _step_data(one: Step, filters: Sequence[Filter], top: int, show: Callable[[i
     known = probabilities[probabilities > 0]
     return {
         "entropy": round(float(-(known * np.log(known)).sum()), 6),
-        "left": [int(np.isfinite(left).sum()) for left in one.after],
+        "remaining": [int(np.isfinite(left).sum()) for left in one.after],
         "mass": round(float(probabilities[np.isfinite(one.after[-1])].sum()), 6),
         "tokens": _listed(one, filters, top, show),
     }
 
 
 def _bar(token: dict[str, Any]) -> Bar:
-    cut = "" if token["cut"] is None else f"\ncut by: {token['cut']}"
-    progress = f"{token['token']}\nbefore {token['before']:.4f}\nafter {token['after']:.4f}{cut}"
-    return Bar(token["token"], token["before"], token["after"], progress, token["cut"], token["came"])
+    removed = "" if token["filtered_by"] is None else f"\nremoved by: {token['filtered_by']}"
+    progress = f"{token['token']}\nbefore {token['before']:.4f}\nafter {token['after']:.4f}{removed}"
+    return Bar(token["token"], token["before"], token["after"], progress, token["filtered_by"], token["chosen"])
 
 
 def _pictures(steps: Sequence[dict[str, Any]], pieces: Sequence[TokenSpan]) -> list[Figure]:
     groups = [
         (f"{at}. {piece.text}", [_bar(token) for token in step["tokens"]])
-        for at, (step, piece) in enumerate(zip(steps[:PANELS], pieces, strict=False), 1)
+        for at, (step, piece) in enumerate(zip(steps[:MAX_PANELS], pieces, strict=False), 1)
     ]
-    return [Figure("What could have come at each step, before and after the filters", bars(groups))]
+    return [Figure("Next-token probabilities before and after the filters", bars(groups))]
 
 
 def _lines(steps: Sequence[dict[str, Any]], pieces: Sequence[TokenSpan], filters: Sequence[Filter]) -> list[str]:
-    rows = [["step", "came", "before", "after", "tokens left", "entropy"]]
+    rows = [["step", "token", "before", "after", "tokens left", "entropy"]]
     for at, (step, piece) in enumerate(zip(steps, pieces, strict=True), 1):
-        came = next(token for token in step["tokens"] if token["came"])
-        after = f"cut by {came['cut']}" if came["cut"] else f"{came['after']:.4f}"
+        came = next(token for token in step["tokens"] if token["chosen"])
+        after = f"removed by {came['filtered_by']}" if came["filtered_by"] else f"{came['after']:.4f}"
         rows.append(
-            [str(at), repr(piece.text), f"{came['before']:.4f}", after, f"{step['left'][-1]:,}", f"{step['entropy']:.3f}"]
+            [str(at), repr(piece.text), f"{came['before']:.4f}", after, f"{step['remaining'][-1]:,}", f"{step['entropy']:.3f}"]
         )
-    return [*align_columns(rows, left=(1,)), f"filters, in this order: {', '.join(cut.name for cut in filters)}"]
+    return [*align_columns(rows, left=(1,)), f"filters, in order: {', '.join(cut.name for cut in filters)}"]
 
 
 def distribution(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
-    """The next-token distribution at each step of a continuation (--target, or what greedy decoding writes) or a translation,
-    before and after --temperature, --top-k, --top-p and --min-p."""
+    """The next-token distribution at each step of a continuation or seq2seq output (`target`, or the greedy output), before and
+    after `temperature`, `top_k`, `top_p` and `min_p`."""
     asked = _asked(run, check_text(text, "input"), options)
     if len(asked.tokens) == asked.first:
-        raise UsageError("input", "nothing comes after it", "give --target, or a text that the model goes on with")
+        raise UsageError("input", "the model generates no token after it", "set `target` or use another text")
     chain = filters(options, asked.banned_tokens)
     steps = [
         _step_data(one, chain, options.top, asked.tokenizer.token_text) for one in step_distributions(asked, chain, run.device)
     ]
     data = {"tokens": list_tokens(asked.pieces), "filters": [cut.name for cut in chain], "steps": steps}
-    title = "What could have come next, step by step"
+    title = f"Next-token distribution of {run.directory.path}"
     return Explanation(
         "distribution", title, data, _pictures(steps, asked.pieces), _lines(steps, asked.pieces, chain), guides.DISTRIBUTION
     )

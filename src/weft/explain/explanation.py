@@ -1,4 +1,4 @@
-"""What an explanation is: numbers first, with the tokens they belong to, then pictures of them."""
+"""The result of an explanation: data, figures and text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.text import table_layout as columns
 
 
 class TokenSpan(NamedTuple):
-    """A token as it is shown, and where it stands in the text that was given, in characters; 0 to 0 if it is not of it."""
+    """A token and its position in the input text, in characters; 0 to 0 if it is not part of it."""
 
     text: str
     start: int
@@ -28,33 +28,33 @@ class Figure(NamedTuple):
 class Explanation(NamedTuple):
     view: str
     title: str
-    data: dict[str, Any]  # what JSON can hold: {"tokens": [{"text", "start", "stop"}], ...}
+    data: dict[str, Any]  # JSON: {"tokens": [{"text", "start", "end"}], ...}
     figures: list[Figure]
-    lines: Sequence[str] = ()  # the same in a few words, for a terminal
-    guide: str = ""  # how to read the pictures
+    lines: Sequence[str] = ()  # a short text version for a terminal
+    guide: str = ""  # how to read the figures
 
     def _repr_html_(self) -> str:
-        """The pictures, for notebooks."""
+        """The figures, for notebooks."""
         figures = [f"<figure>{one.svg}<figcaption>{escape(one.caption)}</figcaption></figure>" for one in self.figures]
         guide = f"<p>{escape(self.guide)}</p>" if self.guide else ""
         return f"<h4>{escape(self.title)}</h4>{guide}{''.join(figures)}"
 
 
-TRUNCATED = "the text is longer than the model reads, and was cut"
+TRUNCATED = "warning: the text was truncated to the maximum length of the model"
 
 
 def list_tokens(pieces: Sequence[TokenSpan]) -> list[dict[str, Any]]:
-    """The pieces, for `data`."""
+    """The tokens as JSON data."""
     return [piece._asdict() for piece in pieces]
 
 
 def align_columns(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> list[str]:
-    """Rows of cells as lines for a terminal: the columns numbered in `left` flush left, the others flush right; whatever a text
-    holds, a row stays a line and steers no terminal."""
+    """Rows of cells as lines for a terminal: the columns in `left` are left-aligned, the others right-aligned; control characters
+    are escaped, so that a row is one line."""
     return columns.align([[on_one_line(cell) for cell in row] for row in rows], left=left)
 
 
 def unique_labels(pieces: Sequence[TokenSpan]) -> list[str]:
-    """The pieces as a terminal shows them: of those that look alike, each with the number of its place, a@3, a@7."""
+    """The tokens as labels for a terminal; equal ones get their position: a(3), a(7)."""
     counts = Counter(piece.text for piece in pieces)
-    return [visible(piece.text) + (f"@{at}" if counts[piece.text] > 1 else "") for at, piece in enumerate(pieces, 1)]
+    return [visible(piece.text) + (f"({at})" if counts[piece.text] > 1 else "") for at, piece in enumerate(pieces, 1)]

@@ -1,5 +1,5 @@
-"""Are a model's vectors all alike? How words lie in each layer: any two of them, one in several contexts, those of a sentence
-(Ethayarajh 2019), and a map of some.
+"""Geometry of contextual word vectors by layer: similarity of any two words, of one word in several contexts, and of the words of a
+sentence (Ethayarajh 2019), and a projection of some words.
 
 Of unit vectors that stand in sentences, U is the sum of all n and U(s) the sum of the n(s) in sentence s. The mean cosine of
 all pairs whose words stand in two sentences is (|U|^2 - sum |U(s)|^2) / (n^2 - sum n(s)^2): exact, and nothing is kept but
@@ -163,7 +163,7 @@ def _stage_of_map(track: Track, layer: int | None) -> int:
         return len(track.stages) - 1
     layers = [at for at, stage in enumerate(track.stages) if stage.label.rpartition(" ")[2].isdigit()]
     if not 0 <= layer <= len(layers):
-        raise UsageError("--layer", f"must be from 0, the input, to {len(layers)}, not {layer}")
+        raise UsageError("layer", f"must be from 0 (the input) to {len(layers)}, got {layer}")
     return layer
 
 
@@ -246,7 +246,7 @@ def _spot(line: Line, side: int, rows: Tensor, wanted: Sequence[str], spots: Wor
 
 def _table(found: GeometryResult) -> list[str]:
     rows: list[Sequence[str]] = [
-        ("layer", "any two", "same word", "adjusted", "in a sentence", "adjusted", "MEV", "adjusted"),
+        ("layer", "anisotropy", "self-similarity", "adjusted", "intra-sentence", "adjusted", "MEV", "adjusted"),
     ]
     for stage, own in zip(found.track.stages, found.spreads, strict=True):
         numbers = (own.anisotropy, *(x for name in ADJUSTED for x in (getattr(own, name), adjusted(own, name))))
@@ -263,14 +263,14 @@ def _charts(found: GeometryResult, unit: str) -> list[Figure]:
         own = Series(label, x, [getattr(spread, name) for spread in spreads])
         return [own, Series(f"{label}, adjusted", x, [adjusted(spread, name) for spread in spreads], group=label, dashed=True)]
 
-    same, within = f"a {unit[:-1]} in two contexts", f"a {unit[:-1]} and its sentence"
-    alike, explained = f"How alike the vectors of {unit} are", f"How much of a {unit[:-1]} one direction explains (MEV)"
-    first = Series(f"any two {unit}", x, [own.anisotropy for own in spreads])
+    same, within = "self-similarity", "intra-sentence similarity"
+    cosine, explained = "Similarity by layer", "Maximum explainable variance (MEV) by layer"
+    first = Series(f"anisotropy (any two {unit})", x, [own.anisotropy for own in spreads])
     (of_same, less), (of_within, less_within) = both(same, "self_similarity"), both(within, "intra_sentence")
-    of_all = Series(f"all {unit} together", x, [own.mev_baseline for own in spreads])
+    of_all = Series(f"baseline (all {unit})", x, [own.mev_baseline for own in spreads])
     drawn = [
-        (alike, [first, of_same, of_within, less, less_within], Axis("mean cosine")),
-        (explained, [of_all, *both(f"a {unit[:-1]} in all its contexts", "mev")], Axis("share of the variance")),
+        (cosine, [first, of_same, of_within, less, less_within], Axis("mean cosine")),
+        (explained, [of_all, *both(f"MEV of a {unit[:-1]}", "mev")], Axis("fraction of the variance")),
     ]
     return [
         Figure(f"{what}: {found.track.side}", lines(series, across=across, up=up, title=f"{what}: {found.track.side}"))
@@ -283,7 +283,7 @@ def _map(found: GeometryResult, unit: str) -> Figure | None:
         return None
     places, fractions = principal(torch.stack(found.spots.vectors).numpy())
     stage = found.track.stages[found.at].label
-    what = f"Some {unit} in their contexts, {found.track.side}, {stage}"
+    what = f"Projection of some {unit} in their contexts: {found.track.side}, {stage}"
     points = [
         Points(
             word,
@@ -292,7 +292,7 @@ def _map(found: GeometryResult, unit: str) -> Figure | None:
         )
         for word in dict.fromkeys(found.spots.word)
     ]
-    axes = tuple(f"direction {number} ({100 * fraction:.0f} % of the variance)" for number, fraction in enumerate(fractions, 1))
+    axes = tuple(f"component {number} ({100 * fraction:.0f}% of the variance)" for number, fraction in enumerate(fractions, 1))
     return Figure(what, scatter(points, axes=(axes[0], axes[1]), title=what))
 
 
@@ -327,7 +327,7 @@ def geometry(
     given = sample([run], data, max_words=max_words, distinct=True)
     found = measure_geometry(run, given, words=words, layer=layer, progress=progress)
     if missing := [word for word in words if not any(one.counts[word] for one in found)]:
-        raise UsageError("--words", f"{missing[0]!r} is not among the {given.unit} of the data")
+        raise UsageError("words", f"{missing[0]!r} is not one of the {given.unit} of the data")
     pictures, said = list[Figure](), list[str]()
     for one in found:
         drawn = _map(one, given.unit)

@@ -59,7 +59,7 @@ def problem(config: RunConfig, place: Path, callback: Any) -> Problem:
     """What a run file trains, near where it starts: its model in float64, and its own data, tokenised into `place`."""
     shape = config.preset.estimator.network_task
     if shape is None:
-        raise ConfigError("model.arch", f"{config.arch!r} is trained without gradients", "there is nothing to check")
+        raise ConfigError("model.arch", f"{config.arch!r} is trained without gradients")
     directory = RunDir(place)
     tokenizer, corpora = prepare(config.spec, config, directory, callback)
     job = Job(config, directory, tokenizer, corpora, callback)

@@ -1,4 +1,4 @@
-"""How far a loss reaches back: the norm of d loss(t) / d h(i), over time and over layers, before training and after.
+"""Gradient flow: the norm of d loss(t) / d h(i) over time and layers, before and after training.
 
 A fused kernel hides its recurrence: gradients at its outputs are 0 for every earlier position. So a text is read one position
 at a time, and what each layer hands on to later ones is watched: the state of a recurrent layer, what attention reads.
@@ -30,8 +30,8 @@ from weft.nn.state import tree_leaves, tree_map
 from weft.plots.lines import Axis, Series, lines
 from weft.runs.run import AnyRun
 
-STARTED, TRAINED = "at the start", "trained"
-BACK = "steps back from the loss"
+STARTED, TRAINED = "untrained", "trained"
+BACK = "steps before the loss"
 PROGRESS_EVERY = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps back that a terminal is told of
 FLOOR = 1e-20  # a line that falls below this share of its highest ends there
 
@@ -170,7 +170,7 @@ def time_figure(flows: Mapping[str, Mapping[str, TimeGradients]], *, title: str)
     return lines(
         series,
         across=Axis(BACK),
-        up=Axis("norm of d loss / d h, as a share of 1 step back", log=True),
+        up=Axis("gradient norm relative to 1 step back", log=True),
         title=title,
     )
 
@@ -189,8 +189,8 @@ def depth_figure(depths: Mapping[str, Mapping[str, LayerGradients]], *, title: s
         for when, depth in both.items()
     ]
     max_length = max((depth.places for both in depths.values() for depth in both.values()), key=len)
-    across = Axis("layer, from the bottom", names=_ticks(max_length))
-    return lines(series, across=across, up=Axis("norm of d loss / d h", log=True), title=title)
+    across = Axis("layer", names=_ticks(max_length))
+    return lines(series, across=across, up=Axis("gradient norm", log=True), title=title)
 
 
 def _layer_picture(both: Mapping[str, TimeGradients], *, title: str) -> str:
@@ -200,7 +200,7 @@ def _layer_picture(both: Mapping[str, TimeGradients], *, title: str) -> str:
         for when, flow in both.items()
         for name, own in zip(flow.layers, flow.norms, strict=True)
     ]
-    return lines(series, across=Axis(BACK), up=Axis("norm of d loss / d h", log=True), title=title)
+    return lines(series, across=Axis(BACK), up=Axis("gradient norm", log=True), title=title)
 
 
 # ---- the view
@@ -210,7 +210,7 @@ def reinitialized(run: AnyRun) -> nn.Module:
     """The network of a run as it was before its first step."""
     config, shape = run.config, run.config.preset.estimator.network_task
     if shape is None:
-        raise UsageError("gradients", f"{why_no_gradients(run)}")
+        raise UsageError("view", f"gradient-flow is not available: {why_no_gradients(run)}")
     build = shape.build(config, run.vocabulary)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)
@@ -226,11 +226,11 @@ def _tokens(reading: ModelInput, options: ExplainConfig) -> tuple[Tensor, int]:
     before = max(1, side.opening)  # <s>, or what else the text comes after
     last = len(every) - before
     if last < 3:  # two before the loss: the newest is read directly, the other is one step back
-        fix = "give a longer one as --target" if side.name == "output" else "give a longer text"
-        raise DataError(side.name, f"has too few tokens, {last}; gradients need three at least to flow through", f"{fix}")
+        fix = "set a longer `target`" if side.name == "output" else "use a longer text"
+        raise DataError(side.name, f"gradient flow requires at least 3 tokens, got {last}", fix)
     at = options.position or last
     if not 3 <= at <= last:
-        raise UsageError("--position", f"must be from 3 to {last}, the tokens of the text, not {at}")
+        raise UsageError("position", f"must be from 3 to {last}, got {at}")
     return torch.tensor([every[: before + at]]), at
 
 
@@ -299,17 +299,17 @@ def _lines(flows: Mapping[str, TimeGradients]) -> list[str]:
         *([f"{step:,}", *(f"{fraction[step - 1]:.2g}" for fraction in fractions)] for step in chosen),
     ]
     none = [
-        f"{when}: no gradient arrives; what is above it is zero"
+        f"{when}: all gradients are zero"
         for when, fraction in zip(flows, fractions, strict=True)
         if not fraction.any()
     ]
-    return [*align_columns(rows, left=()), "the gradient of the loss, as a share of what arrives one step back", *none]
+    return [*align_columns(rows, left=()), "gradient norm relative to one step back", *none]
 
 
 def why_no_gradients(run: AnyRun) -> str | None:
     """Why no gradients of a run are followed, if they are not."""
     if network(run) is None:
-        return f"a run of kind {run.config.arch!r} counts, and has no gradients"
+        return f"{run.config.arch} has no gradients"
     return None
 
 
@@ -317,8 +317,8 @@ def gradient_flow(run: AnyRun, text: str, options: ExplainConfig, progress: Prog
     """How the loss of one token reaches back through the text and down the layers."""
     found, name = measure_gradient_flow(run, text, options, progress), run.config.arch
     pictures = [
-        Figure("Through time, layer by layer", _layer_picture(found.flows, title=f"{name}: gradients through time")),
-        Figure("Through the layers", depth_figure({name: found.depths}, title=f"{name}: gradients through the layers")),
+        Figure("Gradient norm over time, by layer", _layer_picture(found.flows, title=f"{name}: gradient norm over time")),
+        Figure("Gradient norm by layer", depth_figure({name: found.depths}, title=f"{name}: gradient norm by layer")),
     ]
-    title = f"Where the loss of token {found.position} reaches"
-    return Explanation("gradients", title, found.to_json(), pictures, _lines(found.flows), guides.GRADIENTS)
+    title = f"Gradient flow from the loss of token {found.position}"
+    return Explanation("gradient-flow", title, found.to_json(), pictures, _lines(found.flows), guides.GRADIENTS)

@@ -1,4 +1,4 @@
-"""How far a loss reaches into a text that is read as a whole: d loss / d h(i) of labels, tags, gaps and answers.
+"""Gradient flow in a text that is read as a whole: d loss / d h(i) of labels, tags, masked tokens and answers.
 
 A layer that reads from both ends hands on two states at each token, and both are counted there. While it is watched, a
 recurrent part reads token by token, for fused kernels keep their states to themselves.
@@ -122,14 +122,14 @@ def _picture(flows: Mapping[str, TimeGradients], tokens: Sequence[str], *, title
         for when, flow in flows.items()
         for name, own in zip(flow.layers, flow.norms, strict=True)
     ]
-    return lines(series, across=Axis("token", names=tokens), up=Axis("norm of d loss / d h", log=True), title=title)
+    return lines(series, across=Axis("token", names=tokens), up=Axis("gradient norm", log=True), title=title)
 
 
 def _lines(flows: Mapping[str, TimeGradients], tokens: Sequence[str], loss: str) -> list[str]:
     """All layers together, as shares of the largest, for a terminal."""
     fractions = [flow.together / (flow.together.max() or 1.0) for flow in flows.values()]
     rows = [[token, *(f"{fraction[at]:.2g}" for fraction in fractions)] for at, token in enumerate(tokens)]
-    return [*align_columns([["token", *flows], *rows]), f"the gradient of {loss} at each token, as a share of the largest"]
+    return [*align_columns([["token", *flows], *rows]), f"the gradient of {loss} at each token, relative to the largest"]
 
 
 def gradient_flow_to_loss(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
@@ -153,7 +153,7 @@ def gradient_flow_to_loss(run: AnyRun, text: str, options: ExplainConfig) -> Exp
     }
     tokens = unique_labels(pieces)
     pictures = [
-        Figure("Into the text, layer by layer", _picture(flows, tokens, title=f"{name}: where {loss} reaches")),
-        Figure("Through the layers", depth_figure({name: depths}, title=f"{name}: gradients through the layers")),
+        Figure("Gradient norm by token and layer", _picture(flows, tokens, title=f"{name}: gradient of {loss}")),
+        Figure("Gradient norm by layer", depth_figure({name: depths}, title=f"{name}: gradient norm by layer")),
     ]
-    return Explanation("gradients", f"Where {loss} reaches", data, pictures, _lines(flows, tokens, loss), guides.GRADIENTS)
+    return Explanation("gradient-flow", f"Gradient flow from {loss}", data, pictures, _lines(flows, tokens, loss), guides.GRADIENTS)

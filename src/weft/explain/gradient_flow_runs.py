@@ -1,4 +1,4 @@
-"""How far the losses of several runs reach back, in one plot: a line a run, dashed at the start of training, solid after it."""
+"""Gradient flow of several runs in one plot: one line per run, dashed before training, solid after it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from weft.runs.run import AnyRun
 
 TOLD = (10, 100)  # steps back that a terminal is told of
 NOTES = (
-    "steps back: the gradient of the loss, as a share of what arrives one step back",
-    "lowest: what arrives below all layers, as a share of what arrives above them",
+    "steps back: gradient norm relative to one step back",
+    "lowest: gradient norm below the first layer relative to that above the last",
 )
 
 
@@ -32,18 +32,17 @@ def _check(runs: Mapping[str, AnyRun]) -> None:
     first, other = next(iter(runs.items()))
     for name, run in runs.items():
         if reason := why_no_gradients(run):
-            raise UsageError("--compare-with", f"{name}: {reason}")
+            raise UsageError("compare_with", f"{name}: {reason}")
         if not explaining(run).stepwise:
             raise UsageError(
-                "--compare-with",
-                f"{name} is of task {run.config.task!r}, whose losses have no steps back",
-                "drop --compare-with",
+                "compare_with",
+                f"not available for task {run.config.task!r} ({name})",
+                "remove it",
             )
         if run.spec is not other.spec:
             raise UsageError(
-                "--compare-with",
-                f"{name} is of task {run.config.task!r}, {first} of {other.config.task!r}",
-                "give runs of one task",
+                "compare_with",
+                f"{first} ({other.config.task}) and {name} ({run.config.task}) have different tasks",
             )
 
 
@@ -76,7 +75,7 @@ def compare_gradient_flow(
     depths = {name: one.depths for name, one in found.items()}
     data = {"runs": [{"name": name, "arch": runs[name].config.arch, **one.to_json()} for name, one in found.items()]}
     pictures = [
-        Figure("Through time", time_figure(flows, title="Gradients through time")),
-        Figure("Through the layers", depth_figure(depths, title="Gradients through the layers")),
+        Figure("Gradient norm over time", time_figure(flows, title="Gradient norm over time")),
+        Figure("Gradient norm by layer", depth_figure(depths, title="Gradient norm by layer")),
     ]
-    return Explanation("gradients", "Where the losses of several runs reach", data, pictures, _lines(found), guides.GRADIENTS)
+    return Explanation("gradient-flow", "Gradient flow of several runs", data, pictures, _lines(found), guides.GRADIENTS)

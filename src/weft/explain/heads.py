@@ -1,4 +1,4 @@
-"""The heads of a network: which there are, what it says without some of them, and its weights with these cut out.
+"""Attention heads: a list of them, the network with masked heads, and its weights with heads removed.
 
 Shapes: B rows, H heads, T queries, E size of a head, D width.
 """
@@ -40,7 +40,7 @@ def heads_of(run: AnyRun) -> list[LayerHeads]:
     model = network(run)
     own = [] if model is None else [(stack, at, part) for stack in stacks(run) for at, part in enumerate(stack.attention)]
     if model is None or not own:
-        raise UsageError("heads", f"{run.directory.path} is a run of kind {run.config.arch!r}, which has no heads of attention")
+        raise UsageError("heads", f"{run.config.arch} has no attention heads ({run.directory.path})")
     found = []
     for stack, place, part in own:
         block = len(list(model.get_submodule(f"{stack.name}.layers").children())) // stack.config.num_layers
@@ -50,7 +50,7 @@ def heads_of(run: AnyRun) -> list[LayerHeads]:
             found.append(LayerHeads(part, layer + 1, name, mixer.heads, stack.config.heads_in_layer(layer)[1]))
     if not all_heads(found):
         raise UsageError(
-            "heads", f"{run.directory.path} has lost all its heads of attention already", "there is nothing to measure"
+            "heads", f"all attention heads of {run.directory.path} are already pruned"
         )
     return found
 
@@ -144,7 +144,7 @@ def pruned_config(run: AnyRun, layers: Sequence[LayerHeads], stay: Sequence[Sequ
             table["num_cross_heads"] = counts
             continue
         table |= {"num_heads": counts, "head_dim": _one([own.size for own, _ in mine])}
-        if table["positions"] == "alibi" and model is not None:  # each keeps its own
+        if table["position_encoding"] == "alibi" and model is not None:  # each keeps its own
             table["alibi_slopes"] = [_slopes(model, own, heads) for own, heads in mine]
     return values
 

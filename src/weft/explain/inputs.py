@@ -93,12 +93,12 @@ def make_side(name: str, embedder: str, found: Sequence[tuple[int, TokenSpan]]) 
 def wanted_tokens(tokenizer: Tokenizer, target: str) -> list[tuple[int, TokenSpan]]:
     """The tokens of what is asked about; </s> is the end."""
     text = target.removesuffix(NAMED)
-    found = token_spans(tokenizer, check_text(text, "--target"))
+    found = token_spans(tokenizer, check_text(text, "target"))
     if any(number == tokenizer.unk_id for number, _ in found):
-        raise UsageError(f"--target {target!r}", "holds what the tokenizer can't spell, and no output can be that")
+        raise UsageError("target", f"{target!r} contains unknown tokens, which are never predicted")
     found += [special(tokenizer, tokenizer.eos_id)] if target.endswith(NAMED) else []
     if not found:
-        raise UsageError("--target", "is empty", "name what is asked about")
+        raise UsageError("target", "is empty")
     return found
 
 
@@ -116,7 +116,7 @@ def label(run: AnyRun, target: str) -> int:
     """The number of a label or tag."""
     number: int | None = run.vocabulary.labels.index(target)
     if number is None:
-        raise UsageError("--target", *unknown_name("label", target, run.labels))
+        raise UsageError("target", *unknown_name("label", target, run.labels))
     return number
 
 
@@ -128,7 +128,7 @@ def network(run: AnyRun) -> nn.Module | None:
 def explaining(run: AnyRun) -> Explain:
     """How a run's task lets its models be looked into."""
     if run.spec.explain is None:
-        raise UsageError(run.directory.path, f"is a run of task {run.config.task!r}, whose models can't be explained")
+        raise UsageError(run.directory.path, f"explanations are not available for task {run.config.task!r}")
     return run.spec.explain()
 
 
@@ -145,7 +145,7 @@ def read(run: AnyRun, text: str, options: ExplainConfig) -> ModelInput:
 def _places(reading: ModelInput, position: int | None) -> list[int]:
     count = len(reading.places)
     if position is not None and position > count:
-        raise UsageError("--position", f"must be from 1 to {count}, not {position}")
+        raise UsageError("position", f"must be from 1 to {count}, got {position}")
     return list(range(count)) if position is None else [position - 1]
 
 

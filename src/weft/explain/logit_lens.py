@@ -1,5 +1,4 @@
-"""The lens: what each layer would say next, were it the last one (nostalgebraist 2020): the final norm and the head on its
-output.
+"""Logit lens (nostalgebraist 2020): the next-token prediction of each layer, by the final norm and the LM head on its output.
 
 Shapes: T positions, D width, V words, L layers.
 """
@@ -47,7 +46,7 @@ class Readout(NamedTuple):
 def _readout(run: AnyRun, reading: ModelInput) -> Readout:
     find = explaining(run).readout
     if find is None:
-        raise UsageError("--view lens", f"{why_no_lens(run)}")
+        raise UsageError("view", f"logit-lens is not available: {why_no_lens(run)}")
     return find(run, reading)
 
 
@@ -96,7 +95,7 @@ def _data(found: Lens, wanted: Sequence[int | None], top: int, show: Show) -> li
     for label, said in zip(found.layers, found.log_probs, strict=True):
         places = []
         for at, token in enumerate(wanted):
-            place: dict[str, Any] = {"guesses": _best(said[at], top, show)}
+            place: dict[str, Any] = {"predictions": _best(said[at], top, show)}
             if token is not None and token < said.shape[1]:
                 place["rank"] = 1 + int((said[at] > said[at, token]).sum())
                 place["probability"] = round(float(np.exp(said[at, token])), 6)
@@ -118,9 +117,9 @@ def _table(found: Lens, wanted: Sequence[int | None], pieces: Sequence[TokenSpan
         rows=found.layers[::-1],
         columns=[piece.text for piece in pieces],
         corner="input",
-        note="probability of the guess; framed where it is what comes next",
+        note="probability of the prediction; a frame marks correct ones",
     )
-    return Figure("What each layer would say next", table)
+    return Figure("Prediction of each layer", table)
 
 
 def _curve(found: Lens, wanted: Sequence[int | None]) -> list[Figure]:
@@ -130,15 +129,15 @@ def _curve(found: Lens, wanted: Sequence[int | None]) -> list[Figure]:
         return []
     means = [float(np.mean([-said[at, token] for at, token in known])) for said in found.log_probs]
     line = Series("", list(range(len(means))), means, labels=found.layers)
-    chart = lines([line], across=Axis("layer, from the bottom", names=found.layers), up=Axis("nats a token"))
-    return [Figure("From layer to layer", chart)]
+    chart = lines([line], across=Axis("layer", names=found.layers), up=Axis("loss (nats/token)"))
+    return [Figure("Loss by layer", chart)]
 
 
 def why_no_lens(run: AnyRun) -> str | None:
     """Why a run has no layers that could say something next, if it has none."""
     if network(run) is None:
-        return f"a run of kind {run.config.arch!r} has no layers"
-    return None if explaining(run).readout else f"a run of task {run.config.task!r} predicts no tokens"
+        return f"{run.config.arch} has no layers"
+    return None if explaining(run).readout else f"task {run.config.task!r} does not predict tokens"
 
 
 def logit_lens(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
@@ -150,7 +149,7 @@ def logit_lens(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     pieces = [reading.sides[-1].pieces[at] for at in columns]
     kept = Lens(found.layers, found.log_probs[:, columns])
     data = {"tokens": list_tokens(pieces), "layers": _data(kept, wanted, options.top, reading.show)}
-    progress = [["layer", "says last", "probability"]]
+    progress = [["layer", "prediction", "probability"]]
     progress += [
         [label, repr(best["token"]), f"{best['probability']:.3f}"]
         for label, said in zip(kept.layers, kept.log_probs, strict=True)
@@ -158,5 +157,5 @@ def logit_lens(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     ]
     pictures = [_table(kept, wanted, pieces, options.top, reading.show), *_curve(kept, wanted)]
     return Explanation(
-        "lens", "What each layer would say next", data, pictures, align_columns(progress, left=(0, 1)), guides.LENS
+        "logit-lens", f"Logit lens of {run.directory.path}", data, pictures, align_columns(progress, left=(0, 1)), guides.LENS
     )

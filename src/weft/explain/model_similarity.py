@@ -43,7 +43,7 @@ def _chosen(one: SharedVectors, paths: Sequence[str], layer: int | None) -> list
     for path, labels in zip(paths, one.labels, strict=True):
         layers = sum(label.rpartition(" ")[2].isdigit() for label in labels)
         if not 0 <= layer <= layers:
-            raise UsageError("--layer", f"{path} has layers from 0, the input, to {layers}, not {layer}")
+            raise UsageError("layer", f"must be from 0 (the input) to {layers} for {path}, got {layer}")
     return [layer] * len(paths)
 
 
@@ -125,7 +125,7 @@ def model_similarity(
     layers of each two that are most alike."""
     paths = [str(one.directory.path) for one in runs]
     if len(runs) < 2:
-        raise UsageError("similarity", f"{len(runs)} runs are given", "give two or more")
+        raise UsageError("similarity", f"requires at least two runs, got {len(runs)}")
     unit, found = shared_vectors(runs, data, max_words=max_words, progress=progress)
     drawn = [_drawn(one, paths, unit, layer, top) for one in found]
     said = [line for number, one in enumerate(drawn) for line in ([""] if number else []) + one.lines]

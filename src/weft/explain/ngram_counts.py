@@ -43,7 +43,7 @@ class NgramContext(NamedTuple):
 
 def why_no_counts(run: AnyRun) -> str | None:
     if explaining(run).context is None:
-        return f"a run of task {run.config.task!r} predicts no next token of a text"
+        return f"task {run.config.task!r} does not predict the next token"
     return None if _corpus(run) is not None else "the tokens that it was trained with are not in its folder"
 
 
@@ -99,7 +99,7 @@ def _data(one: NgramContext, top: int, show: Callable[[int], str]) -> dict[str, 
 
 
 def _name(context: list[str]) -> str:
-    return " ".join(context) or "(nothing)"
+    return " ".join(context) or "(empty)"
 
 
 def _lines(contexts: list[dict[str, Any]]) -> list[str]:
@@ -127,14 +127,14 @@ def _picture(contexts: list[dict[str, Any]]) -> list[Figure]:
             for row in one["tokens"]
         ]
         groups.append((_name(one["context"])[-24:], progress))
-    return [Figure("What followed each context in training, and what the model says", bars(groups, LEGEND))] if groups else []
+    return [Figure("Training counts and model probabilities by context", bars(groups, LEGEND))] if groups else []
 
 
 def counts(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     """How often the last tokens of a text stand in the training text, and what followed them there."""
     corpus, context = _corpus(run), explaining(run).context
     if corpus is None or context is None:
-        raise UsageError("--view counts", f"{why_no_counts(run)}")
+        raise UsageError("view", f"counts is not available: {why_no_counts(run)}")
     own = token_spans(run.vocabulary, check_text(text, "input"))
     lines = corpus.starts is not None
     read = [special(run.vocabulary, run.vocabulary.bos_id), *own] if lines else own

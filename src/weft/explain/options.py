@@ -10,9 +10,9 @@ from weft.config import Config
 from weft.decode.options import option_error
 from weft.errors import UsageError, unknown_name
 
-METHODS = ("gradient", "integrated", "occlusion", "exact")
+METHODS = ("input-x-gradient", "integrated-gradients", "occlusion", "coefficients")
 BASELINES = ("unk", "mask", "mean", "zero")
-COMPONENTS = ("encoder", "decoder", "cross", "pool")
+COMPONENTS = ("encoder", "decoder", "cross", "pooling")
 # other values are typing errors, or would never end
 RANGES: dict[str, tuple[float, float]] = {
     "layer": (1, 10**4),

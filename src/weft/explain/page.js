@@ -1,5 +1,5 @@
 "use strict";
-// What is wider than the screen says so: its edge fades, and a line above it tells, until the end is seen.
+// Figures wider than the screen have a hint and a faded edge until you scroll to the end.
 for (const box of document.querySelectorAll(".scroll")) {
   const hint = document.createElement("p");
   hint.className = "hint";
@@ -16,13 +16,13 @@ for (const box of document.querySelectorAll(".scroll")) {
   tell();
 }
 
-// Reading attention: a click on a small map shows what that head did, token by token.
+// Attention: click a small map to see the weights of that head, token by token.
 for (const holder of document.querySelectorAll("script.attention")) {
   const layers = JSON.parse(holder.textContent);
   const section = holder.closest("section");
   const find = (key) => {
-    const [, part, layer, head] = key.match(/^grid-([a-z]+)-(\d+)-(\d+)$/);
-    return [layers.filter((one) => one.part === part)[Number(layer)], Number(head)];
+    const [, component, layer, head] = key.match(/^grid-([a-z]+)-(\d+)-(\d+)$/);
+    return [layers.filter((one) => one.component === component)[Number(layer)], Number(head)];
   };
   const weight = (layer, head, row, column) => {
     const size = layer.columns.length;
@@ -73,8 +73,8 @@ for (const holder of document.querySelectorAll("script.attention")) {
     const panel = document.createElement("div");
     panel.className = "detail";
     panel.innerHTML =
-      '<p class="name"></p><p>Who looks: point at a token, or use the arrow keys.</p><div class="tokens rows" tabindex="0"></div>' +
-      '<p>What it looks at, the stronger the more.</p><div class="tokens"></div><output></output>';
+      '<p class="name"></p><p>Query: point at a token or use the arrow keys.</p><div class="tokens rows" tabindex="0"></div>' +
+      '<p>Keys: the darker, the larger the weight.</p><div class="tokens"></div><output></output>';
     grid.closest("figure").after(panel);
     const maps = [...grid.querySelectorAll(".map")];
     const choose = (map) => {

@@ -238,10 +238,10 @@ def positions(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     model = network(run)
     count = COUNT if not text else max(2, min(MOST, len(read(run, text, options).sides[0].tokens)))
     if options.component not in (None, "encoder", "decoder"):
-        raise UsageError("--component", f"positions are known in the encoder or the decoder, not in {options.component!r}")
+        raise UsageError("component", f"position encodings are in the encoder or decoder, got {options.component!r}")
     found = [] if model is None else sites(model, count, options)
     if not found:
-        raise UsageError("--layer, --component", "no positions are known there", "leave them out")
+        raise UsageError("layer", "no position encoding in the selected layers", "remove `layer` and `component`")
     data = {"positions": count, "sites": [{"places": site.places, **site.shown.to_json()} for site in found]}
     pictures = [picture for site in found for picture in _pictures(site)]
     return Explanation("positions", f"Positions of {run.config.arch}", data, pictures, list(_lines(found)), guides.POSITIONS)

@@ -55,10 +55,10 @@ def count(text: str, heads: int) -> int:
     """How many of so many heads are meant: `8`, or `50%`."""
     number = text.removesuffix("%")
     if not (number.isascii() and number.isdigit()):
-        raise UsageError("--remove", f"must be a number or a share, such as 8 or 50%, not {text!r}")
+        raise UsageError("remove", f"expected a number or a percentage such as 8 or 50%, got {text!r}")
     found = int(number) if number == text else math.floor(int(number) / 100 * heads)
     if not 1 <= found <= heads:
-        raise UsageError("--remove", f"must be from 1 to {heads}, which the model has, not {text}")
+        raise UsageError("remove", f"must be from 1 to {heads} heads, got {text}")
     return found
 
 
@@ -80,9 +80,9 @@ def prune(
 ) -> Pruning:
     """Take away `wanted` heads, the least important first, `at_once` between two measurings; with none wanted, only measure."""
     if measure not in MEASURES:
-        raise UsageError("--importance", *unknown_name("measure", measure, MEASURES))
+        raise UsageError("importance", *unknown_name("importance measure", measure, MEASURES))
     if heads_per_round is not None and heads_per_round < 1:
-        raise UsageError("--heads-per-round", f"must be 1 or more, not {heads_per_round}")
+        raise UsageError("heads_per_round", f"must be at least 1, got {heads_per_round}")
     important, stride = (
         {"masking": importance_by_masking, "gradient": importance_by_gradient}[measure],
         heads_per_round or max(1, -(-wanted // ROUNDS)),
@@ -143,7 +143,7 @@ def _curve(found: Pruning, unit: str) -> Figure:
     names = [", ".join(named(found.layers, head) for head in step.removed) or "whole" for step in found.steps]
     what = "Loss as heads are taken away"
     one = Series("", taken, [step.loss for step in found.steps], labels=names)
-    return Figure(what, lines([one], across=Axis("heads taken away"), up=Axis(f"loss, {unit}"), title=what))
+    return Figure(what, lines([one], across=Axis("heads removed"), up=Axis(f"loss, {unit}"), title=what))
 
 
 IMPORTANCE_LABEL = {"masking": "loss without it", "gradient": "loss without it, about"}
@@ -172,7 +172,7 @@ def _steps(found: Pruning) -> list[str]:
 
 
 def _unit(run: AnyRun) -> str:
-    return f"nats a {run.spec.item}"
+    return f"nats per {run.spec.item}"
 
 
 def record(run: AnyRun, found: Pruning, measured: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def check_free(output_dir: Path) -> RunDir:
     directory = make_directory(output_dir)
     directory.check_is_run_dir()
     if directory.resolved.is_file():
-        raise UsageError(output_dir, "holds a run already", "choose another --output-dir")
+        raise UsageError(output_dir, "already contains a run", "choose another `output_dir`")
     return directory
 
 

@@ -233,7 +233,7 @@ def head_divergence(
     model = network(run)
     known = [] if model is None else [site for site in sites(model) if site.component != "pool"]
     if not known:
-        raise UsageError("similarity", f"{run.directory.path} is a run of kind {run.config.arch!r}, in which nothing attends")
+        raise UsageError("similarity", f"{run.config.arch} has no attention ({run.directory.path})")
     given = sample([run], data, max_words=max_words)
     sums, rows, named = dict[str, Tensor](), dict[str, int](), dict[str, list[str]]()
     for done, (line,) in enumerate(given.lines, 1):

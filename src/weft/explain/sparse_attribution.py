@@ -31,5 +31,5 @@ class SparseAttribution(NamedTuple):
 
 def refuse_gradients(run: AnyRun, method: str | None, known: tuple[str, ...]) -> None:
     if method is not None and method not in known:
-        others = " or ".join(f"--method {name}" for name in known)
-        raise UsageError(f"--method {method}", f"a run of kind {run.config.arch!r} has no gradients", f"use {others}")
+        others = " or ".join(known)
+        raise UsageError("method", f"{run.config.arch} has no gradients for {method}", f"use {others}")

@@ -144,7 +144,7 @@ def _chosen_units(one: Layer, options: ExplainConfig) -> list[int]:
     """From 1: those asked for, or those that move most."""
     width = one.values["hidden"].shape[1]
     if wrong := [unit for unit in options.unit if unit > width]:
-        raise UsageError("--unit", f"layer {one.number} has {width} units, and none of the number {wrong[0]}")
+        raise UsageError("unit", f"must be from 1 to {width} in layer {one.number}, got {wrong[0]}")
     return options.unit or _moving(one, DRAWN)
 
 
@@ -163,13 +163,13 @@ def _layer_pictures(one: Layer, units: Sequence[int]) -> Iterator[Figure]:
     """Hidden states of some units, and of every gate the mean over all units."""
     hidden = one.values["hidden"][:, [unit - 1 for unit in units]].T
     title = f"Layer {one.number}: hidden states of {len(units)} units"
-    yield from _maps(hidden, [str(unit) for unit in units], one.pieces, title, "hidden state of a unit, by its number")
+    yield from _maps(hidden, [str(unit) for unit in units], one.pieces, title, "hidden state")
     gates = [name for name in one.values if name.endswith("gate")]
     if gates:
         at, tokens = list(range(1, 1 + len(one.pieces))), [piece.text for piece in one.pieces]
         series = [Series(name, at, one.values[name].mean(1).tolist(), labels=tokens) for name in gates]
-        title = f"Layer {one.number}: how far its gates are open, the mean of all units"
-        yield Figure(title, lines(series, across=Axis("token"), up=Axis("0 is shut, 1 is open"), title=title))
+        title = f"Layer {one.number}: gate activations, mean over units"
+        yield Figure(title, lines(series, across=Axis("token"), up=Axis("gate (0 closed, 1 open)"), title=title))
 
 
 def _unit_pictures(one: Layer, unit: int) -> Iterator[Figure]:
@@ -214,7 +214,7 @@ def _tables(wanted: Sequence[Layer], options: ExplainConfig, scores: Scores | No
 
 
 def _lines(tracks: Sequence[UnitCorrelation], judged: str) -> list[str]:
-    rows = [["follows", "layer", "unit", "state", "r"]]
+    rows = [["feature", "layer", "unit", "state", "r"]]
     rows += [[one.feature, str(one.layer), str(one.unit), one.quantity, f"{one.r:+.3f}"] for one in tracks]
     return (
         [*align_columns(rows, left=(0, 3)), judged] if tracks else [f"what units follow takes a longer text to tell: {judged}"]
@@ -227,7 +227,7 @@ def units(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     reading = read(run, text, options)
     found = layers(run, reading)
     if options.layer is not None and options.layer > len(found):
-        raise UsageError("--layer", f"must be from 1 to {len(found)}, not {options.layer}")
+        raise UsageError("layer", f"must be from 1 to {len(found)}, got {options.layer}")
     split, count, tracks = correlate(run, _read_by(found[0], reading, text, options), found, options)
     wanted = [one for one in found if options.layer in (None, one.number)]
     chosen = {one.number: _chosen_units(one, options) for one in wanted}

@@ -83,7 +83,7 @@ def tracks(run: AnyRun) -> list[Track]:
     """Every sequence that a run reads, with the places where vectors of it stand."""
     model = network(run)
     if model is None:
-        raise UsageError("vectors", f"{run.directory.path} is a run of kind {run.config.arch!r}, which has no vectors of words")
+        raise UsageError("vectors", f"{run.config.arch} has no contextual word vectors ({run.directory.path})")
     own = stacks(run)
     prefixes = [f"{stack.part} " if len(own) > 1 else "" for stack in own]
     return [

@@ -1,4 +1,4 @@
-"""Every view there is, by the name that a person asks for it with."""
+"""All views by name."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ from weft.explain.units import units, why_no_units
 from weft.runs.run import AnyRun
 from weft.text.reading import check_text
 
-MULTI_RUN_VIEWS = "gradients"  # the view that several runs share
-MAX_TOKENS = 20_000  # characters of a text: more can neither be drawn nor read, and takes hours
+MULTI_RUN_VIEW = "gradient-flow"  # the view that several runs can share
+MAX_CHARS = 20_000  # of a text: more cannot be drawn or read, and takes hours
 
 
 class ViewSpec(NamedTuple):
-    show: Callable[..., Explanation]  # (run, text, options); those that take long also `telling`
-    unavailable: Callable[[AnyRun], str | None]  # why a run has no such view, if it has none
-    long: bool = False  # tells of its progress
-    tokens: int = MAX_TOKENS  # of a text, at most: where each is seen against each, memory grows with the square of them
-    reads: bool = True  # needs a text
+    show: Callable[..., Explanation]  # (run, text, options), with `has_progress` also progress
+    unavailable: Callable[[AnyRun], str | None]  # why a run does not have the view, or None
+    has_progress: bool = False
+    max_tokens: int = MAX_CHARS  # of a text: attention needs memory for all pairs of tokens
+    needs_text: bool = True
 
 
 def _why_no_attention(run: AnyRun) -> str | None:
     model = network(run)
-    return None if model is not None and sites(model) else f"in a run of kind {run.config.arch!r} nothing attends"
+    return None if model is not None and sites(model) else f"{run.config.arch} has no attention"
 
 
-def _never(run: AnyRun) -> str | None:
+def _always(run: AnyRun) -> str | None:
     return None
 
 
-def _gradients(run: AnyRun, text: str, options: ExplainConfig, progress: ProgressCallback) -> Explanation:
+def _gradient_flow(run: AnyRun, text: str, options: ExplainConfig, progress: ProgressCallback) -> Explanation:
     if explaining(run).stepwise:
         return gradient_flow(run, text, options, progress)
     return gradient_flow_to_loss(run, text, options)
 
 
 VIEWS: dict[str, ViewSpec] = {
-    "attention": ViewSpec(attention, _why_no_attention, tokens=1000),
-    "rollout": ViewSpec(rollout, why_no_rollout, tokens=1000),
-    "attribution": ViewSpec(attribution, _never, long=True, tokens=4000),
+    "attention": ViewSpec(attention, _why_no_attention, max_tokens=1000),
+    "rollout": ViewSpec(rollout, why_no_rollout, max_tokens=1000),
+    "attribution": ViewSpec(attribution, _always, has_progress=True, max_tokens=4000),
     "surprisal": ViewSpec(surprisal, why_no_surprisal),
     "distribution": ViewSpec(distribution, why_no_distribution),
     "counts": ViewSpec(counts, why_no_counts),
-    "search": ViewSpec(beam_search_tree, why_no_search),
-    "lens": ViewSpec(logit_lens, why_no_lens, tokens=4000),
-    "units": ViewSpec(units, why_no_units, tokens=4000),
-    "gradients": ViewSpec(_gradients, why_no_gradients, long=True, tokens=1000),
-    "positions": ViewSpec(positions, why_no_positions, reads=False),
+    "beam-search": ViewSpec(beam_search_tree, why_no_search),
+    "logit-lens": ViewSpec(logit_lens, why_no_lens, max_tokens=4000),
+    "units": ViewSpec(units, why_no_units, max_tokens=4000),
+    "gradient-flow": ViewSpec(_gradient_flow, why_no_gradients, has_progress=True, max_tokens=1000),
+    "positions": ViewSpec(positions, why_no_positions, needs_text=False),
 }
 
 
@@ -74,44 +74,42 @@ def available_views(run: AnyRun) -> list[str]:
 
 
 def _check_length(run: AnyRun, text: str, name: str) -> None:
-    if len(text) > MAX_TOKENS:
-        raise DataError(
-            "explain", f"the text has {len(text):,} characters, and a view shows at most {MAX_TOKENS:,}", "give a part of it"
-        )
-    tokenizer, limit = next(iter(run.vocabulary.by_name().values())), VIEWS[name].tokens
-    if (found := len(tokenizer.encode(check_text(text, "input")))) > limit:
-        raise DataError("explain", f"the text has {found:,} tokens, and {name} shows at most {limit:,}", "give a part of it")
+    if len(text) > MAX_CHARS:
+        raise DataError("input", f"{len(text):,} characters exceed the limit of {MAX_CHARS:,}", "use a part of the text")
+    tokenizer, limit = next(iter(run.vocabulary.by_name().values())), VIEWS[name].max_tokens
+    if (count := len(tokenizer.encode(check_text(text, "input")))) > limit:
+        raise DataError("input", f"{count:,} tokens exceed the limit of {limit:,} for {name}", "use a part of the text")
 
 
 def explain_text(
     run: AnyRun, text: str, view: str | None, options: ExplainConfig, *, progress: ProgressCallback = no_progress
 ) -> Explanation:
-    """One view of a run and a text; without a name the first that the run has."""
+    """Explain a text with one view, by default the first that the run has."""
     if view is not None and view not in VIEWS:
-        raise UsageError("--view", *unknown_name("view", view, VIEWS))
+        raise UsageError("view", *unknown_name("view", view, VIEWS))
     known = available_views(run)
     name = known[0] if view is None else view
     entry = VIEWS[name]
     if reason := entry.unavailable(run):
-        raise UsageError(f"--view {name}", f"{reason}", f"{run.directory.path} has: {', '.join(known)}")
+        raise UsageError("view", f"{name} is not available: {reason}", f"choose from {', '.join(known)}")
     _check_length(run, text, name)
     progress(0.0, "")
-    return entry.show(run, text, options, progress) if entry.long else entry.show(run, text, options)
+    return entry.show(run, text, options, progress) if entry.has_progress else entry.show(run, text, options)
 
 
 def explain_runs(
     runs: Mapping[str, AnyRun], text: str, view: str | None, options: ExplainConfig, *, progress: ProgressCallback = no_progress
 ) -> Explanation:
-    """Several runs, by name, in one view: their gradients."""
-    if view not in (None, MULTI_RUN_VIEWS):
+    """Several runs, by name, in one view: gradient flow."""
+    if view not in (None, MULTI_RUN_VIEW):
         raise UsageError(
-            "--compare-with", f"several runs are shown together by --view {MULTI_RUN_VIEWS}, not by --view {view}", "drop one"
+            "compare_with", f"only available for the view {MULTI_RUN_VIEW}, not for {view}", "remove it"
         )
     for run in runs.values():
-        _check_length(run, text, MULTI_RUN_VIEWS)
+        _check_length(run, text, MULTI_RUN_VIEW)
     return compare_gradient_flow(runs, text, options, progress)
 
 
 def explain(run: AnyRun, text: str, view: str | None, options: ExplainConfig | None, named: Mapping[str, Any]) -> Explanation:
-    """`show`, with options as they were given: as one object, or by name."""
+    """`explain_text` with options as one object or by name."""
     return explain_text(run, text, view, options_from(ExplainConfig, options, named))

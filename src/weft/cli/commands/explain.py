@@ -169,7 +169,7 @@ class Explain(ModelCommand):
         if self.text is not None:
             note_if_file(self.text, f"use < {self.text} to read the file", quiet=self.quiet)
             return self.text
-        if self.view and not any(VIEWS[name].reads for name in self.view if name in VIEWS):
+        if self.view and not any(VIEWS[name].needs_text for name in self.view if name in VIEWS):
             return ""
         lines = list(stdin_lines(run.config.data.encoding))
         if len(lines) > 1 and explaining(run).line(run):  # running text may have several lines

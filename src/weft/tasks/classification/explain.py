@@ -90,7 +90,7 @@ def _some(pieces: list[TokenSpan]) -> list[TokenSpan]:
 
 def attribute(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfig) -> SparseAttribution:
     """Labels by a linear model of terms: exactly, unless occlusion is asked for."""
-    refuse_gradients(run, options.method, ("exact", "occlusion"))
+    refuse_gradients(run, options.method, ("coefficients", "occlusion"))
     if options.baseline is not None:
         raise UsageError(f"--baseline {options.baseline}", "terms have no vectors", "a word can only be left out")
     whole = tuple(_texts(run, text))
@@ -112,9 +112,9 @@ def attribute(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfi
     terms = [term for part in run.model.features for term in part.terms]
     credit = (mine * values[:, None]).T
     order = np.argsort(-np.abs(credit).sum(0), kind="stable")
-    pieces = _some([TokenSpan(terms[row.indices[index]], 0, 0) for index in order.tolist()])
-    baseline = "a text without terms" if run.model.model.multi else "a text without terms, and the mean of all labels"
-    return SparseAttribution(pieces, outputs, credit[:, order], said, "exact", baseline, credit.sum(1))
+    pieces = _some([TokenSpan(terms[row.indices[at]], 0, 0) for at in order.tolist()])
+    told = "a text without terms" if run.model.model.multi else "a text without terms, and the mean of all labels"
+    return SparseAttribution(pieces, outputs, credit[:, order], said, "coefficients", told, credit.sum(1))
 
 
 EXPLAIN = Explain(read, stacks, tokenizers=lambda run: [run.vocabulary.tokenizer], attribute=attribute)
