@@ -136,9 +136,9 @@ class Compare(ModelCommand):
             raise UsageError("", "`max_minutes` and `max_tokens` cannot be combined")
         if self.max_minutes is not None and not 0 < self.max_minutes < float("inf"):
             raise UsageError("max_minutes", f"must be greater than 0, got {self.max_minutes:g}")
-        budget: tuple[str, float] | None = None if self.max_minutes is None else ("minutes", float(self.max_minutes))
+        budget: tuple[str, float] | None = None if self.max_minutes is None else ("max_minutes", float(self.max_minutes))
         if self.max_tokens is not None:
-            budget = ("tokens", parse_count("--max-tokens", self.max_tokens))
+            budget = ("max_tokens", parse_count("--max-tokens", self.max_tokens))
         return ComparisonOptions(
             models=() if self.models is None else parse_models(self.models),
             seeds=self.seeds,
