@@ -109,7 +109,7 @@ def describe_splits(config: RunConfig) -> str:
 
 class TrainProgress:
     """Prints what happens in a training run, and asks it to stop after a signal. `config` is that of the run; without it, as
-    in comparisons, there is no header."""
+    in comparisons, the header is omitted."""
 
     def __init__(self, display: Display, stop: Stop, config: RunConfig | None = None, output_dir: Path | None = None) -> None:
         self.display, self.stop, self.config, self.output_dir = display, stop, config, output_dir
