@@ -31,7 +31,7 @@ def check(tmp_path, capsys):
 def told(found: dict[str, Any], *names: str) -> list[tuple[str, ...]]:
     """The findings of these names: severity, split, what, and the lines."""
     return [
-        (one["severity"], one["name"], one["split"], one["what"], *(place.rsplit(":", 1)[1] for place in one["where"]))
+        (one["severity"], one["name"], one["split"], one["message"], *(place.rsplit(":", 1)[1] for place in one["locations"]))
         for one in found["findings"]
         if one["name"] in names
     ]
@@ -53,7 +53,7 @@ def test_clean_tags_give_no_finding_but_their_new_words(check, tmp_path):
     code, found = check(tags_of(tmp_path, train=tagged(), valid=tagged(20, seed=1)))
     assert code == 0 and told(found, *LABELS, "long") == []
     (unknown,) = (one for one in found["findings"] if one["name"] == "unknown" and one["split"] == "valid")
-    assert (unknown["severity"], unknown["cure"]) == ("note", "nothing: their letters are read ([model.char_encoder])")
+    assert (unknown["severity"], unknown["fix"]) == ("note", "nothing: their letters are read ([model.char_encoder])")
     code, found = check(tags_of(tmp_path, "lstm", "model.char_encoder=none", train=tagged(), valid=tagged(20, seed=1)))
     assert {one["severity"] for one in found["findings"] if one["name"] == "unknown"} == {"warning"}
 
@@ -73,7 +73,7 @@ def test_a_sentence_that_training_would_refuse_is_an_error(check, tmp_path):
         ),
     ]  # fmt: skip
     (one,) = (one for one in found["findings"] if one["name"] == "long")
-    assert one["cure"] == "raise data.max_length, or split them with blank lines"
+    assert one["fix"] == "raise data.max_length, or split them with blank lines"
     assert check({**values, "data": {**values["data"], "max_length": 40}})[0] == 0
 
 

@@ -109,7 +109,7 @@ def test_names_that_tables_know_are_those_of_the_functions():
 def test_rows_of_mixers_name_classes_that_are_there():
     for row in MIXERS.values():
         assert isinstance(row.make, type) and issubclass(row.make, torch.nn.Module)
-        assert (row.two_way is None) == (row.around is None)
+        assert (row.bidirectional is None) == (row.around is None)
 
 
 def test_a_model_of_counts_reads_arrays_as_it_reads_tensors(here, monkeypatch):
