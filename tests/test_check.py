@@ -216,12 +216,12 @@ def test_unknown_characters_are_shown_with_their_counts(tmp_path):
         "warning", "2 of 25 tokens of its sources (8%) are unknown: 'ß' 2", 2, ["test.tsv:1"],
     )  # fmt: skip
     assert target.message == (
-        "2 of 25 tokens of its targets (8%) are unknown: 'ß' 1, 'Ŷ' 1; 50 % of the targets have one, and can't be hit exactly"
+        "2 of 25 tokens of its targets (8%) are unknown: 'ß' 1, 'Ŷ' 1; 50% of the targets have one, and can't be hit exactly"
     )
     assert report.sizes["test"]["target"]["unknown"] == 2
 
 
-@pytest.mark.parametrize(("kind", "piece"), [("word", "'zebra' 2"), ("space", "'zebra,' 1, 'zebra' 1"), ("wordpiece", "'∞' 1")])
+@pytest.mark.parametrize(("kind", "piece"), [("word", "'zebra' 2"), ("whitespace", "'zebra,' 1, 'zebra' 1"), ("wordpiece", "'∞' 1")])
 def test_unknown_words(kind, piece, tmp_path):
     test = [("the zebra, a zebra", "A ∞")]
     report = check_pairs(tmp_path, tokenizer={"type": kind, "vocab_size": 200}, train=sentences(60), test=test)
@@ -398,33 +398,33 @@ def test_the_report_for_people(here, capsys):
     assert (code, err) == (0, "")
     head, _, rest = out.partition("\n\n")
     rows = [line.split() for line in head.split("\n")]
-    assert rows[0] == ["pairs", "characters", "tokens", "mean", "longest", "unknown"]
-    assert rows[1][:4] == ["train", "source", "100", f"{characters[0]:,}"]
-    assert rows[2][:2] == ["target", f"{characters[1]:,}"]
-    assert len({len(line) for line in head.split("\n")}) == 1
+    assert rows[0] == ["pairs", "characters", "tokens", "tokens/pair", "max", "<unk>"]
+    assert rows[1][:3] == ["train", "100", f"{characters[0]:,}"] and rows[1][-2:] == ["0.0%", "source"]
+    assert rows[2][0] == f"{characters[1]:,}" and rows[2][-2:] == ["0.0%", "target"]
+    assert len({len(line) for line in head.split("\n")[1:]}) == 1
     assert (
         rest
         == f"""\
 warning  train: 1 of 100 sources (1%) start or end with white space
-         where train.tsv:100
-         e.g.  "the end "
-         cure  strip it, or two texts that look alike are not
+         train.tsv:100
+         "the end "
+         Fix: strip it, or two texts that look alike are not
 
 warning  test: 1 of 2 pairs (50%) are in train too
-         where test.tsv:2
-         e.g.  "{pairs[0][0]}"
-               -> "{pairs[0][1]}"
-         cure  take them out of train, or the scores on test are too good
+         test.tsv:2
+         "{pairs[0][0]}"
+         -> "{pairs[0][1]}"
+         Fix: take them out of train, or the scores on test are too good
 
 warning  test: 1 of 57 tokens of its sources (1.8%) are unknown: 'ß' 1
-         where test.tsv:1
-         e.g.  "ein ß"
-warning  test: 1 of 57 tokens of its targets (1.8%) are unknown: 'ß' 1; 50 % of the targets have
+         test.tsv:1
+         "ein ß"
+warning  test: 1 of 57 tokens of its targets (1.8%) are unknown: 'ß' 1; 50% of the targets have
          one, and can't be hit exactly
-         where test.tsv:1
-         e.g.  "EIN ß"
-         cure  raise tokenizer.vocab_size, have more of it in train, or take kind = "bpe" or "byte", which
-               spell everything
+         test.tsv:1
+         "EIN ß"
+         Fix: raise tokenizer.vocab_size, have more of it in train, or take kind = "bpe" or "byte",
+         which spell everything
 
 0 errors, 4 warnings, 0 notes
 """
@@ -447,10 +447,10 @@ def test_errors_give_exit_code_3_and_json(here, capsys):
     assert (code, err) == (3, "")
     told = json.loads(out)
     assert (told["run_file"], told["errors"], told["warnings"], told["notes"]) == ("run.toml", 3, 0, 0)
-    assert told["splits"]["train"]["target"]["longest"] == 301
-    assert list(told["findings"][0]) == ["severity", "name", "split", "count", "what", "where", "examples", "cure"]
-    assert told["findings"][0]["where"] == []
-    assert told["findings"][1]["where"] == [f"{here / 'train.tsv'}:100"]
+    assert told["splits"]["train"]["target"]["max_length"] == 301
+    assert list(told["findings"][0]) == ["severity", "name", "split", "count", "message", "locations", "examples", "fix"]
+    assert told["findings"][0]["locations"] == []
+    assert told["findings"][1]["locations"] == [f"{here / 'train.tsv'}:100"]
     write(here / "test.tsv", sentences(9, seed=8))
     code, out, _ = call(capsys, "check", "run.toml", "--set", "data.max_length=400")
     assert (code, out[-30:]) == (0, "0 errors, 0 warnings, 0 notes\n")
@@ -461,9 +461,9 @@ def test_no_run_is_left_behind_and_a_wrong_run_file_is_a_usage_error(here, capsy
     write(here / "test.tsv", sentences(5, seed=2))
     assert call(capsys, "check", "run.toml", "--quiet")[0] == 0
     assert sorted(path.name for path in here.iterdir()) == ["run.toml", "test.tsv", "train.tsv"]
-    code, out, err = call(capsys, "check", "run.toml", "--set", "data.longset=3")
+    code, out, err = call(capsys, "check", "run.toml", "--set", "data.max_lenght=3")
     assert (code, out) == (2, "")
-    assert err.startswith("weft: data.longset: no such option; did you mean 'longest'?")
+    assert err == "weft: error: data.max_lenght: unknown option; did you mean 'max_length'?\n"
 
 
 @pytest.mark.parametrize("read", ["lines", "windows"])
@@ -477,4 +477,4 @@ def test_a_language_model_s_data(here, read, capsys):
     assert {finding["name"] for finding in told["findings"]} == ({"duplicate", "overlap"} if read == "lines" else set())
     assert {name: split["rows"] for name, split in told["splits"].items()} == {"train": 54, "valid": 6}
     table = call(capsys, "check", "lm.toml")[1].split("\n\n")[0]
-    assert table.split("\n")[0].split() == ["lines", "characters", "tokens", "mean", "longest", "unknown"]
+    assert table.split("\n")[0].split() == ["lines", "characters", "tokens", "tokens/line", "max", "<unk>"]

@@ -31,7 +31,7 @@ def check(tmp_path, capsys):
 def told(found: dict[str, Any], *names: str) -> list[tuple[str, ...]]:
     """The findings of these names: severity, split, what, and the lines."""
     return [
-        (one["severity"], one["name"], one["split"], one["message"], *(place.rsplit(":", 1)[1] for place in one["where"]))
+        (one["severity"], one["name"], one["split"], one["message"], *(place.rsplit(":", 1)[1] for place in one["locations"]))
         for one in found["findings"]
         if one["name"] in names
     ]

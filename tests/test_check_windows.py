@@ -68,15 +68,15 @@ def test_the_command_shows_them(tmp_path, monkeypatch, capsys):
     (tmp_path / "text.txt").write_text(" ".join(WORDS))
     (tmp_path / "run.toml").write_text(RUN.format(read="", kind="gpt"))
     assert main(["check", "run.toml", "--show-windows", "2", "-q", "--json"]) in (0, 3)
-    found = json.loads(capsys.readouterr().out)["read"]
-    assert (found["window"], found["stride"], found["count"], len(found["windows"])) == (4, 2, 23, 2)
+    found = json.loads(capsys.readouterr().out)["windows"]
+    assert (found["context_length"], found["stride"], found["count"], len(found["windows"])) == (4, 2, 23, 2)
     start = found["windows"][0]["token"]
     assert found["windows"][1]["input"] == WORDS[start + 1 : start + 5]
     assert main(["check", "run.toml", "--show-windows", "2", "-q"]) in (0, 3)
     assert as_table(found) in capsys.readouterr().out
-    found = {"window": 4, "stride": 2, "count": 23, "windows": windows_to_json(by_phase(1), from_vocab(WORDS), 2)["windows"]}
+    found = {"context_length": 4, "stride": 2, "count": 23, "windows": windows_to_json(by_phase(1), from_vocab(WORDS), 2)["windows"]}
     assert as_table(found) == (
-        "23 windows of 4 tokens, 2 apart, in the first epoch, which reads them in random order:\n"
+        "23 windows of 4 tokens, stride 2, in random order in the first epoch:\n"
         "from token  input                label\n"
         "1           't1' 't2' 't3' 't4'  't2' 't3' 't4' 't5'\n"
         "3           't3' 't4' 't5' 't6'  't4' 't5' 't6' 't7'\n"
@@ -85,15 +85,15 @@ def test_the_command_shows_them(tmp_path, monkeypatch, capsys):
 
 def test_long_windows_are_shown_by_their_ends():
     one = {"token": 1, "input": [*"abcdefgh"], "label": [*"bcdefgh\n"]}
-    shown = as_table({"window": 8, "stride": 8, "count": 1, "windows": [one]}).split("\n")[2]
+    shown = as_table({"context_length": 8, "stride": 8, "count": 1, "windows": [one]}).split("\n")[2]
     assert shown == r"1           'a' 'b' 'c' 'd' ... 'g' 'h'  'b' 'c' 'd' 'e' ... 'h' '\u{a}'"
 
 
-@pytest.mark.parametrize(("read", "kind"), [('read = "lines"', "gpt"), ("", "ngram")])
+@pytest.mark.parametrize(("read", "kind"), [('read_as = "lines"', "gpt"), ("", "ngram")])
 def test_what_reads_no_windows_is_refused(tmp_path, monkeypatch, capsys, read, kind):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text(" ".join(WORDS))
     text = RUN.format(read=read, kind=kind).replace("stride = 2\n", "" if read else "stride = 2\n")
-    (tmp_path / "run.toml").write_text(text.replace("width = 8", "" if kind == "ngram" else "width = 8"))
-    told = "--show-windows: is for networks of task 'lm' that read running text as windows; drop it"
+    (tmp_path / "run.toml").write_text(text.replace("hidden_size = 8", "" if kind == "ngram" else "hidden_size = 8"))
+    told = "--show-windows: requires a network of task 'lm' that reads running text as windows"
     assert refused(capsys, "check", "run.toml", "--show-windows", "2") == (2, told)

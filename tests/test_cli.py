@@ -542,7 +542,9 @@ def test_a_real_process_stops_by_a_real_signal(here):
 def test_evaluate(here, capsys):
     code, out, err = call(capsys, "evaluate", "runs/run")
     assert (code, err) == (0, "")
-    assert re.match(r"test data: last 10% of names\.txt \(\d+ tokens\)\n\n +value +95% CI\nloss \(nats/token\) +\d\.\d{3} +\[", out)
+    assert re.match(
+        r"test data: last 10% of names\.txt \(\d+ tokens\)\n\n +value +95% CI\nloss \(nats/token\) +\d\.\d{3} +\[", out
+    )
     assert out.count("|tokens:") == 0 and "bits per token" not in out
     everything = call(capsys, "evaluate", "runs/run", "--all", "--signature")[1]
     assert "\nbits per token " in everything and re.search(r"^loss, .*: weft:.*\|tokens:", everything, re.MULTILINE)
@@ -682,7 +684,9 @@ def test_several_temperatures_side_by_side(here, capsys, monkeypatch, run):
 def test_generate_tells_of_characters_that_it_can_t_read(here, capsys, monkeypatch):
     assert call(capsys, "generate", "runs/run", "anna", "--max-new-tokens", "3")[2] == ""
     code, out, err = call(capsys, "generate", "runs/run", "日本an日", "--max-new-tokens", "3")
-    assert (code, err) == (0, "weft: warning: 3 tokens are not in the vocabulary, read as <unk>: 日, 本\n") and out.startswith("日本an日")
+    assert (code, err) == (0, "weft: warning: 3 tokens are not in the vocabulary, read as <unk>: 日, 本\n") and out.startswith(
+        "日本an日"
+    )
     assert call(capsys, "generate", "runs/run", "日", "--max-new-tokens", "3", "--quiet")[2] == ""
     feed(monkeypatch, "an\n本\n".encode())
     err = call(capsys, "generate", "runs/run", "--max-new-tokens", "3")[2]

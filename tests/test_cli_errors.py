@@ -110,9 +110,7 @@ def test_a_run_file_that_is_missing_or_no_toml(here, capsys):
 CONVERT = 'convert it, or set data.encoding, e.g. "latin-1", in the run file'
 CONFIG = {
     "modle.width=3": "modle: unknown option; did you mean 'model'?",
-    "model.arch=gtp": (
-        "model.arch: unknown architecture 'gtp'; did you mean 'gpt'?"
-    ),
+    "model.arch=gtp": ("model.arch: unknown architecture 'gtp'; did you mean 'gpt'?"),
     "train.max_stpes=3": "train.max_stpes: unknown option; did you mean 'max_steps'?",
     "task=ml": "task: unknown task 'ml'; did you mean 'lm'?",
     "model.num_heads=3": "model: width=8 is not a multiple of heads=3; change one, or give head_size",

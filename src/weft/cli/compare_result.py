@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.cli.output import check_files, terminal_width, warn, write, write_json, write_styled
+from weft.cli.output import check_files, terminal_width, warn, write, write_json, write_table
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
@@ -82,7 +82,6 @@ def context_line(document: Mapping[str, Any]) -> str:
 def print_results(results: Groups, document: Mapping[str, Any], info: ComparisonInfo, options: OutputOptions) -> None:
     """Write the tables to files and to standard output."""
     from weft import files
-    from weft.cli.compare_table import footnotes, table_lines, unknown_warning
     from weft.cli.minimal_pairs_table import as_table
     from weft.comparison import table, table_text
 
@@ -101,10 +100,9 @@ def print_results(results: Groups, document: Mapping[str, Any], info: Comparison
         write_json({name: document[name] for name in JSON_KEYS if name in document})
     elif not uses_stdout:
         write("\n")
-        write_styled(table_lines(rows, terminal_width()))
-        write("\n" + "".join(f"{line}\n" for line in footnotes(results)) + context_line(document))
-        for text in (document["insufficient_data"], unknown_warning(results)):
-            if text:
-                warn(text, quiet=options.quiet)
+        write_table(table_text.terminal(rows, terminal_width()))
+        write("".join(f"{line}\n" for line in document["test"].splitlines()) + context_line(document))
+        if document["insufficient_data"]:
+            warn(document["insufficient_data"], quiet=options.quiet)
         if "probe" in document:
             write("\n" + as_table(document["probe"]))

@@ -78,7 +78,8 @@ def format_sample(record: Mapping[str, Any]) -> str:
 
 def describe_model(config: RunConfig, num_parameters: int) -> str:
     """'gpt: 4 layers, hidden size 256, 3.18M parameters'."""
-    layers, hidden_size = getattr(config.model, "num_layers", None), getattr(config.model, "hidden_size", None)
+    stack = getattr(config.model, "encoder", config.model)  # of an encoder-decoder, whose decoder usually has the same sizes
+    layers, hidden_size = getattr(stack, "num_layers", None), getattr(stack, "hidden_size", None)
     sizes = [pluralize(layers, "layer")] if isinstance(layers, int) else []
     sizes += [f"hidden size {hidden_size}"] if isinstance(hidden_size, int) else []
     return f"{config.arch}: {', '.join([*sizes, f'{format_count(num_parameters)} parameters'])}"
@@ -108,7 +109,7 @@ def describe_splits(config: RunConfig) -> str:
 
 class TrainProgress:
     """Prints what happens in a training run, and asks it to stop after a signal. `config` is that of the run; without it, as
-    in comparisons, there is no header."""
+    in comparisons, the header is omitted."""
 
     def __init__(self, display: Display, stop: Stop, config: RunConfig | None = None, output_dir: Path | None = None) -> None:
         self.display, self.stop, self.config, self.output_dir = display, stop, config, output_dir
@@ -174,7 +175,7 @@ class TrainProgress:
         values = [f"valid {label_of(name).text} {format_score(value, label_of(name).style)}" for name, value in scores.items()]
         duration = format_duration(time.monotonic() - self._start)
         self._tokenizer_header()
-        self.display.line(f"Fitted{name}: {', '.join([f'{num_parameters:,} parameters', *values[:2]])} ({duration})")
+        self.display.line(f"Fitted{name}: {', '.join([f'{num_parameters:,} parameters', *values[:1]])} ({duration})")
 
     def should_stop(self) -> bool:
         return self.stop.is_requested

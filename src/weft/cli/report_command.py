@@ -1,4 +1,4 @@
-"""`weft compare --report`: the HTML report of a comparison, written again, or of runs that were never compared."""
+"""`weft compare --report`: the HTML report of a comparison, written again, or for runs without a comparison."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def write_report(inputs: Sequence[Path], options: ReportOptions) -> int:
         write_json({"report": str(output), "bytes": len(text.encode()), "rows": names})
     else:
         write(f"{output}\n")
-    failures = [] if comparisons else document["failures"]  # only of runs that were evaluated here
+    failures = [] if comparisons else document["failures"]  # only for runs evaluated here
     return failures[0]["code"] if failures else 0
 
 

@@ -68,6 +68,6 @@ def format_score(value: float | None, style: Style) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if style == "perplexity":
-        digits = max(0, 3 - len(f"{abs(value):.0f}")) if abs(value) >= 1 else 3
-        return f"{value:.{digits}f}"
+        magnitude = math.floor(math.log10(abs(value))) if value else 0
+        return f"{value:.{max(0, 2 - magnitude)}f}"
     return f"{value:.1f}" if style == "percent" else f"{value:.3f}"

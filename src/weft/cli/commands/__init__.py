@@ -1,1 +1,1 @@
-"""The commands of `weft`, one file each; what they share stands in `weft.cli`."""
+"""Commands, one module each."""

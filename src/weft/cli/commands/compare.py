@@ -32,7 +32,7 @@ class Compare(ModelCommand):
     comparison that was stopped. With run directories nothing is trained; the runs must have one task and the same data, or
     are evaluated on --data. With a comparison, or with --report, only the HTML report is written.
 
-    Ctrl-C saves and stops; a second Ctrl-C stops at once.
+    Ctrl-C saves and stops; press it twice to stop at once.
     """
 
     inputs: Annotated[
@@ -136,14 +136,14 @@ class Compare(ModelCommand):
             raise UsageError("", "`max_minutes` and `max_tokens` cannot be combined")
         if self.max_minutes is not None and not 0 < self.max_minutes < float("inf"):
             raise UsageError("max_minutes", f"must be greater than 0, got {self.max_minutes:g}")
-        budget: tuple[str, float] | None = None if self.max_minutes is None else ("minutes", float(self.max_minutes))
+        budget: tuple[str, float] | None = None if self.max_minutes is None else ("max_minutes", float(self.max_minutes))
         if self.max_tokens is not None:
-            budget = ("max_tokens", parse_count("--max-tokens", self.max_tokens))
+            budget = ("max_tokens", parse_count("max_tokens", self.max_tokens))
         return ComparisonOptions(
             models=() if self.models is None else parse_models(self.models),
             seeds=self.seeds,
             budget=budget,
-            match_params=None if self.match_params is None else parse_count("--match-params", self.match_params),
+            match_params=None if self.match_params is None else parse_count("match_params", self.match_params),
             grid=[parse_grid(text) for text in self.grid or ()],
             tune_trials=self.tune_trials,
         )

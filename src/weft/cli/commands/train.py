@@ -27,7 +27,7 @@ EXAMPLE_INPUTS = {"generate": ' "A prompt"', "predict": " < input.txt"}
 class Train(ModelCommand):
     """Train a model from a run file, or resume training.
 
-    The same command resumes a run that was stopped. Ctrl-C saves and stops; a second Ctrl-C stops at once.
+    The same command resumes a run that was stopped. Ctrl-C saves and stops; press it twice to stop at once.
     """
 
     run_file: RunFile
