@@ -56,7 +56,7 @@ def runs(tmp_path_factory) -> dict[str, Run]:
         "lines": ("lines.txt", MODELS["lstm"], "lines"),
         "sentences": ("one.txt", MODELS["transformer"], "windows"),
     }.items():
-        values = run_file(place / text, data__read=read_as) | {"model": dict(model)}
+        values = run_file(place / text, data__read_as=read_as) | {"model": dict(model)}
         values |= {"train": {}} if name == "ngram" else {}
         train_here(values, place / name)
         run = weft.load(place / name, device="cpu")
@@ -106,7 +106,7 @@ def test_a_tokenizer_from_elsewhere_may_have_no_newline():
 def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
     """Of a 3-gram without smoothing: how often a letter follows a full stop and a newline in the training text."""
     run = runs["ngram"]
-    text = "".join(run.settings.datasets["train"].texts())
+    text = "".join(run.config.datasets["train"].texts())
     follows = Counter(text[at + 1] for at in range(len(text) - 1) if text[at - 1 : at + 1] == ".\n")
     for name in NAMES:
         expected = math.log(follows[name[0]] / follows.total())
