@@ -130,7 +130,7 @@ def test_an_imported_model_is_not_counted_again(capsys):
         (
             ("import", "arpa", "model.arpa", "--output-dir", "y", "--tokenizer-from", "runs/other"),
             4,
-            "model.arpa: word 3 is 'the', token 3 of the tokenizer '\\n'; read it without one",
+            "model.arpa: word 3 is 'the', but token 3 of the tokenizer is '\\n'",
         ),
     ],
 )

@@ -56,7 +56,7 @@ def runs(tmp_path_factory) -> dict[str, Run]:
         "lines": ("lines.txt", MODELS["lstm"], "lines"),
         "sentences": ("one.txt", MODELS["transformer"], "windows"),
     }.items():
-        values = run_file(place / text, data__read=read_as) | {"model": dict(model)}
+        values = run_file(place / text, data__read_as=read_as) | {"model": dict(model)}
         values |= {"train": {}} if name == "ngram" else {}
         train_here(values, place / name)
         run = weft.load(place / name, device="cpu")
@@ -106,13 +106,13 @@ def test_a_tokenizer_from_elsewhere_may_have_no_newline():
 def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
     """Of a 3-gram without smoothing: how often a letter follows a full stop and a newline in the training text."""
     run = runs["ngram"]
-    text = "".join(run.settings.datasets["train"].texts())
+    text = "".join(run.config.datasets["train"].texts())
     follows = Counter(text[at + 1] for at in range(len(text) - 1) if text[at - 1 : at + 1] == ".\n")
     for name in NAMES:
         expected = math.log(follows[name[0]] / follows.total())
-        assert run.score(name).log_probs[0] == pytest.approx(expected, abs=1e-6)
+        assert run.score(name).token_log_probs[0] == pytest.approx(expected, abs=1e-6)
     assert run.score("x").log_prob == -math.inf
-    drawn = [one.text[0] for one in run.generate("", length=3, samples=50).ranked()]
+    drawn = [one.text[0] for one in run.generate("", max_new_tokens=3, num_samples=50).ranked()]
     assert set(drawn) == {name[0] for name in NAMES}
 
 
@@ -126,17 +126,17 @@ def test_every_view_of_a_text_begins_alike(runs, name):
         wanted = run.model.score(torch.tensor([tokens]))[0, len(opening) - 1 :].numpy()
         following = run.model.start(torch.tensor([tokens]))[0][0].clone()
     scored = run.score([text, "a"])[0]
-    np.testing.assert_allclose(scored.log_probs[: len(wanted)], wanted, atol=1e-5)
+    np.testing.assert_allclose(scored.token_log_probs[: len(wanted)], wanted, atol=1e-5)
     assert len(scored.tokens) == len(wanted) + (name == "lines")
     following[[0, 1, *([] if name == "lines" else [2])]] = -math.inf
     best = int(following.argmax())
-    greedy = run.generate(text, length=1, temperature=0.0)
-    assert greedy.tokens == [best]
-    assert "".join(run.stream(text, length=1, temperature=0.0)) == greedy.text
-    assert run.generate(text, max_new_tokens=1, beam_size=2).tokens == [best]
+    greedy = run.generate(text, max_new_tokens=1, temperature=0.0)
+    assert greedy.token_ids == [best]
+    assert "".join(run.stream(text, max_new_tokens=1, temperature=0.0)) == greedy.text
+    assert run.generate(text, max_new_tokens=1, beam_size=2).token_ids == [best]
     bits = run.explain(text, "surprisal").data["bits"]
     np.testing.assert_allclose(np.array(bits[: len(wanted)]) * math.log(2), -wanted, atol=1e-5)
-    steps = run.explain(text, "distribution", length=1).data["steps"]
+    steps = run.explain(text, "distribution", max_new_tokens=1).data["steps"]
     assert [one["token"] for one in steps[0]["tokens"] if one["came"]] == [run.vocabulary.token_text(best)]
     assert run.explain(text, "search", beam_size=1, max_new_tokens=1).data["output"] == greedy.text
 
@@ -176,10 +176,10 @@ def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     assert len(run.score("a" * 15).tokens) == 15
     with pytest.raises(DataError) as caught:
         run.score("a" * 16)
-    assert str(caught.value) == f"line 1: has 16 tokens, but {run.folder.path} reads at most 15; shorten it"
-    assert len(run.generate("", length=15).tokens) == 15
+    assert str(caught.value) == f"line 1: has 16 tokens, but {run.directory.path} reads at most 15; shorten it"
+    assert len(run.generate("", max_new_tokens=15).token_ids) == 15
     with pytest.raises(UsageError) as refused:
-        run.generate("", length=16)
+        run.generate("", max_new_tokens=16)
     assert str(refused.value) == (
         "--max-new-tokens: 2 prompt tokens and 16 more need 17 positions, but the model reads at most 16; use --max-new-tokens 15"
     )
@@ -194,7 +194,7 @@ def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
     run = weft.load(tmp_path / "run")
     assert isinstance(run, Run)
     for options in ({"seed": 1}, {"beam_size": 2}):
-        found = run.generate(["", "Ida"], length=5, **options)
+        found = run.generate(["", "Ida"], max_new_tokens=5, **options)
         assert found[0].text.split()[0] in NAMES and found[0].text[0].isupper()
         assert found[1].text.startswith(" finds ")
 
@@ -203,11 +203,11 @@ def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
 
 
 def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
-    assert json.loads((runs["gpt"].folder.path / "opening.json").read_text()) == {
+    assert json.loads((runs["gpt"].directory.path / "opening.json").read_text()) == {
         "text": ".\n",
         "tokens": runs["gpt"].vocabulary.encode(".\n").tolist(),
     }
-    assert not (runs["lines"].folder.path / "opening.json").exists()
+    assert not (runs["lines"].directory.path / "opening.json").exists()
     (tmp_path / "text.txt").write_text("abcd" * 300)
     watcher = Silent()
     values = run_file(tmp_path / "text.txt", train__max_steps=1)
@@ -220,9 +220,9 @@ def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
 
 def test_it_is_shown(runs, capsys):
     for name, told in (("gpt", r"'.\u{a}'"), ("lines", "'<s>'"), ("sentences", "'. '")):
-        assert main(["info", str(runs[name].folder.path)]) == 0
+        assert main(["info", str(runs[name].directory.path)]) == 0
         assert f"texts begin   after {told}\n" in capsys.readouterr().out
-    assert main(["info", str(runs["sentences"].folder.path), "--json"]) == 0
+    assert main(["info", str(runs["sentences"].directory.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["opening"] == [".", " "]
 
 

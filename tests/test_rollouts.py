@@ -125,7 +125,7 @@ def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
 
 @pytest.mark.parametrize(("policy", "steps"), [(Policy(), 140), (Policy(inner=4, clip=0.2), 240)], ids=["reinforce", "ppo"])
 def test_policy_gradients_reach_the_full_reward(policy, steps):
-    loop = policy_loop(policy, steps=steps)
+    loop = policy_loop(policy, max_steps=steps)
     prompts = list(range(3, WORDS))
     with torch.no_grad():
         assert rewards(prompts, written(loop.loss_module.model, prompts, seed=None)[0]).mean() < 0.5
@@ -139,7 +139,7 @@ def test_policy_gradients_reach_the_full_reward(policy, steps):
 
 def test_a_prepared_batch_serves_inner_updates_and_the_order_moves_on_once():
     policy = Policy(inner=3)
-    loop = policy_loop(policy, epochs=2)  # 3 batches each
+    loop = policy_loop(policy, max_epochs=2)  # 3 batches each
     asked: list[tuple[int, int]] = []
     batch_of = loop.batch_sampler.batch
     loop.batch_sampler.batch = lambda epoch, index: asked.append((epoch, index)) or batch_of(epoch, index)  # type: ignore
@@ -152,22 +152,22 @@ def test_a_prepared_batch_serves_inner_updates_and_the_order_moves_on_once():
 
 @pytest.mark.parametrize(("stop", "saved"), [(4, 4), (5, 8), (7, 8), (8, 8)])
 def test_a_stop_while_a_prepared_batch_is_in_use_goes_on_to_its_last_update_and_resuming_is_exact(tmp_path, stop, saved):
-    whole = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, steps=16)
+    whole = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
     whole.run(Notebook(), Silent())
-    first = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, steps=16)
+    first = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
     journal = Kept(tmp_path)
     with pytest.raises(TrainingInterrupted):
         first.run(journal, Silent(stop_at=stop))
     assert journal.saved[-1] == first.train_state.step == saved
     torch.manual_seed(99)
-    again = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, steps=16)
+    again = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, max_steps=16)
     saving.restore(again, tmp_path / "checkpoints" / f"{saved:06d}")
     again.run(Kept(tmp_path), Silent())
     assert again.train_state.step == 16 and same(weights(whole), weights(again))
 
 
 def test_checkpoints_are_written_between_prepared_batches_and_at_the_end():
-    loop, notebook = policy_loop(Policy(inner=4), steps=18, validations=6), Notebook()  # a validation every third step
+    loop, notebook = policy_loop(Policy(inner=4), max_steps=18, num_validations=6), Notebook()  # a validation every third step
     loop.run(notebook, Silent())
     assert notebook.best == [3, 6, 9, 12, 15, 18]
     assert notebook.saved == [4, 8, 12, 16, 18] and loop.train_state.done
@@ -184,9 +184,9 @@ class Wasteful(LanguageTask):
 
 
 def test_what_prepares_a_batch_changes_no_dropout():
-    plain = small_loop(small_model("lstm", embedding_dropout=0.4), steps=6)
+    plain = small_loop(small_model("lstm", embedding_dropout=0.4), max_steps=6)
     plain.run(Notebook(), Silent())
-    other = small_loop(small_model("lstm", embedding_dropout=0.4), steps=6)
+    other = small_loop(small_model("lstm", embedding_dropout=0.4), max_steps=6)
     task: Any = other.loss_module.task
     other.loss_module.task = Wasteful(carry_state=False, valid=None, context=task.context, device=CPU.device)
     other.run(Notebook(), Silent())
@@ -217,7 +217,7 @@ def test_the_memory_check_sees_a_prepared_batch(training):
 
 
 def test_an_ordinary_task_is_given_the_batch_of_the_order():
-    loop = small_loop(small_model(), steps=2)
+    loop = small_loop(small_model(), max_steps=2)
     assert isinstance(loop.loss_module.model, LanguageModel) and loop.loss_module.updates == 1 and loop.needs_batch()
     assert torch.equal(loop.next_batch()[0], loop.batch_sampler.batch(0, 0)[0])
     loop.run(Notebook(), Silent())
