@@ -48,8 +48,8 @@ def test_a_file_gives_the_same_labels_and_its_sha256_is_their_hash(tmp_path):
 DAMAGED = [
     ("[]", "is damaged: it lists no labels"),
     ('{"version": 1}', "is damaged: it lists no labels"),
-    ('{"version": 2, "labels": ["a"]}', "format version 2 is not supported (expected 1)"),
-    ('{"labels": ["a"]}', "format version None is not supported (expected 1)"),
+    ('{"version": 2, "labels": ["a"]}', "is of version 2; this weft reads version 1"),
+    ('{"labels": ["a"]}', "is of version None; this weft reads version 1"),
     ('{"version": 1, "labels": []}', "is damaged: label 0 is missing or no text"),
     ('{"version": 1, "labels": ["a", 1]}', "is damaged: label 1 is missing or no text"),
     ('{"version": 1, "labels": ["a", "b", ""]}', "is damaged: label 2 is missing or no text"),

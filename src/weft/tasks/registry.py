@@ -15,13 +15,13 @@ class Registered(NamedTuple):
     """A task before it is imported."""
 
     package: str
-    kind: str  # the default architecture of `weft init`
+    kind: str  # the default template of `weft init`
     about: str  # a short description
 
 
 TASKS: Mapping[str, Registered] = {
     "lm": Registered("weft.tasks.lm", "gpt", "predict the next token of a text"),
-    "seq2seq": Registered("weft.tasks.seq2seq", "lstm-input-feeding", "generate a target text from a source text"),
+    "seq2seq": Registered("weft.tasks.seq2seq", "seq2seq", "generate a target text from a source text"),
     "classification": Registered("weft.tasks.classification", "lstm", "assign one or more labels to a text or a pair of texts"),
     "tagging": Registered("weft.tasks.tagging", "lstm", "assign a tag to each word of a sentence"),
     "masked-lm": Registered("weft.tasks.masked_lm", "transformer", "predict masked tokens from both sides"),
