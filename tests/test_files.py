@@ -312,7 +312,7 @@ def test_a_log_that_lost_lines_is_refused(tmp_path):
         torn.write(b'{"step": 2')
     assert log_files.read_log(path, length=length) == [{"step": 1}]
     assert refusal(ModelError, lambda: log_files.read_log(path, length=length + 1)) == (
-        f"{path}: has {length} bytes of whole lines, but the checkpoint knows {length + 1}; "
+        f"{path}: corrupted: {length} bytes, but the checkpoint expects {length + 1}; "
         "run weft train again to restore it"
     )
 

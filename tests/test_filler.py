@@ -215,7 +215,7 @@ def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
     train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, tmp_path / "lm")
     lm = str(tmp_path / "lm")
     assert refused(capsys, "fill", lm, "x") == (2, f"{lm}: is a language model, which continues texts; use weft generate")
-    assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: models of task 'lm' have no text encoder")
+    assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: is a run of task 'lm', which has no encoder of texts")
 
 
 def test_info_and_the_name_of_what_comes_next(runs, run, tmp_path, capsys):

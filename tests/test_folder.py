@@ -238,8 +238,8 @@ def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypa
 
 def waiting(run: Path) -> str:
     return (
-        f"{run}: the run that is to replace the one in {run / '.previous'} has no weights yet; weft train, without --overwrite, "
-        "goes on with the one whose run file it is given"
+        f"{run}: a new run has started here but has no weights yet (the old run is in {run / '.previous'}); "
+        "run weft train without `overwrite` to resume"
     )
 
 
@@ -354,7 +354,9 @@ def test_a_folder_of_somebody_else_is_refused_and_nothing_is_touched(tmp_path, t
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
     (tmp_path / "thesis" / "appendix").mkdir()
     message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", fresh=fresh))
-    assert message == f"{tmp_path / 'thesis'}: not empty and not a run directory (contains appendix); choose another --output-dir"
+    assert (
+        message == f"{tmp_path / 'thesis'}: not empty and not a run directory (contains appendix); choose another --output-dir"
+    )
     assert contents(tmp_path / "thesis") == {"chapter.tex": b"x"}
 
 

@@ -556,7 +556,7 @@ def test_places_that_are_taken(bert, tmp_path, capsys):
     for out in (file, file / "x"):
         assert refused(capsys, "export", str(run), "--format", "hf", "--output-dir", str(out)) == (
             2,
-            f"export: {file} is a file, not a directory; choose another --output-dir",
+            f"export: {file} is a file, not a folder; choose another --output-dir",
         )
     assert refused(capsys, "export", str(run), "--format", "hg", "--output-dir", "x") == (
         2,

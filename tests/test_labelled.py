@@ -225,13 +225,13 @@ def test_labels_that_are_none_and_many_files_are_told(tmp_path):
 # ---- what is refused
 
 BAD_FILES = [
-    ("a.txt", "a x\npos\n", "line 2 has no text after its label: pos; a line is a label, white space, and a text"),
-    ("a.txt", "a x\npos \n", "line 2 has the label pos and no text; give it one, or take it out"),
-    ("a.txt", "a x\n b y\n", "line 2 starts with white space, not with a label:  b y"),
-    ("a.txt", "__label__a x\nb y\n", "line 2 does not start with __label__, as the first line does: b y"),
-    ("a.txt", "__label__a x __label__b y\n", "line 1 has a __label__ inside its text: x __label__b y; labels come first"),
+    ("a.txt", "a x\npos\n", "line 2: no text after the label: pos; use lines of label, whitespace and text"),
+    ("a.txt", "a x\npos \n", "line 2: has the label pos but no text; add a text or remove it"),
+    ("a.txt", "a x\n b y\n", "line 2: starts with whitespace, expected a label:  b y"),
+    ("a.txt", "__label__a x\nb y\n", "line 2: expected __label__ at the start, as in the first line: b y"),
+    ("a.txt", "__label__a x __label__b y\n", "line 1: __label__ inside the text: x __label__b y; put labels first"),
     ("a.txt", "__label__a __label__b x\n", "line 1: more than one label (a, b); set data.multilabel = true"),
-    ("a.txt", "__label__ x\n", "line 1 has no text after its label: __label__ x; a line is a label, white space, and a text"),
+    ("a.txt", "__label__ x\n", "line 1: no text after the label: __label__ x; use lines of label, whitespace and text"),
     ("a.txt", "", "file is empty"),
     ("a.txt", "a x\0y\n", "line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"),
     (
@@ -253,12 +253,12 @@ BAD_FILES = [
     ),
     ("a.tsv", "a\tx\nb\ty\tz\n", ":2: expected 2 tab-separated columns, got 3: 'b', 'y', 'z'"),
     ("a.csv", "\na,x\n", ":1: first line of the table is blank; remove it"),
-    ("a.tsv", "a\tx\n \ty\n", "line 2 has no label; give it one, or set data.multilabel = true, where an example may have none"),
-    ("a.tsv", "a\tx\nb\t \n", "line 2 has the label b and no text; give it one, or take it out"),
+    ("a.tsv", "a\tx\n \ty\n", "line 2: label is missing; add one or set data.multilabel = true"),
+    ("a.tsv", "a\tx\nb\t \n", "line 2: has the label b but no text; add a text or remove it"),
     (
         "a.csv",
         'a,x\n"b\nc",y\n',
-        "line 2 has a label with a tab or a newline inside: b\\u{a}c; is it the right column?",
+        "line 2: the label 'b\\\\u{a}c' has a tab or a newline; is data.label_column the right column?",
     ),
     ("a.jsonl", "{\n", "line 1 is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1);"
      " JSONL has one object a line"),
@@ -315,12 +315,12 @@ def test_two_texts_may_not_both_be_empty(tmp_path):
     path = write(tmp_path / "a.tsv", "a\tb\tlabel\nx\t\tk\n\t \tk\n")
     two = Reading(text=("a", "b"))
     assert refusal(lambda: read(path, reading=two, skip_empty=False)) == (
-        f"{path}: line 3 has the label k and no text; give it one, or take it out"
+        f"{path}: line 3: has the label k but no text; add a text or remove it"
     )
     assert read(path, reading=two) == [("k", "x", "")]
     empty = write(tmp_path / "b.jsonl", '{"text": "", "label": []}\n')
     assert refusal(lambda: read(empty, reading=Reading(multi=True), skip_empty=False)) == (
-        f"{empty}: line 1 has no label and no text; give it one, or take it out"
+        f"{empty}: line 1: has no label but no text; add a text or remove it"
     )
 
 
@@ -347,7 +347,7 @@ def test_an_example_without_a_text_is_skipped_and_counted(name, tmp_path):
     assert f"examples without a text that were skipped: 2, the first at {path}:{line}" in source.summary.notes()
     assert source.location(1) == f"{path}:{line + 1}"
     assert refusal(lambda: read(path, skip_empty=False)) == (
-        f"{path}: line {line} has the label neg and no text; give it one, or take it out"
+        f"{path}: line {line}: has the label neg but no text; add a text or remove it"
     )
 
 

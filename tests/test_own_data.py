@@ -20,8 +20,8 @@ SECRET = "root:x:0:0:root of all:/root:/bin/sh\n" * 20
 
 def differs(path: Path, split: str, run: Path) -> str:
     return (
-        f"{path}: is not the {split} data that {run} was trained with: its size or sum differs from"
-        f" {run / 'data' / split}.json; put the file back, or use --data FILE"
+        f"{path}: differs from the {split} data of {run} (size or checksum in {run / 'data' / split}.json); "
+        "restore the file or set `data`"
     )
 
 

@@ -360,9 +360,9 @@ def test_columns_are_those_that_the_run_file_names(tmp_path):
         ({"train": [REVIEWS[0], 7]}, "data['train']: record 2: is int; a record is a dict, or a tuple (text, label)"),
         (
             {"train": [("a", object())]},
-            "data['train']: record 1: cannot write as JSON: Object of type object is not JSON serializable",
+            "data['train']: record 1: can't be written as JSON: Object of type object is not JSON serializable",
         ),
-        ({"train": [("a\ud800", "x")]}, "data['train']: cannot write as utf-8: surrogates not allowed"),
+        ({"train": [("a\ud800", "x")]}, "data['train']: can't be written as utf-8: surrogates not allowed"),
         ({"train": ["a"]}, None),
     ],
     ids=lambda value: "" if isinstance(value, dict) else str(value),  # an object has another address in every process

@@ -588,7 +588,7 @@ def test_every_flipped_bit_of_a_log_is_noticed(whole, capsys):
         path.write_bytes(good)
     flip(path, 8 * len(good) - 3)  # the end of the last line
     there = good[:-1].rfind(b"\n") + 1
-    told = f"{path}: has {there} bytes of whole lines, but the checkpoint knows {len(good)}; {RESTORES}"
+    told = f"{path}: corrupted: {there} bytes, but the checkpoint expects {len(good)}; {RESTORES}"
     assert refused(capsys, "info", str(whole)) == (4, told)
     shutil.copy(whole / "run.toml", whole.parent / "run.toml")
     assert main(["train", str(whole.parent / "run.toml"), "--output-dir", str(whole), "--quiet"]) == 0

@@ -37,7 +37,7 @@ def test_training_and_evaluation_leave_them_out_and_say_so(run_file, tmp_path, c
 
 def test_they_are_refused_where_that_is_asked_for(run_file, tmp_path, capsys):
     assert main(["train", str(run_file), "--output-dir", str(tmp_path / "run"), "--set", "data.skip_empty=false"]) == 3
-    refused = f"{tmp_path / 'train.tsv'}: line 4 has the label good and no text; give it one, or take it out"
+    refused = f"{tmp_path / 'train.tsv'}: line 4: has the label good but no text; add a text or remove it"
     assert refused in capsys.readouterr().err
     assert main(["check", str(run_file), "--json", "--set", "data.skip_empty=false"]) == 3
     assert [one["message"] for one in json.loads(capsys.readouterr().out)["findings"] if one["severity"] == "error"] == [refused]
