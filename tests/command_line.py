@@ -18,8 +18,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     """The exit code and the one line on standard error; nothing else may be said."""
     code = main([*words])
     said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and said.err.startswith("weft: "), said
-    return code, said.err.removeprefix("weft: ").removesuffix("\n")
+    assert said.out == "" and said.err.count("\n") == 1 and said.err.startswith("weft: error: "), said
+    return code, said.err.removeprefix("weft: error: ").removesuffix("\n")
 
 
 def train(capsys: pytest.CaptureFixture[str], *settings: str) -> tuple[int, str]:

@@ -151,7 +151,7 @@ def test_blank_lines_are_no_rows(tmp_path, name, text):
     found = [(one.source, one.target, one.line) for one in source.records()]
     head = int(name != "a.jsonl")
     assert found == [("a", "b", 1 + head), ("c", "", 4 + head), ("", "", 5 + head)]
-    assert "  note: blank lines that were skipped: 3\n" in source.summary.describe()
+    assert "  note: skipped blank lines: 3\n" in source.summary.describe()
 
 
 def test_a_blank_line_in_quotes_is_text(tmp_path):
