@@ -301,8 +301,7 @@ def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
     assert sources["valid"].location(1) == f"{tmp_path / 'a.tsv'}:37"
     few = Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat(), high=0.9)
     assert refusal(lambda: list(pairs_of(few))) == (
-        f"{tmp_path / 'b.tsv'}: 1 pair is too few to take the share 0 to 0.9 of them;"
-        " give more pairs, or files of their own for valid and test"
+        f"{tmp_path / 'b.tsv'}: 1 pair is too few for the fraction from 0 to 0.9; add pairs, or use separate files for data.valid and data.test"
     )
 
 
