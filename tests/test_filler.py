@@ -46,7 +46,7 @@ def run(runs):
 
 
 def test_a_gap_is_filled_by_the_most_probable_tokens(run):
-    gaps = run.predict("the [MASK] sees a <mask> .", n=3)
+    gaps = run.predict("the [MASK] sees a <mask> .", n_best=3)
     assert len(gaps) == 2 and all(len(gap) == 3 for gap in gaps)
     ids = run.vocabulary.encode("the cat sees a dog .").tolist()
     row = torch.tensor([[1, *ids, 2]])
@@ -68,12 +68,12 @@ def test_a_gap_stands_where_a_token_would(runs, kind):
     at = holed.index(run.vocabulary.vocab_size)
     assert holed[:at] == whole[:at]
     assert holed[at + 1 :] == whole[len(whole) - (len(holed) - at - 1) :]
-    found = run.predict(gap, n=2)[0]
+    found = run.predict(gap, n_best=2)[0]
     assert all(one.token and 0 <= one.probability <= 1 for one in found)
 
 
 def test_never_more_answers_than_tokens(run):
-    (gap,) = run.predict("[MASK]", n=10_000)
+    (gap,) = run.predict("[MASK]", n_best=10_000)
     assert len(gap) == run.vocabulary.vocab_size - 3
     assert sum(one.probability for one in gap) <= 1.0
 
@@ -85,7 +85,7 @@ def test_what_can_not_be_filled(run):
         return str(caught.value)
 
     assert said("no gap") == "line 1: has no [MASK]; write it where a token is missing"
-    assert said("the [MASK]", n=0) == "fill: n must be at least 1, not 0"
+    assert said("the [MASK]", n_best=0) == "fill: n must be at least 1, not 0"
     assert said("[MASK] " * 50) == f"line 1: has 52 tokens, but {run.folder.path} reads at most 48; shorten it"
     with pytest.raises(DataError):
         run.predict("the \0 [MASK]")
@@ -120,7 +120,7 @@ def test_a_long_text_is_cut_before_its_end(run):
     found, cut = run.embed_with_info([long, short, "dog"], progress=lambda what, *done: told.append(done))
     assert cut.tolist() == [True, False, False] and told[-1] == (3, 3)
     assert found[0] == pytest.approx(found[1], abs=1e-5)
-    assert run.embed_with_info(["dog"]).cut.tolist() == [False]
+    assert run.embed_with_info(["dog"]).truncated.tolist() == [False]
 
 
 def test_a_pool_that_is_none(run):

@@ -108,7 +108,7 @@ def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
 )
 def test_a_json_file_that_is_no_such_list(text, message, tmp_path):
     path = write(tmp_path / "a.json", text)
-    assert refusal(lambda: read(path)).replace(f"{path}: ", "") == message
+    assert refusal(lambda: read(path)).removeprefix(f"{path}").removeprefix(": ") == message
 
 
 def test_dotted_keys_reach_into_objects(tmp_path):

@@ -42,5 +42,5 @@ class Fill(ModelCommand):
         if run.task.use != "fill":
             raise run.refuse(f"use weft {run.task.use}")
         return predict_lines(
-            prepared(run), options_of(run.task.predict_options, run.config.task, {"n": Flag(self.n_best, 5)}), self
+            prepared(run), options_of(run.task.predict_options, run.config.task, {"n_best": Flag(self.n_best, 5)}), self
         )

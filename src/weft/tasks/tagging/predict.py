@@ -96,7 +96,7 @@ class TaggerReader:
         if all(self.tokenizer.labels.index(tag) is None for tag in counts):
             fix = f"{'; '.join(source.summary.files.notes)}; set data.tag_column for another"
             raise no_known_labels(source, counts, self.labels, self.directory, unit="tags", fix=fix)
-        self._refuse(self.long([one.words for one in given]), source.place)
+        self._refuse(self.long([one.words for one in given]), source.location)
         said = self.model.tag([one.words for one in given], progress)
         known = self._known(given)
         scheme = scheme_of(self.labels)
