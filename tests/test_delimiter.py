@@ -123,7 +123,7 @@ def test_a_run_reads_every_file_by_it(tmp_path, capsys):
     assert main(["check", str(tmp_path / "run.toml"), "--set", "data.delimiter=|"]) == 0
     capsys.readouterr()
     assert main(["check", str(tmp_path / "run.toml")]) == 3
-    assert "set data.delimiter if it is something else" in " ".join(capsys.readouterr().out.split())
+    assert "set data.delimiter if the delimiter is different" in " ".join(capsys.readouterr().out.split())
     commas = write(tmp_path / "c.csv", "n,text\n1,the cat\n")
     assert refused(capsys, "predict", run, "--input", str(commas)) == (
         3,

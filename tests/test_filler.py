@@ -120,7 +120,7 @@ def test_a_long_text_is_cut_before_its_end(run):
     found, cut = run.embed_with_info([long, short, "dog"], progress=lambda what, *done: told.append(done))
     assert cut.tolist() == [True, False, False] and told[-1] == (3, 3)
     assert found[0] == pytest.approx(found[1], abs=1e-5)
-    assert run.embed_with_info(["dog"]).cut.tolist() == [False]
+    assert run.embed_with_info(["dog"]).truncated.tolist() == [False]
 
 
 def test_a_pool_that_is_none(run):

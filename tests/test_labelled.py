@@ -237,12 +237,12 @@ BAD_FILES = [
     (
         "a.tsv",
         "sentence\tlabel\nx\t1\n",
-        "line 1, its header, has no column 'text', which data.text_column names; known: sentence, label",
+        ":1: no column 'text'; set data.text_column to one of: sentence, label",
     ),
     (
         "a.csv",
         "Text,Class\nx,1\n",
-        "line 1, its header, has no column 'label', which data.label_column names; known: Text, Class",
+        ":1: no column 'label'; set data.label_column to one of: Text, Class",
     ),
     ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", ":1: 2 columns are named 'text'; rename all but one"),
     ("a.tsv", "text\tlabel\n", "no examples below the header"),
@@ -260,19 +260,19 @@ BAD_FILES = [
         'a,x\n"b\nc",y\n',
         "line 2: the label 'b\\\\u{a}c' has a tab or a newline; is data.label_column the right column?",
     ),
-    ("a.jsonl", "{\n", "line 1 is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1);"
-     " JSONL has one object a line"),
+    ("a.jsonl", "{\n", ":1: invalid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1);"
+     " .jsonl files need one object per line"),
     ("a.jsonl", "[1]\n", ":1: expected an object with 'label' and 'text', got a list"),
     ("a.jsonl", '{"txt": "a", "label": "b"}\n', ":1: no key 'text'; did you mean 'txt'?"),
     ("a.jsonl", '{"text": "a", "labels": "b"}\n', ":1: no key 'label'; did you mean 'labels'?"),
     ("a.jsonl", '{"text": 1, "label": "b"}\n', ":1: expected a string as 'text', got a number; put it in quotes"),
     ("a.jsonl", '{"text": "a", "label": 0.5}\n', ":1: expected a string as 'label', got a number; put it in quotes"),
     ("a.jsonl", '{"text": "a", "label": null}\n', ":1: expected a string as 'label', got null; put it in quotes"),
-    ("a.jsonl", '{"text": "a", "label": ["b", "c"]}\n', "line 1 has 2 labels: b, c; set data.multilabel = true"),
+    ("a.jsonl", '{"text": "a", "label": ["b", "c"]}\n', ":1 has 2 labels: b, c; set data.multilabel = true"),
     (
         "a.jsonl",
         '{"text": "a", "label": ["b", null]}\n',
-        "line 1 has a list as 'label' that holds more than strings and whole numbers; write labels as strings",
+        ":1: expected a list of strings or integers as 'label'; write labels as strings",
     ),
     (
         "a.jsonl",
@@ -285,13 +285,13 @@ BAD_FILES = [
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
 def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
-    assert refusal(lambda: read(path, skip_empty=False)) == f"{path}: {message}"
+    assert refusal(lambda: read(path, skip_empty=False)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
 def test_columns_that_are_not_there(tmp_path):
     table = write(tmp_path / "a.tsv", "premise\tgold\nx\ty\n")
     assert refusal(lambda: read(table, reading=Reading(text=("premise", "hypo"), label="gold"))) == (
-        f"{table}: line 1, its header, has no column 'hypo', which data.text_column names; known: premise, gold"
+        f"{table}:1: no column 'hypo'; set data.text_column to one of: premise, gold"
     )
     assert refusal(lambda: read(table, reading=Reading(text=("premise",), label="golden"))) == (
         f"{table}: line 1, its header, has no column 'golden', which data.label_column names;"
@@ -443,7 +443,7 @@ MESSAGES = [
     ({"train": "a", "strip_label_after": ""}, "data: coarse='' separates nothing; drop it"),
     ({"train": "a", "label_separator": ";"}, "data: separator=';', but multi=false has one label an example; drop it"),
     ({"train": "a", "max_length": 3}, "data.max_length: expected greater than or equal to 4, got 3"),
-    ({"train": "a", "lable": "x"}, f"data.lable: unknown option; did you mean 'label'?"),
+    ({"train": "a", "lable": "x"}, f"data.lable: unknown option; did you mean 'multilabel'?"),
 ]
 
 
@@ -455,7 +455,7 @@ def test_a_table_that_can_t_be_right(values, message):
 @pytest.mark.parametrize(
     "more",
     [
-        {"multi": True},
+        {"multilabel": True},
         {"text_column": ["a", "b"], "valid": 0.2},
         {"text_column": 2, "label_column": 1, "strip_label_after": ":"},
     ],
@@ -527,8 +527,7 @@ def test_several_labels_are_shared_out_by_the_rarest(tmp_path):
 def test_too_few_for_a_share(tmp_path):
     source = labelled(write(tmp_path / "a.txt", "a b\n"), high=0.9)
     assert refusal(lambda: labels_of(source)) == (
-        f"{tmp_path / 'a.txt'}: 1 example is too few to take the share 0 to 0.9 of them;"
-        " give more examples, or files of their own for valid and test"
+        f"{tmp_path / 'a.txt'}: 1 example is too few for the fraction from 0 to 0.9; add examples, or use separate files for data.valid and data.test"
     )
 
 
@@ -595,7 +594,7 @@ def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
     assert [count_long(corpora, source, max_length=longest, truncate=True) for longest in (9, 8, 6, 5)] == [0, 2, 2, 3]
     assert count_long(corpora, source, max_length=9, truncate=False) == 0
     assert refusal(lambda: count_long(corpora, source, max_length=8, truncate=False)) == (
-        f"{path}: line 3 (and 1 more): has 9 tokens, more than data.max_length = 8;"
+        f"{path}:3 (and 1 more): has 9 tokens, more than data.max_length = 8;"
         " raise that, or set data.truncate = true to have it cut"
     )
 

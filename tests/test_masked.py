@@ -289,7 +289,7 @@ def run_file(text: Path, kind: str = "bert", **model: Any) -> dict[str, Any]:
         "seed": 3,
         "data": {"train": str(text), "valid": 0.1, "read_as": "lines", "context_length": 64},
         "tokenizer": {"type": "word", "vocab_size": 40},
-        "model": {"arch": kind, "hidden_size": 16, "num_layers": 1, **({} if kind == "lstm" else {"heads": 2}), **model},
+        "model": {"arch": kind, "hidden_size": 16, "num_layers": 1, **({} if kind == "lstm" else {"num_heads": 2}), **model},
         "train": {"max_steps": 8, "batch_tokens": 256, "num_validations": 2, "device": "cpu"},
     }
 
@@ -350,7 +350,7 @@ def test_what_does_not_go_together(tmp_path):
     assert said(ConfigError, data={"read_as": "windows", "context_length": 2}) == (
         "data.context_length: 2 has no room for a token between <s> and </s>; at least 3"
     )
-    assert said(ConfigError, model={"masking": "word"}, tokenizer={"kind": "char"}) == (
+    assert said(ConfigError, model={"masking": "word"}, tokenizer={"type": "char"}) == (
         "model.masking: 'word' needs tokens that show where a word starts, which those of kind 'char' "
         "don't; use tokenizer.type = 'wordpiece' or 'bpe', or masking = 'token' or 'span'"
     )
@@ -360,7 +360,7 @@ def test_what_does_not_go_together(tmp_path):
     assert said(ConfigError, model={"pairs": True}, data={"read": "windows"}) == (
         "model.sentence_pairs: true reads two lines as one text, but data.read_as = 'windows' knows no lines; use read = 'lines'"
     )
-    found = said(DataError, data={"window": 6})
+    found = said(DataError, data={"context_length": 6})
     assert found.startswith("data: line ") and found.endswith(
         "positions, <s> and </s> among them, but the model reads at most 6; shorten it, or train with data.context_length = 10 "
         "or other positions"

@@ -28,8 +28,8 @@ def test_language_models_are_not_trained_on_tables(task, kind, command, name, ki
     words = (command, str(run_file), *(("--output-dir", str(tmp_path / "run")) if command == "train" else ()))
     assert refused(capsys, *words) == (
         3,
-        f"{path}: is {kind_of} by its name, and language models read plain text; write the texts of its column to a .txt file,"
-        " or name it .txt to learn it as it is",
+        f"{path}: {kind_of} file, but language models read plain text; write the text column to a .txt file,"
+        " or rename the file to .txt to read it as it is",
     )
     assert not (tmp_path / "run").exists()
 

@@ -29,7 +29,7 @@ def differs(path: Path, split: str, run: Path) -> str:
 def language(tmp_path: Path) -> tuple[Path, Path]:
     """A small language model, and its test data, which is another file by now."""
     text, test = make_text(tmp_path / "train.txt"), make_text(tmp_path / "test.txt", words=200, seed=9)
-    train_here(run_file(text, "gpt", data__test=str(test), train__steps=2), tmp_path / "run")
+    train_here(run_file(text, "gpt", data__test=str(test), train__max_steps=2), tmp_path / "run")
     test.write_text(SECRET)
     return tmp_path / "run", test
 

@@ -151,7 +151,7 @@ def test_blank_lines_are_no_rows(tmp_path, name, text):
     found = [(one.source, one.target, one.line) for one in source.records()]
     head = int(name != "a.jsonl")
     assert found == [("a", "b", 1 + head), ("c", "", 4 + head), ("", "", 5 + head)]
-    assert "  note: blank lines that were skipped: 3\n" in source.summary.describe()
+    assert "  note: skipped blank lines: 3\n" in source.summary.describe()
 
 
 def test_a_blank_line_in_quotes_is_text(tmp_path):
@@ -301,8 +301,7 @@ def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
     assert sources["valid"].location(1) == f"{tmp_path / 'a.tsv'}:37"
     few = Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat(), high=0.9)
     assert refusal(lambda: list(pairs_of(few))) == (
-        f"{tmp_path / 'b.tsv'}: 1 pair is too few to take the share 0 to 0.9 of them;"
-        " give more pairs, or files of their own for valid and test"
+        f"{tmp_path / 'b.tsv'}: 1 pair is too few for the fraction from 0 to 0.9; add pairs, or use separate files for data.valid and data.test"
     )
 
 

@@ -294,8 +294,8 @@ def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
         message.format(14, 15),
     )
     run = load(folder, SEQ2SEQ, device="cpu")
-    assert len(run.predict("abc", least=16).token_ids) == 16
-    assert len(run.predict("abc", least=14, target_prefixes=["A BB"]).token_ids) == 14
+    assert len(run.predict("abc", min_new_tokens=16).token_ids) == 16
+    assert len(run.predict("abc", min_new_tokens=14, target_prefixes=["A BB"]).token_ids) == 14
 
 
 def test_half_of_parallel_files_is_no_data(runs, capsys):

@@ -163,7 +163,7 @@ def test_weft_score_has_the_company_that_weft_predict_has(runs, company, capsys,
     if "lm" in company:
         words += ["--lm", str(runs.folder("lm-ngram")), "--lm-weight", "0.4"]
     _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--n-best", "3", *words)
-    ended = [one for one in json.loads(out)["predictions"] if not one["cut"]]
+    ended = [one for one in json.loads(out)["predictions"] if not one["truncated"]]
     feed(monkeypatch, "".join(f"abc\t{one['text']}\n" for one in ended).encode())
     _, out, _ = said(capsys, "score", folder, "--json", *words)
     again = [json.loads(line)["log_prob"] for line in out.splitlines()]
@@ -175,7 +175,7 @@ def test_what_the_limit_has_cut_says_so(runs, capsys):
     for length, cut in (("1", True), ("30", False)):
         _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--min-new-tokens", "1", "--max-new-tokens", length)
         (one,) = json.loads(out)["predictions"]
-        assert (one["cut"], one["tokens"] == int(length)) == (cut, cut)
+        assert (one["truncated"], one["tokens"] == int(length)) == (cut, cut)
 
 
 def test_a_source_that_is_too_long_to_evaluate_is_named_by_the_line_of_its_file(runs, capsys, tmp_path):

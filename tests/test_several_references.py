@@ -244,7 +244,7 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     run = weft.load(several, device="cpu")
     files = run.config.datasets["test"]
     pairs, references = list(pairs_of(files)), list(references_of(files))
-    outputs = [best.text for best in run.predict([line for line, _ in pairs], beam=1)]
+    outputs = [best.text for best in run.predict([line for line, _ in pairs], beam_size=1)]
     metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
     expected = metric.corpus_score(outputs, streams(references)).score
     found = {one.name: one for one in run.evaluate(None, PredictionConfig(beam_size=1))}
@@ -258,7 +258,7 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     assert told["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)
     valid = run.config.datasets["valid"]
     logged = [json.loads(line) for line in (several / "metrics.jsonl").read_text().split("\n")[:-1]]
-    greedy = [best.text for best in run.predict([line for line, _ in pairs_of(valid)], beam=1)]
+    greedy = [best.text for best in run.predict([line for line, _ in pairs_of(valid)], beam_size=1)]
     best = BLEU(tokenize="none").corpus_score(greedy, streams(list(references_of(valid)))).score
     assert any(record.get("valid_bleu") == pytest.approx(best) for record in logged)
 
@@ -287,7 +287,7 @@ def test_parallel_files_of_evaluate_may_have_several_references(runs, tmp_path):
     ]
     found = {one.name: one for one in run.evaluate(files, PredictionConfig(beam_size=1))}
     assert found["bleu"].signature.startswith("nrefs:var|")
-    outputs = [best.text for best in run.predict(["abc", "fade"], beam=1)]
+    outputs = [best.text for best in run.predict(["abc", "fade"], beam_size=1)]
     assert found["chrf"].value == pytest.approx(CHRF().corpus_score(outputs, [["A", "F A"], ["B", None]]).score)
 
 

@@ -47,5 +47,5 @@ def test_a_check_counts_them_once_a_file(run_file, tmp_path, capsys):
     assert main(["check", str(run_file), "--json"]) == 0
     found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["name"] == "skipped"]
     what = f"2 of 6 texts (33.3%) of its files are empty, and are left out; the first is {tmp_path / 'train.tsv'}:4"
-    cure = "take them out, or set data.skip_empty = false to have them refused"
+    cure = "remove them, or set data.skip_empty = false to make them an error"
     assert [(one["split"], one["count"], one["message"], one["fix"]) for one in found] == [("train", 2, what, cure)]

@@ -168,11 +168,11 @@ def test_what_is_no_json_at_all_is_refused(tmp_path):
     for path in (lines, whole, text):
         path.write_text("{")
     assert refusal(lines).startswith(f"{lines}: line 1 is not JSON: ")
-    assert refusal(lines).endswith("; JSONL has one object a line")
+    assert refusal(lines).endswith("; .jsonl files need one object per line")
     assert refusal(whole).startswith(f"{whole}: is not JSON: ")
     assert refusal(whole).endswith("; of one object a line, name it .jsonl")
     assert refusal(text) == (
-        f"{text}: is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet; questions are read from a table, or from SQuAD's JSON"
+        f"{text}: is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); questions are read from a table, or from SQuAD's JSON"
     )
 
 
@@ -240,8 +240,7 @@ def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
     with pytest.raises(DataError) as caught:
         list(two.records())
     assert str(caught.value) == (
-        f"{path}: 40 questions are too few to take the share 0.5 to 0.51 of them;"
-        " give more questions, or files of their own for valid and test"
+        f"{path}: 40 questions are too few for the fraction from 0.5 to 0.51; add questions, or use separate files for data.valid and data.test"
     )
 
 

@@ -46,7 +46,7 @@ def network(kind: str, *, window: int = 8, **options: Any) -> LanguageModel:
     preset = LM[kind]
     table = parse_config(
         preset.config_class, {**preset.values, "hidden_size": 8, "num_layers": 2, **options}, at="model"
-    ).filled()
+    ).with_defaults()
     torch.manual_seed(0)
     return shaken(language_model(table, vocab_size=WORDS, context_length=window, vocabulary="v")).eval()  # type: ignore[return-value]
 
@@ -98,7 +98,7 @@ POLICIES = {
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("size", [64, 16384])
 def test_every_token_is_counted_once(monkeypatch, name, size):
-    monkeypatch.setattr(module, "BATCH", size)
+    monkeypatch.setattr(module, "BATCH_TOKENS", size)
     corpus, context = POLICIES[name]
     told: list[tuple[int, int]] = []
     model = Naming()
@@ -112,7 +112,7 @@ def test_every_token_is_counted_once(monkeypatch, name, size):
 
 def test_a_long_line_tells_of_its_pieces(monkeypatch):
     """Lines of 3 and 90 tokens and their ends, the long one alone, in pieces of 25."""
-    monkeypatch.setattr(module, "BATCH", 50)
+    monkeypatch.setattr(module, "BATCH_TOKENS", 50)
     monkeypatch.setattr(module, "CHUNK_TOKENS", 25)
     told: list[tuple[int, int]] = []
     corpus = in_lines([3, 90])
@@ -125,7 +125,7 @@ def test_a_long_line_tells_of_its_pieces(monkeypatch):
 
 @pytest.mark.parametrize("order", [1, 2, 5])
 def test_an_ngram_model_carried_side_by_side_gives_what_one_pass_gives(monkeypatch, order):
-    monkeypatch.setattr(module, "BATCH", 256)
+    monkeypatch.setattr(module, "BATCH_TOKENS", 256)
     model, corpus = ngram(order), running(3000)
     found = nats_of(model, corpus, Context("carry", 8))
     assert len(next(iter(scoring_windows(corpus, Context("carry", 8)))).tokens) == 5
@@ -134,7 +134,7 @@ def test_an_ngram_model_carried_side_by_side_gives_what_one_pass_gives(monkeypat
 
 
 def test_a_window_network_carried_side_by_side_gives_what_one_pass_gives(monkeypatch):
-    monkeypatch.setattr(module, "BATCH", 256)
+    monkeypatch.setattr(module, "BATCH_TOKENS", 256)
     model, corpus = network("window"), running(3000)  # two layers see 2 + 2 tokens before the last, fewer than the 8 read
     found = nats_of(model, corpus, Context("carry", 8))
     np.testing.assert_allclose(found, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-5)
@@ -142,7 +142,7 @@ def test_a_window_network_carried_side_by_side_gives_what_one_pass_gives(monkeyp
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
 def test_a_recurrent_network_carried_side_by_side_gives_nearly_what_one_pass_gives(monkeypatch, kind):
-    monkeypatch.setattr(module, "BATCH", 1024)
+    monkeypatch.setattr(module, "BATCH_TOKENS", 1024)
     model, corpus = network(kind), running(9000)
     found = nats_of(model, corpus, Context("carry", 32))
     whole = nats_after(model, [1, *corpus.tokens.tolist()])
@@ -152,8 +152,8 @@ def test_a_recurrent_network_carried_side_by_side_gives_nearly_what_one_pass_giv
 
 
 def test_one_row_carried_in_pieces_is_one_pass_for_attention_too(monkeypatch):
-    monkeypatch.setattr(module, "BATCH", 16)
-    monkeypatch.setattr(module, "ROWS", 1)
+    monkeypatch.setattr(module, "BATCH_TOKENS", 16)
+    monkeypatch.setattr(module, "MAX_PARTS", 1)
     corpus = running(100)
     for kind in ("lstm", "gpt"):
         model = network(kind)
@@ -168,7 +168,7 @@ def test_one_row_carried_in_pieces_is_one_pass_for_attention_too(monkeypatch):
 @pytest.mark.parametrize(("count", "stride"), [(50, 3), (50, 8), (51, 1), (8, 5), (5, 5)])
 def test_a_stride_is_its_definition(monkeypatch, kind, count, stride):
     """Window after window by hand: a token counts in the first one that it lies in."""
-    monkeypatch.setattr(module, "BATCH", 32)
+    monkeypatch.setattr(module, "BATCH_TOKENS", 32)
     model, corpus, window = ngram() if kind == "ngram" else network(kind), running(count), 8
     text, expected = [1, *corpus.tokens.tolist()], np.full(count, np.nan)
     start = 0
@@ -194,7 +194,7 @@ def test_a_small_stride_gives_every_token_more_to_see():
 
 @pytest.mark.parametrize("kind", ["window", "lstm", "transformer", "gpt", "ngram"])
 def test_lines_in_batches_equal_each_alone(monkeypatch, kind):
-    monkeypatch.setattr(module, "BATCH", 64)
+    monkeypatch.setattr(module, "BATCH_TOKENS", 64)
     corpus = in_lines([3, 0, 12, 5, 0, 30, 1, 7])
     model = ngram() if kind == "ngram" else network(kind, window=31)
     alone = [nats_after(model, [1, *line.tolist()]) for line in np.split(corpus.tokens, corpus.starts[1:-1])]
@@ -232,8 +232,8 @@ def test_a_long_line_is_read_in_pieces(monkeypatch, kind):
 def test_a_line_beyond_the_last_position_is_refused_with_its_number():
     model, corpus = network("transformer"), in_lines([3, 8, 2, 9])
     message = (
-        "data: line 4 of valid has 10 tokens, but the model reads at most 8; "
-        "shorten it, or train with data.context_length = 10 or other positions"
+        "valid:4: 10 tokens exceed the model's limit of 8; "
+        "shorten it, or train with data.context_length = 10 or another position_encoding"
     )
     assert refusal(DataError, lambda: nats_of(model, corpus, Context("reset", 8))) == message
     fits = in_lines([3, 7])  # with its end 8 tokens: <s> and 7 are read
@@ -245,7 +245,7 @@ def test_a_line_beyond_the_last_position_is_refused_with_its_number():
 def test_a_carried_pass_beyond_the_last_position_is_refused():
     model = network("transformer")
     assert refusal(UsageError, lambda: nats_of(model, running(9), Context("carry", 8))) == (
-        "--context: 'carry' runs on, but the model reads at most 8 positions; use 'stride'"
+        "context: 'carry' needs more than the model's 8 positions; use 'stride'"
     )
     assert np.isfinite(nats_of(model, running(8), Context("carry", 8))).all()
     check_positions(None, running(9), Context("carry", 8))
@@ -271,19 +271,19 @@ def test_policies_as_the_command_line_names_them():
 
 
 REFUSED = {
-    ("stride:65", False): "--context: the stride must be from 1 to the window of 64, not '65'",
-    ("stride:0", False): "--context: the stride must be from 1 to the window of 64, not '0'",
-    ("stride:-1", False): "--context: the stride must be from 1 to the window of 64, not '-1'",
-    ("stride:", False): "--context: the stride must be from 1 to the window of 64, not ''",
-    ("stride:²", False): "--context: the stride must be from 1 to the window of 64, not '²'",
-    ("stride:1.5", False): "--context: the stride must be from 1 to the window of 64, not '1.5'",
-    ("carried", False): "--context: must be full, reset, carry, stride or stride:N, not 'carried'",
-    ("carry:4", False): "--context: must be full, reset, carry, stride or stride:N, not 'carry:4'",
-    ("", False): "--context: must be full, reset, carry, stride or stride:N, not ''",
-    ("reset:4", True): "--context: must be full, reset, carry, stride or stride:N, not 'reset:4'",
-    ("reset", False): "--context: 'reset' does not fit data that is read as running text",
-    ("carry", True): "--context: 'carry' does not fit data that is read as lines",
-    ("stride:4", True): "--context: 'stride:4' does not fit data that is read as lines",
+    ("stride:65", False): "context: stride must be from 1 to context_length (64), got '65'",
+    ("stride:0", False): "context: stride must be from 1 to context_length (64), got '0'",
+    ("stride:-1", False): "context: stride must be from 1 to context_length (64), got '-1'",
+    ("stride:", False): "context: stride must be from 1 to context_length (64), got ''",
+    ("stride:²", False): "context: stride must be from 1 to context_length (64), got '²'",
+    ("stride:1.5", False): "context: stride must be from 1 to context_length (64), got '1.5'",
+    ("carried", False): "context: expected full, reset, carry, stride or stride:N, got 'carried'",
+    ("carry:4", False): "context: expected full, reset, carry, stride or stride:N, got 'carry:4'",
+    ("", False): "context: expected full, reset, carry, stride or stride:N, got ''",
+    ("reset:4", True): "context: expected full, reset, carry, stride or stride:N, got 'reset:4'",
+    ("reset", False): "context: 'reset' is not possible for data that is read as running text",
+    ("carry", True): "context: 'carry' is not possible for data that is read as lines",
+    ("stride:4", True): "context: 'stride:4' is not possible for data that is read as lines",
 }
 
 

@@ -69,7 +69,7 @@ def test_a_csv_may_have_semicolons_or_tabs(tmp_path):
 def test_a_row_that_does_not_fit_names_what_separates(tmp_path):
     path = write(tmp_path / "a.csv", "label;text\npos;x\nneg;y;z\n")
     assert refusal(lambda: read(path)) == (
-        f"{path}: :3: expected 2 semicolon-separated columns, got 3: 'neg', 'y', 'z'"
+        f"{path}:3: expected 2 semicolon-separated columns, got 3: 'neg', 'y', 'z'"
     )
 
 
@@ -102,13 +102,13 @@ def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
             '[{"text": "a"\n',
             ":1: invalid JSON: Expecting ',' delimiter; write a list of objects or one object per line",
         ),
-        ("[]", "is an empty list; give a file with examples in it"),
+        ("[]", "the list is empty"),
         ("3", ":1: expected an object with 'label' and 'text', got a number"),
     ],
 )
 def test_a_json_file_that_is_no_such_list(text, message, tmp_path):
     path = write(tmp_path / "a.json", text)
-    assert refusal(lambda: read(path)).replace(f"{path}: ", "") == message
+    assert refusal(lambda: read(path)).removeprefix(f"{path}").removeprefix(": ") == message
 
 
 def test_dotted_keys_reach_into_objects(tmp_path):
@@ -117,7 +117,7 @@ def test_dotted_keys_reach_into_objects(tmp_path):
     plain = write(tmp_path / "b.jsonl", '{"a.b": "whole", "a": {"b": "inner"}, "label": "pos"}\n')
     assert read(plain, Reading(text=("a.b",))) == [("pos", "whole")]
     assert refusal(lambda: read(path, Reading(text=("doc.boddy",), label="annotation.label"))) == (
-        f"{path}: :1: no key 'doc.boddy'; did you mean 'doc.body'?"
+        f"{path}:1: no key 'doc.boddy'; did you mean 'doc.body'?"
     )
     assert refusal(lambda: read(path, Reading(text=("doc",), label="annotation.label"))) == (
         f"{path}: line 1 has an object as 'doc', not a string; name a key inside it: doc.body"
@@ -141,7 +141,7 @@ def test_a_header_with_other_names_is_refused_with_its_columns(text, tmp_path):
     path = write(tmp_path / "a.csv", text)
     columns = text.partition("\n")[0].replace(";", ",").replace(",", ", ")
     assert refusal(lambda: read(path)) == (
-        f"{path}: line 1 looks like a header without the columns 'label' and 'text': {columns}; set data.label_column and data.text_column"
+        f"{path}:1: no columns 'label' and 'text' in the header {columns}; set data.label_column and data.text_column"
         " to two of them, or to places, 1 and 2, if it is no header"
     )
     assert len(read(path, Reading(text=(2,), label=1))) == text.count("\n")  # which says that there is none

@@ -171,7 +171,7 @@ BAD_FILES = [
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
 def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
-    assert refusal(lambda: read(path)) == f"{path}: {message}"
+    assert refusal(lambda: read(path)) == f"{path}{message if message.startswith(':') else ': ' + message}"
 
 
 def test_columns_that_are_not_there(tmp_path):
@@ -205,7 +205,7 @@ MESSAGES = [
     ({"train": "a", "max_length": 2}, "data.max_length: expected greater than or equal to 3, got 2"),
     (
         {"train": "a", "label_column": "x"},
-        "data.label_column: unknown option; choose from train, valid, test, encoding, word, tag, longest",
+        "data.label_column: unknown option; did you mean 'tag_column'?",
     ),
 ]
 
@@ -236,8 +236,7 @@ def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
     assert sources["valid"].location(1) == f"{tmp_path / 'a.conll'}:109"
     few = Dataset((write(tmp_path / "b.conll", "a O\n"),), TaggedFormat(), high=0.9)
     assert refusal(lambda: tags_of(few)) == (
-        f"{tmp_path / 'b.conll'}: 1 sentence is too few to take the share 0 to 0.9 of them;"
-        " give more sentences, or files of their own for valid and test"
+        f"{tmp_path / 'b.conll'}: 1 sentence is too few for the fraction from 0 to 0.9; add sentences, or use separate files for data.valid and data.test"
     )
 
 
@@ -268,7 +267,7 @@ def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
         f"{path}: line 6: sentence has 8 tokens, more than data.max_length (7); increase it or split the sentence with a blank line"
     )
     assert refusal(lambda: refuse_long(corpus, source, max_length=6)).startswith(
-        f"{path}: line 3 (and 1 more): its sentence has 7"
+        f"{path}:3 (and 1 more): its sentence has 7"
     )
 
 

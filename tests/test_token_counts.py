@@ -38,7 +38,7 @@ def files_of(place: Path, *settings: str) -> dict[str, dict[str, Any]]:
         "seq2seq": pair_file(make_pairs(place / "words.tsv", 100), "luong", "train.label_smoothing=0"),
     }
     for values in found.values():
-        values["train"].pop("steps", None)
+        values["train"].pop("max_steps", None)
         values["train"]["num_validations"] = 1
     return {name: override(values, settings) for name, values in found.items()}
 
@@ -54,15 +54,15 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 def tokens_of(run: Any, name: str) -> int:
     """The tokens of the training data, with <s> and </s> as the task reads them, by its tokenizer alone."""
     source = run.config.datasets["train"]
-    if name == "translate":
+    if name == "seq2seq":
         return sum(1 + len(run.vocabulary.target.encode(target)) for _, target in pairs(source))
     if name == "masked-lm":
         return sum(2 + len(run.vocabulary.encode(text)) for text in source.texts())
-    if name == "span":
+    if name == "qa":
         records = list(source.records())
         return sum(3 + sum(len(run.vocabulary.encode(text)) for text in (one.question, one.passage)) for one in records)
     encode = run.vocabulary.tokenizer.encode
-    if name == "tag":
+    if name == "tagging":
         return sum(2 + sum(len(encode(word)) for word in one.words) for one in source.records())
     return sum(1 + sum(1 + len(encode(text)) for text in one.texts) for one in source.records())
 

@@ -208,13 +208,13 @@ def test_a_source_longer_than_the_table_of_positions_stops_a_run_before_it_begin
 @every_model
 def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
     run = loaded(runs, name)
-    found = run.predict(WORDS, length=9)
+    found = run.predict(WORDS, max_new_tokens=9)
     assert len(found) == len(WORDS)
     for word, best in zip(WORDS, found, strict=True):
         if not word.strip():
             assert best == Prediction("", [], 0.0, 0.0)
         else:
-            same([best], run.predict(word, length=9).ranked())
+            same([best], run.predict(word, max_new_tokens=9).ranked())
             assert best.text == run.vocabulary.target.decode(best.tokens)
     assert run.predict([]) == [] and run.predict(["", " "]) == [Prediction("", [], 0.0, 0.0)] * 2
 
@@ -222,9 +222,9 @@ def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
 @every_model
 def test_a_batch_of_32_words_equals_one_at_a_time(runs, name):
     run, words = loaded(runs, name), [line.split("\t")[0] for line in runs.pairs.read_text().splitlines()[:32]]
-    together = run.predict(words, beam=4, n_best=2, length=9)
+    together = run.predict(words, beam_size=4, n_best=2, max_new_tokens=9)
     for at in range(0, 32, 9):
-        same(together[at].ranked(), run.predict(words[at], beam=4, n_best=2, length=9).ranked())
+        same(together[at].ranked(), run.predict(words[at], beam_size=4, n_best=2, max_new_tokens=9).ranked())
 
 
 @every_model
@@ -232,22 +232,22 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
     run, words = loaded(runs, name), ["abc", "fade", "cab", "b"]
     end, prefix = run.vocabulary.target.eos_id, "A BB"
     for prefixes in (None, [prefix] * 4):
-        found = run.predict(words, beam=5, n_best=3, alpha=0.6, length=12, target_prefixes=prefixes)
+        found = run.predict(words, beam_size=5, n_best=3, length_penalty=0.6, max_new_tokens=12, target_prefixes=prefixes)
         flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best.ranked() if one.tokens[-1] == end]
         assert flat  # what is cut off at the limit has no </s>, which scoring adds
         again = run.score([(word, one.text) for word, one in flat])
         skipped = 0 if prefixes is None else len(run.vocabulary.target.encode(prefix))
         for (_, one), score in zip(flat, again, strict=True):
             assert one.text.startswith(prefix if prefixes else "")
-            assert one.log_prob == pytest.approx(sum(score.log_probs[skipped:]), abs=1e-4)
+            assert one.log_prob == pytest.approx(sum(score.token_log_probs[skipped:]), abs=1e-4)
             assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** 0.6, abs=1e-4)
 
 
 def test_options_come_as_one_object_or_by_name(runs):
     run = loaded(runs, "lstm")
-    assert run.predict("abc", beam=3, n_best=2) == run.predict("abc", PredictionConfig(beam_size=3, n_best=2))
-    assert len(run.predict("abc", samples=3).ranked()) == 3
-    assert refusal(UsageError, lambda: run.predict("abc", PredictionConfig(), beam=3)) == (
+    assert run.predict("abc", beam_size=3, n_best=2) == run.predict("abc", PredictionConfig(beam_size=3, n_best=2))
+    assert len(run.predict("abc", num_samples=3).ranked()) == 3
+    assert refusal(UsageError, lambda: run.predict("abc", PredictionConfig(), beam_size=3)) == (
         "options: are given as an object and by name (beam); use one of the two"
     )
     assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith(
@@ -289,7 +289,7 @@ def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(ru
     assert run.reader.invalid_inputs([long], truncate=True) == {}
     same(run.predict(long, truncate=True).ranked(), run.predict(long[:15]).ranked())
     cut, whole = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
-    assert cut.log_probs == pytest.approx(whole.log_probs, abs=1e-5)
+    assert cut.token_log_probs == pytest.approx(whole.token_log_probs, abs=1e-5)
     assert refusal(DataError, lambda: run.score([("ab", "A"), ("ab", "A " * 16)])) == (
         f"line 2: its target has 17 tokens, but {run.directory.path} reads at most 16; shorten it"
     )
@@ -306,9 +306,9 @@ def test_a_prefix_that_can_t_be_spelled_is_refused(runs):
 def test_what_is_banned_is_not_written(runs):
     run = loaded(runs, "lstm")
     said = {token for best in run.predict(["abc", "fade"]) for token in best.text.split()}
-    kept = {token for best in run.predict(["abc", "fade"], ban=sorted(said)) for token in best.text.split()}
+    kept = {token for best in run.predict(["abc", "fade"], banned_tokens=sorted(said)) for token in best.text.split()}
     assert said and not said & kept
-    assert refusal(UsageError, lambda: run.predict("abc", ban=["A BB"])) == (
+    assert refusal(UsageError, lambda: run.predict("abc", banned_tokens=["A BB"])) == (
         "--ban-token 'A BB': is 2 tokens of this vocabulary; ban one token at a time"
     )
 
@@ -325,7 +325,7 @@ def test_a_target_is_scored_token_by_token(runs, name):
     for (source, target), one in zip(pairs[:3], found[:3], strict=True):
         ids = [*run.vocabulary.target.encode(target).tolist(), run.vocabulary.target.eos_id]
         assert one.tokens == [run.vocabulary.target.token_text(token) for token in ids]
-        assert one.log_prob == pytest.approx(sum(one.log_probs)) and all(value <= 0 for value in one.log_probs)
+        assert one.log_prob == pytest.approx(sum(one.token_log_probs)) and all(value <= 0 for value in one.token_log_probs)
         assert one.perplexity == pytest.approx(math.exp(-one.log_prob / len(ids)))
         tokens, state = [run.vocabulary.target.bos_id, *ids], None
         with torch.no_grad():
@@ -334,9 +334,9 @@ def test_a_target_is_scored_token_by_token(runs, name):
             for at in range(len(ids)):
                 read = torch.tensor([tokens[at]])
                 log_probs, state = run.model.start(read[None], None, state) if at == 0 else run.model.step(read, state)
-                assert one.log_probs[at] == pytest.approx(log_probs[0, ids[at]].item(), abs=1e-4)
+                assert one.token_log_probs[at] == pytest.approx(log_probs[0, ids[at]].item(), abs=1e-4)
     for one, again in zip(found[:3], found[-3:], strict=True):
-        assert one.log_probs == pytest.approx(again.log_probs, abs=1e-5)
+        assert one.token_log_probs == pytest.approx(again.token_log_probs, abs=1e-5)
     assert run.score([]) == []
 
 
@@ -385,14 +385,14 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
     names = ["lstm", "transformer", "sutskever"]
     folders = [runs.folder(name) for name in names]
     both, pairs = weft.ensemble(folders, device="cpu"), [("abc", "A BB C"), ("fade", "F A DD E")]
-    alone = [[one.log_probs for one in weft.load(folder, device="cpu").score(pairs)] for folder in folders]
+    alone = [[one.token_log_probs for one in weft.load(folder, device="cpu").score(pairs)] for folder in folders]
     for weights in (None, [0.5, 0.25, 0.25]):
         both = weft.ensemble(folders, weights=weights, device="cpu")
         shares = np.array(weights or [1 / 3] * 3)
         for number, one in enumerate(both.score(pairs)):
             mean = np.log(np.einsum("m,mt->t", shares, np.exp([member[number] for member in alone])))
-            assert one.log_probs == pytest.approx(mean.tolist(), abs=1e-4)
-        for word, best in zip(["abc", "fade"], both.predict(["abc", "fade"], beam=4), strict=True):
+            assert one.token_log_probs == pytest.approx(mean.tolist(), abs=1e-4)
+        for word, best in zip(["abc", "fade"], both.predict(["abc", "fade"], beam_size=4), strict=True):
             again = both.score((word, best.text))
             assert best.log_prob == pytest.approx(again.log_prob, abs=1e-4)
     assert {score.name for score in both.evaluate(None, PredictionConfig(beam_size=1))} >= {
@@ -422,8 +422,8 @@ def test_members_may_read_their_sources_each_in_its_own_way(runs):
     both, pairs = weft.ensemble([runs.folder("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
     sizes = [len(member.sources(["abcab"])[0]) for member in both.reader.members]
     assert sizes[0] == 6 and sizes[1] < 6
-    alone = [weft.load(folder, device="cpu").score(pairs)[0].log_probs for folder in (runs.folder("lstm"), other)]
-    assert both.score(pairs)[0].log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
+    alone = [weft.load(folder, device="cpu").score(pairs)[0].token_log_probs for folder in (runs.folder("lstm"), other)]
+    assert both.score(pairs)[0].token_log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
     # of lines that one of them can't read, that one tells
     assert list(both.reader.invalid_inputs(["ab" * 9])) == [0]
 
@@ -482,13 +482,13 @@ def test_an_ensemble_whose_targets_differ_is_refused_with_the_reason(runs):
 def test_a_language_model_beside_adds_its_log_probabilities(runs, kind):
     folders, lm = [runs.folder("lstm"), runs.folder("transformer")], runs.folder(f"lm-{kind}")
     pairs = [("abc", "A BB C"), ("fade", "F A DD E"), ("b", "")]
-    helper = [one.log_probs for one in weft.load(lm, device="cpu").score([target for _, target in pairs])]
+    helper = [one.token_log_probs for one in weft.load(lm, device="cpu").score([target for _, target in pairs])]
     for members in (folders[:1], folders):
         plain = weft.ensemble(members, device="cpu").score(pairs)
         fused = weft.ensemble(members, lm=lm, lm_weight=0.7, device="cpu")
         for one, without, beside in zip(fused.score(pairs), plain, helper, strict=True):
-            expected = np.array(without.log_probs) + 0.7 * np.array(beside)
-            assert one.log_probs == pytest.approx(expected.tolist(), abs=1e-4)
+            expected = np.array(without.token_log_probs) + 0.7 * np.array(beside)
+            assert one.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
         for best in fused.predict(["abc", "", "fade"], n_best=2):
             for one in best.ranked():
                 assert one.score == pytest.approx(one.log_prob / max(1, len(one.tokens)), abs=1e-4)
@@ -530,11 +530,11 @@ def test_a_run_is_asked_for_what_it_can_do(runs):
 
 @pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
 @pytest.mark.parametrize(
-    "options", [{"beam": 4}, {"beam": 1}, {"samples": 1, "temperature": 0.5}], ids=["beam", "greedy", "drawn"]
+    "options", [{"beam_size": 4}, {"beam_size": 1}, {"num_samples": 1, "temperature": 0.5}], ids=["beam", "greedy", "drawn"]
 )
 def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, options):
     run, words = loaded(runs, name), ["abc", "fade", "b"]
-    outputs = run.predict(words, target_prefixes=["A", "", "B"], length=6, **options)
+    outputs = run.predict(words, target_prefixes=["A", "", "B"], max_new_tokens=6, **options)
     for word, output, one in zip(words, outputs, run.reader.align(words, outputs), strict=True):
         assert one.source == [*word, "</s>"]
         assert one.target == [run.vocabulary.target.token_text(token) for token in [*output.prefix, *output.tokens]]
@@ -546,7 +546,7 @@ def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, option
 
 def test_more_lines_than_are_read_at_once_are_aligned_too(runs):
     run, words = loaded(runs, "bahdanau"), ["abc", "fade", "b"] * 30
-    found = run.reader.align(words, run.predict(words, beam=1, length=6))
+    found = run.reader.align(words, run.predict(words, beam_size=1, max_new_tokens=6))
     assert len(found) == 90
     np.testing.assert_allclose(found[0].weights, found[87].weights, atol=1e-5)
     assert run.reader.align([], []) == []
@@ -581,7 +581,7 @@ def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
     assert predicted(capsys, folder, "--data", str(runs.place / "words.txt")) == (0, expected, "")
     feed(monkeypatch, b"")
     assert predicted(capsys, folder) == (0, [], "")
-    greedy = [best.text for best in run.predict(["abc", "fade"], beam=1, ban=["A"], length=4)]
+    greedy = [best.text for best in run.predict(["abc", "fade"], beam_size=1, banned_tokens=["A"], max_new_tokens=4)]
     feed(monkeypatch, b"abc\nfade\n")
     assert predicted(capsys, folder, "--beam-size", "1", "--ban-token", "A", "--max-new-tokens", "4") == (0, greedy, "")
     prefixed = run.predict("abc", target_prefixes=["CC"]).text
@@ -592,18 +592,18 @@ def test_the_n_best_and_samples_come_with_number_and_score(runs, capsys, monkeyp
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     feed(monkeypatch, b"abc\nfade\n")
     code, lines, _ = predicted(capsys, folder, "--n-best", "2", "--length-penalty", "0.5")
-    found = run.predict(["abc", "fade"], n_best=2, alpha=0.5)
+    found = run.predict(["abc", "fade"], n_best=2, length_penalty=0.5)
     expected = [f"{number}\t{one.score:.4f}\t{one.text}" for number, best in enumerate(found, 1) for one in best.ranked()]
     assert (code, lines) == (0, expected)
     code, lines, _ = predicted(capsys, folder, "abc", "--num-samples", "3", "--seed", "4")
-    assert [line.split("\t")[2] for line in lines] == [one.text for one in run.predict("abc", samples=3, seed=4).ranked()]
+    assert [line.split("\t")[2] for line in lines] == [one.text for one in run.predict("abc", num_samples=3, seed=4).ranked()]
 
 
 def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
-    drawn = [[one.text for one in some.ranked()] for some in run.predict(["abc", "fade", "abc", "bad"], samples=2, seed=4)]
+    drawn = [[one.text for one in some.ranked()] for some in run.predict(["abc", "fade", "abc", "bad"], num_samples=2, seed=4)]
     assert drawn[0] != drawn[2]
-    again = run.predict(["abc", "bad"], samples=2, seed=4, numbers=[3, 4])
+    again = run.predict(["abc", "bad"], num_samples=2, seed=4, numbers=[3, 4])
     assert [[one.text for one in some.ranked()] for some in again] == drawn[2:]
     message = "predict: 1 numbers for 2 lines; give one a line"
     assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
@@ -626,7 +626,7 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
     assert first == {
         "source": "abc",
         "predictions": [
-            {"text": one.text, "score": one.score, "log_prob": one.log_prob, "tokens": len(one.tokens), "cut": one.cut}
+            {"text": one.text, "score": one.score, "log_prob": one.log_prob, "tokens": len(one.tokens), "cut": one.truncated}
             for one in found
         ],
     }

@@ -72,7 +72,7 @@ def test_without_the_package_it_says_what_to_install(name, package, tmp_path, mo
         monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
     (tmp_path / name).write_bytes(b"PK\x03\x04")
     kind = kind_of(tmp_path / name)
-    assert refusal(tmp_path / name) == f'.{kind} needs {package}; pip install "weft[{kind}]"'
+    assert refusal(tmp_path / name) == f'.{kind} files need the package {package}; pip install "weft[{kind}]"'
     for table, more in ((PairDataConfig, {}), (QADataConfig, {})):
         with pytest.raises(DataError, match=rf'pip install "weft\[{kind}\]"$'):
             list(table(train=name, **more).sources(tmp_path)["train"].records())
@@ -93,7 +93,7 @@ def test_a_missing_file_a_folder_and_one_that_is_packed_twice(tmp_path):
     assert refusal(tmp_path / "a.xlsx") == "no such file"
     (tmp_path / "b.parquet").write_bytes(b"")
     (tmp_path / "b.xlsx.gz").write_bytes(b"")
-    assert refusal(tmp_path / "b.xlsx.gz") == "is packed twice, for .xlsx is packed itself; unpack the .gz first"
+    assert refusal(tmp_path / "b.xlsx.gz") == "compressed .xlsx files are not supported; decompress the .gz first"
 
 
 def test_a_file_under_another_name_is_told(tmp_path):
@@ -125,7 +125,7 @@ def test_cells_are_texts_as_a_spreadsheet_shows_them():
 def test_what_is_no_sheet(given):
     with pytest.raises(ConfigError) as caught:
         parse_config(LabeledDataConfig, {"train": "a.xlsx", "sheet": given}, at="data")
-    assert str(caught.value) == f"data.sheet: {given!r} names no sheet; give its name, or its place from 1 on"
+    assert str(caught.value) == f"data.sheet: expected the name or the 1-based index of a sheet, got {given!r}"
 
 
 # ---- workbooks
@@ -145,7 +145,7 @@ def test_a_workbook_is_read_as_csv_is(tmp_path):
     plain = write_xlsx(tmp_path / "b.xlsm", [["pos", "one"], ["neg", "two"]])
     assert labelled(plain) == [("pos", "one"), ("neg", "two")]
     notes = LabeledDataConfig(train="b.xlsm").sources(tmp_path)["train"].summary.files.notes
-    assert notes[1] == "b.xlsm: row 1 is no header: label is column 1, text is column 2 of 2"
+    assert notes[1] == "b.xlsm: no header; label is column 1, text is column 2 of 2"
 
 
 def test_pairs_and_questions_too(tmp_path):
@@ -180,7 +180,7 @@ def test_sheets_by_name_and_by_place(tmp_path):
 def test_a_workbook_of_charts_alone_has_nothing_to_read():
     with pytest.raises(DataError) as caught:
         choose_sheet(Path("a.xlsx"), [], None)
-    assert str(caught.value) == "a.xlsx: has no sheet with cells"
+    assert str(caught.value) == "a.xlsx: no sheet with cells"
 
 
 def test_rows_and_cells_that_are_empty(tmp_path):

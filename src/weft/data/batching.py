@@ -252,7 +252,7 @@ class WindowExamples(Examples[Batch]):
     """Windows of running text, a stride apart, that count every token once.
 
     All tokens of the first window count, and the last `stride` tokens of every other window, which then have at least
-    context_length - stride tokens of context. The last window is moved back to be full, so there is no padding.
+    context_length - stride tokens of context. The last window is moved back to be full, so no padding is needed.
     """
 
     corpus: Corpus

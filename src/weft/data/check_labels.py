@@ -102,7 +102,7 @@ def find_label_problems(
         if (paths := tuple(map(str, splits[name].inputs))) not in files:
             yield from find_skipped(name, summary.files, summary.count, options)
         files.add(paths)
-        if name == "train" and (problem := summary.fault()):
+        if name == "train" and (problem := summary.problem()):
             yield Finding("error", "own_labels", name, problem, "fix this first", len(labels))
         elif name == "train":
             yield from find_rare(name, labels, options)

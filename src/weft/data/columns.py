@@ -19,7 +19,7 @@ Cell = str | list[str]  # only a key of JSONL may have several values
 
 
 class WantedColumn(NamedTuple):
-    """A column to read. The option data.{role}_column names it; "" if there is no such option."""
+    """A column to read. The option data.{role}_column names it; "" if no option does."""
 
     role: str
     name: Name

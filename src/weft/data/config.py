@@ -119,7 +119,7 @@ def split_ranges(train: Train, valid: Split, test: Split) -> dict[str, tuple[Fil
 def training(sources: Mapping[str, S]) -> S:
     """The training data; an error for an imported run, which has none."""
     if "train" not in sources:
-        raise ConfigError("data.train", "is false: there is no training data", "set data.train to a file")
+        raise ConfigError("data.train", "is false: the run has no training data", "set data.train to a file")
     return sources["train"]
 
 

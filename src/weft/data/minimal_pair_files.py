@@ -51,7 +51,7 @@ class MinimalPair(NamedTuple):
     phenomenon: str = ""
     paradigm: str = ""  # a subset of a phenomenon
     attractors: int | None = None  # nouns of the other number between subject and verb; None if unknown
-    choice: tuple[str, str] | None = None  # both sentences up to the critical word, inclusive; None if there is no such word
+    choice: tuple[str, str] | None = None  # both sentences up to the critical word, inclusive; None if no single word differs
     forced: bool = False  # whether the authors of the suite compare that choice instead of whole sentences
 
 

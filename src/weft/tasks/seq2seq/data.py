@@ -69,7 +69,7 @@ class PairSummary:
         """None: fractions are taken from the end."""
 
     def problem(self) -> None:
-        """None: there is no check of the data as a whole."""
+        """None: the data is not checked as a whole."""
 
     def describe(self) -> str:
         """A description in several lines: files, sizes, encoding, line endings, notes, examples."""

@@ -65,5 +65,5 @@ class Seq2SeqBuilder(NetworkTask[EvalPairs]):
         return Seq2SeqTask(valid=valid, tokenizer=vocabulary.target, device=device, smoothing=smoothing)
 
     def batch_sampler(self, config: RunConfig, train: EvalPairs) -> BatchSampler[PairBatch]:
-        """Batches of pairs that are similar in length on both sides."""
+        """Batches of pairs of similar length on both sides."""
         return Pairs(train.source, train.target, batch_tokens=config.train.batch_tokens, seed=config.seed)

@@ -108,7 +108,7 @@ class TaggerReader:
         if all(self.tokenizer.labels.index(tag) is None for tag in counts):
             fix = f"{'; '.join(source.summary.files.notes)}; set data.tag_column for another"
             raise no_known_labels(source, counts, self.labels, self.directory, unit="tags", fix=fix)
-        self._refuse(self.long([sentence.words for sentence in sentences]), source.place)
+        self._refuse(self.long([sentence.words for sentence in sentences]), source.location)
         predicted = self.model.tag([sentence.words for sentence in sentences], progress)
         training_words = self._known(sentences)
         scheme = scheme_of(self.labels)
