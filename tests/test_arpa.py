@@ -225,7 +225,12 @@ def damaged(path: Path, old: str, new: str) -> Path:
         ("ngram 1=4", "ngram 1=5", 12, "fewer 1-grams than in the header"),
         ("ngram 1=4", "ngram 1=3", 11, "expected '\\2-grams:', got '-2 <UNK>'"),
         ("ngram 2=2", "ngram 2=3", 16, "fewer 2-grams than in the header"),
-        ("-0.7 </s>", "-0.7 </s> 0 0", 10, "expected a number and a 1-gram, optionally with another number, got '-0.7 </s> 0 0'"),
+        (
+            "-0.7 </s>",
+            "-0.7 </s> 0 0",
+            10,
+            "expected a number and a 1-gram, optionally with another number, got '-0.7 </s> 0 0'",
+        ),
         ("-0.2\t<s>  a", "-0.2\t<s>  a -1", 14, "expected a number and a 2-gram, got '-0.2\\t<s>  a -1'"),
         ("-1.0\ta", "-1,0\ta", 8, "expected a number, got '-1,0'"),
         ("-1.0\ta\t-0.5", "-1.0\ta\tnan", 8, "expected a number, got 'nan'"),

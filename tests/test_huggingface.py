@@ -560,7 +560,7 @@ def test_places_that_are_taken(bert, tmp_path, capsys):
         )
     assert refused(capsys, "export", str(run), "--format", "hg", "--output-dir", "x") == (
         2,
-        "no such format 'hg'; did you mean 'hf'? known: hf, arpa",
+        "no such format 'hg'; did you mean 'hf'?",
     )
 
 
@@ -574,7 +574,11 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
     [
         ("masked-lm", {"arch": "lstm"}, NOT_THERE.format("layer_type", "'lstm'", "'attention'")),
         ("masked-lm", {"arch": "transformer"}, NOT_THERE.format("skip_connection", "'residual'", "'post-norm'")),
-        ("lm", {"arch": "transformer", "position_encoding": "rotary"}, NOT_THERE.format("position_encoding", "'rotary'", "'learned'")),
+        (
+            "lm",
+            {"arch": "transformer", "position_encoding": "rotary"},
+            NOT_THERE.format("position_encoding", "'rotary'", "'learned'"),
+        ),
         ("lm", {"arch": "transformer", "num_heads": 2, "head_dim": 8}, HEADS.format("2", "8")),
         (
             "lm",
@@ -582,7 +586,11 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
             HEADS.format("[2, 1]", "[2, 4]"),
         ),
         ("lm", {"arch": "transformer", "ffn_dim": "none"}, "export: Hugging Face has no equivalent of model.ffn_dim = 'none'"),
-        ("lm", {"arch": "ngram"}, "export: {run} is an n-gram model; only networks of task 'lm' or 'masked-lm' can be exported"),
+        (
+            "lm",
+            {"arch": "ngram"},
+            "export: {run} is an n-gram model; only networks of task 'lm' or 'masked-lm' can be exported",
+        ),
     ],
 )
 def test_what_has_no_form_there_is_named(tmp_path, task, model, said):
