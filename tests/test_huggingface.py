@@ -372,7 +372,7 @@ def test_a_language_model_of_ours_says_the_same_there_and_back(tmp_path, tied, h
     run: Any = load(tmp_path / "run", device="cpu")
     assert run.model.head.bias.abs().max() > 0.01
     notes = export_model(run, tmp_path / "there")
-    lost = ["5 of 9 heads are pruned and exported as zeros: same outputs, same size as without pruning"]
+    lost = ["5 of 9 heads are pruned and exported as zeros: same outputs, same size"]
     assert notes == (lost if "head_dim" in heads else []) + [BIAS.format(2 if heads == {"num_heads": 2} else 3)]
     assert_says_the_same(run, tmp_path / "there")
     again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
@@ -393,7 +393,7 @@ def test_an_encoder_that_has_lost_heads_says_the_same_there(tmp_path):
     tokenizer = {"type": "wordpiece", "vocab_size": 60}
     train_here({"task": "masked-lm", "data": data, "tokenizer": tokenizer, "model": model, "train": train}, tmp_path / "run")
     run: Any = load(tmp_path / "run", device="cpu")
-    lost = "4 of 9 heads are pruned and exported as zeros: same outputs, same size as without pruning"
+    lost = "4 of 9 heads are pruned and exported as zeros: same outputs, same size"
     assert export_model(run, tmp_path / "there") == [lost, POOLER]
     there = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "there").eval()
     again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
