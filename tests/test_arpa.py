@@ -170,8 +170,8 @@ def test_numbers_of_every_size_are_written_right():
 def test_a_file_longer_than_a_piece_is_written_and_read_whole(tmp_path, monkeypatch):
     model, tokenizer = sentences(order=3)
     write_arpa(tmp_path / "whole.arpa", model, tokenizer)
-    monkeypatch.setattr(arpa, "PIECE", 4)
-    monkeypatch.setattr(arpa, "READ", 5)
+    monkeypatch.setattr(arpa, "WRITE_NGRAMS", 4)
+    monkeypatch.setattr(arpa, "READ_NGRAMS", 5)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
     assert (tmp_path / "model.arpa").read_bytes() == (tmp_path / "whole.arpa").read_bytes()
     equal(model, read_arpa(tmp_path / "model.arpa").model)
