@@ -154,7 +154,7 @@ def test_a_model_of_another_tokenizer_is_read_with_that(tmp_path):
         read_arpa(path, tokenizer=other)
     first = next(number for number, word in enumerate(words) if number >= other.vocab_size or other.id_to_token(number) != word)
     assert str(caught.value) == (
-        f"{path}: word {first} is {words[first]!r}, token {first} of the tokenizer {other.id_to_token(first)!r}; read it without one"
+        f"{path}: word {first} is {words[first]!r}, but token {first} of the tokenizer is {other.id_to_token(first)!r}"
     )
 
 
