@@ -154,7 +154,7 @@ def test_a_model_of_another_tokenizer_is_read_with_that(tmp_path):
         read_arpa(path, tokenizer=other)
     first = next(number for number, word in enumerate(words) if number >= other.vocab_size or other.id_to_token(number) != word)
     assert str(caught.value) == (
-        f"{path}: word {first} is {words[first]!r}, token {first} of the tokenizer {other.id_to_token(first)!r}; read it without one"
+        f"{path}: word {first} is {words[first]!r}, but token {first} of the tokenizer is {other.id_to_token(first)!r}"
     )
 
 
@@ -170,8 +170,8 @@ def test_numbers_of_every_size_are_written_right():
 def test_a_file_longer_than_a_piece_is_written_and_read_whole(tmp_path, monkeypatch):
     model, tokenizer = sentences(order=3)
     write_arpa(tmp_path / "whole.arpa", model, tokenizer)
-    monkeypatch.setattr(arpa, "PIECE", 4)
-    monkeypatch.setattr(arpa, "READ", 5)
+    monkeypatch.setattr(arpa, "WRITE_NGRAMS", 4)
+    monkeypatch.setattr(arpa, "READ_NGRAMS", 5)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
     assert (tmp_path / "model.arpa").read_bytes() == (tmp_path / "whole.arpa").read_bytes()
     equal(model, read_arpa(tmp_path / "model.arpa").model)
@@ -225,7 +225,12 @@ def damaged(path: Path, old: str, new: str) -> Path:
         ("ngram 1=4", "ngram 1=5", 12, "fewer 1-grams than in the header"),
         ("ngram 1=4", "ngram 1=3", 11, "expected '\\2-grams:', got '-2 <UNK>'"),
         ("ngram 2=2", "ngram 2=3", 16, "fewer 2-grams than in the header"),
-        ("-0.7 </s>", "-0.7 </s> 0 0", 10, "expected a number and a 1-gram, optionally with another number, got '-0.7 </s> 0 0'"),
+        (
+            "-0.7 </s>",
+            "-0.7 </s> 0 0",
+            10,
+            "expected a number and a 1-gram, optionally with another number, got '-0.7 </s> 0 0'",
+        ),
         ("-0.2\t<s>  a", "-0.2\t<s>  a -1", 14, "expected a number and a 2-gram, got '-0.2\\t<s>  a -1'"),
         ("-1.0\ta", "-1,0\ta", 8, "expected a number, got '-1,0'"),
         ("-1.0\ta\t-0.5", "-1.0\ta\tnan", 8, "expected a number, got 'nan'"),

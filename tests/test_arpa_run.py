@@ -103,7 +103,7 @@ def test_an_imported_model_is_not_counted_again(capsys):
     Path("run.toml").write_text(run)
     code, said = refused(capsys, "train", "run.toml", "--quiet")
     assert code == 2
-    names = "kneser-ney, back-off, add-delta, ml"
+    names = "kneser-ney, backoff, add-delta, mle"
     assert said == f"model.smoothing: 'file' is an imported model; to count one, choose another: {names}"
 
 

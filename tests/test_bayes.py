@@ -173,9 +173,7 @@ def test_other_features_are_refused():
     model = LinearModel.from_arrays(good())
     with pytest.raises(ModelError) as caught:
         model.log_probs(random_texts(0, 5)[0])
-    assert str(caught.value) == (
-        "linear model: expected 4 features, got 30; use the features that it was trained with"
-    )
+    assert str(caught.value) == ("linear model: expected 4 features, got 30; use the features that it was trained with")
 
 
 @pytest.mark.parametrize(

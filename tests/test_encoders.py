@@ -393,7 +393,9 @@ def test_spellings_of_words_alone_and_in_a_batch_are_the_same():
         together = front.char_encoder(batch.char_ids, batch.char_mask)
         for row, word in batch.word_mask.nonzero().tolist():
             size = int(batch.char_mask[row, word].sum())
-            alone = front.char_encoder(*(part[row : row + 1, word : word + 1, :size] for part in (batch.char_ids, batch.char_mask)))
+            alone = front.char_encoder(
+                *(part[row : row + 1, word : word + 1, :size] for part in (batch.char_ids, batch.char_mask))
+            )
             torch.testing.assert_close(together[row, word], alone[0, 0])
     assert isinstance(front.char_encoder.pooling, BidirectionalLastPooling)
 

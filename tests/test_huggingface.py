@@ -372,7 +372,7 @@ def test_a_language_model_of_ours_says_the_same_there_and_back(tmp_path, tied, h
     run: Any = load(tmp_path / "run", device="cpu")
     assert run.model.head.bias.abs().max() > 0.01
     notes = export_model(run, tmp_path / "there")
-    lost = ["5 of 9 heads are pruned and exported as zeros: same outputs, same size as without pruning"]
+    lost = ["5 of 9 heads are pruned and exported as zeros: same outputs, same size"]
     assert notes == (lost if "head_dim" in heads else []) + [BIAS.format(2 if heads == {"num_heads": 2} else 3)]
     assert_says_the_same(run, tmp_path / "there")
     again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
@@ -393,7 +393,7 @@ def test_an_encoder_that_has_lost_heads_says_the_same_there(tmp_path):
     tokenizer = {"type": "wordpiece", "vocab_size": 60}
     train_here({"task": "masked-lm", "data": data, "tokenizer": tokenizer, "model": model, "train": train}, tmp_path / "run")
     run: Any = load(tmp_path / "run", device="cpu")
-    lost = "4 of 9 heads are pruned and exported as zeros: same outputs, same size as without pruning"
+    lost = "4 of 9 heads are pruned and exported as zeros: same outputs, same size"
     assert export_model(run, tmp_path / "there") == [lost, POOLER]
     there = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "there").eval()
     again: Any = load(import_model(tmp_path / "there", tmp_path / "again").run_dir.path, device="cpu")
@@ -560,7 +560,7 @@ def test_places_that_are_taken(bert, tmp_path, capsys):
         )
     assert refused(capsys, "export", str(run), "--format", "hg", "--output-dir", "x") == (
         2,
-        "no such format 'hg'; did you mean 'hf'? known: hf, arpa",
+        "no such format 'hg'; did you mean 'hf'?",
     )
 
 
@@ -574,7 +574,11 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
     [
         ("masked-lm", {"arch": "lstm"}, NOT_THERE.format("layer_type", "'lstm'", "'attention'")),
         ("masked-lm", {"arch": "transformer"}, NOT_THERE.format("skip_connection", "'residual'", "'post-norm'")),
-        ("lm", {"arch": "transformer", "position_encoding": "rotary"}, NOT_THERE.format("position_encoding", "'rotary'", "'learned'")),
+        (
+            "lm",
+            {"arch": "transformer", "position_encoding": "rotary"},
+            NOT_THERE.format("position_encoding", "'rotary'", "'learned'"),
+        ),
         ("lm", {"arch": "transformer", "num_heads": 2, "head_dim": 8}, HEADS.format("2", "8")),
         (
             "lm",
@@ -582,7 +586,11 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
             HEADS.format("[2, 1]", "[2, 4]"),
         ),
         ("lm", {"arch": "transformer", "ffn_dim": "none"}, "export: Hugging Face has no equivalent of model.ffn_dim = 'none'"),
-        ("lm", {"arch": "ngram"}, "export: {run} is an n-gram model; only networks of task 'lm' or 'masked-lm' can be exported"),
+        (
+            "lm",
+            {"arch": "ngram"},
+            "export: {run} is an n-gram model; only networks of task 'lm' or 'masked-lm' can be exported",
+        ),
     ],
 )
 def test_what_has_no_form_there_is_named(tmp_path, task, model, said):

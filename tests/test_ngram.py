@@ -369,9 +369,7 @@ def test_a_text_without_tokens_is_refused():
 
 def test_discounts_that_fall_back_are_noted():
     model = model_of([[3, 4, 2], [3, 2]], order=1)
-    assert model.notes == (
-        "not enough 1-grams to estimate Kneser-Ney discounts; using 0.5, 1 and 1.5, as KenLM does",
-    )
+    assert model.notes == ("not enough 1-grams to estimate Kneser-Ney discounts; using 0.5, 1 and 1.5, as KenLM does",)
     assert model_of([[3, 2]], order=1, smoothing="backoff").notes == (
         "no 1-gram occurs twice; using a backoff discount of 0.5",
     )

@@ -80,7 +80,8 @@ def test_after_a_line_whatever_the_tokenizer(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "opening"), [("char", ". "), ("byte", ". "), ("word", ". "), ("wordpiece", ". "), ("bpe", "."), ("whitespace", None)]
+    ("kind", "opening"),
+    [("char", ". "), ("byte", ". "), ("word", ". "), ("wordpiece", ". "), ("bpe", "."), ("whitespace", None)],
 )
 def test_text_without_line_ends_begins_like_a_sentence(kind, opening):
     """After a full stop and a space, where a space is a token of its own, or lost; of bpe it belongs to the word after it.

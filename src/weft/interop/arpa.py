@@ -1,8 +1,8 @@
 """ARPA files, the common format of n-gram models: log10, one line per n-gram, plain or gzip.
 
-A word of an ARPA file cannot contain whitespace, but a token can (a character model has ' '). Characters that are not allowed are
-written as hexadecimal code points, `\\x{20}`; `\\x{}` is the empty token; a backslash that would start such an escape is
-`\\x{5c}`. Zero probability is -99, as usual; <s>, which is never predicted, gets 0, as in lmplz.
+A word of an ARPA file cannot contain whitespace, but a token can (a character model has ' '). Characters that are not
+allowed are written as hexadecimal code points, `\\x{20}`; `\\x{}` is the empty token; a backslash that would start such an
+escape is `\\x{5c}`. Zero probability is -99, as usual; <s>, which is never predicted, gets 0, as in lmplz.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class _Lines:
         self.start = np.cumsum(self.length) - self.length + len(room)
 
     def write(self, ids: Ints, numbers: list[NDArray[np.float64]]) -> NDArray[np.uint8]:
-        """A line for each row of IDs (n, k), n <= WRITE_NGRAMS, with its log-probability and, except at the highest order, its backoff
-        weight."""
+        """A line for each row of IDs (n, k), n <= WRITE_NGRAMS, with its log-probability and, except at the highest order,
+        its backoff weight."""
         n, k = ids.shape
         source = np.empty((n, k + len(numbers)), np.int64)
         length = np.empty_like(source)

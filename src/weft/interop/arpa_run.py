@@ -1,5 +1,5 @@
-"""Import ARPA files as runs and export runs as ARPA files. Models from lmplz or SRILM can then be evaluated, compared and sampled
-from like any other language model."""
+"""Import ARPA files as runs and export runs as ARPA files. Models from lmplz or SRILM can then be evaluated, compared and
+sampled from like any other language model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from weft.text.tokenizers import Tokenizer
 
 
 def import_arpa(source: Path, output_dir: Path, *, tokenizer_from: Path | None = None) -> ImportedRun:
-    """Import the model of an ARPA file as a run of task 'lm'. Its tokenizer splits at whitespace, unless `tokenizer_from` names a
-    run with another one. A model with </s> reads lines, any other running text."""
+    """Import the model of an ARPA file as a run of task 'lm'. Its tokenizer splits at whitespace, unless `tokenizer_from`
+    names a run with another one. A model with </s> reads lines, any other running text."""
     if source.is_dir():
         raise ModelError(source, "is a directory; an ARPA model is a file")
     run_tokenizer = None if tokenizer_from is None else _tokenizer(tokenizer_from)
@@ -36,7 +36,8 @@ def import_arpa(source: Path, output_dir: Path, *, tokenizer_from: Path | None =
     notes = [] if has_eos else ["no n-gram ends in </s>, so the model reads running text, not lines"]
     if tokenizer_from is None and _looks_like_subwords(tokenizer):
         notes.append(
-            "its words look like subwords: tokenize texts in the same way, or import it with the tokenizer of the run it is from"
+            "its words look like subwords: tokenize texts in the same way, or import it with "
+            "the tokenizer of the run it is from"
         )
     opening = None if has_eos or tokenizer_from is None else _opening(tokenizer_from, tokenizer)
     plan = ImportPlan({"task": "lm", "data": data, "model": table}, lambda config: model.arrays(), notes, opening)

@@ -59,7 +59,7 @@ def _stack_tensors(run: AnyRun, table: Any, stack: str) -> tuple[StackTensors, l
     """The weights of a run with equal numbers of heads in all layers, and notes."""
     tensors, heads, new = with_all_heads(run.model.state_dict(), table, stack=stack)
     eps = LAYER_NORM_EPS if table.norm_eps is None else table.norm_eps
-    note = f"{new} of {heads * table.num_layers} heads are pruned and exported as zeros: same outputs, same size as without pruning"
+    note = f"{new} of {heads * table.num_layers} heads are pruned and exported as zeros: same outputs, same size"
     return StackTensors(tensors, table.hidden_size, heads, eps), [note] if new else []
 
 

@@ -35,7 +35,8 @@ def with_all_heads(tensors: Mapping[str, Tensor], table: StackConfig, *, stack: 
     if len(sizes) > 1 or rest or max(counts) > heads:
         raise UsageError(
             "export",
-            f"Hugging Face has no equivalent of model.num_heads = {table.num_heads!r} with model.head_dim = {table.head_dim!r}: "
+            f"Hugging Face has no equivalent of model.num_heads = {table.num_heads!r} "
+            f"with model.head_dim = {table.head_dim!r}: "
             f"heads must have one size and fit into model.hidden_size = {table.hidden_size}",
         )
     padded = dict(tensors)
@@ -54,8 +55,8 @@ def with_all_heads(tensors: Mapping[str, Tensor], table: StackConfig, *, stack: 
 
 
 def fold_output_bias(model: StackTensors, layers: int) -> StackTensors:
-    """The same language model without an output bias: each head is one unit wider, and one of the new units that the output reads
-    is always 1, with the bias as its weight.
+    """The same language model without an output bias: each head is one unit wider, and one of the new units that the output
+    reads is always 1, with the bias as its weight.
 
     Layer norm subtracts the mean of each row, so everything that is added to the residual stream can be centered to mean 0. New
     units of zeros then only scale the variance by D / (D + H), which the weights and the eps of the norms compensate.

@@ -141,7 +141,8 @@ def special(token_id: int, content: str) -> dict[str, Any]:
 
 
 def export_tokenizer(tokenizer: Tokenizer, *, masks: bool, max_length: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """tokenizer.json and tokenizer_config.json. With `masks`, the tokenizer adds <s> and </s> around texts and has a mask token."""
+    """tokenizer.json and tokenizer_config.json. With `masks`, the tokenizer adds <s> and </s> around texts and has a mask
+    token."""
     parts = json.loads(tokenizer.data)
     known = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
     names = {"unk_token": UNK, "bos_token": BEGIN, "eos_token": END}

@@ -24,8 +24,8 @@ from weft.models.linear_fit import Targets, class_weights, matmul, memberships
 from weft.text.features import Sparse
 
 # Largest entry of the gradient at convergence. Except for the biases, the curvature of the objective is at least 1, so the
-# distance of the weights from the optimum is about the norm of the gradient. Ten times this tolerance changes the third digit of
-# probabilities.
+# distance of the weights from the optimum is about the norm of the gradient. Ten times this tolerance changes the third
+# digit of probabilities.
 TOLERANCE = 1e-3
 MAX_STEPS = 2000  # of L-BFGS
 HISTORY_SIZE = 10  # of L-BFGS

@@ -1,7 +1,7 @@
 """Naive Bayes over sparse features (McCallum and Nigam 1998), with the estimates of scikit-learn.
 
-Its log-probabilities are linear in the features, so the fitted model is a linear model. With multilabel data, each label has its
-own naive Bayes classifier: texts with the label against texts without it.
+Its log-probabilities are linear in the features, so the fitted model is a linear model. With multilabel data, each label
+has its own naive Bayes classifier: texts with the label against texts without it.
 
 Shapes: N texts, C columns (terms), K classes.
 """

@@ -7,9 +7,9 @@ An n-gram is a row of its level; level k contains the n-grams of k words. The ke
 down) * V + last word. Keys are sorted, so that all continuations of a context are adjacent. On level 1, the row is the word.
 
 The vocabulary is that of the tokenizer; <s> is the only token that is never predicted. A token that does not occur in the
-training text is treated like <unk> in KenLM: all such tokens, <unk> included, share the uniform part of the unigrams equally. If
-every token except <unk> occurs, the probabilities are those of KenLM. With a closed vocabulary, such tokens have probability 0.
-An <unk> in the training text is counted like any other token.
+training text is treated like <unk> in KenLM: all such tokens, <unk> included, share the uniform part of the unigrams
+equally. If every token except <unk> occurs, the probabilities are those of KenLM. With a closed vocabulary, such tokens
+have probability 0. An <unk> in the training text is counted like any other token.
 
 Shapes: B batch size, T sequence length, V vocabulary size, N order, M n-grams of a level.
 """
@@ -146,7 +146,8 @@ class NgramModel:
         return scores if token_mask is None else scores.masked_fill(~token_mask[:, 1:], 0.0)
 
     def loss(self, tokens: Tensor, targets: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of each target in nats, (B, T), after the tokens up to its position, and the state after the last one."""
+        """Cross-entropy of each target in nats, (B, T), after the tokens up to its position, and the state after the last
+        one."""
         import torch
 
         # targets are the tokens shifted by one, except for the last
@@ -155,8 +156,8 @@ class NgramModel:
         return loss, past[:, past.size(1) - self.order + 1 :]
 
     def read(self, tokens: Ints, state: Ints | None = None) -> tuple[Floats, Ints]:
-        """`loss` for NumPy arrays: cross-entropy in nats of every token (B, T + 1) after the first, (B, T), and the state before
-        the last token."""
+        """`loss` for NumPy arrays: cross-entropy in nats of every token (B, T + 1) after the first, (B, T), and the state
+        before the last token."""
         before = np.full((len(tokens), self.order - 1), -1) if state is None else state
         past = np.concatenate([before, tokens], axis=1)
         return -self._score_rows(past), past[:, past.shape[1] - self.order : -1]

@@ -1,8 +1,9 @@
 """Count n-grams: from a flat array of token IDs to all n-grams up to length `order`, sorted and numbered.
 
 One sort counts them all. The text is read as overlapping rows of `order` IDs, one per position; in sorted rows, equal prefixes
-are adjacent, and the n-grams of length k are the runs with equal first k columns. Long texts are counted in chunks, each reduced
-to its distinct rows before the next is read, so that memory grows with the number of distinct n-grams and not with the text.
+are adjacent, and the n-grams of length k are the runs with equal first k columns. Long texts are counted in chunks, each
+reduced to its distinct rows before the next is read, so that memory grows with the number of distinct n-grams and not with
+the text.
 """
 
 from __future__ import annotations

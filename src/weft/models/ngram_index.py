@@ -22,7 +22,8 @@ def binary_search(keys: Ints, queries: Ints) -> Ints:
 
 
 class NgramIndex:
-    """Rows by key: binary search at first, then, after enough queries to pay for it, a hash table that is several times faster."""
+    """Rows by key: binary search at first, then, after enough queries to pay for it, a hash table that is several times
+    faster."""
 
     def __init__(self, keys: Ints) -> None:
         self.keys = keys  # (M,) ascending, non-negative

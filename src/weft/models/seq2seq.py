@@ -251,8 +251,8 @@ def init_xavier(stack: Stack) -> None:
 
 
 def init_torch_default(stack: Stack) -> None:
-    """Reset recurrent layers to torch's initialization: a forget-gate bias of 1 helps over hundreds of steps, and gave no gain on
-    short words."""
+    """Reset recurrent layers to torch's initialization: a forget-gate bias of 1 helps over hundreds of steps, and gave no
+    gain on short words."""
     for module in stack.modules():
         if isinstance(module, nn.RNNBase):
             module.reset_parameters()

@@ -236,7 +236,8 @@ def _split_point(text: str, max_chars: int) -> int:
 
 
 def split_at_newlines(text: str) -> list[str]:
-    """The lines of `text`, each with its `\\n`; those longer than CHUNK_CHARS are split at whitespace. Joined, they are `text`."""
+    """The lines of `text`, each with its `\\n`; those longer than CHUNK_CHARS are split at whitespace. Joined, they are
+    `text`."""
     if len(text) <= CHUNK_CHARS and text.find("\n") in (-1, len(text) - 1):
         return [text] if text else []
     lines = [line + "\n" for line in text.split("\n")]
