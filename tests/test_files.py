@@ -725,7 +725,7 @@ def test_a_folder_has_one_holder_and_the_second_is_told_who(tmp_path):
             message,
         )
         os.truncate(tmp_path / ".lock", 0)
-        assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: in use by another process")
+        assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: in use by another process; wait for it or choose another directory")
     with Lock(tmp_path), pytest.raises(ResourceError), Lock(tmp_path):
         pass
     with Lock(tmp_path):
