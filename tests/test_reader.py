@@ -256,7 +256,7 @@ def test_what_can_not_be_learned_is_said(tmp_path):
         "valid: 3 questions have more than half of data.max_length (12) and are truncated",
         "test: 3 questions have more than half of data.max_length (12) and are truncated",
         "train: 14 answers have more than data.max_answer_length = 4 tokens; none so long is said",
-        "train: 14 answers are whole in no window; lower data.stride, or raise data.max_length",
+        "train: 14 answers are in no window; lower data.doc_stride or increase data.max_length",
     ]
 
 
