@@ -240,7 +240,7 @@ def test_a_folder_in_use(trained, capsys):
     with Lock(trained / "runs" / "run"):
         code, line = refused(capsys, "train", "run.toml", "--overwrite", "--quiet")
     assert code == 5
-    assert re.fullmatch(r"runs/run: in use by process \d+ \(since [-\d]+ [:\d]+\)", line)
+    assert re.fullmatch(r"runs/run: in use by another process \(process \d+ since [-\d]+ [:\d]+\); wait for it or choose another directory", line)
     assert (trained / "runs/run/model.safetensors").exists()
 
 

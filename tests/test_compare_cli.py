@@ -206,7 +206,7 @@ def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
         code, said = refused(
             capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "3", "--overwrite"
         )
-        assert code == 5 and said.startswith("here/lstm-6: in use by process ")
+        assert code == 5 and said.startswith("here/lstm-6: in use by another process (process ")
     assert refused(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
         3,
         f"{there / 'nowhere.txt'}: no such file",
@@ -477,7 +477,7 @@ def test_measuring_holds_the_folder_and_sweeps_it(there, capsys):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evidence, "gathered", held)
         code, said = refused(capsys, "compare", *words)
-    assert code == 5 and said.startswith(f"{there / 'all'}: in use by process ")
+    assert code == 5 and said.startswith(f"{there / 'all'}: in use by another process (process ")
     assert not left.exists()
 
 

@@ -494,7 +494,7 @@ def test_a_run_that_still_saves_is_not_set_aside(tmp_path):
     run.mkdir()
     with Lock(run), pytest.raises(InUseError) as caught:
         check_unused(tmp_path)
-    assert str(caught.value).startswith(f"{run}: in use by process ")
+    assert str(caught.value).startswith(f"{run}: in use by another process (process ")
     check_unused(tmp_path)
 
 

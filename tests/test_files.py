@@ -553,9 +553,9 @@ def test_a_header_that_would_cost_much_is_refused_at_once(tmp_path, count, read)
     message = refusal(ModelError, lambda: read(path))
     assert time.process_time() - before < 1
     assert message == (
-        f"{path}: its 100000 tensors exceed the limit of 65536"
+        f"{path}: 100000 tensors exceed the limit of 65536"
         if count == 100_000
-        else f"{path}: its header of {len(raw) - 8} bytes exceeds the limit of 16777216"
+        else f"{path}: header of {len(raw) - 8} bytes exceeds the limit of 16777216"
     )
 
 
@@ -582,7 +582,7 @@ def test_a_manifest_lists_size_and_hash_of_every_file(tmp_path):
     folder = checkpoint(tmp_path / "000400")
     listed = json.loads((folder / "manifest.json").read_text())
     assert listed["version"] == 1
-    assert list(listed["files"]) == ["train_state.json", "model.safetensors", "parts/a"]
+    assert list(listed["files"]) == ["model.safetensors", "parts/a", "train_state.json"]
     assert listed["files"]["parts/a"] == {"size": 1, "sha256": hashlib.sha256(b"1").hexdigest()}
     (folder / ".DS_Store").touch()
     (folder / ".x").mkdir()
@@ -721,11 +721,11 @@ def test_a_folder_has_one_holder_and_the_second_is_told_who(tmp_path):
     with Lock(tmp_path):
         message = refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
         assert re.fullmatch(
-            re.escape(f"{tmp_path}: in use by process {os.getpid()} (since ") + r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\)",
+            re.escape(f"{tmp_path}: in use by another process (process {os.getpid()} since ") + r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\); wait for it or choose another directory",
             message,
         )
         os.truncate(tmp_path / ".lock", 0)
-        assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: in use by another process")
+        assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: in use by another process; wait for it or choose another directory")
     with Lock(tmp_path), pytest.raises(ResourceError), Lock(tmp_path):
         pass
     with Lock(tmp_path):
@@ -742,7 +742,7 @@ def test_the_lock_of_a_dead_process_is_free_at_once(tmp_path):
 
     child = in_child(hold)
     assert os.read(ready, 1) == b"x"
-    assert f"in use by process {child} " in refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
+    assert f"in use by another process (process {child} " in refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     with Lock(tmp_path):

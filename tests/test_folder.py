@@ -373,7 +373,7 @@ def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
         for fresh in (False, True):
             message = refusal(InUseError, lambda fresh=fresh: train_here(small(text), run, fresh=fresh))
             assert re.fullmatch(
-                re.escape(f"{run}: in use by process {os.getpid()} (since ") + r"[-\d]+ [:\d]+\)",
+                re.escape(f"{run}: in use by another process (process {os.getpid()} since ") + r"[-\d]+ [:\d]+\); wait for it or choose another directory",
                 message,
             )
         assert weft.load(run).info()["kind"] == "conv"

@@ -426,7 +426,7 @@ def test_a_folder_that_can_t_be_listed(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "iterdir", denied)
-    assert refusal(lambda: read(tmp_path / "x")) == f"{tmp_path / 'x'}: can't be read: Permission denied"
+    assert refusal(lambda: read(tmp_path / "x")) == f"{tmp_path / 'x'}: cannot read: Permission denied"
 
 
 OPTIONS = "train, valid, test, encoding, delimiter, sheet, text, label, multi, separator, coarse, longest, truncate, skip_empty"

@@ -71,4 +71,4 @@ def test_a_damaged_file_is_refused_by_name(text, message, tmp_path):
 def test_a_missing_file(tmp_path):
     with pytest.raises(ModelError) as caught:
         LabelVocabulary.load(tmp_path / "labels.json")
-    assert str(caught.value) == f"{tmp_path / 'labels.json'}: is missing"
+    assert str(caught.value) == f"{tmp_path / 'labels.json'}: file not found"

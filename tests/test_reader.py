@@ -252,11 +252,11 @@ def test_what_can_not_be_learned_is_said(tmp_path):
     settings = ("data.max_length=12", "data.doc_stride=5", "train.max_steps=1")
     train_here(span_file(data, "lstm", *settings), tmp_path / "run", watcher)
     assert watcher.notes[1:] == [
-        "train: 14 questions have more than half of data.max_length = 12 tokens, and are cut",
-        "valid: 3 questions have more than half of data.max_length = 12 tokens, and are cut",
-        "test: 3 questions have more than half of data.max_length = 12 tokens, and are cut",
+        "train: 14 questions have more than half of data.max_length (12) and are truncated",
+        "valid: 3 questions have more than half of data.max_length (12) and are truncated",
+        "test: 3 questions have more than half of data.max_length (12) and are truncated",
         "train: 14 answers have more than data.max_answer_length = 4 tokens; none so long is said",
-        "train: 14 answers are whole in no window; lower data.stride, or raise data.max_length",
+        "train: 14 answers are in no window; lower data.doc_stride or increase data.max_length",
     ]
 
 

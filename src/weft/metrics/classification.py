@@ -90,7 +90,7 @@ def label_items(log_probs: Array, gold: Array, keys: Array) -> ItemStatistics:
 
 def multilabel_items(probs: Array, gold: Array, unseen: Array, keys: Array) -> ItemStatistics:
     """The statistics of examples with several labels each, or none: probs (N, K), gold (N, K) bool, unseen (N,) how many of an
-    example's labels training never saw. As `label_items`; nats and Brier score are means over K decisions, bins have all of them."""
+    example's labels are not in the training data. As `label_items`; nats and Brier score are means over K decisions."""
     probs, meant = probs.astype(np.float64), gold.astype(np.float64)
     predicted = (probs > THRESHOLD).astype(np.float64)
     held = np.where(gold, probs, 1 - probs)

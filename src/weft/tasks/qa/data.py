@@ -87,8 +87,8 @@ class QuestionSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'question')}, {self.count - self.answered:,} of them without"
-            f" an answer, and passages of {pluralize(self.sizes[1].characters, 'character')}, {self.files.written}"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'question')}, {self.count - self.answered:,} of them"
+            f" without an answer, and passages of {pluralize(self.sizes[1].characters, 'character')}, {self.files.written}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.notes()]
         for question, passage, answer in self.examples:
@@ -199,7 +199,8 @@ def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) 
     max_length, sizes = config.data.max_length, np.diff(corpora[0].line_starts()) - 1
     truncated = int((question_tokens(sizes, max_length) < sizes).sum())
     verb = "is" if truncated == 1 else "are"
-    note = f"{subject(truncated, 'question', 'has', 'have')} more than half of data.max_length ({max_length}) and {verb} truncated"
+    questions = subject(truncated, "question", "has", "have")
+    note = f"{questions} more than half of data.max_length ({max_length}) and {verb} truncated"
     return Fitted(corpora, note if truncated else None)
 
 

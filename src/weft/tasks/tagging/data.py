@@ -76,8 +76,8 @@ class TaggedSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, tags, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'sentence')} of {pluralize(self.words, 'word')} (the longest"
-            f" of {self.max_length:,}) with {pluralize(len(self.tags), 'tag')}, {self.files.written}"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'sentence')} of {pluralize(self.words, 'word')} (the"
+            f" longest of {self.max_length:,}) with {pluralize(len(self.tags), 'tag')}, {self.files.written}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.files.notes]
         rows.append(f"  tags: {listed(self.tags)}")
