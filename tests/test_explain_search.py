@@ -82,9 +82,9 @@ def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
     np.testing.assert_allclose([step.log_prob for step in own], [total for _, total, _ in expected], atol=1e-5)
     for step in own:
         assert step.score == pytest.approx(step.log_prob / step.length**options.length_penalty)
-    assert tuple(best.tokens) == winner
-    way = found.path(best.tokens)
-    assert [found.steps[at].token for at in way] == best.tokens
+    assert tuple(best.token_ids) == winner
+    way = found.path(best.token_ids)
+    assert [found.steps[at].token for at in way] == best.token_ids
     assert found.steps[way[-1]].score == pytest.approx(best.score)
 
 
@@ -126,7 +126,7 @@ def test_the_best_of_the_tree_is_what_predict_says(runs, name):
     found = run.predict("fade", beam_size=4)
     assert view.data["output"] == found.text and view.data["score"] == pytest.approx(found.score)
     way = [one for one in view.data["hypotheses"] if one["best"]]
-    assert [one["token"] for one in way] == [run.vocabulary.target.token_text(token) for token in found.tokens]
+    assert [one["token"] for one in way] == [run.vocabulary.target.token_text(token) for token in found.token_ids]
     assert way[-1]["score"] == pytest.approx(found.score, abs=1e-5)
     assert [one["parent"] for one in way] == [0, *(one["id"] for one in way[:-1])]
     assert {one["fate"] for one in view.data["hypotheses"]} <= set(KINDS)
@@ -143,7 +143,7 @@ def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
         ]
     assert why_no_search(lstm) is None and why_no_distribution(lstm) is None
     both = weft.ensemble([runs.folder("lstm"), runs.folder("luong")])
-    assert why_no_search(both) == why_no_distribution(both) == "several models choose together; explain one run"
+    assert why_no_search(both) == why_no_distribution(both) == "ensembles and shallow fusion cannot be explained"
 
 
 def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
@@ -164,7 +164,7 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
             for alpha in (0.0, 1.0, 3.0):
                 assert run.predict(text, beam_size=1, length_penalty=alpha).tokens == greedy.tokens
                 view = beam_search_tree(run, text, ExplainConfig(beam_size=1, length_penalty=alpha))
-                assert view.data["output"] == greedy.text and view.data["alpha"] == alpha
+                assert view.data["output"] == greedy.text and view.data["length_penalty"] == alpha
                 kept = [one for one in view.data["hypotheses"] if one["fate"] in ("kept", "ended", "limit")]
                 assert kept == [one for one in view.data["hypotheses"] if one["best"]]
 
@@ -186,7 +186,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
     options = ExplainConfig(target="cat", temperature=0.7, top_k=6, top_p=0.8, top=50)
     view = distribution(lstm, "the ", options)
-    assert view.data["filters"] == ["never written", "temperature 0.7", "top-k 6", "top-p 0.8"]
+    assert view.data["filters"] == ["banned tokens", "temperature 0.7", "top-k 6", "top-p 0.8"]
     assert [token["text"] for token in view.data["tokens"]] == ["c", "a", "t"]
     text = "the "
     for letter, step in zip("cat", view.data["steps"], strict=True):
@@ -209,7 +209,7 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
                 assert token["after"] == pytest.approx(after[number], abs=1e-4)
                 assert (token["cut"] is None) == (after[number] > 0)
         cut = {token["cut"] for token in step["tokens"]} - {None}
-        assert cut <= {"never written", "top-k 6", "top-p 0.8"} and "top-k 6" in cut
+        assert cut <= {"banned tokens", "top-k 6", "top-p 0.8"} and "top-k 6" in cut
         assert step["left"] == [lstm.vocabulary.vocab_size - 3, lstm.vocabulary.vocab_size - 3, 6, len(kept)]
         assert step["mass"] == pytest.approx(before[kept].sum(), abs=1e-5)
         assert step["entropy"] == pytest.approx(-(before * own).sum(), abs=1e-4)
@@ -235,7 +235,7 @@ def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
 def test_after_a_text_that_nothing_follows_there_is_nothing_to_show(lstm):
     with pytest.raises(UsageError) as caught:
         distribution(lstm, "the", ExplainConfig(target=""))
-    assert str(caught.value) == "input: nothing comes after it; give --target, or a text that the model goes on with"
+    assert str(caught.value) == "input: the model generates no token after it; set `target` or use another text"
 
 
 # ---- the manual
