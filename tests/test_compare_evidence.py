@@ -76,7 +76,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def same(a: RunResults, b: RunResults) -> None:
     """All fields of both, to the last bit."""
-    for name in ("run", "arch", "seed", "task", "scores", "inputs", "references", "cost", "data", "labels", "samples", "cache_key"):
+    for name in (
+        "run",
+        "arch",
+        "seed",
+        "task",
+        "scores",
+        "inputs",
+        "references",
+        "cost",
+        "data",
+        "labels",
+        "samples",
+        "cache_key",
+    ):
         assert getattr(a, name) == getattr(b, name), name
     assert a.items.outputs == b.items.outputs
     tables = [{"keys": one.items.keys, "lengths": one.lengths, **one.items.statistics} for one in (a, b)]

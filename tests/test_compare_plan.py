@@ -22,7 +22,6 @@ from weft.comparison.plan import (
     Grid,
     Variant,
     begin,
-    restore_backup,
     check_files_exist,
     check_unused,
     directory_name,
@@ -31,6 +30,7 @@ from weft.comparison.plan import (
     parse_grid,
     plan_runs,
     previous_plan,
+    restore_backup,
     restore_on_failure,
     to_toml,
     variants,
@@ -114,7 +114,9 @@ def test_a_grid_that_can_t_be_meant_is_refused(typed, said):
 
 
 def test_other_things_that_can_t_be_meant():
-    with pytest.raises(UsageError, match=r"^models: expected a comma-separated list such as lstm,gru,transformer, got 'lstm,'$"):
+    with pytest.raises(
+        UsageError, match=r"^models: expected a comma-separated list such as lstm,gru,transformer, got 'lstm,'$"
+    ):
         parse_models("lstm,")
     for text in ("", "0", "-3", "many", "1T", "1e400", "9" * 400):
         with pytest.raises(UsageError) as caught:
@@ -172,9 +174,7 @@ def test_no_message_decides_what_applies(values, monkeypatch):
             return resolve(given, base=base)
         except ConfigError as error:
             words = hashlib.sha256(str(error).encode()).hexdigest()
-            raise ConfigError(
-                error.where, words, is_unknown=error.is_unknown, has_suggestion=error.has_suggestion
-            ) from None
+            raise ConfigError(error.where, words, is_unknown=error.is_unknown, has_suggestion=error.has_suggestion) from None
 
     kinds = list(find_task(values["task"]).presets)
     before = [applicable_options(values, kind, base=BASE) for kind in kinds]
@@ -260,7 +260,10 @@ def test_all_kinds_of_the_task():
 
 
 def test_without_models_the_run_file_s_own():
-    assert [one.name for one in plan_of(grid=("model.hidden_size=32,64",)).variants] == ["gpt,hidden_size=32", "gpt,hidden_size=64"]
+    assert [one.name for one in plan_of(grid=("model.hidden_size=32,64",)).variants] == [
+        "gpt,hidden_size=32",
+        "gpt,hidden_size=64",
+    ]
 
 
 def test_the_same_twice_is_two_rows():
@@ -549,7 +552,10 @@ def test_a_stranger_s_folder_is_left_alone(tmp_path):
     for fresh in (False, True):
         with pytest.raises(UsageError) as caught:
             begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=fresh)
-        assert str(caught.value) == f"{tmp_path}: not empty and not a comparison (contains thesis.tex); choose another `output_dir`"
+        assert (
+            str(caught.value)
+            == f"{tmp_path}: not empty and not a comparison (contains thesis.tex); choose another `output_dir`"
+        )
 
 
 def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
@@ -558,7 +564,10 @@ def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
     for fresh in (False, True):
         with pytest.raises(UsageError) as caught:
             begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=fresh)
-        assert str(caught.value) == f"{tmp_path}: not empty and not a comparison (contains thesis.tex); choose another `output_dir`"
+        assert (
+            str(caught.value)
+            == f"{tmp_path}: not empty and not a comparison (contains thesis.tex); choose another `output_dir`"
+        )
     assert (tmp_path / "thesis.tex").exists()
 
 
@@ -636,9 +645,7 @@ def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
     second = make_run(tmp_path / "b", gaps)
     with pytest.raises(UsageError) as caught:
         open_runs([first, second])
-    assert str(caught.value) == (
-        f"compare: {first} (lm) and {second} (masked-lm) have different tasks"
-    )
+    assert str(caught.value) == (f"compare: {first} (lm) and {second} (masked-lm) have different tasks")
     other = make_run(
         tmp_path / "c", small(data={"train": "other.txt", "valid": 0.1, "read_as": "windows", "context_length": 16})
     )
@@ -693,5 +700,7 @@ def test_the_tokenizer_is_trained_once(tmp_path):
     made = (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
     assert tokens.train_once(out, [values], Silent()).hash == first.hash
     assert (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == made
-    trained = train_here({**run_file(text, "lstm", train__max_steps=1), "tokenizer": tokens.tokenizer_table(out)}, tmp_path / "run")
+    trained = train_here(
+        {**run_file(text, "lstm", train__max_steps=1), "tokenizer": tokens.tokenizer_table(out)}, tmp_path / "run"
+    )
     assert trained.tokenizer.read_bytes() == (out / "tokenizer" / "tokenizer.json").read_bytes()

@@ -68,7 +68,7 @@ def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
     alone = attention(run, "bada", ExplainConfig(target="B A", component="encoder", layer=2, head=2))
     assert len(alone.data["layers"]) == 1 and alone.data["layers"][0]["heads"] == [2]
     np.testing.assert_allclose(alone.data["layers"][0]["weights"][0], view.data["layers"][3]["weights"][1], atol=1e-6)
-    assert [picture.caption for picture in alone.figures] == ["The encoder's self-attention: layer 2, head 2"]
+    assert [picture.caption for picture in alone.figures] == ["Encoder self-attention: layer 2, head 2"]
 
 
 def test_a_language_model_looks_back_only(language):
@@ -167,7 +167,7 @@ def test_a_compiled_model_is_refused_by_name(pairs):
     with pytest.raises(UsageError) as caught:
         attention(run, "bada", ExplainConfig(target="B", component="decoder"))
     assert str(caught.value) == (
-        "watch: 'decoder' is compiled, and nothing in it can be seen; load the run anew and watch that"
+        "record_activations: 'decoder' is compiled; load the run again without compiling"
     )
 
 
@@ -183,7 +183,7 @@ OPTIONS = {
     "--method: no such method 'integrate'; did you mean 'integrated'? known: gradient, integrated, occlusion, exact": {
         "method": "integrate"
     },
-    "--component: no such part 'middle'; known: encoder, decoder, cross, pool": {"component": "middle"},
+    "--component: no such part 'middle'; known: encoder, decoder, cross, pooling": {"component": "middle"},
     "--baseline: no such baseline 'zeros'; did you mean 'zero'? known: unk, mask, mean, zero": {"baseline": "zeros"},
     "--layer: must be from 1 to 10,000, not 0": {"layer": 0},
     "--n-steps: must be from 1 to 100,000, not 0": {"steps": 0},

@@ -82,9 +82,9 @@ def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
     np.testing.assert_allclose([step.log_prob for step in own], [total for _, total, _ in expected], atol=1e-5)
     for step in own:
         assert step.score == pytest.approx(step.log_prob / step.length**options.length_penalty)
-    assert tuple(best.token_ids) == winner
-    way = found.path(best.token_ids)
-    assert [found.steps[at].token for at in way] == best.token_ids
+    assert tuple(best.tokens) == winner
+    way = found.path(best.tokens)
+    assert [found.steps[at].token for at in way] == best.tokens
     assert found.steps[way[-1]].score == pytest.approx(best.score)
 
 
@@ -126,7 +126,7 @@ def test_the_best_of_the_tree_is_what_predict_says(runs, name):
     found = run.predict("fade", beam_size=4)
     assert view.data["output"] == found.text and view.data["score"] == pytest.approx(found.score)
     way = [one for one in view.data["hypotheses"] if one["best"]]
-    assert [one["token"] for one in way] == [run.vocabulary.target.token_text(token) for token in found.token_ids]
+    assert [one["token"] for one in way] == [run.vocabulary.target.token_text(token) for token in found.tokens]
     assert way[-1]["score"] == pytest.approx(found.score, abs=1e-5)
     assert [one["parent"] for one in way] == [0, *(one["id"] for one in way[:-1])]
     assert {one["fate"] for one in view.data["hypotheses"]} <= set(KINDS)
@@ -139,7 +139,7 @@ def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
         found = run.generate(text, beam_size=3, max_new_tokens=6, length_penalty=0.7)
         assert view.data["score"] == pytest.approx(found.score)
         assert [one["token"] for one in view.data["hypotheses"] if one["best"]] == [
-            run.vocabulary.token_text(token) for token in found.token_ids
+            run.vocabulary.token_text(token) for token in found.tokens
         ]
     assert why_no_search(lstm) is None and why_no_distribution(lstm) is None
     both = weft.ensemble([runs.folder("lstm"), runs.folder("luong")])
@@ -153,7 +153,7 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
         greedy = words.generate(text, temperature=0.0, max_new_tokens=9)
         for alpha in (0.0, 1.0, 3.0):
             found = words.generate(text, beam_size=1, length_penalty=alpha, max_new_tokens=9)
-            assert (found.text, found.token_ids) == (greedy.text, greedy.token_ids)
+            assert (found.text, found.tokens) == (greedy.text, greedy.token_ids)
             assert found.log_prob == pytest.approx(greedy.log_prob)
             view = beam_search_tree(words, text, ExplainConfig(beam_size=1, length_penalty=alpha, max_new_tokens=9))
             assert view.data["output"] == greedy.text.lstrip()
@@ -207,13 +207,13 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
             if number is not None:
                 assert token["before"] == pytest.approx(before[number], abs=1e-5)
                 assert token["after"] == pytest.approx(after[number], abs=1e-4)
-                assert (token["cut"] is None) == (after[number] > 0)
-        cut = {token["cut"] for token in step["tokens"]} - {None}
+                assert (token["filtered_by"] is None) == (after[number] > 0)
+        cut = {token["filtered_by"] for token in step["tokens"]} - {None}
         assert cut <= {"banned tokens", "top-k 6", "top-p 0.8"} and "top-k 6" in cut
-        assert step["left"] == [lstm.vocabulary.vocab_size - 3, lstm.vocabulary.vocab_size - 3, 6, len(kept)]
+        assert step["remaining"] == [lstm.vocabulary.vocab_size - 3, lstm.vocabulary.vocab_size - 3, 6, len(kept)]
         assert step["mass"] == pytest.approx(before[kept].sum(), abs=1e-5)
         assert step["entropy"] == pytest.approx(-(before * own).sum(), abs=1e-4)
-        assert [token["token"] for token in step["tokens"] if token["came"]] == [letter]
+        assert [token["token"] for token in step["tokens"] if token["chosen"]] == [letter]
         text += letter
     ET.fromstring(view.figures[0].svg)
 
@@ -222,14 +222,14 @@ def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
     view = distribution(lstm, "the ", ExplainConfig(max_new_tokens=4, min_p=0.1))
     assert "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, max_new_tokens=4).text
     for step in view.data["steps"]:
-        came = next(token for token in step["tokens"] if token["came"])
-        assert came["cut"] is None and came["after"] >= came["before"]
+        came = next(token for token in step["tokens"] if token["chosen"])
+        assert came["filtered_by"] is None and came["after"] >= came["before"]
     run = weft.load(runs.folder("luong"))
     view = distribution(run, "fade", ExplainConfig(top_k=2))
     nats = -np.array(run.score([("fade", run.predict("fade").text)])[0].token_log_probs)
-    before = [next(token for token in step["tokens"] if token["came"])["before"] for step in view.data["steps"]]
+    before = [next(token for token in step["tokens"] if token["chosen"])["before"] for step in view.data["steps"]]
     np.testing.assert_allclose(before, np.exp(-nats), atol=1e-4)
-    assert all(step["left"][-1] == 2 for step in view.data["steps"])
+    assert all(step["remaining"][-1] == 2 for step in view.data["steps"])
 
 
 def test_after_a_text_that_nothing_follows_there_is_nothing_to_show(lstm):
