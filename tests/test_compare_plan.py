@@ -197,7 +197,6 @@ def test_errors_of_a_run_file_carry_what_they_are_about():
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ConfigError) as caught:
         plan_of("lstm", "transfomer")
-    known = "ngram, window, rnn, lstm, gru, transformer, gpt"
     assert str(caught.value) == "models: unknown architecture 'transfomer'; did you mean 'transformer'?"
 
 

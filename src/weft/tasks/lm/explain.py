@@ -109,7 +109,7 @@ def surprisal(run: Run[str, None], text: str, options: ExplainConfig) -> Surpris
     if not pieces:  # a tokenizer of words has no token for spaces alone
         raise DataError("input", "is empty", "there is nothing to be surprised at")
     found = run.score(text)
-    return SurprisalResult(pieces, -np.array(found.log_probs), "the tokens before it")
+    return SurprisalResult(pieces, -np.array(found.token_log_probs), "the tokens before it")
 
 
 def output(run: Run[str, None], text: str, options: ExplainConfig) -> list[tuple[int, TokenSpan]]:

@@ -96,7 +96,7 @@ def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> S
         written = [*token_spans(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.eos_id)]
     found = run.score((text, target))
     pieces = [piece for _, piece in written]
-    return SurprisalResult(pieces, -np.array(found.log_probs), "the source and the tokens before it")
+    return SurprisalResult(pieces, -np.array(found.token_log_probs), "the source and the tokens before it")
 
 
 EXPLAIN = Explain(
