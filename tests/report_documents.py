@@ -9,9 +9,7 @@ import numpy as np
 
 Document = dict[str, Any]
 
-TEST = (
-    "Mean over 2 seeds. CI over seeds and test items. p: difference from the best model (Welch's t-test, Holm-corrected)."
-)
+TEST = "Mean over 2 seeds. CI over seeds and test items. p: difference from the best model (Welch's t-test, Holm-corrected)."
 ENVIRONMENT = {
     "weft": "0.3.0",
     "python": "3.11.2",

@@ -137,7 +137,18 @@ def test_results_for_programs_and_papers(there, capsys):
     code, out, err = compare(capsys, *words, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert list(found) == ["title", "task", "data", "score", "test", "test_items", "insufficient_data", "context", "rows", "failures"]
+    assert list(found) == [
+        "title",
+        "task",
+        "data",
+        "score",
+        "test",
+        "test_items",
+        "insufficient_data",
+        "context",
+        "rows",
+        "failures",
+    ]
     assert [row["name"] for row in found["rows"]].count("lstm") == 1
     _, out, _ = compare(capsys, *words, "--csv", "-")
     assert len(list(csv.reader(io.StringIO(out)))) == 3

@@ -76,7 +76,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def same(a: RunResults, b: RunResults) -> None:
     """All fields of both, to the last bit."""
-    for name in ("run", "arch", "seed", "task", "scores", "inputs", "references", "cost", "data", "labels", "samples", "cache_key"):
+    for name in (
+        "run",
+        "arch",
+        "seed",
+        "task",
+        "scores",
+        "inputs",
+        "references",
+        "cost",
+        "data",
+        "labels",
+        "samples",
+        "cache_key",
+    ):
         assert getattr(a, name) == getattr(b, name), name
     assert a.items.outputs == b.items.outputs
     tables = [{"keys": one.items.keys, "lengths": one.lengths, **one.items.statistics} for one in (a, b)]
@@ -157,10 +170,10 @@ def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp
     longest = max(len(line) + 1 for line in runs.text.read_text().split("\n"))
     assert len(chars.inputs) > 10
     assert all(text.endswith("\n") and len(text) < 100 + longest for text in chars.inputs[1:-1])
-    assert np.array_equal(chars.items.statistics["model_bytes"], pieces.items.statistics["model_bytes"])
+    assert np.array_equal(chars.items.statistics["bytes"], pieces.items.statistics["bytes"])
     assert chars.lengths.sum() > pieces.lengths.sum()
     found = to_document({"chars": [chars], "bpe": [pieces]})
-    assert found["score"]["name"] == "bits_per_char"
+    assert found["metric"]["name"] == "bits_per_char"
     assert not any(one["by"].startswith("frequency") for one in found["breakdowns"])
 
 
@@ -204,7 +217,7 @@ def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
     assert found.frequencies["tokens"].sum(1).tolist() == found.items.statistics["tokens"].tolist()
     assert found.frequencies["nats"].sum(1) == pytest.approx(found.items.statistics["nats"], rel=1e-9)
     (made,) = [one for one in to_document({"lstm": [found]})["breakdowns"] if one["by"] == "training frequency of the token"]
-    assert (made["score"], made["unit"]) == ({"name": "pseudo_loss", "better": "lower"}, "tokens")
+    assert (made["metric"], made["unit"]) == ({"name": "pseudo_loss", "better": "lower"}, "tokens")
     mean = np.dot(made["values"]["lstm"], made["counts"]) / sum(made["counts"])
     assert mean == pytest.approx(found.scores[0].value)
 
@@ -246,7 +259,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = module.evaluate
 
     def evaluate(run: Any, data: Any, how: Any, watch: Any) -> Any:
-        seen.append(run.folder.path.name)
+        seen.append(run.directory.path.name)
         return real(run, data, how, watch)
 
     monkeypatch.setattr(module, "evaluate", evaluate)
@@ -336,7 +349,7 @@ def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
     files.write_manifest(kept)
     with pytest.raises(ModelError) as caught:
         load(kept)
-    assert str(caught.value) == f"{kept}: is no evidence: its keys can't be right; remove it to have it measured again"
+    assert str(caught.value) == f"{kept}: corrupted results: invalid keys; remove the directory to evaluate the run again"
 
 
 def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
@@ -367,7 +380,7 @@ def test_evidence_of_another_version_is_refused(runs, tmp_path):
     files.write_manifest(tmp_path / "e")
     with pytest.raises(ModelError) as caught:
         load(tmp_path / "e")
-    why = "is no evidence of this version of weft; remove it to have it measured again"
+    why = "not results of this version of weft; remove the directory to evaluate the run again"
     assert str(caught.value) == f"{tmp_path / 'e'}: {why}"
 
 
@@ -384,17 +397,17 @@ def test_costs_are_what_the_run_wrote_down(tmp_path):
             timings.write(line)
     with (tmp_path / "timings.jsonl").open("a") as torn:
         torn.write('{"step": 10, "sec')
-    found = compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, unit="lines/s")
+    found = compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")
     assert found == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s")
     (tmp_path / "timings.jsonl").unlink()
-    assert compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, unit="lines/s")[1:4] == (None, None, None)
+    assert compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")[1:4] == (None, None, None)
     assert read_log(tmp_path / "timings.jsonl") == []
 
 
 @pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("seq2seq", "lines/s"), ("qa", "questions/s")])
 def test_costs_of_real_runs(runs, name, unit):
     found, run = runs.evidence(name).cost, load_run(runs.folder(name), device="cpu")
-    assert (found.parameters, found.unit) == (run.info()["num_parameters"], unit)
+    assert (found.num_parameters, found.unit) == (run.info()["num_parameters"], unit)
     assert found.inference_rate > 0
     assert found.bytes == run.directory.weights.stat().st_size
     assert (found.peak_memory is None) == (name == "ngram")

@@ -128,9 +128,9 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
     code, out, _ = compare(capsys, *words, "--minimal-pairs", "pairs.tsv")
     assert code == 0 and Here.trained == [] and out.startswith(plain + "\n")
     after, text = pages(there / "all")
-    assert {name: value for name, value in after.items() if name not in ("minimal_pairs", "breakdowns", "command", "checksum")} == {
-        name: value for name, value in before.items() if name not in ("breakdowns", "command", "checksum")
-    }
+    assert {
+        name: value for name, value in after.items() if name not in ("minimal_pairs", "breakdowns", "command", "checksum")
+    } == {name: value for name, value in before.items() if name not in ("breakdowns", "command", "checksum")}
     assert after["breakdowns"][: len(before["breakdowns"])] == before["breakdowns"] and "minimal_pairs" not in before
     (there / "pairs.tsv").rename("moved.tsv")
     (there / "all" / "report.html").unlink()
@@ -139,7 +139,19 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
     capsys.readouterr()
     code, out, _ = compare(capsys, *words, "--minimal-pairs", "moved.tsv", "--json")
     found = json.loads(out)
-    names = ["title", "task", "data", "score", "test", "test_items", "insufficient_data", "context", "rows", "failures", "minimal_pairs"]
+    names = [
+        "title",
+        "task",
+        "data",
+        "score",
+        "test",
+        "test_items",
+        "insufficient_data",
+        "context",
+        "rows",
+        "failures",
+        "minimal_pairs",
+    ]
     assert list(found) == names
     assert found["minimal_pairs"] == {**after["minimal_pairs"], "suite": ["moved.tsv"]}
     assert compare(capsys, *words)[1] == plain and pages(there / "all")[0] == before

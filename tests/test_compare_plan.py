@@ -114,7 +114,9 @@ def test_a_grid_that_can_t_be_meant_is_refused(typed, said):
 
 
 def test_other_things_that_can_t_be_meant():
-    with pytest.raises(UsageError, match=r"^models: expected a comma-separated list such as lstm,gru,transformer, got 'lstm,'$"):
+    with pytest.raises(
+        UsageError, match=r"^models: expected a comma-separated list such as lstm,gru,transformer, got 'lstm,'$"
+    ):
         parse_models("lstm,")
     for text in ("", "0", "-3", "many", "1T", "1e400", "9" * 400):
         with pytest.raises(UsageError) as caught:
@@ -172,9 +174,7 @@ def test_no_message_decides_what_applies(values, monkeypatch):
             return resolve(given, base=base)
         except ConfigError as error:
             words = hashlib.sha256(str(error).encode()).hexdigest()
-            raise ConfigError(
-                error.where, words, is_unknown=error.is_unknown, has_suggestion=error.has_suggestion
-            ) from None
+            raise ConfigError(error.where, words, is_unknown=error.is_unknown, has_suggestion=error.has_suggestion) from None
 
     kinds = list(find_task(values["task"]).presets)
     before = [applicable_options(values, kind, base=BASE) for kind in kinds]
@@ -197,7 +197,6 @@ def test_errors_of_a_run_file_carry_what_they_are_about():
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ConfigError) as caught:
         plan_of("lstm", "transfomer")
-    known = "ngram, window, rnn, lstm, gru, transformer, gpt"
     assert str(caught.value) == "models: unknown architecture 'transfomer'; did you mean 'transformer'?"
 
 
@@ -260,7 +259,10 @@ def test_all_kinds_of_the_task():
 
 
 def test_without_models_the_run_file_s_own():
-    assert [one.name for one in plan_of(grid=("model.hidden_size=32,64",)).variants] == ["gpt,hidden_size=32", "gpt,hidden_size=64"]
+    assert [one.name for one in plan_of(grid=("model.hidden_size=32,64",)).variants] == [
+        "gpt,hidden_size=32",
+        "gpt,hidden_size=64",
+    ]
 
 
 def test_the_same_twice_is_two_rows():
@@ -336,7 +338,7 @@ def test_values_that_a_kind_refuses_are_not_values_that_do_not_apply_to_it():
     # its positions are 'none', so these are for others
     found = plan_of("lstm", "gpt", grid=("model.position_encoding=rotary,alibi",))
     assert [one.name for one in found.variants] == ["lstm", "gpt,position_encoding=rotary", "gpt,position_encoding=alibi"]
-    assert found.failed == [] and "model.position_encoding" in found.notes[0]
+    assert found.failed == [] and "position_encoding" in found.notes[0]
 
 
 def test_the_width_of_a_grid_is_that_of_both_sides():
@@ -549,7 +551,10 @@ def test_a_stranger_s_folder_is_left_alone(tmp_path):
     for fresh in (False, True):
         with pytest.raises(UsageError) as caught:
             begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=fresh)
-        assert str(caught.value) == f"{tmp_path}: not empty and not a comparison (contains thesis.tex); choose another `output_dir`"
+        assert (
+            str(caught.value)
+            == f"{tmp_path}: not empty and not a comparison (contains thesis.tex); choose another `output_dir`"
+        )
 
 
 def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
@@ -558,7 +563,10 @@ def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
     for fresh in (False, True):
         with pytest.raises(UsageError) as caught:
             begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=fresh)
-        assert str(caught.value) == f"{tmp_path}: not empty and not a comparison (contains thesis.tex); choose another `output_dir`"
+        assert (
+            str(caught.value)
+            == f"{tmp_path}: not empty and not a comparison (contains thesis.tex); choose another `output_dir`"
+        )
     assert (tmp_path / "thesis.tex").exists()
 
 
@@ -636,9 +644,7 @@ def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
     second = make_run(tmp_path / "b", gaps)
     with pytest.raises(UsageError) as caught:
         open_runs([first, second])
-    assert str(caught.value) == (
-        f"compare: {first} (lm) and {second} (masked-lm) have different tasks"
-    )
+    assert str(caught.value) == (f"compare: {first} (lm) and {second} (masked-lm) have different tasks")
     other = make_run(
         tmp_path / "c", small(data={"train": "other.txt", "valid": 0.1, "read_as": "windows", "context_length": 16})
     )
@@ -693,5 +699,7 @@ def test_the_tokenizer_is_trained_once(tmp_path):
     made = (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
     assert tokens.train_once(out, [values], Silent()).hash == first.hash
     assert (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == made
-    trained = train_here({**run_file(text, "lstm", train__max_steps=1), "tokenizer": tokens.tokenizer_table(out)}, tmp_path / "run")
+    trained = train_here(
+        {**run_file(text, "lstm", train__max_steps=1), "tokenizer": tokens.tokenizer_table(out)}, tmp_path / "run"
+    )
     assert trained.tokenizer.read_bytes() == (out / "tokenizer" / "tokenizer.json").read_bytes()

@@ -78,6 +78,4 @@ def test_what_it_does_not_have_is_refused(numbers):
     assert str(caught.value) == "metric: unknown metric 'mean_eror'; did you mean 'mean_error'?"
     with pytest.raises(UsageError) as caught:
         check_task("number")
-    assert str(caught.value) == (
-        "minimal_pairs: not available for task 'number'; it requires task 'lm' or 'masked-lm'"
-    )
+    assert str(caught.value) == ("minimal_pairs: not available for task 'number'; it requires task 'lm' or 'masked-lm'")

@@ -57,15 +57,16 @@ def test_single_runs_are_tested_over_items():
         "One run per model. CI over test items (bootstrap). "
         "p: difference from the best model (paired approximate randomization test)."
     )
-    assert "paired over test items (approximate randomization), so it is about these runs" in table.describe_test_details(groups)
+    assert "paired over test items (approximate randomization), so it is about these runs" in table.describe_test_details(
+        groups
+    )
     assert "Holm" not in table.describe_test(groups)
 
 
 def test_the_test_is_stated():
     both = kinds(a=2.0, b=2.1, c=2.2)
     assert table.describe_test(both) == (
-        "Mean over 2 seeds. CI over seeds and test items. "
-        "p: difference from the best model (Welch's t-test, Holm-corrected)."
+        "Mean over 2 seeds. CI over seeds and test items. p: difference from the best model (Welch's t-test, Holm-corrected)."
     )
     details = table.describe_test_details(both)
     assert "means over seeds. The interval is Student's t over seeds and test items." in details
@@ -175,7 +176,9 @@ def test_a_test_that_could_tell_nothing_says_so_and_calls_nobody_equal():
     assert [line.split()[5] for line in lines[2:4]] == ["?", "?"]
     assert "**lstm**" not in table_text.markdown(rows) and "**gpt**" in table_text.markdown(rows)
     found = json.loads(table.json(rows))
-    assert [(row["has_enough_items"], row["smallest_p"], row["tied_with_best"]) for row in found[1:]] == [(False, 0.0625, False)] * 2
+    assert [(row["has_enough_items"], row["smallest_p"], row["tied_with_best"]) for row in found[1:]] == [
+        (False, 0.0625, False)
+    ] * 2
     read = list(csv.DictReader(io.StringIO(table_text.csv(rows))))
     assert [line["has_enough_items"] for line in read] == ["1", "0", "0"]
 

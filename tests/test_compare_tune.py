@@ -199,7 +199,9 @@ def test_what_means_nothing_beside_another_value_is_taken_away():
 
 
 def test_what_the_grid_decides_of_a_baseline_is_left_alone():
-    found = tune.trials(Variant("logistic-regression", COUNTED["logistic-regression"]), 5, ["C", "features.ngram_range"], seed=0, base=BASE)
+    found = tune.trials(
+        Variant("logistic-regression", COUNTED["logistic-regression"]), 5, ["C", "features.ngram_range"], seed=0, base=BASE
+    )
     assert len(found) == 4  # all there is: sublinear or not, min_count 1 or 2
     assert all(set(trial.options) <= {"features.sublinear_tf", "features.min_df"} for trial in found)
 

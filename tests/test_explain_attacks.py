@@ -46,7 +46,7 @@ POINTS = np.array([[0.0, 0.0], [1.0, 1.0]])
 DRAWN = {
     "tree": lambda: tree([Node(None, EVIL, EVIL, "best", EVIL)]),
     "bars": lambda: bars([(EVIL, [Bar(EVIL, 0.5, 0.5, EVIL, None)])]),
-    "guesses": lambda: token_table([[TokenGuess(EVIL, 0.5, EVIL)]], rows=[EVIL], columns=[EVIL], corner=EVIL, note=EVIL),
+    "predictions": lambda: token_table([[TokenGuess(EVIL, 0.5, EVIL)]], rows=[EVIL], columns=[EVIL], corner=EVIL, note=EVIL),
     "scatter": lambda: scatter([Points(EVIL, POINTS, [EVIL, EVIL])], axes=(EVIL, EVIL), title=EVIL),
     "grid": lambda: grid([(EVIL, [Map(EVIL, ONE, EVIL)])], key="k", title=EVIL),
     "coloured": lambda: token_heatmap([EVIL], np.array([1.0]), name=EVIL, title=EVIL),
@@ -107,7 +107,7 @@ def test_a_beam_of_one_is_the_greedy_output(pairs):
     for text in ("abcde", "fa", "b", "cafe"):
         found = run.predict(text, beam_size=1)
         view = run.explain(text, "beam-search", beam_size=1)
-        assert (view.data["output"], view.data["alpha"]) == (found.text, 1.0)
+        assert (view.data["output"], view.data["length_penalty"]) == (found.text, 1.0)
         assert view.data["score"] == pytest.approx(found.score, abs=1e-5)
         differ += run.predict(text, beam_size=2).text != found.text
     assert differ  # a search with a length penalty would have gone on

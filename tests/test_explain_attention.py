@@ -56,7 +56,7 @@ def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
 def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
     run = weft.load(pairs.folder("transformer"))
     view = attention(run, "bada", ExplainConfig(target="B A"))
-    assert [(one["part"], one["layer"], np.shape(one["weights"])) for one in view.data["layers"]] == [
+    assert [(one["component"], one["layer"], np.shape(one["weights"])) for one in view.data["layers"]] == [
         ("cross", 1, (2, 3, 5)), ("cross", 2, (2, 3, 5)),
         ("encoder", 1, (2, 5, 5)), ("encoder", 2, (2, 5, 5)),
         ("decoder", 1, (2, 3, 3)), ("decoder", 2, (2, 3, 3)),
@@ -68,7 +68,7 @@ def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
     alone = attention(run, "bada", ExplainConfig(target="B A", component="encoder", layer=2, head=2))
     assert len(alone.data["layers"]) == 1 and alone.data["layers"][0]["heads"] == [2]
     np.testing.assert_allclose(alone.data["layers"][0]["weights"][0], view.data["layers"][3]["weights"][1], atol=1e-6)
-    assert [picture.caption for picture in alone.figures] == ["The encoder's self-attention: layer 2, head 2"]
+    assert [picture.caption for picture in alone.figures] == ["Encoder self-attention: layer 2, head 2"]
 
 
 def test_a_language_model_looks_back_only(language):
@@ -84,7 +84,7 @@ def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
     train_here(values, tmp_path / "run")
     run = weft.load(tmp_path / "run")
     view = attention(run, "the old cat", ExplainConfig())
-    assert [(one["part"], np.shape(one["weights"])) for one in view.data["layers"]] == [("pooling", (1, 1, 5))]
+    assert [(one["component"], np.shape(one["weights"])) for one in view.data["layers"]] == [("pooling", (1, 1, 5))]
     with torch.no_grad():
         reading = run.model
         tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode("the old cat").tolist(), 2]])
@@ -136,7 +136,7 @@ def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
 def test_refusals(pairs):
     run = weft.load(pairs.folder("transformer"))
     wrong = {
-        "--component pool: this model has none; it has: cross, encoder, decoder": {"part": "pooling"},
+        "--component pool: this model has none; it has: cross, encoder, decoder": {"component": "pooling"},
         "--layer: must be from 1 to 2, not 3": {"layer": 3},
         "--head: must be from 1 to 2, not 3": {"head": 3},
     }
@@ -167,7 +167,7 @@ def test_a_compiled_model_is_refused_by_name(pairs):
     with pytest.raises(UsageError) as caught:
         attention(run, "bada", ExplainConfig(target="B", component="decoder"))
     assert str(caught.value) == (
-        "watch: 'decoder' is compiled, and nothing in it can be seen; load the run anew and watch that"
+        "record_activations: 'decoder' is compiled; load the run again without compiling"
     )
 
 
@@ -183,7 +183,7 @@ OPTIONS = {
     "--method: no such method 'integrate'; did you mean 'integrated'? known: gradient, integrated, occlusion, exact": {
         "method": "integrate"
     },
-    "--component: no such part 'middle'; known: encoder, decoder, cross, pool": {"part": "middle"},
+    "--component: no such part 'middle'; known: encoder, decoder, cross, pooling": {"component": "middle"},
     "--baseline: no such baseline 'zeros'; did you mean 'zero'? known: unk, mask, mean, zero": {"baseline": "zeros"},
     "--layer: must be from 1 to 10,000, not 0": {"layer": 0},
     "--n-steps: must be from 1 to 100,000, not 0": {"steps": 0},

@@ -28,7 +28,7 @@ from weft.explain.views import explain_runs, explain_text
 from weft.models.encoder import EncoderInput
 
 BRIEF = ("train.max_steps=4", "train.num_validations=1")
-LEARNED = ("pairs-transformer", "labels-regression", "labels-naive-bayes")  # the others need not be
+LEARNED = ("pairs-transformer", "labels-logistic-regression", "labels-naive-bayes")  # the others need not be
 
 
 class Runs:
@@ -101,7 +101,7 @@ class Handed(nn.Module):
         self.whole, self.x = whole, torch.zeros(0)
 
     def forward(self, given: Any) -> Any:
-        return self.x if self.whole else (self.x, given.keep)
+        return self.x if self.whole else (self.x, given.token_mask)
 
 
 def handed(reading: ModelInput) -> tuple[nn.Module, list[Handed]]:
@@ -180,7 +180,7 @@ def test_integrated_gradients_are_complete_within_a_hundredth(runs, name):
     values = np.concatenate([np.array(side["values"]) for side in data["sides"]], axis=1)
     for row, told in zip(values, data["completeness"], strict=True):
         # trained with plain instructions this toy is too steep for any number of steps, and the view says so
-        steep = name == "labels:pairs-transformer" and data["steps"] == 1024
+        steep = name == "labels:pairs-transformer" and data["n_steps"] == 1024
         assert told["error"] <= (0.05 if steep else 0.01)
         assert told["sum"] == pytest.approx(row.sum(), abs=1e-4)
 
@@ -204,17 +204,17 @@ def test_the_difference_is_that_of_the_text_and_of_one_without_words(runs, name)
 def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
     run = runs("labels:pairs-transformer")
     few = attribution(run, "the cat\tsome new", ExplainConfig(n_steps=1))
-    assert few.data["steps"] == 1 and few.data["completeness"][0]["error"] > 0.01
+    assert few.data["n_steps"] == 1 and few.data["completeness"][0]["error"] > 0.01
     assert few.lines[-1].startswith("not complete: they miss what they should add up to by ")
     many = attribution(run, "the cat\tsome new", ExplainConfig())
-    assert many.data["steps"] >= 32 and many.data["completeness"][0]["error"] < few.data["completeness"][0]["error"]
+    assert many.data["n_steps"] >= 32 and many.data["completeness"][0]["error"] < few.data["completeness"][0]["error"]
     whole = many.data["completeness"][0]["error"] <= 0.01
     told = (
         "complete: they add up to what they should within "
         if whole
         else "not complete: they miss what they should add up to by "
     )
-    assert many.lines[-1].startswith(told) and (whole or many.data["steps"] == 1024)
+    assert many.lines[-1].startswith(told) and (whole or many.data["n_steps"] == 1024)
 
 
 def test_what_is_next_to_nothing_is_not_divided_by():
@@ -322,7 +322,7 @@ def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
     view = attribution(run, text, ExplainConfig(method="input-x-gradient"))
     tokens = view.data["tokens"]
     assert len(tokens) == run.config.data.max_length and tokens[-1]["text"] == "</s>"
-    assert view.lines[-1] == "the text is longer than the model reads, and was cut"
+    assert view.lines[-1] == "warning: the text was truncated to the maximum length of the model"
 
 
 # ---- models that count
@@ -371,18 +371,18 @@ REFUSALS = {
         "--method integrated: a run of kind 'ngram' has no gradients; use --method occlusion"
     ),
     ("lm:ngram", "x", "baseline=zero"): "--baseline zero: n-grams have no vectors; a token can only become unk",
-    ("lm:ngram", "x", "position=2"): "--position: must be from 1 to 1, not 2",
-    ("labels:labels-regression", "x", "method=gradient"): (
-        "--method gradient: a run of kind 'regression' has no gradients; use --method exact or --method occlusion"
+    ("lm:ngram", "x", "position=2"): "position: must be from 1 to 1, got 2",
+    ("labels:labels-logistic-regression", "x", "method=gradient"): (
+        "--method gradient: a run of kind 'logistic-regression' has no gradients; use --method exact or --method occlusion"
     ),
-    ("labels:labels-regression", "x", "baseline=mean"): ("--baseline mean: terms have no vectors; a word can only be left out"),
+    ("labels:labels-logistic-regression", "x", "baseline=mean"): ("--baseline mean: terms have no vectors; a word can only be left out"),
     ("lm:lstm", "x", "method=exact"): (
         "--method exact: is for linear models of terms; use --method integrated, gradient or occlusion"
     ),
-    ("lm:lstm", "x", "baseline=mask"): "--baseline mask: RUN knows no mask, as only masked language models do; use unk",
+    ("lm:lstm", "x", "baseline=mask"): "baseline: RUN knows no mask, as only masked language models do; use unk",
     ("lm:lstm", "x", "target=§"): "--target '§': holds what the tokenizer can't spell, and no output can be that",
-    ("lm:lstm", "x", "target="): "--target: is empty; name what is asked about",
-    ("lm:lstm", "x", "position=2"): "--position: must be from 1 to 1, not 2",
+    ("lm:lstm", "x", "target="): "target: is empty",
+    ("lm:lstm", "x", "position=2"): "position: must be from 1 to 1, got 2",
     ("lm:masked", "the [MASK]", "target=the cat"): "--target 'the cat': is 2 tokens, but a gap is one",
     ("lm:masked", "the cat", ""): "input: has no [MASK]; write it where a token is missing",
     ("labels:labels-lstm", "x", "target=anmal"): (
@@ -452,10 +452,10 @@ class Heard(list[tuple[float, str]]):
 
 @pytest.mark.parametrize(
     ("what", "options"),
-    [("gradient-flow", {}), ("attribution", {"steps": 20}), ("attribution", {"method": "occlusion"})],
+    [("gradient-flow", {}), ("attribution", {"n_steps": 20}), ("attribution", {"method": "occlusion"})],
 )
 def test_what_takes_long_tells_of_its_progress(runs, monkeypatch, what, options):
-    monkeypatch.setattr(credit, "POSITIONS", 32)  # few copies at a time, as of a long text
+    monkeypatch.setattr(credit, "MAX_POSITIONS", 32)  # few copies at a time, as of a long text
     heard, text = Heard(), "the old cat sees"
     explain_text(runs("lm:lstm"), text, what, ExplainConfig(**options), progress=heard)
     assert heard[0] == (0.0, "") and len(heard) >= 8

@@ -105,7 +105,7 @@ def test_what_out_writes(run, capsys, tmp_path, quiet_machine):
     words = ["explain", str(run), "bada", "--target", "B", "--view", "attention", "--view", "rollout", "--quiet"]
     for name in ("a.html", "a.svg", "a.json"):
         assert main([*words, "--output", str(tmp_path / name)]) == 0
-        assert "Rollout through 2 layers" in capsys.readouterr().out
+        assert "Attention rollout through 2 layers" in capsys.readouterr().out
     assert {one["what"] for one in json.loads((tmp_path / "a.json").read_text())["views"]} == {"attention", "rollout"}
     pictures = sorted(tmp_path.glob("*.svg"))
     assert [path.name for path in pictures] == ["a-2.svg", "a-3.svg", "a-4.svg", "a-5.svg", "a-6.svg", "a-7.svg", "a.svg"]
@@ -158,7 +158,7 @@ def test_refusals(run, counted, capsys, quiet_machine):
 
 def test_a_page_of_odd_texts_stays_a_page():
     token = {"text": "</script><b>&\u202e", "start": 0, "end": 1}
-    layer = {"part": "encoder", "layer": 1, "heads": [1], "rows": [token], "columns": [token], "weights": [[[1.0]]]}
+    layer = {"component": "encoder", "layer": 1, "heads": [1], "rows": [token], "columns": [token], "weights": [[[1.0]]]}
     view = Explanation("attention", "<i>t</i>", {"layers": [layer]}, [Figure("<u>c</u>", "<svg></svg>")], ["<b> 1"])
     html = page([view], title="<script>alert(1)</script>")
     assert "<script>alert" not in html and "<i>t" not in html and "<u>c" not in html and "<b>" not in html

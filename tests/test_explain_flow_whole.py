@@ -166,7 +166,7 @@ def test_a_tagger_reaches_both_ways_from_its_word(runs):
 def test_every_task_with_a_network_has_the_view(runs, tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=2)
     values |= {"task": "masked-lm", "model": {"arch": "bert", "hidden_size": 8, "num_layers": 1, "num_heads": 2}}
-    values["data"] |= {"read": "lines"}
+    values["data"] |= {"read_as": "lines"}
     values["data"].pop("window", None)
     masked = weft.load(train_here(values, tmp_path / "run").path)
     view = masked.explain("the old [MASK]", "gradient-flow")

@@ -116,7 +116,7 @@ def test_the_view_names_guesses_ranks_and_what_comes(language):
         assert last[at]["rank"] == 1 + int((said[at] > said[at, wanted]).sum())
         assert last[at]["probability"] == pytest.approx(said[at, wanted].exp().item(), abs=1e-5)
         assert last[at]["predictions"][0]["token"] == run.vocabulary.token_text(int(said[at].argmax()))
-    assert set(last[-1]) == {"guesses"}  # what comes after the text is not known
+    assert set(last[-1]) == {"predictions"}  # what comes after the text is not known
     assert view.lines[-1].split()[0] == "output"
     for picture in view.figures:
         ET.fromstring(picture.svg)
@@ -138,7 +138,7 @@ def test_gaps_are_looked_at_where_they_are(filler):
 
 def test_what_has_no_layers_says_so(language, runs, filler):
     assert why_no_lens(language("lstm")) is None and why_no_lens(filler) is None
-    assert why_no_lens(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' has no layers"
+    assert why_no_lens(weft.load(runs.folder("lm-ngram"))) == "ngram has no layers"
 
 
 # ---- surprisal

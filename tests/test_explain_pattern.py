@@ -21,9 +21,9 @@ from weft.models.encoder_config import ClassifierConfig
 from weft.models.lm import LanguageModel, language_model
 from weft.nn.choices import SCORES
 
-POSITIONS = (*INPUT_ENCODINGS, *ATTENTION_ENCODINGS)
+MAX_POSITIONS = (*INPUT_ENCODINGS, *ATTENTION_ENCODINGS)
 LENGTH, WORDS = 11, 13
-every_position = pytest.mark.parametrize("positions", POSITIONS)
+every_position = pytest.mark.parametrize("positions", MAX_POSITIONS)
 
 
 def check(seen: list[Activation], calls: int) -> None:
@@ -115,7 +115,7 @@ def test_a_text_read_both_ways(positions):
 
 LOOKING: dict[str, dict[str, Any]] = {
     **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},
-    **{f"transformer-{kind}": {**ATTENTION, "num_layers": 2, "num_heads": 4, "position_encoding": kind} for kind in POSITIONS},
+    **{f"transformer-{kind}": {**ATTENTION, "num_layers": 2, "num_heads": 4, "position_encoding": kind} for kind in MAX_POSITIONS},
 }
 
 

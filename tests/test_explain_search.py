@@ -139,11 +139,11 @@ def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
         found = run.generate(text, beam_size=3, max_new_tokens=6, length_penalty=0.7)
         assert view.data["score"] == pytest.approx(found.score)
         assert [one["token"] for one in view.data["hypotheses"] if one["best"]] == [
-            run.vocabulary.token_text(token) for token in found.token_ids
+            run.vocabulary.token_text(token) for token in found.tokens
         ]
     assert why_no_search(lstm) is None and why_no_distribution(lstm) is None
     both = weft.ensemble([runs.folder("lstm"), runs.folder("luong")])
-    assert why_no_search(both) == why_no_distribution(both) == "several models choose together; explain one run"
+    assert why_no_search(both) == why_no_distribution(both) == "ensembles and shallow fusion cannot be explained"
 
 
 def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
@@ -153,7 +153,7 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
         greedy = words.generate(text, temperature=0.0, max_new_tokens=9)
         for alpha in (0.0, 1.0, 3.0):
             found = words.generate(text, beam_size=1, length_penalty=alpha, max_new_tokens=9)
-            assert (found.text, found.token_ids) == (greedy.text, greedy.token_ids)
+            assert (found.text, found.tokens) == (greedy.text, greedy.token_ids)
             assert found.log_prob == pytest.approx(greedy.log_prob)
             view = beam_search_tree(words, text, ExplainConfig(beam_size=1, length_penalty=alpha, max_new_tokens=9))
             assert view.data["output"] == greedy.text.lstrip()
@@ -164,7 +164,7 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
             for alpha in (0.0, 1.0, 3.0):
                 assert run.predict(text, beam_size=1, length_penalty=alpha).tokens == greedy.tokens
                 view = beam_search_tree(run, text, ExplainConfig(beam_size=1, length_penalty=alpha))
-                assert view.data["output"] == greedy.text and view.data["alpha"] == alpha
+                assert view.data["output"] == greedy.text and view.data["length_penalty"] == alpha
                 kept = [one for one in view.data["hypotheses"] if one["fate"] in ("kept", "ended", "limit")]
                 assert kept == [one for one in view.data["hypotheses"] if one["best"]]
 
@@ -186,7 +186,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
     options = ExplainConfig(target="cat", temperature=0.7, top_k=6, top_p=0.8, top=50)
     view = distribution(lstm, "the ", options)
-    assert view.data["filters"] == ["never written", "temperature 0.7", "top-k 6", "top-p 0.8"]
+    assert view.data["filters"] == ["banned tokens", "temperature 0.7", "top-k 6", "top-p 0.8"]
     assert [token["text"] for token in view.data["tokens"]] == ["c", "a", "t"]
     text = "the "
     for letter, step in zip("cat", view.data["steps"], strict=True):
@@ -207,13 +207,13 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
             if number is not None:
                 assert token["before"] == pytest.approx(before[number], abs=1e-5)
                 assert token["after"] == pytest.approx(after[number], abs=1e-4)
-                assert (token["cut"] is None) == (after[number] > 0)
-        cut = {token["cut"] for token in step["tokens"]} - {None}
-        assert cut <= {"never written", "top-k 6", "top-p 0.8"} and "top-k 6" in cut
-        assert step["left"] == [lstm.vocabulary.vocab_size - 3, lstm.vocabulary.vocab_size - 3, 6, len(kept)]
+                assert (token["filtered_by"] is None) == (after[number] > 0)
+        cut = {token["filtered_by"] for token in step["tokens"]} - {None}
+        assert cut <= {"banned tokens", "top-k 6", "top-p 0.8"} and "top-k 6" in cut
+        assert step["remaining"] == [lstm.vocabulary.vocab_size - 3, lstm.vocabulary.vocab_size - 3, 6, len(kept)]
         assert step["mass"] == pytest.approx(before[kept].sum(), abs=1e-5)
         assert step["entropy"] == pytest.approx(-(before * own).sum(), abs=1e-4)
-        assert [token["token"] for token in step["tokens"] if token["came"]] == [letter]
+        assert [token["token"] for token in step["tokens"] if token["chosen"]] == [letter]
         text += letter
     ET.fromstring(view.figures[0].svg)
 
@@ -222,20 +222,20 @@ def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
     view = distribution(lstm, "the ", ExplainConfig(max_new_tokens=4, min_p=0.1))
     assert "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, max_new_tokens=4).text
     for step in view.data["steps"]:
-        came = next(token for token in step["tokens"] if token["came"])
-        assert came["cut"] is None and came["after"] >= came["before"]
+        came = next(token for token in step["tokens"] if token["chosen"])
+        assert came["filtered_by"] is None and came["after"] >= came["before"]
     run = weft.load(runs.folder("luong"))
     view = distribution(run, "fade", ExplainConfig(top_k=2))
     nats = -np.array(run.score([("fade", run.predict("fade").text)])[0].token_log_probs)
-    before = [next(token for token in step["tokens"] if token["came"])["before"] for step in view.data["steps"]]
+    before = [next(token for token in step["tokens"] if token["chosen"])["before"] for step in view.data["steps"]]
     np.testing.assert_allclose(before, np.exp(-nats), atol=1e-4)
-    assert all(step["left"][-1] == 2 for step in view.data["steps"])
+    assert all(step["remaining"][-1] == 2 for step in view.data["steps"])
 
 
 def test_after_a_text_that_nothing_follows_there_is_nothing_to_show(lstm):
     with pytest.raises(UsageError) as caught:
         distribution(lstm, "the", ExplainConfig(target=""))
-    assert str(caught.value) == "input: nothing comes after it; give --target, or a text that the model goes on with"
+    assert str(caught.value) == "input: the model generates no token after it; set `target` or use another text"
 
 
 # ---- the manual

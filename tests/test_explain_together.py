@@ -148,7 +148,7 @@ def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, mo
 
     monkeypatch.setattr(weft.runs.load, "load", load_compiled)
     assert refused(capsys, "explain", str(place / "transformer"), TEXT, "--view", what) == (
-        2, "watch: 'stack' is compiled, and nothing in it can be seen; load the run anew and watch that",
+        2, "record_activations: 'stack' is compiled; load the run again without compiling",
     )  # fmt: skip
 
 

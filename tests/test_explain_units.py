@@ -187,7 +187,7 @@ def test_the_view_shows_what_the_model_computes(lstm):
     with torch.no_grad(), record_activations(lstm.model, "stack.layers.1.mixer") as seen:
         _, (_, states) = lstm.model(tokens)
     (layer,) = view.data["layers"]
-    assert (layer["layer"], layer["part"], layer["units"]) == (2, "stack.layers.1.mixer", [3, 8])
+    assert (layer["layer"], layer["component"], layer["units"]) == (2, "stack.layers.1.mixer", [3, 8])
     np.testing.assert_allclose(layer["hidden"], seen[0].output[0][0, :, [2, 7]].T, atol=1e-5)
     np.testing.assert_allclose(np.array(layer["cell"])[:, -1], states[1][1][0, [2, 7]], atol=1e-5)
     assert [token["text"] for token in layer["tokens"]] == [".", "\n", *"the old cat sees"]

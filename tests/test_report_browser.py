@@ -257,7 +257,12 @@ def test_the_pareto_line_has_the_rows_that_nothing_beats(look, better):
         row["score"], row["num_parameters"] = {"value": score, "low": score - 1, "high": score + 1}, int(parameters)
     seen = look(document)
     box = seen.page.locator('[data-chart="cost"]')
-    titles = {"num_parameters": "num_parameters", "seconds": "time of training", "model_bytes": "size on disk", "decoding": "decoding speed"}
+    titles = {
+        "num_parameters": "num_parameters",
+        "seconds": "time of training",
+        "model_bytes": "size on disk",
+        "decoding": "decoding speed",
+    }
     for cost, title in titles.items():
         box.get_by_text(title, exact=True).first.click()
         told = box.locator(".told").inner_text()

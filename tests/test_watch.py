@@ -69,9 +69,9 @@ def test_one_name_a_name_twice_a_second_name_and_the_model_itself():
         with record_activations(model, names) as seen:
             model(x)
         assert [call.name for call in seen] == expected
-    with record_activations(model, ["head", "tie_embeddings"]) as seen:
+    with record_activations(model, ["head", "tied"]) as seen:
         model(x)
-    assert sorted(call.name for call in seen) == ["head", "tie_embeddings"]
+    assert sorted(call.name for call in seen) == ["head", "tied"]
 
 
 def test_gradients_flow_through_what_was_seen():
@@ -125,12 +125,12 @@ def test_hooks_of_others_stay():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("laiers.0", "watch: no such part 'laiers.0'; did you mean 'layers.0'? the model has: layers, head, tied"),
-        ("layers.2", "watch: no such part 'layers.2'; did you mean 'layers.1'? 'layers' has: 0, 1"),
-        ("linear", "watch: no such part 'linear'; did you mean 'layers.1.linear'? the model has: layers, head, tied"),
-        ("head.weight", "watch: no such part 'head.weight'; did you mean 'head'? 'head' has: no parts"),
-        ("???", "watch: no such part '???'; the model has: layers, head, tied"),
-        ("layers", "watch: 'layers' only holds others and is never called; watch one of them: 0, 1"),
+        ("laiers.0", "record_activations: unknown module 'laiers.0'; did you mean 'layers.0'? the model has: layers, head, tied"),
+        ("layers.2", "record_activations: unknown module 'layers.2'; did you mean 'layers.1'? 'layers' has: 0, 1"),
+        ("linear", "record_activations: unknown module 'linear'; did you mean 'layers.1.linear'? the model has: layers, head, tied"),
+        ("head.weight", "record_activations: unknown module 'head.weight'; did you mean 'head'? 'head' has: no parts"),
+        ("???", "record_activations: unknown module '???'; the model has: layers, head, tied"),
+        ("layers", "record_activations: 'layers' is a container and never called; choose from 0, 1"),
     ],
 )
 def test_a_part_that_can_not_be_seen_is_refused(name, message):
@@ -167,7 +167,7 @@ def part_in_place(model: Model) -> nn.Module:
 def test_a_compiled_part_is_refused_by_name(compiled, place):
     with pytest.raises(UsageError) as caught, record_activations(compiled(Model()), "layers.0.linear"):
         pass
-    assert str(caught.value) == f"watch: {place} is compiled, and nothing in it can be seen; load the run anew and watch that"
+    assert str(caught.value) == f"record_activations: {place} is compiled; load the run again without compiling"
 
 
 def test_beside_a_compiled_part_all_is_seen():
@@ -265,4 +265,4 @@ def test_what_attends_nowhere_has_no_pattern():
         model(torch.randn(1, 3))
     with pytest.raises(UsageError) as caught:
         attention_weights(seen[0])
-    assert str(caught.value) == "pattern: 'layers.0' has no attention weights; watch the 'attend' in it"
+    assert str(caught.value) == "attention_weights: 'layers.0' has no attention weights; record its 'attend' module"

@@ -43,7 +43,7 @@ def _sentence(policy: str, rows: Mapping[str, str], default: str) -> str:
     ways = [f"{way}: {', '.join(row for row in applied if applied[row] == way)}" for way in dict.fromkeys(applied.values())]
     if policy == default:
         return f"Context policy {default}: {PAST} ({'; '.join(ways)})."
-    return f"Context policy {policy} ({'; '.join(ways)}); validation during training, and therefore the learning curves, use {default}."
+    return f"Context policy {policy} ({'; '.join(ways)}); learning curves use {default}."
 
 
 def context_of(groups: Groups) -> dict[str, Any] | None:

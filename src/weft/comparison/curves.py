@@ -42,7 +42,7 @@ MAX_STEPS, TEXTS_PER_STEP = 8, 3  # of samples.jsonl
 
 
 def samples_of(run: Path) -> list[Record]:
-    """Texts that a run generated at some of its validations, the first and the last included; empty if train.num_samples is 0."""
+    """Texts generated at some validations of a run, the first and the last included; empty if train.num_samples is 0."""
     lines = read_log(run / SAMPLES, texts=True)
     steps = list(dict.fromkeys(line["step"] for line in lines))
     chosen = {

@@ -80,7 +80,7 @@ def _check_comparable(first: ExistingRun, other: ExistingRun, *, data: bool) -> 
     if read_as[0] != read_as[1]:  # blocks of running text and lines are different items
         raise UsageError(
             "compare",
-            f"{first.path} and {other.path} have different data.read_as ({read_as[0]}, {read_as[1]}), so their scores are not comparable",
+            f"{first.path} and {other.path} have different data.read_as ({read_as[0]}, {read_as[1]}): not comparable",
             "train them with the same data.read_as",
         )
 

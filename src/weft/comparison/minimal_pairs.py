@@ -1,8 +1,8 @@
 """Minimal pairs: how often a model gives the grammatical sentence of a pair the higher probability.
 
 A language model scores a sentence by the sum of its tokens' log-probabilities, a masked one by its pseudo-log-likelihood
-(Salazar et al. 2020), which masks each token in turn. If a pair compares two forms of a word after the same prefix, the sum ends
-with that word. A masked model reads both directions, so it always scores the whole sentence.
+(Salazar et al. 2020), which masks each token in turn. If a pair compares two forms of a word after the same prefix, the sum
+ends with that word. A masked model reads both directions, so it always scores the whole sentence.
 
 Shapes: N pairs, M = 2 N texts.
 """
@@ -183,8 +183,8 @@ def _estimates(groups: Mapping[str, Sequence[ItemStatistics]], members: Array) -
 def rows(
     groups: Mapping[str, Sequence[ItemStatistics]], pairs: Sequence[MinimalPair], *, progress: ProgressCallback | None = None
 ) -> list[Row]:
-    """Accuracy in percent with 95% confidence intervals over pairs, and over seeds if a model has several runs: of all pairs, by
-    phenomenon and paradigm, by attractors, and by recency. Calls `progress(pairs done, all pairs)`."""
+    """Accuracy in percent with 95% confidence intervals over pairs, and over seeds if a model has several runs: of all pairs,
+    by phenomenon and paradigm, by attractors, and by recency. Calls `progress(pairs done, all pairs)`."""
     parts = [("all", "all", np.arange(len(pairs))), *_phenomena(pairs), *_attractors(pairs), *_recency(pairs)]
     table, known = list[Row](), dict[bytes, dict[str, Estimate]]()
     total = sum(len(members) for _, _, members in parts)

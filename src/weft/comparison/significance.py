@@ -9,23 +9,24 @@ Two architectures with several seeds: the score of seed s on the test items is m
 
     Y(s) = mean of the architecture + effect of the seed + effect of the items on the architecture + effect of the items on s.
 
-Seeds of two architectures are independent, items are the same for all. So the difference of two means over k and m seeds has the
-variance
+Seeds of two architectures are independent, items are the same for all. So the difference of two means over k and m seeds has
+the variance
 
     V = S_a^2 / k + S_b^2 / m + I,
 
 where S^2 is the sample variance over the seeds of an architecture (it includes the effect of the items on a seed), and I the
-variance of the effect of the items on an architecture, from a bootstrap over items that all runs share: the mean covariance of
-two seeds of a, plus that of b, minus twice that of one of each. Resampling seeds as well would give S^2 (k - 1) / k: with two
-seeds half of the variance, and short tails where the true ones are long; equal systems would be called different in up to 30% of
-cases. Instead, the difference over sqrt(V) is compared with Student's t with the degrees of freedom of Welch and Satterthwaite,
+variance of the effect of the items on an architecture, from a bootstrap over items that all runs share: the mean covariance
+of two seeds of a, plus that of b, minus twice that of one of each. Resampling seeds as well would give S^2 (k - 1) / k: with
+two seeds half of the variance, and short tails where the true ones are long; equal systems would be called different in up to
+30% of cases. Instead, the difference over sqrt(V) is compared with Student's t with the degrees of freedom of Welch and
+Satterthwaite,
 
     (sum of w v)^2 / sum of (w v)^2 / f,     v one of the three parts, f its degrees of freedom: k - 1, m - 1, items - 1,
 
-with w = 2 for the two parts of seeds and 1 for that of items. Unweighted (w = 1), a variance of two seeds that is small by chance
-would be trusted where that of items is just as small. With these weights, equal systems are called different in 4 to 5% of cases
-with two seeds or more, whatever the fraction of seeds in the variance (2% if it is all of it and there are two seeds). The worst
-remaining case is 10%: two seeds of an architecture with a large variance over seeds against one with none.
+with w = 2 for the two parts of seeds and 1 for that of items. Unweighted (w = 1), a variance of two seeds that is small by
+chance would be trusted where that of items is just as small. With these weights, equal systems are called different in 4 to
+5% of cases with two seeds or more, whatever the fraction of seeds in the variance (2% if it is all of it and there are two
+seeds). The worst remaining case is 10%: two seeds of an architecture with a large variance over seeds against one with none.
 tests/test_significance.py simulates this.
 
 Shapes: N items, R resamples.
@@ -306,7 +307,7 @@ def smallest_p_overall(each: Sequence[float]) -> list[float]:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """p values of several tests, corrected so that the probability of any false positive is at most 5% (Holm 1979); NaN stays."""
+    """Holm-corrected p values: the probability of any false positive is at most 5% (Holm 1979); NaN stays."""
     order = sorted((at for at, value in enumerate(values) if not math.isnan(value)), key=lambda at: values[at])
     corrected, maximum = [math.nan] * len(values), 0.0
     for rank, at in enumerate(order):

@@ -51,9 +51,7 @@ def check_source_attention(model: nn.Module) -> list[str]:
     """The names of the cross-attention modules; raises UsageError if there are none."""
     names = has_source_attention(model)
     if not names:
-        raise UsageError(
-            "alignments", "the model has no cross-attention", "train one with model.attention = 'additive'"
-        )
+        raise UsageError("alignments", "the model has no cross-attention", "train one with model.attention = 'additive'")
     return names
 
 

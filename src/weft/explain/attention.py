@@ -54,8 +54,8 @@ class AttentionMap(NamedTuple):
 
 
 def sites(model: nn.Module) -> list[Site]:
-    """All attention layers, by component and from the bottom up. (Not those of a tagger's character encoder, whose positions are
-    not tokens, and not attention to a single summary vector.)"""
+    """All attention layers, by component and from the bottom up. (Not those of a character encoder, whose positions
+    are not tokens, and not attention to a single summary vector.)"""
     parts = dict(model.named_modules())
     layers: list[tuple[str, str]] = []
     for name, part in parts.items():
@@ -79,9 +79,7 @@ def _select(known: Sequence[Site], options: ExplainConfig) -> list[Site]:
     """The layers that the options select."""
     components = list(dict.fromkeys(site.component for site in known))
     if options.component is not None and options.component not in components:
-        raise UsageError(
-            "component", f"the model has no {options.component} attention", f"choose from {', '.join(components)}"
-        )
+        raise UsageError("component", f"the model has no {options.component} attention", f"choose from {', '.join(components)}")
     selected = [site for site in known if options.component in (None, site.component)]
     if options.layer is None:
         return selected
@@ -241,9 +239,7 @@ def attention(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     if len(reading.sides) > 1:
         data["output"] = list_tokens(reading.places)
     lines = [*_summary(found), *_alignment(found, options.top), *([TRUNCATED] if reading.truncated else [])]
-    title = f"Attention of {run.directory.path}" + (
-        f", output {on_one_line(reading.written)}" if reading.written else ""
-    )
+    title = f"Attention of {run.directory.path}" + (f", output {on_one_line(reading.written)}" if reading.written else "")
     return Explanation("attention", title, data, _figures(found), lines, guides.ATTENTION)
 
 
@@ -251,8 +247,8 @@ def attention(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
 
 
 def attention_rollout(layers: Sequence[np.ndarray]) -> np.ndarray:
-    """(T, T): the fraction of each input token in each position of the last layer (Abnar and Zuidema 2020), from (H, T, T) of each
-    layer, lowest first: mean over heads, and the residual connection counts as much as the attention output."""
+    """(T, T): the fraction of each input token in each position of the last layer (Abnar and Zuidema 2020), from (H, T, T) of
+    each layer, lowest first: mean over heads, and the residual connection counts as much as the attention output."""
     whole = np.eye(layers[0].shape[-1])
     for weights in layers:
         whole = (weights.mean(0).astype(np.float64) + np.eye(len(whole))) / 2 @ whole

@@ -4,9 +4,9 @@
     integrated-gradients   integrated gradients (Sundararajan et al. 2017): they sum to the difference from a baseline
     occlusion              the loss of log-probability if a token is replaced by the baseline (Zeiler and Fergus 2014)
 
-All methods work on the embeddings that are the input of the first layer. The baseline is another vector for each token of a text:
-that of <unk>, of [MASK], the mean of all embeddings, or zeros; <s> and </s> stay. With a character encoder, the baseline has zero
-character embeddings.
+All methods work on the embeddings that are the input of the first layer. The baseline is another vector for each token of a
+text: that of <unk>, of [MASK], the mean of all embeddings, or zeros; <s> and </s> stay. With a character encoder, the
+baseline has zero character embeddings.
 
 Shapes: K outputs, N tokens of all inputs, R copies read at once, D hidden size.
 """
@@ -238,4 +238,6 @@ def attribute(
                 found = gradient_times_input(vectors, [question])[0]
         values.append(found)
     kept = None if method == "input-x-gradient" else baseline
-    return AttributionValues(np.stack(values), said, method, kept, steps or None, added if method == "integrated-gradients" else None)
+    return AttributionValues(
+        np.stack(values), said, method, kept, steps or None, added if method == "integrated-gradients" else None
+    )

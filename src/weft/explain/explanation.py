@@ -49,8 +49,8 @@ def list_tokens(pieces: Sequence[TokenSpan]) -> list[dict[str, Any]]:
 
 
 def align_columns(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> list[str]:
-    """Rows of cells as lines for a terminal: the columns in `left` are left-aligned, the others right-aligned; control characters
-    are escaped, so that a row is one line."""
+    """Rows of cells as lines for a terminal: the columns in `left` are left-aligned, the others right-aligned; control
+    characters are escaped, so that a row is one line."""
     return columns.align([[on_one_line(cell) for cell in row] for row in rows], left=left)
 
 

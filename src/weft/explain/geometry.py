@@ -1,5 +1,5 @@
-"""Geometry of contextual word vectors by layer: similarity of any two words, of one word in several contexts, and of the words of a
-sentence (Ethayarajh 2019), and a projection of some words.
+"""Geometry of contextual word vectors by layer: similarity of any two words, of one word in several contexts, and of the
+words of a sentence (Ethayarajh 2019), and a projection of some words.
 
 Of unit vectors that stand in sentences, U is the sum of all n and U(s) the sum of the n(s) in sentence s. The mean cosine of
 all pairs whose words stand in two sentences is (|U|^2 - sum |U(s)|^2) / (n^2 - sum n(s)^2): exact, and nothing is kept but

@@ -298,11 +298,7 @@ def _lines(flows: Mapping[str, TimeGradients]) -> list[str]:
         ["steps back", *flows],
         *([f"{step:,}", *(f"{fraction[step - 1]:.2g}" for fraction in fractions)] for step in chosen),
     ]
-    none = [
-        f"{when}: all gradients are zero"
-        for when, fraction in zip(flows, fractions, strict=True)
-        if not fraction.any()
-    ]
+    none = [f"{when}: all gradients are zero" for when, fraction in zip(flows, fractions, strict=True) if not fraction.any()]
     return [*align_columns(rows, left=()), "gradient norm relative to one step back", *none]
 
 

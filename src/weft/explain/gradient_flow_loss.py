@@ -156,4 +156,6 @@ def gradient_flow_to_loss(run: AnyRun, text: str, options: ExplainConfig) -> Exp
         Figure("Gradient norm by token and layer", _picture(flows, tokens, title=f"{name}: gradient of {loss}")),
         Figure("Gradient norm by layer", depth_figure({name: depths}, title=f"{name}: gradient norm by layer")),
     ]
-    return Explanation("gradient-flow", f"Gradient flow from {loss}", data, pictures, _lines(flows, tokens, loss), guides.GRADIENTS)
+    return Explanation(
+        "gradient-flow", f"Gradient flow from {loss}", data, pictures, _lines(flows, tokens, loss), guides.GRADIENTS
+    )

@@ -49,9 +49,7 @@ def heads_of(run: AnyRun) -> list[LayerHeads]:
             mixer: Any = model.get_submodule(name)
             found.append(LayerHeads(part, layer + 1, name, mixer.heads, stack.config.heads_in_layer(layer)[1]))
     if not all_heads(found):
-        raise UsageError(
-            "heads", f"all attention heads of {run.directory.path} are already pruned"
-        )
+        raise UsageError("heads", f"all attention heads of {run.directory.path} are already pruned")
     return found
 
 

@@ -52,14 +52,14 @@ def _find(model: nn.Module, name: str) -> nn.Module:
             close = difflib.get_close_matches(name, parts, n=1, cutoff=0.5)
             hint = f"; did you mean {close[0]!r}?" if close else ";"
             where = repr(above) if above else "the model"
-            raise UsageError("watch", f"no such part {name!r}{hint} {where} has: {_inside(parts, above)}")
+            raise UsageError("record_activations", f"unknown module {name!r}{hint} {where} has: {_inside(parts, above)}")
         if _compiled(parts[place]):
             where = repr(place) if place else "the model"
-            raise UsageError("watch", f"{where} is compiled, and nothing in it can be seen", "load the run anew and watch that")
+            raise UsageError("record_activations", f"{where} is compiled", "load the run again without compiling")
         above = place
     if type(parts[name]).forward is nn.Module.forward:
         raise UsageError(
-            "watch", f"{name!r} only holds others and is never called", f"watch one of them: {_inside(parts, name)}"
+            "record_activations", f"{name!r} is a container and never called", f"choose from {_inside(parts, name)}"
         )
     return parts[name]
 
@@ -118,5 +118,5 @@ def differentiable() -> Iterator[None]:
 def attention_weights(activation: Activation) -> Tensor:
     """The attention weights of a watched call of an `attend`, (B, H, T, S), recomputed from its inputs and without dropout."""
     if not isinstance(activation.part, Weighing):
-        raise UsageError("pattern", f"{activation.name!r} has no attention weights", "watch the 'attend' in it")
+        raise UsageError("attention_weights", f"{activation.name!r} has no attention weights", "record its 'attend' module")
     return activation.part.weights(*activation.inputs)

@@ -50,7 +50,8 @@ def _pictures(found: SurprisalResult, bits: np.ndarray) -> list[Figure]:
     return [
         Figure("Surprisal of each token", token_heatmap(tokens, shown, name="surprisal (bits)")),
         Figure(
-            "Surprisal by position", lines([line], across=Axis("token", names=["", *tokens], every=True), up=Axis("surprisal (bits)"))
+            "Surprisal by position",
+            lines([line], across=Axis("token", names=["", *tokens], every=True), up=Axis("surprisal (bits)")),
         ),
     ]
 
@@ -61,7 +62,8 @@ def _lines(found: SurprisalResult, bits: np.ndarray, top: int) -> list[str]:
     rows += [[repr(found.pieces[at].text), str(at + 1), f"{bits[at]:.2f}", f"{2 ** -bits[at]:.3g}"] for at in order.tolist()]
     mean = bits.mean()
     return [
-        f"{pluralize(len(bits), 'token')}, {bits.sum():.2f} bits, {mean:.3f} bits per token (perplexity {2**mean:.3g}); highest surprisal:",
+        f"{pluralize(len(bits), 'token')}, {bits.sum():.2f} bits, {mean:.3f} bits per token (perplexity {2**mean:.3g})",
+        "highest surprisal:",
         *align_columns(rows),
     ]
 

@@ -102,9 +102,7 @@ def explain_runs(
 ) -> Explanation:
     """Several runs, by name, in one view: gradient flow."""
     if view not in (None, MULTI_RUN_VIEW):
-        raise UsageError(
-            "compare_with", f"only available for the view {MULTI_RUN_VIEW}, not for {view}", "remove it"
-        )
+        raise UsageError("compare_with", f"only available for the view {MULTI_RUN_VIEW}, not for {view}", "remove it")
     for run in runs.values():
         _check_length(run, text, MULTI_RUN_VIEW)
     return compare_gradient_flow(runs, text, options, progress)

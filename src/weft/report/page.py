@@ -58,7 +58,8 @@ def _chart(name: str) -> str:
 def _breakdowns(document: Document) -> str:
     return "".join(
         f'<div class="breakdown"><h3>By {html(breakdown["by"])}</h3>'
-        f'<div class="drawn" data-chart="breakdown" data-place="{index}"></div>{parts.breakdown_table(document, breakdown)}</div>'
+        f'<div class="drawn" data-chart="breakdown" data-place="{index}"></div>'
+        f"{parts.breakdown_table(document, breakdown)}</div>"
         for index, breakdown in enumerate(document.get("breakdowns") or [])
     )
 

@@ -93,8 +93,8 @@ def _by_length(document: Document) -> str:
     places = max(1, decimals([long - long_last]))
     unit = html(by_length["by"].split()[-1])  # "input length in words"
     return (
-        f"On the longest inputs ({html(by_length['bins'][-1])} {unit}, {by_length['counts'][-1]:,} items), {_bold(order[0])} scores "
-        f"{number(long, places)} and {_bold(order[-1])} {number(long_last, places)}; "
+        f"On the longest inputs ({html(by_length['bins'][-1])} {unit}, {by_length['counts'][-1]:,} items), "
+        f"{_bold(order[0])} scores {number(long, places)} and {_bold(order[-1])} {number(long_last, places)}; "
         f"on the shortest ({html(by_length['bins'][0])}), {number(short, places)} and {number(short_last, places)}."
     )
 
