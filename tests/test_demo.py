@@ -122,7 +122,16 @@ def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_measures
     assert main(["demo"]) == 0
     said = capsys.readouterr()
     lines = said.out.split("\n")
-    assert re.split(r"  +", lines[1]) == ["", "model", "params", "word error rate", "10+ letters", "phone error rate", "words/s", "train time"]
+    assert re.split(r"  +", lines[1]) == [
+        "",
+        "model",
+        "params",
+        "word error rate",
+        "10+ letters",
+        "phone error rate",
+        "words/s",
+        "train time",
+    ]
     assert [line[3:].split()[0] for line in lines[2:5]] == ["lstm", "lstm-attention", "transformer"]
     assert sum(line.startswith(" * ") for line in lines[2:5]) == 1
     assert lines[6] == " * best model on 12 words that no model has seen"
