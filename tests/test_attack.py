@@ -263,7 +263,7 @@ def test_closed_standard_files(trained):
     assert closed.returncode == 0 and closed.stdout.startswith(b"  ")
     for end in (">&-", "> /dev/full"):
         lost = subprocess.run(["bash", "-c", f"{command} {end}"], env=environment, capture_output=True, check=False)
-        assert lost.returncode == 5 and lost.stderr.startswith(b"weft: input or output: ") and lost.stderr.count(b"\n") == 1
+        assert lost.returncode == 5 and lost.stderr.startswith(b"weft: error: input or output: ") and lost.stderr.count(b"\n") == 1
 
 
 def test_a_word_that_can_not_be_said_stops_no_work():

@@ -74,7 +74,12 @@ def test_the_command_shows_them(tmp_path, monkeypatch, capsys):
     assert found["windows"][1]["input"] == WORDS[start + 1 : start + 5]
     assert main(["check", "run.toml", "--show-windows", "2", "-q"]) in (0, 3)
     assert as_table(found) in capsys.readouterr().out
-    found = {"context_length": 4, "stride": 2, "count": 23, "windows": windows_to_json(by_phase(1), from_vocab(WORDS), 2)["windows"]}
+    found = {
+        "context_length": 4,
+        "stride": 2,
+        "count": 23,
+        "windows": windows_to_json(by_phase(1), from_vocab(WORDS), 2)["windows"],
+    }
     assert as_table(found) == (
         "23 windows of 4 tokens, stride 2, in random order in the first epoch:\n"
         "from token  input                label\n"

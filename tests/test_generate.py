@@ -204,7 +204,9 @@ def test_seeds_repeat_and_samples_differ():
 
 
 @every_toy
-@pytest.mark.parametrize("options", [{"num_samples": 2}, {"beam_size": 3, "n_best": 3, "length_penalty": 0.5}], ids=["samples", "beam"])
+@pytest.mark.parametrize(
+    "options", [{"num_samples": 2}, {"beam_size": 3, "n_best": 3, "length_penalty": 0.5}], ids=["samples", "beam"]
+)
 def test_log_probabilities_equal_scoring_again(toy, options):
     model = toy(13)
     [found] = generate(model, LETTERS, ["abc"], GenerationConfig(max_new_tokens=12, **options), frame=Frame(2))

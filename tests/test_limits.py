@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -171,7 +172,7 @@ def test_sighup_saves_as_sigterm_does(tmp_path):
         process.send_signal(signal.SIGHUP)  # the shell and the system may each send one
         rest = process.stderr.read() if process.stderr else ""
         assert process.wait(timeout=60) == 129
-    assert rest.endswith("weft: stopped and saved in run; the same command resumes\n")
+    assert re.search(r"Stopped at step [\d,]+\. Saved to run\. Run the same command to resume\.\n$", rest)
     assert any((tmp_path / "run" / "checkpoints").iterdir())
 
 

@@ -191,7 +191,11 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
 
     values = torch.stack([log_probs_by_part(part, source) for part in parts])
     explicit = (values.exp() * torch.tensor(weights)[:, None, None]).sum(0).log().sum(1)
-    check_best(ask(both, [source], encode=encode, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)[0], explicit, alpha)
+    check_best(
+        ask(both, [source], encode=encode, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)[0],
+        explicit,
+        alpha,
+    )
     tokens, keep = rows_of(sequences())
     with torch.no_grad():
         again = both.score(tokens, keep, encode([source] * len(tokens))).sum(1)
@@ -208,7 +212,9 @@ def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
         return encoded(model, some), None
 
     explicit = (log_probs_by_part(model, source) + 0.4 * log_probs_by_part(lm, source)).sum(1)
-    check_best(ask(fused, [source], encode=encode, beam_size=200, length_penalty=0.7, n_best=3, max_new_tokens=LIMIT)[0], explicit, 0.7)
+    check_best(
+        ask(fused, [source], encode=encode, beam_size=200, length_penalty=0.7, n_best=3, max_new_tokens=LIMIT)[0], explicit, 0.7
+    )
     tokens, keep = rows_of(sequences())
     with torch.no_grad():
         again = fused.score(tokens, keep, encode([source] * len(tokens))).sum(1)
@@ -226,7 +232,9 @@ def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
 
     mean = torch.stack([log_probs_by_part(part, source) for part in parts]).exp().mean(0).log()
     explicit = (mean + 0.3 * log_probs_by_part(lm, source)).sum(1)
-    check_best(ask(fused, [source], encode=encode, beam_size=200, length_penalty=1.0, n_best=3, max_new_tokens=LIMIT)[0], explicit, 1.0)
+    check_best(
+        ask(fused, [source], encode=encode, beam_size=200, length_penalty=1.0, n_best=3, max_new_tokens=LIMIT)[0], explicit, 1.0
+    )
 
 
 def test_a_product_is_normalised_over_the_vocabulary_and_a_fusion_is_not():
@@ -242,7 +250,9 @@ def test_a_product_is_normalised_over_the_vocabulary_and_a_fusion_is_not():
 
 @every_decoder
 @pytest.mark.parametrize(
-    "options", [{"beam_size": 4, "n_best": 3}, {"beam_size": 1}, {"num_samples": 2, "seed": 5}], ids=["beam", "greedy", "samples"]
+    "options",
+    [{"beam_size": 4, "n_best": 3}, {"beam_size": 1}, {"num_samples": 2, "seed": 5}],
+    ids=["beam", "greedy", "samples"],
 )
 def test_a_batch_of_32_equals_one_at_a_time(name, options):
     model, sources = model_of(name), source_tokens(32)
@@ -250,7 +260,9 @@ def test_a_batch_of_32_equals_one_at_a_time(name, options):
     numbers = range(0, 32, 5)
     for number in numbers:
         # what is drawn depends on the number of a source, so those before it stand there, too
-        alone = ask(model, sources[: number + 1] if "samples" in options else [sources[number]], max_new_tokens=10, **options)[-1]
+        alone = ask(model, sources[: number + 1] if "samples" in options else [sources[number]], max_new_tokens=10, **options)[
+            -1
+        ]
         same(together[number], alone)
 
 
@@ -273,7 +285,10 @@ def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
 def test_scores_are_sorted_log_probabilities_under_the_penalty_and_equal_to_scoring_again(name, alpha):
     model, sources, prefixes = model_of(name), source_tokens(5), [[], [4], [5, 6, 7], [], [3]]
     for source, prefix, found in zip(
-        sources, prefixes, ask(model, sources, prefixes=prefixes, beam_size=5, n_best=5, length_penalty=alpha, max_new_tokens=9), strict=True
+        sources,
+        prefixes,
+        ask(model, sources, prefixes=prefixes, beam_size=5, n_best=5, length_penalty=alpha, max_new_tokens=9),
+        strict=True,
     ):
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
         for one in found:
@@ -301,7 +316,9 @@ def test_prefixes_of_several_lengths_equal_each_alone(name, options):
 def test_banned_tokens_never_appear(name):
     model, sources = model_of(name), source_tokens(12)
     for options in ({"beam_size": 4, "n_best": 4}, {"beam_size": 1}, {"num_samples": 4}):
-        said = Counter(token for found in ask(model, sources, max_new_tokens=8, **options) for one in found for token in one.token_ids)
+        said = Counter(
+            token for found in ask(model, sources, max_new_tokens=8, **options) for one in found for token in one.token_ids
+        )
         often = [token for token, _ in said.most_common() if token != END][:2]
         kept = ask(model, sources, max_new_tokens=8, banned_tokens=[SPELLER.decode([token]) for token in often], **options)
         left = {token for found in kept for one in found for token in one.token_ids}

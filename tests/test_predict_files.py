@@ -109,13 +109,13 @@ def write_csv(path: Path, rows: list[list[str]], delimiter: str = ",") -> Path:
 def test_csv_in_csv_out_with_label_and_probability(name, delimiter, bayes, tmp_path, capsys):
     table = [["id", "text", "note"], *([f"{at}", text, 'x "y"'] for at, text in enumerate(TEXTS))]
     path = write_csv(tmp_path / name, table, delimiter)
-    note = "" if delimiter == "," else "weft: a.csv: columns are separated by semicolons\n"
+    note = "" if delimiter == "," else "weft: note: a.csv: columns are separated by semicolons\n"
     found = out(capsys, "predict", bayes, "--input", str(path), err=note)
     added = [["prediction", "probability"], *labels_of(bayes, TEXTS)]
     assert found.startswith("\ufeff") and "\r\n" in found  # as it was
     assert rows_of(found[1:], delimiter) == [[*row, *more] for row, more in zip(table, added, strict=True)]
     # what evaluate reads is what predict reads: the label is no part of the text
-    labelled = write_csv(tmp_path / "b.csv", [["label_column", "text_column"], *(["animal", text] for text in TEXTS)])
+    labelled = write_csv(tmp_path / "b.csv", [["label", "text"], *(["animal", text] for text in TEXTS)])
     assert [row[2:] for row in rows_of(out(capsys, "predict", bayes, "--input", str(labelled)))] == added
 
 
@@ -161,7 +161,7 @@ def test_columns_have_the_names_of_training(runs, tmp_path, capsys):
 def test_a_table_without_a_header_is_read_as_training_reads_it(bayes, tmp_path, capsys):
     path = tmp_path / "a.tsv"
     path.write_text("tool\tthe cat\ntool\ta dog\n")
-    note = "weft: a.tsv: line 1 is no header: text is column 2 of 2\n"
+    note = "weft: note: a.tsv: line 1 is no header: text is column 2 of 2\n"
     assert out(capsys, "predict", bayes, "--input", str(path), err=note).startswith("tool\tthe cat\tanimal\t0.")
     path.write_text("the cat\na dog\n")  # nothing but texts
     assert out(capsys, "predict", bayes, "--input", str(path)).startswith("the cat\tanimal\t0.")
@@ -177,8 +177,8 @@ def test_records_that_can_t_be_read_do_not_stop_the_others(bayes, tmp_path, caps
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,n\nthe cat,1\nonly\nb\xe9,2\nsaw,3\n")
     faults = (
-        f"weft: {path}: line 3: has 1 column, not 2 as line 1 has: 'only'; columns are separated by a comma\n"
-        f"weft: {path}: line 4 (byte 0xe9) is not utf-8; convert it first\n"
+        f"weft: warning: {path}: line 3: has 1 column, not 2 as line 1 has: 'only'; columns are separated by a comma; skipped\n"
+        f"weft: warning: {path}: line 4: invalid utf-8 (byte 0xe9); convert it first; skipped\n"
     )
     lines = out(capsys, "predict", bayes, "--input", str(path), "--json", code=3, err=faults).split("\n")[:-1]
     told = [json.loads(line) for line in lines]
@@ -189,14 +189,14 @@ def test_records_that_can_t_be_read_do_not_stop_the_others(bayes, tmp_path, caps
     said = capsys.readouterr()
     assert [json.loads(line).get("error", "")[-20:] for line in said.out.split("\n")[:-1]] == [
         "", "has one object a line", " an object with 'text'", "put it in quotes",
-    ][:1] + [line[-20:] for line in said.err.split("\n")[:-1]]  # fmt: skip
+    ][:1] + [line.removesuffix("; skipped")[-20:] for line in said.err.split("\n")[:-1]]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n\n")
     assert refused(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")) == (
         3,
         f"{tmp_path / 'a.jsonl'}: has no object in it; give a file with some",
     )
     path.write_text('text\n"open\n')
-    message = f"weft: {path}: line 2 is not CSV: unexpected end of data; is a quote not closed, or not doubled?"
+    message = f"weft: error: {path}: line 2 is not CSV: unexpected end of data; is a quote not closed, or not doubled?"
     told = out(capsys, "predict", bayes, "--input", str(path), code=3, err=f"{message} (.tsv has no quotes)\n")
     assert told == "text,prediction,probability\n"
 
@@ -231,7 +231,7 @@ def test_several_files_make_one_table_or_none(bayes, tmp_path, capsys):
     found = rows_of(out(capsys, "predict", bayes, "--input", str(one), "--input", str(two)))
     assert [row[0] for row in found] == ["id", "1", "2"]
     two.write_text("text,id\ndog,2\n")
-    message = f"--data: {two} and {one} are of two kinds, or have other columns; give one at a time"
+    message = f"--input: {one} and {two} have different formats or columns; read one at a time"
     assert refused(capsys, "predict", bayes, "--input", str(one), "--input", str(two)) == (2, message)
     assert out(capsys, "predict", bayes, "--input", str(one), "--input", str(two), "--json").count("\n") == 2
 
@@ -272,7 +272,7 @@ def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
     path.write_text("__label__tool the cat\n__label__a __label__b saw\n")
     plain.write_text("the cat\nsaw\n")
     wanted = out(capsys, "predict", bayes, "--input", str(plain))
-    note = "weft: a.txt: {} start with a label, which is no part of the text\n"
+    note = "weft: note: a.txt: {} start with a label, which is no part of the text\n"
     assert out(capsys, "predict", bayes, "--input", str(path), err=note.format("2 of 2 lines")) == wanted
     path.write_text("tool the cat\n" * 4)  # labels of the run, but it was trained on a table
     assert out(capsys, "predict", bayes, "--input", str(path)).count("\n") == 4
@@ -290,21 +290,21 @@ def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
         said = out(capsys, "predict", first, "--input", str(path), err="" if told is None else note.format(told))
         assert [line.partition("\t")[0] for line in said.split("\n")[:-1]] == want
     path.write_text("tool the cat\n")
-    told = "weft: a.txt: 1 of 1 line starts with a label, which is no part of the text\n"
+    told = "weft: note: a.txt: 1 of 1 line starts with a label, which is no part of the text\n"
     out(capsys, "predict", first, "--input", str(path), err=told)
 
 
 def test_a_text_that_is_the_name_of_a_file_is_noted(bayes, runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_text("text\ncat\n")
-    cure = {"predict": "--data a.csv", "embed": "--data a.csv", "explain": "< a.csv"}
+    cure = {"predict": "--input a.csv", "embed": "--input a.csv", "explain": "< a.csv"}
     for command, way in cure.items():
         assert main([command, str(runs.folder("labels-lstm")), "a.csv"]) == 0
-        note = f"weft: a.csv is the name of a file, and is read as text; use {way} to read the file\n"
+        note = f"weft: note: a.csv is the name of a file, but is read as text; use {way} to read the file\n"
         assert capsys.readouterr().err == note
     assert out(capsys, "predict", bayes, "a.csv", "--quiet").count("\n") == 1
-    assert out(capsys, "predict", bayes, "b.csv\0" + "x" * 300, code=3, err="weft: line 1: character 5 is NUL;"
-        " text has none, is this binary data?\n") == "\n"  # fmt: skip
+    assert out(capsys, "predict", bayes, "b.csv\0" + "x" * 300, code=3, err="weft: warning: line 1: character 5 is NUL;"
+        " text has none, is this binary data?; skipped\n") == "\n"  # fmt: skip
 
 
 # ---- tags
@@ -332,7 +332,7 @@ def test_conllu_in_conllu_out(runs, tmp_path, capsys):
     folder = str(runs.quick("tags"))
     path = tmp_path / "a.conllu.gz"
     path.write_bytes(gzip.compress(CONLLU.encode()))
-    note = "weft: a.conllu.gz: CoNLL-U, tags are written to UPOS\n"
+    note = "weft: note: a.conllu.gz: CoNLL-U, tags are written to UPOS\n"
     said = out(capsys, "predict", folder, "--input", str(path), err=note)
     (one, two), (three,) = tags_of(folder, ["the", "mr"]), tags_of(folder, ["old"])
     wanted = CONLLU.replace("the\tthe\tX", f"the\tthe\t{one}").replace("mr\tmr\tX", f"mr\tmr\t{two}")
@@ -345,13 +345,13 @@ def test_columns_get_their_tags_replaced_or_added(runs, tmp_path, capsys):
     folder, path = str(runs.quick("tags")), tmp_path / "a.txt"
     tags = tags_of(folder, ["the", "mr"])
     path.write_text("-DOCSTART- x O\n\nthe  DT O\nmr NN  B-PER\n\n\nold JJ O")
-    note = "weft: a.txt: words are in column 1 of 3, tags are written to column 3\n"
+    note = "weft: note: a.txt: words are in column 1 of 3, tags are written to column 3\n"
     wanted = f"-DOCSTART- x O\n\nthe  DT {tags[0]}\nmr NN  {tags[1]}\n\n\nold JJ {tags_of(folder, ['old'])[0]}\n"
     assert out(capsys, "predict", folder, "--input", str(path), err=note) == wanted
     for name, text, gap in (("a.conll", "the\nmr\n", " "), ("a.tsv", "the\tDT\nmr\tNN\n", "\t")):
         (tmp_path / name).write_text(text)
         count = text.count("\t") // 2 + 1
-        note = f"weft: {name}: words are in column 1 of {count}, tags are added as column {count + 1}\n"
+        note = f"weft: note: {name}: words are in column 1 of {count}, tags are added as column {count + 1}\n"
         lines = [f"{line}{gap}{tag}\n" for line, tag in zip(text.split(), tags, strict=False)] if count == 1 else [
             f"the\tDT\t{tags[0]}\n", f"mr\tNN\t{tags[1]}\n"]  # fmt: skip
         assert out(capsys, "predict", folder, "--input", str(tmp_path / name), err=note) == "".join(lines)
@@ -370,7 +370,7 @@ def test_a_tagger_reads_no_tables_and_goes_on_after_a_fault(runs, tmp_path, caps
     ragged.write_text("the O\n\nmr O\nodd\n\nold O\n")
     assert main(["predict", folder, "--input", str(ragged), "--quiet"]) == 3
     said = capsys.readouterr()
-    assert said.err == f"weft: {ragged}: line 4 has 1 column, not 2 as the first line has: 'odd'\n"
+    assert said.err == f"weft: warning: {ragged}: line 4 has 1 column, not 2 as the first line has: 'odd'; skipped\n"
     assert said.out.split("\n")[2:5] == ["mr O", "odd", ""] and said.out.count("\n") == 6
 
 
@@ -408,8 +408,8 @@ def test_sources_are_read_and_outputs_added(runs, tmp_path, capsys):
     run = weft.load(folder, device="cpu")
     wanted = [run.predict(word).text for word in words]
     (tmp_path / "a.tsv").write_text("abc\tA BB C\nfade\tF A DD E\n")
-    note = "weft: a.tsv: line 1 is no header: source is column 1 of 2\n"
-    data = ("--data", str(tmp_path / "a.tsv"))
+    note = "weft: note: a.tsv: line 1 is no header: source is column 1 of 2\n"
+    data = ("--input", str(tmp_path / "a.tsv"))
     assert out(capsys, "predict", folder, *data, err=note) == f"abc\tA BB C\t{wanted[0]}\nfade\tF A DD E\t{wanted[1]}\n"
     best = out(capsys, "predict", folder, *data, "--n-best", "2", err=note).split("\n")[:-1]
     assert [line.split("\t")[0] for line in best] == ["1", "1", "2", "2"]
@@ -437,12 +437,12 @@ def test_language_models_read_the_text_column(runs, tmp_path, capsys):
     other.write_text("n,words\n1,the cat\n")
     (score,) = weft.load(lm, device="cpu").score(["the [MASK], sees"])
     assert rows_of(out(capsys, "score", lm, "--input", str(path)))[1][2] == f"{score.log_prob:.4f}"
-    (one,) = (json.loads(line) for line in out(capsys, "fill", masked, "--input", str(path), "--json").split("\n")[:-1])
+    (one,) = (json.loads(line) for line in out(capsys, "predict", masked, "--input", str(path), "--json").split("\n")[:-1])
     assert one["text"] == "the [MASK], sees" and len(one["masks"]) == 1
     told = json.loads(out(capsys, "generate", lm, "--input", str(path), "--json", "--max-new-tokens", "2", "-q"))
     assert [one["prompt"] for one in told["results"]] == ["the [MASK], sees"]
-    for words in (("score", lm), ("fill", masked)):
-        assert refused(capsys, *words, "--data", str(other)) == (
+    for words in (("score", lm), ("predict", masked)):
+        assert refused(capsys, *words, "--input", str(other)) == (
             3,
             f"{other}: line 1, its header, has no column 'text'; known: n, words",
         )
@@ -460,7 +460,7 @@ def test_vectors_are_those_of_the_texts(runs, tmp_path, capsys):
     told = out(capsys, "embed", tags, "--input", str(tmp_path / "a.conllu"), "--quiet").split("\n")[:-1]
     assert [json.loads(line)["text"] for line in told] == ["the mr", "old"]
     for command in ("geometry", "similarity"):
-        assert main([command, tags, "--data", str(tmp_path / "a.conllu"), "--json"]) == 0
+        assert main(["analyze", command, tags, "--data", str(tmp_path / "a.conllu"), "--json"]) == 0
         assert json.loads(capsys.readouterr().out) is not None
 
 
@@ -498,8 +498,8 @@ def test_labels_that_are_all_unseen_are_an_error(bayes, runs, tmp_path, capsys):
 def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path, capsys):
     sentences, table = tmp_path / "a.conllu.gz", tmp_path / "a.jsonl"
     sentences.write_bytes(gzip.compress(CONLLU.encode()))
-    for command in ("evaluate", "predict"):
-        assert refused(capsys, command, bayes, "--data", str(sentences)) == (
+    for command, option in (("evaluate", "--data"), ("predict", "--input")):
+        assert refused(capsys, command, bayes, option, str(sentences)) == (
             3,
             f"{sentences}: is CoNLL by its name, words with tags; texts with labels are tables, lines or folders",
         )
@@ -511,20 +511,20 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
     lm, masked, pairs = (str(runs.quick(name)) for name in ("lm", "masked-lm", "pairs"))
     for words in (
         ("score", lm),
-        ("fill", masked),
+        ("predict", masked),
         ("embed", masked),
         ("predict", pairs),
         ("evaluate", lm),
         ("evaluate", masked),
     ):
-        assert refused(capsys, *words, "--data", str(sentences)) == (
+        assert refused(capsys, *words, "--input", str(sentences)) == (
             3,
             f"{sentences}: CoNLL file, but this run reads plain text; use a text file with one sentence per line",
         )
     assert refused(capsys, "generate", lm, "--input", str(sentences))[0] == 3
     for run in (lm, masked):
         for words in (("evaluate", run), ("compare", run, "--output-dir", str(tmp_path / "compared"))):
-            assert refused(capsys, *words, "--data", str(table)) == (
+            assert refused(capsys, *words, "--input", str(table)) == (
                 3,
                 f"{table}: is JSONL by its name, and this run was trained on plain text; give plain text",
             )
@@ -554,16 +554,18 @@ def test_what_is_written_is_said_only_where_it_is(runs, tmp_path, capsys):
     tags, path = str(runs.quick("tags")), tmp_path / "a.conllu"
     path.write_text(CONLLU)
     for words in (("embed", tags), ("predict", tags, "--json")):
-        out(capsys, *words, "--data", str(path), err="weft: a.conllu: CoNLL-U\n")
+        out(capsys, *words, "--input", str(path), err="weft: note: a.conllu: CoNLL-U\n")
     path = tmp_path / "a.tsv"
     path.write_text("question\tpassage\nwho ?\t\n")
     assert main(["predict", str(runs.quick("asked")), "--input", str(path)]) == 3
-    assert capsys.readouterr().err == f"weft: {path}: line 2: needs a question and a passage, and has 1 text\n"
+    assert (
+        capsys.readouterr().err == f"weft: warning: {path}: line 2: needs a question and a passage, and has 1 text; skipped\n"
+    )
     text = tmp_path / "a.txt"
     text.write_text("the cat sees a dog .\n\nthe cat sees a dog .\na dog sees the cat .\n")
-    assert main(["geometry", str(runs.quick("lm")), "--data", str(text), "--json"]) == 0
+    assert main(["analyze", "geometry", str(runs.quick("lm")), "--data", str(text), "--json"]) == 0
     assert capsys.readouterr().err == (
-        "weft: 1 text is blank or longer than the model reads, and left out\nweft: 1 text was there before; each is read once\n"
+        "weft: note: skipped 1 text: blank, or too long for the model\nweft: note: skipped 1 repeated text\n"
     )
     with pytest.raises(DataError, match=r"^a\.txt: 1 character is too few to take the share 0 to 0\.5 of them; give more text"):
         RowCount("a.txt", 1, "characters", "text").span(0, 0.5)

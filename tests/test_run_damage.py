@@ -277,7 +277,7 @@ def test_evidence_of_a_run_is_not_kept_behind_a_link(whole, mine, capsys):
     (whole.parent / "home" / "whole" / "photo").write_bytes(b"dear")
     (whole.parent / "evidence").symlink_to(whole.parent / "home")
     out = str(whole.parent / "page.html")
-    assert refused(capsys, "report", str(whole), "--report", out) == (4, f"{whole.parent / 'evidence'}: {LINK}")
+    assert refused(capsys, "compare", str(whole), "--report", out) == (4, f"{whole.parent / 'results'}: {LINK}")
     assert (whole.parent / "home" / "whole" / "photo").read_bytes() == b"dear"
 
 
@@ -599,7 +599,7 @@ def test_a_run_with_a_damaged_log_is_left_out_of_a_page_and_named(tmp_path, whol
     good = shutil.copytree(made / "whole", tmp_path / "good")
     flip(whole / "timings.jsonl", 100)
     capsys.readouterr()
-    assert main(["report", str(good), str(whole), "--report", str(tmp_path / "page.html"), "--quiet"]) == 4
+    assert main(["compare", str(good), str(whole), "--report", str(tmp_path / "page.html"), "--quiet"]) == 4
     assert f"{whole / 'timings.jsonl'}:1: checksum mismatch; the file is corrupted; remove it\n" in capsys.readouterr().err
 
 

@@ -88,7 +88,9 @@ def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
 
 
 def test_a_model_with_a_last_position_writes_as_much_as_fits(tmp_path, text):
-    values = small(text, "transformer", train__num_samples=1, train__sample_max_new_tokens=500, train__sample_prompts=["the old "])
+    values = small(
+        text, "transformer", train__num_samples=1, train__sample_max_new_tokens=500, train__sample_prompts=["the old "]
+    )
     train_here(values, tmp_path / "run")
     assert (
         max(len(one["text"]) for one in written(tmp_path / "run")) == 16 + 1 - 10
@@ -136,7 +138,11 @@ REFUSED = [
         {"num_samples": 1},
         "train.num_samples: a run of task 'classify' writes no text; drop it (tasks that do: lm, translate)",
     ),
-    ("lm", {"sample_prompts": ["a"]}, "train: sample_prompts are continued `samples` times each, but num_samples=0; give samples"),
+    (
+        "lm",
+        {"sample_prompts": ["a"]},
+        "train: sample_prompts are continued `samples` times each, but num_samples=0; give samples",
+    ),
     (
         "seq2seq",
         {"num_samples": 1, "sample_prompts": ["a"]},
