@@ -54,7 +54,13 @@ def labelled(said: list[int], meant: list[int], names: tuple[str, ...], **more: 
     items = label_items(log_probs, np.array(meant), np.arange(len(said)))
     items = ItemStatistics(items.keys, items.statistics, [names[at] for at in said])
     references = [names[at] if at >= 0 else "new" for at in meant]
-    values = {"run": Path("runs/x"), "arch": "lstm", "seed": 0, "task": "classification", "scores": measured("classification", items)}
+    values = {
+        "run": Path("runs/x"),
+        "arch": "lstm",
+        "seed": 0,
+        "task": "classification",
+        "scores": measured("classification", items),
+    }
     values |= {"items": items, "inputs": [f"text {at}" for at in range(len(said))], "references": references}
     values |= {"lengths": np.arange(1, len(said) + 1), "cost": COST._replace(inference_unit="texts/s"), "labels": names}
     return RunResults(**{**values, **more})

@@ -64,7 +64,10 @@ def test_names_that_are_too_long(here, capsys):
     assert train(capsys, f"data.train={LONG}") == (3, f"{here / LONG}: can't be read: File name too long")
     assert not (here / "runs").exists()
     assert refused(capsys, "evaluate", LONG) == (4, f"{LONG}: run directory not found")
-    assert refused(capsys, "train", "run.toml", "--output-dir", LONG) == (5, f"{LONG}: cannot create directory: File name too long")
+    assert refused(capsys, "train", "run.toml", "--output-dir", LONG) == (
+        5,
+        f"{LONG}: cannot create directory: File name too long",
+    )
     assert refused(capsys, "train", "run.toml", "--tokenizer-from", LONG) == (4, f"{LONG}: run directory not found")
 
 
@@ -202,10 +205,10 @@ def test_what_the_machine_refuses_is_one_line(monkeypatch, capsys, error):
 # ---- what is asked of a run
 
 ASKED = {
-    "--max-new-tokens 10000000000": "--max-new-tokens: must be 1000000000 or less, not 10000000000",
-    "--num-samples 1000000000": "--num-samples: must be 100000 or less, not 1000000000",
-    "--beam-size 1000000": "--beam-size: must be 10000 or less, not 1000000",
-    "--beam-size 2 --length-penalty 1e308": "--length-penalty: must be 10 or less, not 1e+308",
+    "--max-new-tokens 10000000000": "--max-new-tokens: must be at most 1000000000, got 10000000000",
+    "--num-samples 1000000000": "--num-samples: must be at most 100000, got 1000000000",
+    "--beam-size 1000000": "--beam-size: must be at most 10000, got 1000000",
+    "--beam-size 2 --length-penalty 1e308": "--length-penalty: must be at most 10, got 1e+308",
 }
 
 
@@ -263,7 +266,9 @@ def test_closed_standard_files(trained):
     assert closed.returncode == 0 and closed.stdout.startswith(b"  ")
     for end in (">&-", "> /dev/full"):
         lost = subprocess.run(["bash", "-c", f"{command} {end}"], env=environment, capture_output=True, check=False)
-        assert lost.returncode == 5 and lost.stderr.startswith(b"weft: error: input or output: ") and lost.stderr.count(b"\n") == 1
+        assert (
+            lost.returncode == 5 and lost.stderr.startswith(b"weft: error: input or output: ") and lost.stderr.count(b"\n") == 1
+        )
 
 
 def test_a_word_that_can_not_be_said_stops_no_work():

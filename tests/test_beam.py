@@ -258,11 +258,11 @@ def test_positions_are_counted_before_the_first_step():
     with pytest.raises(UsageError) as caught:
         beam_search(model, torch.tensor([[1, 3, 4]]), options=BeamOptions(beam_size=2, max_new_tokens=7))
     assert str(caught.value) == (
-        "--max-new-tokens: 3 prompt tokens and 7 more need 9 positions, but the model reads at most 8; use --max-new-tokens 6"
+        "max_new_tokens: 3 prompt tokens and 7 new tokens exceed the model's 8 positions; use at most 6"
     )
     with pytest.raises(UsageError) as caught:
         beam_search(model, torch.ones(1, 9, dtype=torch.long), options=BeamOptions(beam_size=2, max_new_tokens=1))
     assert str(caught.value) == (
-        "--max-new-tokens: 9 prompt tokens and 1 more need 9 positions, but the model reads at most 8; "
-        "keep at most 8 tokens of the prompt"
+        "max_new_tokens: 9 prompt tokens and 1 new tokens exceed the model's 8 positions; "
+        "shorten the prompt to at most 8 tokens"
     )

@@ -54,7 +54,7 @@ def test_clean_tags_give_no_finding_but_their_new_words(check, tmp_path):
     assert code == 0 and told(found, *LABELS, "long") == []
     (unknown,) = (one for one in found["findings"] if one["name"] == "unknown" and one["split"] == "valid")
     assert (unknown["severity"], unknown["fix"]) == ("note", "nothing: their letters are read ([model.char_encoder])")
-    code, found = check(tags_of(tmp_path, "lstm", "model.char_encoder=none", train=tagged(), valid=tagged(20, seed=1)))
+    code, found = check(tags_of(tmp_path, "lstm", "model.char_encoder=false", train=tagged(), valid=tagged(20, seed=1)))
     assert {one["severity"] for one in found["findings"] if one["name"] == "unknown"} == {"warning"}
 
 

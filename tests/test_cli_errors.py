@@ -240,12 +240,15 @@ def test_a_folder_in_use(trained, capsys):
     with Lock(trained / "runs" / "run"):
         code, line = refused(capsys, "train", "run.toml", "--overwrite", "--quiet")
     assert code == 5
-    assert re.fullmatch(r"runs/run: in use by another process \(process \d+ since [-\d]+ [:\d]+\); wait for it or choose another directory", line)
+    assert re.fullmatch(
+        r"runs/run: in use by another process \(process \d+ since [-\d]+ [:\d]+\); wait for it or choose another directory",
+        line,
+    )
     assert (trained / "runs/run/model.safetensors").exists()
 
 
 def test_a_run_that_diverges(here, capsys):
-    code, line = train(capsys, "train.lr=1e30", "train.max_grad_norm=none", "train.max_steps=9", "train.num_validations=1")
+    code, line = train(capsys, "train.lr=1e30", "train.max_grad_norm=0", "train.max_steps=9", "train.num_validations=1")
     assert code == 6
     assert re.fullmatch(
         r"step \d: the (loss|norm of the gradient) is (nan|inf) in batch \d of epoch 0 \(.+\); no update was made and "
@@ -324,16 +327,16 @@ def test_a_run_whose_files_do_not_belong_together(trained, capsys):
 # ---- what is asked of a run
 
 ASKED = {
-    "--top-p 2": "--top-p: must be in (0, 1], not 2",
-    "--max-new-tokens 0": "--max-new-tokens: must be 1 or more, not 0",
-    "--length-penalty 1": "--length-penalty: needs --beam-size",
-    "--beam-size 2 --top-k 3": "--top-k: does not go with --beam-size, which does not sample",
+    "--top-p 2": "--top-p: must be in (0, 1], got 2",
+    "--max-new-tokens 0": "--max-new-tokens: must be at least 1, got 0",
+    "--length-penalty 1": "--length-penalty: requires --beam-size",
+    "--beam-size 2 --top-k 3": "--top-k: cannot be combined with --beam-size, which does not sample",
     "--greedy --temperature 2": "--greedy: cannot be combined with --temperature 2",
     "--greedy --temperature 0.5,1": "--greedy: cannot be combined with --temperature 0.5,1",
     "--temperature 0.5,hot": "--temperature: expected a number, or numbers separated by commas, got '0.5,hot'",
     "--temperature 0.5,": "--temperature: expected a number, or numbers separated by commas, got '0.5,'",
-    "--temperature 0.5,-1": "--temperature: must be 0 or more, not -1",
-    "--temperature 0.5,1 --beam-size 2": "--temperature: does not go with --beam-size, which does not sample",
+    "--temperature 0.5,-1": "--temperature: must be at least 0, got -1",
+    "--temperature 0.5,1 --beam-size 2": "--temperature: cannot be combined with --beam-size, which does not sample",
     "--input text.txt": "--input: cannot be combined with a prompt argument",
 }
 
@@ -350,7 +353,7 @@ def test_bad_options_are_refused_before_the_run_is_read(capsys):
 def test_a_prompt_and_a_length_that_pass_the_last_position(trained, capsys):
     assert refused(capsys, "generate", "runs/run", "To be", "--max-new-tokens", "12") == (
         2,
-        "--max-new-tokens: 7 prompt tokens and 12 more need 18 positions, but the model reads at most 16; use --max-new-tokens 10",
+        "--max-new-tokens: 7 prompt tokens and 12 new tokens exceed the model's 16 positions; use at most 10",
     )
 
 
@@ -359,7 +362,7 @@ def test_no_prompt_and_a_length_that_passes_the_last_position(trained, capsys, m
         feed(monkeypatch, b"")
         assert refused(capsys, "generate", "runs/run", *words, "--max-new-tokens", "20") == (
             2,
-            "--max-new-tokens: 2 prompt tokens and 20 more need 21 positions, but the model reads at most 16; use --max-new-tokens 15",
+            "--max-new-tokens: 2 prompt tokens and 20 new tokens exceed the model's 16 positions; use at most 15",
         )
 
 
@@ -368,7 +371,7 @@ def test_a_prompt_in_a_file_that_passes_the_last_position(trained, capsys):
     assert main(["generate", "runs/run", "--input", "prompts.txt", "--max-new-tokens", "2", "--greedy"]) == 3
     out, error = capsys.readouterr()
     assert error == (
-        "weft: warning: prompts.txt: line 2: 44 prompt tokens and 2 more need 45 positions, but the model reads at most 16; keep at "
+        "weft: warning: prompts.txt: line 2: 44 prompt tokens and 2 new tokens exceed the model's 16 positions; keep at "
         "most 16 tokens of the prompt; skipped\n"
     )
     assert out.startswith("--- prompt 1, 1 of 1 ---\nTo") and out.split("\n")[-3] == "--- prompt 3, 1 of 1 ---"

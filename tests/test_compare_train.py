@@ -175,7 +175,9 @@ def test_a_run_that_somebody_works_on_is_waited_for(place):
     looks = Lets()
     assert [outcome.code for outcome in trainer(place, looks).train(plan(place, "a"))] == [0]
     (note,) = looks.notes
-    assert note.startswith(f"{place / 'a-0'}: in use by another process (process {os.getpid()} since ") and note.endswith("); waiting for it")
+    assert note.startswith(f"{place / 'a-0'}: in use by another process (process {os.getpid()} since ") and note.endswith(
+        "); waiting for it"
+    )
 
 
 def test_nobody_is_waited_for_where_the_disk_is_full(place, monkeypatch):

@@ -140,7 +140,10 @@ def test_a_two_way_layer_reads_each_row_from_both_its_ends(build):
 
 
 def test_a_two_way_layer_takes_no_state():
-    for layer in (Bidirectional(RNN(4, input_size=DIM), RNN(4, input_size=DIM)), CenteredConv(4, kernel_size=3, input_size=DIM)):
+    for layer in (
+        Bidirectional(RNN(4, input_size=DIM), RNN(4, input_size=DIM)),
+        CenteredConv(4, kernel_size=3, input_size=DIM),
+    ):
         with pytest.raises(ValueError) as caught:
             layer(text(1, 3), torch.zeros(1, 8))
         assert str(caught.value) == "bidirectional layers need the whole sequence at once"
@@ -175,7 +178,11 @@ def test_a_centred_window_sees_both_sides_of_its_position_and_no_further(reach):
 
 @reaches
 def test_a_centred_window_does_not_see_padding_nor_other_rows(reach):
-    part, x, keep = CenteredConv(6, kernel_size=reach, input_size=DIM), text(3, 8), torch.arange(8) < torch.tensor([[3], [8], [1]])
+    part, x, keep = (
+        CenteredConv(6, kernel_size=reach, input_size=DIM),
+        text(3, 8),
+        torch.arange(8) < torch.tensor([[3], [8], [1]]),
+    )
     # infinity times zero is no number: what stands on padding must not be multiplied
     y, _ = part(torch.where(keep[..., None], x, float("inf")), None, keep)
     assert torch.isfinite(y).all()

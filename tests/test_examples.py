@@ -34,7 +34,7 @@ ROWS = [f"M{number:02d}" for number in (*range(1, 24), *range(28, 33), 35, 40)] 
 PARALLEL = ("letters.txt", "reversed.txt", "sentences.en", "sentences.de")
 LABELLED = ("reviews.csv", "questions.txt", "tickets.jsonl", "speech.conllu", "entities.txt", "syllables.txt")
 FIRST = {"tales.txt": 100, "speech.conllu": 400, "entities.txt": 400, "syllables.txt": 400}  # lines that are enough
-RARE = {("seq2seq", "rnn"), ("span", "rnn")}  # an lstm with one word changed
+RARE = {("seq2seq", "rnn"), ("qa", "rnn")}  # an lstm with one word changed
 QUIET = ["--quiet"]
 TELLING = (
     "predict",
@@ -120,26 +120,28 @@ def test_every_part_has_an_example():
         (task, kind) for task in TASKS for kind in find_task(task).presets
     } - RARE
     texts = [one for one in trained if one.task == "lm"]
-    assert {one.data.read for one in texts} == {"windows", "stream", "lines"}
+    assert {one.data.read_as for one in texts} == {"windows", "stream", "lines"}
     networks = [one.model for one in texts if one.arch != "ngram"]
     assert {model.nonlinearity for model in networks} == {None, *NONLINEARITIES}
     assert {one.model.smoothing for one in texts if one.arch == "ngram"} == set(SMOOTHINGS)
-    assert {model.mixer for model in networks} == set(MIXERS)
-    assert {model.connection for model in networks} == set(CONNECTIONS)
-    assert {model.positions for model in networks} == {*INPUT_ENCODINGS, *ATTENTION_ENCODINGS}
+    assert {model.layer_type for model in networks} == set(MIXERS)
+    assert {model.skip_connection for model in networks} == set(CONNECTIONS)
+    assert {model.position_encoding for model in networks} == {*INPUT_ENCODINGS, *ATTENTION_ENCODINGS}
 
 
 def test_every_part_of_encoder_decoders_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
     pairs = [one for one in trained if one.task == "seq2seq"]
     models = [one.model for one in pairs]
-    recurrent = {(model.attention, model.place) for model in models if model.decoder.mixer != "attention"}
+    recurrent = {(model.attention, model.attention_placement) for model in models if model.decoder.layer_type != "attention"}
     assert recurrent == {("none", None), *((score, place) for score in SCORES for place in ("before", "after"))}
     assert {model.bridge for model in models} == {*BRIDGES, None}
     for option in ("input_feeding", "feed_context", "copy_mechanism", "share_embeddings", "tie_embeddings"):
         assert {bool(getattr(model, option)) for model in models} == {True, False}, option
-    assert {model.encoder.reverse for model in models} == {model.encoder.two_way for model in models} == {True, False}
-    mixers = {(model.encoder.mixer, model.decoder.mixer) for model in models}
+    assert (
+        {model.encoder.reverse_source for model in models} == {model.encoder.bidirectional for model in models} == {True, False}
+    )
+    mixers = {(model.encoder.layer_type, model.decoder.layer_type) for model in models}
     assert {("lstm", "attention"), ("attention", "gru")} < mixers
     assert {one.data.truncate for one in pairs} == {one.tokenizer.source is None for one in pairs} == {True, False}
     assert {one.train.monitor for one in pairs} == {None, "bleu", "chrf", "exact_match"}
@@ -149,11 +151,11 @@ def test_every_part_of_classifiers_and_taggers_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
     texts, tags = ([one for one in trained if one.task == task] for task in ("classification", "tagging"))
     assert {Path(one.data.train).suffix for one in texts} == {".csv", ".txt", ".jsonl", ".tsv", ""}
-    assert {one.data.multi for one in texts} == {len(one.data.columns()) == 2 for one in texts} == {True, False}
-    assert {one.data.coarse for one in texts} == {None, ":"}
+    assert {one.data.multilabel for one in texts} == {len(one.data.columns()) == 2 for one in texts} == {True, False}
+    assert {one.data.strip_label_after for one in texts} == {None, ":"}
     assert {one.model.features.analyzer for one in texts if one.arch == "logistic-regression"} == {"word", "char"}
     assert {one.model.head for one in tags} == {"linear", "crf"}
-    assert {one.model.spelling.mixer for one in tags if one.arch != "bert"} == {"lstm", "window"}
+    assert {one.model.char_encoder.layer_type for one in tags if one.arch != "bert"} == {"lstm", "conv"}
     assert {Path(one.data.train).suffix for one in tags} == {".conllu", ".txt"}
 
 
@@ -179,7 +181,7 @@ def test_greedy_search_misses_the_answer_that_a_beam_of_two_finds(place, capsys)
     assert main(["train", "examples/yes-ok.toml", "--quiet"]) == 0
     for beam, output, expected in (("1", "yes yes", 0.20), ("2", "ok ok", 0.28), ("9", "ok ok", 0.28)):
         capsys.readouterr()
-        assert main(["explain", "runs/yes-ok", "", "--view", "search", "--beam-size", beam, "--json"]) == 0
+        assert main(["explain", "runs/yes-ok", "", "--view", "beam-search", "--beam-size", beam, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)["views"][0]
         assert found["output"] == output and math.exp(found["score"]) == pytest.approx(expected)
         tokens = {0: ""} | {one["id"]: one["token"] for one in found["hypotheses"]}
@@ -187,7 +189,7 @@ def test_greedy_search_misses_the_answer_that_a_beam_of_two_finds(place, capsys)
             before = {1: OPENING, 2: AFTER.get(tokens[one["parent"]]), 3: {"</s>": 1.0}}[one["step"]]
             assert math.exp(one["token_log_prob"]) == pytest.approx(before[one["token"]], abs=1e-6)
     assert len(found["hypotheses"]) == 3 + 6 + 4  # a beam as wide as the tree sees all of it
-    assert main(["explain", "runs/yes-ok", "", "--view", "search", "--beam-size", "2"]) == 0
+    assert main(["explain", "runs/yes-ok", "", "--view", "beam-search", "--beam-size", "2"]) == 0
     assert (
         "-1.2730          -1.2730         0.28  ok ok\n-1.6094          -1.6094          0.2  yes yes\n"
         in capsys.readouterr().out

@@ -152,7 +152,11 @@ def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
     run = weft.load(tmp_path / "run")
     (said,) = run.explain("w1 w2", "attribution").data["outputs"]
     assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.vocabulary.unk_id  # here is nothing but unknown words
-    assert said["text"] == run.vocabulary.token_text(run.generate("w1 w2", temperature=0.0, max_new_tokens=1).token_ids[0]) != "<unk>"
+    assert (
+        said["text"]
+        == run.vocabulary.token_text(run.generate("w1 w2", temperature=0.0, max_new_tokens=1).token_ids[0])
+        != "<unk>"
+    )
 
 
 # ---- what nobody knows

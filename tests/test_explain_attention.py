@@ -157,7 +157,8 @@ def test_refusals(pairs):
         plain.explain("bada", "attenton")
     assert str(caught.value) == f"--view: no such view 'attenton'; did you mean 'attention'? known: {', '.join(VIEWS)}"
     assert (
-        available_views(plain)[0] == "attribution" and plain.explain("bada", max_new_tokens=2, method="input-x-gradient").view == "attribution"
+        available_views(plain)[0] == "attribution"
+        and plain.explain("bada", max_new_tokens=2, method="input-x-gradient").view == "attribution"
     )
 
 
@@ -166,9 +167,7 @@ def test_a_compiled_model_is_refused_by_name(pairs):
     run.members[0].model.decoder.compile(backend="eager")
     with pytest.raises(UsageError) as caught:
         attention(run, "bada", ExplainConfig(target="B", component="decoder"))
-    assert str(caught.value) == (
-        "record_activations: 'decoder' is compiled; load the run again without compiling"
-    )
+    assert str(caught.value) == ("record_activations: 'decoder' is compiled; load the run again without compiling")
 
 
 def test_nothing_stays_behind_in_the_model(pairs):
@@ -185,11 +184,11 @@ OPTIONS = {
     },
     "--component: no such part 'middle'; known: encoder, decoder, cross, pooling": {"component": "middle"},
     "--baseline: no such baseline 'zeros'; did you mean 'zero'? known: unk, mask, mean, zero": {"baseline": "zeros"},
-    "--layer: must be from 1 to 10,000, not 0": {"layer": 0},
-    "--n-steps: must be from 1 to 100,000, not 0": {"steps": 0},
-    "--top-p: must be in (0, 1], not 0": {"top_p": 0.0},
-    "--min-p: must be in [0, 1], not 2": {"min_p": 2.0},
-    "--unit: must be 1 or more, not 0": {"unit": [3, 0]},
+    "--layer: must be between 1 and 10,000, got 0": {"layer": 0},
+    "n_steps: must be between 1 and 100,000, got 0": {"steps": 0},
+    "top_p: must be in (0, 1], got 0": {"top_p": 0.0},
+    "min_p: must be in [0, 1], got 2": {"min_p": 2.0},
+    "unit: must be at least 1, got 0": {"unit": [3, 0]},
     "--head: must be a valid integer, not 'x'": {"head": "x"},
 }
 

@@ -375,7 +375,9 @@ REFUSALS = {
     ("labels:labels-logistic-regression", "x", "method=gradient"): (
         "--method gradient: a run of kind 'logistic-regression' has no gradients; use --method exact or --method occlusion"
     ),
-    ("labels:labels-logistic-regression", "x", "baseline=mean"): ("--baseline mean: terms have no vectors; a word can only be left out"),
+    ("labels:labels-logistic-regression", "x", "baseline=mean"): (
+        "--baseline mean: terms have no vectors; a word can only be left out"
+    ),
     ("lm:lstm", "x", "method=exact"): (
         "--method exact: is for linear models of terms; use --method integrated, gradient or occlusion"
     ),

@@ -115,7 +115,10 @@ def test_a_text_read_both_ways(positions):
 
 LOOKING: dict[str, dict[str, Any]] = {
     **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},
-    **{f"transformer-{kind}": {**ATTENTION, "num_layers": 2, "num_heads": 4, "position_encoding": kind} for kind in MAX_POSITIONS},
+    **{
+        f"transformer-{kind}": {**ATTENTION, "num_layers": 2, "num_heads": 4, "position_encoding": kind}
+        for kind in MAX_POSITIONS
+    },
 }
 
 

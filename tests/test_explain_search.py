@@ -220,7 +220,9 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
 
 def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
     view = distribution(lstm, "the ", ExplainConfig(max_new_tokens=4, min_p=0.1))
-    assert "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, max_new_tokens=4).text
+    assert (
+        "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, max_new_tokens=4).text
+    )
     for step in view.data["steps"]:
         came = next(token for token in step["tokens"] if token["chosen"])
         assert came["filtered_by"] is None and came["after"] >= came["before"]

@@ -115,7 +115,11 @@ def test_what_is_recomputed_gives_the_kernel_s_own_output():
 
 
 def test_every_recurrent_mixer_can_be_looked_into_and_nothing_else():
-    assert {row.factory for row in MIXERS.values() if row.num_state_vectors} == {MIXERS[kind].factory for kind in KINDS} == set(CELLS)
+    assert (
+        {row.factory for row in MIXERS.values() if row.num_state_vectors}
+        == {MIXERS[kind].factory for kind in KINDS}
+        == set(CELLS)
+    )
     mixer = build_mixer("window")
     with torch.no_grad(), record_activations(mixer, "") as seen:
         mixer(torch.randn(1, 3, 8))

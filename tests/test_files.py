@@ -312,8 +312,7 @@ def test_a_log_that_lost_lines_is_refused(tmp_path):
         torn.write(b'{"step": 2')
     assert log_files.read_log(path, length=length) == [{"step": 1}]
     assert refusal(ModelError, lambda: log_files.read_log(path, length=length + 1)) == (
-        f"{path}: corrupted: {length} bytes, but the checkpoint expects {length + 1}; "
-        "run weft train again to restore it"
+        f"{path}: corrupted: {length} bytes, but the checkpoint expects {length + 1}; run weft train again to restore it"
     )
 
 
@@ -646,7 +645,9 @@ def test_manifests_absent_newer_or_pointing_elsewhere(tmp_path):
     assert refusal(ModelError, lambda: files.verify(tmp_path)) == f"{tmp_path}: incomplete (manifest.json is missing)"
     manifest = tmp_path / "manifest.json"
     manifest.write_text('{"version": 2, "files": {}}')
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (f"{manifest}: format version 2 is not supported (expected 1)")
+    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (
+        f"{manifest}: format version 2 is not supported (expected 1)"
+    )
     for name in ("../x", "/etc/passwd", "a/../manifest.json"):
         manifest.write_text(json.dumps({"version": 1, "files": {name: {"size": 1, "sha256": ""}}}))
         assert refusal(ModelError, lambda: files.verify(tmp_path)).endswith("file not found (listed in manifest.json)")
@@ -721,11 +722,14 @@ def test_a_folder_has_one_holder_and_the_second_is_told_who(tmp_path):
     with Lock(tmp_path):
         message = refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
         assert re.fullmatch(
-            re.escape(f"{tmp_path}: in use by another process (process {os.getpid()} since ") + r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\); wait for it or choose another directory",
+            re.escape(f"{tmp_path}: in use by another process (process {os.getpid()} since ")
+            + r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\); wait for it or choose another directory",
             message,
         )
         os.truncate(tmp_path / ".lock", 0)
-        assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: in use by another process; wait for it or choose another directory")
+        assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (
+            f"{tmp_path}: in use by another process; wait for it or choose another directory"
+        )
     with Lock(tmp_path), pytest.raises(ResourceError), Lock(tmp_path):
         pass
     with Lock(tmp_path):

@@ -176,7 +176,9 @@ def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.jsonl"), "--quiet", "--pooling", "first"]) == 0
     told = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     assert [one["text"] for one in told] == ["the cat", "a dog"]
-    assert np.array([one["vector"] for one in told]) == pytest.approx(run.embed(["the cat", "a dog"], pooling="first"), abs=1e-6)
+    assert np.array([one["vector"] for one in told]) == pytest.approx(
+        run.embed(["the cat", "a dog"], pooling="first"), abs=1e-6
+    )
     assert main(["embed", str(runs / "word"), "the cat"]) == 0
     assert json.loads(capsys.readouterr().out)["vector"] == pytest.approx(wanted[0].tolist(), abs=1e-6)
     feed(monkeypatch, b"a\n\xff\n" + b"cat " * 60 + b"\n")

@@ -128,12 +128,12 @@ def test_a_run_of_a_version_that_lacked_an_option_goes_on_as_that_is_by_itself(t
     out = tmp_path / "run"
     resolved = make_directory(out).resolved
     whole = resolve(small(text), base=tmp_path).to_toml()
-    older = whole.replace("init_loose = false\n", "")
+    older = whole.replace("init_strict = true\n", "")
     assert older != whole
     resolved.write_text(older)
     train_here(small(text), out)
     assert resolved.read_text() == older  # whose the weights are is told by its sum
-    assert weft.load(out).config.train.init_loose is False
+    assert weft.load(out).config.train.init_strict is True
 
 
 def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
@@ -373,7 +373,8 @@ def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
         for fresh in (False, True):
             message = refusal(InUseError, lambda fresh=fresh: train_here(small(text), run, fresh=fresh))
             assert re.fullmatch(
-                re.escape(f"{run}: in use by another process (process {os.getpid()} since ") + r"[-\d]+ [:\d]+\); wait for it or choose another directory",
+                re.escape(f"{run}: in use by another process (process {os.getpid()} since ")
+                + r"[-\d]+ [:\d]+\); wait for it or choose another directory",
                 message,
             )
         assert weft.load(run).info()["kind"] == "conv"

@@ -384,7 +384,7 @@ def test_a_prompt_that_passes_the_last_position_is_refused_before_the_first_step
     with pytest.raises(UsageError) as caught:
         how(model, LETTERS, prompt, options, frame=Frame(None))
     assert str(caught.value) == (
-        "--max-new-tokens: 7 prompt tokens and 12 more need 18 positions, but the model reads at most 16; use --max-new-tokens 10"
+        "--max-new-tokens: 7 prompt tokens and 12 new tokens exceed the model's 16 positions; use at most 10"
     )
     assert model.steps_taken == []
 

@@ -43,7 +43,10 @@ def text(place: Path) -> Path:
 def language(place: Path, text: Path) -> Any:
     """A Transformer over pieces of words."""
     model = {"arch": "gpt", "hidden_size": 12, "num_layers": 2, "num_heads": 2}
-    values = {**run_file(text, train=TRAIN, tokenizer={"type": "bpe", "vocab_size": 270}, data__context_length=64), "model": model}
+    values = {
+        **run_file(text, train=TRAIN, tokenizer={"type": "bpe", "vocab_size": 270}, data__context_length=64),
+        "model": model,
+    }
     return weft.load(train_here(values, place / "lm", Silent()).path, device="cpu")
 
 

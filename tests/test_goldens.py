@@ -71,7 +71,7 @@ def lines(text: str) -> list[Any]:
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """What a run is found to do, trained in the current folder."""
+    """What a run is found to do, trained in the current directory."""
     scene = SCENES[name]
     Path(f"{name}.toml").write_text(scene.run_file, encoding="utf-8")
     called(("train", f"{name}.toml", "--quiet", *scene.options))

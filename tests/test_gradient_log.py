@@ -66,14 +66,16 @@ def test_each_line_has_mean_and_largest_norm_rate_and_clipped_steps_since_the_la
 
 
 def test_without_clipping_no_step_is_clipped():
-    lines = lines_of(small_loop(small_model(), max_steps=3, max_grad_norm="none"))
+    lines = lines_of(small_loop(small_model(), max_steps=3, max_grad_norm=0))
     assert [line["clipped_steps"] for line in lines] == [0, 0, 0]
     assert all(line["grad_norm"] == line["grad_norm_max"] > 0 for line in lines)
 
 
 def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "LINES", 2)
-    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=9, train__num_validations=1, train__max_grad_norm=0.5)
+    values = run_file(
+        make_text(tmp_path / "text.txt"), "lstm", train__max_steps=9, train__num_validations=1, train__max_grad_norm=0.5
+    )
     train_here(values, tmp_path / "whole")
     for step in (2, 3, 6):
         with pytest.raises(TrainingInterrupted):
@@ -110,7 +112,9 @@ def test_the_gradients_of_a_run_are_those_of_all_its_steps():
 
 def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=6, train__num_validations=1, train__max_grad_norm=0.5)
+    values = run_file(
+        make_text(tmp_path / "text.txt"), "lstm", train__max_steps=6, train__num_validations=1, train__max_grad_norm=0.5
+    )
     train_here(values, tmp_path / "run")
     lines = [record for record in metrics(tmp_path / "run") if "grad_norm" in record]
     clipped = sum(line["grad_norm_max"] > 0.5 for line in lines)  # a line a step
@@ -138,9 +142,18 @@ def test_the_page_has_norms_and_clipped_steps():
     document = language()
     seen = {"mean": 0.5, "largest": 12.25, "clipped": 3, "steps": 1500, "learning_rate": 0.001, "max_grad_norm": 1.0}
     point = {"step": 1, "tokens": 10, "seconds": 0.1, "value": 0.5}
-    document["curves"][0] |= {"grad_norm": [point], "grad_norm_max": [{**point, "value": 12.25}], "rate": [point], "gradients": seen}
+    document["curves"][0] |= {
+        "grad_norm": [point],
+        "grad_norm_max": [{**point, "value": 12.25}],
+        "rate": [point],
+        "gradients": seen,
+    }
     assert find_problem(document) == ""
     drawn = page_data(document)["curves"]
-    assert (drawn[0]["grad_norm"]["value"], drawn[0]["grad_norm_max"]["value"], drawn[0]["max_grad_norm"]) == ([0.5], [12.25], 1.0)
+    assert (drawn[0]["grad_norm"]["value"], drawn[0]["grad_norm_max"]["value"], drawn[0]["max_grad_norm"]) == (
+        [0.5],
+        [12.25],
+        1.0,
+    )
     assert (drawn[1]["grad_norm"]["value"], drawn[1]["max_grad_norm"]) == ([], None)
     assert "<td>0.5</td><td>12.2</td><td>1</td><td>3 of 1,500</td>" in page(document)

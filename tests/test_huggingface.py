@@ -585,7 +585,7 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
             {"arch": "transformer", "num_heads": [2, 1], "head_dim": [2, 4], "num_layers": 2},
             HEADS.format("[2, 1]", "[2, 4]"),
         ),
-        ("lm", {"arch": "transformer", "ffn_dim": "none"}, "export: Hugging Face has no equivalent of model.ffn_dim = 'none'"),
+        ("lm", {"arch": "transformer", "ffn_dim": 0}, "export: Hugging Face has no equivalent of model.ffn_dim = 'none'"),
         (
             "lm",
             {"arch": "ngram"},

@@ -22,7 +22,7 @@ from weft.tensors import read_tensors
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 # a rate at which nothing moves: what a run ends with is what it started from
-STILL = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=none", "train.weight_decay=0.0")
+STILL = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0", "train.weight_decay=0.0")
 
 
 @pytest.fixture(scope="module")

@@ -358,9 +358,7 @@ def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
     assert read(folder) == [("neg", "dull"), ("pos", "good film")]
     told = f"examples without a text that were skipped: 3, the first at {folder / 'neg' / '2'}:1"
     assert told in labelled(folder).summary.notes()
-    assert refusal(lambda: read(folder, skip_empty=False)) == (
-        f"{folder / 'neg' / '2'}: no text, only 2 empty lines"
-    )
+    assert refusal(lambda: read(folder, skip_empty=False)) == (f"{folder / 'neg' / '2'}: no text, only 2 empty lines")
 
 
 def test_files_of_which_no_example_has_a_text_are_refused(tmp_path):

@@ -100,7 +100,9 @@ def test_of_two_texts_it_matters_which_says_it(runs, kind):
 
 @pytest.mark.parametrize("name", ["labels-lstm", "pairs-transformer", "several-conv"])
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
-    values = runs.values(name, "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2", "model.balanced=true")
+    values = runs.values(
+        name, "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2", "model.class_weight=balanced"
+    )
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
@@ -149,8 +151,8 @@ def test_balanced_labels_count_alike():
 def test_balance_helps_a_rare_label(tmp_path):
     rows = [row for at, row in enumerate(one_label(300)) if row[0] != "tool" or at % 30 == 2]
     data, said = write_tsv(tmp_path / "data.tsv", rows), []
-    for option in ("false", "true"):
-        values = class_file(data, "conv", "train.max_steps=6", f"model.balanced={option}")
+    for option in ("none", "balanced"):
+        values = class_file(data, "conv", "train.max_steps=6", f"model.class_weight={option}")
         run = weft.load(train_here(values, tmp_path / option).path)
         assert run.task == "classification"
         said.append(np.mean([one.probabilities["tool"] for one in run.predict([text for _, text in rows])]))
@@ -272,7 +274,7 @@ def test_a_baseline_is_what_fitting_by_hand_gives(runs, name, kind):
 
 
 def test_options_of_baselines_change_them(runs, tmp_path):
-    for at, option in enumerate(("model.balanced=true", "model.event_model=bernoulli", "model.features.analyzer=char")):
+    for at, option in enumerate(("model.class_weight=balanced", "model.event_model=bernoulli", "model.features.analyzer=char")):
         folder = train_here(runs.values("labels-naive-bayes", option), tmp_path / str(at)).path
         run = weft.load(folder)
         assert run.task == "classification"
@@ -282,14 +284,16 @@ def test_options_of_baselines_change_them(runs, tmp_path):
 def test_a_baseline_starts_from_no_weights(runs):
     with pytest.raises(ConfigError) as caught:
         resolve(runs.values("labels-logistic-regression", "train.init_from=elsewhere"), base=Path())
-    assert str(caught.value) == "train.init_from: not available for logistic-regression, which has no initial weights; remove it"
+    assert (
+        str(caught.value) == "train.init_from: not available for logistic-regression, which has no initial weights; remove it"
+    )
 
 
 # ---- starting from another run
 
 
 def test_a_classifier_starts_from_another_of_the_same_labels(runs, tmp_path):
-    still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=none")
+    still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0")
     first, watcher = runs.folder("labels-lstm"), Silent()
     train_here(runs.values("labels-lstm", *still, f"train.init_from={first}"), tmp_path / "run", watcher)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
@@ -339,9 +343,7 @@ def test_options_that_the_task_has_not_are_refused_by_name(runs):
     for asked in (lambda: run.predict("the cat", beam_size=3), lambda: run.evaluate(stric=True)):
         with pytest.raises(UsageError) as caught:
             asked()
-        assert str(caught.value).startswith(
-            ("beam_size: unknown option", "stric: unknown option; did you mean 'strict'?")
-        )
+        assert str(caught.value).startswith(("beam_size: unknown option", "stric: unknown option; did you mean 'strict'?"))
 
 
 def test_what_is_measured_is_what_is_predicted(runs):
@@ -363,7 +365,11 @@ def test_the_run_is_described(runs):
     run = loaded(runs, "labels-logistic-regression")
     assert run.labels == ("animal", "colour", "tool")
     info = run.info()
-    assert (info["task"], info["arch"], info["labels"]) == ("classification", "logistic-regression", ["animal", "colour", "tool"])
+    assert (info["task"], info["arch"], info["labels"]) == (
+        "classification",
+        "logistic-regression",
+        ["animal", "colour", "tool"],
+    )
     assert info["parameters"] == run.num_parameters
 
 

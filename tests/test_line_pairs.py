@@ -129,7 +129,7 @@ def test_a_classifier_of_pairs_starts_with_trained_segments(tmp_path):
         "data": {"train": str(tmp_path / "pairs.csv"), "valid": 0.2, "text_column": ["one", "two"]},
         "tokenizer": {"file": str(tmp_path / "first" / "tokenizer.json")},
         "model": {"arch": "transformer", "hidden_size": 16, "num_layers": 1, "num_heads": 2, "norm": "rmsnorm", "qk_norm": True},
-        "train": {"max_steps": 1, "lr": 1e-9, "num_validations": 1, "device": "cpu", "ema_decay": "none",
+        "train": {"max_steps": 1, "lr": 1e-9, "num_validations": 1, "device": "cpu", "ema_decay": 0,
                   "init_from": str(tmp_path / "first")},
     }  # fmt: skip
     watcher = Silent()

@@ -455,7 +455,7 @@ def test_updates_by_parts_are_updates_by_whole_batches(mixer, stream, optimizer)
 
 def test_an_update_by_hand():
     """SGD without momentum: the weights less the rate times the gradient of the mean loss."""
-    loop = small_loop(small_model(), max_steps=1, optimizer="sgd", momentum=0.0, weight_decay=0.0, max_grad_norm="none")
+    loop = small_loop(small_model(), max_steps=1, optimizer="sgd", momentum=0.0, weight_decay=0.0, max_grad_norm=0)
     model = small_model()
     batch = loop.batch_sampler.batch(0, 0)
     nats, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:])

@@ -163,7 +163,9 @@ def test_a_story_asks_the_task_of_the_run(tmp_path):
     found = read_run_status(counted(tmp_path / "named", "classification", rows, "log_loss"))
     assert (found.best[0].name, found.best[1], found.best_step) == ("log_loss", 1.0, 3)
     assert found.to_json()["best"] == {"name": "log_loss", "value": 1.0, "step": 3}
-    other = read_run_status(counted(tmp_path / "other", "classification", rows, "bleu"))  # no metric of this task: the first decides
+    other = read_run_status(
+        counted(tmp_path / "other", "classification", rows, "bleu")
+    )  # no metric of this task: the first decides
     assert (other.best[0].name, other.best_step) == ("exact_match", 2)
 
 

@@ -182,7 +182,7 @@ def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     with pytest.raises(UsageError) as refused:
         run.generate("", max_new_tokens=16)
     assert str(refused.value) == (
-        "--max-new-tokens: 2 prompt tokens and 16 more need 17 positions, but the model reads at most 16; use --max-new-tokens 15"
+        "max_new_tokens: 2 prompt tokens and 16 new tokens exceed the model's 16 positions; use at most 15"
     )
     assert list(run.reader.invalid_prompts(["", "a"], GenerationConfig(max_new_tokens=15))) == [1]
 

@@ -351,9 +351,7 @@ def test_swapped_tokenizers_are_named(runs, tmp_path):
     folder = Path(shutil.copytree(runs.folder("lstm"), tmp_path / "run"))
     shutil.copy(folder / "tokenizer.source.json", folder / "tokenizer.target.json")
     names = f"{folder / 'tokenizer.source.json'} or {folder / 'tokenizer.target.json'}"
-    assert refusal(ModelError, lambda: weft.load(folder).model) == (
-        f"{names}: not the file that the weights were trained with"
-    )
+    assert refusal(ModelError, lambda: weft.load(folder).model) == (f"{names}: not the file that the weights were trained with")
 
 
 # ---- files that were cut

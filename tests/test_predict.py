@@ -356,13 +356,13 @@ def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
     with pytest.raises(UsageError) as caught:
         ask(model, sources, max_new_tokens=13, **options)
     assert str(caught.value) == (
-        "--max-new-tokens: 1 prompt tokens and 13 more need 13 positions, but the model reads at most 12; use --max-new-tokens 12"
+        "max_new_tokens: 1 prompt tokens and 13 new tokens exceed the model's 12 positions; use at most 12"
     )
     with pytest.raises(UsageError) as caught:
         ask(model, sources, prefixes=[[3] * 12] * 4, **options)
     assert str(caught.value) == (
-        "--max-new-tokens: 13 prompt tokens and 1 more need 13 positions, but the model reads at most 12; "
-        "keep at most 12 tokens of the prompt"
+        "max_new_tokens: 13 prompt tokens and 1 new tokens exceed the model's 12 positions; "
+        "shorten the prompt to at most 12 tokens"
     )
 
 
@@ -420,35 +420,35 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"bem": 3}, f"--bem: no such option; did you mean '--beam-size'? known: {KNOWN}"),
     ({"stop": ["x"]}, f"--stop: no such option; did you mean '--top-p'? known: {KNOWN}"),
     ({"beam_size": "wide"}, "--beam-size: must be a valid integer, not 'wide'"),
-    ({"beam_size": 0}, "--beam-size: must be 1 or more, not 0"),
-    ({"beam_size": 1001}, "--beam-size: must be 1000 or less, not 1001"),
-    ({"length_penalty": -0.5}, "--length-penalty: must be 0 or more, not -0.5"),
-    ({"length_penalty": 11.0}, "--length-penalty: must be 10 or less, not 11.0"),
-    ({"n_best": 0}, "--n-best: must be 1 or more, not 0"),
-    ({"n_best": 6}, "--n-best: must be at most --beam-size 5, not 6"),
-    ({"n_best": 2, "beam_size": 1}, "--n-best: must be at most --beam-size 1, not 2"),
-    ({"max_new_tokens": 0}, "--max-new-tokens: must be 1 or more, not 0"),
-    ({"max_new_tokens": 10**6 + 1}, "--max-new-tokens: must be 1000000 or less, not 1000001"),
-    ({"min_new_tokens": -1}, "--min-new-tokens: must be 0 or more, not -1"),
-    ({"max_new_tokens": 3, "min_new_tokens": 4}, "--min-new-tokens: must be at most --max-new-tokens 3, not 4"),
-    ({"seed": -1}, "--seed: must be 0 or more, not -1"),
-    ({"temperature": -1.0}, "--temperature: must be 0 or more, not -1"),
+    ({"beam_size": 0}, "beam_size: must be at least 1, got 0"),
+    ({"beam_size": 1001}, "beam_size: must be at most 1000, got 1001"),
+    ({"length_penalty": -0.5}, "length_penalty: must be at least 0, got -0.5"),
+    ({"length_penalty": 11.0}, "length_penalty: must be at most 10, got 11.0"),
+    ({"n_best": 0}, "n_best: must be at least 1, got 0"),
+    ({"n_best": 6}, "n_best: 6 is more than `beam_size` (5)"),
+    ({"n_best": 2, "beam_size": 1}, "n_best: 2 is more than `beam_size` (1)"),
+    ({"max_new_tokens": 0}, "max_new_tokens: must be at least 1, got 0"),
+    ({"max_new_tokens": 10**6 + 1}, "max_new_tokens: must be at most 1000000, got 1000001"),
+    ({"min_new_tokens": -1}, "min_new_tokens: must be at least 0, got -1"),
+    ({"max_new_tokens": 3, "min_new_tokens": 4}, "min_new_tokens: 4 is more than `max_new_tokens` (3)"),
+    ({"seed": -1}, "seed: must be at least 0, got -1"),
+    ({"temperature": -1.0}, "temperature: must be at least 0, got -1"),
     ({"temperature": math.nan}, "--temperature: must be a finite number, not nan"),
-    ({"top_k": 0}, "--top-k: must be 1 or more, not 0"),
-    ({"top_p": 0.0}, "--top-p: must be in (0, 1], not 0"),
-    ({"top_p": 1.5}, "--top-p: must be in (0, 1], not 1.5"),
-    ({"num_samples": 0}, "--num-samples: must be 1 or more, not 0"),
-    ({"num_samples": 10**4 + 1}, "--num-samples: must be 10000 or less, not 10001"),
+    ({"top_k": 0}, "top_k: must be at least 1, got 0"),
+    ({"top_p": 0.0}, "top_p: must be in (0, 1], got 0"),
+    ({"top_p": 1.5}, "top_p: must be in (0, 1], got 1.5"),
+    ({"num_samples": 0}, "num_samples: must be at least 1, got 0"),
+    ({"num_samples": 10**4 + 1}, "num_samples: must be at most 10000, got 10001"),
     (
         {"num_samples": 2, "beam_size": 3},
-        "--beam-size: does not go with sampling; drop it, or --num-samples, --temperature, --top-k, --top-p",
+        "beam_size: cannot be combined with sampling; remove it, or `num_samples`, `temperature`, `top_k` and `top_p`",
     ),
     (
         {"top_k": 2, "length_penalty": 0.5},
-        "--length-penalty: does not go with sampling; drop it, or --num-samples, --temperature, --top-k, --top-p",
+        "length_penalty: cannot be combined with sampling; remove it, or `num_samples`, `temperature`, `top_k` and `top_p`",
     ),
-    ({"top_p": 0.5, "n_best": 3}, "--n-best 3: does not go with sampling; use --num-samples 3"),
-    ({"temperature": 0.0, "num_samples": 3}, "--num-samples 3: --temperature 0 gives one output; raise it"),
+    ({"top_p": 0.5, "n_best": 3}, "n_best: cannot be combined with sampling; use `num_samples` 3"),
+    ({"temperature": 0.0, "num_samples": 3}, "num_samples: a `temperature` of 0 gives one output; increase it"),
 ]
 
 

@@ -41,7 +41,10 @@ def test_only_a_state_that_grows_takes_more_for_more_tokens(monkeypatch):
         short, long = (needed(name, monkeypatch, max_new_tokens=length) for length in (100, 1000))
         assert long > factor * short
     # where it stands still, only the tokens themselves are added
-    assert needed(STANDING, monkeypatch, max_new_tokens=1000) - needed(STANDING, monkeypatch, max_new_tokens=100) == 3 * 5 * 900 * 8
+    assert (
+        needed(STANDING, monkeypatch, max_new_tokens=1000) - needed(STANDING, monkeypatch, max_new_tokens=100)
+        == 3 * 5 * 900 * 8
+    )
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,18 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
     run, pairs = runs.load("pairs-sinusoidal"), runs.pairs.pairs
     shaken(run)
     small, data = str(tmp_path / "small"), str(pairs)
-    words = ["prune", str(run.directory.path), "--remove", "50%", "--heads-per-round", "6", "--data", data, "--max-tokens", "300"]
+    words = [
+        "prune",
+        str(run.directory.path),
+        "--remove",
+        "50%",
+        "--heads-per-round",
+        "6",
+        "--data",
+        data,
+        "--max-tokens",
+        "300",
+    ]
     assert main([*words, "--output-dir", small, "--quiet"]) == 0
     assert "heads gone" in capsys.readouterr().out
     smaller: Any = weft.load(small, device="cpu")

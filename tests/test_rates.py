@@ -127,8 +127,8 @@ def test_what_is_no_part_is_refused_with_the_nearest():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr_multipliers": {"head": -1.0}}, "train: rates: head=-1 must be 0 or more"),
-        ({"init_loose": True}, "train: init_loose=true is about init_from, which is not given"),
+        ({"lr_multipliers": {"head": -1.0}}, "train.lr_multipliers.head: must be at least 0, got -1"),
+        ({"init_strict": False}, "train.init_strict: not used without init_from; set init_from or remove init_strict"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, message):

@@ -285,8 +285,7 @@ def test_options_that_do_not_go_together(runs, tmp_path):
     with pytest.raises(ConfigError) as caught:
         train_here(span_file(every, "lstm", "train.monitor=accuracy_no_answer"), tmp_path / "run")
     assert str(caught.value) == (
-        "train.monitor: 'accuracy_no_answer' needs questions with and without an answer in data.valid; "
-        "use 'f1'"
+        "train.monitor: 'accuracy_no_answer' needs questions with and without an answer in data.valid; use 'f1'"
     )
 
 
@@ -303,7 +302,7 @@ def test_a_masked_language_model_starts_a_reader(runs, tmp_path):
         "train": {"max_steps": 2, "batch_tokens": 256, "device": "cpu"},
     }
     first = train_here(values, tmp_path / "bert").path
-    still = ("train.max_steps=1", "train.lr=1e-30", "train.ema_decay=none", f"train.init_from={first}")
+    still = ("train.max_steps=1", "train.lr=1e-30", "train.ema_decay=0", f"train.init_from={first}")
     watcher = Silent()
     folder = train_here(with_tokenizer_from(span_file(runs.data, "bert", *still), first), tmp_path / "run", watcher).path
     before, after = (read_tensors(path / "model.safetensors")[0] for path in (first, folder))

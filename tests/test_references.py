@@ -175,9 +175,7 @@ def skip(kind: str) -> dict[str, str]:
 @pytest.mark.parametrize(("kind", "norm"), JOINED)
 def test_a_stack_is_its_connections_equations(kind, norm):
     whole = seeded(
-        lambda: stack(
-            StackConfig(layer_type="rnn", hidden_size=6, norm=norm, **skip(kind)).with_defaults(), context_length=16
-        )
+        lambda: stack(StackConfig(layer_type="rnn", hidden_size=6, norm=norm, **skip(kind)).with_defaults(), context_length=16)
     )
     given = text(1, 5, 6)
     x, before = array(given[0]), "none" if kind == "post-norm" else norm
@@ -402,7 +400,10 @@ def test_two_recurrent_layers_are_torchs(ours, theirs):
 @pytest.mark.parametrize(("ours", "theirs"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
 def test_a_two_way_layer_is_torchs_on_packed_rows(ours, theirs):
     torch.manual_seed(0)
-    reference, part = theirs(6, 4, bidirectional=True, batch_first=True), Bidirectional(ours(4, input_size=6), ours(4, input_size=6))
+    reference, part = (
+        theirs(6, 4, bidirectional=True, batch_first=True),
+        Bidirectional(ours(4, input_size=6), ours(4, input_size=6)),
+    )
     for side, suffix in ((part.forward_mixer, "l0"), (part.backward_mixer, "l0_reverse")):
         for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(side.cell, f"{kind}_l0").data.copy_(getattr(reference, f"{kind}_{suffix}"))

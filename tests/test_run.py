@@ -148,9 +148,7 @@ def test_a_model_is_read_when_it_is_first_needed(runs, tmp_path):
     run = weft.load(str(folder), device="cpu")
     assert (run.config.arch, run.vocabulary.vocab_size) == ("lstm", runs["lstm-lines"].vocabulary.vocab_size)
     assert "model" not in vars(run)
-    assert refusal(ModelError, lambda: run.model) == (
-        f"{folder}: not trained yet; run weft train"
-    )
+    assert refusal(ModelError, lambda: run.model) == (f"{folder}: not trained yet; run weft train")
     (tmp_path / "away").rename(folder / "model.safetensors")
     assert run.model is run.model  # a run that was not ready is asked again, one that is loaded is not
 
@@ -256,7 +254,7 @@ def test_attention_writes_on_beyond_its_window(runs):
     found = runs["gpt-windows"].generate("to be", GenerationConfig(max_new_tokens=60, temperature=0.0))
     assert len(found.tokens) == 60 and math.isfinite(found.log_prob)
     assert refusal(UsageError, lambda: runs["transformer-windows"].generate("to be", GenerationConfig(max_new_tokens=60))) == (
-        "--max-new-tokens: 7 prompt tokens and 60 more need 66 positions, but the model reads at most 16; use --max-new-tokens 10"
+        "--max-new-tokens: 7 prompt tokens and 60 new tokens exceed the model's 16 positions; use at most 10"
     )
 
 
@@ -459,9 +457,7 @@ def test_validation_data_is_taken_where_there_is_no_test_data(runs):
     run = weft.load(folder, device="cpu")
     assert list(run.config.datasets) == ["train", "valid"]
     run.model = runs["lstm-lines"].model  # its own weights are refused now: resolved.toml was changed
-    assert int(run.evaluate()["loss"].signature.split("tokens:")[1].split("|")[0]) == sum(
-        len(name) + 1 for name in NAMES[80:]
-    )
+    assert int(run.evaluate()["loss"].signature.split("tokens:")[1].split("|")[0]) == sum(len(name) + 1 for name in NAMES[80:])
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("valid =")))
     run = weft.load(folder, device="cpu")
     assert refusal(UsageError, run.evaluate) == f"{folder}: the run has no test or validation data; set --data"

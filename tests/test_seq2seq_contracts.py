@@ -168,7 +168,9 @@ def test_a_training_step_reaches_every_weight(name):
     looks = {weight.partition(".mixer.")[0] for weight in unmoved if ".to_q." in weight}
     queries = {weight for weight in moved for look in looks if weight.startswith((f"{look}.norm.", f"{look}.mixer.to_q."))}
     assert bool(looks) == (name.endswith("attention/none") or "bottleneck" in name)
-    above = {f"encoder.stack.layers.3.mixer.{part}" for part in ("up_proj.weight", "up_proj.bias", "to_out.weight", "to_out.bias")}
+    above = {
+        f"encoder.stack.layers.3.mixer.{part}" for part in ("up_proj.weight", "up_proj.bias", "to_out.weight", "to_out.bias")
+    }
     assert unmoved == (above if name == "feed-forward-copy" else queries)
 
 
@@ -267,7 +269,11 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
 
 def recurrent(cell: nn.Module) -> Stack:
     layers = [
-        Layer(ProjectionBridge(cell, 6, memory_size=5, num_state_vectors=2 if isinstance(cell, LSTM) else 1), NoSkip(), norm=nn.Identity()),
+        Layer(
+            ProjectionBridge(cell, 6, memory_size=5, num_state_vectors=2 if isinstance(cell, LSTM) else 1),
+            NoSkip(),
+            norm=nn.Identity(),
+        ),
         Layer(FeedForward(6, ffn_dim=7), NoSkip(), norm=nn.Identity()),
     ]
     return Stack(layers, positions=PositionEncoding(), final_norm=nn.Identity())

@@ -83,7 +83,9 @@ def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], 
 
 
 def learned(task: str, *, longest: int = 6, **options: Any) -> float:
-    return learn(pair_model(**{"hidden_size": 32, **options}), lambda rows, generator: draw(task, rows, generator, longest=longest))
+    return learn(
+        pair_model(**{"hidden_size": 32, **options}), lambda rows, generator: draw(task, rows, generator, longest=longest)
+    )
 
 
 # ---- with attention

@@ -40,7 +40,9 @@ def test_they_are_refused_where_that_is_asked_for(run_file, tmp_path, capsys):
     refused = f"{tmp_path / 'train.tsv'}: line 4: has the label good but no text; add a text or remove it"
     assert refused in capsys.readouterr().err
     assert main(["check", str(run_file), "--json", "--set", "data.skip_empty=false"]) == 3
-    assert [one["message"] for one in json.loads(capsys.readouterr().out)["findings"] if one["severity"] == "error"] == [refused]
+    assert [one["message"] for one in json.loads(capsys.readouterr().out)["findings"] if one["severity"] == "error"] == [
+        refused
+    ]
 
 
 def test_a_check_counts_them_once_a_file(run_file, tmp_path, capsys):

@@ -132,8 +132,7 @@ BAD = {  # the lines of a .tsv, and what is said of it
         "line 2 has the start 3 and no answer; give it one, or leave the start empty"
     ),
     f"question\tpassage\tanswer\nWho?\t{PASSAGE}\n": (
-        ":2: expected 3 columns, got 2: 'Who?', 'Ada has a cat. Ben has a cat, too.'"
-        "; columns are separated by a tab"
+        ":2: expected 3 columns, got 2: 'Who?', 'Ada has a cat. Ben has a cat, too.'; columns are separated by a tab"
     ),
     "question\tpassage\tanswer\n": "has no question in it; give a file with some",
 }

@@ -52,7 +52,9 @@ def test_a_distinct_word_is_spelled_once_and_as_if_it_stood_alone(pool, mixer):
     assert min(width for _, width in seen) < letters.size(2) == max(width for _, width in seen)
     for at, row in enumerate(WORDS):
         for place, word in enumerate(row):
-            alone = model.pooling(*model.encoder(EncoderInput(torch.tensor([word]), torch.ones(1, len(word), dtype=torch.bool))))
+            alone = model.pooling(
+                *model.encoder(EncoderInput(torch.tensor([word]), torch.ones(1, len(word), dtype=torch.bool)))
+            )
             torch.testing.assert_close(found[at, place], alone[0])
 
 

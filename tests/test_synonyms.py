@@ -106,7 +106,8 @@ def test_options_of_training_where_nothing_is_trained(here, capsys):
         ("arch = lstm", 'a string needs quotes; write arch = "lstm"'),
         ("arch = naive-bayes  # the first", 'a string needs quotes; write arch = "naive-bayes"'),
         ("train = data/my text.txt", 'a string needs quotes; write train = "data/my text.txt"'),
-        (r'train = "C:\Users\me\a.txt"', "a backslash in double quotes starts an escape sequence; use single quotes, or / in paths"),
+        (r'train = "C:\Users\me\a.txt"', "a backslash in double quotes starts an escape sequence; use single quotes,"
+         " or / in paths"),
     ],
 )  # fmt: skip
 def test_strings_without_quotes_and_windows_paths_are_explained(line, told, tmp_path, capsys):

@@ -130,7 +130,7 @@ TRAIN_MESSAGES = [
         {"precision": "bf16"},
         "train.precision: unknown precision 'bf16'; did you mean 'bfloat16'?",
     ),
-    ({"compile": "yes"}, "train.compile: expected true or false, got 'yes'"),
+    ({"compile": "yes"}, "train.compile: expected true or false or 'auto', got 'yes'"),
     ({"muon_lr": 0.1}, "train.muon_lr: not used with optimizer 'adamw'; remove it"),
     ({"adam_beta2": 0.9, "optimizer": "sgd"}, "train.adam_beta2: not used with optimizer 'sgd'; remove it"),
     ({"muon_lr": 0.1, "optimizer": "sgd"}, "train.muon_lr: not used with optimizer 'sgd'; remove it"),

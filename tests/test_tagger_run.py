@@ -74,14 +74,17 @@ def test_new_words_are_tagged_by_their_letters(runs, kind):
 
 
 def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
-    folder = train_here(runs.values("speech-gru", "model.char_encoder=none"), tmp_path / "run").path
+    folder = train_here(runs.values("speech-gru", "model.char_encoder=false"), tmp_path / "run").path
     run = loaded(folder)
     assert not (folder / "tokenizer.char.json").exists()
     assert run.vocabulary.char_tokenizer is None
     assert values_of(run)["oov_accuracy"] < 80
     assert run.predict("ggggo").tags == run.predict("ggggi").tags
     for wrong, said in (
-        ("model.char_encoder=all", "model.char_encoder: expected a valid dictionary or instance of CharEncoderConfig, got 'all'"),
+        (
+            "model.char_encoder=all",
+            "model.char_encoder: expected a valid dictionary or instance of CharEncoderConfig, got 'all'",
+        ),
         ("model.spelling.widht=3", "model.spelling.widht: no such option; did you mean 'width'?"),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -171,7 +174,7 @@ def test_tags_are_not_smoothed(runs):
 
 def test_a_tagger_starts_from_a_classifier(runs, tmp_path):
     first, watcher = runs.folder("labels-transformer"), Silent()
-    still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=none", f"train.init_from={first}")
+    still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0", f"train.init_from={first}")
     values = with_tokenizer_from(runs.values("speech-transformer", *still), first)
     train_here(values, tmp_path / "run", watcher)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))

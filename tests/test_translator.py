@@ -139,9 +139,7 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
     monkeypatch.setattr(sys, "stdin", Unread())
     for words in (["predict"], ["score"], ["explain"], ["predict", "--ensemble", str(folder)]):
         assert main([words[0], str(folder), *words[1:]]) == 4
-        assert capsys.readouterr().err == (
-            f"weft: {folder}: not trained yet; run weft train\n"
-        )
+        assert capsys.readouterr().err == (f"weft: {folder}: not trained yet; run weft train\n")
 
 
 @pytest.mark.parametrize("monitor", ["exact_match", "token_error_rate", None])
@@ -151,7 +149,7 @@ def test_the_score_that_is_monitored_chooses_the_weights(runs, monitor):
         "train.max_steps=24",
         "train.lr=0.02",
         "model.hidden_size=12",
-        "train.ema_decay=none",
+        "train.ema_decay=0",
     ]
     folder = runs.folder(f"lstm-{monitor}", *settings, *([] if monitor is None else [f"train.monitor={monitor}"]))
     decides = monitor or "loss"
@@ -272,9 +270,7 @@ def test_options_come_as_one_object_or_by_name(runs):
 
 def test_text_comes_through_the_gate(runs):
     run = loaded(runs, "lstm")
-    assert refusal(DataError, lambda: run.predict(["a", "b\0"])) == (
-        "line 2: NUL at character 1; is this binary data?"
-    )
+    assert refusal(DataError, lambda: run.predict(["a", "b\0"])) == ("line 2: NUL at character 1; is this binary data?")
     half = "lone surrogate U+D800 at character 0; use whole characters"
     assert refusal(DataError, lambda: run.predict("a", target_prefixes=["\ud800"])) == f"prefix 1: {half}"
     assert refusal(DataError, lambda: run.score([("a", "A"), ("b", "\ud800")])) == f"line 2: {half}"
@@ -365,9 +361,7 @@ def test_evaluating_without_data_is_refused(tmp_path):
     values = pair_file(pairs, "sutskever", "train.max_steps=1")
     values["data"] = {"train": str(pairs), "max_length": 16}
     run = load(train_here(values, tmp_path / "run").path, SEQ2SEQ, device="cpu")
-    assert refusal(UsageError, run.evaluate) == (
-        f"{tmp_path / 'run'}: the run has no test or validation data; set --data"
-    )
+    assert refusal(UsageError, run.evaluate) == (f"{tmp_path / 'run'}: the run has no test or validation data; set --data")
 
 
 def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp_path):
@@ -696,7 +690,7 @@ def test_what_the_command_refuses(runs, capsys, tmp_path):
         ((lstm, "abc", "--data", str(some)), "--data: does not go with a text; give one of them"),
         ((lstm, "abc", "--layer", "1"), both),
         ((lstm, "abc", "--head", "1"), both),
-        ((lstm, "abc", "--n-best", "9"), "--n-best: must be at most --beam-size 5, not 9"),
+        ((lstm, "abc", "--n-best", "9"), "--n-best: 9 is more than --beam-size (5)"),
         ((lstm, "abc", "--ban-token", "A BB"), "--ban-token 'A BB': is 2 tokens of this vocabulary; ban one token at a time"),
         ((lstm, "abc", "--ensemble", lm), f"ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"),
         ((lstm, "abc", *looks, "--layer", "2"), "--layer: must be from 1 to 1, not 2"),

@@ -59,10 +59,10 @@ def origin(there: BuiltRun, model: nn.Module) -> InitRun:
     return InitRun(RUN, there, model.state_dict())
 
 
-def started(there: BuiltRun, here: BuiltRun, *, loose: bool = False) -> tuple[Any, Any, str]:
+def started(there: BuiltRun, here: BuiltRun, *, strict: bool = True) -> tuple[Any, Any, str]:
     """The network there, the one here that starts from it, and what is said."""
     old, new = network(there), network(here, seed=1)
-    return old, new, load_initial_weights(new, here, origin(there, old), loose=loose)
+    return old, new, load_initial_weights(new, here, origin(there, old), strict=strict)
 
 
 def refusal(there: BuiltRun, here: BuiltRun) -> str:
@@ -88,12 +88,12 @@ SILENT = [
     ({"position_encoding": "rotary"}, "model.position_encoding: learned there, rotary here"),
     ({"activation": "relu"}, "model.activation: gelu there, relu here"),
     ({"activation": "gelu-tanh"}, "model.activation: gelu there, gelu-tanh here"),
-    ({"skip_connection": "residual"}, "model.skip_connection: post-norm there, residual here"),
+    ({"norm_position": "pre"}, "model.norm_position: post there, pre here"),
     ({"norm": "rmsnorm"}, "model.norm: layernorm there, rmsnorm here; model.norm_eps: 1e-05 there, none here"),
     ({"norm_eps": 1e-3}, "model.norm_eps: 1e-05 there, 0.001 here"),
     ({"qk_norm": True}, "model.qk_norm: false there, true here"),
     ({"embedding_norm": False}, "model.embedding_norm: true there, false here"),
-    ({"ffn_dim": "none"}, "model.activation: gelu there, none here; model.ffn_dim: some there, none here"),
+    ({"ffn_dim": 0}, "model.activation: gelu there, none here; model.ffn_dim: some there, 0 here"),
 ]
 
 
@@ -108,7 +108,7 @@ def test_an_option_that_changes_the_function_is_refused_by_name(options, named):
 
 OTHERS = [
     (made("lm", "gru"), made("lm", "gru", layer_type="gru-reset-before"), None),
-    (made("lm", "gpt", num_heads=2), made("lm", "gpt", num_heads=2, logit_softcap="none"), "model.logit_softcap: 15.0 there, none here"),
+    (made("lm", "gpt", num_heads=2), made("lm", "gpt", num_heads=2, logit_softcap=0), "model.logit_softcap: 15.0 there, 0.0 here"),
     (made("lm", "lstm"), made("lm", "lstm", tie_embeddings=True), "model.tie_embeddings: false there, true here"),
     (made("lm", "lstm"), made("lm", "lstm", tokens("b")), "tokenizer: aaaaaaaa there, bbbbbbbb here"),
     (made("lm", "lstm"), made("lm", "lstm", skip_connection="residual"), "model.skip_connection: none there, residual here"),
@@ -208,11 +208,11 @@ def test_a_word_vector_is_no_matter_of_the_stack_above_it():
 def test_loose_leaves_the_parts_that_differ():
     there = made("classification", "lstm", bidirectional=False)
     old, new, said = started(
-        there, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), loose=True
+        there, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), strict=False
     )
     assert "; not in runs/there: head.temperature, head.scores.weight, head.scores.bias; " in said
     assert torch.equal(new.encoder.embedder.embedding.weight, old.encoder.embedder.embedding.weight)
-    _, new, said = started(there, made("classification", "lstm", bidirectional=False, skip_connection="residual"), loose=True)
+    _, new, said = started(there, made("classification", "lstm", bidirectional=False, skip_connection="residual"), strict=False)
     assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in said.split("unused")[0]
 
 
@@ -306,9 +306,9 @@ def test_a_decoder_that_differs_from_the_language_model_is_refused_by_name():
 
 ENCODERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("transformer", {"num_heads": 2}, {"position_encoding": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "gelu", "num_heads": 2}),
-    ("bert", BERT, {"position_encoding": "learned", "skip_connection": "post-norm", "activation": "gelu", "num_heads": 2,
+    ("bert", BERT, {"position_encoding": "learned", "norm_position": "post", "activation": "gelu", "num_heads": 2,
                     "embedding_norm": True}),
-    ("bert", {**BERT, "segment_embeddings": True}, {"position_encoding": "learned", "skip_connection": "post-norm", "activation": "gelu", "num_heads": 2,
+    ("bert", {**BERT, "segment_embeddings": True}, {"position_encoding": "learned", "norm_position": "post", "activation": "gelu", "num_heads": 2,
                                           "embedding_norm": True}),
 ]  # fmt: skip
 

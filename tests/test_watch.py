@@ -125,9 +125,15 @@ def test_hooks_of_others_stay():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("laiers.0", "record_activations: unknown module 'laiers.0'; did you mean 'layers.0'? the model has: layers, head, tied"),
+        (
+            "laiers.0",
+            "record_activations: unknown module 'laiers.0'; did you mean 'layers.0'? the model has: layers, head, tied",
+        ),
         ("layers.2", "record_activations: unknown module 'layers.2'; did you mean 'layers.1'? 'layers' has: 0, 1"),
-        ("linear", "record_activations: unknown module 'linear'; did you mean 'layers.1.linear'? the model has: layers, head, tied"),
+        (
+            "linear",
+            "record_activations: unknown module 'linear'; did you mean 'layers.1.linear'? the model has: layers, head, tied",
+        ),
         ("head.weight", "record_activations: unknown module 'head.weight'; did you mean 'head'? 'head' has: no parts"),
         ("???", "record_activations: unknown module '???'; the model has: layers, head, tied"),
         ("layers", "record_activations: 'layers' is a container and never called; choose from 0, 1"),

@@ -231,9 +231,7 @@ def test_parquet_is_read_as_objects_are(tmp_path):
     assert labelled(path, label="tags", text="n", multi=True) == [("a+b", "17"), ("", "18"), ("c", "19")]
     assert labelled(path, label="stars", text="n", multi=True) == [("5", "17"), ("1", "18"), ("", "19")]
     assert refusal(path) == "has no column 'label'; known: stars, about, tags, yes, n"
-    assert refusal(path, label="stars", text="n") == (
-        "row 3: label is missing; add one or set data.multilabel = true"
-    )
+    assert refusal(path, label="stars", text="n") == ("row 3: label is missing; add one or set data.multilabel = true")
     assert refusal(path, label="n", text="about").startswith(
         "row 1 has an object as 'about', not a string; name a key inside it:"
     )

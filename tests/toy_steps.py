@@ -36,7 +36,9 @@ class Toy:
     def score(self, tokens, token_mask=None, state=None):
         scores = [torch.zeros(tokens.size(0), 0)]
         for position in range(tokens.size(1) - 1):
-            log_probs, state = self.start(tokens[:, :1], None, state) if position == 0 else self.step(tokens[:, position], state)
+            log_probs, state = (
+                self.start(tokens[:, :1], None, state) if position == 0 else self.step(tokens[:, position], state)
+            )
             scores.append(log_probs.gather(1, tokens[:, position + 1 : position + 2]))
         scores = torch.cat(scores, 1)
         return scores if token_mask is None else scores.masked_fill(~token_mask[:, 1:], 0.0)

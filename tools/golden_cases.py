@@ -1,5 +1,5 @@
-"""What is recorded: a scene is a run file and the commands that are tried on its run. All names of tasks, kinds and options
-that a run file or a command line has stand in this file and in golden_refusals.py."""
+"""The runs and commands that are recorded: a scene is a run file and the commands to try on its run. All names of tasks,
+architectures and options are in this file and in golden_refusals.py."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def before(scene: Scene) -> list[Case]:
 
 def after(scene: Scene, text: str, lines: str | bytes, asked: str, *, limit: str = "") -> list[Case]:
     """What is asked of every run, whether it can answer or not: refusals are results. `text` is one that its task reads,
-    `lines` hold an empty one, a short one and one that is wrong, `asked` is a text with a gap, or a prompt; `limit` keeps
+    `lines` hold an empty one, a short one and one that is wrong, `asked` is a text with a mask, or a prompt; `limit` keeps
     outputs that are explained short."""
     run, brief = scene.run, text if len(text) < 20 or "\t" in text else text[:12].rstrip()
     steps = {view: told + limit for view, told in BRIEF.items()}
@@ -179,10 +179,13 @@ def masked(name: str, model: str, tokenizer: str, data: str = 'read_as = "lines"
     text = run_file("masked-lm", f'train = "tales.txt"; valid = 0.1; test = 0.1; {data}', tokenizer, model)
     bare = Scene(name, text, tuple(word for other in needs for word in ("--tokenizer-from", f"runs/{other}")), needs)
     lines = b"The cat [MASK] a hat.\n\n[MASK]\nThe \xff cat\nno gap at all\nThe <mask> dog \xe2\x82\xac [MASK].\n"
-    gap = "The cat [MASK] a hat."
-    seen = [case(f"explain-gap-{view}", f"explain {bare.run} --view {view}{BRIEF.get(view, '')} --json", gap) for view in VIEWS]
+    masked_text = "The cat [MASK] a hat."
+    seen = [
+        case(f"explain-mask-{view}", f"explain {bare.run} --view {view}{BRIEF.get(view, '')} --json", masked_text)
+        for view in VIEWS
+    ]
     export = case("export-hf", f"export {bare.run} --format hf --output-dir hf-{name}", files=(f"hf-{name}",))
-    cases = (*before(bare), *after(bare, "The cat sees a hat.", lines, gap), *seen, export)
+    cases = (*before(bare), *after(bare, "The cat sees a hat.", lines, masked_text), *seen, export)
     return Scene(name, text, bare.options, needs, cases)
 
 

@@ -80,7 +80,7 @@ def _lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def make(place: Path) -> None:
-    """Write all files into a folder."""
+    """Write all files into a directory."""
 
     def drawn(draw: Callable[[random.Random], str], count: int, seed: int) -> list[str]:
         chance = random.Random(seed)

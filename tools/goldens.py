@@ -4,7 +4,7 @@
     python tools/goldens.py record after                                     what this code does
     python tools/goldens.py compare before after                             what differs; exit code 1 if anything does
 
-`--only PATTERN` picks cases, by any part of SCENE/CASE or as a shell pattern, and may be given several times: `--only tag`,
+`--only PATTERN` picks cases, by any part of SCENE/CASE or as a shell pattern, and repeatable: `--only tag`,
 `--only predict`, `--only 'lm-*/explain*'`. Runs that they need are trained as well. Times, rates, sizes on disk and memory are
 left out of what is recorded, as are paths of the machine. One thread computes: sums depend on their number.
 """
@@ -214,7 +214,7 @@ def written(path: Path) -> str | None:
 
 
 def folder(path: Path) -> Iterator[tuple[str, str]]:
-    """What a run folder, or a file, holds: names and texts to keep."""
+    """What a run directory, or a file, holds: names and texts to keep."""
     if path.is_file():
         yield path.name, written(path) or ""
     names = sorted(one for one in path.rglob("*") if one.is_file())
@@ -227,7 +227,7 @@ def folder(path: Path) -> Iterator[tuple[str, str]]:
 
 
 class Recorder:
-    """Runs scenes in the current folder and writes what they do under `place`."""
+    """Runs scenes in the current directory and writes what they do under `place`."""
 
     def __init__(self, place: Path, wanted: Callable[[str], bool]) -> None:
         self.place, self.wanted = place, wanted
@@ -288,7 +288,7 @@ class Recorder:
 
 
 def record(place: Path, patterns: Sequence[str]) -> dict[str, float]:
-    """Run the scenes in a new temporary folder; the seconds of CPU of each case."""
+    """Run the scenes in a new temporary directory; the seconds of CPU of each case."""
     from weft.cli import display
 
     display.SAID = math.inf  # type: ignore[attr-defined,unused-ignore]  # no word of progress, however slow the machine is
@@ -350,7 +350,7 @@ def _options() -> argparse.Namespace:
     made = parts.add_parser("record", help="run every case, and write what it did")
     made.add_argument("place", type=Path, metavar="DIR", help="is written anew")
     made.add_argument(
-        "--source", type=Path, metavar="DIR", help="the folder that holds the package weft; this checkout's, unless given"
+        "--source", type=Path, metavar="DIR", help="the directory that contains the package weft; default: this checkout"
     )
     made.add_argument("--slowest", type=int, default=0, metavar="N", help="print the N slowest cases")
     seen = parts.add_parser("compare", help="list what differs between two records")
@@ -358,9 +358,7 @@ def _options() -> argparse.Namespace:
     seen.add_argument("two", type=Path, metavar="DIR2")
     seen.add_argument("--lines", type=int, default=20, metavar="N", help="lines of difference shown of each file (20)")
     for part in (made, seen):
-        part.add_argument(
-            "--only", action="append", default=[], metavar="PATTERN", help="these cases only; may be given several times"
-        )
+        part.add_argument("--only", action="append", default=[], metavar="PATTERN", help="these cases only; repeatable")
     return parser.parse_args()
 
 
@@ -376,7 +374,7 @@ def main() -> int:
     import weft
 
     if not Path(str(weft.__file__)).is_relative_to(source):
-        raise SystemExit(f"{source}: there is no package weft in it")
+        raise SystemExit(f"{source}: the package weft is not in it")
     seconds = record(options.place.resolve(), options.only)
     print(f"{len(seconds)} commands of {source} in {time.monotonic() - started:.0f} s, into {options.place}")
     for name, spent in sorted(seconds.items(), key=lambda item: -item[1])[: options.slowest]:

@@ -1,4 +1,4 @@
-"""The run file: strict typed tables, errors that name the option, overrides. Each table is defined next to what it configures."""
+"""The run file: strict typed tables, errors that name the option, overrides. Tables are defined next to what they configure."""
 
 from __future__ import annotations
 
@@ -263,8 +263,8 @@ def apply_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str
 
 
 def read_run_file(run_file: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> tuple[dict[str, Any], Path, str]:
-    """A run file as a Python caller passes it: its options, the directory that its paths are relative to, and its name. The paths
-    of a dict are relative to the current directory, and its name is "run"."""
+    """A run file as a Python caller passes it: its options, the directory that its paths are relative to, and its name. The
+    paths of a dict are relative to the current directory, and its name is "run"."""
     if isinstance(run_file, Mapping):
         return apply_overrides(run_file, overrides), Path(), "run"
     path = Path(run_file)

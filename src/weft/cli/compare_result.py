@@ -14,7 +14,19 @@ if TYPE_CHECKING:
     from weft.report.comparison import ComparisonInfo
 
 Groups = Mapping[str, Sequence["RunResults"]]
-JSON_KEYS = ("title", "task", "data", "score", "test", "test_items", "insufficient_data", "context", "rows", "failures", "probe")
+JSON_KEYS = (
+    "title",
+    "task",
+    "data",
+    "score",
+    "test",
+    "test_items",
+    "insufficient_data",
+    "context",
+    "rows",
+    "failures",
+    "probe",
+)
 
 
 class OutputOptions(NamedTuple):

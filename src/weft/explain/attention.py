@@ -60,7 +60,9 @@ def sites(model: nn.Module) -> list[Site]:
     layers: list[tuple[str, str]] = []
     for name, part in parts.items():
         lost, holder = isinstance(part, WithoutHeads), parts.get(name.rpartition(".")[0])
-        across = part.cross if isinstance(part, WithoutHeads) else holder.to_source if isinstance(holder, AttendsToMemory) else None
+        across = (
+            part.cross if isinstance(part, WithoutHeads) else holder.to_source if isinstance(holder, AttendsToMemory) else None
+        )
         if name == "pooling" and isinstance(part, WeightedPooling):
             layers.append(("pooling", name))
         elif (lost or name.endswith(".attend")) and across is not False and ".char_encoder." not in name:

@@ -30,7 +30,7 @@ CHOICES = {"component": COMPONENTS, "method": METHODS, "baseline": BASELINES}
 
 
 class ExplainConfig(Config):
-    """What to explain, and how. Layers, heads, positions and units are counted from 1; None is all of them, or the view's choice."""
+    """What to explain, and how. Layers, heads, positions and units count from 1; None is all of them, or the view's choice."""
 
     component: str | None = None
     """attention only: encoder, decoder, cross or pooling."""

@@ -200,13 +200,16 @@ CHO: Mapping[str, Any] = {
     "layer_type": "gru-reset-before", "num_layers": 1, "encoder": UNIDIRECTIONAL, "bridge": "project", "feed_context": True,
 }  # fmt: skip
 BAHDANAU: Mapping[str, Any] = {
-    "layer_type": "gru-reset-before", "num_layers": 1, "attention": "additive", "attention_placement": "before", "bridge": "project",
+    "layer_type": "gru-reset-before", "num_layers": 1, "attention": "additive", "attention_placement": "before",
+    "bridge": "project",
 }  # fmt: skip
 LUONG: Mapping[str, Any] = {
-    "layer_type": "lstm", "num_layers": 2, "encoder": UNIDIRECTIONAL, "attention": "multiplicative", "input_feeding": True, "dropout": 0.2,
+    "layer_type": "lstm", "num_layers": 2, "encoder": UNIDIRECTIONAL, "attention": "multiplicative",
+    "input_feeding": True, "dropout": 0.2,
 }  # fmt: skip
 TRANSFORMER: Mapping[str, Any] = {
-    "layer_type": "attention", "position_encoding": "sinusoidal", "skip_connection": "residual", "norm": "layernorm", "activation": "relu",
+    "layer_type": "attention", "position_encoding": "sinusoidal", "skip_connection": "residual", "norm": "layernorm",
+    "activation": "relu",
     "num_layers": 3, "dropout": 0.1, "attention_dropout": 0.0, "attention": "scaled-dot",
 }  # fmt: skip
 RECURRENT: Mapping[str, Any] = {"num_layers": 1, "dropout": 0.3, "attention": "multiplicative"}

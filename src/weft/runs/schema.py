@@ -70,9 +70,10 @@ def _properties(config_class: type[Config], values: Config | None, *, with_defau
             alternatives = [_table(inner, value if isinstance(value, inner) else None), *others]
         option = dict(alternatives[0]) if len(alternatives) == 1 else {"anyOf": alternatives}
         properties[name] = {"description": field.description, **option}
-        if with_defaults and not field.is_required() and value is not None and not isinstance(value, Config):
-            if name not in ("valid", "test"):  # the template sets them, the table has no default
-                properties[name]["default"] = value
+        # valid and test are set in the template, but have no default
+        has_default = with_defaults and not field.is_required() and name not in ("valid", "test")
+        if has_default and value is not None and not isinstance(value, Config):
+            properties[name]["default"] = value
     return properties
 
 

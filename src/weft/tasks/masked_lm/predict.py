@@ -139,7 +139,9 @@ def predict(
             tokens = reader.tokens(text)
             problem = reader.problem(tokens)
             valid = problem is None
-            predictions.append(reader.predict_masks(tokens, options.n_best) if valid else InvalidInput("; ".join(problem or ())))
+            predictions.append(
+                reader.predict_masks(tokens, options.n_best) if valid else InvalidInput("; ".join(problem or ()))
+            )
         if progress is not None:
             progress("predicting", number, len(texts))
     return predictions
@@ -155,7 +157,9 @@ def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progre
     )
     items = pseudo_likelihood_items(likelihood)
     scores, tokens = masked_scores(items, reader.measured()), int(items.statistics["tokens"].sum())
-    return Evaluation(scores_by_name(scores), items, partial(observe, run, likelihood, items, corpus), "tokens/s filled", tokens)
+    return Evaluation(
+        scores_by_name(scores), items, partial(observe, run, likelihood, items, corpus), "tokens/s filled", tokens
+    )
 
 
 def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:

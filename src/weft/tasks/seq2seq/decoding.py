@@ -263,7 +263,9 @@ class Seq2SeqRun:
         losses = self._losses(pairs, truncate=options.truncate)
         all_items = replace(items, statistics={**items.statistics, **losses.statistics})
         scores += language_scores(losses, EvaluationSetup("source", "line", self.tokenizer.target.hash))
-        return Evaluation(scores_by_name(scores), all_items, partial(observe, self.run, pairs, all_items), "lines/s", len(pairs))
+        return Evaluation(
+            scores_by_name(scores), all_items, partial(observe, self.run, pairs, all_items), "lines/s", len(pairs)
+        )
 
     def _ensemble_members(self) -> list[str]:
         """The ensemble and the language model, for the signature."""
