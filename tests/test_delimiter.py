@@ -61,14 +61,14 @@ def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
         return str(caught.value).removeprefix(f"{path}:1")
 
     assert refusal() == (
-        ": expected at least 2 comma-separated columns, got 1: 'label|text'"
-        "; set data.delimiter if the delimiter is different"
+        ": expected at least 2 comma-separated columns, got 1: 'label|text'; set data.delimiter if the delimiter is different"
     )
     named = ": no column 'review' in the header 'label|text'"
-    assert refusal(text_column="review", label_column="gold").startswith(
-        ": no column 'gold' in the header "
+    assert refusal(text_column="review", label_column="gold").startswith(": no column 'gold' in the header ")
+    assert (
+        refusal(text_column="review", label_column="label|text")
+        == f"{named} (comma-separated); set data.delimiter if the delimiter is different"
     )
-    assert refusal(text_column="review", label_column="label|text") == f"{named} (comma-separated); set data.delimiter if the delimiter is different"
     assert refusal(delimiter="^") == (
         ": expected at least 2 columns separated by '^', got 1: 'label|text'; check data.delimiter"
     )
@@ -88,7 +88,10 @@ def test_where_there_are_no_columns_it_is_refused(tmp_path):
     with pytest.raises(DataError) as caught:
         list(LabeledDataConfig(train="a.txt", delimiter=";").sources(tmp_path)["train"].records())
     tables = ".tsv, .csv, .xlsx, .jsonl, .json or .parquet"
-    assert str(caught.value) == f"{path}: is not a table ({tables}), but data.delimiter = ';'; drop that, or name it as the table it is"
+    assert (
+        str(caught.value)
+        == f"{path}: is not a table ({tables}), but data.delimiter = ';'; drop that, or name it as the table it is"
+    )
     with pytest.raises(ConfigError) as refusal:
         parse_config(PairDataConfig, {"train": ["a.en", "a.de"], "delimiter": ";"}, at="data")
     assert str(refusal.value) == "data.delimiter: parallel files have no columns; remove it"

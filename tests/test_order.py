@@ -276,9 +276,7 @@ def test_lines_by_length_count_every_token_once_and_say_which_they_are():
 
 def test_what_is_too_small_is_refused_with_numbers_and_cure():
     told = refusal(lambda: Windows(running(9), context_length=10, stride=10, rows=2, seed=0))
-    assert told == (
-        "data.context_length: train has only 9 tokens; use more text or a context_length of at most 9"
-    )
+    assert told == ("data.context_length: train has only 9 tokens; use more text or a context_length of at most 9")
     told = refusal(lambda: Streams(running(9), context_length=10, rows=12))
     assert told == "train.batch_tokens: train has only 9 tokens, too few for 12 streams; use more text or smaller batches"
     told = refusal(lambda: Lines(running(9), batch_tokens=10, seed=0))

@@ -245,14 +245,12 @@ def test_unequal_files_are_refused_with_both_counts_and_where_they_part(tmp_path
     lengths = np.random.default_rng(0).integers(5, 80, size=500)
     en = write(tmp_path / "a.en", "".join("x" * length + "\n" for length in lengths))
     de = write(tmp_path / "a.de", "".join("y" * (length + 3) + "\n" for length in np.delete(lengths, 300)))
-    assert refusal(lambda: read(en, de)) == (
-        f"{en}: has 500 lines, but {de} has 499; look for a missing line near line 301"
-    )
+    assert refusal(lambda: read(en, de)) == (f"{en}: has 500 lines, but {de} has 499; look for a missing line near line 301")
     assert "near line 301" in refusal(lambda: Dataset((de, en), PairFormat()).summary)
 
 
 CURE = (
-    'is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet);'
+    "is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet);"
     ' use a table or two parallel files, e.g. {} = ["a.en", "a.de"]'
 )
 OPTIONS = "train, valid, test, encoding, delimiter, sheet, source_column, target_column, max_length, truncate"
@@ -369,9 +367,7 @@ def test_what_is_too_long_is_refused_with_its_line(long_lines, tmp_path):
         f"{tmp_path / 'a.tsv'}:2: target has 8 tokens, more than data.max_length (6) (and in 1 more);"
         " increase it or set data.truncate = true"
     )
-    assert ":2: target has 8 tokens" in refusal(
-        lambda: fit_side(corpus, source, "target", max_length=7, truncate=False)
-    )
+    assert ":2: target has 8 tokens" in refusal(lambda: fit_side(corpus, source, "target", max_length=7, truncate=False))
     assert fit_side(corpus, source, "target", max_length=8, truncate=False) is corpus
     assert fit_side(corpus, source, "target", max_length=8, truncate=True) is corpus
 

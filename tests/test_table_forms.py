@@ -68,9 +68,7 @@ def test_a_csv_may_have_semicolons_or_tabs(tmp_path):
 
 def test_a_row_that_does_not_fit_names_what_separates(tmp_path):
     path = write(tmp_path / "a.csv", "label;text\npos;x\nneg;y;z\n")
-    assert refusal(lambda: read(path)) == (
-        f"{path}:3: expected 2 semicolon-separated columns, got 3: 'neg', 'y', 'z'"
-    )
+    assert refusal(lambda: read(path)) == (f"{path}:3: expected 2 semicolon-separated columns, got 3: 'neg', 'y', 'z'")
 
 
 # ---- JSON

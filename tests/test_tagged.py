@@ -266,9 +266,7 @@ def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
     assert refusal(lambda: refuse_long(corpus, source, max_length=7)) == (
         f"{path}:6: its sentence has 8 tokens, more than data.max_length = 7; raise that, or split it with a blank line"
     )
-    assert refusal(lambda: refuse_long(corpus, source, max_length=6)).startswith(
-        f"{path}:3 (and 1 more): its sentence has 7"
-    )
+    assert refusal(lambda: refuse_long(corpus, source, max_length=6)).startswith(f"{path}:3 (and 1 more): its sentence has 7")
 
 
 def test_a_source_reads_its_files_once_and_keeps_one_of_equal_words(tmp_path, monkeypatch):
