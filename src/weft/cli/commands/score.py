@@ -29,7 +29,7 @@ def as_json(line: Scored, *, tokens: bool) -> dict[str, Any]:
     found = {"text": line.text, "log_prob": finite(line.log_prob), "perplexity": finite(line.perplexity)}
     if not tokens:
         return {**found, "tokens": len(line.tokens)}
-    pairs = zip(line.tokens, line.log_probs, strict=True)
+    pairs = zip(line.tokens, line.token_log_probs, strict=True)
     return {**found, "tokens": [{"token": token, "surprisal": finite(-value)} for token, value in pairs]}
 
 
@@ -39,7 +39,7 @@ def as_text(line: Scored, *, tokens: bool) -> str:
 
     if not tokens:
         return f"{line.log_prob:.4f}\t{line.perplexity:.4f}\t{line.text}\n"
-    pairs = zip(line.tokens, line.log_probs, strict=True)
+    pairs = zip(line.tokens, line.token_log_probs, strict=True)
     # 0 - x, not -x: a certain token's surprisal is 0, not -0
     return "".join(f"{preview(token, len(token))}\t{0 - value:.4f}\n" for token, value in pairs) + "\n"
 
