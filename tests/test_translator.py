@@ -213,7 +213,7 @@ def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
             assert best == Prediction("", [], 0.0, 0.0)
         else:
             same([best], run.predict(word, max_new_tokens=9).ranked())
-            assert best.text == run.vocabulary.target.decode(best.tokens)
+            assert best.text == run.vocabulary.target.decode(best.token_ids)
     assert run.predict([]) == [] and run.predict(["", " "]) == [Prediction("", [], 0.0, 0.0)] * 2
 
 
@@ -231,14 +231,16 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
     end, prefix = run.vocabulary.target.eos_id, "A BB"
     for prefixes in (None, [prefix] * 4):
         found = run.predict(words, beam_size=5, n_best=3, length_penalty=0.6, max_new_tokens=12, target_prefixes=prefixes)
-        flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best.ranked() if one.tokens[-1] == end]
+        flat = [
+            (word, one) for word, best in zip(words, found, strict=True) for one in best.ranked() if one.token_ids[-1] == end
+        ]
         assert flat  # what is cut off at the limit has no </s>, which scoring adds
         again = run.score([(word, one.text) for word, one in flat])
         skipped = 0 if prefixes is None else len(run.vocabulary.target.encode(prefix))
         for (_, one), score in zip(flat, again, strict=True):
             assert one.text.startswith(prefix if prefixes else "")
             assert one.log_prob == pytest.approx(sum(score.token_log_probs[skipped:]), abs=1e-4)
-            assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** 0.6, abs=1e-4)
+            assert one.score == pytest.approx(one.log_prob / len(one.token_ids) ** 0.6, abs=1e-4)
 
 
 def test_options_come_as_one_object_or_by_name(runs):
@@ -246,11 +248,9 @@ def test_options_come_as_one_object_or_by_name(runs):
     assert run.predict("abc", beam_size=3, n_best=2) == run.predict("abc", PredictionConfig(beam_size=3, n_best=2))
     assert len(run.predict("abc", num_samples=3).ranked()) == 3
     assert refusal(UsageError, lambda: run.predict("abc", PredictionConfig(), beam_size=3)) == (
-        "options: are given as an object and by name (beam); use one of the two"
+        "options: are given as an object and by name (beam_size); use one of the two"
     )
-    assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith(
-        "--bem: no such option; did you mean '--beam-size'?"
-    )
+    assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith("bem: unknown option; did you mean 'beam_size'?")
     assert refusal(UsageError, lambda: run.predict(["a", "b"], target_prefixes=["A"])) == (
         "predict: 1 prefixes for 2 lines; give one a line"
     )
@@ -485,7 +485,7 @@ def test_a_language_model_beside_adds_its_log_probabilities(runs, kind):
             assert one.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
         for best in fused.predict(["abc", "", "fade"], n_best=2):
             for one in best.ranked():
-                assert one.score == pytest.approx(one.log_prob / max(1, len(one.tokens)), abs=1e-4)
+                assert one.score == pytest.approx(one.log_prob / max(1, len(one.token_ids)), abs=1e-4)
         best = fused.predict("abc")
         assert best.log_prob == pytest.approx(fused.score([("abc", best.text)])[0].log_prob, abs=1e-4)
 
@@ -530,9 +530,9 @@ def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, option
     run, words = loaded(runs, name), ["abc", "fade", "b"]
     outputs = run.predict(words, target_prefixes=["A", "", "B"], max_new_tokens=6, **options)
     for word, output, one in zip(words, outputs, run.reader.align(words, outputs), strict=True):
-        assert one.source == [*word, "</s>"]
-        assert one.target == [run.vocabulary.target.token_text(token) for token in [*output.prefix, *output.tokens]]
-        assert one.weights.shape == (len(one.target), len(one.source))
+        assert one.source_tokens == [*word, "</s>"]
+        assert one.target_tokens == [run.vocabulary.target.token_text(token) for token in [*output.prefix, *output.token_ids]]
+        assert one.weights.shape == (len(one.target_tokens), len(one.source_tokens))
         np.testing.assert_allclose(one.weights.sum(1), 1.0, atol=1e-5)
     again = run.reader.align(words[1:2], outputs[1:2])[0]  # not padded
     np.testing.assert_allclose(again.weights, run.reader.align(words, outputs)[1].weights, atol=1e-5)
@@ -620,11 +620,17 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
     assert first == {
         "source": "abc",
         "predictions": [
-            {"text": one.text, "score": one.score, "log_prob": one.log_prob, "tokens": len(one.tokens), "cut": one.truncated}
+            {
+                "text": one.text,
+                "score": one.score,
+                "log_prob": one.log_prob,
+                "tokens": len(one.token_ids),
+                "truncated": one.truncated,
+            }
             for one in found
         ],
     }
-    assert second == {"source": "", "predictions": [{"text": "", "score": 0.0, "log_prob": 0.0, "tokens": 0, "cut": False}]}
+    assert second == {"source": "", "predictions": [{"text": "", "score": 0.0, "log_prob": 0.0, "tokens": 0, "truncated": False}]}
 
 
 def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, monkeypatch):
