@@ -243,7 +243,7 @@ NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
-@pytest.mark.parametrize("mixer", ["attention", "lstm", "window"])
+@pytest.mark.parametrize("mixer", ["attention", "lstm", "conv"])
 def test_real_models_say_what_they_score(mixer, device):
     torch.manual_seed(0)
     table = LanguageModelConfig(layer_type=mixer, num_layers=2, hidden_size=16).with_defaults()
@@ -409,11 +409,11 @@ def test_an_ensemble_is_what_its_definition_says(kind):
     tokens = [1, 4, 8, 3, 3, 5]
     log_probs, state = model.start(torch.tensor([tokens[:2]]))
     for at in range(2, len(tokens)):
-        expected = explicit(model.parts, weights, tokens[:at], kind)
+        expected = explicit(model.models, weights, tokens[:at], kind)
         torch.testing.assert_close(log_probs[0].double(), expected, rtol=0, atol=1e-5)
         log_probs, state = model.step(torch.tensor(tokens[at : at + 1]), state)
     scores = model.score(torch.tensor([tokens]))[0]
-    expected = [explicit(model.parts, weights, tokens[:at], kind)[tokens[at]].item() for at in range(1, len(tokens))]
+    expected = [explicit(model.models, weights, tokens[:at], kind)[tokens[at]].item() for at in range(1, len(tokens))]
     assert scores.tolist() == pytest.approx(expected, abs=1e-5)
 
 
