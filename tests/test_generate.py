@@ -312,13 +312,13 @@ def test_an_n_gram_keeps_its_last_words_and_an_ensemble_what_its_parts_keep():
 
 
 def held(monkeypatch, number):
-    for place in ("room", "generate"):
+    for place in ("batch_size", "generate"):
         monkeypatch.setattr(f"weft.decode.{place}.free", lambda device: number)
 
 
 @pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
 def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, how):
-    toy, rows = Hashed(13), how.get("beam", 1)
+    toy, rows = Hashed(13), how.get("beam_size", 1)
     options = GenerationConfig(max_new_tokens=50, **how)
     needed = COPIES * rows * (toy.bytes_per_row(54) + 8 * 54)
     held(monkeypatch, needed)
@@ -338,7 +338,7 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
 
 @pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}])
 def test_where_memory_is_short_fewer_are_computed_at_once_and_nothing_changes(monkeypatch, how):
-    toy, rows = Hashed(13), how.get("beam", 1)
+    toy, rows = Hashed(13), how.get("beam_size", 1)
     options, prompts = GenerationConfig(max_new_tokens=20, **how), ["abcd", "a", "fg", "", "abc"]
     whole = generate(toy, LETTERS, prompts, options, frame=Frame(None))
     assert max(toy.steps_taken) == (20 if rows > 1 else 15)
