@@ -65,7 +65,7 @@ def test_a_run_is_written_as_kenlm_reads_it(name, capsys):
 def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(capsys, monkeypatch):
     own = counted("own")
     main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"])
-    assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/theirs"]) == 0
+    assert main(["import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs"]) == 0
     assert scores(capsys, "runs/theirs") == pytest.approx(scores(capsys, own), abs=1e-6)
 
     assert main(["generate", "runs/theirs", "the", "--greedy", "--max-new-tokens", "3"]) == 0
@@ -86,14 +86,14 @@ def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
     own = counted("own", read="windows", tokens="char")
     assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
     assert "such as \\x{20}" in capsys.readouterr().err
-    code, said = refused(capsys, "import", "arpa", "model.arpa", "--output-dir", "runs/theirs")
+    code, said = refused(capsys, "import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs")
     assert (code, said) == (
         4,
         "model.arpa: its words contain whitespace, so that texts cannot be split into them at spaces; "
         "set --tokenizer-from to the run whose tokenizer made it",
     )
     assert not Path("runs/theirs").exists()
-    assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/theirs", "--tokenizer-from", own]) == 0
+    assert main(["import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs", "--tokenizer-from", own]) == 0
     assert "reads running text" in capsys.readouterr().err
     assert scores(capsys, "runs/theirs") == pytest.approx(scores(capsys, own), abs=1e-6)
 
@@ -111,14 +111,14 @@ def test_an_imported_model_is_not_counted_again(capsys):
     ("words", "code", "message"),
     [
         (
-            ("import", "hf", "x", "--output-dir", "y", "--tokenizer-from", "z"),
+            ("import", "x", "--output-dir", "y", "--tokenizer-from", "z"),
             2,
             "--tokenizer-from: a model of format 'hf' brings its own tokenizer; drop it",
         ),
-        (("import", "arpa", "none.arpa", "--output-dir", "y"), 4, "none.arpa: cannot read the file: No such file or directory"),
-        (("import", "arpa", ".", "--output-dir", "y"), 4, ".: is a directory; an ARPA model is a file"),
+        (("import", "none.arpa", "--format", "arpa", "--output-dir", "y"), 4, "none.arpa: cannot read the file: No such file or directory"),
+        (("import", ".", "--format", "arpa", "--output-dir", "y"), 4, ".: is a directory; an ARPA model is a file"),
         (
-            ("import", "arpa", "text.txt", "--output-dir", "y"),
+            ("import", "text.txt", "--format", "arpa", "--output-dir", "y"),
             4,
             "text.txt:24: the file ends before \\end\\; it is incomplete",
         ),
@@ -128,7 +128,7 @@ def test_an_imported_model_is_not_counted_again(capsys):
             "export: runs is a directory; name a file, such as runs/model.arpa",
         ),
         (
-            ("import", "arpa", "model.arpa", "--output-dir", "y", "--tokenizer-from", "runs/other"),
+            ("import", "model.arpa", "--format", "arpa", "--output-dir", "y", "--tokenizer-from", "runs/other"),
             4,
             "model.arpa: word 3 is 'the', but token 3 of the tokenizer is '\\n'",
         ),
@@ -162,8 +162,8 @@ def test_pieces_of_words_are_noted_on_the_way_out_and_in(capsys):
         "its words are tokens of a bpe tokenizer: tokenize texts in the same way, or import it with the tokenizer of this run"
     )
     assert f"weft: {told}\n" in capsys.readouterr().err
-    assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/pieces"]) == 0
+    assert main(["import", "model.arpa", "--format", "arpa", "--output-dir", "runs/pieces"]) == 0
     assert "its words look like subwords" in capsys.readouterr().err
-    assert main(["import", "arpa", "model.arpa", "--output-dir", "runs/same", "--tokenizer-from", own]) == 0
+    assert main(["import", "model.arpa", "--format", "arpa", "--output-dir", "runs/same", "--tokenizer-from", own]) == 0
     assert "subwords" not in capsys.readouterr().err
     assert scores(capsys, "runs/same") == pytest.approx(scores(capsys, own), abs=1e-6)

@@ -25,7 +25,7 @@ from weft.cli.main import main
 from weft.cli.output import print_error
 from weft.decode.logits_processors import temperature
 from weft.errors import ModelError, UsageError
-from weft.models.lm import PIECE
+from weft.models.lm import PROMPT_CHUNK
 from weft.runs.run_dir import make_directory
 from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
@@ -175,7 +175,7 @@ def test_a_prompt_read_in_pieces_is_the_prompt(trained):
     import weft as package
 
     model = package.load("runs/run").model
-    lengths = [PIECE + 40, 3, 2 * PIECE]
+    lengths = [PROMPT_CHUNK + 40, 3, 2 * PROMPT_CHUNK]
     prompt = torch.randint(3, 10, (3, max(lengths)), generator=torch.Generator().manual_seed(0))
     keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     with torch.no_grad():

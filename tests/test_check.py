@@ -19,7 +19,7 @@ from weft.data.check import Report, check_data, duplicate_mask, truncate_text
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions, Finding, percent
 from weft.data.source import Source
-from weft.data.statistics import DECODED, TokenCounts
+from weft.data.statistics import MAX_DECODED_ROWS, TokenCounts
 from weft.errors import DataError, ModelError
 from weft.tasks.seq2seq.data import SIDES, PairDataConfig, PairFormat
 from weft.text.table_layout import display_width
@@ -265,8 +265,8 @@ def test_targets_that_do_not_come_back(tmp_path):
 def test_only_so_many_lines_are_decoded_again():
     counted = TokenCounts(train_tokenizer(TokenizerConfig(type="word"), iter(["a b ."])))
     for _ in range(3):
-        counted.add(["a  b"] * (DECODED // 2 + 1))
-    assert (counted.decoded, counted.changed, len(counted.tokens)) == (DECODED, DECODED, 3 * (DECODED // 2 + 1))
+        counted.add(["a  b"] * (MAX_DECODED_ROWS // 2 + 1))
+    assert (counted.decoded, counted.changed, len(counted.tokens)) == (MAX_DECODED_ROWS, MAX_DECODED_ROWS, 3 * (MAX_DECODED_ROWS // 2 + 1))
     assert counted.change == ("a  b", "a b")
 
 

@@ -41,7 +41,7 @@ def runs() -> list[str]:
         Path("run.toml").write_text(RUN.format(order=order))
         assert main(["train", "run.toml", "--quiet", "--output-dir", f"runs/{name}"]) == 0
     assert main(["export", "runs/two", "--format", "arpa", "--output-dir", "two.arpa"]) == 0
-    assert main(["import", "arpa", "two.arpa", "--output-dir", "runs/theirs", "--quiet"]) == 0
+    assert main(["import", "two.arpa", "--format", "arpa", "--output-dir", "runs/theirs", "--quiet"]) == 0
     return ["runs/own", "runs/theirs"]
 
 

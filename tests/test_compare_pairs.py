@@ -78,7 +78,7 @@ def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, caps
     assert code == 0
     document, text = pages(there / "all")
     runs = [f"all/{kind}-{seed}" for kind in ("ngram", "lstm") for seed in (5, 6)]
-    assert main(["minimal_pairs", *runs, "--minimal-pairs", "pairs.tsv", "--json", "--save-pairs", "each.csv"]) == 0
+    assert main(["analyze", "minimal-pairs", *runs, "--minimal-pairs", "pairs.tsv", "--json", "--save-pairs", "each.csv"]) == 0
     single = json.loads(capsys.readouterr().out)
     told = document["minimal_pairs"]
     assert [(row["by"], row["name"], row["pairs"]) for row in told["rows"]] == [

@@ -200,9 +200,9 @@ def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
 
 
 def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, capsys):
-    assert main(["geometry", str(reader), "-q"]) == 0
+    assert main(["analyze", "geometry", str(reader), "-q"]) == 0
     assert re.match(r"text: \d+ tokens; compared with themselves: \d+", capsys.readouterr().out)
-    assert main(["similarity", str(reader), str(reader), "--max-words", "60", "--json", "-q"]) == 0
+    assert main(["analyze", "similarity", str(reader), str(reader), "--max-words", "60", "--json", "-q"]) == 0
     cka = np.array(json.loads(capsys.readouterr().out)["views"][0]["sides"][0]["cka"])
     assert np.diag(cka) == pytest.approx(1.0)
 
@@ -229,13 +229,13 @@ def test_a_run_that_lost_all_its_heads_says_so(labels, tmp_path, capsys):
 def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reader, tmp_path, capsys):
     place = tmp_path / "x.html"
     place.mkdir()
-    assert refused(capsys, "geometry", str(reader), "--output", str(place)) == (
+    assert refused(capsys, "analyze", "geometry", str(reader), "--output", str(place)) == (
         2,
         f"--output: {place} is a folder; name a file",
     )
     nowhere = tmp_path / "no" / "x.svg"
     message = f"--output: {nowhere}: there is no folder {nowhere.parent} to write it into; make it first"
-    assert refused(capsys, "geometry", str(reader), "--output", str(nowhere)) == (2, message)
+    assert refused(capsys, "analyze", "geometry", str(reader), "--output", str(nowhere)) == (2, message)
 
 
 def test_one_of_something_is_said_as_one(tmp_path):

@@ -133,13 +133,13 @@ def test_a_pool_that_is_none(run):
 
 
 def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
-    assert main(["fill", str(runs / "word"), "the [MASK] sees [MASK]", "--n-best", "2"]) == 0
+    assert main(["predict", str(runs / "word"), "the [MASK] sees [MASK]", "--n-best", "2"]) == 0
     blocks = capsys.readouterr().out.split("\n\n")
     assert len(blocks) == 2 and all(len(block.strip().split("\n")) == 2 for block in blocks)
     probability, token = blocks[0].split("\n")[0].split("\t")
     assert 0 < float(probability) < 1 and token
     feed(monkeypatch, b"the [MASK]\nno gap\n\xff\n[MASK] sees\n")
-    assert main(["fill", str(runs / "word"), "--n-best", "1"]) == 3
+    assert main(["predict", str(runs / "word"), "--n-best", "1"]) == 3
     out, err = capsys.readouterr()
     assert [line.split("\t")[:2] for line in out.split("\n")[:-1]] == [["1", "1"], [""], [""], ["4", "1"]]
     assert err.split("\n")[:2] == [
@@ -147,7 +147,7 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
         "weft: standard input: line 3 (byte 0xff) is not utf-8; convert it first",
     ]
     feed(monkeypatch, b"the [MASK]\n")
-    assert main(["fill", str(runs / "word"), "--n-best", "1", "--json"]) == 0
+    assert main(["predict", str(runs / "word"), "--n-best", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["text"] == "the [MASK]" and set(told["masks"][0][0]) == {"token", "probability"}
 
@@ -211,12 +211,12 @@ def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
         2,
         "--context: not available for task 'masked-lm'",
     )
-    assert refused(capsys, "fill", run, "x", "--input", "y") == (2, "--data: does not go with a text; give one of them")
+    assert refused(capsys, "predict", run, "x", "--input", "y") == (2, "--data: does not go with a text; give one of them")
     assert refused(capsys, "embed", run, "x", "--output", "x.txt") == (2, "--output-dir: x.txt must end in .npy or .jsonl")
     text = make_text(tmp_path / "text.txt")
     train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, tmp_path / "lm")
     lm = str(tmp_path / "lm")
-    assert refused(capsys, "fill", lm, "x") == (2, f"{lm}: is a language model, which continues texts; use weft generate")
+    assert refused(capsys, "predict", lm, "x") == (2, f"{lm}: is a language model, which continues texts; use weft generate")
     assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: is a run of task 'lm', which has no encoder of texts")
 
 

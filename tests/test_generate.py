@@ -243,7 +243,7 @@ NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
-@pytest.mark.parametrize("mixer", ["attention", "lstm", "window"])
+@pytest.mark.parametrize("mixer", ["attention", "lstm", "conv"])
 def test_real_models_say_what_they_score(mixer, device):
     torch.manual_seed(0)
     table = LanguageModelConfig(layer_type=mixer, num_layers=2, hidden_size=16).with_defaults()
@@ -312,13 +312,13 @@ def test_an_n_gram_keeps_its_last_words_and_an_ensemble_what_its_parts_keep():
 
 
 def held(monkeypatch, number):
-    for place in ("room", "generate"):
+    for place in ("batch_size", "generate"):
         monkeypatch.setattr(f"weft.decode.{place}.free", lambda device: number)
 
 
 @pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
 def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, how):
-    toy, rows = Hashed(13), how.get("beam", 1)
+    toy, rows = Hashed(13), how.get("beam_size", 1)
     options = GenerationConfig(max_new_tokens=50, **how)
     needed = COPIES * rows * (toy.bytes_per_row(54) + 8 * 54)
     held(monkeypatch, needed)
@@ -338,7 +338,7 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
 
 @pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}])
 def test_where_memory_is_short_fewer_are_computed_at_once_and_nothing_changes(monkeypatch, how):
-    toy, rows = Hashed(13), how.get("beam", 1)
+    toy, rows = Hashed(13), how.get("beam_size", 1)
     options, prompts = GenerationConfig(max_new_tokens=20, **how), ["abcd", "a", "fg", "", "abc"]
     whole = generate(toy, LETTERS, prompts, options, frame=Frame(None))
     assert max(toy.steps_taken) == (20 if rows > 1 else 15)
@@ -409,11 +409,11 @@ def test_an_ensemble_is_what_its_definition_says(kind):
     tokens = [1, 4, 8, 3, 3, 5]
     log_probs, state = model.start(torch.tensor([tokens[:2]]))
     for at in range(2, len(tokens)):
-        expected = explicit(model.parts, weights, tokens[:at], kind)
+        expected = explicit(model.models, weights, tokens[:at], kind)
         torch.testing.assert_close(log_probs[0].double(), expected, rtol=0, atol=1e-5)
         log_probs, state = model.step(torch.tensor(tokens[at : at + 1]), state)
     scores = model.score(torch.tensor([tokens]))[0]
-    expected = [explicit(model.parts, weights, tokens[:at], kind)[tokens[at]].item() for at in range(1, len(tokens))]
+    expected = [explicit(model.models, weights, tokens[:at], kind)[tokens[at]].item() for at in range(1, len(tokens))]
     assert scores.tolist() == pytest.approx(expected, abs=1e-5)
 
 

@@ -303,21 +303,21 @@ def test_drawings_of_points() -> None:
 
 def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(language.directory.path)
-    assert main(["geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
+    assert main(["analyze", "geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("text: 30") and "any two" in said.out and "MEV" in said.out
     assert (place / "x.html").read_text().count("<svg") == 3
     twice = place / "twice.txt"
     twice.write_text("the cat sees a bird\n" * 3)
     assert (
-        main(["geometry", folder, "--data", str(twice), "--output", str(place / "one.svg")]) == 0
+        main(["analyze", "geometry", folder, "--data", str(twice), "--output", str(place / "one.svg")]) == 0
     )  # one sentence: no two to compare
     said = capsys.readouterr()
     assert said.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
     assert "weft: 2 texts were there before; each is read once" in said.err
-    assert main(["geometry", folder, "--max-words", "100", "--json", "--quiet"]) == 0  # the run's own validation data
+    assert main(["analyze", "geometry", folder, "--max-words", "100", "--json", "--quiet"]) == 0  # the run's own validation data
     assert json.loads(capsys.readouterr().out)["unit"] == "words"
-    assert main(["geometry", folder, "--max-words", "100", "--output", str(place / "x.json"), "--quiet"]) == 0
+    assert main(["analyze", "geometry", folder, "--max-words", "100", "--output", str(place / "x.json"), "--quiet"]) == 0
     assert json.loads((place / "x.json").read_text())["sides"][0]["side"] == "text"
 
 
@@ -325,7 +325,7 @@ def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsy
     folder, data = str(language.directory.path), ("--data", str(text))
 
     def line(*words: str) -> str:
-        return refused(capsys, "geometry", *words, "--quiet")[1]
+        return refused(capsys, "analyze", "geometry", *words, "--quiet")[1]
 
     assert line(folder, *data, "--words", "zebra") == "--words: 'zebra' is not among the words of the data"
     assert line(folder, *data, "--layer", "3") == "--layer: must be from 0, the input, to 2, not 3"

@@ -322,9 +322,9 @@ def test_byte_pairs_in_two_files(tmp_path):
 
 def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     make_folder(tmp_path / "theirs", "bert")
-    assert main(["import", "hf", str(tmp_path / "theirs"), "--output-dir", str(tmp_path / "run")]) == 0
+    assert main(["import", str(tmp_path / "theirs"), "--output-dir", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'run'}\n"
-    assert main(["fill", str(tmp_path / "run"), "the [MASK] sat", "--n-best", "2"]) == 0
+    assert main(["predict", str(tmp_path / "run"), "the [MASK] sat", "--n-best", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert main(["info", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
@@ -494,7 +494,7 @@ def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
     save_file({key: one for key, one in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
     line = f"{bert}: tensor {name!r} (24x40) is missing"
     assert refusal(bert) == line
-    assert refused(capsys, "import", "hf", str(bert), "--output-dir", str(bert.parent / "out")) == (4, line)
+    assert refused(capsys, "import", str(bert), "--output-dir", str(bert.parent / "out")) == (4, line)
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 41)}, bert / "model.safetensors")
     assert refusal(bert) == f"{bert}: {name!r} is 24x41, expected 24x40 from config.json"
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 40, dtype=torch.int8)}, bert / "model.safetensors")
@@ -514,7 +514,7 @@ def test_weights_that_are_no_numbers(bert, capsys, number):
     tensors[f"bert.{name}"][3, 5] = number
     save_file(tensors, bert / "model.safetensors")
     line = f"{bert}: {name!r} contains NaN or infinite values; the file is corrupted"
-    assert refused(capsys, "import", "hf", str(bert), "--output-dir", str(bert.parent / "new" / "out")) == (4, line)
+    assert refused(capsys, "import", str(bert), "--output-dir", str(bert.parent / "new" / "out")) == (4, line)
     assert not (bert.parent / "new").exists()
 
 

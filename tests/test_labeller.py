@@ -28,7 +28,7 @@ from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
 from weft.tasks.classification.evaluation import balance, targets, unseen
 from weft.tasks.classification.presets import PRESETS as CLASSIFY
-from weft.tasks.label_report import SHOWN, confusion_table, label_table
+from weft.tasks.label_report import MAX_LABELS, confusion_table, label_table
 from weft.tensors import read_tensors
 from weft.text.features import Features, hstack
 
@@ -529,8 +529,8 @@ def test_scores_with_a_table_of_labels_and_of_what_was_taken_for_what(runs, caps
 
 
 def test_tables_of_many_labels_show_no_confusion():
-    names = [f"l{at}" for at in range(SHOWN + 1)]
-    assert confusion_table(names, np.eye(SHOWN + 2, SHOWN + 1, dtype=int)) == ""
+    names = [f"l{at}" for at in range(MAX_LABELS + 1)]
+    assert confusion_table(names, np.eye(MAX_LABELS + 2, MAX_LABELS + 1, dtype=int)) == ""
     counts = np.array([[3, 1], [0, 0], [0, 2]])
     assert confusion_table(["a", "b"], counts) == "gold \\ predicted  a  b\na                 3  1\n(unseen)          0  2\n"
     rows = label_table(["a", "b"], [LabelScore(50.0, 25.0, 33.333, 1234), LabelScore(0.0, 0.0, 0.0, 0)])

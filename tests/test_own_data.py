@@ -45,7 +45,7 @@ def test_no_command_reads_a_file_that_training_never_saw(language, capsys, monke
     capsys.readouterr()
     text = tmp_path / "train.txt"  # its validation data is a part of this
     text.write_text(SECRET)
-    assert refused(capsys, "geometry", str(run), "-q") == (3, differs(text, "valid", run))
+    assert refused(capsys, "analyze", "geometry", str(run), "-q") == (3, differs(text, "valid", run))
     assert refused(capsys, "prune", str(run), "-q") == (3, differs(text, "valid", run))
 
 

@@ -526,7 +526,7 @@ def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path
 def test_the_command_tells_what_it_leaves_out(runs, tmp_path, capsys):
     write(tmp_path / "a.tsv", "good\tbad\nthe cat\tthe cat cat\ncat\tdog\n")
     write(tmp_path / "note.txt", "hello\n")
-    assert main(["probe", str(runs / "lstm"), "--suite", str(tmp_path), "--score-by", "word", "--csv", "-"]) == 0
+    assert main(["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(tmp_path), "--score-by", "word", "--csv", "-"]) == 0
     said, err = capsys.readouterr()
     assert said.split("\n")[1].startswith("all,all,1,")
     assert err == (
@@ -539,14 +539,14 @@ def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", "good\tbad\nthe cat\tthe cat cat\n")
     run = str(runs / "lstm")
     said = "--score-by word: no one word decides any of the 1 pairs; use --score-by sentence"
-    assert refused(capsys, "probe", run, "--suite", str(path), "--score-by", "word") == (3, said)
+    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, said)
     said = "--score-by: no such unit 'letter'; known: sentence, word"
-    assert refused(capsys, "probe", run, "--suite", str(path), "--score-by", "letter") == (2, said)
+    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, said)
     said = f"{suite}: is a file, not a run folder; --suite goes before every file, or before their folder"
-    assert refused(capsys, "probe", run, str(suite), "--suite", str(path)) == (2, said)
+    assert refused(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, said)
     path = write(tmp_path / "y.tsv", "good\tbad\nthe gnu\tthe cat\n")
     said = "--skip-unknown: every one of the 1 pairs differs in a word that some run does not know"
-    assert refused(capsys, "probe", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, said)
+    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, said)
 
 
 def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anything(runs, suite, tmp_path, capsys):
@@ -564,7 +564,7 @@ def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anythi
 def test_runs_of_one_name_are_called_by_their_paths(runs, suite, tmp_path, monkeypatch, capsys):
     (tmp_path / "lstm").symlink_to(runs / "gru")
     monkeypatch.chdir(tmp_path)
-    assert main(["probe", "lstm", str(runs / "lstm"), str(runs / "lstm"), "--suite", str(suite), "--json"]) == 0
+    assert main(["analyze", "minimal-pairs", "lstm", str(runs / "lstm"), str(runs / "lstm"), "--suite", str(suite), "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)["runs"]) == {"lstm", str(runs / "lstm")}
 
 

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from command_line import refused
 from report_documents import labels, language, tags, translation
-from weft.cli.commands.report import Report
-
 from weft.cli.main import main
 from weft.comparison import results as evidence
 from weft.errors import ModelError, UsageError
@@ -267,6 +265,6 @@ def test_a_page_is_no_other_kind_of_file(runs, capsys):
 
 
 def test_a_run_that_can_t_be_written_to_is_measured_and_left_alone(runs, measured, monkeypatch):
-    monkeypatch.setattr("weft.cli.commands.report.os.access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr("weft.cli.report_command.os.access", lambda path, mode: mode != os.W_OK)
     assert main(["report", "--quiet", str(runs[0]), "--report", "page.html"]) == 0
     assert measured == ["run"] and not (runs[0] / "evidence").exists() and Path("page.html").exists()

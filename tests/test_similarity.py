@@ -240,7 +240,7 @@ def test_the_command_of_several_runs(
 ) -> None:
     folders = [str(run.directory.path) for run in (words, letters, third)]
     data = ["--data", str(text), "--max-words", "200", "--quiet"]
-    assert main(["similarity", *folders, *data, "--top", "2", "--output", str(place / "three.html")]) == 0
+    assert main(["analyze", "similarity", *folders, *data, "--top", "2", "--output", str(place / "three.html")]) == 0
     title, about, head, first, *rest = capsys.readouterr().out.split("\n")
     assert title == f"Models {', '.join(folders)}" and about.startswith("text: 20")
     assert head.split() == ["last", "layers", "words", "letters", "third"] and first.split()[:3] == ["words,", "top", "1.00"]
@@ -248,7 +248,7 @@ def test_the_command_of_several_runs(
     assert rest[8].split() == ["runs", "most", "alike", "CKA"] and len(rest[9:]) == 3 and not rest[-1]  # two, and the end
     page = (place / "three.html").read_text()
     assert page.count("<svg") == 2 and ">letters:1<" in page and ">words:top<" in page
-    assert main(["similarity", *folders, *data, "--layer", "0", "--json"]) == 0
+    assert main(["analyze", "similarity", *folders, *data, "--layer", "0", "--json"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
     assert view["what"] == "models" and view["runs"] == folders and view["sides"][0]["layers"] == ["input"] * 3
 
@@ -276,18 +276,18 @@ def test_heads_are_apart_by_the_mean_over_positions(pairs: PairRuns) -> None:
 
 def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two, data = str(words.directory.path), str(letters.directory.path), ["--data", str(text), "--max-words", "200"]
-    assert main(["similarity", one, *data, "--output", str(place / "x.html"), "--quiet"]) == 0
+    assert main(["analyze", "similarity", one, *data, "--output", str(place / "x.html"), "--quiet"]) == 0
     out = capsys.readouterr().out
     assert (
         "Layers of" in out and "Heads of" in out and "bits apart" in out and (place / "x.html").read_text().count("<svg") == 2
     )
-    assert main(["similarity", one, two, *data, "--json", "--quiet"]) == 0
+    assert main(["analyze", "similarity", one, two, *data, "--json", "--quiet"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
     assert view["what"] == "layers" and view["runs"] == [one, two]
-    assert main(["similarity", two, "--max-words", "100", "--quiet"]) == 0  # nothing attends there, and its own data is read
+    assert main(["analyze", "similarity", two, "--max-words", "100", "--quiet"]) == 0  # nothing attends there, and its own data is read
     out = capsys.readouterr().out
     assert "Heads" not in out and "few tokens" not in out
-    assert main(["similarity", one, "--data", str(text), "--max-words", "20", "--quiet"]) == 0
+    assert main(["analyze", "similarity", one, "--data", str(text), "--max-words", "20", "--quiet"]) == 0
     assert "few tokens for vectors of 12: CKA comes out too high; give more text" in capsys.readouterr().out
 
 
@@ -295,7 +295,7 @@ def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.Capt
     one, other = str(words.directory.path), pairs.folder("transformer")
 
     def line(*given: str) -> str:
-        return refused(capsys, "similarity", *given, "--quiet")[1]
+        return refused(capsys, "analyze", "similarity", *given, "--quiet")[1]
 
     assert line(one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare two that read the same"
     assert line(one, one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare runs that read the same"

@@ -39,7 +39,7 @@ def models(tmp_path_factory: Any) -> Path:
 
 COMMANDS: dict[str, Callable[[Path], list[str]]] = {
     "export": lambda place: ["export", str(place / "run"), "--format", "hf", "-q"],
-    "import": lambda place: ["import", "hf", str(place / "hf"), "-q"],
+    "import": lambda place: ["import", str(place / "hf"), "-q"],
     "prune": lambda place: ["prune", str(place / "run"), "--remove", "1", "--max-tokens", "50", "-q"],
 }
 
@@ -59,9 +59,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) 
 
     with monkeypatch.context() as patch:
         whole = files.atomic_write
-        patch.setattr(files, "writing", writing)
-        if hasattr(tensors, "writing"):
-            patch.setattr(tensors, "writing", writing)
+        patch.setattr(files, "atomic_write", writing)
+        if hasattr(tensors, "atomic_write"):
+            patch.setattr(tensors, "atomic_write", writing)
         if isinstance(error, Killed):
             tidy = shutil.rmtree
             patch.setattr(shutil, "rmtree", lambda path, **how: None if ".tmp-" in str(path) else tidy(path, **how))
