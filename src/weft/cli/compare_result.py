@@ -113,7 +113,7 @@ def print_results(results: Groups, document: Mapping[str, Any], info: Comparison
     elif not uses_stdout:
         write("\n")
         write_table(table_text.terminal(rows, terminal_width()))
-        write("".join(f"{line}\n" for line in document["test"].splitlines()) + context_line(document))
+        write("".join(f"{line}\n" for line in document["test"].removesuffix("\n").split("\n")) + context_line(document))
         if document["insufficient_data"]:
             warn(document["insufficient_data"], quiet=options.quiet)
         if "probe" in document:
