@@ -316,11 +316,8 @@ def begin(output_dir: Path, plan: Mapping[str, Any], *, overwrite: bool) -> None
     before, now = old.pop(DATA_HASHES, {}), new.pop(DATA_HASHES, {})
     if differences := describe_differences(old, new):
         fix = f"; remove {path} to restore the backup in {backup.path}" if backup.exists() else ""
-        raise UsageError(
-            output_dir,
-            f"contains a comparison with different options ({'; '.join(differences[:3])})",
-            f"choose another `output_dir` or use `overwrite`{fix}",
-        )
+        problem = f"contains a comparison with different options ({'; '.join(differences[:3])})"
+        raise UsageError(output_dir, problem, f"choose another `output_dir` or use `overwrite`{fix}")
     # finished runs have other data than new ones would have, and may have been trained on what is now test data
     if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
         problem = f"{changed[0]} has changed since runs were trained on it"
