@@ -159,7 +159,7 @@ def _arch_variants(values: Mapping[str, Any], arch: str, options: ComparisonOpti
         valid = [result for result in tries if isinstance(result, Variant)]
         unknown = variants and not valid and not _has(applicable.values, choices.option, base=base)
         if unknown or _ignores(arch, choices.option, values):
-            ignored[choices.option] = None  # the architecture has no such option
+            ignored[choices.option] = None  # the architecture does not have this option
             continue
         variants, failed = valid, failed + [result for result in tries if isinstance(result, FailedRun)]
     return Variants(variants, failed, [f"{arch}: ignoring {_listed(ignored)}"] if ignored else [])

@@ -50,7 +50,7 @@ def _backwards(name: str, reading: ModelInput) -> bool:
 
 
 def _pieces(reading: ModelInput, name: str, length: int) -> list[TokenSpan]:
-    """What stands at the positions that a part reads: those of its own sequence, words where those are read."""
+    """The token spans at the positions that a part reads: of its own sequence, or words."""
     stack = stack_of(name, reading.stacks)
     sides = sorted(reading.sides, key=lambda side: stack is None or side.name != stack.side)
     known = [*(side.pieces for side in sides), reading.places]
@@ -202,7 +202,7 @@ def _layer_data(one: Layer, units: Sequence[int]) -> dict[str, Any]:
 
 
 def _tables(wanted: Sequence[Layer], options: ExplainConfig, scores: Scores | None) -> list[str]:
-    """The activations of a short text, layer by layer: of all units where they are few, else of those that move most."""
+    """The activations of a short text, layer by layer: of all units if there are few, else of the units that vary most."""
     found = list[str]()
     for one in wanted:
         if len(one.pieces) <= TOKENS:

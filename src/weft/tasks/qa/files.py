@@ -58,11 +58,11 @@ class Record(NamedTuple):
     answers: tuple[Reference, ...]  # several may be right; none where the passage does not say
     path: Path
     line: int  # where it starts in that file, from 1; in SQuAD's JSON, the number of the question
-    is_guessed: bool  # its answer stands in the passage more than once, and nothing said where
+    is_guessed: bool  # its answer occurs in the passage more than once, and has no start
 
 
 def is_squad(path: Path, encoding: str) -> bool:
-    """Whether a file is in SQuAD's format: a .json that is no list."""
+    """Whether a file is in SQuAD's format: a .json file that is not a list."""
     if kind_of(path) != "json":
         return False
     first = next((line for line in read_lines(path, encoding) if line.strip()), "")
@@ -73,7 +73,7 @@ def is_squad(path: Path, encoding: str) -> bool:
 
 
 def _reference(text: str, start: int | None, passage: str, where: str) -> tuple[Reference, bool]:
-    """An answer with its place, and whether that was a guess; white space around it is no part of it."""
+    """An answer with its start, and whether that was guessed; surrounding whitespace is not part of it."""
     inner = text.strip()
     if start is None:
         match = passage.find(inner)

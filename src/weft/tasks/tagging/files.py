@@ -74,7 +74,7 @@ def wrong_column_count(path: Path, line: int, cells: list[str], wanted: str) -> 
 def column(path: Path, option: str, name: Name, *, count: int, conllu: bool) -> int:
     """Where a column stands, from 0."""
     if isinstance(name, int) and name > count:
-        raise DataError(path, f"has {count} columns, so there is no column {name}, which data.{option} names")
+        raise DataError(path, f"no column {name} (data.{option}): it has {count} columns")
     if isinstance(name, int):
         return name - 1
     if not conllu:
@@ -172,7 +172,7 @@ def refuse_table(path: Path) -> None:
 
 
 def read_sentences(paths: Sequence[Path], reading: Reading, seen: FileSummary) -> Iterator[Sentence]:
-    """Every sentence of the files, in order; what stands in no sentence, comments and empty nodes, is skipped."""
+    """Every sentence of the files, in order; comments and empty nodes are skipped."""
     for path in paths:
         refuse_table(path)
         sentences = False

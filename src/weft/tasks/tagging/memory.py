@@ -19,7 +19,7 @@ def _cells(value: Any, name: str, where: str) -> list[str]:
         raise DataError(where, f"{name!r} must be a list of strings, or a string with blanks between them")
     for cell in cells:
         if not cell.strip() or "\t" in cell or "\n" in cell or cell == DOCUMENT:
-            raise DataError(where, f"{name!r} holds {cell!r}, which can't stand in a column", "change it, or leave it out")
+            raise DataError(where, f"{name!r} contains {cell!r}, which is not possible in a column", "change or remove it")
     return cells
 
 
@@ -29,7 +29,7 @@ def _places(config: TaggedDataConfig) -> tuple[int, int, int]:
         names = [config.word_column or "form", config.tag_column or "upos"]
         for name in names:
             if isinstance(name, str) and name not in CONLLU:
-                raise DataError("data", f"no such column {name!r}", suggest(name, CONLLU))
+                raise DataError("data", f"unknown column {name!r}", suggest(name, CONLLU))
         word, tag = (CONLLU.index(name) if isinstance(name, str) else name - 1 for name in names)
         return word, tag, len(CONLLU)
     word = 0 if config.word_column is None else config.word_column - 1

@@ -167,7 +167,7 @@ def evaluate(
 def embed(
     run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], pool: str, progress: Progress | None
 ) -> EmbeddingOutput:
-    """One longer than the model reads loses its last words."""
+    """A sentence that is too long for the model loses its last words."""
     embedding.check_pooling(pool)
     reader: TaggerReader = run.reader
     read = reader.words(sentences)
