@@ -173,7 +173,7 @@ def _layer_pictures(one: Layer, units: Sequence[int]) -> Iterator[Figure]:
 
 
 def _unit_pictures(one: Layer, unit: int) -> Iterator[Figure]:
-    """The text in the colours of one unit's state, and all its states and gates."""
+    """The text in the colors of one unit's state, and all its states and gates."""
     title = f"Layer {one.number}, unit {unit}"
     state = TOLD[-1] if TOLD[-1] in one.values else TOLD[0]
     text = f"{title}: {state}"
@@ -185,7 +185,7 @@ def _unit_pictures(one: Layer, unit: int) -> Iterator[Figure]:
 
 
 def _tracking_pictures(found: Sequence[Layer], tracks: Sequence[UnitCorrelation]) -> Iterator[Figure]:
-    """The text in the colours of the unit that follows each feature best."""
+    """The text in the colors of the unit that follows each feature best."""
     best = {one.feature: one for one in reversed(tracks) if abs(one.r) >= MAX_UNITS}
     for one in sorted(best.values(), key=lambda one: -abs(one.r)):
         layer = next(layer for layer in found if layer.number == one.layer)
