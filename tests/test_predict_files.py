@@ -364,13 +364,13 @@ def test_a_tagger_reads_no_tables_and_goes_on_after_a_fault(runs, tmp_path, caps
     path.write_text("text\nx\n")
     assert refused(capsys, "predict", folder, "--input", str(path)) == (
         3,
-        f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line",
+        f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or one sentence per line",
     )
     ragged = tmp_path / "a.conll"
     ragged.write_text("the O\n\nmr O\nodd\n\nold O\n")
     assert main(["predict", folder, "--input", str(ragged), "--quiet"]) == 3
     said = capsys.readouterr()
-    assert said.err == f"weft: warning: {ragged}: line 4 has 1 column, not 2 as the first line has: 'odd'; skipped\n"
+    assert said.err == f"weft: warning: {ragged}:4: expected 2 columns, got 1: 'odd'; skipped\n"
     assert said.out.split("\n")[2:5] == ["mr O", "odd", ""] and said.out.count("\n") == 6
 
 
@@ -506,7 +506,7 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
     table.write_text('{"text": "x", "label": "tool"}\n')
     assert refused(capsys, "evaluate", str(runs.quick("tags")), "--data", str(table)) == (
         3,
-        f"{table}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line",
+        f"{table}: is a table; a tagger reads CoNLL-U, words and tags in columns, or one sentence per line",
     )
     lm, masked, pairs = (str(runs.quick(name)) for name in ("lm", "masked-lm", "pairs"))
     for words in (
