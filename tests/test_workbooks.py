@@ -106,7 +106,7 @@ def test_a_file_under_another_name_is_told(tmp_path):
 def test_taggers_read_none(tmp_path):
     for name in ("a.xlsx", "a.parquet"):
         with pytest.raises(
-            DataError, match="is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line"
+            DataError, match="is a table; a tagger reads CoNLL-U, words and tags in columns, or one sentence per line"
         ):
             list(TaggedDataConfig(train=name).sources(tmp_path)["train"].records())
 
