@@ -512,7 +512,7 @@ def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path
     assert main(words) == 0
     said, err = capsys.readouterr()
     assert err == "weft: note: 1 pairs are duplicates and count twice\n"
-    assert "pairs that become equal (count half)" in said
+    assert "pairs with equal tokens (count half)" in said
     assert main([*words, "--skip-unknown", "--json", "--score-by", "sentence", "--mean-log-prob"]) == 0
     said, err = capsys.readouterr()
     assert err.split("\n")[1] == "weft: note: skipped 2 of 6 pairs that differ in an unknown word"
@@ -538,9 +538,9 @@ def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
     run = str(runs / "lstm")
     said = "--score-by word: none of the 1 pairs differs in exactly one word; use --score-by sentence"
     assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, said)
-    said = "--score-by: no such unit 'letter'; known: sentence, word"
+    said = "--score-by: unknown unit 'letter'; use sentence or word"
     assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, said)
-    said = f"{suite}: is a file, not a run folder; --suite goes before every file, or before their folder"
+    said = f"{suite}: a file, not a run directory; repeat --suite before every file, or name their directory"
     assert refused(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, said)
     path = write(tmp_path / "y.tsv", "good\tbad\nthe gnu\tthe cat\n")
     said = "--skip-unknown: all 1 pairs differ in a word that is unknown to some run"
@@ -553,8 +553,8 @@ def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anythi
     table, nowhere, folder = (str(tmp_path / name) for name in ("a.csv", "none/a.csv", "folder"))
     for options, told in (
         (["--csv", nowhere], f"--csv: directory {tmp_path / 'none'} does not exist"),
-        (["--save-pairs", folder], f"--save-pairs: {folder} is a folder; name a file"),
-        (["--csv", table, "--save-pairs", table], f"--csv and --save-pairs: both name {table}; give each a file of its own"),
+        (["--save-pairs", folder], f"--save-pairs: {folder} is a directory; name a file"),
+        (["--csv", table, "--save-pairs", table], f"--csv and --save-pairs: both name {table}; use two files"),
     ):
         assert refused(capsys, *words, *options) == (2, told)
 

@@ -175,7 +175,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
         greedy, wide = smaller.predict(["abc", "fade"], beam_size=1), smaller.predict(["abc", "fade"], beam_size=3)
     assert len(greedy) == len(wide) == 2
     best = greedy[0]
-    scored = smaller.score([("abc", best.text)])[0].log_probs[: len(best.tokens)]  # with the cache, and without
+    scored = smaller.score([("abc", best.text)])[0].token_log_probs[: len(best.tokens)]  # with the cache, and without
     assert sum(scored) == pytest.approx(best.log_prob, rel=1e-4)
     assert main(["evaluate", small, "--data", data, "--quiet"]) == 0
     assert main(["explain", small, "abc", "--view", "attention", "--quiet"]) == 0
@@ -355,7 +355,7 @@ def test_heads_by_layer_are_built_as_they_are_said() -> None:
     [
         ({"num_heads": 0}, "num_heads: must be at least 1, got 0"),
         ({"num_heads": [2, -1], "head_dim": 4}, "num_heads: must be at least 1, got -1"),
-        ({"num_heads": [2, 0]}, "heads=0 in a layer leaves open how wide a head is; give head_size"),
+        ({"num_heads": [2, 0]}, "head_dim: required if a layer has no heads"),
         ({"num_heads": [2]}, "num_heads: 1 values for 2 layers; set one number, or one per layer"),
         ({"head_dim": [2]}, "head_dim: 1 values for 2 layers; set one number, or one per layer"),
         ({"alibi_slopes": [[0.1]]}, "alibi_slopes: not used with position_encoding 'none'; remove it"),
@@ -433,11 +433,11 @@ def test_data_that_measures_nothing_and_several_runs_together_are_refused(runs: 
     data.write_text("label\ttext\nnever\tthe cat\n")
     with pytest.raises(DataError) as caught:
         parts_of(run, tmp_path / "data", data)
-    assert str(caught.value) == "data: has nothing to measure the loss with; is it empty, or are its labels all new?"
+    assert str(caught.value) == "data: no examples to compute the loss on; check that it has examples with known labels"
     two = weft.ensemble([runs.pairs.folder("transformer")] * 2)
     with pytest.raises(UsageError) as several:
         parts_of(two, tmp_path / "data", runs.pairs.pairs)
-    assert str(several.value) == "loss: several models say something together; measure one run"
+    assert str(several.value) == "loss: not available for an ensemble; measure one run"
 
 
 def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
