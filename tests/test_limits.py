@@ -130,7 +130,7 @@ def test_keys_and_values_that_are_meant(tmp_path):
         (["train.weight_decay=1e39"], "train.weight_decay: must be at most 1e+38, got 1e+39"),
         (
             ["train.lr=1e30", "train.lr_multipliers={'embedding' = 1e9}"],
-            "train: rates: embedding=1e+09 times the learning rate must be 1e+38 or less",
+            "train.lr_multipliers.embedding: 1e+09 times the learning rate exceeds 1e+38",
         ),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_view_shows_as_many_tokens_as_it_has_memory_for(tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__max_steps=1, data__context_length=1200)
     run: Any = load(train_here(values, tmp_path / "run").path, device="cpu")
     text = ("the cat sees a bird " * 60)[:1001]
-    for what in ("attention", "gradients"):
+    for what in ("attention", "gradient-flow"):
         with pytest.raises(DataError) as caught:
             run.explain(text, what)
         assert str(caught.value) == f"input: 1,001 tokens exceed the limit of 1,000 for {what}; use a part of the text"
@@ -166,7 +166,7 @@ def test_sighup_saves_as_sigterm_does(tmp_path):
     command = [sys.executable, "-m", "weft.cli.main", "train", "run.toml", "--output-dir", "run"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         for line in process.stderr or ():
-            if line.startswith("step"):
+            if re.match(r"\s*(step )?\d", line):
                 break
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGHUP)  # the shell and the system may each send one

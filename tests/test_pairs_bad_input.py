@@ -77,7 +77,7 @@ def test_a_line_that_is_no_text_loses_no_other(runs, capsys, monkeypatch, tmp_pa
     assert predicted(capsys, folder) == (3, [first, "", "", "", last], said)
     (tmp_path / "bad.txt").write_bytes(BAD)
     said = "".join(f"weft: warning: {tmp_path / 'bad.txt'}:{fault}\n" for fault in FAULTS)
-    assert predicted(capsys, folder, "--data", str(tmp_path / "bad.txt")) == (3, [first, "", "", "", last], said)
+    assert predicted(capsys, folder, "--input", str(tmp_path / "bad.txt")) == (3, [first, "", "", "", last], said)
 
 
 def test_a_line_that_is_no_text_has_no_source_in_json(runs, capsys, monkeypatch):
