@@ -149,16 +149,16 @@ def test_tokenizers_that_are_not_there_are_refused_with_the_cure(monkeypatch, tm
     for name, module in (("MeCab", "ja"), ("mecab_ko", "ko")):
         monkeypatch.setitem(sys.modules, name, None)
         assert refusal(lambda module=module: check_tokenizer(f"{module}-mecab")) == (
-            f"--tokenize {module}-mecab: its packages are not installed; run pip install 'sacrebleu[{module}]', or use char"
+            f"tokenize: the packages of '{module}-mecab' are not installed; pip install 'sacrebleu[{module}]', or use char"
         )
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     assert refusal(lambda: check_tokenizer("flores200")) == (
-        "--tokenize flores200: its packages are not installed; run pip install sentencepiece, or use another tokenizer"
+        "tokenize: the packages of 'flores200' are not installed; pip install sentencepiece, or use another tokenizer"
     )
     monkeypatch.setitem(sys.modules, "sentencepiece", json)
     monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
     assert refusal(lambda: check_tokenizer("flores200")) == (
-        f"--tokenize flores200: {tmp_path}/models/flores200sacrebleuspm is missing, and weft downloads nothing; "
+        f"tokenize: 'flores200' requires {tmp_path}/models/flores200sacrebleuspm, and weft downloads nothing; "
         "get it from https://tinyurl.com/flores200sacrebleuspm, or use another tokenizer"
     )
     for name in ("13a", "zh", "char", "intl", "none"):
@@ -210,7 +210,7 @@ def test_references_that_can_t_be_right(tmp_path):
         == "data.target_column: 'a' is repeated; name each reference once"
     )
     assert wrong({"train": ["a.en", "a.de"], "target_column": ["a", "b"]}) == (
-        "data: target=['a', 'b'], but parallel files have no columns; drop it"
+        "data.target_column: parallel files have no columns; remove it"
     )
     write(tmp_path / "a.tsv", ["source\tone", "a\tA"])
     source = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two"]}, at="data").sources(tmp_path)[
