@@ -106,5 +106,6 @@ def warn_invalid(
     """Report the lines that give no result, and return all of them. `prefix` precedes a line number."""
     for index in sorted({*unreadable, *unusable}):
         problem = unreadable.get(index) or f"{prefix}line {num_before + index + 1}: {unusable[index]}"
+        problem = problem.replace("`truncate`", "--truncate")
         warn(one_line(f"{problem}; skipped"))
     return {**unusable, **unreadable}

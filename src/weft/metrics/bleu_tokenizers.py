@@ -45,8 +45,8 @@ def check_tokenizer(name: str) -> None:
         path = Path(utils.SACREBLEU_DIR) / "models" / FLORES
         if not path.exists():
             raise UsageError(
-                "--tokenize flores200",
-                f"{path} is missing, and weft downloads nothing",
+                "tokenize",
+                f"'flores200' requires {path}, and weft downloads nothing",
                 f"get it from https://tinyurl.com/{FLORES}, or use another tokenizer",
             )
 
