@@ -546,9 +546,9 @@ def test_runs_that_are_there(there, capsys):
         2,
         "mine: not empty and not a comparison (contains notes.txt); choose another --output-dir",
     )
-    assert refused(capsys, "compare", "runs/all", "--quiet") == (
+    assert refused(capsys, "compare", "runs/all", "runs/comparison", "--quiet") == (
         2,
-        "compare: no run is named; give run folders, or a run file",
+        "compare: no run; name run directories or a run file",
     )
 
 
