@@ -107,7 +107,7 @@ def test_a_pipe_is_not_waited_for(trained, capsys):
 
 
 def test_a_run_file_without_end(capsys):
-    assert refused(capsys, "train", "/dev/zero") == (2, "/dev/zero: file is larger than 1 MB; no run file is")
+    assert refused(capsys, "train", "/dev/zero") == (2, "/dev/zero: larger than 1 MB, so not a run file")
 
 
 def test_a_folder_of_somebody_else_gets_no_lock(here, capsys):
@@ -196,9 +196,9 @@ def test_what_the_machine_refuses_is_one_line(monkeypatch, capsys, error):
     def fails():
         raise error
 
-    monkeypatch.setattr("weft.cli.commands.info.about_machine", fails)
-    monkeypatch.setattr("weft.cli.main._drop_output", lambda: None)
-    told = "memory: there is not enough for this; make the text, the batch or the model smaller"
+    monkeypatch.setattr("weft.cli.commands.info.machine_info", fails)
+    monkeypatch.setattr("weft.cli.main._discard_output", lambda: None)
+    told = "memory: not enough memory; use less text, a smaller batch or a smaller model"
     assert refused(capsys, "info") == (5, "input or output: Input/output error" if isinstance(error, OSError) else told)
 
 
@@ -218,7 +218,7 @@ def test_options_that_would_never_end(capsys, words):
 
 
 def test_threads_that_no_machine_has(capsys):
-    told = "info: --threads: must be less than or equal to 1024; see weft info --help"
+    told = "--threads: 1000000 is not in the range 1<=x<=1024; see weft info --help"
     assert refused(capsys, "info", "--threads", "1000000") == (2, told)
 
 
@@ -304,7 +304,7 @@ def test_damaged_notes_of_a_run(trained, capsys):
     run = trained / "runs" / "run"
     metrics, resolved = run / "metrics.jsonl", run / "resolved.toml"
     lost = {
-        line: "is not as it was written; run weft train again to restore it"
+        line: "checksum mismatch; the file is corrupted; run weft train again to restore it"
         for line in ("[1, 2]", "null", '{"a": 1}', '{"step": 1, "crc32": "00000000"}')
     }
     lost['{"a": 1, "crc32": "fba18e97"}'] = "not a log record of weft; the file is corrupted"  # the sum is right
@@ -312,14 +312,14 @@ def test_damaged_notes_of_a_run(trained, capsys):
     for line, what in lost.items():
         whole = metrics.read_text()
         metrics.write_text(f"{line}\n")
-        told = f"runs/run/metrics.jsonl: line 1 {what}"
+        told = f"runs/run/metrics.jsonl:1: {what}"
         assert refused(capsys, "info", "runs/run") == (4, told)
         metrics.write_text(whole)
     (run / "environment.json").write_text("[]")
     told = "runs/run/environment.json: checksum mismatch; the file is corrupted; remove it and resume"
     assert refused(capsys, "info", "runs/run") == (4, told)
     whole = resolved.read_text()
-    resolved.write_text(whole.replace("window", "widnow"))
+    resolved.write_text(whole.replace("context_length", "contxet_length"))
     code, line = refused(capsys, "generate", "runs/run", "To")
     assert (code, line.partition(" known:")[0]) == (
         4,
@@ -333,7 +333,7 @@ def test_damaged_notes_of_a_run(trained, capsys):
 
 def test_sizes_in_a_changed_file_are_not_believed(trained, capsys):
     resolved = trained / "runs" / "run" / "resolved.toml"
-    resolved.write_text(resolved.read_text().replace("width = 8", "width = 65536").replace("layers = 1", "layers = 512"))
+    resolved.write_text(resolved.read_text().replace("hidden_size = 8", "hidden_size = 65536").replace("layers = 1", "layers = 512"))
     told = "runs/run/resolved.toml: has changed since the weights were written"
     assert refused(capsys, "generate", "runs/run", "To") == (4, told)
 
@@ -376,7 +376,7 @@ def test_tokens_without_numbers_of_their_own_are_refused():
         parts["model"]["vocab"]["Q"] = 5
 
     for change in (far, twice):
-        with pytest.raises(ModelError, match=r"^x: its \d+ tokens do not have the numbers from 0 on, one each$"):
+        with pytest.raises(ModelError, match=r"^x: the IDs of its \d+ tokens are not consecutive from 0$"):
             Tokenizer(changed(change), "x")
 
 
@@ -393,7 +393,7 @@ def test_what_only_looks_like_one_of_ours_is_read_by_the_library():
 
     for change, kind in ((pair, "char"), (bare, "char"), (turned, "byte")):
         odd = Tokenizer(changed(change, kind), "x")
-        assert odd.type == "file" and odd.encode("be").tolist() == odd._slowly(["be"])[0]
+        assert odd.type == "file" and odd.encode("be").tolist() == odd._encode_with_library(["be"])[0]
     for kind in ("char", "byte"):
         assert Tokenizer(changed(lambda parts: None, kind), "x").type == kind
 
@@ -448,7 +448,7 @@ def resume(capsys):
     ("name", "value"),
     [
         ("step", "'x'"),
-        ("index", "-5"),
+        ("batch_index", "-5"),
         ("epoch", "1.5"),
         ("tokens", "None"),
         ("best", "'a'"),
@@ -462,8 +462,8 @@ def test_a_cursor_that_holds_something_else(stopped, capsys, name, value):
 
 
 def test_a_cursor_beyond_the_end(stopped, capsys):
-    forged(stopped, "train_state.json", lambda values: values.update(index=10**6))
-    assert resume(capsys) == "train_state.json: corrupted: epoch 1000000 in epoch 0"
+    forged(stopped, "train_state.json", lambda values: values.update(batch_index=10**6))
+    assert resume(capsys) == "train_state.json: corrupted: epoch 0 has no batch 1000000"
 
 
 def test_an_optimiser_that_does_not_fit_its_weights(stopped, capsys):
@@ -530,7 +530,7 @@ def test_a_carried_state_of_other_shapes(stopped, capsys, change):
     assert resume(capsys) == "state.safetensors: corrupted: the state does not match the model"
 
 
-@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "window", "gpt"])
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "conv", "gpt"])
 def test_a_carried_state_that_is_right_is_gone_on_from(here, monkeypatch, kind):
     words = ["train", "run.toml", "--quiet", "--set", "data.read_as=stream", "--set", f"model.arch={kind}"]
     monkeypatch.setattr("weft.cli.progress.TrainProgress.should_stop", lambda self: True)

@@ -199,8 +199,8 @@ def test_tables_have_the_features_that_suit_them_and_refuse_the_rest():
     assert parse_config(NaiveBayesConfig, to_dict(given), at="model") == given
     for values, message in [
         ({"alpha": 0.0}, "model.alpha: must be greater than 0, got 0.0"),
-        ({"event_model": "gaussian"}, "model.event_model: no such events 'gaussian'; known: multinomial, bernoulli"),
-        ({"features": {"analyser": "char"}}, "model.features.analyser: no such option; did you mean 'analyzer'?"),
+        ({"event_model": "gaussian"}, "model.event_model: unknown event model 'gaussian'; choose from multinomial, bernoulli"),
+        ({"features": {"analyser": "char"}}, "model.features.analyser: unknown option; did you mean 'analyzer'?"),
     ]:
         with pytest.raises(ConfigError) as caught:
             parse_config(NaiveBayesConfig, values, at="model")

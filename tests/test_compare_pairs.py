@@ -104,7 +104,7 @@ def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, caps
     assert [line.split()[0] for line in table.split("\n")[1:-1]] == order and table.split("\n")[-1].startswith(
         "Context policy reset: "
     )
-    assert pairs.split("\n")[0].split() == ["accuracy", "in", "%", "pairs", *order]
+    assert pairs.split("\n")[0].split() == ["accuracy", "(%)", "pairs", *order]
     assert pairs.endswith(f"{told['signature']}\n")
     assert (
         document["command"] == "weft compare run.toml --models ngram,lstm --seeds 2 --minimal-pairs pairs.tsv --output-dir all"
@@ -134,7 +134,7 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
     assert after["breakdowns"][: len(before["breakdowns"])] == before["breakdowns"] and "minimal_pairs" not in before
     (there / "pairs.tsv").rename("moved.tsv")
     (there / "all" / "report.html").unlink()
-    assert main(["report", "all"]) == 0
+    assert main(["compare", "all"]) == 0
     assert (there / "all" / "report.html").read_text() == text
     capsys.readouterr()
     code, out, _ = compare(capsys, *words, "--minimal-pairs", "moved.tsv", "--json")
@@ -184,7 +184,7 @@ def test_a_bad_suite_is_refused_before_anything_is_trained(there, capsys):
 def test_other_tasks_have_no_pairs(there, capsys):
     rows = "".join(f"{word}\t{word[::-1]}\n" for word in ("anna", "berta", "clara", "dora") * 10)
     (there / "names.tsv").write_text(rows)
-    values = RUN.format(task="seq2seq").replace('"text.txt"', '"names.tsv"').replace('read = "lines"\n', "")
+    values = RUN.format(task="seq2seq").replace('"text.txt"', '"names.tsv"').replace('read_as = "lines"\n', "")
     (there / "other.toml").write_text(values)
     said = (
         "--minimal-pairs: runs of task 'translate' give a sentence by itself no probability; drop it, or compare runs of tasks 'lm' "
@@ -217,7 +217,7 @@ def test_a_name_of_a_row_stays_on_its_line():
         "counts": {"a\nb": dict.fromkeys(("unknown", "unknown_choice", "equal", "long"), 0)},
         "signature": "weft:x",
     }
-    assert as_table(told) == "accuracy in %  pairs   a b\nall                1  50.0\nweft:x\n"
+    assert as_table(told) == "accuracy (%)  pairs   a b\nall               1  50.0\nweft:x\n"
 
 
 # ---- a run that can't be read
@@ -246,7 +246,7 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
     # the comparison that trained it, and a page of the runs, say the same
     code, _, again = compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--output-dir", "all", *words)
     assert code == 4 and sorted(again.split("\n")) == sorted(err.split("\n"))
-    assert main(["report", *runs, "--report", "page.html", "--quiet"]) == 4
+    assert main(["compare", *runs, "--report", "page.html", "--quiet"]) == 4
     assert capsys.readouterr().err == err and "Not in the table: " in (there / "page.html").read_text()
 
 
@@ -256,6 +256,6 @@ def test_where_all_are_damaged_nothing_is_made(there, capsys):
     code, out, err = compare(capsys, "all/lstm-5", "--output-dir", "mine", "--quiet")
     assert (code, out) == (4, "") and err.startswith("weft: lstm, seed 5: all/lstm-5/model.safetensors: ")
     assert not (there / "mine" / "comparison.json").exists()
-    shutil.rmtree(there / "all" / "evidence")
-    code, said = refused(capsys, "report", "all/lstm-5", "--report", "page.html")
+    shutil.rmtree(there / "all" / "results")
+    code, said = refused(capsys, "compare", "all/lstm-5", "--report", "page.html")
     assert code == 4 and err == f"weft: lstm, seed 5: {said}\n" and not (there / "page.html").exists()
