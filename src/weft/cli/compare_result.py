@@ -25,7 +25,7 @@ JSON_KEYS = (
     "context",
     "rows",
     "failures",
-    "probe",
+    "minimal_pairs",
 )
 
 
@@ -116,5 +116,5 @@ def print_results(results: Groups, document: Mapping[str, Any], info: Comparison
         write("".join(f"{line}\n" for line in document["test"].splitlines()) + context_line(document))
         if document["insufficient_data"]:
             warn(document["insufficient_data"], quiet=options.quiet)
-        if "probe" in document:
-            write("\n" + as_table(document["probe"]))
+        if "minimal_pairs" in document:
+            write("\n" + as_table(document["minimal_pairs"]))
