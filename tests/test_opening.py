@@ -139,7 +139,7 @@ def test_every_view_of_a_text_begins_alike(runs, name):
     np.testing.assert_allclose(np.array(bits[: len(wanted)]) * math.log(2), -wanted, atol=1e-5)
     steps = run.explain(text, "distribution", max_new_tokens=1).data["steps"]
     assert [one["token"] for one in steps[0]["tokens"] if one["chosen"]] == [run.vocabulary.token_text(best)]
-    assert run.explain(text, "search", beam_size=1, max_new_tokens=1).data["output"] == greedy.text
+    assert run.explain(text, "beam-search", beam_size=1, max_new_tokens=1).data["output"] == greedy.text
 
 
 @pytest.mark.parametrize("name", ["gpt", "sentences", "lines"])
