@@ -235,7 +235,7 @@ def test_a_temperature_beyond_all_numbers_takes_all_tokens_alike():
 def test_input_without_end(trained, capsys, monkeypatch):
     for name, told in {
         "/dev/zero": "standard input:1: NUL character; is this binary data?",
-        "x": "standard input: line has more than 1,000 characters; is this a text file?",
+        "x": "standard input:1: line has more than 1,000 characters; is this text?",
     }.items():
         monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
         with open(name, "rb") if name != "x" else io.BytesIO(b"x" * 200_000) as source:
