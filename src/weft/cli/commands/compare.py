@@ -217,7 +217,7 @@ class Compare(ModelCommand):
             if path not in paths:
                 note(f"skipped {path}: a comparison, not a run", quiet=self.quiet)
         if self.minimal_pairs:
-            refuse_files(paths)
+            refuse_files(paths, "minimal_pairs")
         if not paths:
             raise UsageError("compare", "no run", "name run directories or a run file")
         usable, damaged = split_readable(paths)
