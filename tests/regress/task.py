@@ -220,8 +220,7 @@ def evaluate(run: Run[str, Estimate], data: Files | None, options: Options, prog
     lengths = np.diff(read.columns[0].line_starts()) - 1
     observed = partial(Predictions, items, texts, [f"{value:g}" for value in meant], lengths, "text")
     signed = f"regression|tok:{run.vocabulary.hash[:8]}"
-    by_name = {score.name: score for score in scores(items, METRICS, signed)}
-    return Evaluation(by_name, items, observed, "texts/s", len(records))
+    return Evaluation({one.name: one for one in scores(items, METRICS, signed)}, items, observed, "texts/s", len(records))
 
 
 TASK: Task[str, Estimate] = Task(
