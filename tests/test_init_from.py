@@ -156,9 +156,9 @@ def test_pairs_are_scored_by_lines_with_one_tab(runs, tmp_path, capsys):
 
 
 def test_evaluate_prints_every_score_and_signature(runs, capsys):
-    assert main(["evaluate", str(runs.folder("lstm")), "--beam-size", "2"]) == 0
+    assert main(["evaluate", str(runs.folder("lstm")), "--beam-size", "2", "--all", "--signature"]) == 0
     said = capsys.readouterr().out
-    for name in ("exact match", "edit rate", "bleu", "chrf", "nats/token"):
+    for name in ("exact match", "token error rate", "BLEU", "chrF", "loss (nats/token)"):
         assert f"\n{name}" in said
     assert "search:beam:2/alpha:1" in said and "tok:none" in said  # targets are split by spaces
 

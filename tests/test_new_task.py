@@ -145,11 +145,11 @@ def test_it_predicts_lines_tables_and_from_python(trained, capsys, monkeypatch):
 
 
 def test_info_and_what_it_can_t_do(trained, capsys):
-    assert "gru (regress)" in said(capsys, "info", str(trained))
+    rows = [line.split() for line in said(capsys, "info", str(trained)).split("\n")]
+    assert ["Task", "regress"] in rows and ["Model", "gru,"] in [row[:2] for row in rows]
     assert json.loads(said(capsys, "info", str(trained), "--json"))["task"] == "regress"
-    for command in ("generate", "fill"):
-        message = f"{trained}: is a regression model, which gives texts numbers; use weft predict"
-        assert refused(capsys, command, str(trained), "good") == (2, message)
+    message = f"{trained}: is a regression model; use weft predict"
+    assert refused(capsys, "generate", str(trained), "good") == (2, message)
     no_encoder = f"{trained}: models of task 'regress' have no text encoder"
     assert refused(capsys, "embed", str(trained), "good") == (2, no_encoder)
     closed = f"{trained}: is a run of task 'regress', whose models can't be explained"

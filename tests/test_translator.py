@@ -131,7 +131,8 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
         train_here(values, folder, Silent(stop_at=1))
     assert main(["info", str(folder)]) == 0
     out = capsys.readouterr().out
-    assert "lstm (translate), not trained yet\n" in out and "not finished: 1 step," in out
+    assert "\nTask       seq2seq\nModel      lstm, not trained yet\n" in out
+    assert " (not finished)\n" in out and "\nTraining   1 of 10 steps, " in out
 
     class Unread:
         buffer = property(lambda self: pytest.fail("standard input was read"))
@@ -432,10 +433,10 @@ def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_o
         both = weft.ensemble(folders, device="cpu")
         assert both.info()["parameters"] == alone[lstm] + alone[short]
         assert both.reader.invalid_inputs(["abcdef" * 3]) == {
-            0: f"has 19 tokens, but {short} reads at most 9; shorten it, or have it cut with --truncate"
+            0: "19 tokens exceed the model's limit of 9; shorten it or set `truncate`"
         }
         assert both.reader.invalid_pairs([("abc", "A " * 12)]) == {
-            0: f"its target has 13 tokens, but {short} reads at most 9; shorten it"
+            0: "13 target tokens exceed the model's limit of 9; shorten it"
         }
     beside = weft.ensemble([lstm], lm=lm, device="cpu")
     assert beside.info()["parameters"] == alone[lstm] + alone[lm]
