@@ -191,9 +191,9 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     assert seen.describe() == (
         f"{path}: 4 examples of 38 characters with 3 labels, utf-8, 4 CRLF line endings\n"
         "  note: a.tsv: removed a byte order mark at the start\n"
-        "  note: a.tsv: line 1 is no header: label is column 1, text is column 2 of 2\n"
+        "  note: a.tsv: no header; label is column 1, text is column 2 of 2\n"
         "  note: labels that occur once, 2 of 3: neg, odd\n"
-        "  labels: pos 2, neg 1, odd 1\n"
+        "  labels: pos (2), neg (1), odd (1)\n"
         "  e.g.: a good film -> pos\n"
         "  e.g.: dull, é \u2028 \u00a0 x -> neg\n"
         '  e.g.: the "best" -> pos'
@@ -297,17 +297,16 @@ def test_columns_that_are_not_there(tmp_path):
         f"{table}:1: no column 'golden'; set data.label_column to one of: premise, gold"
     )
     assert refusal(lambda: read(table, reading=Reading(text=(3,), label=1))) == (
-        f"{table}: line 1 has 2 columns, so there is no column 3, which data.text_column names"
+        f"{table}:1: no column 3: the table has 2 columns; set data.text_column to at most 2"
     )
     objects = write(tmp_path / "a.jsonl", '{"a": "b"}\n')
     assert refusal(lambda: read(objects, reading=Reading(text=(2,), label=1))) == (
-        f'{objects}: has keys and no columns, but data.label_column = 1; name a key, data.label_column = "..."'
+        f"{objects}: has keys, but data.label_column is 1; set data.label_column to a name"
     )
     lines = write(tmp_path / "a.txt", "a x\n")
-    tables = ".tsv, .csv, .xlsx, .jsonl, .json or .parquet"
-    message = f"is no {tables} and has no columns, but data.{{}} names {{}}; drop that, or give a table"
-    assert refusal(lambda: read(lines, reading=Reading(text=("a", "b")))) == f"{lines}: {message.format('text', repr('a'))}"
-    assert refusal(lambda: read(lines, reading=Reading(label=2, text=(1,)))) == f"{lines}: {message.format('label', 2)}"
+    message = "not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet), but data.{0} = {1}; remove data.{0} or use a table"
+    assert refusal(lambda: read(lines, reading=Reading(text=("a", "b")))) == f"{lines}: {message.format('text_column', repr('a'))}"
+    assert refusal(lambda: read(lines, reading=Reading(label=2, text=(1,)))) == f"{lines}: {message.format('label_column', 2)}"
 
 
 def test_two_texts_may_not_both_be_empty(tmp_path):
@@ -319,7 +318,7 @@ def test_two_texts_may_not_both_be_empty(tmp_path):
     assert read(path, reading=two) == [("k", "x", "")]
     empty = write(tmp_path / "b.jsonl", '{"text": "", "label": []}\n')
     assert refusal(lambda: read(empty, reading=Reading(multi=True), skip_empty=False)) == (
-        f"{empty}: line 1: has no label but no text; add a text or remove it"
+        f"{empty}:1: has neither label nor text; add a text or remove it"
     )
 
 
@@ -363,7 +362,7 @@ def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
 def test_files_of_which_no_example_has_a_text_are_refused(tmp_path):
     path = write(tmp_path / "a.tsv", "label\ttext\npos\t\nneg\t\n")
     assert refusal(lambda: read(path)) == (
-        f"{path}: none of its examples has a text, 2 were read; is data.text_column the right column?"
+        f"{path}: all 2 examples are without text; is data.text_column the right column?"
     )
 
 
@@ -393,18 +392,18 @@ def test_folders_that_can_t_be_right(tmp_path):
     assert refusal(lambda: read(folder)) == f"{folder}: {empty}"
     write(folder / "train.tsv", "a\tb\n")
     assert refusal(lambda: read(folder)) == (
-        f"{folder}: is a folder with a table in it, train.tsv; name the table itself, or have one file a label"
+        f"{folder}: directory contains a table (train.tsv); use the table itself or one file per label"
     )
     (folder / "pos").mkdir()
     assert refusal(lambda: read(folder)) == (
-        f"{folder}: has folders in it, pos for one, and files, train.tsv for one;"
-        " have a folder for every label, or a file, and all else elsewhere"
+        f"{folder}: directory contains both directories (such as pos) and files (such as train.tsv);"
+        " use one directory per label or one file per label"
     )
     (folder / "train.tsv").unlink()
     assert refusal(lambda: read(folder)) == f"{folder / 'pos'}: {empty}"
     write(folder / "pos" / "deep" / "1.txt", "x")
     assert refusal(lambda: read(folder)) == (
-        f"{folder / 'pos' / 'deep'}: is a folder in that of a label; examples are files right in {folder / 'pos'}"
+        f"{folder / 'pos' / 'deep'}: directory inside the directory of a label; put the examples directly in {folder / 'pos'}"
     )
     write(tmp_path / "y" / "a.txt", "x\n")
     write(tmp_path / "y" / "a.txt.gz", "x\n")
