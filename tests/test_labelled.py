@@ -204,7 +204,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         f"{pairs} and {pairs} and 1 more: 6 examples of 9 characters with 2 labels, utf-8, LF line endings\n"
         "  note: empty texts in column 2: 3\n"
         "  note: examples without a label: 3\n"
-        "  labels: k 3, l 3\n"
+        "  labels: k (3), l (3)\n"
         "  e.g.: x |  -> no label\n"
         "  e.g.: y | z -> k, l\n"
         "  e.g.: x |  -> no label"
