@@ -47,7 +47,7 @@ def heads_of(run: AnyRun) -> list[LayerHeads]:
         for layer in range(stack.config.num_layers):
             name = f"{stack.name}.layers.{layer * block + place}.mixer"
             mixer: Any = model.get_submodule(name)
-            found.append(LayerHeads(part, layer + 1, name, mixer.heads, stack.config.heads_in_layer(layer)[1]))
+            found.append(LayerHeads(part, layer + 1, name, mixer.num_heads, stack.config.heads_in_layer(layer)[1]))
     if not all_heads(found):
         raise UsageError("heads", f"all attention heads of {run.directory.path} are already pruned")
     return found

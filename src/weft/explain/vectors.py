@@ -71,7 +71,7 @@ def _stages(model: nn.Module, stack: str, layers: int, prefix: str) -> list[Stag
     above = max(groups, key=len)  # around recurrent layers of a decoder stands another stack, that of its attention
     own = groups[above]
     step = len(own) // layers  # what mixes, and what stands after it
-    found = [Stage(f"{prefix or ''}input", f"{stack}.inlet")]
+    found = [Stage(f"{prefix or ''}input", f"{stack}.input_proj")]
     found += [Stage(f"{prefix or 'layer '}{at}", name) for at, name in enumerate(own[step - 1 :: step], 1)]
     outlet = model.get_submodule(f"{stack}.final_norm")
     if not isinstance(outlet, nn.Identity | nn.Dropout) or above != f"{stack}.layers":
