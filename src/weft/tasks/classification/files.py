@@ -85,9 +85,7 @@ def _listed(directory: Path) -> list[Path]:
 def _by_files(directory: Path, paths: list[Path]) -> list[File]:
     config = next((path.name for path in paths if kind_of(path) != "text"), None)
     if config is not None:
-        raise DataError(
-            directory, f"is a directory that contains a table ({config})", "name the table, or use one file per label"
-        )
+        raise DataError(directory, f"directory contains a table ({config})", "use the table itself or one file per label")
     names = [path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path for path in paths]
     # .txt, if it is that of all: alt.atheism and comp.graphics have none
     shared = len({name.suffix for name in names}) == 1
@@ -102,7 +100,7 @@ def _by_folders(directory: Path) -> list[File]:
     files = _listed(directory)
     inner = next((path for path in files if path.is_dir()), None)
     if inner is not None:
-        raise DataError(inner, "is a directory inside that of a label", f"put the examples directly into {directory}")
+        raise DataError(inner, "directory inside the directory of a label", f"put the examples directly in {directory}")
     return [File(path, directory.name, is_whole=True) for path in files]
 
 
@@ -119,8 +117,8 @@ def find_files(given: Sequence[Path]) -> list[File]:
             other = next(inner.name for inner in found if inner not in directories)
             raise DataError(
                 path,
-                f"contains directories ({directories[0].name}) and files ({other})",
-                "use one directory per label, or one file per label",
+                f"directory contains both directories (such as {directories[0].name}) and files (such as {other})",
+                "use one directory per label or one file per label",
             )
         files += [file for inner in directories for file in _by_folders(inner)] if directories else _by_files(path, found)
     return files
@@ -240,12 +238,12 @@ def _refuse_columns(file: File, reading: Reading) -> None:
         if columns not in DEFAULT_NAMES:
             raise DataError(
                 file.path,
-                f"is {NOT_A_TABLE} and has no columns, but data.{columns.role} names {columns.name!r}",
-                "drop that, or give a table",
+                f"{NOT_A_TABLE}, but data.{columns.role}_column = {columns.name!r}",
+                f"remove data.{columns.role}_column or use a table",
             )
     for option, value in reading.tables().provenance().items():
         raise DataError(
-            file.path, f"is {NOT_A_TABLE}, but data.{option} = {value!r}", "drop that, or name it as the table it is"
+            file.path, f"{NOT_A_TABLE}, but data.{option} = {value!r}", f"remove data.{option} or give the file a table's suffix"
         )
 
 
@@ -273,10 +271,10 @@ def read_records(files: Sequence[File], reading: Reading, seen: FileSummary, *, 
             elif skip_empty:
                 seen.skip(where)
             else:
-                named = f"the label {preview(', '.join(labels), 40)}" if labels else "no label"
-                raise DataError(where, f"has {named} but no text", "add a text or remove it")
+                problem = f"has the label {preview(', '.join(labels), 40)} but no text" if labels else "has neither label nor text"
+                raise DataError(where, problem, "add a text or remove it")
     if not kept and seen.skipped:
         name = display_name([file.path for file in files])
         raise DataError(
-            name, f"none of its examples has a text, {seen.skipped:,} were read", "is data.text_column the right column?"
+            name, f"all {seen.skipped:,} examples are without text", "is data.text_column the right column?"
         )
