@@ -54,6 +54,7 @@ def as_table(scores: Sequence[Score]) -> str:
 
 def describe_split(name: str, dataset: Any) -> str:
     """'test data: last 5% of train.txt'."""
+    from weft.data.dataset import Dataset
     from weft.data.source import display_name
 
     here = Path.cwd()
@@ -61,7 +62,7 @@ def describe_split(name: str, dataset: Any) -> str:
     files, fraction = display_name(tuple(paths)), dataset.high - dataset.low
     if (dataset.low, dataset.high) == (0.0, 1.0):
         return f"{SPLITS[name]}: {files}"
-    if dataset.summary.strata() is not None:
+    if isinstance(dataset, Dataset) and dataset.summary.strata() is not None:
         return f"{SPLITS[name]}: {format_percent(fraction)} of {files}, stratified"
     return f"{SPLITS[name]}: {'last ' if dataset.high == 1.0 else ''}{format_percent(fraction)} of {files}"
 
