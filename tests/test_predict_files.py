@@ -195,7 +195,7 @@ def test_records_that_can_t_be_read_do_not_stop_the_others(bayes, tmp_path, caps
         f"{tmp_path / 'a.jsonl'}: no objects",
     )
     path.write_text('text\n"open\n')
-    message = f"weft: error: {path}: line 2 is not CSV: unexpected end of data; is a quote not closed, or not doubled?"
+    message = f"weft: error: {path}:2: invalid CSV: unexpected end of data; close or double the quote"
     told = out(capsys, "predict", bayes, "--input", str(path), code=3, err=f"{message} (.tsv has no quotes)\n")
     assert told == "text,prediction,probability\n"
 
@@ -500,7 +500,7 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
     for command, option in (("evaluate", "--data"), ("predict", "--input")):
         assert refused(capsys, command, bayes, option, str(sentences)) == (
             3,
-            f"{sentences}: is CoNLL by its name, words with tags; texts with labels are tables, lines or folders",
+            f"{sentences}: CoNLL file, but this run reads labeled texts; use a table, a text file or a directory",
         )
     table.write_text('{"text": "x", "label": "tool"}\n')
     assert refused(capsys, "evaluate", str(runs.quick("tags")), "--data", str(table)) == (
