@@ -500,7 +500,7 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
     for command, option in (("evaluate", "--data"), ("predict", "--input")):
         assert refused(capsys, command, bayes, option, str(sentences)) == (
             3,
-            f"{sentences}: CoNLL file, but this run reads labeled texts; use a table, a text file or a directory",
+            f"{sentences}: CoNLL file, but this run reads labeled texts; use a table, lines or directories",
         )
     table.write_text('{"text": "x", "label": "tool"}\n')
     assert refused(capsys, "evaluate", str(runs.quick("tags")), "--data", str(table)) == (

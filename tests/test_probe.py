@@ -30,7 +30,7 @@ from weft.models.encoder import EncoderInput
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
-KINDS = ("ngram", "window", "rnn", "lstm", "gru", "transformer", "gpt")
+KINDS = ("ngram", "conv", "rnn", "lstm", "gru", "transformer", "gpt")
 NOUNS, VERBS = [("cat", "cats"), ("dog", "dogs"), ("owl", "owls")], [("sleeps", "sleep"), ("waits", "wait")]
 
 
@@ -137,67 +137,66 @@ def test_of_a_folder_what_is_no_suite_is_left_out_and_named(tmp_path):
 
 
 KNOWN = (
-    "BLiMP's JSONL (sentence_good, sentence_bad), TSV with a header (good, bad), agreement of Linzen et al. (.gold), "
-    "agreement of Gulordava et al. (form, class, prefix, n_attr)"
+    "BLiMP JSONL (sentence_good, sentence_bad), TSV with a header (good, bad), Linzen et al. (.gold) or "
+    "Gulordava et al. (form, class, prefix, n_attr)"
 )
 LINE = "{path}:2"
 BAD: dict[str, tuple[str, str, str]] = {  # name of the file, what is in it, what is said
-    "no suite": ("x", "hello you\n", "{path}: is no suite of minimal pairs: line 1 is 'hello you'; known: " + KNOWN),
+    "no suite": ("x", "hello you\n", "{path}: not a suite of minimal pairs, first line is 'hello you'; use " + KNOWN),
     "column": (
         "x", "good\tbad\tphenomenom\na\tb\tc\n",
-        "{path}: line 1, its header: no such column 'phenomenom'; did you mean 'phenomenon'? known: "
-        "good, bad, phenomenon, attractors",
+        "{path}:1: unknown column 'phenomenom'; did you mean 'phenomenon'?",
     ),
-    "twice": ("x", "good\tbad\tbad\na\tb\tc\n", "{path}: :1: 2 columns are named 'bad'; rename all but one"),
-    "cells": ("x", "good\tbad\na\n", LINE + " has 1 columns, not 2 as line 1 has: a"),
+    "twice": ("x", "good\tbad\tbad\na\tb\tc\n", "{path}:1: 2 columns are named 'bad'; rename all but one"),
+    "cells": ("x", "good\tbad\na\n", LINE + ": expected 2 tab-separated columns, got 1: 'a'"),
     "count": (
         "x", "good\tbad\tattractors\na\tb\tmany\n",
-        LINE + " has 'many' as attractors; it must be a number from 0 to 999",
+        LINE + ": attractors must be an integer from 0 to 999, got 'many'",
     ),
-    "empty": ("x", "good\tbad\na\t \n", LINE + " has no bad sentence; a pair has two"),
-    "same": ("x", "good\tbad\na\ta\n", LINE + " has the same sentence twice: 'a'; one must be wrong"),
+    "empty": ("x", "good\tbad\na\t \n", LINE + ": bad sentence is empty"),
+    "same": ("x", "good\tbad\na\ta\n", LINE + ": good and bad sentence are identical: 'a'"),
     "header": ("x", "good\tbad\n", "{path}: no pairs below the header"),
     "json": (
         "x", json.dumps(BLIMP) + "\n{\n",
-        LINE + " is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); "
-        "JSONL has one object a line",
+        LINE + ": invalid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); "
+        ".jsonl files need one object per line",
     ),
-    "object": ("x", json.dumps(BLIMP) + "\n3\n", LINE + " is a number, not an object with 'sentence_good' and 'sentence_bad'"),
-    "gold": ("a.gold", "1\tb\tc\t0\nx\n", LINE + " is not place, verb, wrong form and attractors: x"),
-    "lines": ("a.gold", "1\tb\tc\t0\n", "{path} has 1 lines, TEXT 2: they must have equally many"),
+    "object": ("x", json.dumps(BLIMP) + "\n3\n", LINE + ": expected an object with 'sentence_good' and 'sentence_bad', got a number"),
+    "gold": ("a.gold", "1\tb\tc\t0\nx\n", LINE + ": expected verb index, verb, wrong form and attractors, got x"),
+    "lines": ("a.gold", "1\tb\tc\t0\n", "{path}: 1 lines, but TEXT has 2; use files of the same data set"),
     "verb": (
         "a.gold", "1\tb\tc\t0\n1\tx\ty\t0\n",
-        LINE + " has the verb 'x' at 1, but there is 'b' in TEXT, line 2; are they of one set?",
+        LINE + ": the verb is 'x', but TEXT:2 has 'b' at 1; use files of the same data set",
     ),
     "beyond": (
         "a.gold", "1\tb\tc\t0\n9\tx\ty\t0\n",
-        LINE + " has the verb 'x' at 9, but there is 'nothing' in TEXT, line 2; are they of one set?",
+        LINE + ": the verb is 'x', but TEXT:2 has 'nothing' at 9; use files of the same data set",
     ),
     "no text": (
         "b.gold", "1\tb\tc\t0\n",
-        "{path}: says where verbs stand in the sentences of b.text, which is not beside it; put it there",
+        "{path}: b.text, which has its sentences, not found; put it into the same directory",
     ),
     "class": (
         "x", HEAD + ONE.format(form="a", kind="odd", sent="The cat a"),
-        LINE + " has 'odd' as class; it must be correct or wrong",
+        LINE + ": class must be 'correct' or 'wrong', got 'odd'",
     ),
     "both": (
         "x", HEAD + ONE.format(form="a", kind="wrong", sent="The cat a") * 2,
-        "{path}: line 3 and line 2 are both wrong; a pair has one correct and one wrong form",
+        "{path}:3: form is wrong, as on line 2; write one correct and one wrong form per sentence",
     ),
     "alone": (
         "x", HEAD + ONE.format(form="a", kind="wrong", sent="The cat a"),
-        LINE + " has a wrong form and there is no other of its sentence",
+        LINE + ": the correct form of this sentence is missing",
     ),
     "prefix": (
         "x", HEAD + "".join(ONE.format(form=kind, kind=kind, sent="A cat a") for kind in ("wrong", "correct")),
-        "{path}: line 3: its sentence does not begin with its prefix and go on: 'The cat'",
+        "{path}:3: the sentence does not continue its prefix 'The cat'",
     ),
     "quote": (
         "x", HEAD + ONE.format(form="a", kind="wrong", sent='"The'),
-        LINE + " is no row of a table: unexpected end of data; is a quote not closed, or not doubled?",
+        LINE + ": invalid table row: unexpected end of data; close or double the quote",
     ),
-    "width": ("x", HEAD + "a\tb\n", LINE + " has 2 columns, not 10 as line 1 has"),
+    "width": ("x", HEAD + "a\tb\n", LINE + ": expected 10 tab-separated columns, got 2: 'a', 'b'"),
 }  # fmt: skip
 
 
@@ -214,7 +213,7 @@ def test_a_folder_without_suites_is_refused(tmp_path):
     write(tmp_path / "x.txt", "hello\n")
     with pytest.raises(DataError) as caught:
         read_suite([tmp_path])
-    assert str(caught.value) == f"{tmp_path}: no file in it is a suite of minimal pairs; known: {KNOWN}"
+    assert str(caught.value) == f"{tmp_path}: contains no suite of minimal pairs; use {KNOWN}"
 
 
 def test_what_is_not_text_is_refused_by_the_gate(tmp_path):
@@ -352,7 +351,7 @@ def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
 @pytest.mark.parametrize("name", ["lstm", "masked"])
 def test_what_is_longer_than_a_model_reads_counts_half(runs, monkeypatch, name):
     run: Any = weft.load(runs / name, device="cpu")
-    monkeypatch.setattr(type(run.model), "longest", 5)
+    monkeypatch.setattr(type(run.model), "max_positions", 5)
     pairs = [MinimalPair("the cat", "cat the"), MinimalPair("the cat near the dogs sleeps", "the cat near the dogs sleep")]
     found = evaluate_minimal_pairs(run, pairs).statistics
     assert found["long"].tolist() == [0, 1]
@@ -371,7 +370,7 @@ def test_counting_follows_the_nearest_noun_where_that_is_all_it_sees(tmp_path):
         for a in NOUNS for b in NOUNS for v in VERBS for n in (0, 1) for m in (0, 1)
     ]  # fmt: skip
     found = {
-        row.name: row.found["x"].value
+        row.name: row.scores["x"].value
         for row in rows({"x": [evaluate_minimal_pairs(weft.load(tmp_path / "run"), suite)]}, suite)
     }
     assert found == {"all": 50, "0": 100, "1": 0, "no attractor": 100, "1 or more attractors": 0}
@@ -383,18 +382,17 @@ def test_runs_that_score_no_sentence_are_refused(runs, suite, tmp_path):
     with pytest.raises(UsageError) as caught:
         evaluate_minimal_pairs(run, pairs_of(suite))
     assert str(caught.value) == (
-        f"{tmp_path / 'lstm'}: is a run of task 'translate', which gives a sentence by itself no probability; "
-        "probe runs of tasks 'lm' and 'masked-lm'"
+        f"{tmp_path / 'lstm'}: minimal pairs are not available for task 'seq2seq'; use a run of task 'lm' or 'masked-lm'"
     )
     with pytest.raises(UsageError) as caught:
         evaluate_minimal_pairs(weft.load(runs / "masked"), pairs_of(suite), by="word")
     assert (
         str(caught.value)
-        == f"--score-by: {runs / 'masked'} reads a sentence from both sides, so there is no choice by word; drop it"
+        == f"score_by: {runs / 'masked'} is a masked language model and scores whole sentences; remove it"
     )
     with pytest.raises(UsageError) as caught:
         evaluate_minimal_pairs(weft.load(runs / "lstm"), pairs_of(suite), by="words")
-    assert str(caught.value) == "--score-by: no such unit 'words'; did you mean 'word'? known: sentence, word"
+    assert str(caught.value) == "score_by: unknown unit 'words'; did you mean 'word'?"
 
 
 # ---- tables
@@ -416,7 +414,7 @@ PAIRS = [
 
 def test_rows_are_phenomena_paradigms_attractors_and_recency():
     found = rows({"x": [made([0, 1, 1, 0.5, 0])], "y": [made([0, 0, 1, 1, 1])]}, PAIRS)
-    table = [(row.by, row.name, row.size, row.found["x"].value, row.found["y"].value) for row in found]
+    table = [(row.by, row.name, row.size, row.scores["x"].value, row.scores["y"].value) for row in found]
     assert table == [
         ("all", "all", 5, 50, 60),
         ("phenomenon", "agreement", 4, 50, 50),
@@ -430,28 +428,28 @@ def test_rows_are_phenomena_paradigms_attractors_and_recency():
         ("recency", "1 or more attractors", 3, pytest.approx(100 / 3), pytest.approx(100 / 3)),
         ("recency", "distractor paradigms", 2, 50, 0),
     ]
-    assert found[0].found["x"].low <= 50 <= found[0].found["x"].high
-    assert found[4].found["x"].low is None  # of one pair
+    assert found[0].scores["x"].low <= 50 <= found[0].scores["x"].high
+    assert found[4].scores["x"].low is None  # of one pair
 
 
 def test_intervals_are_those_of_a_proportion():
     chance = np.random.default_rng(0)
     right = (chance.random(2000) < 0.7).astype(float)
-    found = rows({"x": [made(right.tolist())]}, [MinimalPair("a", "b")] * 2000)[0].found["x"]
+    found = rows({"x": [made(right.tolist())]}, [MinimalPair("a", "b")] * 2000)[0].scores["x"]
     wide = 1.96 * math.sqrt(right.mean() * (1 - right.mean()) / 2000) * 100
     assert (found.value - found.low, found.high - found.value) == pytest.approx((wide, wide), abs=0.25)
 
 
 def test_seeds_of_a_name_are_one_column_and_rows_become_breakdowns():
     found = rows({"x": [made([0, 1, 1, 0, 0]), made([1, 1, 1, 0, 0])]}, PAIRS)
-    assert found[0].found["x"].value == pytest.approx(50)
+    assert found[0].scores["x"].value == pytest.approx(50)
     made_of = breakdowns(found)
     assert [(one["by"], one["bins"]) for one in made_of] == [
-        ("phenomenon of minimal pairs", ["all", "agreement", "islands"]),
-        ("paradigm of minimal pairs", ["distractor_agreement_x", "plain"]),
-        ("attractors between subject and verb of minimal pairs", ["0", "1", "3"]),
+        ("phenomenon (minimal pairs)", ["all", "agreement", "islands"]),
+        ("paradigm (minimal pairs)", ["distractor_agreement_x", "plain"]),
+        ("attractors between subject and verb (minimal pairs)", ["0", "1", "3"]),
         (
-            "what tells syntax from recency in minimal pairs",
+            "syntax or recency (minimal pairs)",
             ["no attractor", "1 or more attractors", "distractor paradigms"],
         ),
     ]
@@ -467,7 +465,7 @@ def test_seeds_of_a_name_are_one_column_and_rows_become_breakdowns():
 )
 def test_all_pairs_are_a_bin_unless_one_phenomenon_is_all_of_them(phenomena, bins):
     (found,) = breakdowns(rows({"x": [made([1, 0])]}, [MinimalPair("a", "b", name) for name in phenomena]))
-    assert (found["by"], found["bins"]) == ("phenomenon of minimal pairs", bins)
+    assert (found["by"], found["bins"]) == ("phenomenon (minimal pairs)", bins)
 
 
 def test_intervals_over_seeds_have_bounds_that_an_accuracy_can_have():
@@ -475,7 +473,7 @@ def test_intervals_over_seeds_have_bounds_that_an_accuracy_can_have():
     found = rows(
         {"x": [made([1, 1, 1, 1, 0]), made([1, 1, 1, 1, 1])]}, PAIRS, progress=lambda done, total: told.append((done, total))
     )
-    assert (found[0].found["x"].value, found[0].found["x"].high) == (90, 100)
+    assert (found[0].scores["x"].value, found[0].scores["x"].high) == (90, 100)
     assert told[-1][0] == told[-1][1] == sum(row.size for row in found) and len(told) == len(found)
 
 
@@ -484,12 +482,12 @@ def test_intervals_over_seeds_have_bounds_that_an_accuracy_can_have():
 
 def test_the_command_puts_runs_side_by_side(runs, suite, tmp_path, capsys):
     out, each = tmp_path / "t.csv", tmp_path / "p.csv"
-    words = ["probe", str(runs / "ngram"), str(runs / "masked"), "--suite", str(suite)]
+    words = ["analyze", "minimal-pairs", str(runs / "ngram"), str(runs / "masked"), "--suite", str(suite)]
     assert main([*words, "--csv", str(out), "--save-pairs", str(each)]) == 0
     said, err = capsys.readouterr()
     assert err == ""
     lines = [line.rstrip() for line in said.split("\n")]
-    assert lines[0].split() == ["accuracy", "in", "%", "pairs", "ngram", "masked"]
+    assert lines[0].split() == ["accuracy", "(%)", "pairs", "ngram", "masked"]
     assert [line.split()[0] for line in lines[1:4]] == ["all", "plain", "near"]
     assert "syntax or recency" in lines
     assert lines[-2] == f"weft:{weft.__version__}|by:suite|sum|all|ties:half|pairs:4|resamples:1000|interval:95%"
@@ -510,14 +508,14 @@ def test_the_command_puts_runs_side_by_side(runs, suite, tmp_path, capsys):
 
 def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", TSV + "the cat snores\tthe cat snore\tnew\t0\n" * 2)
-    words = ["probe", str(runs / "lstm"), "--suite", str(path)]
+    words = ["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(path)]
     assert main(words) == 0
     said, err = capsys.readouterr()
-    assert err == "weft: 1 pairs stand there twice; they count twice\n"
-    assert "pairs that become equal (count half)" in said
+    assert err == "weft: note: 1 pairs are duplicates and count twice\n"
+    assert "pairs with equal tokens (count half)" in said
     assert main([*words, "--skip-unknown", "--json", "--score-by", "sentence", "--mean-log-prob"]) == 0
     said, err = capsys.readouterr()
-    assert err.split("\n")[1] == "weft: 2 of 6 pairs differ in an unknown word; left out"
+    assert err.split("\n")[1] == "weft: note: skipped 2 of 6 pairs that differ in an unknown word"
     found = json.loads(said)
     assert (found["rows"][0]["pairs"], found["counts"]["lstm"]["equal"]) == (4, 0)
     assert found["signature"].split("|")[1:5] == ["by:sentence", "mean", "known", "ties:half"]
@@ -530,33 +528,33 @@ def test_the_command_tells_what_it_leaves_out(runs, tmp_path, capsys):
     said, err = capsys.readouterr()
     assert said.split("\n")[1].startswith("all,all,1,")
     assert err == (
-        f"{tmp_path / 'note.txt'}: is no suite of minimal pairs; left out\n"
-        "weft: 1 pairs are not decided by one word; left out\n"
+        f"weft: note: skipped {tmp_path / 'note.txt'}: not a suite of minimal pairs\n"
+        "weft: note: skipped 1 pairs that differ in more than one word\n"
     )
 
 
 def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", "good\tbad\nthe cat\tthe cat cat\n")
     run = str(runs / "lstm")
-    said = "--score-by word: no one word decides any of the 1 pairs; use --score-by sentence"
+    said = "--score-by word: none of the 1 pairs differs in exactly one word; use --score-by sentence"
     assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, said)
-    said = "--score-by: no such unit 'letter'; known: sentence, word"
+    said = "--score-by: unknown unit 'letter'; use sentence or word"
     assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, said)
-    said = f"{suite}: is a file, not a run folder; --suite goes before every file, or before their folder"
+    said = f"{suite}: a file, not a run directory; repeat --suite before every file, or name their directory"
     assert refused(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, said)
     path = write(tmp_path / "y.tsv", "good\tbad\nthe gnu\tthe cat\n")
-    said = "--skip-unknown: every one of the 1 pairs differs in a word that some run does not know"
+    said = "--skip-unknown: all 1 pairs differ in a word that is unknown to some run"
     assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, said)
 
 
 def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anything(runs, suite, tmp_path, capsys):
     (tmp_path / "folder").mkdir()
-    words = ["probe", str(runs / "lstm"), "--suite", str(suite)]
+    words = ["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(suite)]
     table, nowhere, folder = (str(tmp_path / name) for name in ("a.csv", "none/a.csv", "folder"))
     for options, told in (
-        (["--csv", nowhere], f"--csv: {nowhere}: there is no folder {tmp_path / 'none'} to write it into; make it first"),
-        (["--save-pairs", folder], f"--save-pairs: {folder} is a folder; name a file"),
-        (["--csv", table, "--save-pairs", table], f"--csv and --save-pairs: both name {table}; give each a file of its own"),
+        (["--csv", nowhere], f"--csv: directory {tmp_path / 'none'} does not exist"),
+        (["--save-pairs", folder], f"--save-pairs: {folder} is a directory; name a file"),
+        (["--csv", table, "--save-pairs", table], f"--csv and --save-pairs: both name {table}; use two files"),
     ):
         assert refused(capsys, *words, *options) == (2, told)
 

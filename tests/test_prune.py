@@ -60,11 +60,11 @@ class Runs:
         if task == "pairs":
             from pair_runs import pair_file
 
-            settings = [f"model.{key}={value}" for key, value in {**SMALL, "positions": positions}.items()]
+            settings = [f"model.{key}={value}" for key, value in {**SMALL, "position_encoding": positions}.items()]
             found = pair_file(self.pairs.pairs, "transformer", *settings)
             return {**found, "train": TRAIN}
         name = {"classification": "labels-transformer", "tagging": "spans-transformer"}[task]
-        settings = [f"model.{key}={value}" for key, value in {**SMALL, "positions": positions}.items()]
+        settings = [f"model.{key}={value}" for key, value in {**SMALL, "position_encoding": positions}.items()]
         return {**self.labels.values(name, *settings), "train": TRAIN}
 
 
@@ -93,8 +93,8 @@ KINDS = [
     *(f"lm-{positions}" for positions in ("none", "sinusoidal", "learned", "relative", "alibi", "rotary")),
     "masked-learned",
     "masked-alibi",
-    "classify-rotary",
-    "tag-relative",
+    "classification-rotary",
+    "tagging-relative",
     *(f"pairs-{positions}" for positions in ("sinusoidal", "learned", "relative", "alibi", "rotary")),
 ]
 
@@ -175,7 +175,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
         greedy, wide = smaller.predict(["abc", "fade"], beam_size=1), smaller.predict(["abc", "fade"], beam_size=3)
     assert len(greedy) == len(wide) == 2
     best = greedy[0]
-    scored = smaller.score([("abc", best.text)])[0].log_probs[: len(best.tokens)]  # with the cache, and without
+    scored = smaller.score([("abc", best.text)])[0].token_log_probs[: len(best.tokens)]  # with the cache, and without
     assert sum(scored) == pytest.approx(best.log_prob, rel=1e-4)
     assert main(["evaluate", small, "--data", data, "--quiet"]) == 0
     assert main(["explain", small, "abc", "--view", "attention", "--quiet"]) == 0
@@ -192,7 +192,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
         one.heads for one in heads_of(weft.load(small + "2"))
     ]
     told = json.loads((tmp_path / "small2" / "prune.json").read_text())
-    assert told["heads"] == 12 and len(told["steps"]) == 3 and told["unit"] == "nats a token"
+    assert told["heads"] == 12 and len(told["steps"]) == 3 and told["unit"] == "nats per token"
     # what was measured, and not how much was allowed: whole batches until there are 300
     sizes = [one.size for one in eval_batches(weft.load(small), data, tmp_path / "again", tokens=300)]
     assert told["tokens"] == sum(sizes) >= 300 > sum(sizes[:-1])
@@ -201,7 +201,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
 # ---- what heads are worth
 
 
-@pytest.mark.parametrize("name", ["lm-alibi", "masked-learned", "classify-rotary", "tag-relative", "pairs-sinusoidal"])
+@pytest.mark.parametrize("name", ["lm-alibi", "masked-learned", "classification-rotary", "tagging-relative", "pairs-sinusoidal"])
 def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
     found = loss(parts_of(run, tmp_path / "data"))
@@ -214,7 +214,7 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
     elif name.startswith("pairs"):
         scored = run.score(list(pairs(own)))
         assert found == pytest.approx(-sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored), rel=1e-5)
-    elif name.startswith("classify"):
+    elif name.startswith("classification"):
         examples = list(own.records())
         said = run.reader.model.log_probs([one.texts for one in examples])
         head = run.model.head
@@ -222,7 +222,7 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
         scores = torch.from_numpy(said) * float(head.temperature)
         right = torch.tensor([run.vocabulary.labels.index(one.labels[0]) for one in examples])
         assert found == pytest.approx(torch.nn.functional.cross_entropy(scores, right).item(), rel=1e-5)
-    elif name.startswith("tag"):
+    elif name.startswith("tagging"):
         sentences = list(own.records())
         assert 0 < found < 10 and sum(one.items for one in parts_of(run, tmp_path / "data")) == sum(
             len(one.words) for one in sentences
@@ -259,7 +259,7 @@ def test_importance_by_masking_is_the_loss_without_a_head(runs: Runs, tmp_path: 
 
 
 def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_path: Path) -> None:
-    run = runs.load("classify-rotary")
+    run = runs.load("classification-rotary")
     model, layers = shaken(run), heads_of(run)
     model.double()
     rows = ["the cat is old", "a drill", "some new green there"]
@@ -353,17 +353,17 @@ def test_heads_by_layer_are_built_as_they_are_said() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads": 0}, "heads=0 must be at least 1"),
-        ({"num_heads": [2, -1], "head_dim": 4}, "heads=-1 must be at least 1"),
-        ({"heads": [2, 0]}, "heads=0 in a layer leaves open how wide a head is; give head_size"),
-        ({"heads": [2]}, "heads has 1 numbers for layers=2; give one number, or one a layer"),
-        ({"head_dim": [2]}, "head_size has 1 numbers for layers=2; give one number, or one a layer"),
-        ({"alibi_slopes": [[0.1]]}, "slopes are those of positions='alibi', but positions='none'; drop them"),
+        ({"num_heads": 0}, "num_heads: must be at least 1, got 0"),
+        ({"num_heads": [2, -1], "head_dim": 4}, "num_heads: must be at least 1, got -1"),
+        ({"num_heads": [2, 0]}, "head_dim: required if a layer has no heads"),
+        ({"num_heads": [2]}, "num_heads: 1 values for 2 layers; set one number, or one per layer"),
+        ({"head_dim": [2]}, "head_dim: 1 values for 2 layers; set one number, or one per layer"),
+        ({"alibi_slopes": [[0.1]]}, "alibi_slopes: not used with position_encoding 'none'; remove it"),
         (
             {"num_heads": [2, 1], "alibi_slopes": [[0.1], [0.1]], "position_encoding": "alibi"},
-            "slopes has [1, 1] numbers for heads=[2, 1]; give one a head",
+            "alibi_slopes: [1, 1] slopes per layer for [2, 1] heads; set one slope per head",
         ),
-        ({"layer_type": "lstm", "alibi_slopes": [[0.1]]}, "slopes=[[0.1]], but mixer='lstm' has none"),
+        ({"layer_type": "lstm", "alibi_slopes": [[0.1]]}, "alibi_slopes: not used with layer_type 'lstm'; remove it"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
@@ -371,16 +371,16 @@ def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str
 
     with pytest.raises(ConfigError) as caught:
         parse_config(StackConfig, {"layer_type": "attention", "num_layers": 2, "hidden_size": 8, **options}, at="model")
-    assert str(caught.value) == f"model: {message}"
+    assert str(caught.value) == f"model.{message}"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layer_type": "lstm", "num_cross_heads": 2}, "cross_heads=2, but mixer='lstm' has none"),
+        ({"layer_type": "lstm", "num_cross_heads": 2}, "num_cross_heads: not used with layer_type 'lstm'; remove it"),
         (
             {"layer_type": "attention", "num_layers": 2, "num_cross_heads": [1]},
-            "cross_heads has 1 numbers for layers=2; give one number, or one a layer",
+            "num_cross_heads: 1 values for 2 layers; set one number, or one per layer",
         ),
     ],
 )
@@ -389,7 +389,7 @@ def test_cross_heads_that_do_not_fit_are_refused(options: dict[str, Any], messag
 
     with pytest.raises(ConfigError) as caught:
         parse_config(DecoderConfig, options, at="model.decoder")
-    assert str(caught.value) == f"model.decoder: {message}"
+    assert str(caught.value) == f"model.decoder.{message}"
     assert DecoderConfig(
         layer_type="attention", hidden_size=8, num_heads=2, num_cross_heads=3
     ).with_defaults().cross_heads_in_layer(1) == (3, 4)
@@ -405,19 +405,19 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     def line(*words: str) -> str:
         return refused(capsys, "prune", *words, "--quiet")[1]
 
-    assert line(str(recurrent)) == f"heads: {recurrent} is a run of kind 'luong', which has no heads of attention"
-    assert line(place, "--remove", "half") == "--remove: must be a number or a share, such as 8 or 50%, not 'half'"
-    assert line(place, "--remove", "9") == "--remove: must be from 1 to 8, which the model has, not 9"
+    assert line(str(recurrent)) == f"heads: luong has no attention heads ({recurrent})"
+    assert line(place, "--remove", "half") == "--remove: expected a number or a percentage such as 8 or 50%, got 'half'"
+    assert line(place, "--remove", "9") == "--remove: must be from 1 to 8 heads, got 9"
     assert line(place, "--remove", "0", "--output-dir", str(tmp_path / "new")).startswith("--remove: must be from 1 to 8")
     assert not (tmp_path / "new").exists()
-    assert line(place, "--remove", "0%") == "--remove: must be from 1 to 8, which the model has, not 0%"
-    assert line(place, "--remove", "1", "--heads-per-round", "0") == "--heads-per-round: must be 1 or more, not 0"
+    assert line(place, "--remove", "0%") == "--remove: must be from 1 to 8 heads, got 0%"
+    assert line(place, "--remove", "1", "--heads-per-round", "0") == "--heads-per-round: must be at least 1, got 0"
     assert line(place, "--importance", "grdient") == (
-        "--importance: no such measure 'grdient'; did you mean 'gradient'? known: masking, gradient"
+        "--importance: unknown importance measure 'grdient'; did you mean 'gradient'?"
     )
-    assert line(place, "--max-tokens", "0") == "--max-tokens: must be 1 or more, not 0"
-    assert line(place, "--output-dir", "x") == "--output-dir: a smaller run needs --remove, how many go"
-    assert line(place, "--remove", "1", "--output-dir", place) == f"{place}: holds a run already; choose another --output-dir"
+    assert line(place, "--max-tokens", "0") == "--max-tokens: must be at least 1, got 0"
+    assert line(place, "--output-dir", "x") == "--output-dir: requires --remove, the number of heads to remove"
+    assert line(place, "--remove", "1", "--output-dir", place) == f"{place}: already contains a run; choose another --output-dir"
     assert line(place, "--plot", "x.pdf") == "--plot: x.pdf must end in .html, .svg, .png or .json"
     values = runs.values("lm", "alibi")
     values["data"] = {**values["data"], "valid": None}
@@ -428,20 +428,20 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_data_that_measures_nothing_and_several_runs_together_are_refused(runs: Runs, tmp_path: Path) -> None:
-    run = runs.load("classify-rotary")
+    run = runs.load("classification-rotary")
     data = tmp_path / "new.tsv"
     data.write_text("label\ttext\nnever\tthe cat\n")
     with pytest.raises(DataError) as caught:
         parts_of(run, tmp_path / "data", data)
-    assert str(caught.value) == "data: has nothing to measure the loss with; is it empty, or are its labels all new?"
+    assert str(caught.value) == "data: no examples to compute the loss on; check that it has examples with known labels"
     two = weft.ensemble([runs.pairs.folder("transformer")] * 2)
     with pytest.raises(UsageError) as several:
         parts_of(two, tmp_path / "data", runs.pairs.pairs)
-    assert str(several.value) == "loss: several models say something together; measure one run"
+    assert str(several.value) == "loss: not available for an ensemble; measure one run"
 
 
 def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = runs.load("tag-relative")
+    run = runs.load("tagging-relative")
     place, page = str(run.directory.path), tmp_path / "x.html"
     assert main(["prune", place, "--plot", str(page), "--quiet"]) == 0  # only measured
     out = capsys.readouterr().out
@@ -449,7 +449,7 @@ def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.
     assert main(["prune", place, "--remove", "3", "--importance", "gradient", "--json", "--quiet"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
-    assert told["unit"] == "nats a word" and math.isfinite(told["steps"][-1]["loss"])
+    assert told["unit"] == "nats per word" and math.isfinite(told["steps"][-1]["loss"])
     words = [one.words for one in run.config.datasets["valid"].records()]
     assert told["tokens"] == sum(2 + sum(len(run.vocabulary.tokenizer.encode(word)) for word in some) for some in words)
     assert (

@@ -1,6 +1,6 @@
-"""The loss of a run's network on held-out data, whatever the task, piece by piece: to see what it costs to change the network.
+"""The loss of a run's network on validation or test data, for any task, batch by batch: the cost of a change to the network.
 
-What is read is fixed once, gaps of masked language models among it, so that two losses differ by the change alone. Nothing is
+The batches are fixed once, masks of masked language models included, so that two losses differ by the change alone. Nothing is
 smoothed, dropped or balanced, as it may be in training.
 """
 
@@ -61,7 +61,7 @@ def eval_batches(run: AnyRun, data: Files | None, place: Path, *, tokens: int, s
     """About `tokens` tokens of the data that has a loss, drawn from all of it by chance but always the same; what must be
     written goes to `place`."""
     if len(run.members) > 1 or run.lm is not None:
-        raise UsageError("loss", "several models say something together", "measure one run")
+        raise UsageError("loss", "not available for an ensemble", "measure one run")
     shape = run.config.preset.estimator.network_task
     if shape is None:
         raise run.wrong_task("the loss is that of a network")
@@ -75,7 +75,7 @@ def eval_batches(run: AnyRun, data: Files | None, place: Path, *, tokens: int, s
             chosen.append(EvalBatch(nats, examples.loss_count(members), examples.tokens(members)))
             size += chosen[-1].size
     if not sum(one.items for one in chosen):
-        raise DataError("data", "has nothing to measure the loss with", "is it empty, or are its labels all new?")
+        raise DataError("data", "no examples to compute the loss on", "check that it has examples with known labels")
     return chosen
 
 

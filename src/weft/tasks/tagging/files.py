@@ -171,7 +171,7 @@ def refuse_table(path: Path) -> None:
 
 
 def read_sentences(paths: Sequence[Path], reading: Reading, seen: FileSummary) -> Iterator[Sentence]:
-    """Every sentence of the files, in order; what stands in no sentence, comments and empty nodes, is skipped."""
+    """Every sentence of the files, in order; comments and empty nodes are skipped."""
     for path in paths:
         refuse_table(path)
         sentences = False

@@ -57,8 +57,8 @@ class TagForm:
 
     def _tagged(self, line: str, tag: str) -> str:
         if self.tag >= self.count:
-            gap = "\t" if self.tabs else (re.findall("[ \t]+", line.strip(" \t")) or [" "])[-1]
-            return f"{line}{gap}{tag}"
+            separator = "\t" if self.tabs else (re.findall("[ \t]+", line.strip(" \t")) or [" "])[-1]
+            return f"{line}{separator}{tag}"
         if self.tabs:
             cells = line.split("\t")
             cells[self.tag] = tag
@@ -78,7 +78,7 @@ class TagForm:
         return "\n".join(written) + "\n"
 
     def entries(self, path: Path, lines: Iterator[RawLine]) -> Iterator[Entry]:
-        """The sentences, each with the comments before it and the blank lines behind it; what stands behind the last belongs
+        """The sentences, each with the comments before it and the blank lines after it; lines after the last sentence belong
         to it."""
         start, held = 1, list[RawLine]()
         for number, block in self._blocks(lines):
@@ -128,7 +128,7 @@ def _knows(cells: Sequence[str], labels: Collection[str]) -> bool:
 
 
 def _form(path: Path, sample: Sequence[str], reading: Reading, labels: Collection[str]) -> TagForm | None:
-    """How a file is read, by its name and by its first lines; None where it is no file of columns."""
+    """The format of a file, by its name and its first lines; None if it has no columns."""
     name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     first = sample[0].split("\t")
     if name.suffix.lower() == ".conllu" or (len(first) == len(CONLLU) and ID.fullmatch(first[0])):
