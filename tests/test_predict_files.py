@@ -271,7 +271,7 @@ def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
     path.write_text("__label__tool the cat\n__label__a __label__b saw\n")
     plain.write_text("the cat\nsaw\n")
     wanted = out(capsys, "predict", bayes, "--input", str(plain))
-    note = "weft: note: a.txt: {} start with a label, which is no part of the text\n"
+    note = "weft: note: a.txt: {} start with a label, which is not part of the text\n"
     assert out(capsys, "predict", bayes, "--input", str(path), err=note.format("2 of 2 lines")) == wanted
     path.write_text("tool the cat\n" * 4)  # labels of the run, but it was trained on a table
     assert out(capsys, "predict", bayes, "--input", str(path)).count("\n") == 4
@@ -289,7 +289,7 @@ def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
         said = out(capsys, "predict", first, "--input", str(path), err="" if told is None else note.format(told))
         assert [line.partition("\t")[0] for line in said.split("\n")[:-1]] == want
     path.write_text("tool the cat\n")
-    told = "weft: note: a.txt: 1 of 1 line starts with a label, which is no part of the text\n"
+    told = "weft: note: a.txt: 1 of 1 line starts with a label, which is not part of the text\n"
     out(capsys, "predict", first, "--input", str(path), err=told)
 
 
