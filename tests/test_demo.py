@@ -18,7 +18,7 @@ from weft.cli import demo_lm as demo_language
 from weft.cli import demo_pronunciation
 from weft.cli.main import main
 from weft.cli.progress import TrainProgress
-from weft.comparison import results as evidence
+from weft.comparison import results
 from weft.explain.alignment import Alignment
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -116,7 +116,7 @@ def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, ca
 
 
 def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_measures_once(words, capsys, monkeypatch):
-    monkeypatch.setattr(evidence, "gather", None)
+    monkeypatch.setattr(results, "evaluate_run", None)
     weights = words / "transformer/model.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(["demo"]) == 0

@@ -79,8 +79,8 @@ def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, la
         if name == "lstm" or number % 2 == 0:  # attention and feed-forward make a block
             each.append(x)
     expected = torch.stack([model.head(model.stack.final_norm(one))[0] for one in each])
-    np.testing.assert_allclose(found.token_log_probs, expected, atol=1e-4)
-    np.testing.assert_allclose(found.token_log_probs[-1], model.head(model(tokens)[0])[0], atol=1e-5)
+    np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
+    np.testing.assert_allclose(found.log_probs[-1], model.head(model(tokens)[0])[0], atol=1e-5)
 
 
 def test_layers_of_another_width_are_left_out(language):

@@ -168,8 +168,7 @@ def test_a_table_without_a_header_is_read_as_training_reads_it(bayes, tmp_path, 
     path.write_text("id\treview\n1\tthe cat sat\n2\ta dog\n")
     assert refused(capsys, "predict", bayes, "--input", str(path)) == (
         3,
-        f"{path}: line 1 looks like a header, and has no column 'text': id, review; rename the one that is meant, or take the"
-        " line out",
+        f"{path}:1: no column 'text' in the header id, review; rename the text column, or remove the line",
     )
 
 
@@ -193,10 +192,10 @@ def test_records_that_can_t_be_read_do_not_stop_the_others(bayes, tmp_path, caps
     (tmp_path / "a.jsonl").write_text("\n\n")
     assert refused(capsys, "predict", bayes, "--input", str(tmp_path / "a.jsonl")) == (
         3,
-        f"{tmp_path / 'a.jsonl'}: has no object in it; give a file with some",
+        f"{tmp_path / 'a.jsonl'}: no objects",
     )
     path.write_text('text\n"open\n')
-    message = f"weft: error: {path}: line 2 is not CSV: unexpected end of data; is a quote not closed, or not doubled?"
+    message = f"weft: error: {path}:2: invalid CSV: unexpected end of data; close or double the quote"
     told = out(capsys, "predict", bayes, "--input", str(path), code=3, err=f"{message} (.tsv has no quotes)\n")
     assert told == "text,prediction,probability\n"
 
@@ -272,7 +271,7 @@ def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
     path.write_text("__label__tool the cat\n__label__a __label__b saw\n")
     plain.write_text("the cat\nsaw\n")
     wanted = out(capsys, "predict", bayes, "--input", str(plain))
-    note = "weft: note: a.txt: {} start with a label, which is no part of the text\n"
+    note = "weft: note: a.txt: {} start with a label, which is not part of the text\n"
     assert out(capsys, "predict", bayes, "--input", str(path), err=note.format("2 of 2 lines")) == wanted
     path.write_text("tool the cat\n" * 4)  # labels of the run, but it was trained on a table
     assert out(capsys, "predict", bayes, "--input", str(path)).count("\n") == 4
@@ -290,7 +289,7 @@ def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
         said = out(capsys, "predict", first, "--input", str(path), err="" if told is None else note.format(told))
         assert [line.partition("\t")[0] for line in said.split("\n")[:-1]] == want
     path.write_text("tool the cat\n")
-    told = "weft: note: a.txt: 1 of 1 line starts with a label, which is no part of the text\n"
+    told = "weft: note: a.txt: 1 of 1 line starts with a label, which is not part of the text\n"
     out(capsys, "predict", first, "--input", str(path), err=told)
 
 
@@ -472,14 +471,14 @@ def test_labels_that_are_all_unseen_are_an_error(bayes, runs, tmp_path, capsys):
     path.write_text("label,text\nspam,the cat\nham,a dog\nham,saw\n")
     assert refused(capsys, "evaluate", bayes, "--data", str(path)) == (
         3,
-        f"{path}: none of its labels is one of {bayes}'s: 'ham' 2, 'spam' 1; those are 'animal', 'colour', 'tool';"
+        f"{path}: has no labels of {bayes} ('animal', 'colour', 'tool'), only 'ham' (2), 'spam' (1);"
         " is data.label_column = 'label' the right column? columns: label, text",
     )
     lines = tmp_path / "a.txt"
     lines.write_text("good the cat\n")
     assert refused(capsys, "evaluate", bayes, "--data", str(lines)) == (
         3,
-        f"{lines}: none of its labels is one of {bayes}'s: 'good' 1; those are 'animal', 'colour', 'tool';"
+        f"{lines}: has no labels of {bayes} ('animal', 'colour', 'tool'), only 'good' (1);"
         " a line is read as a label, white space, and a text",
     )
     lines.write_text("good the cat\ntool a saw\n")  # some are known
@@ -490,7 +489,7 @@ def test_labels_that_are_all_unseen_are_an_error(bayes, runs, tmp_path, capsys):
     names = ", ".join(repr(name) for name in weft.load(tags, device="cpu").labels)
     assert refused(capsys, "evaluate", tags, "--data", str(columns)) == (
         3,
-        f"{columns}: none of its tags is one of {tags}'s: 'DET' 1, 'NOUN' 1; those are {names};"
+        f"{columns}: has no tags of {tags} ({names}), only 'DET' (1), 'NOUN' (1);"
         " a.conll: words are in column 1, tags in column 2 of 2, with blanks between; set data.tag_column for another",
     )
 
@@ -501,7 +500,7 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
     for command, option in (("evaluate", "--data"), ("predict", "--input")):
         assert refused(capsys, command, bayes, option, str(sentences)) == (
             3,
-            f"{sentences}: is CoNLL by its name, words with tags; texts with labels are tables, lines or folders",
+            f"{sentences}: CoNLL file, but this run reads labeled texts; use a table, lines or directories",
         )
     table.write_text('{"text": "x", "label": "tool"}\n')
     assert refused(capsys, "evaluate", str(runs.quick("tags")), "--data", str(table)) == (
@@ -510,23 +509,23 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
     )
     lm, masked, pairs = (str(runs.quick(name)) for name in ("lm", "masked-lm", "pairs"))
     for words in (
-        ("score", lm),
-        ("predict", masked),
-        ("embed", masked),
-        ("predict", pairs),
-        ("evaluate", lm),
-        ("evaluate", masked),
+        ("score", lm, "--input"),
+        ("predict", masked, "--input"),
+        ("embed", masked, "--input"),
+        ("predict", pairs, "--input"),
+        ("evaluate", lm, "--data"),
+        ("evaluate", masked, "--data"),
     ):
-        assert refused(capsys, *words, "--input", str(sentences)) == (
+        assert refused(capsys, *words, str(sentences)) == (
             3,
             f"{sentences}: CoNLL file, but this run reads plain text; use a text file with one sentence per line",
         )
     assert refused(capsys, "generate", lm, "--input", str(sentences))[0] == 3
     for run in (lm, masked):
         for words in (("evaluate", run), ("compare", run, "--output-dir", str(tmp_path / "compared"))):
-            assert refused(capsys, *words, "--input", str(table)) == (
+            assert refused(capsys, *words, "--data", str(table)) == (
                 3,
-                f"{table}: is JSONL by its name, and this run was trained on plain text; give plain text",
+                f"{table}: JSONL file, but this run was trained on plain text; use a text file",
             )
 
 
@@ -565,5 +564,5 @@ def test_what_is_written_is_said_only_where_it_is(runs, tmp_path, capsys):
     assert capsys.readouterr().err == (
         "weft: note: skipped 1 text: blank, or too long for the model\nweft: note: skipped 1 repeated text\n"
     )
-    with pytest.raises(DataError, match=r"^a\.txt: 1 character is too few to take the share 0 to 0\.5 of them; give more text"):
+    with pytest.raises(DataError, match=r"^a\.txt: 1 character is too few for the fraction from 0 to 0\.5; add text, or use"):
         RowCount("a.txt", 1, "characters", "text").span(0, 0.5)

@@ -250,7 +250,7 @@ def _refuse_columns(file: File, reading: Reading) -> None:
 def refuse_conll(path: Path) -> None:
     """Refuse words with tags: their lines would be read as texts."""
     if is_conll(path):
-        raise DataError(path, "is CoNLL by its name, words with tags", "use a table, lines or directories")
+        raise DataError(path, "CoNLL file, but this run reads labeled texts", "use a table, lines or directories")
 
 
 def read_records(files: Sequence[File], reading: Reading, seen: FileSummary, *, skip_empty: bool = True) -> Iterator[Record]:
