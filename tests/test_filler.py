@@ -84,9 +84,9 @@ def test_what_can_not_be_filled(run):
             run.predict(text, **options)
         return str(caught.value)
 
-    assert said("no gap") == "line 1: has no [MASK]; write it where a token is missing"
+    assert said("no gap") == "line 1: no [MASK] in the text; write it where a token is missing"
     assert said("the [MASK]", n_best=0) == "n_best: must be at least 1, got 0"
-    assert said("[MASK] " * 50) == f"line 1: has 52 tokens, but {run.folder.path} reads at most 48; shorten it"
+    assert said("[MASK] " * 50) == "line 1: 52 tokens exceed the model's limit of 48; shorten it"
     with pytest.raises(DataError):
         run.predict("the \0 [MASK]")
 
@@ -126,7 +126,7 @@ def test_a_long_text_is_cut_before_its_end(run):
 def test_a_pool_that_is_none(run):
     with pytest.raises(UsageError) as caught:
         run.embed(["x"], pooling="last")
-    assert str(caught.value) == "embed: no such pool 'last'; known: mean, first"
+    assert str(caught.value) == "pooling: unknown pooling 'last'; choose from mean, first"
 
 
 # ---- commands
@@ -143,8 +143,8 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert [line.split("\t")[:2] for line in out.split("\n")[:-1]] == [["1", "1"], [""], [""], ["4", "1"]]
     assert err.split("\n")[:2] == [
-        "weft: line 2: has no [MASK]; write it where a token is missing",
-        "weft: standard input: line 3 (byte 0xff) is not utf-8; convert it first",
+        "weft: warning: line 2: no [MASK] in the text; write it where a token is missing; skipped",
+        "weft: warning: standard input:3: invalid utf-8 (byte 0xff); convert it first; skipped",
     ]
     feed(monkeypatch, b"the [MASK]\n")
     assert main(["predict", str(runs / "word"), "--n-best", "1", "--json"]) == 0
@@ -155,7 +155,7 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
 def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch, capsys):
     """A program that writes a line and waits for what becomes of it gets it."""
     chunks = [b"the [MASK]\na [MA", b"SK]\n", b"[MASK] sees\n"]
-    for words in (["fill", "--n-best", "1"], ["embed"]):
+    for words in (["predict", "--n-best", "1"], ["embed"]):
         counts, out = answered(monkeypatch, chunks, words[0], str(runs / "word"), *words[1:])
         assert counts == [0, 1, 2, 3]
         feed(monkeypatch, b"".join(chunks))
@@ -163,7 +163,7 @@ def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch, capsys):
         assert len(out.split("\n")) == len(capsys.readouterr().out.split("\n"))
     counts, _ = answered(monkeypatch, [b"cat " * 60 + b"\n"] * 2, "embed", str(runs / "word"))
     assert counts == [0, 1, 2]
-    assert capsys.readouterr().err == "weft: 2 lines were longer than the model reads, and cut\n"  # once, not for each chunk
+    assert capsys.readouterr().err == "weft: warning: truncated 2 lines that were too long for the model\n"  # once, not for each chunk
 
 
 def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):
@@ -184,7 +184,7 @@ def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):
     feed(monkeypatch, b"a\n\xff\n" + b"cat " * 60 + b"\n")
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "y.npy")]) == 3
     assert np.isnan(np.load(tmp_path / "y.npy", allow_pickle=False)).all(1).tolist() == [False, True, False]
-    assert "weft: 1 line was longer than the model reads, and cut\n" in capsys.readouterr().err
+    assert "weft: warning: truncated 1 line that was too long for the model\n" in capsys.readouterr().err
     feed(monkeypatch, b"\xff\n")
     assert main(["embed", str(runs / "word"), "--quiet"]) == 3
     assert json.loads(capsys.readouterr().out)["vector"] is None
@@ -204,23 +204,22 @@ def test_evaluate_gives_pseudo_perplexity(runs, capsys):
 
 def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
     run = str(runs / "word")
-    fills = "is a masked language model, which fills gaps; use weft fill"
-    assert refused(capsys, "generate", run, "x") == (2, f"{run}: {fills}")
-    assert refused(capsys, "score", run) == (2, f"score: {run} is a run of task 'masked-lm', which gives texts no probability")
+    assert refused(capsys, "generate", run, "x") == (2, f"{run}: is a masked language model; use weft predict")
+    assert refused(capsys, "score", run) == (2, f"{run}: models of task 'masked-lm' do not give texts a probability")
     assert refused(capsys, "evaluate", run, "--context", "carry") == (
         2,
         "--context: not available for task 'masked-lm'",
     )
-    assert refused(capsys, "predict", run, "x", "--input", "y") == (2, "--data: does not go with a text; give one of them")
-    assert refused(capsys, "embed", run, "x", "--output", "x.txt") == (2, "--output-dir: x.txt must end in .npy or .jsonl")
+    assert refused(capsys, "predict", run, "x", "--input", "y") == (2, "--input: cannot be combined with a text argument")
+    assert refused(capsys, "embed", run, "x", "--output", "x.txt") == (2, "--output: x.txt must end in .npy or .jsonl")
     text = make_text(tmp_path / "text.txt")
     train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, tmp_path / "lm")
     lm = str(tmp_path / "lm")
-    assert refused(capsys, "predict", lm, "x") == (2, f"{lm}: is a language model, which continues texts; use weft generate")
-    assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: is a run of task 'lm', which has no encoder of texts")
+    assert refused(capsys, "predict", lm, "x") == (2, f"{lm}: is a language model; use weft generate")
+    assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: models of task 'lm' have no encoder")
 
 
 def test_info_and_the_name_of_what_comes_next(runs, run, tmp_path, capsys):
     assert run.info()["task"] == "masked-lm" and run.info()["vocabulary"] == run.vocabulary.vocab_size
     assert main(["info", str(runs / "word")]) == 0
-    assert "masked nats" in capsys.readouterr().out
+    assert "MLM loss" in capsys.readouterr().out

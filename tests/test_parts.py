@@ -134,7 +134,7 @@ def test_info_shows_parts_and_their_shares(tmp_path, monkeypatch, capsys):
     told = json.loads(capsys.readouterr().out)
     assert sum(part["parameters"] for part in told["parts"]) == told["parameters"]
     assert sum(part["share"] for part in told["parts"]) == pytest.approx(1)
-    words = next(iter(told["tokenizers"].values()))["size"]
+    words = next(iter(told["tokenizers"].values()))["vocab_size"]
     assert told["parts"][0] == {
         "part": "embedding",
         "parameters": 8 * words,
@@ -143,8 +143,8 @@ def test_info_shows_parts_and_their_shares(tmp_path, monkeypatch, capsys):
     }
     assert main(["info", "run"]) == 0
     out = capsys.readouterr().out
-    assert f"\nparts         embedding    {8 * words}  {8 * words / told['parameters']:5.1%}  also the output\n" in out
-    assert "\n              recurrent  1,152  " in out
+    assert f"\n             embedding    {8 * words}  {8 * words / told['parameters']:5.1%}  tied to the output\n" in out
+    assert "\n             recurrent  1,152  " in out
 
 
 def test_info_of_n_grams_has_a_part_a_length(tmp_path, monkeypatch, capsys):

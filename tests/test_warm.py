@@ -298,7 +298,7 @@ def test_a_decoder_that_differs_from_the_language_model_is_refused_by_name():
     )
     options = {"position_encoding": "learned", "activation": "gelu", "decoder": {"num_heads": 2}}
     assert "model.tie_embeddings: " in refusal(there, made("seq2seq", "transformer", tie_embeddings=True, **options))
-    assert "model.logit_softcap: 15.0 there, none here" in refusal(
+    assert "model.logit_softcap: 15.0 there, 0.0 here" in refusal(
         made("lm", "transformer", num_heads=2, logit_softcap=15.0), made("seq2seq", "transformer", **options)
     )
     assert "is 32x16 here and 32x8" in refusal(made("lm", "lstm"), made("seq2seq", "lstm", input_feeding=True))
