@@ -80,4 +80,4 @@ def test_networks_have_counts_of_their_training_text_and_others_have_none(tmp_pa
     told = "the tokens that it was trained with are not in its folder"
     assert why_no_counts(load(folder)) == told
     code, said = refused(capsys, "explain", str(folder), "not to", "--view", "counts")
-    assert code == 2 and said.startswith(f"--view counts: {told}; {folder} has: ")
+    assert code == 2 and said.startswith(f"--view: counts is not available: {told}; choose from ")
