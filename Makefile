@@ -16,6 +16,7 @@ SHARED := --dist loadfile --no-loadscope-reorder
 # where there is a browser, no test may leave it out
 PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS) $(SHARED)
 CHECKED := --ignore tests/test_house_rules.py  # by `make check`, before
+WORDS := src docs examples benchmarks README.md CONTRIBUTING.md CHANGELOG.md
 LAWS := tests/test_contracts.py tests/test_references.py tests/test_seq2seq_contracts.py tests/test_seq2seq_references.py
 
 .DELETE_ON_ERROR:
@@ -67,6 +68,7 @@ check: $(TOOLS)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tools/lint_words.py $(WORDS)
 	$(BIN)/python -m pytest -q tests/test_house_rules.py
 
 # torch computes by other instructions on other processors, and rounds otherwise: the laws of the models once more without any.

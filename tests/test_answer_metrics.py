@@ -139,7 +139,7 @@ def test_intervals_hold_the_score_and_the_signature_says_how():
     assert all(score.low is not None and score.low <= score.value <= score.high for score in scores)
     none = int(some_items().statistics["none"].sum())
     assert re.fullmatch(
-        r"weft:\d+\.\d+\.\d+\|tokenizer:01234567\|normalised:squad\|threshold:-0\.25\|unit:question\|questions:60"
+        r"weft:\d+\.\d+\.\d+\|tokenizer:01234567\|normalized:squad\|threshold:-0\.25\|unit:question\|questions:60"
         rf"\|unanswerable:{none}\|resamples:1000\|seed:0\|interval:95%",
         scores[0].signature,
     )

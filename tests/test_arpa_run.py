@@ -77,7 +77,7 @@ def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(
     assert main(["score", "runs/theirs"]) == 0 and capsys.readouterr().out.endswith("the cat sat\n")
     assert main(["info", "runs/theirs"]) == 0
     said = capsys.readouterr().out
-    assert "imported: trained elsewhere" in said and "none: the model was trained elsewhere" in said
+    assert "imported, trained elsewhere" in said and "train none, trained elsewhere" in said
     assert "model.arpa" not in Path("runs/theirs/resolved.toml").read_text()
     assert Path("runs/theirs/resolved.toml").read_text().count('smoothing = "file"') == 1
 
@@ -104,7 +104,7 @@ def test_an_imported_model_is_not_counted_again(capsys):
     code, said = refused(capsys, "train", "run.toml", "--quiet")
     assert code == 2
     names = "kneser-ney, backoff, add-delta, mle"
-    assert said == f"model.smoothing: 'file' is an imported model; to count one, choose another: {names}"
+    assert said == f"model.smoothing: 'file' is only for imported models; choose from {names}"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_imported_model_is_not_counted_again(capsys):
         (
             ("import", "x", "--output-dir", "y", "--tokenizer-from", "z"),
             2,
-            "--tokenizer-from: a model of format 'hf' brings its own tokenizer; drop it",
+            "--tokenizer-from: not available for format 'hf', which has its own tokenizer",
         ),
         (("import", "none.arpa", "--format", "arpa", "--output-dir", "y"), 4, "none.arpa: cannot read the file: No such file or directory"),
         (("import", ".", "--format", "arpa", "--output-dir", "y"), 4, ".: is a directory; an ARPA model is a file"),
@@ -161,7 +161,7 @@ def test_pieces_of_words_are_noted_on_the_way_out_and_in(capsys):
     told = (
         "its words are tokens of a bpe tokenizer: tokenize texts in the same way, or import it with the tokenizer of this run"
     )
-    assert f"weft: {told}\n" in capsys.readouterr().err
+    assert f"weft: warning: {told}\n" in capsys.readouterr().err
     assert main(["import", "model.arpa", "--format", "arpa", "--output-dir", "runs/pieces"]) == 0
     assert "its words look like subwords" in capsys.readouterr().err
     assert main(["import", "model.arpa", "--format", "arpa", "--output-dir", "runs/same", "--tokenizer-from", own]) == 0

@@ -61,7 +61,7 @@ LONG = "a" * 300
 
 
 def test_names_that_are_too_long(here, capsys):
-    assert train(capsys, f"data.train={LONG}") == (3, f"{here / LONG}: can't be read: File name too long")
+    assert train(capsys, f"data.train={LONG}") == (3, f"{here / LONG}: cannot read the file: File name too long")
     assert not (here / "runs").exists()
     assert refused(capsys, "evaluate", LONG) == (4, f"{LONG}: run directory not found")
     assert refused(capsys, "train", "run.toml", "--output-dir", LONG) == (
@@ -75,16 +75,16 @@ def test_names_that_are_not_utf_8(trained, capsys):
     odd = os.fsdecode(b"\xff")
     assert train(capsys, f"data.train={odd}") == (
         2,
-        f"{trained}/\\udcff: its name is not UTF-8, so no run file can hold it; rename it",
+        f"{trained}/\\udcff: a run file cannot contain a file name that is not UTF-8; rename the file",
     )
     assert refused(capsys, "train", "run.toml", "--output-dir", odd) == (
         2,
-        "\\udcff: its name is not UTF-8, and no tensor file can be read there; choose another --output-dir",
+        "\\udcff: the directory name is not valid UTF-8, so tensor files in it cannot be read; choose another --output-dir",
     )
     (trained / "runs" / "run").rename(trained / odd)
     assert refused(capsys, "evaluate", odd) == (
         2,
-        "\\udcff: its name is not UTF-8, and no tensor file can be read there; rename it",
+        "\\udcff: the directory name is not valid UTF-8, so tensor files in it cannot be read; rename it",
     )
 
 
@@ -107,7 +107,7 @@ def test_a_pipe_is_not_waited_for(trained, capsys):
 
 
 def test_a_run_file_without_end(capsys):
-    assert refused(capsys, "train", "/dev/zero") == (2, "/dev/zero: file is larger than 1 MB; no run file is")
+    assert refused(capsys, "train", "/dev/zero") == (2, "/dev/zero: larger than 1 MB, so not a run file")
 
 
 def test_a_folder_of_somebody_else_gets_no_lock(here, capsys):
@@ -120,24 +120,24 @@ def test_a_folder_of_somebody_else_gets_no_lock(here, capsys):
 
 @pytest.mark.parametrize("text", ["9" * 5000, "[" * 20000, "{a=" * 2000], ids=["digits", "lists", "tables"])
 def test_a_value_that_python_can_not_read_is_a_string(here, capsys, text):
-    assert train(capsys, f"train.max_steps={text}") == (2, f"train.max_steps: must be a valid integer, not '{text[:79]}...")
+    assert train(capsys, f"train.max_steps={text}") == (2, f"train.max_steps: expected an integer, got '{text[:79]}...")
     (here / "run.toml").write_text(f"{RUN}lr = {text}\n")
     code, line = train(capsys)
-    assert code == 2 and line.startswith("run.toml: is not TOML: ")
+    assert code == 2 and line.startswith("run.toml: invalid TOML: ")
 
 
 def test_a_setting_is_one_value(here, capsys):
-    assert train(capsys, "model.hidden_size=16\nx=1") == (2, "model.hidden_size: must be a valid integer, not '16\\nx=1'")
+    assert train(capsys, "model.hidden_size=16\nx=1") == (2, "model.hidden_size: expected an integer, got '16\\nx=1'")
 
 
 def test_sizes_that_no_tokenizer_has(here, capsys):
     assert train(capsys, "tokenizer.type=bpe", "tokenizer.vocab_size=1000000000") == (
         2,
-        "tokenizer: size=1000000000 is too large for kind='bpe': at most 1048576",
+        "tokenizer.vocab_size: must be at most 1048576 for type 'bpe', got 1000000000",
     )
     assert train(capsys, "tokenizer.type=word", f"tokenizer.vocab_size={2**70}") == (
         2,
-        f"tokenizer: size={2**70} is too large for kind='word': at most 2147483647",
+        f"tokenizer.vocab_size: must be at most 2147483647 for type 'word', got {2**70}",
     )
 
 
@@ -156,8 +156,8 @@ def test_a_line_that_is_too_long_to_learn_from_is_refused_before_it_takes_the_me
     (here / "text.txt").write_text("x" * 1_000_000)
     code, line = train(capsys, "data.read_as=lines", "train.batch_tokens=1024")
     assert code == 5
-    assert line.startswith("train.batch_tokens: 1 rows of 1000001 tokens need about ")
-    assert line.endswith(" are free; lower data.context_length, or cut the longest lines")
+    assert line.startswith("train.batch_tokens: a batch of 1 rows of 1000001 tokens needs about ")
+    assert line.endswith(" are free; reduce data.context_length or truncate the longest lines")
     assert not (here / "runs").exists()
 
 
@@ -196,9 +196,9 @@ def test_what_the_machine_refuses_is_one_line(monkeypatch, capsys, error):
     def fails():
         raise error
 
-    monkeypatch.setattr("weft.cli.commands.info.about_machine", fails)
-    monkeypatch.setattr("weft.cli.main._drop_output", lambda: None)
-    told = "memory: there is not enough for this; make the text, the batch or the model smaller"
+    monkeypatch.setattr("weft.cli.commands.info.machine_info", fails)
+    monkeypatch.setattr("weft.cli.main._discard_output", lambda: None)
+    told = "memory: not enough memory; use less text, a smaller batch or a smaller model"
     assert refused(capsys, "info") == (5, "input or output: Input/output error" if isinstance(error, OSError) else told)
 
 
@@ -218,12 +218,12 @@ def test_options_that_would_never_end(capsys, words):
 
 
 def test_threads_that_no_machine_has(capsys):
-    told = "info: --threads: must be less than or equal to 1024; see weft info --help"
+    told = "--threads: must be less than or equal to 1024; see weft info --help"
     assert refused(capsys, "info", "--threads", "1000000") == (2, told)
 
 
 def test_a_stride_of_thousands_of_digits(trained, capsys):
-    told = f"--context: the stride must be from 1 to the window of 16, not '{'9' * 5000}'"
+    told = f"--context: stride must be from 1 to context_length (16), got '{'9' * 5000}'"
     assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", f"stride:{'9' * 5000}") == (2, told)
 
 
@@ -234,8 +234,8 @@ def test_a_temperature_beyond_all_numbers_takes_all_tokens_alike():
 
 def test_input_without_end(trained, capsys, monkeypatch):
     for name, told in {
-        "/dev/zero": "standard input: line 1 holds a NUL character; is it binary data?",
-        "x": "standard input: line has more than 1,000 characters; is this a text file?",
+        "/dev/zero": "standard input:1: NUL character; is this binary data?",
+        "x": "standard input:1: line has more than 1,000 characters; is this text?",
     }.items():
         monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
         with open(name, "rb") if name != "x" else io.BytesIO(b"x" * 200_000) as source:
@@ -243,7 +243,7 @@ def test_input_without_end(trained, capsys, monkeypatch):
             assert refused(capsys, "score", "runs/run") == (3, told)
     monkeypatch.setattr("weft.cli.commands.generate.MAX_PROMPTS", 1000)
     feed(monkeypatch, b"y\n" * 2000)
-    assert refused(capsys, "generate", "runs/run") == (2, "standard input: has more than 1,000 prompts; split it")
+    assert refused(capsys, "generate", "runs/run") == (2, "standard input: more than 1,000 prompts; split it")
 
 
 def test_utf_16_without_its_mark(here, capsys, monkeypatch):
@@ -263,7 +263,7 @@ def test_closed_standard_files(trained):
     command = f"exec {sys.executable} -m weft evaluate runs/run --data text.txt"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     closed = subprocess.run(["bash", "-c", f"{command} <&- 2>&-"], env=environment, capture_output=True, check=False)
-    assert closed.returncode == 0 and closed.stdout.startswith(b"  ")
+    assert closed.returncode == 0 and closed.stdout.startswith(b"data: text.txt (860 tokens)\n\n  ")
     for end in (">&-", "> /dev/full"):
         lost = subprocess.run(["bash", "-c", f"{command} {end}"], env=environment, capture_output=True, check=False)
         assert (
@@ -304,7 +304,7 @@ def test_damaged_notes_of_a_run(trained, capsys):
     run = trained / "runs" / "run"
     metrics, resolved = run / "metrics.jsonl", run / "resolved.toml"
     lost = {
-        line: "is not as it was written; run weft train again to restore it"
+        line: "checksum mismatch; the file is corrupted; run weft train again to restore it"
         for line in ("[1, 2]", "null", '{"a": 1}', '{"step": 1, "crc32": "00000000"}')
     }
     lost['{"a": 1, "crc32": "fba18e97"}'] = "not a log record of weft; the file is corrupted"  # the sum is right
@@ -312,28 +312,28 @@ def test_damaged_notes_of_a_run(trained, capsys):
     for line, what in lost.items():
         whole = metrics.read_text()
         metrics.write_text(f"{line}\n")
-        told = f"runs/run/metrics.jsonl: line 1 {what}"
+        told = f"runs/run/metrics.jsonl:1: {what}"
         assert refused(capsys, "info", "runs/run") == (4, told)
         metrics.write_text(whole)
     (run / "environment.json").write_text("[]")
     told = "runs/run/environment.json: checksum mismatch; the file is corrupted; remove it and resume"
     assert refused(capsys, "info", "runs/run") == (4, told)
     whole = resolved.read_text()
-    resolved.write_text(whole.replace("window", "widnow"))
+    resolved.write_text(whole.replace("context_length", "contxet_length"))
     code, line = refused(capsys, "generate", "runs/run", "To")
     assert (code, line.partition(" known:")[0]) == (
         4,
-        "runs/run/resolved.toml: is damaged, or of another version: data.widnow: no such option; did you mean 'window'?",
+        "runs/run/resolved.toml: corrupted, or from another version: data.contxet_length: unknown option; did you mean 'context_length'?",
     )
     resolved.write_text("[")
     for words in (["info", "runs/run"], ["train", "run.toml", "--quiet"]):
         code, line = refused(capsys, *words)
-        assert code == 4 and line.startswith("runs/run/resolved.toml: is not TOML: ")
+        assert code == 4 and line.startswith("runs/run/resolved.toml: invalid TOML: ")
 
 
 def test_sizes_in_a_changed_file_are_not_believed(trained, capsys):
     resolved = trained / "runs" / "run" / "resolved.toml"
-    resolved.write_text(resolved.read_text().replace("width = 8", "width = 65536").replace("layers = 1", "layers = 512"))
+    resolved.write_text(resolved.read_text().replace("hidden_size = 8", "hidden_size = 65536").replace("layers = 1", "layers = 512"))
     told = "runs/run/resolved.toml: has changed since the weights were written"
     assert refused(capsys, "generate", "runs/run", "To") == (4, told)
 
@@ -376,7 +376,7 @@ def test_tokens_without_numbers_of_their_own_are_refused():
         parts["model"]["vocab"]["Q"] = 5
 
     for change in (far, twice):
-        with pytest.raises(ModelError, match=r"^x: its \d+ tokens do not have the numbers from 0 on, one each$"):
+        with pytest.raises(ModelError, match=r"^x: the IDs of its \d+ tokens are not consecutive from 0$"):
             Tokenizer(changed(change), "x")
 
 
@@ -393,7 +393,7 @@ def test_what_only_looks_like_one_of_ours_is_read_by_the_library():
 
     for change, kind in ((pair, "char"), (bare, "char"), (turned, "byte")):
         odd = Tokenizer(changed(change, kind), "x")
-        assert odd.type == "file" and odd.encode("be").tolist() == odd._slowly(["be"])[0]
+        assert odd.type == "file" and odd.encode("be").tolist() == odd._encode_with_library(["be"])[0]
     for kind in ("char", "byte"):
         assert Tokenizer(changed(lambda parts: None, kind), "x").type == kind
 
@@ -448,7 +448,7 @@ def resume(capsys):
     ("name", "value"),
     [
         ("step", "'x'"),
-        ("index", "-5"),
+        ("batch_index", "-5"),
         ("epoch", "1.5"),
         ("tokens", "None"),
         ("best", "'a'"),
@@ -462,8 +462,8 @@ def test_a_cursor_that_holds_something_else(stopped, capsys, name, value):
 
 
 def test_a_cursor_beyond_the_end(stopped, capsys):
-    forged(stopped, "train_state.json", lambda values: values.update(index=10**6))
-    assert resume(capsys) == "train_state.json: corrupted: epoch 1000000 in epoch 0"
+    forged(stopped, "train_state.json", lambda values: values.update(batch_index=10**6))
+    assert resume(capsys) == "train_state.json: corrupted: epoch 0 has no batch 1000000"
 
 
 def test_an_optimiser_that_does_not_fit_its_weights(stopped, capsys):
@@ -530,7 +530,7 @@ def test_a_carried_state_of_other_shapes(stopped, capsys, change):
     assert resume(capsys) == "state.safetensors: corrupted: the state does not match the model"
 
 
-@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "window", "gpt"])
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "conv", "gpt"])
 def test_a_carried_state_that_is_right_is_gone_on_from(here, monkeypatch, kind):
     words = ["train", "run.toml", "--quiet", "--set", "data.read_as=stream", "--set", f"model.arch={kind}"]
     monkeypatch.setattr("weft.cli.progress.TrainProgress.should_stop", lambda self: True)

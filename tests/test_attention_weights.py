@@ -88,13 +88,13 @@ def test_a_layer_has_heads_of_its_own_number():
 @pytest.mark.parametrize(
     ("name", "chosen", "message"),
     [
-        ("transformer", {"layer": 4}, "--layer: must be from 1 to 3, not 4"),
-        ("transformer", {"layer": 0}, "--layer: must be from 1 to 3, not 0"),
-        ("transformer", {"head": 3}, "--head: must be from 1 to 2, not 3"),
-        ("dot-after", {"head": 2}, "--head: must be from 1 to 1, not 2"),
+        ("transformer", {"layer": 4}, "layer: must be from 1 to 3, got 4"),
+        ("transformer", {"layer": 0}, "layer: must be from 1 to 3, got 0"),
+        ("transformer", {"head": 3}, "head: must be from 1 to 2, got 3"),
+        ("dot-after", {"head": 2}, "head: must be from 1 to 1, got 2"),
         # a head of all layers must be there in each of them
-        ("heads", {"head": 2}, "--head: must be from 1 to 1, not 2"),
-        ("heads", {"layer": 2, "head": 5}, "--head: must be from 1 to 4, not 5"),
+        ("heads", {"head": 2}, "head: must be from 1 to 1, got 2"),
+        ("heads", {"layer": 2, "head": 5}, "head: must be from 1 to 4, got 5"),
     ],
 )
 def test_a_layer_or_head_that_is_not_there_is_refused(name, chosen, message):
@@ -112,7 +112,7 @@ def test_a_model_without_attention_to_its_source_has_no_alignment(options):
     with pytest.raises(UsageError) as caught:
         source_attention_weights(model, *rows())
     assert str(caught.value) == (
-        "alignments: this model has no attention to its source; train one with model.attention = 'additive'"
+        "alignments: the model has no cross-attention; train one with model.attention = 'additive'"
     )
 
 

@@ -198,9 +198,9 @@ def test_tables_have_the_features_that_suit_them_and_refuse_the_rest():
     given = parse_config(NaiveBayesConfig, {"features": {"analyzer": "char", "ngram_range": [1, 4]}}, at="model")
     assert parse_config(NaiveBayesConfig, to_dict(given), at="model") == given
     for values, message in [
-        ({"alpha": 0.0}, "model.alpha: must be greater than 0, not 0.0"),
-        ({"events": "gaussian"}, "model.event_model: no such events 'gaussian'; known: multinomial, bernoulli"),
-        ({"features": {"analyser": "char"}}, "model.features.analyser: no such option; did you mean 'analyzer'?"),
+        ({"alpha": 0.0}, "model.alpha: must be greater than 0, got 0.0"),
+        ({"event_model": "gaussian"}, "model.event_model: unknown event model 'gaussian'; choose from multinomial, bernoulli"),
+        ({"features": {"analyser": "char"}}, "model.features.analyser: unknown option; did you mean 'analyzer'?"),
     ]:
         with pytest.raises(ConfigError) as caught:
             parse_config(NaiveBayesConfig, values, at="model")

@@ -81,8 +81,8 @@ def test_clean_data_give_sizes_and_no_finding(tmp_path):
     assert report.sizes["train"]["source"] == {
         "characters": characters,
         "tokens": characters + 300,
-        "longest": max(len(source) for source, _ in sentences(300)) + 1,
-        "unknown": 0,
+        "max_length": max(len(source) for source, _ in sentences(300)) + 1,
+        "unk_rate": 0.0,
     }
 
 
@@ -97,16 +97,16 @@ def test_empty_sides(tmp_path):
     assert told_of(source, tmp_path) == ("warning", "1 of 50 sources (2%) are empty", 1, ["train.tsv:7"])
     assert told_of(target, tmp_path) == ("warning", "2 of 50 targets (4%) are empty", 2, ["train.tsv:10", "train.tsv:31"])
     assert target.examples == ((pairs[9][0], ""), (pairs[30][0], ""))
-    assert (source.fix, source.side, target.side) == ("drop these pairs, unless they are meant", 0, 1)
+    assert (source.fix, source.side, target.side) == ("remove these pairs unless intended", 0, 1)
 
 
 @pytest.mark.parametrize(
     ("text", "name", "what"),
     [
-        ("padded ", "outer_whitespace", "1 of 50 targets (2%) start or end with white space"),
-        ("\u3000padded", "outer_whitespace", "1 of 50 targets (2%) start or end with white space"),
-        ("cafe\u0301", "not_nfc", "1 of 50 targets (2%) are not in Unicode's normal form NFC"),
-        ("one\rtwo", "carriage_return", "1 of 50 targets (2%) hold a carriage return that ends no line"),
+        ("padded ", "outer_whitespace", "1 of 50 targets (2%) start or end with whitespace"),
+        ("\u3000padded", "outer_whitespace", "1 of 50 targets (2%) start or end with whitespace"),
+        ("cafe\u0301", "not_nfc", "1 of 50 targets (2%) are not in Unicode normalization form NFC"),
+        ("one\rtwo", "carriage_return", "1 of 50 targets (2%) contain a carriage return inside a line"),
     ],
 )
 def test_odd_texts(text, name, what, tmp_path):
@@ -121,8 +121,8 @@ def test_a_newline_inside_a_field(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text('"one\ntwo",three\n')
     report = check_data({"train": Dataset((path,), PairFormat())}, list, CheckOptions(SIDES))
-    assert told_of(only(report, "newline"), tmp_path) == (
-        "warning", "1 of 1 sources (100%) hold a newline", 1, ["train.csv:1"],
+    assert told_of(only(report, "newline_in_field"), tmp_path) == (
+        "warning", "1 of 1 sources (100%) contain a newline", 1, ["train.csv:1"],
     )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def test_line_ends(tmp_path):
     write(tmp_path / "a.tsv", sentences(30), end="\r\n")
     report = check_data({"train": Dataset((tmp_path / "a.tsv",), PairFormat())}, list, CheckOptions(SIDES))
     assert [(finding.severity, finding.name, finding.message) for finding in report.findings] == [
-        ("note", "crlf", "30 line ends of its files are CRLF, and read as LF")
+        ("note", "crlf", "30 line endings are CRLF and read as LF")
     ]
 
 
@@ -157,10 +157,10 @@ def test_duplicates_and_several_targets(tmp_path):
     pairs[20] = pairs[12]
     report = check_pairs(tmp_path, train=pairs)
     assert told_of(only(report, "duplicate"), tmp_path) == (
-        "warning", "2 of 40 pairs (5%) stand there more than once", 2, ["train.tsv:11", "train.tsv:21"],
+        "warning", "2 of 40 pairs (5%) are duplicates", 2, ["train.tsv:11", "train.tsv:21"],
     )  # fmt: skip
     several = only(report, "multiple_targets")
-    assert told_of(several, tmp_path) == ("note", "1 source has several targets", 1, ["train.tsv:5", "train.tsv:13"])
+    assert told_of(several, tmp_path) == ("note", "1 source has more than one target", 1, ["train.tsv:5", "train.tsv:13"])
     assert several.examples == (pairs[4], pairs[12])
 
 
@@ -169,17 +169,17 @@ def test_overlap_of_pairs_and_of_sources(tmp_path):
     test[3] = train[9]
     test[7] = (train[30][0], train[31][1])
     report = check_pairs(tmp_path, train=train, valid=sentences(10, seed=7), test=test)
-    assert told_of(only(report, "overlap"), tmp_path) == ("warning", "1 of 20 pairs (5%) are in train too", 1, ["test.tsv:4"])
+    assert told_of(only(report, "overlap"), tmp_path) == ("warning", "1 of 20 pairs (5%) also occur in train", 1, ["test.tsv:4"])
     finding = only(report, "source_overlap")
     assert told_of(finding, tmp_path) == (
-        "warning", "1 of 20 sources (5%) are in train with another target", 1, ["test.tsv:8"],
+        "warning", "1 of 20 sources (5%) occur in train with another target", 1, ["test.tsv:8"],
     )  # fmt: skip
-    assert finding.fix == "take them out of train, or the scores on test are too good"
+    assert finding.fix == "remove them from train, or the scores on test are too high"
 
 
 def test_valid_and_test_must_not_overlap_either(tmp_path):
     report = check_pairs(tmp_path, train=sentences(30), valid=sentences(9, seed=3), test=sentences(4, seed=3))
-    assert only(report, "overlap").message == "4 of 4 pairs (100%) are in valid too"
+    assert only(report, "overlap").message == "4 of 4 pairs (100%) also occur in valid"
 
 
 def test_lengths_that_do_not_fit(tmp_path):
@@ -187,7 +187,7 @@ def test_lengths_that_do_not_fit(tmp_path):
     pairs[100], pairs[200] = (pairs[100][0], "@@"), ("short", "x" * 500)
     finding = only(check_pairs(tmp_path, train=pairs), "length_ratio")
     assert told_of(finding, tmp_path) == (
-        "note", "2 of 400 pairs (0.5%) are far from the usual length of a target, 1 times its source",
+        "note", "2 of 400 pairs (0.5%) have an unusual length ratio (the median of target/source is 1)",
         2, ["train.tsv:201", "train.tsv:101"],
     )  # fmt: skip
     assert finding.examples[1] == pairs[100]
@@ -200,8 +200,8 @@ def test_a_stretch_that_slipped(tmp_path):
     slipped = [(source, target) for (source, _), target in zip(pairs, targets, strict=True)]
     finding = only(check_pairs(tmp_path, train=slipped), "misaligned")
     assert finding.severity == "warning"
-    assert finding.message.startswith("from here on, ")
-    assert finding.message.endswith(" sources fit the target 1 line before better than their own")
+    assert finding.message.startswith("from this line on, ")
+    assert finding.message.endswith(" sources match the target 1 line above better than their own")
     assert abs(int(finding.locations[0].rpartition(":")[2]) - 201) <= 10
 
 
@@ -211,23 +211,24 @@ def test_a_stretch_that_slipped(tmp_path):
 def test_unknown_characters_are_shown_with_their_counts(tmp_path):
     test = [("ein ß und ß", "EIN ß UND Ŷ"), ("the dog runs", "THE DOG RUNS")]
     report = check_pairs(tmp_path, tokenizer={"type": "char"}, train=sentences(60), test=test)
-    source, target = [finding for finding in report.findings if finding.name == "unknown"]
+    source, target = [finding for finding in report.findings if finding.name == "unknown_tokens"]
     assert told_of(source, tmp_path) == (
-        "warning", "2 of 25 tokens of its sources (8%) are unknown: 'ß' 2", 2, ["test.tsv:1"],
+        "warning", "2 of 25 source tokens (8%) are unknown: 'ß' (2)", 2, ["test.tsv:1"],
     )  # fmt: skip
     assert target.message == (
-        "2 of 25 tokens of its targets (8%) are unknown: 'ß' 1, 'Ŷ' 1; 50% of the targets have one, and can't be hit exactly"
+        "2 of 25 target tokens (8%) are unknown: 'ß' (1), 'Ŷ' (1);"
+        " 50% of the targets contain one and can never match exactly"
     )
-    assert report.sizes["test"]["target"]["unknown"] == 2
+    assert report.sizes["test"]["target"]["unk_rate"] == 2 / 25
 
 
 @pytest.mark.parametrize(
-    ("kind", "piece"), [("word", "'zebra' 2"), ("whitespace", "'zebra,' 1, 'zebra' 1"), ("wordpiece", "'∞' 1")]
+    ("kind", "piece"), [("word", "'zebra' (2)"), ("whitespace", "'zebra,' (1), 'zebra' (1)"), ("wordpiece", "'∞' (1)")]
 )
 def test_unknown_words(kind, piece, tmp_path):
     test = [("the zebra, a zebra", "A ∞")]
     report = check_pairs(tmp_path, tokenizer={"type": kind, "vocab_size": 200}, train=sentences(60), test=test)
-    found = [finding for finding in report.findings if finding.name == "unknown" and finding.split == "test"]
+    found = [finding for finding in report.findings if finding.name == "unknown_tokens" and finding.split == "test"]
     assert any(f"are unknown: {piece}" in finding.message for finding in found)
 
 
@@ -237,11 +238,11 @@ def test_what_is_too_long(truncate, tmp_path):
     report = check_pairs(
         tmp_path, CheckOptions(SIDES, 11, truncate), train=[(f"{n}{s[1:]}", t) for n, (s, t) in enumerate(pairs)]
     )
-    source, target = [finding for finding in report.findings if finding.name == "long"]
-    fate = "cut there" if truncate else "refused"
+    source, target = [finding for finding in report.findings if finding.name == "too_long"]
+    fate = "truncated" if truncate else "an error"
     assert told_of(source, tmp_path) == (
         "note" if truncate else "error",
-        f"2 of 5 sources (40%) have more than data.max_length = 11 tokens, up to 31, and are {fate}",
+        f"2 of 5 sources (40%) have more tokens than data.max_length (11), up to 31, and are {fate}",
         2, ["train.tsv:4", "train.tsv:5"],
     )  # fmt: skip
     assert target.count == 1
@@ -253,7 +254,7 @@ def test_targets_that_do_not_come_back(tmp_path):
     report = check_pairs(tmp_path, tokenizer={"type": "word"}, train=pairs)
     finding = only(report, "lossy_tokenization")
     assert (finding.severity, finding.message) == (
-        "warning", "30 of 30 targets (100%) come back from the tokenizer as another text",
+        "warning", "30 of 30 targets (100%) change when they are tokenized and detokenized",
     )  # fmt: skip
     ((before, after),) = finding.examples
     assert before.startswith("This is what stands before: ")
@@ -267,7 +268,7 @@ def test_only_so_many_lines_are_decoded_again():
     for _ in range(3):
         counted.add(["a  b"] * (MAX_DECODED_ROWS // 2 + 1))
     assert (counted.decoded, counted.changed, len(counted.tokens)) == (MAX_DECODED_ROWS, MAX_DECODED_ROWS, 3 * (MAX_DECODED_ROWS // 2 + 1))
-    assert counted.change == ("a  b", "a b")
+    assert counted.first_change == ("a  b", "a b")
 
 
 # ---- texts
@@ -277,13 +278,16 @@ def test_lines_of_a_text(tmp_path):
     train = "anna\nemma\n\nanna\nnoah\n"
     report = check_text(tmp_path, CheckOptions(("line",)), {"type": "char"}, train=train, test="emma\nida\n")
     assert [(finding.severity, finding.name, finding.message, finding.locations[0]) for finding in report.findings] == [
-        ("warning", "duplicate", "1 of 5 lines (20%) stand there more than once", f"{tmp_path / 'train.txt'}:4"),
-        ("warning", "overlap", "1 of 2 lines (50%) are in train too", f"{tmp_path / 'test.txt'}:1"),
-        ("warning", "unknown", "2 of 9 tokens of its lines (22.2%) are unknown: 'i' 1, 'd' 1", f"{tmp_path / 'test.txt'}:2"),
+        ("warning", "duplicate", "1 of 5 lines (20%) are duplicates", f"{tmp_path / 'train.txt'}:4"),
+        ("warning", "overlap", "1 of 2 lines (50%) also occur in train", f"{tmp_path / 'test.txt'}:1"),
+        (
+            "warning", "unknown_tokens", "2 of 9 line tokens (22.2%) are unknown: 'i' (1), 'd' (1)",
+            f"{tmp_path / 'test.txt'}:2",
+        ),
         ("note", "empty", "1 of 5 lines (20%) are empty", f"{tmp_path / 'train.txt'}:3"),
     ]
     assert report.findings[-1].examples == ()
-    assert report.sizes["train"] == {"rows": 5, "line": {"characters": 16, "tokens": 21, "longest": 5, "unknown": 0}}
+    assert report.sizes["train"] == {"rows": 5, "line": {"characters": 16, "tokens": 21, "max_length": 5, "unk_rate": 0.0}}
 
 
 def test_in_running_text_short_lines_may_come_twice(tmp_path):
@@ -301,7 +305,7 @@ def test_a_text_of_one_line_has_shares_too(tmp_path):
     assert {name: (sizes["rows"], sizes["line"]["characters"]) for name, sizes in report.sizes.items()} == {
         "train": (1, 8), "valid": (1, 2),
     }  # fmt: skip
-    assert only(report, "unknown").message == "2 of 3 tokens of its lines (66.7%) are unknown: 'i' 1, 'j' 1"
+    assert only(report, "unknown_tokens").message == "2 of 3 line tokens (66.7%) are unknown: 'i' (1), 'j' (1)"
 
 
 # ---- what can't be read
@@ -319,10 +323,9 @@ def test_what_can_t_be_read_is_an_error_among_the_findings(tmp_path):
     assert [(finding.severity, finding.name, finding.split, finding.message) for finding in report.findings] == [
         (
             "error", "unreadable", "test",
-            f"{tmp_path / 'test.tsv'}: :2: expected 2 columns, got 3: 'c', 'd', 'e';"
-            " columns are separated by a tab",
+            f"{tmp_path / 'test.tsv'}:2: expected 2 tab-separated columns, got 3: 'c', 'd', 'e'",
         ),
-        ("error", "tokenizer", "train", "tokenizer.json: can't be read"),
+        ("error", "tokenizer_error", "train", "tokenizer.json: can't be read"),
     ]  # fmt: skip
     assert list(report.sizes["train"]["source"]) == ["characters"]
 
@@ -332,14 +335,14 @@ def test_without_train_the_tokenizer_is_not_an_error_of_its_own(tmp_path):
     write(tmp_path / "test.tsv", sentences(20))
 
     def none():
-        raise DataError("train.tsv", "no such file")
+        raise DataError("train.tsv", "file not found")
 
     steps = []
     report = check_data(table.sources(tmp_path), none, CheckOptions(SIDES), progress=lambda step, share: steps.append(step))
     assert [(finding.name, finding.message) for finding in report.findings] == [
-        ("unreadable", f"{tmp_path / 'train.tsv'}: no such file")
+        ("unreadable", f"{tmp_path / 'train.tsv'}: file not found")
     ]
-    assert steps == ["reading train", "reading test", "making the tokenizer", "tokenising test"]
+    assert steps == ["reading train", "reading test", "training the tokenizer", "tokenizing test"]
 
 
 # ---- for people and for programs
@@ -348,14 +351,15 @@ def test_without_train_the_tokenizer_is_not_an_error_of_its_own(tmp_path):
 def test_every_finding_is_in_the_manual_and_no_other():
     source = inspect.getsource(check_module) + inspect.getsource(check_labels)
     called = re.findall(r'"([a-z_]+)", (?:split|second|name),', source)
-    manual = (Path(__file__).parents[1] / "docs" / "data.md").read_text().partition("| finding |")[2].partition("\n\n")[0]
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "data-checks.md").read_text()
+    manual = page.partition("| finding |")[2].partition("\n\n")[0]
     named = re.findall(r"^\| `([a-z_]+)`", manual, re.MULTILINE)
-    assert sorted(named) == sorted({*called, *check_module._ODD, "tokenizer"})
+    assert sorted(named) == sorted({*called, *check_module._UNUSUAL, "tokenizer_error"})
 
 
 def test_numbers_and_long_texts():
     assert [percent(1, 3), percent(1, 30), percent(0, 5), percent(5, 5), percent(997, 1000), percent(1, 0)] == [
-        "33.3 %", "3.3 %", "0 %", "100 %", "99.7 %", "100 %",
+        "33.3%", "3.3%", "0%", "100%", "99.7%", "100%",
     ]  # fmt: skip
     assert truncate_text("0123456789", 10) == "0123456789"
     assert truncate_text("0123456789" * 3, 15) == "0123 ... 456789"
@@ -408,26 +412,26 @@ def test_the_report_for_people(here, capsys):
     assert (
         rest
         == f"""\
-warning  train: 1 of 100 sources (1%) start or end with white space
+warning  train: 1 of 100 sources (1%) start or end with whitespace
          train.tsv:100
          "the end "
-         Fix: strip it, or two texts that look alike are not
+         Fix: strip it: texts that look the same would differ
 
-warning  test: 1 of 2 pairs (50%) are in train too
+warning  test: 1 of 2 pairs (50%) also occur in train
          test.tsv:2
          "{pairs[0][0]}"
          -> "{pairs[0][1]}"
-         Fix: take them out of train, or the scores on test are too good
+         Fix: remove them from train, or the scores on test are too high
 
-warning  test: 1 of 57 tokens of its sources (1.8%) are unknown: 'ß' 1
+warning  test: 1 of 57 source tokens (1.8%) are unknown: 'ß' (1)
          test.tsv:1
          "ein ß"
-warning  test: 1 of 57 tokens of its targets (1.8%) are unknown: 'ß' 1; 50% of the targets have
-         one, and can't be hit exactly
+warning  test: 1 of 57 target tokens (1.8%) are unknown: 'ß' (1); 50% of the targets contain one and
+         can never match exactly
          test.tsv:1
          "EIN ß"
-         Fix: raise tokenizer.vocab_size, have more of it in train, or take kind = "bpe" or "byte",
-         which spell everything
+         Fix: increase tokenizer.vocab_size, add training data, or use tokenizer.type = "bpe" or
+         "byte", which have no unknown tokens
 
 0 errors, 4 warnings, 0 notes
 """

@@ -51,11 +51,11 @@ def tags_of(folder: Path, kind: str = "lstm", *settings: str, **splits: Any) -> 
 
 def test_clean_tags_give_no_finding_but_their_new_words(check, tmp_path):
     code, found = check(tags_of(tmp_path, train=tagged(), valid=tagged(20, seed=1)))
-    assert code == 0 and told(found, *LABELS, "long") == []
-    (unknown,) = (one for one in found["findings"] if one["name"] == "unknown" and one["split"] == "valid")
-    assert (unknown["severity"], unknown["fix"]) == ("note", "nothing: their letters are read ([model.char_encoder])")
+    assert code == 0 and told(found, *LABELS, "too_long") == []
+    (unknown,) = (one for one in found["findings"] if one["name"] == "unknown_tokens" and one["split"] == "valid")
+    assert (unknown["severity"], unknown["fix"]) == ("note", "none needed: [model.char_encoder] reads their characters")
     code, found = check(tags_of(tmp_path, "lstm", "model.char_encoder=false", train=tagged(), valid=tagged(20, seed=1)))
-    assert {one["severity"] for one in found["findings"] if one["name"] == "unknown"} == {"warning"}
+    assert {one["severity"] for one in found["findings"] if one["name"] == "unknown_tokens"} == {"warning"}
 
 
 def test_a_sentence_that_training_would_refuse_is_an_error(check, tmp_path):
@@ -66,14 +66,14 @@ def test_a_sentence_that_training_would_refuse_is_an_error(check, tmp_path):
     code, found = check(values)
     assert code == 3
     # two bytes a word, and <s> and </s>; in a text a blank would stand before the second word, and be a token
-    assert told(found, "long") == [
+    assert told(found, "too_long") == [
         (
-            "error", "long", "train",
-            "2 of 3 sentences (66.7%) have more than data.max_length = 20 tokens, up to 40, and are refused", "11", "22",
+            "error", "too_long", "train",
+            "2 of 3 sentences (66.7%) have more tokens than data.max_length (20), up to 40, and are an error", "11", "22",
         ),
     ]  # fmt: skip
-    (one,) = (one for one in found["findings"] if one["name"] == "long")
-    assert one["fix"] == "raise data.max_length, or split them with blank lines"
+    (one,) = (one for one in found["findings"] if one["name"] == "too_long")
+    assert one["fix"] == "increase data.max_length or split them with blank lines"
     assert check({**values, "data": {**values["data"], "max_length": 40}})[0] == 0
 
 
@@ -82,18 +82,18 @@ def test_tags_that_train_has_not(check, tmp_path):
     train = [[("a", "DET"), ("b", "NOUN"), ("c", "NOUN")], [("a", "DET"), ("x", "X")], [("b", "X")]]
     _, found = check(tags_of(tmp_path, train=train, valid=valid))
     assert told(found, *LABELS) == [
-        ("warning", "unseen_label", "valid", "2 tags are not in train: 'ADJ' 2, 'SYM' 1", "1", "7"),
+        ("warning", "unseen_label", "valid", "2 tags are not in train: 'ADJ' (2), 'SYM' (1)", "1", "7"),
     ]
     _, found = check(tags_of(tmp_path, train=train, valid=valid[:2]))
-    assert told(found, *LABELS)[0][3] == "1 tag is not in train: 'ADJ' 2"
+    assert told(found, *LABELS)[0][3] == "1 tag is not in train: 'ADJ' (2)"
 
 
 def test_tags_that_teach_nothing(check, tmp_path):
     _, found = check(tags_of(tmp_path, train=[[("a", "O"), ("b", "O")], [("c", "O")]]))
-    assert told(found, *LABELS) == [("warning", "single_label", "train", "there is one tag only: 'O' 3")]
+    assert told(found, *LABELS) == [("warning", "single_label", "train", "there is only one tag: 'O' (3)")]
     _, found = check(tags_of(tmp_path, train=[[("a", "O"), ("b", "O")], [("c", "Q")], [("d", "R")]]))
     assert told(found, *LABELS) == [
-        ("note", "rare_label", "train", "2 of 3 tags (66.7%) occur once: 'Q' 1, 'R' 1", "4", "6"),
+        ("note", "rare_label", "train", "2 of 3 tags (66.7%) occur once: 'Q' (1), 'R' (1)", "4", "6"),
     ]
 
 
@@ -101,7 +101,7 @@ def test_one_sentence_with_two_sorts_of_tags(check, tmp_path):
     train = [[("a", "X"), ("b", "Y")], [("b", "Y")], [("a", "Y"), ("b", "X")], [("a", "X"), ("b", "Y")], [("c", "X")]]
     _, found = check(tags_of(tmp_path, train=train))
     assert told(found, *LABELS) == [
-        ("warning", "conflicting_labels", "train", "3 of 5 sentences (60%) stand there with other tags, too", "1", "6", "9"),
+        ("warning", "conflicting_labels", "train", "3 of 5 sentences (60%) also occur with other tags", "1", "6", "9"),
     ]
 
 
@@ -109,7 +109,7 @@ def test_tags_that_mark_spans_as_no_scheme_does(check, tmp_path):
     good = [("mr", "O"), ("a", "B-PER"), ("b", "I-PER")]
     train = [good, [("c", "O"), ("d", "I-PER")], good[:2], [("e", "B-ORG"), ("f", "I-PER"), ("g", "B-ORG")]]
     _, found = check(tags_of(tmp_path, train=train))
-    what = "2 of 4 sentences (50%) have tags that the scheme of its spans would not write so"
+    what = "2 of 4 sentences (50%) have tags that are invalid in their scheme"
     assert told(found, "invalid_tags") == [("warning", "invalid_tags", "train", what, "5", "11")]
     assert has_invalid_tags([("NOUN", "VERB")]).tolist() == [False]
     assert has_invalid_tags([]).tolist() == []
@@ -123,9 +123,9 @@ def test_labels_of_texts(check, tmp_path):
     values["data"] = {"train": str(train), "valid": str(valid)}
     _, found = check(values)
     assert told(found, *LABELS) == [
-        ("warning", "conflicting_labels", "train", "2 of 63 texts (3.2%) stand there with other labels, too", "62", "63"),
-        ("warning", "unseen_label", "valid", "1 label is not in train: 'bird' 1", "2"),
-        ("note", "rare_label", "train", "1 of 4 labels (25%) occur once: 'fish' 1", "64"),
+        ("warning", "conflicting_labels", "train", "2 of 63 texts (3.2%) also occur with other labels", "62", "63"),
+        ("warning", "unseen_label", "valid", "1 label is not in train: 'bird' (1)", "2"),
+        ("note", "rare_label", "train", "1 of 4 labels (25%) occur once: 'fish' (1)", "64"),
     ]
 
 
@@ -145,18 +145,18 @@ def test_two_texts_are_long_together(check, tmp_path, truncate):
     del values["data"]["valid"], values["data"]["test"]
     code, found = check(values)
     assert code == (0 if truncate else 3)
-    end = "cut there" if truncate else "refused"
-    what = f"1 of 41 pairs (2.4%) have more than data.max_length = 20 tokens, up to 21, and are {end}"
-    assert told(found, "long") == [("note" if truncate else "error", "long", "train", what, "42")]
+    end = "truncated" if truncate else "an error"
+    what = f"1 of 41 pairs (2.4%) have more tokens than data.max_length (20), up to 21, and are {end}"
+    assert told(found, "too_long") == [("note" if truncate else "error", "too_long", "train", what, "42")]
 
 
 def test_baselines_have_no_tokens_to_count(check, tmp_path):
     rows = write_tsv(tmp_path / "rows.tsv", [*one_label(60), ("tool", "axe " * 50)])
     code, found = check(class_file(rows, "naive-bayes", "data.max_length=20", "data.truncate=false"))
-    assert code == 0 and told(found, "long", "unknown") == []
+    assert code == 0 and told(found, "too_long", "unknown_tokens") == []
     assert list(found["splits"]["train"]["text"]) == ["characters"]
 
 
 def test_many_labels_are_named_by_their_numbers():
     counts = Counter({f"l{number}": 20 - number for number in range(11)})
-    assert list_counts(counts).startswith("'l0' 20, 'l1' 19, ") and list_counts(counts).endswith("'l7' 13 and 3 more")
+    assert list_counts(counts).startswith("'l0' (20), 'l1' (19), ") and list_counts(counts).endswith("'l7' (13) and 3 more")

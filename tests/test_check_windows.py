@@ -59,7 +59,7 @@ def test_the_table_of_the_lectures():
 def test_they_are_those_that_training_reads():
     order = by_phase(1)
     read = {tuple(row.tolist()) for index in range(order.batches(0)) for row in order.batch(0, index).tokens}
-    shown = {tuple(row.tolist()) for row in order.at(order.grid(0)).tokens}
+    shown = {tuple(row.tolist()) for row in order.batch_at(order.grid(0)).tokens}
     assert read == shown and len(read) == 23
 
 

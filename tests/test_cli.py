@@ -40,7 +40,7 @@ from weft.nn.choices import SCORES
 from weft.nn.mixers import recurrent
 from weft.nn.pooling import POOLINGS
 from weft.runs.resolve import resolve
-from weft.runs.template import render_template
+from weft.cli.run_file_template import render_template
 from weft.tasks.registry import TASKS, find_task
 from weft.tasks.templates import find_template
 from weft.text.table_layout import columns

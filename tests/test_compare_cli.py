@@ -85,8 +85,8 @@ def test_one_command_to_a_table_and_a_page(there, capsys):
     assert code == 0
     place = there / "runs" / "run-comparison"
     assert Here.trained == [f"{name}-{seed}" for seed in (5, 6) for name in ("ngram", "lstm", "lstm#2")]
-    assert err.startswith("ngram: model.hidden_size, model.num_layers do not apply\n")
-    assert err.endswith("the report is in runs/run-comparison/report.html\n")
+    assert err.startswith("ngram: ignoring hidden_size and num_layers\n")
+    assert err.endswith("Report: runs/run-comparison/report.html\n")
     assert all(name in out for name in ("ngram", "lstm", "lstm#2"))
     # two variants that are the same do the same, to the last bit
     for seed in (5, 6):
@@ -100,13 +100,13 @@ def test_one_command_to_a_table_and_a_page(there, capsys):
     assert document["failures"] == []
     assert "<!DOCTYPE html>" in (place / "report.html").read_text()
     # all of them read the same tokens
-    assert len({(path / "data" / "train.max_tokens").read_bytes() for path in place.glob("*-[56]")}) == 1
+    assert len({(path / "data" / "train.tokens").read_bytes() for path in place.glob("*-[56]")}) == 1
 
     def fails(*ignored: object, **others: object) -> None:
         raise AssertionError("it was measured again")
 
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(evidence, "gather", fails)
+    monkeypatch.setattr(evidence, "evaluate_run", fails)
     Here.trained.clear()
     again = compare(capsys, *words)
     monkeypatch.undo()
@@ -119,14 +119,14 @@ def test_a_run_file_alone_is_compared_with_what_it_should_be_compared_with(there
     code, _, err = compare(capsys, *words)
     assert code == 0 and Here.trained == ["lstm-5", "ngram-5", "transformer-5"]
     assert err.startswith(
-        "comparing lstm (the run file's), ngram (counted or solved in seconds: what a network must beat), transformer"
-        " (the usual network beside it); --models names others, --models all takes all 7 kinds\n"
+        "Comparing lstm (from the run file), ngram (baseline), transformer (typical network);"
+        " set --models to choose others, or to all for all 7 architectures\n"
     )
     document = files.read_json(there / "here" / "comparison.json")
     assert document["command"] == f"weft compare {' '.join(words)}"
     settings = [resolve(files_of(there / "here" / name), base=there) for name in ("lstm-5", "transformer-5")]
-    assert [(one.train.max_epochs, one.train.max_steps, one.model.width) for one in settings] == [(1.0, None, 12)] * 2
-    said = "--set: is for a comparison of a run file; runs that are there are not trained"
+    assert [(one.train.max_epochs, one.train.max_steps, one.model.hidden_size) for one in settings] == [(1.0, None, 12)] * 2
+    said = "--set: requires a run file; existing runs are not trained"
     assert refused(capsys, "compare", "here/lstm-5", "--set", "seed=1") == (2, said)
     Here.trained.clear()
     assert compare(capsys, *words, "--models", "lstm,ngram,transformer")[0] == 0 and Here.trained == []
@@ -141,7 +141,7 @@ def test_results_for_programs_and_papers(there, capsys):
         "title",
         "task",
         "data",
-        "score",
+        "metric",
         "test",
         "test_items",
         "insufficient_data",
@@ -163,7 +163,7 @@ def test_another_plan_is_refused_unless_fresh(there, capsys):
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2") == (
         2,
-        "here: holds another comparison (seeds: 1 there, 2 here); choose another --output-dir or use --overwrite",
+        "here: contains a comparison with different options (seeds: 1, now 2); choose another --output-dir or use --overwrite",
     )
     assert (
         compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2", "--overwrite", "--quiet")[0]
@@ -179,7 +179,7 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
     told = ["run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2"]
     assert refused(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
         3,
-        f"{there / 'nowhere.txt'}: no such file",
+        f"{there / 'nowhere.txt'}: file not found",
     )
 
     def pressed(*_: Any, **__: Any) -> None:
@@ -187,18 +187,18 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
 
     with monkeypatch.context() as patched:
         patched.setattr(tokens, "train_once", pressed)
-        assert compare(capsys, *told, "--overwrite") == (130, "", "weft: stopped before the first run; here is as it was\n")
+        assert compare(capsys, *told, "--overwrite") == (130, "", "Stopped before the first run. here is unchanged.\n")
     assert (there / "here/report.html").read_bytes() == page and not (there / "here/.previous").exists()
     with monkeypatch.context() as patched:
-        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted()))
-        for again, said in ((["--overwrite"], "the same command, without --overwrite,"), ([], "the same command")):
+        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted("", "stopped")))
+        for again, said in ((["--overwrite"], "the same command without --overwrite"), ([], "the same command")):
             code, _, err = compare(capsys, *told, *again)
             assert code == 130
             assert err.endswith(
-                f"weft: stopped and saved in here; {said} goes on; the comparison before it is kept in here/.previous "
-                "until this one is finished\n"
+                f"Stopped. Saved to here. Run {said} to resume. The previous comparison is in here/.previous "
+                "until this one is finished.\n"
             )
-    assert main(["report", "here/.previous", "--report", "again.html"]) == 0
+    assert main(["compare", "here/.previous", "--report", "again.html"]) == 0
     assert (there / "again.html").read_bytes() == page
     capsys.readouterr()
     assert compare(capsys, *told, "--quiet")[0] == 0
@@ -209,7 +209,7 @@ def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
     """Neither the comparison that waits, nor the one that was to replace it, whose run still saves."""
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
-        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted()))
+        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted("", "stopped")))
         assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2", "--overwrite")[0] == 130
     (there / "here/lstm-6").mkdir()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
@@ -220,7 +220,7 @@ def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
         assert code == 5 and said.startswith("here/lstm-6: in use by another process (process ")
     assert refused(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
         3,
-        f"{there / 'nowhere.txt'}: no such file",
+        f"{there / 'nowhere.txt'}: file not found",
     )
     assert (there / "here/lstm-6").is_dir() and (there / "here/.previous/comparison.json").is_file()
 
@@ -230,18 +230,18 @@ def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeyp
     page = (there / "here/report.html").read_bytes()
     (there / "wild.toml").write_text(f"{RUN}lr = 1e38\n")
     code, _, err = compare(capsys, "wild.toml", "--models", "lstm", "--output-dir", "here", "--overwrite", "--quiet")
-    assert code == 6 and err.endswith("\nweft: the comparison that was to be replaced is back in here\n")
+    assert code == 6 and err.endswith("\nweft: warning: the previous comparison is back in here\n")
     assert (there / "here/report.html").read_bytes() == page and not (there / "here/.previous").exists()
     with monkeypatch.context() as patched:
-        patched.setattr(measuring, "_evidence", lambda *_: (_ for _ in ()).throw(ModelError("", "damaged")))
+        patched.setattr(measuring, "_results", lambda *_: (_ for _ in ()).throw(ModelError("", "damaged")))
         code, _, err = compare(
             capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--output-dir", "here", "--overwrite", "--quiet"
         )
-    assert code == 4 and err.endswith("\nweft: the comparison that was to be replaced is kept in here/.previous\n")
+    assert code == 4 and err.endswith("\nweft: warning: the previous comparison is kept in here/.previous\n")
     assert (there / "here/.previous/report.html").read_bytes() == page
     assert refused(capsys, "compare", "here/.previous/lstm-5", "--output-dir", "here") == (
         2,
-        "here: holds the comparison of a run file; choose another --output-dir",
+        "here: contains the comparison of a run file; choose another --output-dir",
     )
     assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here/.previous") == (
         2,
@@ -255,13 +255,13 @@ def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeyp
 def test_stopped_while_it_is_measured_it_goes_on_without_fresh(there, capsys, monkeypatch):
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
-        patched.setattr(measuring, "_evidence", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(measuring, "_results", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         code, _, err = compare(
             capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--output-dir", "here", "--overwrite", "--quiet"
         )
     assert code == 130 and err == (
-        "weft: stopped; what was measured is kept, and the same command, without --overwrite, goes on; the comparison before it is "
-        "kept in here/.previous until this one is finished\n"
+        "Stopped. The results so far are saved. Run the same command without --overwrite to resume. The previous comparison is "
+        "in here/.previous until this one is finished.\n"
     )
     assert compare(capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--output-dir", "here", "--quiet")[0] == 0
     assert not (there / "here/.previous").exists()
@@ -272,21 +272,21 @@ def test_what_fails_is_a_row_with_its_reason_and_the_others_go_on(there, capsys)
         capsys, "run.toml", "--grid", "train.lr=0.01,1e38", "--grid", "train.max_grad_norm=1.0", "--output-dir", "here"
     )
     assert code == 6
-    assert "lstm,lr=0.01,clip=1.0" in out and "1e+38" not in out
-    reason = "weft: lstm,lr=1e+38,clip=1.0, seed 5: step "
+    assert "lstm,lr=0.01,max_grad_norm=1.0" in out and "1e+38" not in out
+    reason = "weft: warning: lstm,lr=1e+38,max_grad_norm=1.0, seed 5: step "
     assert reason in err
     (failure,) = files.read_json(there / "here" / "comparison.json")["failures"]
-    assert (failure["name"], failure["seed"], failure["code"]) == ("lstm,lr=1e+38,clip=1.0", 5, 6)
+    assert (failure["name"], failure["seed"], failure["code"]) == ("lstm,lr=1e+38,max_grad_norm=1.0", 5, 6)
     code, out, err = compare(
         capsys, "run.toml", "--models", "gpt", "--grid", "model.num_heads=2,3", "--quiet", "--output-dir", "other"
     )
-    assert code == 2 and "gpt,heads=2" in out
-    assert err == "weft: gpt,heads=3: model: width=8 is not a multiple of heads=3; change one, or give head_size\n"
+    assert code == 2 and "gpt,num_heads=2" in out
+    assert err == "weft: warning: gpt,num_heads=3: model: width=8 is not a multiple of heads=3; change one, or give head_size\n"
 
 
 def test_where_all_fail_there_is_no_table(there, capsys):
     code, out, err = compare(capsys, "run.toml", "--grid", "train.lr=1e38", "--quiet", "--output-dir", "here")
-    assert (code, out) == (6, "") and err.startswith("weft: lstm,lr=1e+38, seed 5: step ")
+    assert (code, out) == (6, "") and err.startswith("weft: warning: lstm,lr=1e+38, seed 5: step ")
     assert not (there / "here" / "comparison.json").exists()
 
 
@@ -295,15 +295,15 @@ def test_one_size_for_all(there, capsys):
     code, _, err = compare(capsys, "run.toml", *words)
     assert code == 0
     rows = by_name(there / "here")
-    assert "ngram: --match-params does not apply: the data decides its size" in err
+    assert "ngram: ignoring --match-params (its size depends on the data)" in err
     for name in ("rnn", "lstm", "transformer"):
         assert abs(rows[name]["num_parameters"] - 3000) < 300
-        assert f"{name}: width " in err and f", {rows[name]['parameters']:,} parameters" in err
+        assert f"{name}: hidden_size " in err and f", {rows[name]['num_parameters']:,} parameters" in err
         settings = resolve(files_of(there / "here" / f"{name}-5"), base=there)
         assert settings.train.max_tokens == 256 and settings.train.max_steps is None
     assert refused(capsys, "compare", "run.toml", "--match-params", "3k", "--grid", "model.hidden_size=8,16", "--quiet") == (
         2,
-        "--match-params: chooses the width, and so does --grid model.hidden_size; drop one of them",
+        "--match-params: cannot be combined with model.hidden_size in --grid; remove one of them",
     )
 
 
@@ -320,7 +320,7 @@ def test_settings_are_tuned_first(there, capsys):
     trials = files.read_json(there / "here" / "tune" / "trials.json")
     assert list(trials) == ["ngram", "lstm"] and [trial["trial"] for trial in trials["lstm"]] == [0, 1]
     assert Here.trained == [f"{kind}-rung0-{at}" for kind in ("ngram", "lstm") for at in (0, 1)] + ["ngram-5", "lstm-5"]
-    assert "ngram: tuned: " in err and "nothing to tune" not in err
+    assert "ngram: best trial: " in err and "nothing to tune" not in err
     tuning = files.read_json(there / "here" / "comparison.json")["tuning"]
     assert {name: one["trials"] for name, one in tuning.items()} == trials
     for name, one in tuning.items():
@@ -329,8 +329,8 @@ def test_settings_are_tuned_first(there, capsys):
     assert "Tuning" in (there / "here" / "report.html").read_text()
     better = min(trials["lstm"], key=lambda trial: trial["score"]["value"])
     settings = resolve(files_of(there / "here" / "lstm-5"), base=there)
-    chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "width": settings.model.hidden_size}
-    assert better["configs"] == chosen
+    chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "hidden_size": settings.model.hidden_size}
+    assert better["options"] == chosen
     assert settings.train.max_steps == 6
     Here.trained.clear()
     assert compare(capsys, *words)[0] == 0 and Here.trained == []
@@ -345,14 +345,14 @@ def test_a_comparison_that_can_t_begin_leaves_nothing(there, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--max-minutes", "1", "--max-tokens", "5"], "--max-minutes and --max-tokens are two budgets; give one"),
-        (["--max-minutes", "0"], "--max-minutes 0: must be more than 0"),
-        (["--models", "lstm,"], "--models lstm,: must look like lstm,gru,transformer"),
-        (["--match-params", "some"], "--match-params some: must be a number such as 250000, 250k or 1M"),
-        (["--tune-trials", "1"], "--tune-trials 1: there is nothing to choose from; try at least 2 settings"),
-        (["--csv", "no/t.csv"], "--csv: no/t.csv: there is no folder no to write it into; make it first"),
-        (["--latex", "."], "--latex: . is a folder; name a file"),
-        (["--markdown", "-", "--json"], "--markdown and --json: standard output is for one of them; give the others a file"),
+        (["--max-minutes", "1", "--max-tokens", "5"], "--max-minutes and --max-tokens cannot be combined"),
+        (["--max-minutes", "0"], "--max-minutes: must be greater than 0, got 0"),
+        (["--models", "lstm,"], "--models: expected a comma-separated list such as lstm,gru,transformer, got 'lstm,'"),
+        (["--match-params", "some"], "--match-params: expected a count such as 250000, 250k or 1M, got 'some'"),
+        (["--tune-trials", "1"], "--tune-trials: must be at least 2, got 1"),
+        (["--csv", "no/t.csv"], "--csv: directory no does not exist"),
+        (["--latex", "."], "--latex: . is a directory; name a file"),
+        (["--markdown", "-", "--json"], "--markdown and --json cannot both use standard output; write one of them to a file"),
     ],
 )
 def test_what_is_refused_before_anything_is_made(there, capsys, words, said):
@@ -361,17 +361,17 @@ def test_what_is_refused_before_anything_is_made(there, capsys, words, said):
 
 
 def test_names_that_are_not_known(there, capsys):
-    code, said = refused(capsys, "compare", "run.toml", "--metric", "nats_per_tokn")
-    assert code == 2 and said.startswith("--metric: no such score 'nats_per_tokn'; did you mean 'loss'? known: ")
+    code, said = refused(capsys, "compare", "run.toml", "--metric", "bits_per_tokn")
+    assert code == 2 and said == "--metric: unknown metric 'bits_per_tokn'; did you mean 'bits_per_token'?"
     code, said = refused(capsys, "compare", "run.toml", "--metric", "bleu")  # a score, but of translations
-    assert code == 2 and said.startswith("--metric: no such score 'bleu'; known: loss, ")
+    assert code == 2 and said.startswith("--metric: unknown metric 'bleu'; known: loss, ")
     code, said = refused(capsys, "compare", "run.toml", "--models", "lstm,grue")
-    assert code == 2 and said.startswith("--models: no such kind 'grue'; did you mean 'gru'? known: ")
+    assert code == 2 and said == "--models: unknown architecture 'grue'; did you mean 'gru'?"
 
 
 def test_without_data_to_compare_by_nothing_is_trained(there, capsys):
     (there / "run.toml").write_text(RUN.replace("valid = 0.1\ntest = 0.1\n", ""))
-    said = "compare: the run file has no test or validation data to compare by; give data.test"
+    said = "compare: the run file has no test or validation data; set data.test or data.valid"
     assert refused(capsys, "compare", "run.toml", "--models", "lstm") == (2, said)
     assert not (there / "runs").exists()
 
@@ -382,7 +382,7 @@ def test_runs_of_changed_data_are_not_mixed(there, capsys):
     shutil.rmtree(there / "all" / "rnn-5")
     text = there / "text.txt"
     text.write_text(NAMES[: len(NAMES) // 2])
-    said = f"all: {text} has changed since runs learned from it; choose another --output-dir or use --overwrite"
+    said = f"all: {text} has changed since runs were trained on it; choose another --output-dir or use --overwrite"
     assert refused(capsys, "compare", *words) == (2, said)
     text.write_text(NAMES)
     assert compare(capsys, *words)[0] == 0 and Here.trained == ["ngram-5", "rnn-5", "rnn-5"]
@@ -463,7 +463,7 @@ def test_if_all_fail_json_says_so(there, capsys):
         "title",
         "task",
         "data",
-        "score",
+        "metric",
         "test",
         "test_items",
         "insufficient_data",
@@ -477,7 +477,7 @@ def test_if_all_fail_json_says_so(there, capsys):
 def test_measuring_holds_the_folder_and_sweeps_it(there, capsys):
     words = ["run.toml", "--models", "ngram", "--output-dir", "all", "--quiet", "--csv", "all/table.csv"]
     assert compare(capsys, *words)[0] == 0 and (there / "all" / "table.csv").exists()
-    left = files.temporary(there / "all" / "evidence" / "ngram-5")  # as a process that was killed leaves it
+    left = files.temporary(there / "all" / "results" / "ngram-5")  # as a process that was killed leaves it
     left.mkdir()
 
     def held(*ignored: object, **others: object) -> None:
@@ -486,7 +486,7 @@ def test_measuring_holds_the_folder_and_sweeps_it(there, capsys):
         raise ResourceError("", found)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evidence, "gathered", held)
+        patch.setattr(evidence, "load_or_evaluate", held)
         code, said = refused(capsys, "compare", *words)
     assert code == 5 and said.startswith(f"{there / 'all'}: in use by another process (process ")
     assert not left.exists()
@@ -496,15 +496,15 @@ def test_ctrl_c_while_measuring_says_that_nothing_is_lost(there, capsys, monkeyp
     def pressed(*ignored: object, **others: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evidence, "gather", pressed)
+    monkeypatch.setattr(evidence, "evaluate_run", pressed)
     code, out, err = compare(capsys, "run.toml", "--models", "ngram", "--quiet")
     assert (code, out) == (130, "")
-    assert err == "weft: stopped; what was measured is kept, and the same command goes on\n"
+    assert err == "Stopped. The results so far are saved. Run the same command to resume.\n"
 
 
 def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
-    (there / "run.toml").write_text(RUN.replace('kind = "lstm"\n', ""))
-    assert refused(capsys, "compare", "run.toml")[1].startswith("model.arch: is needed and not given; known: ")
+    (there / "run.toml").write_text(RUN.replace('arch = "lstm"\n', ""))
+    assert refused(capsys, "compare", "run.toml")[1].startswith("model.arch: missing")
     assert compare(capsys, "run.toml", "--models", "rnn,gru", "--quiet")[0] == 0
     assert Here.trained == ["rnn-5", "gru-5"]
 
@@ -512,10 +512,10 @@ def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
 def test_one_model_alone_is_told_what_it_could_be_compared_with(there, capsys):
     code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "one")
     told = (
-        "lstm is compared with nothing: add --models lstm,ngram,window,rnn,gru,transformer,gpt, a part of them, or --models all"
+        "weft: note: lstm is the only model; set --models to some of lstm,ngram,conv,rnn,gru,transformer,gpt, or to all"
     )
     assert code == 0 and told in err.split("\n")
-    assert "compared with nothing" not in compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "two")[2]
+    assert "is the only model" not in compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "two")[2]
 
 
 # ---- runs that are there
@@ -527,28 +527,28 @@ def test_runs_that_are_there(there, capsys):
     Here.trained.clear()
     code, _, err = compare(capsys, *runs, "runs/all")
     assert code == 0 and Here.trained == []
-    assert err.startswith("runs/all: is a comparison, not a run; left out\n")
+    assert err.startswith("weft: note: skipped runs/all: a comparison, not a run\n")
     ours, theirs = by_name(there / "runs" / "comparison"), by_name(there / "runs" / "all")
     assert {name: row["scores"] for name, row in ours.items()} == {name: row["scores"] for name, row in theirs.items()}
     assert ours["lstm"]["seeds"] == [5, 6]
     assert refused(capsys, "compare", *runs, "--models", "lstm") == (
         2,
-        "--models: is for a comparison of a run file; runs that are there are not trained",
+        "--models: requires a run file; existing runs are not trained",
     )
     assert refused(capsys, "compare", *runs, "--output-dir", "runs/all") == (
         2,
-        "runs/all: holds the comparison of a run file; choose another --output-dir",
+        "runs/all: contains the comparison of a run file; choose another --output-dir",
     )
-    assert refused(capsys, "compare", *runs, "--seeds", "2")[1].startswith("--seeds: is for a comparison of a run file;")
+    assert refused(capsys, "compare", *runs, "--seeds", "2")[1].startswith("--seeds: requires a run file;")
     (there / "mine").mkdir()
     (there / "mine" / "notes.txt").touch()
     assert refused(capsys, "compare", *runs, "--output-dir", "mine") == (
         2,
-        "mine: is no comparison and not empty (notes.txt); choose another --output-dir",
+        "mine: not empty and not a comparison (contains notes.txt); choose another --output-dir",
     )
-    assert refused(capsys, "compare", "runs/all", "--quiet") == (
+    assert refused(capsys, "compare", "runs/all", "runs/comparison", "--quiet") == (
         2,
-        "compare: no run is named; give run folders, or a run file",
+        "compare: no run; name run directories or a run file",
     )
 
 
@@ -558,29 +558,29 @@ def test_a_run_may_be_the_folder_one_is_in(there, capsys, monkeypatch):
     assert compare(capsys, "..", "../../ngram-5", "--output-dir", str(there / "here"), "--quiet")[0] == 0
     monkeypatch.chdir(there / "all" / "lstm-5")
     assert compare(capsys, ".", "../ngram-5", "--output-dir", str(there / "here"), "--quiet")[0] == 0
-    assert sorted(path.name for path in (there / "here" / "evidence").iterdir()) == ["lstm-5", "ngram-5"]
+    assert sorted(path.name for path in (there / "here" / "results").iterdir()) == ["lstm-5", "ngram-5"]
 
 
 def test_a_run_whose_settings_are_damaged_does_not_stop_the_others(there, capsys):
     assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet")[0] == 0
     os.truncate("all/lstm-5/resolved.toml", 7)
     code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--output-dir", "some", "--quiet")
-    assert code == 4 and "ngram" in out and err.startswith("weft: lstm-5: all/lstm-5/resolved.toml: is not TOML: ")
-    assert main(["report", "all/ngram-5", "all/lstm-5", "--report", "page.html", "--quiet"]) == 4
+    assert code == 4 and "ngram" in out and err.startswith("weft: warning: lstm-5: all/lstm-5/resolved.toml: invalid TOML: ")
+    assert main(["compare", "all/ngram-5", "all/lstm-5", "--report", "page.html", "--quiet"]) == 4
     assert "ngram" in Path("page.html").read_text() and "resolved.toml" in capsys.readouterr().err
     os.truncate("all/ngram-5/resolved.toml", 7)
     code, line = refused(capsys, "compare", "all/ngram-5", "all/lstm-5", "--output-dir", "none", "--quiet")
-    assert code == 4 and line.startswith("all/ngram-5/resolved.toml: is not TOML: ")
+    assert code == 4 and line.startswith("all/ngram-5/resolved.toml: invalid TOML: ")
 
 
 def test_a_run_whose_settings_mean_nothing_does_not_stop_the_others(there, capsys):
     assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet")[0] == 0
-    resolved, told = Path("all/lstm-5/resolved.toml"), "all/lstm-5/resolved.toml: is damaged, or of another version: "
+    resolved, told = Path("all/lstm-5/resolved.toml"), "all/lstm-5/resolved.toml: corrupted, or from another version: "
     whole = resolved.read_text()
-    for old, new in (("kind =", "kid ="), ('task = "', 'task = "x'), ('kind = "lstm', 'kind = "x')):
+    for old, new in (("arch =", "arhc ="), ('task = "', 'task = "x'), ('arch = "lstm', 'arch = "x')):
         resolved.write_text(whole.replace(old, new))
         code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--output-dir", "some", "--quiet")
-        assert code == 4 and "ngram" in out and err.startswith(f"weft: lstm-5: {told}")
+        assert code == 4 and "ngram" in out and err.startswith(f"weft: warning: lstm-5: {told}")
         assert refused(capsys, "compare", "all/lstm-5", "--output-dir", "none", "--quiet")[1].startswith(told)
 
 
@@ -606,7 +606,7 @@ def test_ctrl_c_stops_every_run(there, capsys, monkeypatch):
     """The runs are scripts that wait for it; that a real one saves is what test_resume.py is about."""
     (there / "slow.py").write_text(SLOW)
     monkeypatch.setattr(comparing, "ParallelTrainer", ParallelTrainer)
-    monkeypatch.setattr(comparing, "Room", partial(ThreadBudget, command=(sys.executable, "-S", "-E", "slow.py")))
+    monkeypatch.setattr(comparing, "ThreadBudget", partial(ThreadBudget, command=(sys.executable, "-S", "-E", "slow.py")))
 
     def press() -> None:
         while len(list(there.glob("here/*.ready"))) < 2:
@@ -618,7 +618,7 @@ def test_ctrl_c_stops_every_run(there, capsys, monkeypatch):
         capsys, "run.toml", "--models", "lstm,gru,rnn", "--jobs", "2", "--output-dir", "here", "--overwrite"
     )
     assert (code, out) == (130, "")
-    assert err.endswith("weft: stopped and saved in here; the same command, without --overwrite, goes on\n")
+    assert err.endswith("Stopped. Saved to here. Run the same command without --overwrite to resume.\n")
     assert sorted(path.name for path in there.glob("here/*.ready")) == ["gru-5.ready", "lstm-5.ready"]
 
 

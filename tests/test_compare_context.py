@@ -27,7 +27,7 @@ from weft.runs.resolve import resolve
 from weft.tasks.lm.task import LM
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
-PAST = "Context policy full: each token is predicted from its whole past, as far as the model reads"
+PAST = "Context policy full: each token is predicted from all preceding tokens that the model can read"
 RUN = """
 task = "lm"
 [data]
@@ -78,7 +78,7 @@ def test_every_token_has_its_past_in_every_row(place, capsys, monkeypatch):
     assert files.read_json(place / "all" / "comparison.json")["context"] == context
     assert f'<p class="note">{line}</p>' in (place / "all" / "report.html").read_text()
     # the same number of tokens in every row
-    kept = [load_evidence(place / "all" / "evidence" / name) for name in names]
+    kept = [load_evidence(place / "all" / "results" / name) for name in names]
     assert len({float(one.items.statistics["tokens"].sum()) for one in kept}) == 1
 
 
@@ -97,10 +97,10 @@ def test_a_policy_that_is_given_holds_for_all_rows_and_is_kept_apart(place, caps
     document = json.loads(out)
     assert code == 0
     assert found_in(place / "given") == {name: nats(place / name, "stride") for name in ("gpt", "ngram")}
-    line = "Context policy stride (stride:16/16: {}); validation during training, and so the learning curves, full."
+    line = "Context policy stride (stride:16/16: {}); learning curves use full."
     assert document["context"]["text"] == line.format(", ".join(document["context"]["rows"]))
     assert "weft compare gpt ngram --context stride --output-dir given" in (place / "given" / "report.html").read_text()
-    assert load_evidence(place / "given" / "evidence" / "gpt").context == "stride:16/16"
+    assert load_evidence(place / "given" / "results" / "gpt").context == "stride:16/16"
     # what was measured under another policy is not taken for this one
     again = compare(capsys, "gpt", "ngram", "--output-dir", "given", "-q")[1]
     assert [line.split()[:2] for line in again.split("\n")[:3]] == [line.split()[:2] for line in plain.split("\n")[:3]]
@@ -124,11 +124,11 @@ def test_evidence_of_another_policy_is_measured_again(place, tmp_path):
 
 def test_rows_of_two_policies_are_no_table():
     items = ItemStatistics(np.arange(4), {"nats": np.ones(4), "tokens": np.ones(4)})
-    groups = {name: [language(items, run=Path(name), policy=name, kernel_size=name)] for name in ("full", "stride")}
+    groups = {name: [language(items, run=Path(name), policy=name, context=name)] for name in ("full", "stride")}
     with pytest.raises(UsageError) as caught:
         table.rows(groups)
     assert str(caught.value) == (
-        "compare: full was measured under the context policy 'full', stride under 'stride'; measure both under one"
+        "compare: full and stride have different context policies (full, stride); evaluate both with one policy"
     )
 
 
@@ -139,19 +139,16 @@ def test_lines_have_one_policy(tmp_path, capsys, monkeypatch):
     line = "Context policy reset: each token is predicted from its own line."
     for words in ([], ["--context", "reset"], ["--context", "full"]):
         assert compare(capsys, "lines", "--output-dir", "out", "-q", *words)[1].split("\n")[-2] == line
-    told = "lines: --context: 'stride' does not fit data that is read as lines"
+    told = "lines: --context 'stride' is not possible for data that is read as lines"
     assert refused(capsys, "compare", "lines", "--context", "stride", "--output-dir", "other") == (2, told)
 
 
 def test_a_row_that_can_not_follow_a_policy_is_refused_by_name(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
-    told = "transformer: --context: 'carry' runs on, but the model reads at most 16 positions; use 'stride'"
-    for command in ("compare", "report"):
-        assert refused(capsys, command, "gpt", "transformer", "--context", "carry", "--output-dir", f"{command}.html") == (
-            2,
-            told,
-        )
-    told = "gpt: --context: the stride must be from 1 to the window of 16, not '17'"
+    told = "transformer: --context 'carry' needs more than the model's 16 positions; use 'stride'"
+    for option, name in (("--output-dir", "compare.html"), ("--report", "report.html")):
+        assert refused(capsys, "compare", "gpt", "transformer", "--context", "carry", option, name) == (2, told)
+    told = "gpt: --context stride must be from 1 to context_length (16), got '17'"
     assert refused(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--output-dir", "refused") == (2, told)
     assert not (place / "refused").exists()
 
@@ -162,7 +159,7 @@ def test_only_language_models_have_a_context_policy(tmp_path):
     )
     with pytest.raises(UsageError) as caught:
         check_context(settings, "full", "bayes")
-    assert str(caught.value) == "--context: is for language models, and bayes is a run of task 'classify'; drop it"
+    assert str(caught.value) == "context: not available for task 'classification' (bayes)"
 
 
 def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):
@@ -172,21 +169,21 @@ def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monk
     make_text(tmp_path / "text.txt", words=300)
     (tmp_path / "run.toml").write_text(RUN)
     words = ["run.toml", "--models", "ngram,transformer", "--context", "carry", "--output-dir", "out"]
-    told = "transformer: --context: 'carry' runs on, but the model reads at most 16 positions; use 'stride'"
+    told = "transformer: --context 'carry' needs more than the model's 16 positions; use 'stride'"
     assert refused(capsys, "compare", *words) == (2, told)
     assert (Here.trained, (tmp_path / "out").exists()) == ([], False)
 
 
 def test_a_page_of_runs_names_its_policy(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
-    assert main(["report", "gpt", "--context", "stride:4", "--report", "page.html", "-q"]) == 0
+    assert main(["compare", "gpt", "--context", "stride:4", "--report", "page.html", "-q"]) == 0
     page = (place / "page.html").read_text()
-    assert "Context policy stride:4 (stride:4/16: gpt); validation during training" in page
-    assert "weft report gpt --context stride:4" in page
+    assert "Context policy stride:4 (stride:4/16: gpt); learning curves use full." in page
+    assert "weft compare gpt --context stride:4 --report page.html" in page
     capsys.readouterr()
     assert compare(capsys, "gpt", "--output-dir", "alone", "-q")[0] == 0
-    told = "--context: alone has been measured; drop it, or give runs"
-    assert refused(capsys, "report", "alone", "--context", "full") == (2, told)
+    told = "--context: alone is a comparison and already evaluated; name runs instead"
+    assert refused(capsys, "compare", "alone", "--context", "full") == (2, told)
 
 
 def test_a_state_that_was_carried_in_training_is_carried(tmp_path):

@@ -82,7 +82,7 @@ def test_several_files_are_one_text(runs, capsys):
 
 def test_a_report_of_runs_on_a_file_that_is_named(runs, capsys):
     """Also of a run whose own data is another by now: the refusal names the option."""
-    assert main(["report", *runs, "--data", "held.txt", "--report", "page.html", "--json", "--quiet"]) == 0
+    assert main(["compare", *runs, "--data", "held.txt", "--report", "page.html", "--json", "--quiet"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
     page = Path("page.html").read_text()
     assert "weft report runs/own runs/theirs --data held.txt" in page
@@ -91,7 +91,7 @@ def test_a_report_of_runs_on_a_file_that_is_named(runs, capsys):
 
 def test_refusals(runs, capsys):
     code, said = refused(capsys, "compare", *runs, "--output-dir", "both")
-    assert code == 2 and said.startswith("compare: runs/own and runs/theirs have other data (")
+    assert code == 2 and said.startswith("compare: runs/own and runs/theirs have different data (")
     assert said.endswith("); what they score does not compare, unless all are measured on --data FILE")
     Path("other.toml").write_text(RUN.format(order=2).replace('"lines"', '"windows"'))
     assert main(["train", "other.toml", "--quiet", "--output-dir", "runs/other"]) == 0

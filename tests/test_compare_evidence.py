@@ -31,7 +31,7 @@ from weft.tasks.lm.compare import text_edges
 from weft.tensors import read_tensors, write_tensors
 
 TASKS = ("lm-lines", "lm-text", "ngram", "masked", "labels-lstm", "several-naive-bayes", "pairs-lstm", "spans-lstm")
-TASKS += ("speech-window", "seq2seq", "qa")
+TASKS += ("speech-conv", "seq2seq", "qa")
 
 
 class Runs:
@@ -223,8 +223,8 @@ def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
 
 
 def test_frequencies_of_words_by_hand(runs):
-    found = runs.evidence("speech-window")
-    train = load_run(runs.folder("speech-window"), device="cpu").config.datasets["train"]
+    found = runs.evidence("speech-conv")
+    train = load_run(runs.folder("speech-conv"), device="cpu").config.datasets["train"]
     known = Counter(word for sentence in train.records() for word in sentence.words)
     new = sum(not known[word] for text in found.inputs for word in text.split())
     assert found.frequencies["tokens"].sum(0)[0] == new == found.items.statistics["oov"].sum() > 0
@@ -407,7 +407,7 @@ def test_costs_are_what_the_run_wrote_down(tmp_path):
 @pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("seq2seq", "lines/s"), ("qa", "questions/s")])
 def test_costs_of_real_runs(runs, name, unit):
     found, run = runs.evidence(name).cost, load_run(runs.folder(name), device="cpu")
-    assert (found.num_parameters, found.unit) == (run.info()["num_parameters"], unit)
+    assert (found.num_parameters, found.inference_unit) == (run.info()["num_parameters"], unit)
     assert found.inference_rate > 0
-    assert found.bytes == run.directory.weights.stat().st_size
+    assert found.model_bytes == run.directory.weights.stat().st_size
     assert (found.peak_memory is None) == (name == "ngram")

@@ -78,7 +78,7 @@ def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, caps
     assert code == 0
     document, text = pages(there / "all")
     runs = [f"all/{kind}-{seed}" for kind in ("ngram", "lstm") for seed in (5, 6)]
-    assert main(["analyze", "minimal-pairs", *runs, "--minimal-pairs", "pairs.tsv", "--json", "--save-pairs", "each.csv"]) == 0
+    assert main(["analyze", "minimal-pairs", *runs, "--suite", "pairs.tsv", "--json", "--save-pairs", "each.csv"]) == 0
     single = json.loads(capsys.readouterr().out)
     told = document["minimal_pairs"]
     assert [(row["by"], row["name"], row["pairs"]) for row in told["rows"]] == [
@@ -104,19 +104,19 @@ def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, caps
     assert [line.split()[0] for line in table.split("\n")[1:-1]] == order and table.split("\n")[-1].startswith(
         "Context policy reset: "
     )
-    assert pairs.split("\n")[0].split() == ["accuracy", "in", "%", "pairs", *order]
+    assert pairs.split("\n")[0].split() == ["accuracy", "(%)", "pairs", *order]
     assert pairs.endswith(f"{told['signature']}\n")
     assert (
         document["command"] == "weft compare run.toml --models ngram,lstm --seeds 2 --minimal-pairs pairs.tsv --output-dir all"
     )
     # what the page is drawn from
     by = {one["by"]: one for one in document["breakdowns"]}
-    assert by["phenomenon of minimal pairs"]["bins"] == ["all", "plain", "near"]
-    attractors = by["attractors between subject and verb of minimal pairs"]
+    assert by["phenomenon (minimal pairs)"]["bins"] == ["all", "plain", "near"]
+    attractors = by["attractors between subject and verb (minimal pairs)"]
     rows = {row["name"]: row["accuracy"] for row in told["rows"] if row["by"] == "attractors"}
     assert attractors["values"]["lstm"] == [rows[count]["lstm"]["value"] for count in ("0", "1")]
-    assert "By what tells syntax from recency in minimal pairs" in text and "By frequency of the token in training" in text
-    assert "What decides between minimal pairs with an attractor: " in text
+    assert "By syntax or recency (minimal pairs)" in text and "By training frequency of the token" in text
+    assert "In minimal pairs with an attractor, models follow " in text
 
 
 def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_suite(there, capsys):
@@ -134,7 +134,7 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
     assert after["breakdowns"][: len(before["breakdowns"])] == before["breakdowns"] and "minimal_pairs" not in before
     (there / "pairs.tsv").rename("moved.tsv")
     (there / "all" / "report.html").unlink()
-    assert main(["report", "all"]) == 0
+    assert main(["compare", "all"]) == 0
     assert (there / "all" / "report.html").read_text() == text
     capsys.readouterr()
     code, out, _ = compare(capsys, *words, "--minimal-pairs", "moved.tsv", "--json")
@@ -169,13 +169,13 @@ def test_runs_that_are_there_and_masked_ones(there, capsys):
     assert theirs["command"] == "weft compare all/lstm-5 all/bert-5 --minimal-pairs pairs.tsv --output-dir mine"
     assert any(one["by"] == "training frequency of the token" for one in ours["breakdowns"])
     # a pattern after --suite gives it the first file only
-    said = "text.txt: is a file, not a run folder; --minimal-pairs goes before every file, or before their folder"
+    said = "text.txt: a file, not a run directory; repeat --minimal-pairs before every file, or name their directory"
     assert refused(capsys, "compare", *runs, "text.txt") == (2, said)
 
 
 def test_a_bad_suite_is_refused_before_anything_is_trained(there, capsys):
     (there / "bad.tsv").write_text("good\tbad\nthe cat\tthe cat\n")
-    said = "bad.tsv: line 2 has the same sentence twice: 'the cat'; one must be wrong"
+    said = "bad.tsv:2: good and bad sentence are identical: 'the cat'"
     assert refused(capsys, "compare", "run.toml", "--minimal-pairs", "bad.tsv") == (3, said)
     assert refused(capsys, "compare", "run.toml", "--minimal-pairs", "gone.tsv")[0] == 3
     assert Here.trained == [] and not (there / "runs").exists()
@@ -184,12 +184,9 @@ def test_a_bad_suite_is_refused_before_anything_is_trained(there, capsys):
 def test_other_tasks_have_no_pairs(there, capsys):
     rows = "".join(f"{word}\t{word[::-1]}\n" for word in ("anna", "berta", "clara", "dora") * 10)
     (there / "names.tsv").write_text(rows)
-    values = RUN.format(task="seq2seq").replace('"text.txt"', '"names.tsv"').replace('read = "lines"\n', "")
+    values = RUN.format(task="seq2seq").replace('"text.txt"', '"names.tsv"').replace('read_as = "lines"\n', "")
     (there / "other.toml").write_text(values)
-    said = (
-        "--minimal-pairs: runs of task 'translate' give a sentence by itself no probability; drop it, or compare runs of tasks 'lm' "
-        "or 'masked-lm'"
-    )
+    said = "--minimal-pairs: not available for task 'seq2seq'; it requires task 'lm' or 'masked-lm'"
     assert refused(capsys, "compare", "other.toml", "--minimal-pairs", "gone.tsv") == (2, said)
     assert Here.trained == [] and not (there / "runs").exists()
     assert compare(capsys, "other.toml", "--models", "lstm", "--output-dir", "all", "--quiet")[0] == 0
@@ -202,11 +199,11 @@ def test_the_page_says_what_each_row_goes_by():
     document["minimal_pairs"] = {"follows": {first: "the subject", second: "the nearest noun", "gone": "the subject"}}
     assert find_problem(document) == ""
     said = re.sub("<.*?>", "", page(document))
-    assert f"What decides between minimal pairs with an attractor: the subject: {first}; the nearest noun: {second}." in said
+    assert f"In minimal pairs with an attractor, models follow the subject: {first}; the nearest noun: {second}." in said
     document["minimal_pairs"] = {"follows": None}  # of a suite without attractors
     assert find_problem(document) == "" and "minimal pairs" not in page(document)
     document["minimal_pairs"] = {"follows": [first]}
-    assert find_problem(document) == "probe.follows is no table"
+    assert find_problem(document) == "minimal_pairs.follows is no table"
 
 
 def test_a_name_of_a_row_stays_on_its_line():
@@ -217,7 +214,7 @@ def test_a_name_of_a_row_stays_on_its_line():
         "counts": {"a\nb": dict.fromkeys(("unknown", "unknown_choice", "equal", "long"), 0)},
         "signature": "weft:x",
     }
-    assert as_table(told) == "accuracy in %  pairs   a b\nall                1  50.0\nweft:x\n"
+    assert as_table(told) == "accuracy (%)  pairs   a b\nall               1  50.0\nweft:x\n"
 
 
 # ---- a run that can't be read
@@ -231,7 +228,7 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
         weights.write_bytes(weights.read_bytes()[:-7])
     words = ["--minimal-pairs", "pairs.tsv", "--quiet"]
     code, out, err = compare(capsys, *runs, *words, "--output-dir", "mine")
-    reasons = [line.removeprefix("weft: ") for line in err.strip().split("\n")]
+    reasons = [line.removeprefix("weft: warning: ") for line in err.strip().split("\n")]
     assert code == 4 and [reason.split(": ")[:2] for reason in reasons] == [
         ["rnn, seed 5", "all/rnn-5/model.safetensors"],
         ["rnn, seed 6", "all/rnn-6/model.safetensors"],
@@ -246,7 +243,7 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
     # the comparison that trained it, and a page of the runs, say the same
     code, _, again = compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--output-dir", "all", *words)
     assert code == 4 and sorted(again.split("\n")) == sorted(err.split("\n"))
-    assert main(["report", *runs, "--report", "page.html", "--quiet"]) == 4
+    assert main(["compare", *runs, "--report", "page.html", "--quiet"]) == 4
     assert capsys.readouterr().err == err and "Not in the table: " in (there / "page.html").read_text()
 
 
@@ -254,8 +251,8 @@ def test_where_all_are_damaged_nothing_is_made(there, capsys):
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "all", "--quiet")[0] == 0
     (there / "all" / "lstm-5" / "model.safetensors").write_bytes(b"{}")
     code, out, err = compare(capsys, "all/lstm-5", "--output-dir", "mine", "--quiet")
-    assert (code, out) == (4, "") and err.startswith("weft: lstm, seed 5: all/lstm-5/model.safetensors: ")
+    assert (code, out) == (4, "") and err.startswith("weft: warning: lstm, seed 5: all/lstm-5/model.safetensors: ")
     assert not (there / "mine" / "comparison.json").exists()
-    shutil.rmtree(there / "all" / "evidence")
-    code, said = refused(capsys, "report", "all/lstm-5", "--report", "page.html")
-    assert code == 4 and err == f"weft: lstm, seed 5: {said}\n" and not (there / "page.html").exists()
+    shutil.rmtree(there / "all" / "results")
+    code, said = refused(capsys, "compare", "all/lstm-5", "--report", "page.html")
+    assert code == 4 and err == f"weft: warning: lstm, seed 5: {said}\n" and not (there / "page.html").exists()

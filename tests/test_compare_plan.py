@@ -101,7 +101,7 @@ def test_what_is_typed():
         ("model.hidden_size=", "grid: expected OPTION=VALUE,VALUE such as model.hidden_size=128,256, got 'model.hidden_size='"),
         (
             "data.context_length=1,2",
-            "grid: data.context_length: data and tokenizer are the same for all models; use an option of [model] or [train]",
+            "grid: data.context_length: data and tokenizer are shared by all models; use an option of [model] or [train]",
         ),
         ("model.arch=lstm", "grid: model.arch: use `models` to compare architectures"),
         ("train.max_steps=1,2", "grid: train.max_steps: the budget is the same for all models"),

@@ -96,7 +96,7 @@ def test_what_is_fixed_is_not_drawn():
 def test_the_rate_of_matrices_goes_with_the_other():
     values = {**LSTM, "model": {"arch": "gpt", "hidden_size": 64}, "train": {"max_steps": 8, "lr": 0.004, "muon_lr": 0.02}}
     settings = resolve(values, base=BASE)
-    found = tune.changed(values, settings, {"lr": 0.008, "hidden_size": 32})
+    found = tune.with_choices(values, settings, {"lr": 0.008, "hidden_size": 32})
     assert found["train"] == {"max_steps": 8, "lr": 0.008, "muon_lr": 0.04} and found["model"]["hidden_size"] == 32
 
 
@@ -108,7 +108,7 @@ def test_a_network_of_two_sides_is_changed_on_both():
     }
     settings = resolve(values, base=BASE)
     assert settings.model.hidden_size == 32
-    model = resolve(tune.changed(values, settings, {"hidden_size": 16, "dropout": 0.4}), base=BASE).model
+    model = resolve(tune.with_choices(values, settings, {"hidden_size": 16, "dropout": 0.4}), base=BASE).model
     assert [(side.hidden_size, side.dropout) for side in (model.encoder, model.decoder)] == [(16, 0.4)] * 2
 
 
@@ -185,8 +185,8 @@ def test_every_value_of_a_space_is_tried_and_fits(kind):
     for choice in resolve(COUNTED[kind], base=BASE).preset.choices:
         seen = [one[choice.option] for one in chosen if choice.option in one]
         assert all(value in seen for value in choice.values)
-        if choice.beside:
-            assert all(one[choice.beside[0]] == choice.beside[1] for one in chosen if choice.option in one)
+        if choice.requires:
+            assert all(one[choice.requires[0]] == choice.requires[1] for one in chosen if choice.option in one)
     for trial in found:
         resolve(trial.values, base=BASE)
 

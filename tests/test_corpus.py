@@ -189,7 +189,7 @@ def test_a_changed_source_is_refused_where_it_must_be_the_same(tmp_path):
     assert told == head + f"({path} has changed); restore it or start a new run"
     path.unlink()
     told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
-    assert told == f"{path}: no such file"
+    assert told == f"{path}: file not found"
 
 
 def test_nothing_is_left_of_a_corpus_that_failed(tmp_path):
@@ -231,7 +231,7 @@ def test_damaged_corpora_are_refused_by_name(tmp_path):
         return refusal(ModelError, lambda: open_corpus(tmp_path, "a"))
 
     about, tokens = tmp_path / "a.json", tmp_path / "a.tokens"
-    assert told() == f"{about}: is missing"
+    assert told() == f"{about}: file not found"
     write_corpus(Source((write(tmp_path),), lines=True), trained("char"), tmp_path, "a")
     count = len(open_corpus(tmp_path, "a").tokens)
     whole = tokens.read_bytes()
@@ -285,8 +285,8 @@ def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
         ({"train": "a", "test": 0.0}, "data.test: a fraction must be between 0 and 1, got 0"),
         ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid (0.5) and test (0.5) leave no training data"),
         ({"train": "a", "context_length": 0}, "data.context_length: must be at least 1, got 0"),
-        ({"train": "a", "context_length": 8, "stride": 9}, "data.stride: must be from 1 to context_length (8), got 9"),
-        ({"train": "a", "stride": 0}, "data.stride: must be from 1 to context_length (256), got 0"),
+        ({"train": "a", "context_length": 8, "stride": 9}, "data.stride: must be between 1 and context_length (8), got 9"),
+        ({"train": "a", "stride": 0}, "data.stride: must be between 1 and context_length (256), got 0"),
         ({"train": "a", "read_as": "lines", "stride": 4}, "data.stride: not used with read_as 'lines'; remove it"),
         (
             {"train": "a", "encoding": "utf9"},

@@ -79,7 +79,7 @@ def test_what_is_no_delimiter(given):
     with pytest.raises(ConfigError) as caught:
         parse_config(LabeledDataConfig, {"train": "a.csv", "delimiter": given}, at="data")
     assert str(caught.value) == (
-        f'data.delimiter: expected "tab" or one character that is not a quote or a line ending, got {given!r}'
+        f'data.delimiter: expected one character, no quote or line break, or "tab", got {given!r}'
     )
 
 
@@ -121,7 +121,7 @@ def test_a_run_reads_every_file_by_it(tmp_path, capsys):
     assert main(["predict", run, "--input", str(other)]) == 0
     found = capsys.readouterr()
     assert found.out.startswith("n|text|prediction|probability\n1|the cat, and so on|animal|0.")
-    assert found.err == "weft: b.csv: columns are separated by pipes\n"
+    assert found.err == "weft: note: b.csv: columns are separated by pipes\n"
     write(tmp_path / "run.toml", f'task = "classification"\n[data]\ntrain = "{table}"\n[model]\narch = "naive-bayes"\n')
     assert main(["check", str(tmp_path / "run.toml"), "--set", "data.delimiter=|"]) == 0
     capsys.readouterr()

@@ -166,7 +166,7 @@ def test_each_direction_of_a_two_way_stack_ends_at_its_own_end():
 def test_the_first_of_a_one_way_stack_is_refused():
     with pytest.raises(ConfigError) as caught:
         make_classifier(pooling="first", bidirectional=False)
-    assert str(caught.value) == "model: pool='first' looks where nothing is read yet, as two_way=false; use pool='last'"
+    assert str(caught.value) == "model.pooling: 'first' requires bidirectional = true; use 'last'"
     assert isinstance(make_classifier(pooling="first").pooling, FirstPooling)
 
 
@@ -415,18 +415,18 @@ def test_letters_have_no_learned_positions():
     with pytest.raises(ConfigError) as caught:
         parse_config(CharEncoderConfig, {"position_encoding": "learned"}, at="model.char_encoder")
     assert str(caught.value) == (
-        "model.char_encoder: positions='learned' end somewhere, and a new word may be longer; use 'sinusoidal'"
+        "model.char_encoder.position_encoding: 'learned' limits the length of a word; use 'sinusoidal'"
     )
 
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("layer_type", "lstn", "unknown choice 'lstn'; did you mean 'lstm'?"),
-        ("num_layers", 0, "must be greater than or equal to 1, not 0"),
-        ("num_layers", 513, "must be less than or equal to 512, not 513"),
-        ("hidden_size", 0, "must be greater than or equal to 1, not 0"),
-        ("embedding_dim", -1, "must be greater than or equal to 1, not -1"),
+        ("layer_type", "lstn", "unknown value 'lstn'; did you mean 'lstm'?"),
+        ("num_layers", 0, "must be at least 1, got 0"),
+        ("num_layers", 513, "must be at most 512, got 513"),
+        ("hidden_size", 0, "must be at least 1, got 0"),
+        ("embedding_dim", -1, "must be at least 1, got -1"),
     ],
 )
 def test_options_of_letters_are_checked_as_those_of_words(option, value, message):

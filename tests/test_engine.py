@@ -273,7 +273,7 @@ def test_a_learned_position_is_the_last_that_a_row_may_reach_whatever_its_neighb
         check(written, number, alone(model, request))
     with pytest.raises(UsageError) as caught:
         engine.admit([Request([1], 3), Request([1, 3], WINDOW)])
-    assert str(caught.value).startswith("--max-new-tokens: ") and engine.running == []
+    assert str(caught.value).startswith("max_new_tokens: ") and engine.running == []
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reade
     place.mkdir()
     assert refused(capsys, "analyze", "geometry", str(reader), "--output", str(place)) == (
         2,
-        f"--output: {place} is a folder; name a file",
+        f"--output: {place} is a directory; name a file",
     )
     nowhere = tmp_path / "no" / "x.svg"
     message = f"--output: {nowhere}: there is no folder {nowhere.parent} to write it into; make it first"

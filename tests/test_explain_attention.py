@@ -48,8 +48,8 @@ def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
     mean = np.mean([np.mean(layer["weights"], axis=0) for layer in data["layers"]], axis=0)
     aligned = run.reader.align(["badac"], best[:1])[0]
     np.testing.assert_allclose(mean, aligned.weights, atol=1e-4)
-    assert [token["text"] for token in data["tokens"]] == aligned.source
-    assert [token["text"] for token in data["output"]] == aligned.target
+    assert [token["text"] for token in data["tokens"]] == aligned.source_tokens
+    assert [token["text"] for token in data["output"]] == aligned.target_tokens
     assert [(token["start"], token["end"]) for token in data["tokens"]] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 0)]
 
 
@@ -68,7 +68,7 @@ def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
     alone = attention(run, "bada", ExplainConfig(target="B A", component="encoder", layer=2, head=2))
     assert len(alone.data["layers"]) == 1 and alone.data["layers"][0]["heads"] == [2]
     np.testing.assert_allclose(alone.data["layers"][0]["weights"][0], view.data["layers"][3]["weights"][1], atol=1e-6)
-    assert [picture.caption for picture in alone.figures] == ["Encoder self-attention: layer 2, head 2"]
+    assert [picture.caption for picture in alone.figures] == ["Encoder self-attention, layer 2, head 2"]
 
 
 def test_a_language_model_looks_back_only(language):
@@ -88,7 +88,7 @@ def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
     with torch.no_grad():
         reading = run.model
         tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode("the old cat").tolist(), 2]])
-        y, keep = reading.encoder(weft.models.encoder.Text(tokens, tokens >= 0))
+        y, keep = reading.encoder(weft.models.encoder.EncoderInput(tokens, tokens >= 0))
         expected = reading.pool.weights(y, keep)
     np.testing.assert_allclose(view.data["layers"][0]["weights"][0], expected.numpy(), atol=1e-4)
 
@@ -118,8 +118,8 @@ def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
     with pytest.raises(UsageError) as caught:
         explain_text(run, "bada", "rollout", ExplainConfig())
     assert str(caught.value) == (
-        "--view rollout: it follows self-attention from layer to layer, and this run has none below what it says; "
-        f"{run.directory.path} has: {', '.join(available_views(run))}"
+        "view: rollout is not available: lstm has no self-attention in its first stack; "
+        f"choose from {', '.join(available_views(run))}"
     )
     train_here(labels.values("labels-transformer", "model.skip_connection=highway", "train.max_steps=2"), tmp_path / "run")
     with pytest.raises(UsageError) as caught:
@@ -136,7 +136,7 @@ def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
 def test_refusals(pairs):
     run = weft.load(pairs.folder("transformer"))
     wrong = {
-        "--component pool: this model has none; it has: cross, encoder, decoder": {"component": "pooling"},
+        "component: the model has no pooling attention; choose from cross, encoder, decoder": {"component": "pooling"},
         "--layer: must be from 1 to 2, not 3": {"layer": 3},
         "--head: must be from 1 to 2, not 3": {"head": 3},
     }
@@ -179,17 +179,15 @@ def test_nothing_stays_behind_in_the_model(pairs):
 
 
 OPTIONS = {
-    "--method: no such method 'integrate'; did you mean 'integrated'? known: gradient, integrated, occlusion, exact": {
-        "method": "integrate"
-    },
-    "--component: no such part 'middle'; known: encoder, decoder, cross, pooling": {"component": "middle"},
-    "--baseline: no such baseline 'zeros'; did you mean 'zero'? known: unk, mask, mean, zero": {"baseline": "zeros"},
-    "--layer: must be between 1 and 10,000, got 0": {"layer": 0},
-    "n_steps: must be between 1 and 100,000, got 0": {"steps": 0},
+    "method: unknown method 'integrate'; did you mean 'integrated-gradients'?": {"method": "integrate"},
+    "component: unknown component 'middle'; choose from encoder, decoder, cross, pooling": {"component": "middle"},
+    "baseline: unknown baseline 'zeros'; did you mean 'zero'?": {"baseline": "zeros"},
+    "layer: must be between 1 and 10,000, got 0": {"layer": 0},
+    "n_steps: must be between 1 and 100,000, got 0": {"n_steps": 0},
     "top_p: must be in (0, 1], got 0": {"top_p": 0.0},
     "min_p: must be in [0, 1], got 2": {"min_p": 2.0},
     "unit: must be at least 1, got 0": {"unit": [3, 0]},
-    "--head: must be a valid integer, not 'x'": {"head": "x"},
+    "head: expected an integer, got 'x'": {"head": "x"},
 }
 
 

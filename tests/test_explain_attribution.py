@@ -393,7 +393,7 @@ REFUSALS = {
     ("labels:pairs-transformer", "x", ""): "input: needs 2 texts, separated by tabs, and has 1",
     ("qa:transformer", "who ?", ""): "input: expected a question and a passage separated by a tab, got 1 columns",
     ("qa:transformer", "who ?\tada .", "target=ben"): (
-        "target: 'ben' is not in the passage"
+        "target: 'ben' does not occur in the passage"
     ),
     ("qa:transformer", "who ?\t" + "ada " * 1000, ""): ("input: 1,005 tokens exceed the model's limit of 64; shorten it"),
     ("labels:spans-lstm", " ", ""): "input: empty text",

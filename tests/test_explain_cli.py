@@ -78,7 +78,7 @@ def test_json_has_the_numbers_with_places(run, capsys, quiet_machine):
         "--view",
         "attribution",
         "--method",
-        "gradient",
+        "input-x-gradient",
         "--beam-size",
         "1",
         "--max-new-tokens",
@@ -88,7 +88,7 @@ def test_json_has_the_numbers_with_places(run, capsys, quiet_machine):
     found = json.loads(capsys.readouterr().out)
     assert (found["run"], found["input"]) == (str(run), "bada")
     (view,) = found["views"]
-    assert view["what"] == "attribution" and view["method"] == "gradient" and len(view["outputs"]) <= 3
+    assert view["view"] == "attribution" and view["method"] == "input-x-gradient" and len(view["outputs"]) <= 3
     assert [token["start"] for token in view["tokens"]] == [0, 1, 2, 3, 0]
 
 
@@ -106,7 +106,7 @@ def test_what_out_writes(run, capsys, tmp_path, quiet_machine):
     for name in ("a.html", "a.svg", "a.json"):
         assert main([*words, "--output", str(tmp_path / name)]) == 0
         assert "Attention rollout through 2 layers" in capsys.readouterr().out
-    assert {one["what"] for one in json.loads((tmp_path / "a.json").read_text())["views"]} == {"attention", "rollout"}
+    assert {one["view"] for one in json.loads((tmp_path / "a.json").read_text())["views"]} == {"attention", "rollout"}
     pictures = sorted(tmp_path.glob("*.svg"))
     assert [path.name for path in pictures] == ["a-2.svg", "a-3.svg", "a-4.svg", "a-5.svg", "a-6.svg", "a-7.svg", "a.svg"]
     for path in pictures:
@@ -126,7 +126,7 @@ def test_standard_input_is_a_text(counted, capsys, monkeypatch, quiet_machine):
 
 
 def test_lines_that_become_one_text_are_named(run, capsys, monkeypatch, quiet_machine):
-    told = "weft: 2 lines are read as one text; explain each by a command of its own\n"
+    told = "weft: note: 2 lines are read as one text; use one command per line to explain each\n"
     for given_lines, said in ((b"ba\n", ""), (b"ba\nda\n", told)):
         feed(monkeypatch, given_lines)
         assert main(["explain", str(run), "--json", "--target", "B A"]) == 0
@@ -136,7 +136,7 @@ def test_lines_that_become_one_text_are_named(run, capsys, monkeypatch, quiet_ma
 def test_a_text_that_nobody_could_look_at_is_refused(run):
     with pytest.raises(DataError) as caught:
         weft.load(run).explain("a" * 20_001)
-    assert str(caught.value) == ("explain: the text has 20,001 characters, and a view shows at most 20,000; give a part of it")
+    assert str(caught.value) == "input: 20,001 characters exceed the limit of 20,000; use a part of the text"
 
 
 def test_refusals(run, counted, capsys, quiet_machine):
@@ -168,11 +168,11 @@ def test_a_page_of_odd_texts_stays_a_page():
 
 
 def test_every_view_says_how_its_pictures_are_read():
-    """Each `View(...)` of explain/ has a guide, its sixth argument, and the page shows it above the pictures."""
+    """Each `Explanation(...)` of explain/ has a guide, its sixth argument, and the page shows it above the pictures."""
     found = []
     for path in sorted(Path(explain.__file__).parent.glob("*.py")):
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-        views = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "View"]
+        views = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "Explanation"]
         found += [ast.unparse(node.args[5]) for node in views]
     assert len(found) > 15 and all(one.startswith("guides.") for one in found)
     told = {name: text for name, text in vars(guides).items() if name.isupper()}

@@ -72,7 +72,7 @@ def test_a_vanilla_rnn_equals_the_formula(kind):
     np.testing.assert_allclose(flow.norms[0], [rms(one.grad) for one in kept[1:]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru", "gru-before"])
+@pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru", "gru-reset-before"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_states_equal_the_rest_of_the_text_read_in_one_go(mixer, layers):
     model, tokens = exact(model_of(mixer, num_layers=layers)), tokens_of(7)
@@ -174,7 +174,7 @@ FAR = torch.tensor([[1, key] + [3] * 101 + [2, key] for key in KEYS])
 
 def test_over_100_steps_a_vanilla_rnn_loses_what_an_lstm_keeps():
     """The bar of this view: by more than 1e3, against less than 1e1; the LSTM's forget gate starts open."""
-    trained = {"rnn": remembering("rnn", n_steps=100), "lstm": remembering("lstm", n_steps=300)}
+    trained = {"rnn": remembering("rnn", steps=100), "lstm": remembering("lstm", steps=300)}
     rnn, lstm = (relative_norms(through_time(exact(model), FAR))[:101] for model in trained.values())
     assert rnn[0] == lstm[0] == 1.0
     assert rnn[100] < 1e-3
@@ -193,13 +193,13 @@ def test_a_forget_gate_that_starts_open_reaches_further():
 
 def test_connections_carry_gradients_down_a_deep_stack():
     tokens, found = tokens_of(12), {}
-    for kind in ("plain", "residual", "highway", "dense"):
+    for kind in ("none", "residual", "highway", "dense"):
         model = exact(model_of("rnn", num_layers=12, skip_connection=kind))
         depth = through_layers(model, lambda model=model: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
         assert len(depth.places) == 13
         found[kind] = depth.norms[0] / depth.norms[-1]
-    assert found["plain"] < 0.05
-    assert all(found[kind] > 5 * found["plain"] for kind in ("residual", "highway", "dense"))
+    assert found["none"] < 0.05
+    assert all(found[kind] > 5 * found["none"] for kind in ("residual", "highway", "dense"))
 
 
 # ---- runs
@@ -225,14 +225,14 @@ def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
     assert all(torch.equal(a, b) for a, b in zip(started.parameters(), first.parameters(), strict=True))
     view = gradient_flow(lstm, "the old cat", ExplainConfig())
     tokens = torch.tensor([[*lstm.reader.bos_ids, *lstm.vocabulary.encode("the old cat")]])
-    for when, model in (("at the start", started), ("trained", lstm.model)):
+    for when, model in (("untrained", started), ("trained", lstm.model)):
         flow = through_time(exact(model), tokens)
         np.testing.assert_allclose(view.data["time"][when]["norms"], flow.norms)
         assert view.data["time"][when]["layers"] == ["layer 1", "layer 2"]
         assert view.data["layers"][when]["places"] == ["read", "layer 1", "layer 2"]
     assert [token["text"] for token in view.data["tokens"]] == [".", "\n", *"the old cat"]
     assert view.data["position"] == 11
-    assert view.lines[0].split() == ["steps", "back", "at", "the", "start", "trained"]
+    assert view.lines[0].split() == ["steps", "back", "untrained", "trained"]
     assert [line.split()[0] for line in view.lines[1:-1]] == ["1", "2", "5", "10"]
     assert view.lines[4].split()[2] == f"{relative_norms(flow)[9]:.2g}"
     for picture in view.figures:
@@ -259,19 +259,19 @@ def test_decoders_of_a_source_are_followed_as_well(runs, name):
 
 def test_what_has_no_gradients_to_follow_says_so(lstm, runs):
     assert why_no_gradients(lstm) is None
-    assert why_no_gradients(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' counts, and has no gradients"
+    assert why_no_gradients(weft.load(runs.folder("lm-ngram"))) == "ngram has no gradients"
     for text, options, message in [
-        ("a", {}, "text: has too few tokens, 1; gradients need three at least to flow through; give a longer text"),
-        ("ab", {}, "text: has too few tokens, 2; gradients need three at least to flow through; give a longer text"),
-        ("abc", {"position": 4}, "--position: must be from 3 to 3, the tokens of the text, not 4"),
-        ("abc", {"position": 2}, "--position: must be from 3 to 3, the tokens of the text, not 2"),
+        ("a", {}, "text: gradient flow requires at least 3 tokens, got 1; use a longer text"),
+        ("ab", {}, "text: gradient flow requires at least 3 tokens, got 2; use a longer text"),
+        ("abc", {"position": 4}, "position: must be from 3 to 3, got 4"),
+        ("abc", {"position": 2}, "position: must be from 3 to 3, got 2"),
     ]:
         with pytest.raises((DataError, UsageError)) as caught:
             gradient_flow(lstm, text, ExplainConfig(**options))
         assert str(caught.value) == message
     with pytest.raises(DataError) as caught:
         gradient_flow(weft.load(runs.folder("lstm")), "fade", ExplainConfig(target="F"))
-    told = "output: has too few tokens, 2; gradients need three at least to flow through; give a longer one as --target"
+    told = "output: gradient flow requires at least 3 tokens, got 2; set a longer `target`"
     assert str(caught.value) == told
 
 
@@ -350,8 +350,8 @@ def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
     ("series", "message"),
     [
         ([], "lines: nothing to draw: no series"),
-        ([Series("a", [1], [])], "lines: 'a' has 1 x, 0 y and 0 labels; give one each a point"),
-        ([Series("a", [1], [1], labels=["x", "y"])], "lines: 'a' has 1 x, 1 y and 2 labels; give one each a point"),
+        ([Series("a", [1], [])], "lines: 'a' has 1 x, 0 y and 0 labels; give one each per point"),
+        ([Series("a", [1], [1], labels=["x", "y"])], "lines: 'a' has 1 x, 1 y and 2 labels; give one each per point"),
     ],
 )
 def test_a_chart_of_nothing_is_refused(series, message):
@@ -427,4 +427,4 @@ def test_where_no_gradient_arrives_a_terminal_says_so(tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__max_steps=2, train__num_validations=1)
     run = weft.load(train_here(values, tmp_path / "run").path, device="cpu")
     view = gradient_flow(run, "the cat", ExplainConfig())
-    assert view.lines[-1] == "at the start: no gradient arrives; what is above it is zero"
+    assert view.lines[-1] == "untrained: all gradients are zero"

@@ -47,14 +47,14 @@ def two_way(kind: type[nn.Module]) -> Bidirectional:
 
 def test_a_vanilla_rnn_that_reads_from_both_ends_equals_the_formula():
     mixer, x = two_way(RNN), torch.randn(1, 5, 6, dtype=torch.float64)
-    ahead, back = by_hand(mixer.ahead.cell, x[0]), by_hand(mixer.backward_mixer.cell, x[0].flip(0))[::-1]
+    ahead, back = by_hand(mixer.forward_mixer.cell, x[0]), by_hand(mixer.backward_mixer.cell, x[0].flip(0))[::-1]
     y = torch.stack([torch.cat(both) for both in zip(ahead, back, strict=True)])
     (y[2] ** 3).sum().backward()  # what is said of the third token
     expected = [
         sum(one.grad.square().sum().item() for one in both if one.grad is not None) ** 0.5
         for both in zip(ahead, back, strict=True)
     ]
-    with unrolled(mixer, ["ahead", "back"]) as kept:
+    with unrolled(mixer, ["forward_mixer", "backward_mixer"]) as kept:
         z, _ = mixer(x)
     torch.testing.assert_close(z[0], y)
     value = (z[0, 2] ** 3).sum()
@@ -64,7 +64,7 @@ def test_a_vanilla_rnn_that_reads_from_both_ends_equals_the_formula():
     }
     squares = [
         sum(0.0 if one is None else one.square().sum().item() for one in both)
-        for both in zip(found["ahead"], found["back"][::-1], strict=True)
+        for both in zip(found["forward_mixer"], found["backward_mixer"][::-1], strict=True)
     ]
     np.testing.assert_allclose(np.sqrt(squares), expected)
     assert (np.array(expected) > 0).all()  # those before it by one direction, those after it by the other
@@ -74,12 +74,12 @@ def test_a_vanilla_rnn_that_reads_from_both_ends_equals_the_formula():
 def test_reading_token_by_token_changes_nothing(kind):
     mixer, x = two_way(kind), torch.randn(1, 7, 6, dtype=torch.float64)
     plain, last = mixer(x, None, torch.ones(1, 7, dtype=torch.bool))
-    with unrolled(mixer, ["ahead", "back"]) as kept:
+    with unrolled(mixer, ["forward_mixer", "backward_mixer"]) as kept:
         stepped, end = mixer(x, None, torch.ones(1, 7, dtype=torch.bool))
     torch.testing.assert_close(stepped, plain)
     torch.testing.assert_close(end, last)
     assert all(len(states) == 7 for states in kept.values())
-    assert not mixer.ahead._forward_hooks and not mixer.backward_mixer._forward_hooks
+    assert not mixer.forward_mixer._forward_hooks and not mixer.backward_mixer._forward_hooks
 
 
 @pytest.mark.parametrize("name", ["labels-gru", "labels-lstm"])
@@ -96,10 +96,10 @@ def test_a_label_of_recurrent_layers_equals_states_that_are_moved(runs, name):
         return -model(row).log_softmax(-1)[0, label]  # in float32: steps can not be tiny
 
     flow = through_text(model, loss)
-    np.testing.assert_allclose(view.data["text"]["at the start"]["norms"], flow.norms, rtol=1e-5)
+    np.testing.assert_allclose(view.data["text"]["untrained"]["norms"], flow.norms, rtol=1e-5)
     mixer = model.encoder.stack.layers[0].mixer
     at, step, squares = 2, 1e-3, 0.0
-    for part, place in ((mixer.ahead, at), (mixer.backward_mixer, tokens.size(1) - 1 - at)):
+    for part, place in ((mixer.forward_mixer, at), (mixer.backward_mixer, tokens.size(1) - 1 - at)):
         for leaf in range(2 if name.endswith("lstm") else 1):
             for unit in range(8):
                 low, high = (moved_loss(part, place, (leaf, unit, size), loss) for size in (-step, step))
@@ -133,7 +133,7 @@ def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
     run = weft.load(runs.folder("speech-transformer"))
     view = gradient_flow_to_loss(run, "the bcdfo near dcbgi", ExplainConfig(position=2, target="NOUN"))
     assert (view.data["output"], view.data["position"]) == ("NOUN", 2)
-    assert view.title == "Where the loss of 'NOUN' at 'bcdfo' reaches"
+    assert view.title == "Gradient flow from the loss of 'NOUN' at 'bcdfo'"
     model, kept = exact(run.model), []
     other = Run(run.directory, run.config, run.vocabulary, run.device_name)
     other.model = model
@@ -153,12 +153,12 @@ def test_a_tagger_reaches_both_ways_from_its_word(runs):
     run = weft.load(runs.folder("spans-lstm"))
     view = gradient_flow_to_loss(run, "the old mr bcdfo near here", ExplainConfig(position=4))
     assert [token["text"] for token in view.data["tokens"]] == ["<s>", "the", "old", "mr", "bcdfo", "near", "here", "</s>"]
-    norms = np.array(view.data["text"]["at the start"]["norms"])
+    norms = np.array(view.data["text"]["untrained"]["norms"])
     assert norms.shape == (1, 8) and (norms > 0).all() and norms[0].argmax() == 4
-    assert view.data["layers"]["at the start"]["places"] == ["encoder reads", "encoder 1"]  # letters are no layer of it
+    assert view.data["layers"]["untrained"]["places"] == ["encoder reads", "encoder 1"]  # letters are no layer of it
     assert len(view.lines) == 1 + 8 + 1
-    assert view.lines[0].split() == ["token", "at", "the", "start", "trained"]
-    assert view.lines[-1] == "the gradient of the loss of 'B-PER' at 'bcdfo' at each token, as a share of the largest"
+    assert view.lines[0].split() == ["token", "untrained", "trained"]
+    assert view.lines[-1] == "the gradient of the loss of 'B-PER' at 'bcdfo' at each token, relative to the largest"
     for picture in view.figures:
         ET.fromstring(picture.svg)
 
@@ -167,14 +167,14 @@ def test_every_task_with_a_network_has_the_view(runs, tmp_path):
     values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=2)
     values |= {"task": "masked-lm", "model": {"arch": "bert", "hidden_size": 8, "num_layers": 1, "num_heads": 2}}
     values["data"] |= {"read_as": "lines"}
-    values["data"].pop("window", None)
+    values["data"].pop("context_length", None)
     masked = weft.load(train_here(values, tmp_path / "run").path)
     view = masked.explain("the old [MASK]", "gradient-flow")
     assert [token["text"] for token in view.data["tokens"]].count("[MASK]") == 1 and view.data["position"] == 1
     pairs = weft.load(runs.folder("pairs-gru")).explain("the cat\tsome owl", "gradient-flow")
     assert [token["text"] for token in pairs.data["tokens"]] == ["<s>", "the", "cat", "</s>", "some", "owl", "</s>"]
     bayes = weft.load(runs.folder("labels-naive-bayes"))
-    assert why_no_gradients(bayes) == "a run of kind 'naive-bayes' counts, and has no gradients"
+    assert why_no_gradients(bayes) == "naive-bayes has no gradients"
 
 
 def test_the_model_is_left_as_it_was(runs):

@@ -72,7 +72,7 @@ def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, la
     assert found.layers == labels
     model, tokens = run.model.requires_grad_(False), torch.tensor([[*run.reader.bos_ids, *run.vocabulary.encode(TEXT)]])
     at = torch.arange(tokens.size(1))[None]
-    x = model.stack.positions.enter(model.embedding(tokens), at)
+    x = model.stack.positions.add_to(model.embedding(tokens), at)
     each = [x]
     for number, layer in enumerate(model.stack.layers, 1):
         x, _ = layer(x)
@@ -130,7 +130,7 @@ def filler(place):
 
 def test_gaps_are_looked_at_where_they_are(filler):
     view = logit_lens(filler, "the [MASK]ld cat", ExplainConfig())
-    (best, *_) = filler.predict("the [MASK]ld cat", n=1)[0]
+    (best, *_) = filler.predict("the [MASK]ld cat", n_best=1)[0]
     assert [token["text"] for token in view.data["tokens"]] == ["[MASK]"]
     (place,) = view.data["layers"][-1]["positions"]
     assert best.token in [one["token"] for one in place["predictions"]]
@@ -189,7 +189,7 @@ def test_what_is_impossible_is_null_and_still_drawn(runs, monkeypatch):
 
     def never(text):
         found = score(text)
-        return found._replace(log_probs=[-math.inf, *found.token_log_probs[1:]])
+        return found._replace(token_log_probs=[-math.inf, *found.token_log_probs[1:]])
 
     monkeypatch.setattr(run, "score", never)
     view = surprisal(run, "F A", ExplainConfig())
@@ -202,20 +202,20 @@ def test_an_empty_text_surprises_nobody(language, filler):
     for run in (language("lstm"), filler):
         with pytest.raises(DataError) as caught:
             surprisal(run, "", ExplainConfig())
-        assert str(caught.value) == "input: is empty; there is nothing to be surprised at"
+        assert str(caught.value) == "input: empty text"
     with pytest.raises(DataError) as caught:
         surprisal(filler, "the " * 8, ExplainConfig())
     found = str(caught.value)
-    assert found == f"input: has 34 tokens, but {filler.directory.path} reads at most 16; shorten it"
+    assert found == "input: 34 tokens exceed the model's limit of 16; shorten it"
 
 
 def test_who_predicts_no_tokens_says_so(language):
     assert why_no_surprisal(language("lstm")) is None
-    tagger = SimpleNamespace(config=SimpleNamespace(task="tagging", kind="lstm"), task=TAGGING, members=[language("lstm")])
+    tagger = SimpleNamespace(config=SimpleNamespace(task="tagging", arch="lstm"), spec=TAGGING, members=[language("lstm")])
     for no in (why_no_surprisal, why_no_lens):
-        assert no(tagger) == "a run of task 'tag' predicts no tokens"
-    assert why_no_search(tagger) == "a run of task 'tag' writes nothing, and searches for nothing"
-    assert why_no_distribution(tagger) == "a run of task 'tag' writes nothing token by token"
+        assert no(tagger) == "task 'tagging' does not predict tokens"
+    assert why_no_search(tagger) == "task 'tagging' has no decoding"
+    assert why_no_distribution(tagger) == "task 'tagging' does not generate tokens"
 
 
 # ---- tables of guesses

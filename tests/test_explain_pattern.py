@@ -140,7 +140,7 @@ def test_a_source_and_its_output_in_one_pass_and_under_a_beam(name):
 
 
 def test_the_parts_of_a_model_and_their_layers_from_the_bottom_up():
-    model = shaken_pair(**{**ATTENTION, "layers": 2})
+    model = shaken_pair(**{**ATTENTION, "num_layers": 2})
     assert sites(model) == [
         Site("cross", 1, "decoder.stack.layers.1.mixer.attend"),
         Site("cross", 2, "decoder.stack.layers.4.mixer.attend"),

@@ -148,18 +148,18 @@ def test_of_two_stacks_one_may_be_chosen(tmp_path):
     assert [site["places"] for site in view.data["sites"]] == [["decoder"]]
     with pytest.raises(UsageError) as caught:
         positions(run, "", ExplainConfig(component="cross"))
-    assert str(caught.value) == "--component: positions are known in the encoder or the decoder, not in 'cross'"
+    assert str(caught.value) == "component: position encodings are in the encoder or decoder, got 'cross'"
 
 
 def test_a_run_without_positions_has_no_such_view(tmp_path, capsys):
     values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=1, train__num_validations=1)
     train_here(values, tmp_path / "run")
     assert main(["explain", str(tmp_path / "run"), "--view", "positions"]) == 2
-    told = f"weft: --view positions: a run of kind 'lstm' has no position encodings; {tmp_path / 'run'} has: "
+    told = "weft: error: --view: positions is not available: architecture 'lstm' has no position encodings; choose from "
     assert capsys.readouterr().err.startswith(told)
 
 
 def test_a_layer_that_is_not_there_is_refused(run):
     with pytest.raises(UsageError) as caught:
         weft.load(run, device="cpu").explain("", "positions", layer=7)
-    assert str(caught.value) == "--layer, --component: no positions are known there; leave them out"
+    assert str(caught.value) == "layer: no position encoding in the selected layers; remove `layer` and `component`"

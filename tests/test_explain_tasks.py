@@ -20,9 +20,9 @@ from weft.tasks.registry import TASKS, find_task
 
 ROOT = Path(__file__).parents[1] / "src" / "weft"
 FILES = [
-    *(path for path in sorted((ROOT / "explain").glob("*.py")) if path.stem not in ("held_loss", "gradcheck")),
-    *(ROOT / "cli" / "commands" / f"{name}.py" for name in ("explain", "prune", "geometry", "similarity")),
-    ROOT / "cli" / "drawn.py",
+    *(path for path in sorted((ROOT / "explain").glob("*.py")) if path.stem not in ("eval_loss", "gradcheck")),
+    *(ROOT / "cli" / "commands" / f"{name}.py" for name in ("explain", "prune", "analyze_geometry", "analyze_similarity")),
+    ROOT / "cli" / "explanation_output.py",
 ]
 
 
@@ -49,15 +49,15 @@ def test_every_task_can_be_explained(name):
 
 
 def tagger(task):
-    settings, folder = SimpleNamespace(task="tagging", kind="lstm"), SimpleNamespace(path=Path("runs/a"))
-    return SimpleNamespace(task=task, config=settings, directory=folder, members=[])
+    config, directory = SimpleNamespace(task="tagging", arch="lstm"), SimpleNamespace(path=Path("runs/a"))
+    return SimpleNamespace(task="tagging", spec=task, config=config, directory=directory, members=[])
 
 
 def test_a_view_that_a_task_lacks_is_refused_wherever_it_is_asked_for():
     reasons = {
-        beam_search_tree: "--view search: a run of task 'tag' writes nothing, and searches for nothing",
-        distribution: "--view distribution: a run of task 'tag' writes nothing token by token",
-        surprisal: "--view surprisal: a run of task 'tag' predicts no tokens",
+        beam_search_tree: "view: beam-search is not available: task 'tagging' has no decoding",
+        distribution: "view: distribution is not available: task 'tagging' does not generate tokens",
+        surprisal: "view: surprisal is not available: task 'tagging' does not predict tokens",
     }
     for view, told in reasons.items():
         with pytest.raises(UsageError) as caught:
@@ -70,7 +70,7 @@ def test_a_task_that_explains_nothing_is_refused():
     for view in ("surprisal", "counts"):
         with pytest.raises(UsageError) as caught:
             VIEWS[view].unavailable(run)
-        assert str(caught.value) == "runs/a: is a run of task 'tag', whose models can't be explained"
+        assert str(caught.value) == "runs/a: explanations are not available for task 'tagging'"
     run.members = [SimpleNamespace(network=None)]
     with pytest.raises(UsageError):
         available_views(run)

@@ -72,16 +72,16 @@ def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys,
     view = compare_gradient_flow({"lstm": weft.load(place / "lstm")}, TEXT, ExplainConfig())
     time, depth = view.data["runs"][0]["time"]["trained"], view.data["runs"][0]["layers"]["trained"]["norms"]
     shares = relative_norms(TimeGradients(time["layers"], np.array(time["norms"])))
-    assert said[1].split()[:4] == ["lstm", "at", "the", "start"]
+    assert said[1].split()[:2] == ["lstm", "untrained"]
     assert said[2].split() == ["lstm", "trained", f"{shares[9]:.2g}", f"{depth[0] / depth[-1]:.2g}"]
     assert said[5:] == [
-        "steps back: the gradient of the loss, as a share of what arrives one step back",
-        "lowest: what arrives below all layers, as a share of what arrives above them",
+        "steps back: gradient norm relative to one step back",
+        "lowest: gradient norm below the first layer relative to that above the last",
     ]
     for name in ("x.svg", "x-2.svg"):
         root = ET.fromstring((place / name).read_text())
         legend = {one.text for one in root.iter("{http://www.w3.org/2000/svg}text")}
-        assert {"lstm, at the start", "lstm, trained", "transformer, at the start", "transformer, trained"} <= legend
+        assert {"lstm, untrained", "lstm, trained", "transformer, untrained", "transformer, trained"} <= legend
         assert (place / name).read_text().count("stroke-dasharray") == 4  # both at the start, in plot and legend
     short = compare_gradient_flow({"lstm": weft.load(place / "lstm")}, "the", ExplainConfig())
     assert short.lines[0].split() == ["run", "weights", "2", "steps", "back", "lowest"]
@@ -104,14 +104,14 @@ def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys,
          "--compare-with: several runs are shown together by --view gradients, not by --view lens; drop one"),
         ([lstm, "--compare-with", lstm], f"--compare-with: {lstm} is given twice"),
         ([transformer, "--compare-with", translator],
-         "--compare-with: lstm is of task 'translate', transformer of 'lm'; give runs of one task"),
-        ([lstm, "--compare-with", ngram], "--compare-with: lm-ngram: a run of kind 'ngram' counts, and has no gradients"),
-        ([lstm, "--compare-with", labeller], "--compare-with: labels-gru is of task 'classify', whose losses have no steps back; drop --compare-with"),
+         "--compare-with: transformer (lm) and lstm (seq2seq) have different tasks"),
+        ([lstm, "--compare-with", ngram], "--compare-with: lm-ngram: ngram has no gradients"),
+        ([lstm, "--compare-with", labeller], "--compare-with: not available for task 'classification' (labels-gru); remove it"),
     ]:  # fmt: skip
         assert refused(capsys, "explain", words[0], TEXT, *words[1:]) == (2, message)
     with pytest.raises(UsageError) as caught:
         compare_gradient_flow({"a": weft.load(lstm), "b": weft.load(translator)}, TEXT, ExplainConfig())
-    assert str(caught.value) == "--compare-with: b is of task 'translate', a of 'lm'; give runs of one task"
+    assert str(caught.value) == "compare_with: a (lm) and b (seq2seq) have different tasks"
 
 
 # ---- compiled

@@ -26,7 +26,7 @@ from weft.explain.units import layers, units, why_no_units
 from weft.nn.mixers import MIXERS
 from weft.plots.token_heatmap import token_heatmap
 
-KINDS = ("rnn", "lstm", "gru", "gru-before")
+KINDS = ("rnn", "lstm", "gru", "gru-reset-before")
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -40,7 +40,7 @@ def numbers(tensor: Tensor) -> np.ndarray:
 def by_hand(kind: str, mixer: nn.Module, x: np.ndarray, h: np.ndarray, c: np.ndarray) -> dict[str, np.ndarray]:
     """One row, position by position, from the papers' formulas in float64."""
     found: dict[str, list[np.ndarray]] = {}
-    if kind == "gru-before":
+    if kind == "gru-reset-before":
         u, b = numbers(mixer.read.weight), numbers(mixer.read.bias)
         w, v = numbers(mixer.gates.weight), numbers(mixer.candidate.weight)
     else:
@@ -105,7 +105,7 @@ def test_what_is_recomputed_gives_the_kernel_s_own_output():
     found = called(mixer, x)
     torch.testing.assert_close(found["output gate"] * found["cell"].tanh(), y, atol=1e-6, rtol=0)
     torch.testing.assert_close(found["cell"][:, -1], c, atol=1e-6, rtol=0)
-    for kind in ("gru", "gru-before"):
+    for kind in ("gru", "gru-reset-before"):
         mixer = build_mixer(kind)
         y, _ = mixer(x)
         found = called(mixer, x)
@@ -120,12 +120,12 @@ def test_every_recurrent_mixer_can_be_looked_into_and_nothing_else():
         == {MIXERS[kind].factory for kind in KINDS}
         == set(CELLS)
     )
-    mixer = build_mixer("window")
+    mixer = build_mixer("conv")
     with torch.no_grad(), record_activations(mixer, "") as seen:
         mixer(torch.randn(1, 3, 8))
     with pytest.raises(UsageError) as caught:
         cell_values(seen[0])
-    assert str(caught.value) == "units: '' is no recurrent part, and has no gates"
+    assert str(caught.value) == "units: '' is not a recurrent layer and has no gates"
 
 
 # ---- what units follow
@@ -191,7 +191,7 @@ def test_the_view_shows_what_the_model_computes(lstm):
     with torch.no_grad(), record_activations(lstm.model, "stack.layers.1.mixer") as seen:
         _, (_, states) = lstm.model(tokens)
     (layer,) = view.data["layers"]
-    assert (layer["layer"], layer["component"], layer["units"]) == (2, "stack.layers.1.mixer", [3, 8])
+    assert (layer["layer"], layer["part"], layer["units"]) == (2, "stack.layers.1.mixer", [3, 8])
     np.testing.assert_allclose(layer["hidden"], seen[0].output[0][0, :, [2, 7]].T, atol=1e-5)
     np.testing.assert_allclose(np.array(layer["cell"])[:, -1], states[1][1][0, [2, 7]], atol=1e-5)
     assert [token["text"] for token in layer["tokens"]] == [".", "\n", *"the old cat sees"]
@@ -228,7 +228,7 @@ def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, 
     top = [one for part, one in found.items() if part.startswith("encoder")]
     if name == "lstm":  # both directions side by side are what the encoder leaves
         shown = np.concatenate([one.values["hidden"] for one in top[-2:]], axis=1)
-        assert [one.name.rsplit(".", 1)[1] for one in top] == ["ahead", "back"] * (len(top) // 2)
+        assert [one.name.rsplit(".", 1)[1] for one in top] == ["forward_mixer", "backward_mixer"] * (len(top) // 2)
     else:
         shown = top[-1].values["hidden"]
     np.testing.assert_allclose(shown, values, atol=1e-5)
@@ -245,8 +245,8 @@ def test_a_short_text_without_data_says_that_it_is_too_short(runs):
 
 def test_what_is_not_there_is_refused(lstm, runs):
     for options, message in [
-        ({"layer": 3}, "--layer: must be from 1 to 2, not 3"),
-        ({"unit": [9]}, "--unit: layer 1 has 8 units, and none of the number 9"),
+        ({"layer": 3}, "layer: must be from 1 to 2, got 3"),
+        ({"unit": [9]}, "unit: must be from 1 to 8 in layer 1, got 9"),
     ]:
         with pytest.raises(UsageError) as caught:
             units(lstm, "a dog", ExplainConfig(**options))
@@ -292,7 +292,7 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "hello.txt").write_text("hello\n")
     values = run_file(folder / "hello.txt", data__read_as="lines", train__max_steps=3)
     values["model"] = {"arch": "rnn", "num_layers": 1, "hidden_size": 4}
-    del values["data"]["valid"], values["data"]["window"]
+    del values["data"]["valid"], values["data"]["context_length"]
     train_here(values, folder / "run")
     return folder / "run"
 

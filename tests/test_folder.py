@@ -139,17 +139,17 @@ def test_a_run_of_a_version_that_lacked_an_option_goes_on_as_that_is_by_itself(t
 def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
     before = contents(run)
     assert refusal(UsageError, lambda: train_here(small(text, model__hidden_size=16, train__lr=0.02), run)) == (
-        f"{run}: contains a run with different options (model.hidden_size: 8 there, 16 here; train.lr: 0.01 there, 0.02 here);"
-        " choose another `output_dir` or set `overwrite`"
+        f"{run}: contains a run with different options (model.hidden_size: 8, now 16; train.lr: 0.01, now 0.02);"
+        " choose another `output_dir` or use `overwrite`"
     )
     assert contents(run) == before
 
 
 def test_many_differences_are_shown_as_three(run, text):
-    values = small(text, model__hidden_size=16, model__kernel_size=2, train__lr=0.02, train__max_grad_norm="none", seed=9)
+    values = small(text, model__hidden_size=16, model__kernel_size=2, train__lr=0.02, train__max_grad_norm=0, seed=9)
     assert refusal(UsageError, lambda: train_here(values, run)) == (
-        f"{run}: contains a run with different options (model.kernel_size: 3 there, 2 here; model.hidden_size: 8 there, 16 here; seed: 3 there, 9 here);"
-        " choose another --output-dir or use --overwrite"
+        f"{run}: contains a run with different options (model.kernel_size: 3, now 2; model.hidden_size: 8, now 16; seed: 3, now 9);"
+        " choose another `output_dir` or use `overwrite`"
     )
 
 
@@ -168,9 +168,9 @@ def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
     (tmp_path / "binary.txt").write_bytes(b"a line\nand \0\n")
     (tmp_path / "empty").mkdir()
     return {
-        "text": (small(tmp_path / "binary.txt"), "holds a NUL character"),
-        "no text": (small(tmp_path / "none.txt"), "no such file"),
-        "weights": (small(text, train__init_from=str(tmp_path / "empty")), "has no model.safetensors"),
+        "text": (small(tmp_path / "binary.txt"), ": NUL character; "),
+        "no text": (small(tmp_path / "none.txt"), "file not found"),
+        "weights": (small(text, train__init_from=str(tmp_path / "empty")), r"is not a trained run \(model.safetensors is missing\)"),
         "memory": (small(text, model__hidden_size=60_000, model__num_layers=500), "are free"),
     }
 
@@ -183,7 +183,7 @@ def test_fresh_that_is_refused_leaves_the_old_run_as_it_was(run, text, tmp_path,
         train_here(values, run, fresh=True)
     assert contents(run) == before
     train_here(small(text), run)  # it is finished, and stays so
-    assert weft.load(run).info()["kind"] == "conv"
+    assert weft.load(run).info()["arch"] == "conv"
 
 
 def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text):
@@ -191,14 +191,14 @@ def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text
     seen = []
 
     class Looking(Silent):
-        def working(self, name, done, total):
+        def on_progress(self, name, done, total):
             seen.append(
-                {str(Path(name).relative_to(".previous")): data for name, data in contents(run).items() if ".set" in name}
+                {str(Path(name).relative_to(".previous")): data for name, data in contents(run).items() if ".previous" in name}
             )
 
-        def stopping(self):
+        def should_stop(self):
             assert (run / ".previous").exists() != (run / "model.safetensors").exists()
-            return super().stopping()
+            return super().should_stop()
 
     train_here(small(text, seed=4), run, Looking(), fresh=True)
     assert seen[0] == before
@@ -255,10 +255,10 @@ def killed(run, text):
 def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(run, text, killed):
     message = refusal(ModelError, lambda: weft.load(run))
     assert message == waiting(run)
-    assert weft.load(run / ".previous").info()["kind"] == "conv"
+    assert weft.load(run / ".previous").info()["arch"] == "conv"
     watcher = Silent()
     train_here(small(text), run, watcher)
-    assert watcher.notes[0] == f"{run}: the run that was to be replaced is back; nothing was saved of the other"
+    assert watcher.notes[0] == f"{run}: restored the previous run, because the run that was to replace it saved nothing"
     assert {name for name in contents(run)} == set(killed)
     assert weft.load(run).info()["config"]["seed"] != 4
 
@@ -309,8 +309,8 @@ def test_the_run_file_of_one_that_waits_takes_no_checkpoint_away(run, text):
     before = unlocked(run)
     stopped_early(run, late(text, seed=4))
     assert refusal(UsageError, lambda: train_here(small(text), run)) == (
-        f"{run}: contains a run with different options (seed: 4 there, 3 here; train.num_validations: 1 there, 2 here); choose another --output-dir, or "
-        f"--overwrite; remove {run / 'checkpoints'} to go on with the one that waits in {run / '.previous'}"
+        f"{run}: contains a run with different options (seed: 4, now 3; train.num_validations: 1, now 2); choose another `output_dir` or "
+        f"use `overwrite`; to resume the old run in {run / '.previous'}, remove {run / 'checkpoints'}"
     )
     assert checkpoint.names(run) == ["000001"] and unlocked(run / ".previous") == before
     shutil.rmtree(run / "checkpoints")
@@ -355,7 +355,7 @@ def test_a_folder_of_somebody_else_is_refused_and_nothing_is_touched(tmp_path, t
     (tmp_path / "thesis" / "appendix").mkdir()
     message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", fresh=fresh))
     assert (
-        message == f"{tmp_path / 'thesis'}: not empty and not a run directory (contains appendix); choose another --output-dir"
+        message == f"{tmp_path / 'thesis'}: not empty and not a run directory (contains appendix); choose another `output_dir`"
     )
     assert contents(tmp_path / "thesis") == {"chapter.tex": b"x"}
 
@@ -377,14 +377,14 @@ def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
                 + r"[-\d]+ [:\d]+\); wait for it or choose another directory",
                 message,
             )
-        assert weft.load(run).info()["kind"] == "conv"
+        assert weft.load(run).info()["arch"] == "conv"
 
 
 def test_a_folder_that_can_not_be_made(tmp_path, text):
     (tmp_path / "file").write_text("")
     for out, told in (("file", "is a file"), ("file/run", f"{tmp_path / 'file'} is a file")):
         message = refusal(UsageError, lambda out=out: train_here(small(text), tmp_path / out))
-        assert message == f"{tmp_path / out}: {told}, not a folder; choose another --output-dir"
+        assert message == f"{tmp_path / out}: {told}, not a directory; choose another `output_dir`"
 
 
 def test_no_run_folder(tmp_path):
@@ -471,7 +471,7 @@ def test_weights_of_another_run_are_refused(tmp_path, run, text):
 
 def test_an_edited_resolved_file_is_refused(run):
     path = run / "resolved.toml"
-    path.write_text(path.read_text().replace("width = 8", "width = 16"))
+    path.write_text(path.read_text().replace("hidden_size = 8", "hidden_size = 16"))
     assert refusal(ModelError, lambda: weft.load(run).model) == f"{path}: has changed since the weights were written"
 
 
@@ -481,7 +481,7 @@ def test_weights_that_do_not_fit_are_refused(run):
     tensors, _ = read_tensors(path)
     rewrite(path, {name: tensor for name, tensor in tensors.items() if name != "embedding.weight"})
     assert refusal(ModelError, lambda: weft.load(run).model) == (
-        f"{path}: does not match resolved.toml: it has no embedding.weight"
+        f"{path}: does not match resolved.toml: embedding.weight is missing"
     )
 
 
@@ -494,7 +494,7 @@ def test_another_environment_is_noted(run, text, monkeypatch):
     watcher = Silent()
     train_here(small(text), run, watcher)
     assert watcher.notes == [
-        f"the environment changed (torch: {torch.__version__} there, 9.9 here)",
+        f"the environment changed (torch: {torch.__version__}, now 9.9); results will not be bit-identical",
         "resuming at step 2",
     ]
     assert (run / "environment.json").read_bytes() == before
@@ -522,7 +522,7 @@ def test_data_that_changed_since_is_refused(tmp_path, stopped):
     before, whole = contents(out), text.read_text()
     text.write_text(whole.replace("cat", "cow", 1))
     assert refusal(DataError, lambda: train_here(values, out)) == (
-        f"{text}: is not what {out / 'data' / 'train.json'} was made from: {text} has changed; put it back, or start a new run"
+        f"{text}: not the text that the run was started with ({text} has changed); restore it or start a new run"
     )
     assert contents(out) == before
     text.write_text(whole)
@@ -534,13 +534,13 @@ def test_data_that_changed_since_is_refused(tmp_path, stopped):
 def test_data_that_is_gone_is_refused(tmp_path, stopped):
     values, out = stopped
     (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
-    assert refusal(DataError, lambda: train_here(values, out)) == f"{tmp_path / 'text.txt'}: no such file"
+    assert refusal(DataError, lambda: train_here(values, out)) == f"{tmp_path / 'text.txt'}: file not found"
     assert checkpoint.names(out) == ["000001"]
 
 
 def test_tokens_that_are_gone_are_made_anew_from_the_same_text(tmp_path, stopped):
     values, out = stopped
-    (out / "data" / "train.max_tokens").unlink()
+    (out / "data" / "train.tokens").unlink()
     train_here(values, out)
     train_here(values, tmp_path / "whole")
     assert sums(out) == sums(tmp_path / "whole")

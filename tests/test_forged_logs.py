@@ -50,10 +50,13 @@ def test_a_line_that_no_run_writes_is_refused_by_its_number(line, run, capsys, m
     whole = metrics.read_text()
     metrics.write_text(f"{whole}{signed(line)}\n")
     number = whole.count("\n") + 1
-    why = ("is no record of a run; the file is damaged", "is not as it was written; run weft train again to restore it")
+    why = (
+        "not a log record of weft; the file is corrupted",
+        "checksum mismatch; the file is corrupted; run weft train again to restore it",
+    )
     try:
-        for words in (["info", str(run)], ["report", str(run), "-q"]):
-            assert refused(capsys, *words) in [(4, f"{metrics}: line {number} {reason}") for reason in why]
+        for words in (["info", str(run)], ["compare", str(run), "--report", "report.html", "-q"]):
+            assert refused(capsys, *words) in [(4, f"{metrics}:{number}: {reason}") for reason in why]
         with pytest.raises(ModelError):
             read_log(metrics)
     finally:
@@ -70,7 +73,7 @@ def test_a_score_that_nobody_knows_is_no_score(run, capsys, monkeypatch, tmp_pat
     try:
         assert main(["info", str(run), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["progress"]["best"] is None
-        assert main(["report", str(run), "-q"]) == 0
+        assert main(["compare", str(run), "--report", "report.html", "-q"]) == 0
     finally:
         metrics.write_text(whole)
 
@@ -79,7 +82,7 @@ def test_a_timing_without_its_seconds(run, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     lines = ['{"step": 1, "seconds": null}', '{"step": 2, "seconds": 1e300, "peak_memory": 1}']
     (run / "timings.jsonl").write_text("".join(f"{signed(line)}\n" for line in lines))
-    assert main(["report", str(run), "-q"]) == 0
+    assert main(["compare", str(run), "--report", "report.html", "-q"]) == 0
 
 
 def sparse(path: Path, size: int) -> Path:

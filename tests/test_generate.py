@@ -325,13 +325,13 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
     assert generate(toy, LETTERS, ["abcd"], options, frame=Frame(2))
     toy.steps_taken.clear()
     held(monkeypatch, needed - 1)
-    what, cure = ("a beam of 4 rows", "--beam-size or --max-new-tokens") if rows > 1 else ("a row", "--max-new-tokens")
+    what, cure = ("a beam of 4 rows", "`beam_size` or `max_new_tokens`") if rows > 1 else ("a row", "`max_new_tokens`")
     for call in (generate, stream):
         with pytest.raises(ResourceError) as caught:
             call(toy, LETTERS, ["a", "abcd"] if call is generate else "abcd", options, frame=Frame(2))
         assert str(caught.value) == (
-            f"generate: {what} of up to 54 tokens needs about {size(needed)} for its state and scores, "
-            f"but {size(needed - 1)} are free; lower {cure}"
+            f"generate: {what} of up to 54 tokens needs about {size(needed)}, "
+            f"but {size(needed - 1)} are free; reduce {cure}"
         )
     assert toy.steps_taken == []
 
@@ -449,7 +449,7 @@ def test_parts_that_do_not_fit_are_refused():
     with pytest.raises(UsageError) as caught:
         Ensemble([one, one, other], LogLinearEnsemble([1, 1, 1]))
     assert str(caught.value) == (
-        "ensemble: model 1 has the tokenizer ab12cd34, model 3 has 99887766; train them with one (--tokenizer-from)"
+        "ensemble: models 1 and 3 have different tokenizers (ab12cd34, 99887766); train both with `tokenizer_from`"
     )
     with pytest.raises(UsageError) as caught:
         Ensemble([one, one], LogLinearEnsemble([1.0]))

@@ -45,8 +45,8 @@ SAID = {
     "multilabel-lstm": "predict-json",
     "tagging-lstm": "predict-json",
     "tagging-conv": "predict-json",
-    "masked-transformer": "fill-json",
-    "bert": "fill-json",
+    "masked-transformer": "predict-mask-json",
+    "bert": "predict-mask-json",
     "qa-lstm": "predict-json",
 }
 SCENES = {scene.name: scene for scene in scenes()}

@@ -72,7 +72,7 @@ def test_without_clipping_no_step_is_clipped():
 
 
 def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "LINES", 2)
+    monkeypatch.setattr(training, "LOG_LINES", 2)
     values = run_file(
         make_text(tmp_path / "text.txt"), "lstm", train__max_steps=9, train__num_validations=1, train__max_grad_norm=0.5
     )
@@ -89,7 +89,7 @@ def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, mo
 
 def test_a_cursor_of_a_version_without_norms_is_read(tmp_path: Path):
     values = TrainState(step=3).to_json()
-    for name in ("norm_sum", "grad_norm_max", "norm_steps", "clipped"):
+    for name in ("norm_sum", "norm_max", "norm_steps", "clipped"):
         del values[name]
     assert TrainState.from_json(values, "train_state.json") == TrainState(step=3)
 
@@ -121,7 +121,7 @@ def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
     assert main(["info", "run"]) == 0
     mean = sum(line["grad_norm"] for line in lines) / 6
     largest = max(line["grad_norm_max"] for line in lines)
-    told = f"gradients     norm {mean:.3g} on average, {largest:.3g} at most; clipped {clipped} of 6 steps to 0.5\n"
+    told = f"Gradients  mean norm {mean:.3g}, largest {largest:.3g}; clipped to 0.5 in {clipped} of 6 steps\n"
     assert told in capsys.readouterr().out
     assert main(["info", "run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["progress"]["gradients"]
@@ -134,18 +134,18 @@ def test_curves_have_norms_rates_and_the_limit(tmp_path):
     found = curve(tmp_path, "loss", ["loss"])
     assert [(point["step"], point["value"]) for point in found["grad_norm"]] == [(1, 4.0), (4, 1.0)]
     assert [(point["step"], point["value"]) for point in found["grad_norm_max"]] == [(1, 4.0), (4, 2.0)]
-    assert [(point["tokens"], point["value"]) for point in found["rate"]] == [(10, 0.1), (40, 0.2)]
+    assert [(point["tokens"], point["value"]) for point in found["learning_rate"]] == [(10, 0.1), (40, 0.2)]
     assert (found["gradients"]["clipped"], found["gradients"]["max_grad_norm"]) == (3, 0.5)
 
 
 def test_the_page_has_norms_and_clipped_steps():
     document = language()
-    seen = {"mean": 0.5, "largest": 12.25, "clipped": 3, "steps": 1500, "learning_rate": 0.001, "max_grad_norm": 1.0}
+    seen = {"mean": 0.5, "max": 12.25, "clipped": 3, "steps": 1500, "lr": 0.001, "max_grad_norm": 1.0}
     point = {"step": 1, "tokens": 10, "seconds": 0.1, "value": 0.5}
     document["curves"][0] |= {
         "grad_norm": [point],
         "grad_norm_max": [{**point, "value": 12.25}],
-        "rate": [point],
+        "learning_rate": [point],
         "gradients": seen,
     }
     assert find_problem(document) == ""

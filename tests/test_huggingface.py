@@ -334,7 +334,7 @@ def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     first = (tmp_path / "run" / "run.toml").read_text().partition("\n")[0]
     assert first == f"# imported from {str(tmp_path / 'theirs' / 'config.json')!r}"
     nothing = "data.train: is false, so there is nothing to train on; name files, as in --set data.train=FILE"
-    for words in (["train", "--output-dir", str(tmp_path / "new")], ["check"], ["gradcheck"], ["compare"]):
+    for words in (["train", "--output-dir", str(tmp_path / "new")], ["check"], ["check", "--gradients"], ["compare"]):
         assert refused(capsys, words[0], str(tmp_path / "run" / "run.toml"), *words[1:]) == (2, nothing)
     assert not (tmp_path / "new").exists()
     assert refused(capsys, "evaluate", str(tmp_path / "run"), "--quiet") == (
@@ -469,7 +469,7 @@ def edit(path: Path, **values: Any) -> None:
         ({"is_decoder": True}, "is_decoder = True is not supported, only False"),
         (
             {"num_attention_heads": 5},
-            "not a valid model: model: width=24 is not a multiple of heads=5; change one, or give head_size",
+            "not a valid model: model.num_heads: hidden_size 24 is not divisible by 5; change one of them or set head_dim",
         ),
     ],
 )
@@ -482,7 +482,7 @@ def test_a_config_that_is_none(bert):
     (bert / "config.json").write_text("[]")
     assert refusal(bert) == f"{bert / 'config.json'}: corrupted: not a JSON object"
     (bert / "config.json").unlink()
-    assert refusal(bert) == f"{bert / 'config.json'}: is missing"
+    assert refusal(bert) == f"{bert / 'config.json'}: file not found"
     assert refusal(bert / "nowhere") == f"{bert / 'nowhere'}: directory not found"
 
 
@@ -556,7 +556,7 @@ def test_places_that_are_taken(bert, tmp_path, capsys):
     for out in (file, file / "x"):
         assert refused(capsys, "export", str(run), "--format", "hf", "--output-dir", str(out)) == (
             2,
-            f"export: {file} is a file, not a folder; choose another --output-dir",
+            f"export: {file} is a file, not a directory; choose another --output-dir",
         )
     assert refused(capsys, "export", str(run), "--format", "hg", "--output-dir", "x") == (
         2,
@@ -573,7 +573,7 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
     ("task", "model", "said"),
     [
         ("masked-lm", {"arch": "lstm"}, NOT_THERE.format("layer_type", "'lstm'", "'attention'")),
-        ("masked-lm", {"arch": "transformer"}, NOT_THERE.format("skip_connection", "'residual'", "'post-norm'")),
+        ("masked-lm", {"arch": "transformer"}, NOT_THERE.format("skip_connection", "'residual'", "'post'")),
         (
             "lm",
             {"arch": "transformer", "position_encoding": "rotary"},
@@ -585,7 +585,9 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
             {"arch": "transformer", "num_heads": [2, 1], "head_dim": [2, 4], "num_layers": 2},
             HEADS.format("[2, 1]", "[2, 4]"),
         ),
-        ("lm", {"arch": "transformer", "ffn_dim": 0}, "export: Hugging Face has no equivalent of model.ffn_dim = 'none'"),
+        ("lm", {"arch": "transformer", "ffn_dim": 0}, 
+            "export: Hugging Face models have a feed-forward sublayer; train with model.ffn_dim greater than 0",
+        ),
         (
             "lm",
             {"arch": "ngram"},

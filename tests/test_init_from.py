@@ -84,7 +84,7 @@ def test_another_shape_is_refused(runs, tmp_path):
     found = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
     assert found == (
         f"train.init_from: encoder.embedder.embedding.weight is 9x32 here and 9x24 in {first}; "
-        "use its tokenizer (`tokenizer_from`) and its sizes, or set train.init_loose = true to skip it"
+        "use its tokenizer (`tokenizer_from`) and its sizes, or set train.init_strict = false to skip it"
     )
 
 
@@ -108,7 +108,7 @@ def test_counting_starts_from_nothing(tmp_path):
     values = override(run_file(make_text(tmp_path / "text.txt"), model="lstm"), ["train.init_from=x"])
     with pytest.raises(ConfigError) as caught:
         train_here({**values, "model": {"arch": "ngram"}, "train": {"init_from": "x"}}, tmp_path / "run")
-    assert str(caught.value) == "train.init_from: an n-gram model is counted anew and starts from no weights; drop it"
+    assert str(caught.value) == "train.init_from: not used with n-gram models; remove it"
 
 
 # ---- the commands that tell a translating run from a language model
@@ -131,7 +131,7 @@ def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
         2,
         "--beam-size: not available for task 'lm'",
     )
-    assert refused(capsys, "evaluate", pairs, "--lm-weight", "1") == (2, "--lm-weight: weighs --lm RUN, which is not given")
+    assert refused(capsys, "evaluate", pairs, "--lm-weight", "1") == (2, "--lm-weight: requires --lm")
     assert refused(capsys, "generate", pairs, "x") == (
         2,
         f"{pairs}: is a run of task 'seq2seq', which writes outputs for sources; use weft predict",
@@ -151,14 +151,14 @@ def test_pairs_are_scored_by_lines_with_one_tab(runs, tmp_path, capsys):
     data.write_text("abc\tA BB C\nb\n")
     assert main(["score", str(run), "--input", str(data)]) == 3
     said = capsys.readouterr()
-    assert said.err.endswith(f"weft: {data}: line 2: has 1 column, not 2 as line 1 has: 'b'; columns are separated by a tab\n")
+    assert said.err.endswith(f"weft: warning: {data}:2: expected 2 tab-separated columns, got 1: 'b'; skipped\n")
     assert said.out.startswith("abc\tA BB C\t-") and said.out.split("\n")[1] == "b\t\t\t"
 
 
 def test_evaluate_prints_every_score_and_signature(runs, capsys):
-    assert main(["evaluate", str(runs.folder("lstm")), "--beam-size", "2"]) == 0
+    assert main(["evaluate", str(runs.folder("lstm")), "--beam-size", "2", "--all", "--signature"]) == 0
     said = capsys.readouterr().out
-    for name in ("exact match", "edit rate", "bleu", "chrf", "nats/token"):
+    for name in ("exact match", "token error rate", "BLEU", "chrF", "loss (nats/token)"):
         assert f"\n{name}" in said
     assert "search:beam:2/alpha:1" in said and "tok:none" in said  # targets are split by spaces
 

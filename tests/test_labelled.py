@@ -189,11 +189,11 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     seen = labelled(path).summary
     assert (seen.count, seen.crlf, seen.characters) == (4, 4, 38)
     assert seen.describe() == (
-        f"{path}: 4 examples of 38 characters with 3 labels, utf-8, CRLF line endings in 4 places\n"
+        f"{path}: 4 examples of 38 characters with 3 labels, utf-8, 4 CRLF line endings\n"
         "  note: a.tsv: removed a byte order mark at the start\n"
-        "  note: a.tsv: line 1 is no header: label is column 1, text is column 2 of 2\n"
+        "  note: a.tsv: no header; label is column 1, text is column 2 of 2\n"
         "  note: labels that occur once, 2 of 3: neg, odd\n"
-        "  labels: pos 2, neg 1, odd 1\n"
+        "  labels: pos (2), neg (1), odd (1)\n"
         "  e.g.: a good film -> pos\n"
         "  e.g.: dull, é \u2028 \u00a0 x -> neg\n"
         '  e.g.: the "best" -> pos'
@@ -204,7 +204,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         f"{pairs} and {pairs} and 1 more: 6 examples of 9 characters with 2 labels, utf-8, LF line endings\n"
         "  note: empty texts in column 2: 3\n"
         "  note: examples without a label: 3\n"
-        "  labels: k 3, l 3\n"
+        "  labels: k (3), l (3)\n"
         "  e.g.: x |  -> no label\n"
         "  e.g.: y | z -> k, l\n"
         "  e.g.: x |  -> no label"
@@ -226,14 +226,14 @@ def test_labels_that_are_none_and_many_files_are_told(tmp_path):
 
 BAD_FILES = [
     ("a.txt", "a x\npos\n", "line 2: no text after the label: pos; use lines of label, whitespace and text"),
-    ("a.txt", "a x\npos \n", "line 2: has the label pos but no text; add a text or remove it"),
+    ("a.txt", "a x\npos \n", ":2: has the label pos but no text; add a text or remove it"),
     ("a.txt", "a x\n b y\n", "line 2: starts with whitespace, expected a label:  b y"),
     ("a.txt", "__label__a x\nb y\n", "line 2: expected __label__ at the start, as in the first line: b y"),
     ("a.txt", "__label__a x __label__b y\n", "line 1: __label__ inside the text: x __label__b y; put labels first"),
-    ("a.txt", "__label__a __label__b x\n", "line 1: more than one label (a, b); set data.multilabel = true"),
+    ("a.txt", "__label__a __label__b x\n", ":1: more than one label (a, b); set data.multilabel = true"),
     ("a.txt", "__label__ x\n", "line 1: no text after the label: __label__ x; use lines of label, whitespace and text"),
     ("a.txt", "", "file is empty"),
-    ("a.txt", "a x\0y\n", "line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"),
+    ("a.txt", "a x\0y\n", ":1: NUL character; is this a binary or UTF-16 file? For UTF-16, set data.encoding"),
     (
         "a.tsv",
         "sentence\tlabel\nx\t1\n",
@@ -253,12 +253,12 @@ BAD_FILES = [
     ),
     ("a.tsv", "a\tx\nb\ty\tz\n", ":2: expected 2 tab-separated columns, got 3: 'b', 'y', 'z'"),
     ("a.csv", "\na,x\n", ":1: first line of the table is blank; remove it"),
-    ("a.tsv", "a\tx\n \ty\n", "line 2: label is missing; add one or set data.multilabel = true"),
-    ("a.tsv", "a\tx\nb\t \n", "line 2: has the label b but no text; add a text or remove it"),
+    ("a.tsv", "a\tx\n \ty\n", ":2: label is missing; add one or set data.multilabel = true"),
+    ("a.tsv", "a\tx\nb\t \n", ":2: has the label b but no text; add a text or remove it"),
     (
         "a.csv",
         'a,x\n"b\nc",y\n',
-        "line 2: the label 'b\\\\u{a}c' has a tab or a newline; is data.label_column the right column?",
+        ":2: the label 'b\\\\u{a}c' has a tab or a newline; is data.label_column the right column?",
     ),
     ("a.jsonl", "{\n", ":1: invalid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1);"
      " .jsonl files need one object per line"),
@@ -268,7 +268,7 @@ BAD_FILES = [
     ("a.jsonl", '{"text": 1, "label": "b"}\n', ":1: expected a string as 'text', got a number; put it in quotes"),
     ("a.jsonl", '{"text": "a", "label": 0.5}\n', ":1: expected a string as 'label', got a number; put it in quotes"),
     ("a.jsonl", '{"text": "a", "label": null}\n', ":1: expected a string as 'label', got null; put it in quotes"),
-    ("a.jsonl", '{"text": "a", "label": ["b", "c"]}\n', ":1 has 2 labels: b, c; set data.multilabel = true"),
+    ("a.jsonl", '{"text": "a", "label": ["b", "c"]}\n', ":1: more than one label (b, c); set data.multilabel = true"),
     (
         "a.jsonl",
         '{"text": "a", "label": ["b", null]}\n',
@@ -294,33 +294,31 @@ def test_columns_that_are_not_there(tmp_path):
         f"{table}:1: no column 'hypo'; set data.text_column to one of: premise, gold"
     )
     assert refusal(lambda: read(table, reading=Reading(text=("premise",), label="golden"))) == (
-        f"{table}: line 1, its header, has no column 'golden', which data.label_column names;"
-        " did you mean 'gold'? known: premise, gold"
+        f"{table}:1: no column 'golden'; set data.label_column to one of: premise, gold"
     )
     assert refusal(lambda: read(table, reading=Reading(text=(3,), label=1))) == (
-        f"{table}: line 1 has 2 columns, so there is no column 3, which data.text_column names"
+        f"{table}:1: no column 3: the table has 2 columns; set data.text_column to at most 2"
     )
     objects = write(tmp_path / "a.jsonl", '{"a": "b"}\n')
     assert refusal(lambda: read(objects, reading=Reading(text=(2,), label=1))) == (
-        f'{objects}: has keys and no columns, but data.label_column = 1; name a key, data.label_column = "..."'
+        f"{objects}: has keys, but data.label_column is 1; set data.label_column to a name"
     )
     lines = write(tmp_path / "a.txt", "a x\n")
-    tables = ".tsv, .csv, .xlsx, .jsonl, .json or .parquet"
-    message = f"is no {tables} and has no columns, but data.{{}} names {{}}; drop that, or give a table"
-    assert refusal(lambda: read(lines, reading=Reading(text=("a", "b")))) == f"{lines}: {message.format('text', repr('a'))}"
-    assert refusal(lambda: read(lines, reading=Reading(label=2, text=(1,)))) == f"{lines}: {message.format('label', 2)}"
+    message = "not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet), but data.{0} = {1}; remove data.{0} or use a table"
+    assert refusal(lambda: read(lines, reading=Reading(text=("a", "b")))) == f"{lines}: {message.format('text_column', repr('a'))}"
+    assert refusal(lambda: read(lines, reading=Reading(label=2, text=(1,)))) == f"{lines}: {message.format('label_column', 2)}"
 
 
 def test_two_texts_may_not_both_be_empty(tmp_path):
     path = write(tmp_path / "a.tsv", "a\tb\tlabel\nx\t\tk\n\t \tk\n")
     two = Reading(text=("a", "b"))
     assert refusal(lambda: read(path, reading=two, skip_empty=False)) == (
-        f"{path}: line 3: has the label k but no text; add a text or remove it"
+        f"{path}:3: has the label k but no text; add a text or remove it"
     )
     assert read(path, reading=two) == [("k", "x", "")]
     empty = write(tmp_path / "b.jsonl", '{"text": "", "label": []}\n')
     assert refusal(lambda: read(empty, reading=Reading(multi=True), skip_empty=False)) == (
-        f"{empty}: line 1: has no label but no text; add a text or remove it"
+        f"{empty}:1: has neither label nor text; add a text or remove it"
     )
 
 
@@ -347,7 +345,7 @@ def test_an_example_without_a_text_is_skipped_and_counted(name, tmp_path):
     assert f"examples without a text that were skipped: 2, the first at {path}:{line}" in source.summary.notes()
     assert source.location(1) == f"{path}:{line + 1}"
     assert refusal(lambda: read(path, skip_empty=False)) == (
-        f"{path}: line {line}: has the label neg but no text; add a text or remove it"
+        f"{path}:{line}: has the label neg but no text; add a text or remove it"
     )
 
 
@@ -364,7 +362,7 @@ def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
 def test_files_of_which_no_example_has_a_text_are_refused(tmp_path):
     path = write(tmp_path / "a.tsv", "label\ttext\npos\t\nneg\t\n")
     assert refusal(lambda: read(path)) == (
-        f"{path}: none of its examples has a text, 2 were read; is data.text_column the right column?"
+        f"{path}: all 2 examples are without text; is data.text_column the right column?"
     )
 
 
@@ -394,25 +392,25 @@ def test_folders_that_can_t_be_right(tmp_path):
     assert refusal(lambda: read(folder)) == f"{folder}: {empty}"
     write(folder / "train.tsv", "a\tb\n")
     assert refusal(lambda: read(folder)) == (
-        f"{folder}: is a folder with a table in it, train.tsv; name the table itself, or have one file a label"
+        f"{folder}: directory contains a table (train.tsv); use the table itself or one file per label"
     )
     (folder / "pos").mkdir()
     assert refusal(lambda: read(folder)) == (
-        f"{folder}: has folders in it, pos for one, and files, train.tsv for one;"
-        " have a folder for every label, or a file, and all else elsewhere"
+        f"{folder}: directory contains both directories (such as pos) and files (such as train.tsv);"
+        " use one directory per label or one file per label"
     )
     (folder / "train.tsv").unlink()
     assert refusal(lambda: read(folder)) == f"{folder / 'pos'}: {empty}"
     write(folder / "pos" / "deep" / "1.txt", "x")
     assert refusal(lambda: read(folder)) == (
-        f"{folder / 'pos' / 'deep'}: is a folder in that of a label; examples are files right in {folder / 'pos'}"
+        f"{folder / 'pos' / 'deep'}: directory inside the directory of a label; put the examples directly in {folder / 'pos'}"
     )
     write(tmp_path / "y" / "a.txt", "x\n")
     write(tmp_path / "y" / "a.txt.gz", "x\n")
     assert refusal(lambda: read(tmp_path / "y")) == (
         f"{tmp_path / 'y'}: has 2 files for the label 'a'; join them, or rename all but one"
     )
-    assert refusal(lambda: read(tmp_path / "none")) == f"{tmp_path / 'none'}: no such file"
+    assert refusal(lambda: read(tmp_path / "none")) == f"{tmp_path / 'none'}: file not found"
     # a run whose data is gone can still ask which files it had
     assert labelled(tmp_path / "none").paths == (tmp_path / "none",)
 
@@ -431,16 +429,16 @@ OPTIONS = "train, valid, test, encoding, delimiter, sheet, text, label, multi, s
 MESSAGES = [
     ({"train": ""}, "data.train: expected file names, got ''"),
     ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid (0.5) and test (0.5) leave no training data"),
-    ({"train": "a", "text_column": []}, "data: text names 0 columns; give one, or two for pairs of texts"),
-    ({"train": "a", "text_column": ["a", "b", "c"]}, "data: text names 3 columns; give one, or two for pairs of texts"),
-    ({"train": "a", "label_column": ""}, "data: label='' names no column; give a name, or a place from 1 on"),
-    ({"train": "a", "text_column": 0, "label_column": 1}, "data: text=0 names no column; give a name, or a place from 1 on"),
-    ({"train": "a", "text_column": 2}, "data: text and label mix names and places; a table has a header or it has none"),
-    ({"train": "a", "text_column": ["x", "label"]}, "data: text and label name one column twice; give each its own"),
-    ({"train": "a", "multilabel": True, "label_separator": ""}, "data: separator='' separates nothing; drop it"),
-    ({"train": "a", "strip_label_after": ""}, "data: coarse='' separates nothing; drop it"),
-    ({"train": "a", "label_separator": ";"}, "data: separator=';', but multi=false has one label an example; drop it"),
-    ({"train": "a", "max_length": 3}, "data.max_length: expected greater than or equal to 4, got 3"),
+    ({"train": "a", "text_column": []}, "data.text_column: expected one column, or two for text pairs, got 0"),
+    ({"train": "a", "text_column": ["a", "b", "c"]}, "data.text_column: expected one column, or two for text pairs, got 3"),
+    ({"train": "a", "label_column": ""}, "data.label_column: expected a name or a 1-based index, got ''"),
+    ({"train": "a", "text_column": 0, "label_column": 1}, "data.text_column: expected a name or a 1-based index, got 0"),
+    ({"train": "a", "text_column": 2}, "data: text_column and label_column mix names and indices; use one or the other"),
+    ({"train": "a", "text_column": ["x", "label"]}, "data: text_column and label_column name one column twice"),
+    ({"train": "a", "multilabel": True, "label_separator": ""}, "data.label_separator: must not be empty; remove it"),
+    ({"train": "a", "strip_label_after": ""}, "data.strip_label_after: must not be empty; remove it"),
+    ({"train": "a", "label_separator": ";"}, "data.label_separator: not used with multilabel = false; remove it or set multilabel = true"),
+    ({"train": "a", "max_length": 3}, "data.max_length: must be at least 4, got 3"),
     ({"train": "a", "lable": "x"}, f"data.lable: unknown option; did you mean 'multilabel'?"),
 ]
 
@@ -569,9 +567,9 @@ def test_a_corpus_is_made_anew_if_its_text_or_its_part_changes(tmp_path):
     known = None
     known = made(tmp_path / "x")
     assert made(tmp_path / "x") == known
-    end = "; put it back, or start a new run"
-    start = f"{tmp_path / 'x'}: is not what {tmp_path / 'train.json'} was made from: "
-    assert refusal(lambda: made(tmp_path / "x", valid=0.4)) == f"{start}high was 1.0 and is 0.6{end}"
+    end = "); restore it or start a new run"
+    start = f"{tmp_path / 'x'}: not the text that the run was started with ("
+    assert refusal(lambda: made(tmp_path / "x", valid=0.4)) == f"{start}high was 1.0, now 0.6{end}"
     (tmp_path / "x" / "b.txt").rename(tmp_path / "x" / "c.txt")
     assert refusal(lambda: made(tmp_path / "x")) == f"{start}{tmp_path / 'x' / 'c.txt'} has changed{end}"
 
@@ -592,8 +590,8 @@ def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
     assert [count_long(corpora, source, max_length=longest, truncate=True) for longest in (9, 8, 6, 5)] == [0, 2, 2, 3]
     assert count_long(corpora, source, max_length=9, truncate=False) == 0
     assert refusal(lambda: count_long(corpora, source, max_length=8, truncate=False)) == (
-        f"{path}:3 (and 1 more): has 9 tokens, more than data.max_length = 8;"
-        " raise that, or set data.truncate = true to have it cut"
+        f"{path}:3 (and 1 more): has 9 tokens, more than data.max_length (8);"
+        " increase it or set data.truncate = true"
     )
 
 

@@ -106,7 +106,7 @@ def tokenizer_of(kind: str) -> Tokenizer:
     return train_tokenizer(TokenizerConfig(type=kind, vocab_size=320), iter(text))
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "word", "space", "char", "byte"])
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "word", "whitespace", "char", "byte"])
 def test_which_tokens_start_a_word(kind):
     tokenizer = tokenizer_of(kind)
     begins = word_starts(tokenizer)
@@ -116,7 +116,7 @@ def test_which_tokens_start_a_word(kind):
     assert begins is not None and begins.shape == (tokenizer.vocab_size,)
     ids = tokenizer.encode("zebra quickest naïve, the")
     starts = begins[ids]
-    if kind in ("word", "space"):
+    if kind in ("word", "whitespace"):
         assert starts.all()
     else:  # the first word follows <s>, which starts it; then quickest, naïve, the comma, the
         first = 1 if kind == "wordpiece" else 0
@@ -143,8 +143,8 @@ def model_of(**options: Any) -> Any:
     [
         {},
         {"head_transform": False, "tie_embeddings": False},
-        {"segments": True},
-        {"layer_type": "lstm", "num_heads": None, "position_encoding": "none", "skip_connection": "none"},
+        {"segment_embeddings": True},
+        {"layer_type": "lstm", "num_heads": None, "position_encoding": "none", "skip_connection": "none", "norm_position": "pre"},
     ],
 )
 def test_the_loss_is_the_nats_of_the_chosen(options):
@@ -179,22 +179,22 @@ def test_what_is_tied_and_what_has_which_name():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"bidirectional": False}, "two_way=false hides what stands after a gap; a masked language model reads both ways"),
+        ({"bidirectional": False}, "bidirectional: must be true for a masked language model"),
         (
             {"layer_type": "lstm", "embedding_dim": 8},
-            "tied=true makes the embedding the output, which reads width=256, not embedding=8; add tied=false",
+            "tie_embeddings: requires embedding_dim (8) to equal hidden_size (256); set tie_embeddings = false",
         ),
         (
             {"layer_type": "attention", "head_transform": True, "activation": "swiglu"},
-            "transform=true has no gate, which activation='gated' is; use another activation, or transform=false",
+            "head_transform: not possible with activation 'swiglu'; change one of them",
         ),
-        ({"norm_eps": 1e-6}, "norm_eps=1e-06, but norm='none' has none"),
+        ({"norm_eps": 1e-6}, "norm_eps: not used with norm 'none'; remove it"),
     ],
 )
 def test_tables_that_can_not_be(options, said):
     with pytest.raises(ConfigError) as caught:
         resolve({"task": "masked-lm", "data": {"train": "x"}, "model": {"arch": "lstm", **options}}, base=Path("/nowhere"))
-    assert str(caught.value) == f"model: {said}"
+    assert str(caught.value) == f"model.{said}"
 
 
 def test_eps_of_norms_is_what_the_table_says():
@@ -277,7 +277,7 @@ def test_validation_makes_the_same_gaps_every_time(tmp_path):
     )
     with pytest.raises(DataError) as caught, torch.no_grad():
         empty.validate(model)
-    assert str(caught.value) == "data: lines has no token that could be hidden; give it a text that is not empty"
+    assert str(caught.value) == "data.valid: lines has no token to mask; use a text that is not empty"
 
 
 # ---- training
@@ -343,35 +343,34 @@ def test_what_does_not_go_together(tmp_path):
             train_here(values, tmp_path / "run", fresh=True)
         return str(caught.value)
 
-    assert said(ConfigError, data={"read": "stream"}) == (
-        "data.read_as: 'stream' goes on from text to text, but a masked language model reads each one whole; "
-        "use 'lines' or 'windows'"
+    assert said(ConfigError, data={"read_as": "stream"}) == (
+        "data.read_as: 'stream' is not possible for a masked language model; use 'lines' or 'windows'"
     )
     assert said(ConfigError, data={"read_as": "windows", "context_length": 2}) == (
-        "data.context_length: 2 has no room for a token between <s> and </s>; at least 3"
+        "data.context_length: must be at least 3 for a masked language model, got 2"
     )
-    assert said(ConfigError, model={"masking": "word"}, tokenizer={"type": "char"}) == (
-        "model.masking: 'word' needs tokens that show where a word starts, which those of kind 'char' "
-        "don't; use tokenizer.type = 'wordpiece' or 'bpe', or masking = 'token' or 'span'"
+    assert said(ConfigError, model={"masking": "whole-word"}, tokenizer={"type": "char"}) == (
+        "model.masking: 'whole-word' is not possible with tokenizer type 'char', which does not mark word starts; "
+        "use tokenizer.type = 'wordpiece' or 'bpe', or masking = 'token' or 'span'"
     )
     assert said(ConfigError, model={"masking": "spans"}) == (
-        "model.masking: no such choice 'spans'; did you mean 'span'? known: token, word, span"
+        "model.masking: unknown value 'spans'; did you mean 'span'?"
     )
-    assert said(ConfigError, model={"pairs": True}, data={"read": "windows"}) == (
-        "model.sentence_pairs: true reads two lines as one text, but data.read_as = 'windows' knows no lines; use read = 'lines'"
+    assert said(ConfigError, model={"sentence_pairs": True}, data={"read_as": "windows"}) == (
+        'model.sentence_pairs: requires data.read_as = "lines"'
     )
     found = said(DataError, data={"context_length": 6})
-    assert found.startswith("data: line ") and found.endswith(
-        "positions, <s> and </s> among them, but the model reads at most 6; shorten it, or train with data.context_length = 10 "
-        "or other positions"
+    assert found.startswith("train:") and found.endswith(
+        " tokens, with <s> and </s>, exceed the model's limit of 6; shorten it, or train with data.context_length = 10 "
+        "or another position_encoding"
     )
 
 
-@pytest.mark.parametrize(("masking", "kind"), [("word", "wordpiece"), ("span", "wordpiece"), ("span", "char")])
+@pytest.mark.parametrize(("masking", "kind"), [("whole-word", "wordpiece"), ("span", "wordpiece"), ("span", "char")])
 def test_what_is_hidden_together_trains(tmp_path, masking, kind):
     values = run_file(make_text(tmp_path / "text.txt"), masking=masking)
     values["tokenizer"] = {"type": kind, "vocab_size": 60}
-    values["train"] |= {"steps": 2}
+    values["train"] |= {"max_steps": 2}
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
     assert len(watcher.scores) == 2

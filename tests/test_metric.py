@@ -19,8 +19,7 @@ from weft.runs.status import read_run_status
 from weft.tasks.registry import TASKS, find_task
 
 LOWER = {
-    *("loss", "nats_per_character", "nats_per_byte", "nats_per_word"),
-    *("bits_per_token", "bits_per_char", "bits_per_byte", "bits_per_word"),
+    *("loss", "bits_per_token", "bits_per_char", "bits_per_byte", "bits_per_word"),
     *("perplexity", "word_perplexity", "pseudo_loss", "pseudo_perplexity", "mlm_loss"),
     *("token_error_rate", "character_error_rate", "log_loss", "brier_score", "ece"),
 }

@@ -36,11 +36,8 @@ def test_scores_by_hand():
         "loss": 2 * math.log(2),
         "bits_per_token": 2,
         "perplexity": 4,
-        "nats_per_character": math.log(2),
         "bits_per_char": 1,
-        "nats_per_byte": math.log(2) / 2,
         "bits_per_byte": 0.5,
-        "nats_per_word": 4 * math.log(2),
         "bits_per_word": 4,
         "word_perplexity": 16,
     }

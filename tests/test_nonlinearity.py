@@ -125,7 +125,7 @@ def test_every_task_has_it(task):
 def test_additive_attention_of_any_depth_is_its_equation(size):
     """e(s) = w . tanh(U q + b + W k(s)), where w has `size` numbers."""
     torch.manual_seed(0)
-    look: Any = SourceAttention(4, score="additive", memory_size=5, size=size).double()
+    look: Any = SourceAttention(4, score="additive", memory_size=5, attention_dim=size).double()
     deep = size or 4
     assert look.attend.weight.shape == (deep,) and look.to_q.weight.shape == (deep, 4) and look.to_k.weight.shape == (deep, 5)
     memory, x = memory_of(3, 2, width=5), random(2, 2, 4)

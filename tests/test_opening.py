@@ -138,8 +138,8 @@ def test_every_view_of_a_text_begins_alike(runs, name):
     bits = run.explain(text, "surprisal").data["bits"]
     np.testing.assert_allclose(np.array(bits[: len(wanted)]) * math.log(2), -wanted, atol=1e-5)
     steps = run.explain(text, "distribution", max_new_tokens=1).data["steps"]
-    assert [one["token"] for one in steps[0]["tokens"] if one["came"]] == [run.vocabulary.token_text(best)]
-    assert run.explain(text, "search", beam_size=1, max_new_tokens=1).data["output"] == greedy.text
+    assert [one["token"] for one in steps[0]["tokens"] if one["chosen"]] == [run.vocabulary.token_text(best)]
+    assert run.explain(text, "beam-search", beam_size=1, max_new_tokens=1).data["output"] == greedy.text
 
 
 @pytest.mark.parametrize("name", ["gpt", "sentences", "lines"])
@@ -177,7 +177,7 @@ def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     assert len(run.score("a" * 15).tokens) == 15
     with pytest.raises(DataError) as caught:
         run.score("a" * 16)
-    assert str(caught.value) == f"line 1: has 16 tokens, but {run.directory.path} reads at most 15; shorten it"
+    assert str(caught.value) == "line 1: 16 tokens exceed the model's limit of 15; shorten it"
     assert len(run.generate("", max_new_tokens=15).token_ids) == 15
     with pytest.raises(UsageError) as refused:
         run.generate("", max_new_tokens=16)
@@ -213,7 +213,7 @@ def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
     watcher = Silent()
     values = run_file(tmp_path / "text.txt", train__max_steps=1)
     train_here(values, tmp_path / "run", watcher)
-    note = "the text has hardly any line or sentence ends: what is scored or generated begins after <s>"
+    note = "the training text has few line or sentence ends; scored and generated texts follow <s>"
     assert note in watcher.notes
     run = weft.load(tmp_path / "run")
     assert isinstance(run, Run) and run.reader.bos_ids == [1]
@@ -222,7 +222,7 @@ def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
 def test_it_is_shown(runs, capsys):
     for name, told in (("gpt", r"'.\u{a}'"), ("lines", "'<s>'"), ("sentences", "'. '")):
         assert main(["info", str(runs[name].directory.path)]) == 0
-        assert f"texts begin   after {told}\n" in capsys.readouterr().out
+        assert f"Prompt     texts are generated after {told}\n" in capsys.readouterr().out
     assert main(["info", str(runs["sentences"].directory.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["opening"] == [".", " "]
 
@@ -238,7 +238,7 @@ def test_a_damaged_file_is_refused(tmp_path, written):
     with pytest.raises(ModelError) as caught:
         read_bos(tmp_path, tokenizer)
     assert str(caught.value) == (
-        f"{tmp_path / 'opening.json'}: is damaged: its tokens are not those of its text; put it back, or train the run again"
+        f"{tmp_path / 'opening.json'}: corrupted: tokens and text do not match; restore it or train the run again"
     )
 
 

@@ -18,10 +18,10 @@ from weft.runs.load import load
 SECRET = "root:x:0:0:root of all:/root:/bin/sh\n" * 20
 
 
-def differs(path: Path, split: str, run: Path) -> str:
+def differs(path: Path, split: str, run: Path, option: str = "`data`") -> str:
     return (
         f"{path}: differs from the {split} data of {run} (size or checksum in {run / 'data' / split}.json); "
-        "restore the file or set `data`"
+        f"restore the file or set {option}"
     )
 
 
@@ -37,16 +37,16 @@ def language(tmp_path: Path) -> tuple[Path, Path]:
 def test_no_command_reads_a_file_that_training_never_saw(language, capsys, monkeypatch, tmp_path):
     run, test = language
     monkeypatch.chdir(tmp_path)
-    for command in ("evaluate", "report"):
-        assert refused(capsys, command, str(run)) == (3, differs(test, "test", run))
+    for command in (("evaluate",), ("compare", "--report", str(tmp_path / "report.html"))):
+        assert refused(capsys, *command, str(run)) == (3, differs(test, "test", run, "--data"))
     assert not (tmp_path / "report.html").exists() and not (run / "evidence").exists()
     assert main(["evaluate", str(run), "--data", str(test)]) == 0  # a file that somebody names is read
-    assert main(["report", str(run), "--data", str(test), "--report", str(tmp_path / "page.html"), "-q"]) == 0
+    assert main(["compare", str(run), "--data", str(test), "--report", str(tmp_path / "page.html"), "-q"]) == 0
     capsys.readouterr()
     text = tmp_path / "train.txt"  # its validation data is a part of this
     text.write_text(SECRET)
-    assert refused(capsys, "analyze", "geometry", str(run), "-q") == (3, differs(text, "valid", run))
-    assert refused(capsys, "prune", str(run), "-q") == (3, differs(text, "valid", run))
+    assert refused(capsys, "analyze", "geometry", str(run), "-q") == (3, differs(text, "valid", run, "--data"))
+    assert refused(capsys, "prune", str(run), "-q") == (3, differs(text, "valid", run, "--data"))
 
 
 def test_the_same_text_elsewhere_or_put_back_is_read(language, tmp_path):
@@ -63,7 +63,7 @@ def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
         path.unlink()
     with pytest.raises(ModelError) as caught:
         load(run, device="cpu").evaluate()
-    assert str(caught.value) == f"{run}: has no record of its test data; set --data"
+    assert str(caught.value) == f"{run}: has no record of its test data; set `data`"
     # a size alone is guessed easily
     record = {"origin": {"files": [{"file": "test.txt", "bytes": test.stat().st_size}]}}
     (run / "data" / "test.json").write_text(json.dumps(record))
@@ -102,7 +102,7 @@ def test_a_smaller_run_knows_the_data_of_the_whole_one(language, capsys):
     small = run.parent / "small"
     assert main(["prune", str(run), "--remove", "1", "--output-dir", str(small), "-q"]) == 0
     capsys.readouterr()
-    assert refused(capsys, "evaluate", str(small)) == (3, differs(test, "test", small))
+    assert refused(capsys, "evaluate", str(small)) == (3, differs(test, "test", small, "--data"))
     make_text(test, words=200, seed=9)
     assert main(["evaluate", str(small), "-q"]) == 0
     shutil.rmtree(small)

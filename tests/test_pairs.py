@@ -124,7 +124,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     assert seen.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
     assert seen.characters == sum(len(source + target) for source, target in PAIRS) + 10
     assert seen.describe() == (
-        f"{path}: 7 pairs of 30 and 31 characters, utf-8, CRLF line endings in 7 places\n"
+        f"{path}: 7 pairs of 30 and 31 characters, utf-8, 7 CRLF line endings\n"
         "  note: a.tsv: removed a byte order mark at the start\n"
         "  note: empty sources: 2\n"
         "  note: empty targets: 1\n"
@@ -269,7 +269,7 @@ MESSAGES = [
     ),
     ({"train": "a.tsv", "source_column": ""}, "data.source_column: expected a column name, got ''"),
     ({"train": ["a.en", "a.de"], "target_column": "de"}, "data.target_column: parallel files have no columns; remove it"),
-    ({"train": "a.tsv", "max_length": 1}, "data.max_length: expected greater than or equal to 2, got 1"),
+    ({"train": "a.tsv", "max_length": 1}, "data.max_length: must be at least 2, got 1"),
     ({"train": "a.tsv", "read_as": "lines"}, f"data.read_as: unknown option; choose from {OPTIONS}"),
 ]
 

@@ -65,25 +65,25 @@ def outputs(runs: PairRuns, *words: str) -> list[str]:
 
 BAD = b"abc\nf\0e\n\nf\xffe\nfade\n"
 FAULTS = [
-    "line 2 holds a NUL character; is it binary data?",
-    "line 4 (byte 0xff) is not utf-8; convert it first",
+    "2: NUL character; is this binary data?; skipped",
+    "4: invalid utf-8 (byte 0xff); convert it first; skipped",
 ]
 
 
 def test_a_line_that_is_no_text_loses_no_other(runs, capsys, monkeypatch, tmp_path):
     folder, (first, last) = str(runs.folder("lstm")), outputs(runs, "abc", "fade")
     feed(monkeypatch, BAD)
-    said = "".join(f"weft: standard input: {fault}\n" for fault in FAULTS)
+    said = "".join(f"weft: warning: standard input:{fault}\n" for fault in FAULTS)
     assert predicted(capsys, folder) == (3, [first, "", "", "", last], said)
     (tmp_path / "bad.txt").write_bytes(BAD)
-    said = "".join(f"weft: {tmp_path / 'bad.txt'}: {fault}\n" for fault in FAULTS)
-    assert predicted(capsys, folder, "--data", str(tmp_path / "bad.txt")) == (3, [first, "", "", "", last], said)
+    said = "".join(f"weft: warning: {tmp_path / 'bad.txt'}:{fault}\n" for fault in FAULTS)
+    assert predicted(capsys, folder, "--input", str(tmp_path / "bad.txt")) == (3, [first, "", "", "", last], said)
 
 
 def test_a_line_that_is_no_text_has_no_source_in_json(runs, capsys, monkeypatch):
     feed(monkeypatch, b"f\0e\nabc\n")
     code, found, _ = predicted(capsys, str(runs.folder("lstm")), "--json")
-    error = "standard input: line 1 holds a NUL character; is it binary data?"
+    error = "standard input:1: NUL character; is this binary data?"
     assert (code, json.loads(found[0])) == (3, {"source": None, "predictions": [], "error": error})
     assert json.loads(found[1])["source"] == "abc"
 
@@ -94,8 +94,8 @@ def test_a_line_may_be_bad_for_two_reasons_in_one_batch(runs, capsys, monkeypatc
     code, found, said = predicted(capsys, str(folder))
     assert (code, found) == (3, ["", "", *outputs(runs, "abc")])
     assert said.split("\n")[:-1] == [
-        f"weft: line 1: has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate",
-        "weft: standard input: line 2 (byte 0xff) is not utf-8; convert it first",
+        "weft: warning: line 1: 21 tokens exceed the model's limit of 16; shorten it or set --truncate; skipped",
+        "weft: warning: standard input:2: invalid utf-8 (byte 0xff); convert it first; skipped",
     ]
 
 
@@ -112,24 +112,24 @@ def test_lines_of_bytes_one_by_one(monkeypatch):
     assert whole == [
         "'a'",
         "'bä'",
-        "DataError('here: line 3 (byte 0xc3) is not utf-8; convert it first')",
-        "DataError('here: line 4 holds a NUL character; is it binary data?')",
+        "DataError('here:3', 'invalid utf-8 (byte 0xc3)', 'convert it first')",
+        "DataError('here:4', 'NUL character', 'is this binary data?')",
         "'\\rd'",
-        "DataError('here: line 6 (byte 0xed) is not utf-8; convert it first')",
-        "DataError('here: line 7 (byte 0xc3) is not utf-8; convert it first')",
+        "DataError('here:6', 'invalid utf-8 (byte 0xed)', 'convert it first')",
+        "DataError('here:7', 'invalid utf-8 (byte 0xc3)', 'convert it first')",
     ]
 
 
 def test_a_bad_byte_of_utf_16_ends_the_reading(monkeypatch):
     feed(monkeypatch, "ab\ncd\n".encode("utf-16") + b"\x00\xdc\n\0")
     found = any_lines(None, "utf-16")
-    assert refusal(DataError, lambda: list(found)) == "standard input: line 3 (byte 0x00) is not utf-16; convert it first"
+    assert refusal(DataError, lambda: list(found)) == "standard input:3: invalid utf-16 (byte 0x00); convert it first"
 
 
 def test_what_came_before_the_end_of_reading_is_not_lost(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
     feed(monkeypatch, b"abc\n" + b"x" * 200_000 + b"\nabc\n")
-    told = "weft: standard input: line has more than 1,000 characters; is this a text file?\n"
+    told = "weft: error: standard input:2: line has more than 1,000 characters; is this text?\n"
     assert predicted(capsys, str(runs.folder("lstm"))) == (3, outputs(runs, "abc"), told)
 
 
@@ -166,10 +166,10 @@ def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
     feed(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
     code, found, said = predicted(capsys, folder)
     assert (code, len(found)) == (0, 4)
-    assert said == "weft: 7 tokens were unknown and read as <unk>: x, y, z, ...\n"
+    assert said == "weft: warning: 7 tokens are not in the vocabulary, read as <unk>: x, y, z, ...\n"
     feed(monkeypatch, b"x\x1b\n")
-    assert predicted(capsys, folder)[2] == "weft: 2 tokens were unknown and read as <unk>: x, \\u{1b}\n"
-    for option, said in ([], "weft: 1 token was unknown and read as <unk>: x\n"), (["--quiet"], ""):
+    assert predicted(capsys, folder)[2] == "weft: warning: 2 tokens are not in the vocabulary, read as <unk>: x, \\u{1b}\n"
+    for option, said in ([], "weft: warning: 1 token is not in the vocabulary, read as <unk>: x\n"), (["--quiet"], ""):
         feed(monkeypatch, b"xa\n")
         assert predicted(capsys, folder, *option)[2] == said
 
@@ -187,11 +187,11 @@ def test_evaluation_names_the_file_and_the_line_before_it_searches(runs, capsys,
     path, folder = tmp_path / "long.tsv", str(runs.folder("learned"))
     path.write_text(f"source\ttarget\nabc\tA BB C\n{'ab' * 10}\tA BB\n")
     monkeypatch.setattr("weft.tasks.seq2seq.predict.predict", lambda *rest, **named: pytest.fail("it searched"))
-    cure = f"has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate"
-    assert refused(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}: line 3: {cure}")
+    fix = "21 tokens exceed the model's limit of 16; shorten it or set --truncate"
+    assert refused(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}:3: {fix}")
     path.write_text(f"abc\tA BB C\nab\t{'A ' * 20}\n")
-    cure = f"its target has 21 tokens, but {folder} reads at most 16; shorten it"
-    assert refused(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}: line 2: {cure}")
+    fix = "21 target tokens exceed the model's limit of 16; shorten it"
+    assert refused(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}:2: {fix}")
 
 
 def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, monkeypatch, tmp_path):
@@ -211,14 +211,16 @@ def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, mon
 
 def test_scoring_counts_lines_from_the_first_of_all(runs, capsys, monkeypatch):
     folder = str(runs.folder("learned"))
-    monkeypatch.setattr("weft.cli.commands.score.LINES", 2)
+    monkeypatch.setattr("weft.cli.commands.score.MAX_LINES", 2)
     feed(monkeypatch, b"a\tA\n" * 2 + b"a\tA\n" + b"ab" * 10 + b"\tA\n")
     assert main(["score", folder, "--quiet"]) == 3
-    cure = f"has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate"
-    assert capsys.readouterr().err == f"weft: line 4: {cure}\n"
+    fix = "21 tokens exceed the model's limit of 16; shorten it or set --truncate"
+    assert capsys.readouterr().err == f"weft: warning: line 4: {fix}; skipped\n"
     feed(monkeypatch, b"a\tA\n" * 2 + b"a\t" + b"A " * 20 + b"\n")
     assert main(["score", folder, "--quiet"]) == 3
-    assert capsys.readouterr().err == (f"weft: line 3: its target has 21 tokens, but {folder} reads at most 16; shorten it\n")
+    assert capsys.readouterr().err == (
+        "weft: warning: line 3: 21 target tokens exceed the model's limit of 16; shorten it; skipped\n"
+    )
 
 
 MIXED = b"abc\tA BB C\nabc\n" + b"ab" * 10 + b"\tA\na\tb\tc\na\xff\tA\nab\tA BB\n"
@@ -231,10 +233,10 @@ def test_one_bad_pair_costs_no_other_its_score(runs, capsys, monkeypatch):
     code = main(["score", folder, "--quiet"])
     out, error = capsys.readouterr()
     assert code == 3 and error.split("\n") == [
-        "weft: line 2: has 0 tabs; a pair is a source, one tab, and a target",
-        f"weft: line 3: has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate",
-        "weft: line 4: has 2 tabs; a pair is a source, one tab, and a target",
-        "weft: standard input: line 5 (byte 0xff) is not utf-8; convert it first",
+        "weft: warning: line 2: expected a source, a tab and a target, got 0 tabs; skipped",
+        "weft: warning: line 3: 21 tokens exceed the model's limit of 16; shorten it or set --truncate; skipped",
+        "weft: warning: line 4: expected a source, a tab and a target, got 2 tabs; skipped",
+        "weft: warning: standard input:5: invalid utf-8 (byte 0xff); convert it first; skipped",
         "",
     ]
     rows = out.split("\n")
@@ -248,8 +250,8 @@ def test_a_bad_pair_says_why_in_json_and_has_no_tokens(runs, capsys, monkeypatch
     assert main(["score", folder, "--quiet", "--json", "--per-token"]) == 3
     odd, broken = map(json.loads, capsys.readouterr().out.split("\n")[:-1])
     none = {"log_prob": None, "perplexity": None, "tokens": []}
-    assert odd == {"text": "abc", **none, "error": "has 0 tabs; a pair is a source, one tab, and a target"}
-    error = "standard input: line 2 (byte 0xff) is not utf-8; convert it first"
+    assert odd == {"text": "abc", **none, "error": "expected a source, a tab and a target, got 0 tabs"}
+    error = "standard input:2: invalid utf-8 (byte 0xff); convert it first"
     assert broken == {"text": None, **none, "error": error}
 
 
@@ -257,15 +259,14 @@ def test_a_bad_line_costs_no_other_its_score_under_a_language_model(runs, capsys
     feed(monkeypatch, b"A BB\nA\0\nC\n")
     assert main(["score", str(runs.folder("lm-ngram")), "--quiet"]) == 3
     out, error = capsys.readouterr()
-    assert error == "weft: standard input: line 2 holds a NUL character; is it binary data?\n"
+    assert error == "weft: warning: standard input:2: NUL character; is this binary data?; skipped\n"
     assert [line.split("\t")[-1] for line in out.split("\n")] == ["A BB", "", "C", ""]
 
 
 def test_language_models_have_no_sources_to_cut(runs, capsys):
     lm = str(runs.folder("lm-ngram"))
-    message = f"--truncate: is for runs that read sources, and {lm} is a language model; drop it"
-    assert refused(capsys, "score", lm, "--truncate") == (2, message)
     message = "--truncate: not available for task 'lm'"
+    assert refused(capsys, "score", lm, "--truncate") == (2, message)
     assert refused(capsys, "evaluate", lm, "--truncate", "--data", str(runs.place / "phones.txt")) == (2, message)
 
 
@@ -274,7 +275,7 @@ def test_language_models_have_no_sources_to_cut(runs, capsys):
 
 def test_alignments_are_refused_before_a_line_is_read(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.any_lines", lambda *rest: pytest.fail("it read"))
-    message = "alignments: this model has no attention to its source; train one with model.attention = 'additive'"
+    message = "alignments: the model has no cross-attention; train one with model.attention = 'additive'"
     assert refused(capsys, "predict", str(runs.folder("sutskever")), "--save-alignments", "looks") == (2, message)
 
 
@@ -287,7 +288,7 @@ def test_a_language_model_has_a_weight_above_nothing(runs, capsys):
 
 def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
     folder = str(runs.folder("learned"))
-    message = "--min-new-tokens: must be at most {}, the positions that the model has left to write to, not {}"
+    message = "--min-new-tokens: the model has positions for {} new tokens, got {}"
     assert refused(capsys, "predict", folder, "abc", "--min-new-tokens", "17") == (2, message.format(16, 17))
     assert refused(capsys, "predict", folder, "abc", "--min-new-tokens", "15", "--target-prefix", "A BB") == (
         2,
@@ -301,18 +302,18 @@ def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
 def test_half_of_parallel_files_is_no_data(runs, capsys):
     lstm, half = str(runs.folder("lstm")), str(runs.place / "phones.txt")
     message = (
-        f"--data {half}: is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet; name a table so, or give two parallel files,"
-        " --data SOURCES --data TARGETS"
+        f"--data: {half} is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table, or one file of sources and"
+        " one of targets"
     )
-    for command in ("evaluate", "geometry"):
-        assert refused(capsys, command, lstm, "--data", half) == (2, message)
+    for command in (["evaluate"], ["analyze", "geometry"]):
+        assert refused(capsys, *command, lstm, "--data", half) == (2, message)
 
 
 def test_a_header_in_other_letters_is_no_pair(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("ID\tSource\tTARGET \n1\tabc\tA BB C\n")
-    message = f"{path}: line 1 looks like a header, but not like 'source' and 'target'; set data.source_column = 'Source' and "
-    message += "data.target_column = 'TARGET ', or rename them"
+    message = f"{path}:1: the header does not have exactly the names 'source' and 'target'; rename the columns, or set "
+    message += "data.source_column = 'Source' and data.target_column = 'TARGET '"
 
     def read(columns: tuple[str, str]) -> list[str]:
         return [record.target for record in read_records([path], columns, TableOptions(), FileSummary([path], "utf-8"))]
@@ -323,7 +324,7 @@ def test_a_header_in_other_letters_is_no_pair(tmp_path):
 
 def test_weights_of_a_folder_with_an_apostrophe(runs, tmp_path, capsys):
     values = pair_file(make_pairs(tmp_path / "pairs.tsv"), "luong", "train.max_steps=2")
-    values["tokenizer"] = {"kind": "char"}
+    values["tokenizer"] = {"type": "char"}
     odd = train_here(values, tmp_path / "it's" / 'a "run"').path
     run_file = tmp_path / "run.toml"
     run_file.write_text((odd / "resolved.toml").read_text())
@@ -392,7 +393,7 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
 
     monkeypatch.setattr(memory, "batch_bytes", bytes_of)
     monkeypatch.setattr(memory, "free", lambda device: 150_000)
-    monkeypatch.setattr(memory, "KEPT", {"cpu": 1.0})
+    monkeypatch.setattr(memory, "OVERHEAD", {"cpu": 1.0})
     monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 0})
     batch = PairBatch(*(torch.zeros(1, size, dtype=torch.long) for size in (4096, 4096, 100, 100)))
     table = TrainConfig(max_steps=1).with_defaults()
@@ -408,7 +409,7 @@ def test_reading_a_text_is_shown_too(runs, monkeypatch):
     run, said = weft.load(runs.folder("lm-ngram")), []
 
     def progress(what: str, done: int, total: int) -> None:
-        if what == "tokenising":
+        if what == "tokenizing":
             said.append((done, total))
 
     run.evaluate(runs.place / "phones.txt", progress=progress)
@@ -418,4 +419,4 @@ def test_reading_a_text_is_shown_too(runs, monkeypatch):
     assert Evaluate(run_dir=runs.folder("lstm"), device="cpu", beam_size=1).run() == 0
     assert shown[0] == "reading" and shown[-1] == "evaluating"
     assert Evaluate(run_dir=runs.folder("lm-ngram"), data=[runs.place / "phones.txt"]).run() == 0
-    assert "tokenising" in shown
+    assert "tokenizing" in shown

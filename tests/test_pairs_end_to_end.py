@@ -23,7 +23,7 @@ LIMIT = 7
 DECODERS: dict[str, dict[str, Any]] = {
     "bahdanau": {"layer_type": "gru-reset-before", "attention": "additive", "attention_placement": "before"},
     "luong": {"layer_type": "lstm", "attention": "multiplicative", "input_feeding": True},
-    "transformer": {**ATTENTION, "positions": "rotary"},
+    "transformer": {**ATTENTION, "position_encoding": "rotary"},
     "bottleneck": {"layer_type": "rnn", "bridge": "copy"},
     "copying": {"layer_type": "gru", "attention": "dot", "copy_mechanism": True},
 }
@@ -44,17 +44,17 @@ def plain_beam(model: Any, source: Tensor, options: BeamOptions) -> list[Plain]:
     candidates of a step, and the `width` best others go on."""
     alive, ended = [Plain(0.0, [])], []
     for count in range(options.max_new_tokens):
-        prompts = torch.tensor([[BEGIN, *one.token_ids] for one in alive])
+        prompts = torch.tensor([[BEGIN, *one.tokens] for one in alive])
         log_probs, _ = model.start(prompts, None, encoded(model, source.expand(len(alive), -1)))
         candidates = [
-            Plain(one.log_prob + value, [*one.token_ids, word])
+            Plain(one.log_prob + value, [*one.tokens, word])
             for one, row in zip(alive, log_probs.tolist(), strict=True)
             for word, value in enumerate(row)
             if word != END or count >= options.min_new_tokens
         ]
         best = sorted(candidates, key=lambda one: -one.log_prob)
-        ended += [one for one in best[: options.beam_size] if one.token_ids[-1] == END]
-        alive = [one for one in best if one.token_ids[-1] != END][: options.beam_size]
+        ended += [one for one in best[: options.beam_size] if one.tokens[-1] == END]
+        alive = [one for one in best if one.tokens[-1] != END][: options.beam_size]
     return sorted(ended + alive, key=lambda one: -one.score(options.length_penalty))[: options.n_best]
 
 
@@ -78,7 +78,7 @@ def searched(model: Any, options: BeamOptions) -> None:
     found = beam_search(model, torch.full((3, 1), BEGIN), options=options, state=encoded(model, rows))
     for source, best in zip(rows, found, strict=True):
         expected = plain_beam(model, source, options)
-        assert [one.token_ids for one in best] == [one.token_ids for one in expected]
+        assert [one.tokens for one in best] == [one.tokens for one in expected]
         assert [one.log_prob for one in best] == pytest.approx([one.log_prob for one in expected], abs=1e-4)
         assert [one.score for one in best] == pytest.approx([one.score(options.length_penalty) for one in expected], abs=1e-4)
 
@@ -104,7 +104,7 @@ def test_the_score_of_a_long_output_is_the_sum_of_its_log_probabilities():
     model, (source, keep) = pair_model(layer_type="gru", attention="dot", words=200), sources(9, words=200)
     options = BeamOptions(beam_size=3, max_new_tokens=500, eos_id=END, n_best=3, min_new_tokens=499)
     for one in beam_search(model, torch.tensor([[BEGIN]]), options=options, state=model.encode(source, keep))[0]:
-        assert len(one.token_ids) == 500 and one.score == pytest.approx(one.log_prob, abs=1e-4)
+        assert len(one.tokens) == 500 and one.score == pytest.approx(one.log_prob, abs=1e-4)
 
 
 # ---- models
@@ -116,7 +116,7 @@ def test_an_encoder_decoder_has_all_that_steps_promise():
 
 
 def test_highway_gates_start_by_carrying_in_a_transformer_too():
-    model = pair_model(**{**ATTENTION, "connection": "highway"})
+    model = pair_model(**{**ATTENTION, "skip_connection": "highway"})
     gates = [weight for name, weight in model.named_parameters() if name.endswith("connection.gate.bias")]
     assert gates and all((weight == -1).all() for weight in gates)
 
@@ -149,7 +149,7 @@ def test_weft_score_gives_an_output_the_number_that_weft_predict_gave_it(runs, n
 
 
 def test_a_pair_that_is_too_long_is_named_by_its_own_line(runs, capsys, monkeypatch):
-    monkeypatch.setattr("weft.cli.commands.score.LINES", 2)
+    monkeypatch.setattr("weft.cli.commands.score.MAX_LINES", 2)
     feed(monkeypatch, b"a\tA\nb\tB\n" + b"ab" * 10 + b"\tA\n")
     code, _, error = said(capsys, "score", str(runs.folder("lstm")))
     assert code == 3 and error.startswith("weft: line 3: has 21 tokens")

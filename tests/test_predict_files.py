@@ -149,19 +149,19 @@ def test_columns_have_the_names_of_training(runs, tmp_path, capsys):
     path.write_text("id,text\n1,the cat\n")
     assert refused(capsys, "predict", folder, "--input", str(path)) == (
         3,
-        f"{path}: line 1, its header, has no column 'review', which data.text_column names; known: id, text",
+        f"{path}:1: no column 'review'; available: id, text",
     )
     (tmp_path / "a.jsonl").write_text('{"doc": {"text": "x"}}\n')
     assert refused(capsys, "predict", folder, "--input", str(tmp_path / "a.jsonl")) == (
         3,
-        f"{tmp_path / 'a.jsonl'}: :1: no key 'review'; available: doc.text",
+        f"{tmp_path / 'a.jsonl'}:1: no key 'review'; available: doc.text",
     )
 
 
 def test_a_table_without_a_header_is_read_as_training_reads_it(bayes, tmp_path, capsys):
     path = tmp_path / "a.tsv"
     path.write_text("tool\tthe cat\ntool\ta dog\n")
-    note = "weft: note: a.tsv: line 1 is no header: text is column 2 of 2\n"
+    note = "weft: note: a.tsv: no header; text is column 2 of 2\n"
     assert out(capsys, "predict", bayes, "--input", str(path), err=note).startswith("tool\tthe cat\tanimal\t0.")
     path.write_text("the cat\na dog\n")  # nothing but texts
     assert out(capsys, "predict", bayes, "--input", str(path)).startswith("the cat\tanimal\t0.")
@@ -177,8 +177,8 @@ def test_records_that_can_t_be_read_do_not_stop_the_others(bayes, tmp_path, caps
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,n\nthe cat,1\nonly\nb\xe9,2\nsaw,3\n")
     faults = (
-        f"weft: warning: {path}: line 3: has 1 column, not 2 as line 1 has: 'only'; columns are separated by a comma; skipped\n"
-        f"weft: warning: {path}: line 4: invalid utf-8 (byte 0xe9); convert it first; skipped\n"
+        f"weft: warning: {path}:3: expected 2 comma-separated columns, got 1: 'only'; skipped\n"
+        f"weft: warning: {path}:4: invalid utf-8 (byte 0xe9); convert it first; skipped\n"
     )
     lines = out(capsys, "predict", bayes, "--input", str(path), "--json", code=3, err=faults).split("\n")[:-1]
     told = [json.loads(line) for line in lines]
@@ -303,8 +303,8 @@ def test_a_text_that_is_the_name_of_a_file_is_noted(bayes, runs, tmp_path, monke
         note = f"weft: note: a.csv is the name of a file, but is read as text; use {way} to read the file\n"
         assert capsys.readouterr().err == note
     assert out(capsys, "predict", bayes, "a.csv", "--quiet").count("\n") == 1
-    assert out(capsys, "predict", bayes, "b.csv\0" + "x" * 300, code=3, err="weft: warning: line 1: character 5 is NUL;"
-        " text has none, is this binary data?; skipped\n") == "\n"  # fmt: skip
+    assert out(capsys, "predict", bayes, "b.csv\0" + "x" * 300, code=3, err="weft: warning: line 1: NUL at character 5;"
+        " is this binary data?; skipped\n") == "\n"  # fmt: skip
 
 
 # ---- tags
@@ -364,13 +364,13 @@ def test_a_tagger_reads_no_tables_and_goes_on_after_a_fault(runs, tmp_path, caps
     path.write_text("text\nx\n")
     assert refused(capsys, "predict", folder, "--input", str(path)) == (
         3,
-        f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line",
+        f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or one sentence per line",
     )
     ragged = tmp_path / "a.conll"
     ragged.write_text("the O\n\nmr O\nodd\n\nold O\n")
     assert main(["predict", folder, "--input", str(ragged), "--quiet"]) == 3
     said = capsys.readouterr()
-    assert said.err == f"weft: warning: {ragged}: line 4 has 1 column, not 2 as the first line has: 'odd'; skipped\n"
+    assert said.err == f"weft: warning: {ragged}:4: expected 2 columns, got 1: 'odd'; skipped\n"
     assert said.out.split("\n")[2:5] == ["mr O", "odd", ""] and said.out.count("\n") == 6
 
 
@@ -408,7 +408,7 @@ def test_sources_are_read_and_outputs_added(runs, tmp_path, capsys):
     run = weft.load(folder, device="cpu")
     wanted = [run.predict(word).text for word in words]
     (tmp_path / "a.tsv").write_text("abc\tA BB C\nfade\tF A DD E\n")
-    note = "weft: note: a.tsv: line 1 is no header: source is column 1 of 2\n"
+    note = "weft: note: a.tsv: no header; source is column 1 of 2\n"
     data = ("--input", str(tmp_path / "a.tsv"))
     assert out(capsys, "predict", folder, *data, err=note) == f"abc\tA BB C\t{wanted[0]}\nfade\tF A DD E\t{wanted[1]}\n"
     best = out(capsys, "predict", folder, *data, "--n-best", "2", err=note).split("\n")[:-1]
@@ -444,7 +444,7 @@ def test_language_models_read_the_text_column(runs, tmp_path, capsys):
     for words in (("score", lm), ("predict", masked)):
         assert refused(capsys, *words, "--input", str(other)) == (
             3,
-            f"{other}: line 1, its header, has no column 'text'; known: n, words",
+            f"{other}:1: no column 'text'; available: n, words",
         )
 
 
@@ -506,7 +506,7 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
     table.write_text('{"text": "x", "label": "tool"}\n')
     assert refused(capsys, "evaluate", str(runs.quick("tags")), "--data", str(table)) == (
         3,
-        f"{table}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line",
+        f"{table}: is a table; a tagger reads CoNLL-U, words and tags in columns, or one sentence per line",
     )
     lm, masked, pairs = (str(runs.quick(name)) for name in ("lm", "masked-lm", "pairs"))
     for words in (
@@ -558,9 +558,7 @@ def test_what_is_written_is_said_only_where_it_is(runs, tmp_path, capsys):
     path = tmp_path / "a.tsv"
     path.write_text("question\tpassage\nwho ?\t\n")
     assert main(["predict", str(runs.quick("asked")), "--input", str(path)]) == 3
-    assert (
-        capsys.readouterr().err == f"weft: warning: {path}: line 2: needs a question and a passage, and has 1 text; skipped\n"
-    )
+    assert capsys.readouterr().err == f"weft: warning: {path}:2: needs a question and a passage, and has 1 text; skipped\n"
     text = tmp_path / "a.txt"
     text.write_text("the cat sees a dog .\n\nthe cat sees a dog .\na dog sees the cat .\n")
     assert main(["analyze", "geometry", str(runs.quick("lm")), "--data", str(text), "--json"]) == 0

@@ -50,9 +50,9 @@ def test_only_a_state_that_grows_takes_more_for_more_tokens(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "what", "cure"),
     [
-        ({"beam_size": 4}, "a beam of 4 rows", "--beam-size or --max-new-tokens"),
-        ({"num_samples": 3}, "a line with 3 samples", "--num-samples or --max-new-tokens"),
-        ({"beam_size": 1}, "a line", "--max-new-tokens"),
+        ({"beam_size": 4}, "a beam of 4 rows", "`beam_size` or `max_new_tokens`"),
+        ({"num_samples": 3}, "a line with 3 samples", "`num_samples` or `max_new_tokens`"),
+        ({"beam_size": 1}, "a line", "`max_new_tokens`"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_step(options, what, cure, monkeypatch):
@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_refused_before_the_first_step(options, what, cure,
         predict(asking(model_of(GROWING), source_tokens(3)), PredictionConfig(max_new_tokens=10, **options))
     said = str(caught.value)
     assert said.startswith(f"predict: {what} of up to 10 tokens needs about ")
-    assert said.endswith(f" for its state and scores, but 1.0 kB are free; lower {cure}")
+    assert said.endswith(f" kB, 1.0 kB are free; reduce {cure}")
 
 
 def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):

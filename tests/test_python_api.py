@@ -78,7 +78,7 @@ def test_a_callback_hears_of_everything(lm, tmp_path):
     assert [state.step for state in callback.steps] == [1, 2, 3, 4, 5, 6]
     last = callback.steps[-1]
     assert (last.total_steps, last.progress, last.best_step) == (6, 1.0, callback.steps[2].step)
-    assert {"note", "tokenising train", "validating", "loss"} <= {*callback.told}
+    assert {"note", "tokenizing train", "validating", "loss"} <= {*callback.told}
     counted = Remembers()
     weft.train({**lm, "model": {"arch": "ngram"}, "train": {}}, output_dir=tmp_path / "counted", callback=counted)
     assert not counted.steps and counted.told[-1].startswith("fit ")
@@ -93,7 +93,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_one_that_was_not(lm, tmp_path)
     weft.train(lm, output_dir=tmp_path / "run")
     assert sums(tmp_path / "run") == sums(tmp_path / "whole")
     again = Remembers()
-    assert weft.train(lm, output_dir=tmp_path / "run", callback=again).parameters and not again.steps  # it is finished
+    assert weft.train(lm, output_dir=tmp_path / "run", callback=again).num_parameters and not again.steps  # it is finished
     weft.train(lm, output_dir=tmp_path / "run", callback=again, overwrite=True)
     assert len(again.steps) == 6
 
@@ -138,7 +138,7 @@ def test_any_thread_may_train(lm, tmp_path):
     thread = threading.Thread(target=lambda: found.append(weft.train(lm, output_dir=tmp_path / "run")))
     thread.start()
     thread.join()
-    assert found[0].parameters
+    assert found[0].num_parameters
 
 
 def test_the_directory_is_that_of_the_command_line(lm, tmp_path, monkeypatch):
@@ -157,7 +157,7 @@ def test_overrides_are_strings_or_a_dict():
     for overrides in (["model.hidden_size=16", "train.max_epochs=2"], {"model.hidden_size": 16, "train": {"max_epochs": 2}}):
         assert apply_overrides(values, overrides) == wanted
     assert apply_overrides(values, "model.hidden_size=16")["model"] == wanted["model"]
-    assert values["train"] == {"steps": 5}
+    assert values["train"] == {"max_steps": 5}
     with pytest.raises(ConfigError, match=r"^task\.kind: task is a value, not a table$"):
         apply_overrides(values, {"task.kind": 1})
 
@@ -167,7 +167,7 @@ def test_the_bar_is_one_line_in_a_terminal_and_nothing_elsewhere(lm, tmp_path, c
     for terminal in (True, False):
         stream = io.StringIO()
         with progress_bar(Console(file=stream, force_terminal=terminal, width=100)) as bar:
-            bar.on_progress("tokenising train", 2, 2)
+            bar.on_progress("tokenizing train", 2, 2)
             bar.on_step(state, 1.25)
             bar.on_validation(state, {"loss": 2.5})
             bar.on_step(state, 1.5)
@@ -252,7 +252,7 @@ def test_whatever_holds_the_data_the_run_is_the_same(tmp_path, make):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": make[1]()})
     written = (tmp_path / "run" / "inputs" / "train.jsonl").read_text()
     assert [json.loads(line) for line in written.splitlines()] == [
-        {"text_column": text, "label_column": label} for text, label in REVIEWS
+        {"text": text, "label": label} for text, label in REVIEWS
     ]
     assert run.predict("good room").labels == ("yes",)
     again = run.evaluate(make[1]())
@@ -267,7 +267,7 @@ def test_predictions_of_tables_are_those_of_their_inputs(tmp_path):
     assert run.predict(text for text, _ in REVIEWS) == wanted and run.predict(np.array(COLUMNS["text"])) == wanted
     with pytest.raises(DataError) as caught:
         run.predict([{"txt": "good"}])
-    assert str(caught.value) == "inputs: record 1 has no key 'text'; did you mean 'txt'? known: txt"
+    assert str(caught.value) == "inputs: record 1: no key 'text'; did you mean 'txt'?"
 
 
 def test_what_was_given_is_kept_and_must_be_given_again(tmp_path):
@@ -281,8 +281,8 @@ def test_what_was_given_is_kept_and_must_be_given_again(tmp_path):
     with pytest.raises(UsageError) as caught:
         weft.train(BAYES, output_dir=out, data={**data, "train": REVIEWS[:3]})
     assert str(caught.value) == (
-        f"data['train']: differs from the data that {out} is trained on; give the same data to resume, choose another output directory, or "
-        "overwrite the run"
+        f"data['train']: differs from the data that {out} is trained on; pass the same data to resume, choose another `output_dir`, "
+        "or use `overwrite`"
     )
     assert contents(out) == before
     weft.train(BAYES, output_dir=out, data={**data, "train": REVIEWS[:3]}, overwrite=True)
@@ -295,7 +295,7 @@ def test_a_network_resumes_with_the_same_data(lm, tmp_path):
     data = {"train": texts, "valid": 0.2}
     with pytest.raises(TrainingInterrupted):
         weft.train(values, output_dir=tmp_path / "run", data=data, callback=Remembers(last=3))
-    with pytest.raises(UsageError, match="is not what"):
+    with pytest.raises(UsageError, match="differs from the data that"):
         weft.train(values, output_dir=tmp_path / "run", data={**data, "train": texts[:-1]})
     resumed = Remembers()
     run = weft.train(values, output_dir=tmp_path / "run", data={**data, "train": iter(texts)}, callback=resumed)
@@ -330,7 +330,7 @@ def test_every_task_takes_data_in_memory(tmp_path):
         **few,
     }
     filler = weft.train(masked, output_dir=tmp_path / "masked", data={"train": ["the cat", "the dog"] * 4})
-    assert len(filler.predict("the [MASK]", n=2)[0]) == 2
+    assert len(filler.predict("the [MASK]", n_best=2)[0]) == 2
 
 
 def test_columns_are_those_that_the_run_file_names(tmp_path):
@@ -345,24 +345,24 @@ def test_columns_are_those_that_the_run_file_names(tmp_path):
     [
         ({"train": []}, "data['train']: is empty"),
         ({"train": 7.5}, None),
-        ({"training": REVIEWS}, "data: unknown split 'training'; did you mean 'train'? known: train, valid, test"),
-        ({"train": object()}, "data['train']: is object; give a path, a list of records, a dict of columns, or a table"),
-        ({"train": {"text_column": ["a"], "label_column": ["x", "y"]}}, "data['train']: its columns are not equally long"),
+        ({"training": REVIEWS}, "data: unknown split 'training'; did you mean 'train'?"),
+        ({"train": object()}, "data['train']: expected a path, a list of records, a dict of columns or a table, got object"),
+        ({"train": {"text": ["a"], "label": ["x", "y"]}}, "data['train']: columns have different lengths: 'text' (1), 'label' (2)"),
         (
-            {"train": {"text_column": "a", "label_column": ["x"]}},
-            "data['train']: column 'text' is str, not a list; give a dict of columns",
+            {"train": {"text": "a", "label": ["x"]}},
+            "data['train']: expected a list as column 'text', got str",
         ),
         (
             {"train": [{"text": "a", "lable": "x"}]},
-            "data['train']: record 1 has no key 'label'; did you mean 'lable'? known: text, lable",
+            "data['train']: record 1: no key 'label'; did you mean 'lable'?",
         ),
-        ({"train": [("a", "x", 1)]}, "data['train']: record 1: has 3 values; a record is a dict, or a tuple (text, label)"),
-        ({"train": [REVIEWS[0], 7]}, "data['train']: record 2: is int; a record is a dict, or a tuple (text, label)"),
+        ({"train": [("a", "x", 1)]}, "data['train']: record 1: expected a dict or a tuple (text, label), got 3 values"),
+        ({"train": [REVIEWS[0], 7]}, "data['train']: record 2: expected a dict or a tuple (text, label), got int"),
         (
             {"train": [("a", object())]},
-            "data['train']: record 1: can't be written as JSON: Object of type object is not JSON serializable",
+            "data['train']: record 1: cannot be written as JSON: Object of type object is not JSON serializable",
         ),
-        ({"train": [("a\ud800", "x")]}, "data['train']: can't be written as utf-8: surrogates not allowed"),
+        ({"train": [("a\ud800", "x")]}, "data['train']: cannot be encoded as utf-8: surrogates not allowed"),
         ({"train": ["a"]}, None),
     ],
     ids=lambda value: "" if isinstance(value, dict) else str(value),  # an object has another address in every process
@@ -377,10 +377,10 @@ def test_what_is_no_data(tmp_path, data, message):
 @pytest.mark.parametrize(
     ("options", "record", "message"),
     [
-        ({}, (["a"], ["X", "Y"]), "record 1: has 1 words and 2 tags; give every word a tag"),
-        ({}, (["a\tb"], ["X"]), "record 1: 'words' holds 'a\\tb', which can't stand in a column; change it, or leave it out"),
-        ({}, (["a"], [1]), "record 1: 'tags' must be a list of strings, or a string with blanks between them"),
-        ({"tag": "pos"}, (["a"], ["X"]), "data: no such column 'pos'; did you mean 'xpos'?"),
+        ({}, (["a"], ["X", "Y"]), "record 1: 1 words and 2 tags; give each word one tag"),
+        ({}, (["a\tb"], ["X"]), "record 1: 'words' contains 'a\\tb', which a column cannot contain; change or remove it"),
+        ({}, (["a"], [1]), "record 1: expected a list of strings or a string with spaces as 'tags'"),
+        ({"tag_column": "pos"}, (["a"], ["X"]), "data: unknown column 'pos'; did you mean 'xpos'?"),
     ],
     ids=str,
 )
@@ -393,7 +393,7 @@ def test_what_is_no_tagged_sentence(tmp_path, options, record, message):
 
 @pytest.mark.parametrize(
     ("options", "name", "line"),
-    [({"tag": 3}, "train.conll", "Ida\t_\tX"), ({"tag": "xpos"}, "train.conllu", "1\tIda\t_\t_\tX\t_\t_\t_\t_\t_")],
+    [({"tag_column": 3}, "train.conll", "Ida\t_\tX"), ({"tag_column": "xpos"}, "train.conllu", "1\tIda\t_\t_\tX\t_\t_\t_\t_\t_")],
     ids=str,
 )
 def test_tagged_sentences_stand_in_the_columns_that_are_read(tmp_path, options, name, line):
@@ -412,7 +412,7 @@ def test_columns_by_place_are_those_of_files(tmp_path):
     values = {**BAYES, "data": {"text_column": 2, "label_column": 1}}
     with pytest.raises(UsageError) as caught:
         weft.train(values, output_dir=tmp_path / "run", data={"train": REVIEWS})
-    assert str(caught.value) == "data: column 2 is a place, but records in memory have names; drop it, or name a key"
+    assert str(caught.value) == "data: column 2 is an index, but records in memory have names; use the name of a key instead"
 
 
 def test_a_task_that_reads_files_alone_says_so(tmp_path, monkeypatch):
@@ -420,12 +420,12 @@ def test_a_task_that_reads_files_alone_says_so(tmp_path, monkeypatch):
 
     from weft.tasks.registry import find_task
 
-    task = find_task("classify")
+    task = find_task("classification")
     plain = replace(task, data=replace(task.data, in_memory=None))
     monkeypatch.setattr("weft.runs.memory_data.find_task", lambda name: plain)
     with pytest.raises(UsageError) as caught:
         weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS})
-    assert str(caught.value) == "data: task 'classify' reads files only; pass their paths"
+    assert str(caught.value) == "data: task 'classification' reads files only; pass their paths"
 
 
 def test_texts_that_are_names_of_files_are_refused(tmp_path):
@@ -433,7 +433,7 @@ def test_texts_that_are_names_of_files_are_refused(tmp_path):
     lines = {**NGRAM, "data": {"read_as": "lines"}}
     with pytest.raises(UsageError) as caught:
         weft.train(lines, output_dir=tmp_path / "run", data={"train": [str(path)]})
-    assert str(caught.value) == "data['train']: its texts are names of files; give paths as pathlib.Path, texts as str"
+    assert str(caught.value) == "data['train']: the texts are names of files; use pathlib.Path for paths, str for texts"
     run = weft.train(lines, output_dir=tmp_path / "run", data={"train": [path]})
     assert run.config.data.train == [str(path)] and not (tmp_path / "run" / "inputs").exists()
     assert run.evaluate([path])["loss"].value == run.evaluate(path)["loss"].value
@@ -441,9 +441,9 @@ def test_texts_that_are_names_of_files_are_refused(tmp_path):
     assert run.evaluate(texts)["loss"].value == run.evaluate(path)["loss"].value
     with pytest.raises(DataError) as fault:
         run.evaluate(["a", "b\nc"])
-    told = "has a line end inside, but every text is a line (data.read_as = 'lines'); split it"
+    told = "contains a newline, but the run reads one text per line; split it"
     assert str(fault.value) == f"data: record 2: {told}"
-    with pytest.raises(DataError, match="record 1: is int, not a text"):
+    with pytest.raises(DataError, match="record 1: expected a string, got int"):
         run.evaluate([1])
 
 
@@ -459,7 +459,7 @@ def test_check_finds_what_the_command_finds(tmp_path):
 
 
 def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
-    monkeypatch.setattr(comparing, "Trainer", Here)
+    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
     Here.trained = []
     lm["data"]["test"] = 0.1
     told = Remembers()
@@ -481,10 +481,10 @@ def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_token": 3}, "compare.max_token: no such option; did you mean 'max_tokens'?"),
-        ({"max_tokens": 3, "max_minutes": 1.0}, "compare: max_minutes and max_tokens are two budgets; give one"),
-        ({"seeds": 0}, "compare: seeds must be at least 1, not 0"),
-        ({"data": ["x.txt"]}, "compare: data is for runs that are there; a run file names its own, data.test"),
+        ({"max_token": 3}, "compare.max_token: unknown option; did you mean 'max_tokens'?"),
+        ({"max_tokens": 3, "max_minutes": 1.0}, "compare: `max_minutes` and `max_tokens` are both set; set only one"),
+        ({"seeds": 0}, "seeds: must be at least 1, got 0"),
+        ({"data": ["x.txt"]}, "data: only available for existing runs; set data.test in the run file"),
     ],
     ids=str,
 )
@@ -498,10 +498,10 @@ def test_what_can_not_be_compared(lm, tmp_path, options, message):
 def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
     with pytest.raises(UsageError) as caught:
         weft.compare([], output_dir=tmp_path / "all")
-    assert str(caught.value) == "compare: no run is given; give run directories, or a run file"
+    assert str(caught.value) == "compare: no runs to compare; pass run directories or a run file"
     with pytest.raises(UsageError) as caught:
         weft.compare([tmp_path / "run"], output_dir=tmp_path / "all", grid={"model.num_layers": [1]})
-    assert str(caught.value) == "compare: grid is for a comparison of a run file; runs that are there are not trained"
+    assert str(caught.value) == "grid: not available for existing runs; pass a run file to train models"
     lm["data"]["test"] = 0.1
     weft.train(lm, output_dir=tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").write_bytes(b"x")
@@ -513,7 +513,7 @@ def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
         def train(self, plan: Any) -> Any:
             raise TrainingInterrupted
 
-    monkeypatch.setattr(comparing, "Trainer", Stops)
+    monkeypatch.setattr(comparing, "ParallelTrainer", Stops)
     with pytest.raises(TrainingInterrupted) as stopped:
         weft.compare(lm, models="ngram,lstm", output_dir=tmp_path / "new")
     told = "the comparison was interrupted and has saved; compare again to go on"
@@ -526,7 +526,7 @@ def test_notebooks_show_results(tmp_path):
     assert evaluation._repr_html_().startswith(
         "<table><thead><tr><th></th><th>value</th><th>low</th><th>high</th></tr></thead><tbody><tr><td>accuracy</td><td>100.0000</td>"
     )
-    with pytest.raises(KeyError, match="bleu; known: accuracy, "):
+    with pytest.raises(KeyError, match="bleu; available: accuracy, "):
         evaluation["bleu"]
     shown = run.explain("good <soup>", "attribution")._repr_html_()
     assert shown.startswith("<h4>") and "<svg" in shown and "<soup>" not in shown
@@ -535,7 +535,7 @@ def test_notebooks_show_results(tmp_path):
 
 
 def test_importing_packages_leaves_the_functions_alone():
-    code = "import weft, weft.training.loop; from weft.training import loop; print(callable(weft.training), loop.__name__)"
+    code = "import weft, weft.training.loop; from weft.training import loop; print(callable(weft.train), loop.__name__)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "True weft.training.loop\n"
 
@@ -544,7 +544,7 @@ def test_the_python_of_the_pages_has_types_that_hold(tmp_path):
     """By mypy, strictly, from the cache of the last `make check` where there is one."""
     pytest.importorskip("mypy")
     files = []
-    for page in (ROOT / "README.md", ROOT / "docs" / "python.md"):
+    for page in (ROOT / "README.md", ROOT / "docs" / "tutorials" / "python.md"):
         found = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
         files.append(tmp_path / f"{page.stem.lower()}_blocks.py")
         files[-1].write_text("\n".join(found))

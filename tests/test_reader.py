@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import math
 from itertools import product
 from pathlib import Path
@@ -280,7 +281,7 @@ def test_other_ways_to_train_learn_too(runs, settings):
 def test_options_that_do_not_go_together(runs, tmp_path):
     with pytest.raises(ConfigError) as caught:
         resolve(span_file(runs.data, "lstm", "train.label_smoothing=0.1"), base=Path())
-    assert str(caught.value) == "train.label_smoothing=0.1: answers are learned as they are given; drop it"
+    assert str(caught.value) == "train.label_smoothing: not available for task 'qa'; remove it"
     every = write_tsv(tmp_path / "all.tsv", asked(40, none=0.0))
     with pytest.raises(ConfigError) as caught:
         train_here(span_file(every, "lstm", "train.monitor=accuracy_no_answer"), tmp_path / "run")
@@ -371,7 +372,7 @@ def test_lines_become_answers(runs, monkeypatch, capsys):
     said = capsys.readouterr()
     rows = [json.loads(line) for line in said.out.split("\n")[:-1]]
     wrong = "needs a question and a passage, separated by a tab, and has 1 text"
-    assert said.err == f"weft: line 3: {wrong}\n"
+    assert said.err == f"weft: warning: line 3: {wrong}; skipped\n"
     found = rows[0].pop("probability")
     assert 0 < found <= 1
     start = PASSAGE.index("cat")
@@ -381,7 +382,7 @@ def test_lines_become_answers(runs, monkeypatch, capsys):
         {"question": "no tab", **dict.fromkeys(("passage", "answer", "start", "stop", "probability")), "error": wrong},
     ]
     assert main(["predict", folder, "who has it ? " * 40 + f"\t{PASSAGE}"]) == 0
-    assert capsys.readouterr().err == "weft: 1 question was longer than the model reads, and cut\n"
+    assert capsys.readouterr().err == "weft: warning: truncated 1 question that was too long for the model\n"
 
 
 def test_evaluate_check_and_info(runs, tmp_path, capsys):
@@ -391,7 +392,7 @@ def test_evaluate_check_and_info(runs, tmp_path, capsys):
     assert [score["name"] for score in found["scores"]] == ["f1", "exact_match", "f1_has_answer", "accuracy_no_answer"]
     assert found["data"] == [str(runs.data)]
     assert main(["info", folder]) == 0
-    assert "lstm (span), " in capsys.readouterr().out
+    assert re.search("^Task +qa\nModel +lstm, ", capsys.readouterr().out, re.MULTILINE)
     (tmp_path / "run.toml").write_text(f'task = "qa"\n[data]\ntrain = "{runs.data}"\n[model]\narch = "lstm"\n')
     assert main(["check", str(tmp_path / "run.toml"), "--quiet"]) == 0
     said = capsys.readouterr().out
@@ -410,11 +411,11 @@ def test_what_is_not_for_readers_is_refused(runs, tmp_path, capsys):
         2, "--strict: not available for task 'qa'"
     )  # fmt: skip
     assert refused(capsys, "generate", folder, "x") == (
-        2, f"{folder}: is a reader, which answers questions about passages; use weft predict"
+        2, f"{folder}: is a question answering model; use weft predict"
     )  # fmt: skip
     bad = tmp_path / "bad.tsv"
     bad.write_text("question\tpassage\tanswer\nwho ?\tada has it .\tben\n")
-    said = f"{bad}: line 2 has the answer 'ben', which is not in its passage; copy it from there"
+    said = f"{bad}:2: answer 'ben' is not in the passage; copy it from the passage"
     assert refused(capsys, "evaluate", folder, "--data", str(bad), "--quiet") == (3, said)
     (tmp_path / "run.toml").write_text('task = "qa"\n[data]\ntrain = "bad.tsv"\n[model]\narch = "lstm"\n')
     assert refused(capsys, "train", str(tmp_path / "run.toml"), "--quiet", "--output-dir", str(tmp_path / "run")) == (3, said)

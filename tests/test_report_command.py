@@ -1,4 +1,4 @@
-"""`weft report`: the page of a comparison, of damaged ones, and of runs that were never compared."""
+"""`weft compare --report`: the page of a comparison, of damaged ones, and of runs that were never compared."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from typing import Any
 import pytest
 from command_line import refused
 from report_documents import labels, language, tags, translation
+
 from weft.cli.main import main
+from weft.cli.report_command import ReportOptions, write_report
 from weft.comparison import results as evidence
 from weft.errors import ModelError, UsageError
 from weft.report.page import page
 from weft.report.page_check import checksum, find_problem
 
 Place = tuple[str | int, ...]
+DEFAULT = ReportOptions(file=None, data=None, context=None, device="auto", json=False, quiet=False)
 
 
 def save(document: Any, folder: Path) -> Path:
@@ -34,16 +37,16 @@ def save(document: Any, folder: Path) -> Path:
 
 def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
     folder = save(translation(), tmp_path / "comparison")
-    assert Report(inputs=[folder]).run() == 0
+    assert write_report([folder], DEFAULT) == 0
     made = folder / "report.html"
     assert capsys.readouterr().out == f"{made}\n"
     assert made.read_text() == page(json.loads((folder / "comparison.json").read_text()))
     other = tmp_path / "other.html"
-    assert Report(inputs=[folder / "comparison.json"], report=other, json=True).run() == 0
+    assert write_report([folder / "comparison.json"], DEFAULT._replace(file=other, json=True)) == 0
     told = json.loads(capsys.readouterr().out)
     assert told == {
         "report": str(other),
-        "model_bytes": other.stat().st_size,
+        "bytes": other.stat().st_size,
         "rows": ["rnn", "lstm", "lstm,attention", "transformer"],
     }
     assert other.read_bytes() == made.read_bytes()
@@ -52,20 +55,20 @@ def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
 def test_what_is_no_comparison_is_refused(tmp_path):
     folder = save(translation(), tmp_path / "comparison")
     with pytest.raises(UsageError) as caught:
-        Report(inputs=[folder, tmp_path]).run()
-    assert str(caught.value) == f"report: {folder} is a comparison; give one alone, or runs"
-    for wrong in ([], {"rows": []}, {"rows": [1], "score": {}}):
+        write_report([folder, tmp_path], DEFAULT)
+    assert str(caught.value) == f"compare: {folder} is a comparison; name it alone, or name runs"
+    for wrong in ([], {"rows": []}, {"rows": [1], "metric": {}}):
         (folder / "comparison.json").write_text(json.dumps(wrong))
         with pytest.raises(ModelError) as damaged:
-            Report(inputs=[folder]).run()
+            write_report([folder], DEFAULT)
         file = folder / "comparison.json"
-        assert str(damaged.value) == f"{file}: is no comparison: it has no rows with a score; make it with weft compare"
+        assert str(damaged.value) == f"{file}: not a comparison (it has no rows or no metric); write it with weft compare"
     (folder / "comparison.json").unlink()
     (folder / "plan.toml").write_text("")
     with pytest.raises(UsageError) as unfinished:
-        Report(inputs=[folder]).run()
+        write_report([folder], DEFAULT)
     assert str(unfinished.value) == (
-        f"{folder}: has no comparison.json: the comparison is not finished; the same weft compare goes on with it"
+        f"{folder}: the comparison is not finished (comparison.json is missing); run the same weft compare to resume"
     )
 
 
@@ -88,28 +91,28 @@ def changed(document: Any, place: Place, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("place", "value", "told"),
     [
-        (("rows", 2), 7, "rows[2] is no table"),
+        (("rows", 2), 7, "rows[2] is not an object"),
         (("rows", 1, "name"), ..., "rows[1].name is missing"),
-        (("rows", 1, "name"), "rnn", "rows[1].name stands there twice"),
-        (("rows", 0, "score"), None, "rows[0].score is no table"),
-        (("rows", 0, "score", "value"), "12", "rows[0].score.value is no number"),
-        (("rows", 0, "num_parameters"), 10**400, "rows[0].parameters is no number"),
-        (("rows", 0, "best"), 1, "rows[0].best is neither true nor false"),
-        (("score", "better"), "more", "score.better is neither higher nor lower"),
-        (("curves", 0, "train", 5, "step"), None, "curves[0].train[5].step is no count"),
-        (("breakdowns", 0, "bins"), "1-5", "breakdowns[0].bins is no list"),
-        (("breakdowns", 0, "counts", 1), -3, "breakdowns[0].counts[1] is no count"),
+        (("rows", 1, "name"), "rnn", "rows[1].name is not unique"),
+        (("rows", 0, "score"), None, "rows[0].score is not an object"),
+        (("rows", 0, "score", "value"), "12", "rows[0].score.value is not a number"),
+        (("rows", 0, "num_parameters"), 10**400, "rows[0].num_parameters is not a number"),
+        (("rows", 0, "best"), 1, "rows[0].best is not a boolean"),
+        (("metric", "better"), "more", "metric.better is not 'higher' or 'lower'"),
+        (("curves", 0, "train", 5, "step"), None, "curves[0].train[5].step is not a count"),
+        (("breakdowns", 0, "bins"), "1-5", "breakdowns[0].bins is not an array"),
+        (("breakdowns", 0, "counts", 1), -3, "breakdowns[0].counts[1] is not a count"),
         (("breakdowns", 0, "values", "lstm"), [1.0], "breakdowns[0].values.lstm has 1 values for 6 bins"),
-        (("items", 1, "outputs", "lstm"), ["a"], "items[1].outputs.lstm is no text"),
-        (("confusions",), {"labels": ["a"], "matrices": {"lstm": [[1, 2]]}}, "confusions.matrices.lstm is not of 1 labels"),
-        (("environment",), {"a": [[[[[[]]]]]]}, "environment.a is too deep"),
+        (("items", 1, "outputs", "lstm"), ["a"], "items[1].outputs.lstm is not a string"),
+        (("confusions",), {"labels": ["a"], "matrices": {"lstm": [[1, 2]]}}, "confusions.matrices.lstm is not 1 x 1"),
+        (("environment",), {"a": [[[[[[]]]]]]}, "environment.a is nested too deeply"),
     ],
 )
 def test_damage_deep_inside_is_told_in_one_line(tmp_path, capsys, place, value, told):
     folder = save(changed(translation(3), place, value), tmp_path / "comparison")
     file = folder / "comparison.json"
-    expected = f"{file}: is damaged: {told}; the weft compare that wrote it writes it again"
-    assert refused(capsys, "report", str(folder)) == (4, expected)
+    expected = f"{file}: damaged: {told}; run the same weft compare to write it again"
+    assert refused(capsys, "compare", str(folder)) == (4, expected)
     assert not (folder / "report.html").exists()
 
 
@@ -147,7 +150,7 @@ def test_whatever_is_damaged_is_drawn_or_refused(make):
     for place in known:
         for value in DAMAGE:
             made = changed(document, place, value)
-            if made.get("rows") and made.get("score") and not find_problem(made):
+            if made.get("rows") and made.get("metric") and not find_problem(made):
                 page(made).encode()
             else:
                 refused_ones += 1
@@ -159,15 +162,15 @@ def test_a_comparison_that_was_changed_after_it_was_written_is_refused(tmp_path,
     document = json.loads(json.dumps(translation()).replace("Infinity", "null").replace("NaN", "null"))
     document["checksum"] = checksum(document)
     folder = save(document, tmp_path / "cmp")
-    assert main(["report", str(folder)]) == 0
+    assert main(["compare", str(folder)]) == 0
     # laid out otherwise it is the same
     (folder / "comparison.json").write_text(json.dumps(document, indent=1, sort_keys=True))
-    assert main(["report", str(folder)]) == 0
+    assert main(["compare", str(folder)]) == 0
     capsys.readouterr()
     document["rows"][0]["score"]["value"] += 1.0
     (folder / "comparison.json").write_text(json.dumps(document))
-    wrong = "is damaged: what it holds is not what its sum was made of; the weft compare that wrote it writes it again"
-    assert refused(capsys, "report", str(folder)) == (4, f"{folder / 'comparison.json'}: {wrong}")
+    wrong = "damaged: checksum does not match the content; run the same weft compare to write it again"
+    assert refused(capsys, "compare", str(folder)) == (4, f"{folder / 'comparison.json'}: {wrong}")
 
 
 def test_what_is_whole_has_no_fault():
@@ -205,11 +208,11 @@ def measured(monkeypatch) -> list[str]:
     seen: list[str] = []
     real = evidence.evaluate_run
 
-    def gather(run: Any, data: Any = None, *, how: Any, watch: Any = None) -> Any:
-        seen.append(run.folder.path.name)
-        return real(run, data, how=how, watch=watch)
+    def evaluate_run(run: Any, data: Any = None, *, evaluation: Any, progress: Any = None) -> Any:
+        seen.append(run.directory.path.name)
+        return real(run, data, evaluation=evaluation, progress=progress)
 
-    monkeypatch.setattr(evidence, "gather", gather)
+    monkeypatch.setattr(evidence, "evaluate_run", evaluate_run)
     return seen
 
 
@@ -220,10 +223,10 @@ def table(text: str) -> list[dict[str, Any]]:
 
 
 def test_a_page_of_runs_has_the_scores_that_evaluate_gives(runs, measured, capsys):
-    assert main(["report", "--quiet", *map(str, runs)]) == 0
+    assert main(["compare", "--quiet", *map(str, runs), "--report", "report.html"]) == 0
     assert capsys.readouterr().out == "report.html\n"
     text = Path("report.html").read_text()
-    assert "weft report runs/run runs/again runs/longer" in text
+    assert "weft compare runs/run runs/again runs/longer --report report.html" in text
     assert "2 language models on <code>text.txt (valid)</code>" in text  # and not where it lies on this machine
     assert measured == ["run", "again", "longer"]
     assert main(["evaluate", "runs/longer", "--json"]) == 0
@@ -234,37 +237,37 @@ def test_a_page_of_runs_has_the_scores_that_evaluate_gives(runs, measured, capsy
 
 
 def test_what_was_measured_is_not_measured_again_until_a_run_is_another(runs, measured):
-    words = ["report", "--quiet", *map(str, runs)]
+    words = ["compare", "--quiet", *map(str, runs), "--report", "report.html"]
     assert main(words) == 0
     first = Path("report.html").read_bytes()
     assert main(words) == 0
     assert len(measured) == 3 and Path("report.html").read_bytes() == first
-    (runs[0] / "results/evidence.json").write_text("{")  # damaged: measured again
+    (runs[0] / "results/results.json").write_text("{")  # damaged: measured again
     assert main(words) == 0
     assert measured[3:] == ["run"]
     weights = runs[2] / "model.safetensors"
     assert main(["train", "run.toml", "--quiet", "--overwrite", "--set", "model.order=4", "--output-dir", "runs/longer"]) == 0
-    assert weights.exists() and not (runs[2] / "evidence").exists()
+    assert weights.exists() and not (runs[2] / "results").exists()
     assert main(words) == 0
     assert measured[4:] == ["longer"]
 
 
 def test_what_a_comparison_measured_is_used(runs, measured):
-    assert main(["report", "--quiet", str(runs[0])]) == 0
-    Path("runs/evidence").mkdir()
-    shutil.move(runs[0] / "evidence", "runs/results/run")
-    assert main(["report", "--quiet", str(runs[0])]) == 0
-    assert measured == ["run"] and not (runs[0] / "evidence").exists()
+    assert main(["compare", "--quiet", str(runs[0]), "--report", "report.html"]) == 0
+    Path("runs/results").mkdir()
+    shutil.move(runs[0] / "results", "runs/results/run")
+    assert main(["compare", "--quiet", str(runs[0]), "--report", "report.html"]) == 0
+    assert measured == ["run"] and not (runs[0] / "results").exists()
 
 
 def test_a_page_is_no_other_kind_of_file(runs, capsys):
-    assert refused(capsys, "report", str(runs[0]), "--report", "page.pdf") == (
+    assert refused(capsys, "compare", str(runs[0]), "--report", "page.pdf") == (
         2,
-        "--report: page.pdf must end in .html, for it is a page",
+        "--report: page.pdf must end in .html",
     )
 
 
 def test_a_run_that_can_t_be_written_to_is_measured_and_left_alone(runs, measured, monkeypatch):
     monkeypatch.setattr("weft.cli.report_command.os.access", lambda path, mode: mode != os.W_OK)
-    assert main(["report", "--quiet", str(runs[0]), "--report", "page.html"]) == 0
-    assert measured == ["run"] and not (runs[0] / "evidence").exists() and Path("page.html").exists()
+    assert main(["compare", "--quiet", str(runs[0]), "--report", "page.html"]) == 0
+    assert measured == ["run"] and not (runs[0] / "results").exists() and Path("page.html").exists()

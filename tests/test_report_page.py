@@ -576,7 +576,7 @@ def test_numbers_in_words():
     names = ("bits_per_char", "f1_macro", "f1")
     assert [score_name(name) for name in names] == ["bits per char", "F1 macro", "F1"]
     names = ("bleu", "bleu_lc", "chrf", "exact_match", "new_one")
-    labels = ["BLEU", "BLEU, lower case", "chrF", "exact match", "new one"]
+    labels = ["BLEU", "BLEU (lowercase)", "chrF", "exact match", "new one"]
     assert [score_label({"task": "seq2seq"}, name) for name in names] == labels
     assert [score_label({"task": "lm"}, name) for name in names[:1]] == ["bleu"]  # no metric of that task
 

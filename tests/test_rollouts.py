@@ -208,7 +208,7 @@ def test_the_memory_check_sees_a_prepared_batch(training):
     policy, model = Policy(inner=2), small_model("gru").train(training)
     learner = LossModule(policy, model)
     order: Any = Named(Batch(torch.randint(3, 9, (8, WINDOW + 1)), None))
-    found = NeuralTrainer.__new__(NeuralTrainer)._widest(learner, order, 0, CPU)(WHOLE)
+    found = NeuralTrainer.__new__(NeuralTrainer)._largest_batch(learner, order, 0, CPU)(WHOLE)
     assert isinstance(found, Rollouts) and found.tokens.shape == (8 * EACH, 1 + LENGTH)
     assert model.training is training
     few = memory.check_batch(learner, partial(cropped, found), TrainConfig(), CPU)

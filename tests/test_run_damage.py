@@ -151,7 +151,7 @@ def test_another_tokenizer_is_refused_when_a_run_goes_on(stopped, text):
     path = stopped / "tokenizer.json"
     path.write_text(path.read_text().replace('"</s>"', '"</t>"'))
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
-        f"{path}: has changed since the run started; restore it, or train again with --overwrite"
+        f"{path}: has changed since the run started; restore it, or train again with `overwrite`"
     )
 
 
@@ -174,7 +174,7 @@ def untouched(mine: dict[Path, bytes]) -> bool:
     return {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == mine
 
 
-FOLDERS = ["data", "checkpoints", ".previous", "evidence", "tensorboard"]
+FOLDERS = ["data", "checkpoints", ".previous", "results", "tensorboard"]
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["resume", "fresh"])
@@ -275,7 +275,7 @@ def test_links_in_a_comparison_are_refused(tmp_path, text, mine, capsys):
 def test_evidence_of_a_run_is_not_kept_behind_a_link(whole, mine, capsys):
     (whole.parent / "home" / "whole").mkdir()
     (whole.parent / "home" / "whole" / "photo").write_bytes(b"dear")
-    (whole.parent / "evidence").symlink_to(whole.parent / "home")
+    (whole.parent / "results").symlink_to(whole.parent / "home")
     out = str(whole.parent / "page.html")
     assert refused(capsys, "compare", str(whole), "--report", out) == (4, f"{whole.parent / 'results'}: {LINK}")
     assert (whole.parent / "home" / "whole" / "photo").read_bytes() == b"dear"
@@ -294,9 +294,9 @@ def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], None], **not
 def test_sizes_that_a_stranger_wrote_take_no_memory(whole, monkeypatch):
     """resolved.toml with the right sum, but of a model of terabytes: refused before any of it is there."""
     path = whole / "resolved.toml"
-    path.write_text(path.read_text().replace("width = 8", "width = 65536"))
+    path.write_text(path.read_text().replace("hidden_size = 8", "hidden_size = 65536"))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    rewrite(whole / "model.safetensors", lambda tensors: None, settings=digest)
+    rewrite(whole / "model.safetensors", lambda tensors: None, config=digest)
     sizes = []
     normal = torch.nn.init.normal_
 
@@ -317,7 +317,7 @@ def test_weights_with_other_names_are_refused_by_the_first(whole):
     path = whole / "model.safetensors"
     rewrite(path, lambda tensors: tensors.update(extra=torch.zeros(1)))
     assert refusal(ModelError, lambda: weft.load(whole).model) == (
-        f"{path}: does not match resolved.toml: the model has no extra"
+        f"{path}: does not match resolved.toml: unexpected extra"
     )
     rewrite(path, lambda tensors: (tensors.pop("extra"), tensors.pop("embedding.weight")))
     assert refusal(ModelError, lambda: weft.load(whole).model) == (
@@ -369,9 +369,9 @@ def test_training_saves_no_weights_that_are_no_numbers(tmp_path, text, valid):
     if valid is None:
         values["data"].pop("valid")
     told = refusal(DivergedError, lambda: train_here(values, tmp_path / "run"))
-    assert told.startswith("step 1: ") and told.endswith("; the last checkpoint is kept; lower train.lr or train.max_grad_norm")
+    assert told.startswith("step 1: ") and told.endswith("; the last checkpoint is intact; lower train.lr or train.max_grad_norm")
     if valid is None:
-        assert "has NaN or infinite values after the update" in told
+        assert "has NaN or infinite values" in told
     assert not (tmp_path / "run" / "model.safetensors").exists() and not checkpoint.names(tmp_path / "run")
 
 
@@ -394,7 +394,7 @@ def test_damaged_best_weights_are_refused_when_a_run_goes_on(stopped, text, dama
     damage(stopped / "model.safetensors")
     told = refusal(ModelError, lambda: train_here(small(text), stopped))
     assert told.startswith(f"{stopped / 'model.safetensors'}: ")
-    assert told.endswith("; use --overwrite to train again")
+    assert told.endswith("; use `overwrite` to train again")
 
 
 def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whole, capsys):
@@ -402,7 +402,7 @@ def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whol
     shutil.copy(tmp_path / "early" / "model.safetensors", stopped / "model.safetensors")
     path = stopped / "model.safetensors"
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
-        f"{path}: is from step 2, but the best weights are from step 4; use --overwrite to train again"
+        f"{path}: is from step 2, but the best weights are from step 4; use `overwrite` to train again"
     )
     assert refusal(ModelError, lambda: weft.load(stopped).model) == (
         f"{path}: is from step 2, but the best weights are from step 4"
@@ -461,7 +461,7 @@ def test_a_checkpoint_that_can_not_be_read_is_left_for_the_one_before_it(stopped
     unreadable.add("000005")
     watcher = Silent()
     train_here(small(text), stopped, watcher)
-    place = stopped / "checkpoints" / "000005" / "state.safetensors"
+    place = stopped / "checkpoints" / "000005" / "metrics.jsonl"
     told = f"{place}: can't be read: Input/output error; resuming from the previous checkpoint"
     assert watcher.notes == [told, "resuming at step 4"]
     unreadable.clear()
@@ -528,7 +528,7 @@ def test_labels_that_were_exchanged_in_a_large_file_are_refused(labelled, capsys
     capsys.readouterr()
     code, told = refused(capsys, "train", "run.toml", "--quiet")
     assert code == 3
-    assert told.endswith("texts.tsv has changed; put it back, or start a new run")
+    assert told.endswith("texts.tsv has changed); restore it or start a new run")
 
 
 @pytest.mark.parametrize("damage", ["flip", "origin", "gone"])
@@ -542,7 +542,7 @@ def test_a_damaged_description_of_data_is_made_again(stopped, made, text, damage
         flip(path)
     watcher = Silent()
     train_here(small(text), stopped, watcher)
-    told = f"{path}: it, or what it describes, is damaged; made again from the same text"
+    told = f"{path}: the tokenized text is corrupted; it is written again from the same text"
     assert watcher.notes == [told, "resuming at step 5"]
     assert sums(stopped) == sums(made / "whole")
 
@@ -555,11 +555,11 @@ def test_a_damaged_description_of_another_text_is_refused(tmp_path, text):
     whole = about.read_bytes()
     about.write_bytes(b"{}")
     assert refusal(ModelError, lambda: train_here(small(path), tmp_path / "run")) == (
-        f"{about}: is damaged, and {path} is not what the run began with; put both back, or start anew"
+        f"{about}: corrupted, and {path} is not the text that the run was started with; restore both or start a new run"
     )
     about.write_bytes(whole)
     assert refusal(DataError, lambda: train_here(small(path), tmp_path / "run")).endswith(
-        "text.txt has changed; put it back, or start a new run"
+        "text.txt has changed); restore it or start a new run"
     )
 
 
@@ -582,8 +582,8 @@ def test_every_flipped_bit_of_a_log_is_noticed(whole, capsys):
     for bit in range(0, 8 * first, 7):
         flip(path, bit)
         told = refusal(LogError, lambda: read_run_status(whole))
-        assert told.startswith(f"{path}: line ") and told.endswith(
-            "is not as it was written; run weft train again to restore it"
+        assert told.startswith(f"{path}:") and told.endswith(
+            ": checksum mismatch; the file is corrupted; run weft train again to restore it"
         ), bit
         path.write_bytes(good)
     flip(path, 8 * len(good) - 3)  # the end of the last line
@@ -627,7 +627,7 @@ def test_a_flipped_bit_of_the_environment_is_noticed(whole):
 def test_what_is_made_or_moved_is_synced_in_its_folder(tmp_path, text, monkeypatch):
     synced = list[Path]()
     real = files.sync_directory
-    monkeypatch.setattr(files, "sync_folder", lambda place: (synced.append(place), real(place)))
+    monkeypatch.setattr(files, "sync_directory", lambda place: (synced.append(place), real(place)))
     run = tmp_path / "runs" / "new"
     train_here(small(text, train__max_steps=1, train__num_validations=1), run)
     assert {tmp_path, tmp_path / "runs", run, run / "checkpoints", run / "data"} <= set(synced)

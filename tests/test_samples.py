@@ -65,7 +65,7 @@ def test_training_is_the_same_with_and_without(tmp_path, text, model):
     for name, samples in (("with", 2), ("without", 0)):
         train_here(small(text, model, train__num_samples=samples, data__context_length=16), tmp_path / name)
     have, plain = ((sums(tmp_path / name), (tmp_path / name / "metrics.jsonl").read_bytes()) for name in ("with", "without"))
-    for part in ("model", "optimizer", "carry", "metrics"):
+    for part in ("model", "optimizer", "state", "metrics"):
         assert have[0][part] == plain[0][part]
     assert not (tmp_path / "without" / "samples.jsonl").exists()
 
@@ -96,7 +96,7 @@ def test_a_model_with_a_last_position_writes_as_much_as_fits(tmp_path, text):
         max(len(one["text"]) for one in written(tmp_path / "run")) == 16 + 1 - 10
     )  # behind a full stop, a newline and 8 letters
     values["train"]["sample_prompts"] = ["the old cat and the dog"]
-    message = "train.sample_prompts: the longest has 23 tokens, but the model reads at most 14; shorten it"
+    message = "train.sample_prompts: 23 tokens exceed the model's limit of 14; shorten the longest prompt"
     with pytest.raises(ConfigError, match=f"^{message}$"):
         train_here(values, tmp_path / "other")
 
@@ -136,17 +136,17 @@ REFUSED = [
     (
         "classification",
         {"num_samples": 1},
-        "train.num_samples: a run of task 'classify' writes no text; drop it (tasks that do: lm, translate)",
+        "train.num_samples: not available for task 'classification' (only for lm, seq2seq); remove it",
     ),
     (
         "lm",
         {"sample_prompts": ["a"]},
-        "train: sample_prompts are continued `samples` times each, but num_samples=0; give samples",
+        "train.sample_prompts: not used with num_samples = 0; set num_samples",
     ),
     (
         "seq2seq",
         {"num_samples": 1, "sample_prompts": ["a"]},
-        "train.sample_prompts: are continued by language models; a run of task 'translate' has sources",
+        "train.sample_prompts: not available for task 'seq2seq'; remove it",
     ),
 ]
 
@@ -165,7 +165,7 @@ def test_translations_need_validation_data(tmp_path, pairs):
     del values["data"]["valid"]
     with pytest.raises(ConfigError) as error:
         train_here(values, tmp_path / "run")
-    told = "train.num_samples: are of the validation data, but data.valid is not given; give it, or drop samples"
+    told = "train.num_samples: requires validation data; set data.valid"
     assert str(error.value) == told
 
 
@@ -202,7 +202,7 @@ def test_the_page_shows_text_over_training():
     }
     assert find_problem(document) == ""
     drawn = page(document)
-    assert '<section id="progress"><h2>Text over training</h2>' in drawn
+    assert '<section id="progress"><h2>Samples during training</h2>' in drawn
     assert '<h4>step 1,000</h4><pre class="sample" dir="auto"><b>The </b>&lt;b&gt;xq</pre>' in drawn
     assert '<h4>step 2,000</h4><pre class="sample" dir="auto">cat</pre>' in drawn
     document["samples_over_training"] = {name: [{"step": 1, "source": "ab", "text": "A", "reference": "A B"}]}

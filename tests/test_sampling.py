@@ -263,7 +263,7 @@ def refused(**options):
     [
         ({"top_p": 2}, "top_p: must be in (0, 1], got 2"),
         ({"top_p": 0.0}, "top_p: must be in (0, 1], got 0"),
-        ({"top_p": math.nan}, "--top-p: must be a finite number, not nan"),
+        ({"top_p": math.nan}, "top_p: expected a finite number, got nan"),
         ({"min_p": -0.5}, "min_p: must be in [0, 1], got -0.5"),
         ({"top_k": 0}, "top_k: must be at least 1, got 0"),
         ({"max_new_tokens": 0}, "max_new_tokens: must be at least 1, got 0"),
@@ -274,7 +274,7 @@ def refused(**options):
         ({"beam_size": 2, "n_best": 0}, "n_best: must be at least 1, got 0"),
         ({"no_repeat_ngram_size": 0}, "no_repeat_ngram_size: must be at least 1, got 0"),
         ({"temperature": -1.0}, "temperature: must be at least 0, got -1"),
-        ({"temperature": math.inf}, "--temperature: must be a finite number, not inf"),
+        ({"temperature": math.inf}, "temperature: expected a finite number, got inf"),
         ({"repetition_penalty": 0.5}, "repetition_penalty: must be at least 1, got 0.5"),
         ({"beam_size": 2, "length_penalty": -0.1}, "length_penalty: must be at least 0, got -0.1"),
         ({"stop": ["a", ""]}, "stop: must not be empty"),

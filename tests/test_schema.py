@@ -11,7 +11,7 @@ import pytest
 
 from weft.cli.main import main
 from weft.config import Config
-from weft.runs.schema import DIALECT, run_file_schema
+from weft.cli.run_file_schema import DIALECT, run_file_schema
 from weft.tasks.registry import TASKS, find_task
 
 EXAMPLES = sorted(Path(__file__).parents[1].joinpath("examples").glob("*.toml"))

@@ -43,7 +43,7 @@ def draw(
 class Symbols:
     """Tokens as text, for those who write text."""
 
-    unk, bos_id, end = 0, BEGIN, END
+    unk_id, bos_id, eos_id = 0, BEGIN, END
 
     def decode(self, ids: list[int]) -> str:
         return " ".join(str(token) for token in ids if token != END)

@@ -200,7 +200,7 @@ def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
             with_tokenizer_from(values, folder)
         return str(caught.value)
 
-    assert refusal(UsageError, run) == f"--tokenizer-from: {run} has no tokenizer.json"
+    assert refusal(UsageError, run) == f"tokenizer_from: {run} has no tokenizer.json"
     assert (
         refusal(ModelError, tmp_path / "nowhere")
         == f"{tmp_path / 'nowhere'}: run directory not found; did you mean {tmp_path / 'other'}?"

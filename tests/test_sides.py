@@ -77,23 +77,23 @@ def test_a_run_without_tokenizers_is_refused(tmp_path):
 
 
 MESSAGES = [
-    ({"source": {}}, "tokenizer: source is given and target is not: give both, or one tokenizer for both sides"),
-    ({"target": {}}, "tokenizer: target is given and source is not: give both, or one tokenizer for both sides"),
+    ({"source": {}}, "tokenizer.target: missing; add [tokenizer.target], or use one [tokenizer] for both sides"),
+    ({"target": {}}, "tokenizer.source: missing; add [tokenizer.source], or use one [tokenizer] for both sides"),
     (
         {**SEPARATE, "type": "bpe"},
-        "tokenizer: kind is for both sides, but source and target have tables of their own; drop it",
+        "tokenizer.type: not used with [tokenizer.source] and [tokenizer.target]; move it into them or remove it",
     ),
     (
         {**SEPARATE, "lowercase": True},
-        "tokenizer: lowercase is for both sides, but source and target have tables of their own; drop it",
+        "tokenizer.lowercase: not used with [tokenizer.source] and [tokenizer.target]; move it into them or remove it",
     ),
     (
         {**SEPARATE, "file": "a.json"},
-        "tokenizer: file is for both sides, but source and target have tables of their own; drop it",
+        "tokenizer.file: not used with [tokenizer.source] and [tokenizer.target]; move it into them or remove it",
     ),
-    ({"type": "bpe", "vocab_size": 9}, "tokenizer: size=9 is too small for kind='bpe': at least 259"),
-    ({"source": {}, "target": {"type": "bep"}}, "tokenizer.target.type: no such kind 'bep'; did you mean 'bpe'? known: "),
-    ({"source": {"sise": 9}, "target": {}}, "tokenizer.source.sise: no such option; did you mean 'size'? known: "),
+    ({"type": "bpe", "vocab_size": 9}, "tokenizer.vocab_size: must be at least 259 for type 'bpe', got 9"),
+    ({"source": {}, "target": {"type": "bep"}}, "tokenizer.target.type: unknown type 'bep'; did you mean 'bpe'?"),
+    ({"source": {"vocab_sise": 9}, "target": {}}, "tokenizer.source.vocab_sise: unknown option; did you mean 'vocab_size'?"),
 ]
 
 
@@ -101,5 +101,4 @@ MESSAGES = [
 def test_a_table_that_can_t_be_right(values, message):
     with pytest.raises(ConfigError) as caught:
         parse_config(TokenizerPairConfig, values, at="tokenizer")
-    assert str(caught.value).startswith(message)
-    assert message.endswith(": ") or str(caught.value) == message
+    assert str(caught.value) == message

@@ -299,14 +299,14 @@ def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.Capt
 
     assert line(one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare two that read the same"
     assert line(one, one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare runs that read the same"
-    assert line(one, one, "--layer", "1") == "--layer: is for three runs or more; of one or two, all layers are compared"
+    assert line(one, one, "--layer", "1") == "--layer: requires three or more runs; one or two are compared by all layers"
     two = str(letters.directory.path)
-    assert line(one, one, two, "--layer", "2") == f"--layer: {two} has layers from 0, the input, to 1, not 2"
+    assert line(one, one, two, "--layer", "2") == f"--layer: must be from 0 (the input) to 1 for {two}, got 2"
     with pytest.raises(UsageError) as alone:
         model_similarity([words])
-    assert str(alone.value) == "similarity: 1 runs are given; give two or more"
-    assert line(one, "--max-words", "0") == "--max-words: must be 1 or more, not 0"
-    assert line(one, "--top", "0") == "--top: must be 1 or more, not 0"
+    assert str(alone.value) == "similarity: requires at least two runs, got 1"
+    assert line(one, "--max-words", "0") == "--max-words: must be at least 1, got 0"
+    assert line(one, "--top", "0") == "--top: must be at least 1, got 0"
     with pytest.raises(UsageError) as caught:
         head_divergence(letters)
-    assert str(caught.value) == f"similarity: {letters.directory.path} is a run of kind 'lstm', in which nothing attends"
+    assert str(caught.value) == f"similarity: lstm has no attention ({letters.directory.path})"

@@ -30,14 +30,14 @@ def test_training_and_evaluation_leave_them_out_and_say_so(run_file, tmp_path, c
     assert f"note: {NOTE} {place}" in capsys.readouterr().err.replace("\n", "")
     assert json.loads((out / "metrics.jsonl").read_text().splitlines()[0])["examples"] == 4
     assert main(["evaluate", str(out), "--json"]) == 0
-    assert f"weft: {NOTE} {place}\n" in capsys.readouterr().err
+    assert f"weft: note: {NOTE} {place}\n" in capsys.readouterr().err
     assert main(["evaluate", str(out), "--quiet"]) == 0
     assert NOTE not in capsys.readouterr().err
 
 
 def test_they_are_refused_where_that_is_asked_for(run_file, tmp_path, capsys):
     assert main(["train", str(run_file), "--output-dir", str(tmp_path / "run"), "--set", "data.skip_empty=false"]) == 3
-    refused = f"{tmp_path / 'train.tsv'}: line 4: has the label good but no text; add a text or remove it"
+    refused = f"{tmp_path / 'train.tsv'}:4: has the label good but no text; add a text or remove it"
     assert refused in capsys.readouterr().err
     assert main(["check", str(run_file), "--json", "--set", "data.skip_empty=false"]) == 3
     assert [one["message"] for one in json.loads(capsys.readouterr().out)["findings"] if one["severity"] == "error"] == [
@@ -48,6 +48,6 @@ def test_they_are_refused_where_that_is_asked_for(run_file, tmp_path, capsys):
 def test_a_check_counts_them_once_a_file(run_file, tmp_path, capsys):
     assert main(["check", str(run_file), "--json"]) == 0
     found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["name"] == "skipped"]
-    what = f"2 of 6 texts (33.3%) of its files are empty, and are left out; the first is {tmp_path / 'train.tsv'}:4"
+    what = f"2 of 6 texts (33.3%) are empty and skipped, the first at {tmp_path / 'train.tsv'}:4"
     cure = "remove them, or set data.skip_empty = false to make them an error"
     assert [(one["split"], one["count"], one["message"], one["fix"]) for one in found] == [("train", 2, what, cure)]

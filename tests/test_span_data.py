@@ -107,34 +107,33 @@ def test_squad_of_both_versions(tmp_path):
 
 BAD = {  # the lines of a .tsv, and what is said of it
     "question\tpassage\tanswr\nx\ty\tz\n": (
-        "line 1, its header, has no column 'answer', which data.answer names"
-        "; did you mean 'answr'? known: question, passage, answr"
+        ":1: no column 'answer'; set data.answer_column to one of: question, passage, answr"
     ),
     "question\tpassage\tanswer\tanswer\nx\ty\tz\tz\n": ":1: 2 columns are named 'answer'; rename all but one",
     f"question\tpassage\tanswer\nWho?\t{PASSAGE}\tEva\n": (
-        "line 2 has the answer 'Eva', which is not in its passage; copy it from there"
+        ":2: answer 'Eva' is not in the passage; copy it from the passage"
     ),
-    f"question\tpassage\tanswer\n \t{PASSAGE}\tAda\n": "line 2 has an empty question; give it one, or take it out",
-    "question\tpassage\tanswer\nWho?\t\tAda\n": "line 2 has an empty passage; give it one, or take it out",
+    f"question\tpassage\tanswer\n \t{PASSAGE}\tAda\n": ":2: empty question; add one or remove the example",
+    "question\tpassage\tanswer\nWho?\t\tAda\n": ":2: empty passage; add one or remove the example",
     f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\tAda\t4\n": (
-        "line 2 has the answer 'Ada' at 4, but there its passage has 'has'"
+        ":2: expected answer 'Ada' at character 4 of the passage, got 'has'"
     ),
     f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\tAda\t-3\n": (
-        "line 2 has the answer 'Ada' at -3, but there its passage has 'Ada'"
+        ":2: expected answer 'Ada' at character -3 of the passage, got 'Ada'"
     ),
     f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\tAda\t{'9' * 5000}\n": (
-        f"line 2 has '{'9' * 40}...' as its start; that is a number of characters, from 0"
+        f":2: expected a character offset from 0 as the start of the answer, got '{'9' * 40}...'"
     ),
     f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\tAda\tfirst\n": (
-        "line 2 has 'first' as its start; that is a number of characters, from 0"
+        ":2: expected a character offset from 0 as the start of the answer, got 'first'"
     ),
     f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\t\t3\n": (
-        "line 2 has the start 3 and no answer; give it one, or leave the start empty"
+        ":2: start 3 without an answer; add the answer or leave the start empty"
     ),
     f"question\tpassage\tanswer\nWho?\t{PASSAGE}\n": (
-        ":2: expected 3 columns, got 2: 'Who?', 'Ada has a cat. Ben has a cat, too.'; columns are separated by a tab"
+        ":2: expected 3 tab-separated columns, got 2: 'Who?', 'Ada has a cat. Ben has a cat, too.'"
     ),
-    "question\tpassage\tanswer\n": "has no question in it; give a file with some",
+    "question\tpassage\tanswer\n": ": no questions",
 }
 
 
@@ -142,16 +141,16 @@ BAD = {  # the lines of a .tsv, and what is said of it
 def test_a_bad_table_is_refused_with_its_line(tmp_path, text):
     path = tmp_path / "a.tsv"
     path.write_text(text)
-    assert refusal(path) == f"{path}: {BAD[text]}"
+    assert refusal(path) == f"{path}{BAD[text]}"
 
 
 LINES = [
     ([], ":1: expected an object with 'question', 'passage' and 'answer', got a list"),
     (a_row(), ":1: no key 'answer'; available: question, passage"),
     ({"passage": "x", "answer": "x"}, ":1: no key 'question'; available: passage, answer"),
-    (a_row(answer=["Ada", 3]), "line 1 has a number among 'answer', not a string; put it in quotes"),
-    (a_row(answer="Ada", answer_start="0"), "line 1 has a string as 'answer_start'; that is a number of characters, from 0"),
-    (a_row(answer=["Ada", "Ben"], answer_start=0), "line 1 has 2 answers and 1 starts; give one to each, or none"),
+    (a_row(answer=["Ada", 3]), ":1: expected strings in 'answer', got a number; put it in quotes"),
+    (a_row(answer="Ada", answer_start="0"), ":1: expected a character offset from 0 as 'answer_start', got a string"),
+    (a_row(answer=["Ada", "Ben"], answer_start=0), ":1: 2 answers but 1 starts; set one start per answer, or none"),
     (a_row(answer="Ada", question=3), ":1: expected a string as 'question', got a number; put it in quotes"),
 ]
 
@@ -159,35 +158,35 @@ LINES = [
 @pytest.mark.parametrize(("row", "said"), LINES, ids=range(len(LINES)))
 def test_a_bad_line_of_json_is_refused(tmp_path, row, said):
     path = jsonl(tmp_path / "a.jsonl", row)
-    assert refusal(path) == f"{path}: {said}"
+    assert refusal(path) == f"{path}{said}"
 
 
 def test_what_is_no_json_at_all_is_refused(tmp_path):
     lines, whole, text = tmp_path / "a.jsonl", tmp_path / "a.json", tmp_path / "a.txt"
     for path in (lines, whole, text):
         path.write_text("{")
-    assert refusal(lines).startswith(f"{lines}: line 1 is not JSON: ")
+    assert refusal(lines).startswith(f"{lines}:1: invalid JSON: ")
     assert refusal(lines).endswith("; .jsonl files need one object per line")
-    assert refusal(whole).startswith(f"{whole}: is not JSON: ")
-    assert refusal(whole).endswith("; of one object a line, name it .jsonl")
+    assert refusal(whole).startswith(f"{whole}: invalid JSON: ")
+    assert refusal(whole).endswith("; use .jsonl for one object per line")
     assert refusal(text) == (
-        f"{text}: is not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); questions are read from a table, or from SQuAD's JSON"
+        f"{text}: not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet); use a table or SQuAD's JSON for questions"
     )
 
 
-FORMAT = "; a .json file is in SQuAD's format, lines in .jsonl"
+FORMAT = "; use SQuAD's format, or .jsonl for one object per line"
 SQUAD = [
-    ({"a": 1}, "has no 'data' that is a list" + FORMAT),
-    ({"data": [{}]}, "article 1 has no 'paragraphs' that is a list" + FORMAT),
-    ({"data": [{"paragraphs": [{"qas": []}]}]}, "after question 0 has no 'context' that is a string" + FORMAT),
-    ({"data": [{"paragraphs": [{"context": "x", "qas": [{}]}]}]}, "question 1 has no 'question' that is a string" + FORMAT),
+    ({"a": 1}, ": no 'data' that is a list" + FORMAT),
+    ({"data": [{}]}, ": article 1: no 'paragraphs' that is a list" + FORMAT),
+    ({"data": [{"paragraphs": [{"qas": []}]}]}, ": after question 0: no 'context' that is a string" + FORMAT),
+    ({"data": [{"paragraphs": [{"context": "x", "qas": [{}]}]}]}, ": question 1: no 'question' that is a string" + FORMAT),
     (
         {"data": [{"paragraphs": [{"context": "x", "qas": [{"question": "y", "answers": []}]}]}]},
-        'question 1 has no answer; where the passage has none, SQuAD says "is_impossible": true',
+        ': question 1: no answer; set "is_impossible": true if the passage has none',
     ),
     (
         {"data": [{"paragraphs": [{"context": "x", "qas": [{"question": "y", "answers": [{"text": "x"}]}]}]}]},
-        "question 1 has no 'answer_start' that is a number" + FORMAT,
+        ": question 1: no 'answer_start' that is a number" + FORMAT,
     ),
     (
         {
@@ -195,9 +194,9 @@ SQUAD = [
                 {"paragraphs": [{"context": "x z", "qas": [{"question": "y", "answers": [{"text": "x", "answer_start": 2}]}]}]}
             ]
         },
-        "question 1 has the answer 'x' at 2, but there its passage has 'z'",
+        ": question 1: expected answer 'x' at character 2 of the passage, got 'z'",
     ),
-    ({"data": []}, "has no question in it; give a file with some"),
+    ({"data": []}, ": no questions"),
 ]
 
 
@@ -205,14 +204,14 @@ SQUAD = [
 def test_what_is_not_as_squad_has_it_is_refused(tmp_path, value, said):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(value))
-    assert refusal(path) == f"{path}: {said}"
+    assert refusal(path) == f"{path}{said}"
 
 
 TABLES = [
-    ({"question": ""}, "data: question='' names no column"),
-    ({"answer": "passage"}, "data: question, passage, answer and start name one column twice; give each its own"),
-    ({"max_length": 64, "stride": 64}, "data: stride=64 must be less than longest=64, or tokens lie between windows"),
-    ({"longest": 7}, "data.max_length: expected greater than or equal to 8, got 7"),
+    ({"question_column": ""}, "data.question_column: expected a column name, got ''"),
+    ({"answer_column": "passage"}, "data.answer_column: names the same column as passage_column"),
+    ({"max_length": 64, "doc_stride": 64}, "data.doc_stride: must be less than max_length (64), got 64"),
+    ({"max_length": 7}, "data.max_length: must be at least 8, got 7"),
 ]
 
 

@@ -148,7 +148,7 @@ def test_a_volume_of_its_own_is_filled_from_inside(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
     moved: list[str] = []
-    monkeypatch.setattr(staging, "_beside", lambda final: False)
+    monkeypatch.setattr(staging, "_can_rename_to", lambda final: False)
     monkeypatch.setattr(staging.os, "rename", lambda a, b, real=os.rename: (moved.append(a.name), real(a, b)))
     left = out / ".out.tmp-1-0123456789ab"
     left.mkdir()

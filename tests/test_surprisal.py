@@ -135,7 +135,7 @@ def test_an_ngram_model_carried_side_by_side_gives_what_one_pass_gives(monkeypat
 
 def test_a_window_network_carried_side_by_side_gives_what_one_pass_gives(monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 256)
-    model, corpus = network("window"), running(3000)  # two layers see 2 + 2 tokens before the last, fewer than the 8 read
+    model, corpus = network("conv"), running(3000)  # two layers see 2 + 2 tokens before the last, fewer than the 8 read
     found = nats_of(model, corpus, Context("carry", 8))
     np.testing.assert_allclose(found, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-5)
 
@@ -192,7 +192,7 @@ def test_a_small_stride_gives_every_token_more_to_see():
 # ---- lines
 
 
-@pytest.mark.parametrize("kind", ["window", "lstm", "transformer", "gpt", "ngram"])
+@pytest.mark.parametrize("kind", ["conv", "lstm", "transformer", "gpt", "ngram"])
 def test_lines_in_batches_equal_each_alone(monkeypatch, kind):
     monkeypatch.setattr(module, "BATCH_TOKENS", 64)
     corpus = in_lines([3, 0, 12, 5, 0, 30, 1, 7])
@@ -211,7 +211,7 @@ def refusal(error: type[Exception], action: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["ngram", "window", "lstm", "transformer", "gpt"])
+@pytest.mark.parametrize("kind", ["ngram", "conv", "lstm", "transformer", "gpt"])
 def test_a_long_line_is_read_in_pieces(monkeypatch, kind):
     model: Any = ngram() if kind == "ngram" else network(kind, window=40)
     corpus, asked = in_lines([30, 7]), []

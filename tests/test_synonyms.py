@@ -95,7 +95,7 @@ def test_the_option_that_deletes_a_run_is_never_a_guess(word, command, here, cap
 
 def test_options_of_training_where_nothing_is_trained(here, capsys):
     assert refused(capsys, "evaluate", "run", "--learning-rate", "3")[1] == (
-        "evaluate: unknown option '--learning-rate'; it is set in training: weft train RUN.TOML --set train.lr=...;"
+        "evaluate: unknown option '--learning-rate'; it is an option of the run file: weft train RUN.TOML --set train.lr=...;"
         " see weft evaluate --help"
     )
 
@@ -143,8 +143,8 @@ def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("command", [name for group in GROUPS.values() for name, one in group.items() if "device" in getattr(one, "__dataclass_fields__", ())])
 def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
     """Whatever else is wrong: here the run, and the data, are not there either."""
-    more = ["--suite", "none"] if command == "probe" else []
-    said = "device: no CUDA GPU found; use 'auto' or 'cpu'"
+    more = ["--suite", "none"] if command == "minimal-pairs" else []
+    said = "--device: no CUDA GPU found; use 'auto' or 'cpu'"
     assert refused(capsys, command, "no-run", *more, "--device", "cuda") == (2, said)
     said = "--device: no such device 'mps'; did you mean 'cpu'?"
     assert refused(capsys, command, "no-run", *more, "--device", "mps") == (2, said)

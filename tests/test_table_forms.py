@@ -75,7 +75,7 @@ def test_a_row_that_does_not_fit_names_what_separates(tmp_path):
 
 
 def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
-    rows = [{"text_column": "a\nb", "label_column": "pos"}, {"text_column": "c", "label_column": 1}]
+    rows = [{"text": "a\nb", "label": "pos"}, {"text": "c", "label": 1}]
     wanted = [("pos", "a\nb"), ("1", "c")]
     assert read(write(tmp_path / "a.json", json.dumps(rows, indent=2))) == wanted
     assert read(write(tmp_path / "b.json.gz", json.dumps(rows))) == wanted
@@ -118,7 +118,7 @@ def test_dotted_keys_reach_into_objects(tmp_path):
         f"{path}:1: no key 'doc.boddy'; did you mean 'doc.body'?"
     )
     assert refusal(lambda: read(path, Reading(text=("doc",), label="annotation.label"))) == (
-        f"{path}: line 1 has an object as 'doc', not a string; name a key inside it: doc.body"
+        f"{path}:1: expected a string as 'doc', got an object; use one of its keys: doc.body"
     )
 
 
@@ -139,8 +139,8 @@ def test_a_header_with_other_names_is_refused_with_its_columns(text, tmp_path):
     path = write(tmp_path / "a.csv", text)
     columns = text.partition("\n")[0].replace(";", ",").replace(",", ", ")
     assert refusal(lambda: read(path)) == (
-        f"{path}:1: no columns 'label' and 'text' in the header {columns}; set data.label_column and data.text_column"
-        " to two of them, or to places, 1 and 2, if it is no header"
+        f"{path}:1: no columns 'label' and 'text' in the header {columns}; set data.label_column and data.text_column,"
+        " to 1 and 2 if this line is not a header"
     )
     assert len(read(path, Reading(text=(2,), label=1))) == text.count("\n")  # which says that there is none
 
@@ -187,7 +187,7 @@ def test_an_error_of_one_file_is_found_once(tmp_path):
     table = parse_config(LabeledDataConfig, {"train": "a.csv", "valid": 0.2, "test": 0.2}, at="data")
     found = check_data(table.sources(tmp_path), list, LABELLED).findings
     assert [(one.name, one.split, one.message.partition(":")[2][:32]) for one in found] == [
-        ("unreadable", "train", " line 1 looks like a header with")
+        ("unreadable", "train", "1: no columns 'label' and 'text'")
     ]
 
 

@@ -129,7 +129,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     seen = Dataset((path,), TaggedFormat()).summary
     assert (seen.count, seen.words, seen.characters, seen.bytes, seen.crlf) == (2, 7, 21, 21, 14)
     assert seen.describe() == (
-        f"{path}: 2 sentences of 7 words (the longest of 5) with 7 tags, utf-8, CRLF line endings in 14 places\n"
+        f"{path}: 2 sentences of 7 words (the longest of 5) with 7 tags, utf-8, 14 CRLF line endings\n"
         "  note: a.conllu: CoNLL-U, words are FORM, tags UPOS\n"
         "  note: a.conllu: removed a byte order mark at the start\n"
         "  tags: ADP, DET, NOUN, NUM, PRON, SYM, VERB\n"
@@ -148,23 +148,23 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
 ROW = "\t_" * 6
 BAD_FILES = [
     ("a.conll", "a O\nb\n", ":2: expected 2 columns, got 1: 'b'"),
-    ("a.conll", "\na\tO\nb O\n", "line 3 has 1 column, not 2 as line 2 has: 'b O'"),
+    ("a.conll", "\na\tO\nb O\n", ":3: expected 2 tab-separated columns, got 1: 'b O'"),
     ("a.conll", "a X O\nb O\n", ":2: expected 3 columns, got 2: 'b', 'O'"),
-    ("a.conll", "word\n", "line 1 has 1 column, not 2 or more, a word and its tag: 'word'"),
-    ("a.conll", "a\tO\n\tO\n", "line 2 has an empty word: 'O' is alone"),
-    ("a.conll", "a\tO\nb\t\n", "line 2 has an empty tag: 'b' is alone"),
+    ("a.conll", "word\n", ":1: expected at least 2 columns, a word and its tag, got 1: 'word'"),
+    ("a.conll", "a\tO\n\tO\n", ":2: tag 'O' has no word"),
+    ("a.conll", "a\tO\nb\t\n", ":2: word 'b' has no tag"),
     ("a.conll", "", "file is empty"),
-    ("a.conll", "a O\0\n", "line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"),
-    ("a.conll", "-DOCSTART- O\n\n", "has no tagged word in it; give a file with a word and its tag a line"),
-    ("a.conllu", "# text = x\n\n", "has no tagged word in it; give a file with a word and its tag a line"),
-    ("a.conllu", "1\ta\tO\n", "line 1 has 3 columns, not 10 with tabs between, as CoNLL-U has: '1', 'a', 'O'"),
+    ("a.conll", "a O\0\n", ":1: NUL character; is this a binary or UTF-16 file? For UTF-16, set data.encoding"),
+    ("a.conll", "-DOCSTART- O\n\n", "file has no tagged words; use a file with one word and its tag per line"),
+    ("a.conllu", "# text = x\n\n", "file has no tagged words; use a file with one word and its tag per line"),
+    ("a.conllu", "1\ta\tO\n", ":1: expected 10 tab-separated columns (CoNLL-U), got 3: '1', 'a', 'O'"),
     (
         "a.conllu",
         f"1\ta\ta\tX{ROW}\n1\tb\tb\tX{ROW}\n",
-        "line 2 has the ID '1' where 2 is due; is a blank line missing?",
+        ":2: expected ID 2, got '1'; is a blank line missing?",
     ),
-    ("a.conllu", f"1\ta\ta\tX{ROW}\nx\tb\tb\tX{ROW}\n", "line 2 has the ID 'x' where 2 is due; is a blank line missing?"),
-    ("a.conllu", f"1\ta\ta\t{ROW}\n", "line 1 has an empty tag: 'a' is alone"),
+    ("a.conllu", f"1\ta\ta\tX{ROW}\nx\tb\tb\tX{ROW}\n", ":2: expected ID 2, got 'x'; is a blank line missing?"),
+    ("a.conllu", f"1\ta\ta\t{ROW}\n", ":1: word 'a' has no tag"),
 ]
 
 
@@ -177,19 +177,15 @@ def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
 def test_columns_that_are_not_there(tmp_path):
     conllu, columns = write(tmp_path / "a.conllu", CONLLU), write(tmp_path / "b.conll", ENTITIES)
     names = "id, form, lemma, upos, xpos, feats, head, deprel, deps, misc"
-    assert refusal(lambda: read(conllu, tag="upso")) == (
-        f"{conllu}: CoNLL-U has no column 'upso', which data.tag_column names; did you mean 'upos'? known: {names}"
-    )
+    assert refusal(lambda: read(conllu, tag="upso")) == (f"{conllu}: no column 'upso'; set data.tag_column to one of: {names}")
     assert (
         refusal(lambda: read(conllu, word="upos"))
         == f"{conllu}: word and tag are both column 4; set data.word_column and data.tag_column"
     )
     assert refusal(lambda: read(columns, tag="upos")) == (
-        f"{columns}: its columns have no names, only those of CoNLL-U have, but data.tag_column = 'upos'; give a place"
+        f"{columns}: no column 'upos': only CoNLL-U columns have names; set data.tag_column to a 1-based index"
     )
-    assert refusal(lambda: read(columns, word=5)) == (
-        f"{columns}: has 4 columns, so there is no column 5, which data.word_column names"
-    )
+    assert refusal(lambda: read(columns, word=5)) == (f"{columns}: no column 5: the file has 4 columns; set data.word_column")
     assert (
         refusal(lambda: read(columns, word=4))
         == f"{columns}: word and tag are both column 4; set data.word_column and data.tag_column"
@@ -199,10 +195,10 @@ def test_columns_that_are_not_there(tmp_path):
 MESSAGES = [
     ({"train": []}, "data.train: expected file names, got []"),
     ({"train": "a", "test": 1.0}, "data.test: a fraction must be between 0 and 1, got 1"),
-    ({"train": "a", "word_column": 0}, "data: word=0 names no column; give a place from 1 on, or a name"),
-    ({"train": "a", "tag_column": ""}, "data: tag='' names no column; give a place from 1 on, or a name"),
-    ({"train": "a", "word_column": 2, "tag_column": 2}, "data: word and tag are both 2; give each its own column"),
-    ({"train": "a", "max_length": 2}, "data.max_length: expected greater than or equal to 3, got 2"),
+    ({"train": "a", "word_column": 0}, "data.word_column: expected a 1-based index or a name, got 0"),
+    ({"train": "a", "tag_column": ""}, "data.tag_column: expected a 1-based index or a name, got ''"),
+    ({"train": "a", "word_column": 2, "tag_column": 2}, "data.tag_column: names the same column as word_column, 2"),
+    ({"train": "a", "max_length": 2}, "data.max_length: must be at least 3, got 2"),
     (
         {"train": "a", "label_column": "x"},
         "data.label_column: unknown option; did you mean 'tag_column'?",
@@ -252,8 +248,7 @@ def test_the_lines_of_a_corpus_are_the_words(tmp_path):
     assert tags_of(source) == [tag for _, tags in SPANISH for tag in tags]
     other = TaggedDataConfig(train="a.conllu", word_column="lemma").sources(tmp_path)["train"]
     assert refusal(lambda: write_corpus(words_of(other), tokenizer, tmp_path, "train.words", must_match=corpus.provenance)) == (
-        f"{path}: is not what {tmp_path / 'train.words.json'} was made from: word was None and is 'lemma';"
-        " put it back, or start a new run"
+        f"{path}: not the text that the run was started with (word was None, now 'lemma'); restore it or start a new run"
     )
 
 
@@ -264,9 +259,9 @@ def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
     corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words")
     refuse_long(corpus, source, max_length=8)
     assert refusal(lambda: refuse_long(corpus, source, max_length=7)) == (
-        f"{path}: line 6: sentence has 8 tokens, more than data.max_length (7); increase it or split the sentence with a blank line"
+        f"{path}:6: sentence has 8 tokens, more than data.max_length (7); increase it or split the sentence with a blank line"
     )
-    assert refusal(lambda: refuse_long(corpus, source, max_length=6)).startswith(f"{path}:3 (and 1 more): its sentence has 7")
+    assert refusal(lambda: refuse_long(corpus, source, max_length=6)).startswith(f"{path}:3 (and 1 more): sentence has 7")
 
 
 def test_a_source_reads_its_files_once_and_keeps_one_of_equal_words(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("quiet_machine")
 def files_of(place: Path, *settings: str) -> dict[str, dict[str, Any]]:
     """A run file of each task, one epoch long."""
     labels = LabelRuns(place)
-    lines = run_file(make_text(place / "text.txt"), task="masked-lm", data__read="lines", train__batch_tokens=200)
+    lines = run_file(make_text(place / "text.txt"), task="masked-lm", data__read_as="lines", train__batch_tokens=200)
     found = {
         "classification": labels.values("labels-lstm"),
         "two texts": labels.values("pairs-lstm"),
@@ -78,7 +78,7 @@ def test_an_epoch_has_as_many_tokens_as_the_data(name, tmp_path, capsys):
     last = json.loads((folder / "timings.jsonl").read_text().split("\n")[-2])
     assert last["tokens_per_second"] * last["seconds"] == pytest.approx(expected)
     assert main(["info", str(folder)]) == 0
-    assert re.search(rf"^progress .* {expected:,} tokens, ", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(rf"^Training .* {expected:,} tokens, ", capsys.readouterr().out, re.MULTILINE)
     # the loss is the mean over what it was the mean over, and its name says what that is
     losses = [record["train_loss"] for record in logged]
     assert losses == pytest.approx(watcher.losses)
@@ -100,7 +100,7 @@ def test_what_is_counted_without_a_network_counts_words_and_examples(tmp_path, c
     assert record["examples"] == len(examples)
     assert record["tokens"] == sum(len(text.split()) for one in examples for text in one.texts)
     assert main(["info", str(folder)]) == 0
-    assert f"finished: {len(examples)} examples, counted" in capsys.readouterr().out
+    assert f"fitted to {len(examples)} examples" in capsys.readouterr().out
     assert main(["info", str(folder), "--json"]) == 0
     progress = json.loads(capsys.readouterr().out)["progress"]
     assert (progress["tokens"], progress["examples"]) == (record["tokens"], len(examples))

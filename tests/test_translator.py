@@ -80,7 +80,7 @@ def test_every_kind_trains_and_loads(runs, name):
     joint = name == "joint"
     kept = {"tokenizer.json"} if joint else {"tokenizer.source.json", "tokenizer.target.json"}
     assert {path.name for path in folder.glob("tokenizer*")} == kept
-    assert run.vocabulary.shared == joint
+    assert run.vocabulary.is_shared == joint
     assert run.model.vocabulary == run.vocabulary.target.hash
     valid = records(folder, "valid_loss")
     assert [line["step"] for line in valid] == [10, 20]
@@ -91,10 +91,10 @@ def test_every_kind_trains_and_loads(runs, name):
     }
     assert valid[-1]["valid_loss"] < valid[0]["valid_loss"]
     info = run.info()
-    assert (info["task"], info["kind"], info["path"]) == ("seq2seq", MODELS[name]["kind"], str(folder))
+    assert (info["task"], info["arch"], info["path"]) == ("seq2seq", MODELS[name]["arch"], str(folder))
     assert info["vocabulary"] == {"source": run.vocabulary.source.vocab_size, "target": run.vocabulary.target.vocab_size}
     assert info["parameters"] == sum(weight.numel() for weight in run.model.parameters())
-    assert info["settings"]["model"]["arch"] == MODELS[name]["kind"]
+    assert info["config"]["model"]["arch"] == MODELS[name]["arch"]
 
 
 def test_a_shared_and_tied_embedding_is_saved_once_and_comes_back(runs):
@@ -131,7 +131,8 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
         train_here(values, folder, Silent(stop_at=1))
     assert main(["info", str(folder)]) == 0
     out = capsys.readouterr().out
-    assert "lstm (translate), not trained yet\n" in out and "not finished: 1 step," in out
+    assert "\nTask       seq2seq\nModel      lstm, not trained yet\n" in out
+    assert " (not finished)\n" in out and "\nTraining   1 of 10 steps, " in out
 
     class Unread:
         buffer = property(lambda self: pytest.fail("standard input was read"))
@@ -194,8 +195,7 @@ def test_a_source_longer_than_the_table_of_positions_stops_a_run_before_it_begin
     text = pairs.read_text().splitlines()
     pairs.write_text("\n".join([*text[:3], f"{'a' * 16}\tA", *text[3:]]) + "\n")
     assert refusal(DataError, lambda: train_here(pair_file(pairs, "learned"), tmp_path / "run")) == (
-        f"{pairs}: line 4: its source has 17 tokens, more than data.max_length = 16; "
-        "raise that, or set data.truncate = true to have it cut"
+        f"{pairs}:4: source has 17 tokens, more than data.max_length (16); increase it or set data.truncate = true"
     )
     train_here(pair_file(pairs, "learned", "data.truncate=true", "train.max_steps=2"), tmp_path / "cut")
 
@@ -252,16 +252,16 @@ def test_options_come_as_one_object_or_by_name(runs):
     )
     assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith("bem: unknown option; did you mean 'beam_size'?")
     assert refusal(UsageError, lambda: run.predict(["a", "b"], target_prefixes=["A"])) == (
-        "predict: 1 prefixes for 2 lines; give one a line"
+        "target_prefixes: expected one per line (2), got 1"
     )
     assert refusal(UsageError, lambda: run.predict(["a", "b"], target_prefixes=[])) == (
-        "predict: 0 prefixes for 2 lines; give one a line"
+        "target_prefixes: expected one per line (2), got 0"
     )
     assert refusal(UsageError, lambda: run.predict(["a"], target_prefix="A", target_prefixes=["A"])) == (
-        "predict: prefix is of all lines, prefixes of each; give one of them"
+        "target_prefix: cannot be combined with `target_prefixes`; set only one of them"
     )
     assert run.predict(["a", "b"], target_prefix="A") == run.predict(["a", "b"], target_prefixes=["A", "A"])
-    message = "--layer and --head: choose among --save-alignments DIR, which is not given"
+    message = "layer: requires `return_alignments`"
     assert refusal(UsageError, lambda: run.predict("a", layer=1)) == message
     told: list[tuple[int, int]] = []
     run.predict(["a", "", "b"], progress=lambda what, *done: told.append(done))
@@ -272,13 +272,13 @@ def test_text_comes_through_the_gate(runs):
     run = loaded(runs, "lstm")
     assert refusal(DataError, lambda: run.predict(["a", "b\0"])) == ("line 2: NUL at character 1; is this binary data?")
     half = "lone surrogate U+D800 at character 0; use whole characters"
-    assert refusal(DataError, lambda: run.predict("a", target_prefixes=["\ud800"])) == f"prefix 1: {half}"
+    assert refusal(DataError, lambda: run.predict("a", target_prefixes=["\ud800"])) == f"target prefix 1: {half}"
     assert refusal(DataError, lambda: run.score([("a", "A"), ("b", "\ud800")])) == f"line 2: {half}"
 
 
 def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(runs):
     run, long = loaded(runs, "learned"), "abcde" * 4
-    message = f"line 3: has 21 tokens, but {run.directory.path} reads at most 16; shorten it, or have it cut with --truncate"
+    message = "line 3: 21 tokens exceed the model's limit of 16; shorten it or set `truncate`"
     assert refusal(DataError, lambda: run.predict(["ab", "c", long, long + "a"])) == message
     assert refusal(DataError, lambda: run.score([("ab", "A"), ("c", "C"), (long, "A")])) == message
     assert run.reader.invalid_inputs(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
@@ -287,7 +287,7 @@ def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(ru
     cut, whole = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
     assert cut.token_log_probs == pytest.approx(whole.token_log_probs, abs=1e-5)
     assert refusal(DataError, lambda: run.score([("ab", "A"), ("ab", "A " * 16)])) == (
-        f"line 2: its target has 17 tokens, but {run.directory.path} reads at most 16; shorten it"
+        "line 2: 17 target tokens exceed the model's limit of 16; shorten it"
     )
     assert len(run.score([("ab", "A " * 15)])[0].tokens) == 16
 
@@ -295,7 +295,7 @@ def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(ru
 def test_a_prefix_that_can_t_be_spelled_is_refused(runs):
     run = loaded(runs, "lstm")
     assert refusal(UsageError, lambda: run.predict(["abc", "b"], target_prefixes=["A", "A ZZ"])) == (
-        "--target-prefix 'A ZZ': holds what the tokenizer of targets can't spell; no output starts so"
+        "target_prefix: 'A ZZ' contains a token that is not in the target vocabulary"
     )
 
 
@@ -305,7 +305,7 @@ def test_what_is_banned_is_not_written(runs):
     kept = {token for best in run.predict(["abc", "fade"], banned_tokens=sorted(said)) for token in best.text.split()}
     assert said and not said & kept
     assert refusal(UsageError, lambda: run.predict("abc", banned_tokens=["A BB"])) == (
-        "--ban-token 'A BB': is 2 tokens of this vocabulary; ban one token at a time"
+        "banned_tokens: 'A BB' is 2 tokens; ban single tokens"
     )
 
 
@@ -361,13 +361,13 @@ def test_evaluating_without_data_is_refused(tmp_path):
     values = pair_file(pairs, "sutskever", "train.max_steps=1")
     values["data"] = {"train": str(pairs), "max_length": 16}
     run = load(train_here(values, tmp_path / "run").path, SEQ2SEQ, device="cpu")
-    assert refusal(UsageError, run.evaluate) == (f"{tmp_path / 'run'}: the run has no test or validation data; set --data")
+    assert refusal(UsageError, run.evaluate) == (f"{tmp_path / 'run'}: the run has no test or validation data; set `data`")
 
 
 def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp_path):
     run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
-    assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(f"{path}: line 2: has 21 tokens, but ")
+    assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(f"{path}:2: 21 tokens exceed the model's limit of 16; ")
     scores = {score.name: score.value for score in run.evaluate(path, PredictionConfig(truncate=True))}
     assert math.isfinite(scores["loss"])
 
@@ -395,7 +395,7 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
     }
     assert refusal(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5])) == ("ensemble: 3 models, but 2 weights")
     assert refusal(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9])) == (
-        "ensemble: the weights of a mixture must add up to 1, not 1.8"
+        "ensemble: the weights of a linear ensemble must sum to 1, got 1.8"
     )
 
 
@@ -433,10 +433,10 @@ def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_o
         both = weft.ensemble(folders, device="cpu")
         assert both.info()["parameters"] == alone[lstm] + alone[short]
         assert both.reader.invalid_inputs(["abcdef" * 3]) == {
-            0: f"has 19 tokens, but {short} reads at most 9; shorten it, or have it cut with --truncate"
+            0: "19 tokens exceed the model's limit of 9; shorten it or set `truncate`"
         }
         assert both.reader.invalid_pairs([("abc", "A " * 12)]) == {
-            0: f"its target has 13 tokens, but {short} reads at most 9; shorten it"
+            0: "13 target tokens exceed the model's limit of 9; shorten it"
         }
     beside = weft.ensemble([lstm], lm=lm, device="cpu")
     assert beside.info()["parameters"] == alone[lstm] + alone[lm]
@@ -453,7 +453,7 @@ def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its
     line = "abcdef" * 9
     limits: list[int] = []
     monkeypatch.setattr(
-        translator, "search", lambda request, options, watch: limits.append(limit_of(request, 0, options)) or []
+        translator, "search", lambda request, options, progress: limits.append(limit_of(request, 0, options)) or []
     )
     for folders in ([letters, pieces], [pieces, letters]):
         both = weft.ensemble(folders, device="cpu")
@@ -468,7 +468,7 @@ def test_an_ensemble_whose_targets_differ_is_refused_with_the_reason(runs):
     first, second = runs.folder("lstm"), runs.folder("joint")
     hashes = [weft.load(folder).vocabulary.target.hash[:8] for folder in (first, second)]
     assert refusal(UsageError, lambda: weft.ensemble([first, second], device="cpu")) == (
-        f"ensemble: model 1 has the tokenizer {hashes[0]}, model 2 has {hashes[1]}; train them with one (--tokenizer-from)"
+        f"ensemble: models 1 and 2 have different tokenizers ({hashes[0]}, {hashes[1]}); train both with `tokenizer_from`"
     )
 
 
@@ -497,25 +497,25 @@ def test_what_can_t_be_combined_is_refused(runs):
     )
     for wrong in (lstm, runs.folder("lm-gru-running", "data.read_as=stream", "data.context_length=8")):
         assert refusal(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
-            f"--lm: {wrong} is not a language model of lines (task 'lm' with data.read_as = 'lines')"
+            f"lm: {wrong} is not a language model of lines (task 'lm' with data.read_as = 'lines')"
         )
     assert refusal(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0)) == (
-        "--lm-weight: must be above 0, got 0; leave out --lm to predict without a language model"
+        "lm_weight: must be above 0, got 0; leave out `lm` to predict without a language model"
     )
     joint = runs.folder("joint")
     hashes = [weft.load(folder).model.vocabulary[:8] for folder in (joint, lm)]
     assert refusal(UsageError, lambda: weft.ensemble([joint], lm=lm)) == (
-        f"ensemble: model 1 has the tokenizer {hashes[0]}, model 2 has {hashes[1]}; train them with one (--tokenizer-from)"
+        f"ensemble: models 1 and 2 have different tokenizers ({hashes[0]}, {hashes[1]}); train both with `tokenizer_from`"
     )
 
 
 def test_a_run_is_asked_for_what_it_can_do(runs):
     lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
     assert refusal(UsageError, lambda: load(lstm, LM)) == (
-        f"{lstm}: is a run of task 'translate', which writes outputs for sources; use weft predict"
+        f"{lstm}: is a seq2seq model; use weft predict"
     )
     assert refusal(UsageError, lambda: load(lm, SEQ2SEQ)) == (
-        f"{lm}: is a language model, which continues texts; use weft generate"
+        f"{lm}: is a language model; use weft generate"
     )
 
 
@@ -551,7 +551,7 @@ def test_several_models_have_no_alignment(runs):
     beside = weft.ensemble([runs.folder("lstm")], lm=runs.folder("lm-ngram"), device="cpu")
     for run in (both, beside):
         message = refusal(UsageError, lambda run=run: run.reader.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
-        assert message == "alignments: several models look in several ways; align with one run"
+        assert message == "return_alignments: not available for several models; align with one run"
 
 
 # ---- weft predict
@@ -572,7 +572,7 @@ def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
     assert predicted(capsys, folder) == (0, expected, "")
     assert predicted(capsys, folder, "abc") == (0, expected[:1], "")
     (runs.place / "words.txt").write_text("abc\r\n\nfade")
-    assert predicted(capsys, folder, "--data", str(runs.place / "words.txt")) == (0, expected, "")
+    assert predicted(capsys, folder, "--input", str(runs.place / "words.txt")) == (0, expected, "")
     feed(monkeypatch, b"")
     assert predicted(capsys, folder) == (0, [], "")
     greedy = [best.text for best in run.predict(["abc", "fade"], beam_size=1, banned_tokens=["A"], max_new_tokens=4)]
@@ -599,7 +599,7 @@ def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch)
     assert drawn[0] != drawn[2]
     again = run.predict(["abc", "bad"], num_samples=2, seed=4, numbers=[3, 4])
     assert [[one.text for one in some.ranked()] for some in again] == drawn[2:]
-    message = "predict: 1 numbers for 2 lines; give one a line"
+    message = "numbers: expected one per line (2), got 1"
     assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
     # neither a line that can't be read, nor one that is too long, nor the end of a batch changes those of the others
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 3)
@@ -636,9 +636,9 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
 def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, monkeypatch):
     folder, run = runs.folder("lstm"), loaded(runs, "lstm")
     expected = [best.text for best in run.predict(["abc", "fade"])]
-    fault = f"has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate"
+    fault = "21 tokens exceed the model's limit of 16; shorten it or set --truncate"
     feed(monkeypatch, b"abc\n" + b"ab" * 10 + b"\nfade\n")
-    assert predicted(capsys, str(folder)) == (3, [expected[0], "", expected[1]], f"weft: line 2: {fault}\n")
+    assert predicted(capsys, str(folder)) == (3, [expected[0], "", expected[1]], f"weft: warning: line 2: {fault}; skipped\n")
     feed(monkeypatch, b"abc\n" + b"ab" * 10 + b"\n")
     code, lines, _ = predicted(capsys, str(folder), "--json")
     assert code == 3
@@ -647,7 +647,7 @@ def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, m
     monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
     feed(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
     code, lines, said = predicted(capsys, str(folder))
-    assert (code, lines, said) == (3, [*expected, "", expected[0]], f"weft: line 3: {fault}\n")
+    assert (code, lines, said) == (3, [*expected, "", expected[0]], f"weft: warning: line 3: {fault}; skipped\n")
     feed(monkeypatch, b"ab" * 10 + b"\n")
     assert predicted(capsys, str(folder), "--truncate") == (0, [run.predict(("ab" * 10)[:15]).text], "")
 
@@ -656,7 +656,7 @@ def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
     run = loaded(runs, "lstm")
     first, long, last = run.try_score([("abc", "A"), ("ab" * 10, "A"), ("fade", "A BB")])
     assert [first, last] == run.score([("abc", "A"), ("fade", "A BB")])
-    reason = f"has 21 tokens, but {run.directory.path} reads at most 16; shorten it, or have it cut with --truncate"
+    reason = "21 tokens exceed the model's limit of 16; shorten it or set `truncate`"
     assert long == InvalidInput(reason)
     assert refusal(DataError, lambda: run.score([("abc", "A"), ("ab" * 10, "A")])) == f"line 2: {reason}"
 
@@ -685,32 +685,31 @@ def test_alignments_are_written_for_each_line(runs, capsys, monkeypatch, tmp_pat
 
 def test_what_the_command_refuses(runs, capsys, tmp_path):
     lstm, lm, blind = (str(runs.folder(name)) for name in ("lstm", "lm-ngram", "sutskever"))
-    both = "--layer and --head: choose among --save-alignments DIR, which is not given"
     some = tmp_path / "some.txt"
     some.write_text("abc\n")
     looks = ("--save-alignments", str(tmp_path / "looks"))
     for words, message in [
-        ((lstm, "abc", "--save-alignments", str(some)), f"--save-alignments: {some} is a file; name a folder"),
-        ((lstm, "abc", "--save-alignments", str(some / "x")), f"--save-alignments: {some} is a file; name a folder"),
-        ((lm, "abc"), f"{lm}: is a language model, which continues texts; use weft generate"),
-        ((lstm, "abc", "--data", str(some)), "--data: does not go with a text; give one of them"),
-        ((lstm, "abc", "--layer", "1"), both),
-        ((lstm, "abc", "--head", "1"), both),
+        ((lstm, "abc", "--save-alignments", str(some)), f"--save-alignments: {some} is a file; name a directory"),
+        ((lstm, "abc", "--save-alignments", str(some / "x")), f"--save-alignments: {some} is a file; name a directory"),
+        ((lm, "abc"), f"{lm}: is a language model; use weft generate"),
+        ((lstm, "abc", "--input", str(some)), "--input: cannot be combined with a text argument"),
+        ((lstm, "abc", "--layer", "1"), "--layer: requires --save-alignments"),
+        ((lstm, "abc", "--head", "1"), "--head: requires --save-alignments"),
         ((lstm, "abc", "--n-best", "9"), "--n-best: 9 is more than --beam-size (5)"),
-        ((lstm, "abc", "--ban-token", "A BB"), "--ban-token 'A BB': is 2 tokens of this vocabulary; ban one token at a time"),
+        ((lstm, "abc", "--ban-token", "A BB"), "--ban-token: 'A BB' is 2 tokens; ban single tokens"),
         ((lstm, "abc", "--ensemble", lm), f"ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"),
-        ((lstm, "abc", *looks, "--layer", "2"), "--layer: must be from 1 to 1, not 2"),
+        ((lstm, "abc", *looks, "--layer", "2"), "--layer: must be from 1 to 1, got 2"),
         (
             (blind, "abc", *looks),
-            "alignments: this model has no attention to its source; train one with model.attention = 'additive'",
+            "--save-alignments: the model has no cross-attention; train one with model.attention = 'additive'",
         ),
         (
             (lstm, "abc", "--ensemble", str(runs.folder("transformer")), *looks),
-            "alignments: several models look in several ways; align with one run",
+            "--save-alignments: not available for several models; align with one run",
         ),
     ]:
         assert refused(capsys, "predict", *words) == (2, message)
     assert refused(capsys, "generate", lstm, "abc") == (
         2,
-        f"{lstm}: is a run of task 'translate', which writes outputs for sources; use weft predict",
+        f"{lstm}: is a seq2seq model; use weft predict",
     )

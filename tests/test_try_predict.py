@@ -88,7 +88,7 @@ def loaded(place: Path, name: str) -> Any:
 
 def reasons_given(run: Any, found: list[Any]) -> list[str | None]:
     return [
-        one.reason.replace(str(run.folder.path), "RUN").replace(", or have it cut with --truncate", "")
+        one.reason.replace(str(run.directory.path), "RUN").replace(", or have it cut with --truncate", "")
         if isinstance(one, InvalidInput)
         else None
         for one in found

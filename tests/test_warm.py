@@ -102,7 +102,7 @@ def test_an_option_that_changes_the_function_is_refused_by_name(options, named):
     there = made("masked-lm", "bert", **BERT)
     assert refusal(there, made("masked-lm", "bert", **{**BERT, **options})) == (
         f"train.init_from: the weights of {RUN} would compute another function here ({named}); "
-        "use the same options, or set train.init_loose = true to skip these weights"
+        "use the same options, or set train.init_strict = false to skip these weights"
     )
 
 
@@ -294,7 +294,7 @@ def test_a_decoder_that_differs_from_the_language_model_is_refused_by_name():
     assert refusal(there, made("seq2seq", "transformer", decoder={"num_heads": 4})) == (
         f"train.init_from: the weights of {RUN} would compute another function here (model.decoder.activation: gelu there, "
         "relu here; model.decoder.head_dim: 4 there, 2 here; model.decoder.num_heads: 2 there, 4 here; model.decoder.position_encoding: "
-        "learned there, sinusoidal here); use the same options, or set train.init_loose = true to skip these weights"
+        "learned there, sinusoidal here); use the same options, or set train.init_strict = false to skip these weights"
     )
     options = {"position_encoding": "learned", "activation": "gelu", "decoder": {"num_heads": 2}}
     assert "model.tie_embeddings: " in refusal(there, made("seq2seq", "transformer", tie_embeddings=True, **options))

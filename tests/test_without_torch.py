@@ -28,8 +28,8 @@ from weft.tasks.lm.scoring import nll_function  # noqa: E402
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 SCENES = {scene.name: scene for scene in scenes()}
 # a run file of each task; those of models without a network are trained
-CHECKED = ("lm-gpt", "bahdanau", "classify-bert", "tag-lstm", "masked-transformer", "span-transformer")
-TRAINED = ("lm-ngram", "classify-naive-bayes", "classify-regression", "multi-regression")
+CHECKED = ("lm-gpt", "bahdanau", "classification-bert", "tagging-lstm", "masked-transformer", "qa-transformer")
+TRAINED = ("lm-ngram", "classification-naive-bayes", "classification-logistic-regression", "multilabel-logistic-regression")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def here(tmp_path_factory):
     return folder
 
 
-COMPARE = ["runs/classify-naive-bayes", "runs/classify-regression", "--output-dir", "runs/compared"]
+COMPARE = ["runs/classification-naive-bayes", "runs/classification-logistic-regression", "--output-dir", "runs/compared"]
 COMMANDS = [
     *(["check", f"{name}.toml", "--json"] for name in (*CHECKED, *TRAINED)),
     ["check", "lm-gpt.toml", "--show-windows", "2"],

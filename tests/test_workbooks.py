@@ -81,8 +81,8 @@ def test_without_the_package_it_says_what_to_install(name, package, tmp_path, mo
 def test_the_packages_are_imported_where_such_a_file_is_named_and_nowhere_else(tmp_path):
     write_tsv(tmp_path / "a.tsv", one_label(20))
     code = (
-        "import sys; from pathlib import Path; from weft.tasks.classification.data import LabelledTable\n"
-        f"print(len(list(LabelledTable(train='a.tsv').sources(Path({str(tmp_path)!r}))['train'].records())))\n"
+        "import sys; from pathlib import Path; from weft.tasks.classification.data import LabeledDataConfig\n"
+        f"print(len(list(LabeledDataConfig(train='a.tsv').sources(Path({str(tmp_path)!r}))['train'].records())))\n"
         "print([name for name in ('openpyxl', 'pyarrow') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -90,7 +90,7 @@ def test_the_packages_are_imported_where_such_a_file_is_named_and_nowhere_else(t
 
 
 def test_a_missing_file_a_folder_and_one_that_is_packed_twice(tmp_path):
-    assert refusal(tmp_path / "a.xlsx") == "no such file"
+    assert refusal(tmp_path / "a.xlsx") == "file not found"
     (tmp_path / "b.parquet").write_bytes(b"")
     (tmp_path / "b.xlsx.gz").write_bytes(b"")
     assert refusal(tmp_path / "b.xlsx.gz") == "compressed .xlsx files are not supported; decompress the .gz first"
@@ -106,7 +106,7 @@ def test_a_file_under_another_name_is_told(tmp_path):
 def test_taggers_read_none(tmp_path):
     for name in ("a.xlsx", "a.parquet"):
         with pytest.raises(
-            DataError, match="is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line"
+            DataError, match="is a table; a tagger reads CoNLL-U, words and tags in columns, or one sentence per line"
         ):
             list(TaggedDataConfig(train=name).sources(tmp_path)["train"].records())
 
@@ -125,7 +125,7 @@ def test_cells_are_texts_as_a_spreadsheet_shows_them():
 def test_what_is_no_sheet(given):
     with pytest.raises(ConfigError) as caught:
         parse_config(LabeledDataConfig, {"train": "a.xlsx", "sheet": given}, at="data")
-    assert str(caught.value) == f"data.sheet: expected the name or the 1-based index of a sheet, got {given!r}"
+    assert str(caught.value) == f"data.sheet: expected a name or a 1-based index, got {given!r}"
 
 
 # ---- workbooks
@@ -135,7 +135,7 @@ def test_a_workbook_is_read_as_csv_is(tmp_path):
     rows = [["id", "label", "text"], [1, "pos", 'a, "b"\nc'], [2.0, 5, "x"], [None, "neg", date(2026, 11, 16)]]
     path = write_xlsx(tmp_path / "a.xlsx", rows)
     assert labelled(path) == [("pos", 'a, "b"\nc'), ("5", "x"), ("neg", "2026-11-16")]
-    assert labelled(path, text="id") == [("pos", "1"), ("5", "2")]  # the third has none, and is left out
+    assert labelled(path, text_column="id") == [("pos", "1"), ("5", "2")]  # the third has none, and is left out
     source = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"]
     assert source.summary.describe().split("\n")[:2] == [
         f"{path}: 3 examples of 19 characters with 3 labels, Excel",
@@ -161,8 +161,8 @@ def test_pairs_and_questions_too(tmp_path):
 
 def test_sheets_by_name_and_by_place(tmp_path):
     sheets: dict[str, Rows] = {
-        "First": [["label_column", "text_column"], ["a", "x"]],
-        "Second": [["label_column", "text_column"], ["b", "y"]],
+        "First": [["label", "text"], ["a", "x"]],
+        "Second": [["label", "text"], ["b", "y"]],
         "None": [],
     }
     path = write_xlsx(tmp_path / "a.xlsx", sheets)
@@ -189,16 +189,16 @@ def test_rows_and_cells_that_are_empty(tmp_path):
     assert labelled(path) == [("a", "x"), ("b", "y")]
     seen = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"].summary
     assert seen.files.blank == 1  # those behind the last are none
-    assert refusal(write_xlsx(tmp_path / "b.xlsx", [["label_column", "text_column"], ["a", "x", "z"]])) == (
+    assert refusal(write_xlsx(tmp_path / "b.xlsx", [["label", "text"], ["a", "x", "z"]])) == (
         ":2: expected 2 columns, got 3: 'a', 'x', 'z'"
     )
-    assert refusal(write_xlsx(tmp_path / "c.xlsx", [[None, ""], ["label_column", "text_column"], ["a", "x"]])) == (
+    assert refusal(write_xlsx(tmp_path / "c.xlsx", [[None, ""], ["label", "text"], ["a", "x"]])) == (
         "row 1 is blank; a table begins with its header, or with its first row; take it out"
     )
     assert refusal(write_xlsx(tmp_path / "d.xlsx", [["label", "words"], ["a", "x"]])) == (
         "row 1, its header, has no column 'text', which data.text_column names; known: label, words"
     )
-    assert refusal(write_xlsx(tmp_path / "e.xlsx", [["label_column", "text_column"], [None, "x"]])) == (
+    assert refusal(write_xlsx(tmp_path / "e.xlsx", [["label", "text"], [None, "x"]])) == (
         "row 2: label is missing; add one or set data.multilabel = true"
     )
 
@@ -227,16 +227,16 @@ def test_parquet_is_read_as_objects_are(tmp_path):
         "tags": [["a", "b"], [], ["c"]], "yes": [True, False, True], "n": [17, 18, 19],
     }  # fmt: skip
     path = write_parquet(tmp_path / "a.parquet", columns)
-    assert labelled(path, label="yes", text="about.text") == [("true", "x"), ("false", "y\nz")]
-    assert labelled(path, label="tags", text="n", multi=True) == [("a+b", "17"), ("", "18"), ("c", "19")]
-    assert labelled(path, label="stars", text="n", multi=True) == [("5", "17"), ("1", "18"), ("", "19")]
+    assert labelled(path, label_column="yes", text_column="about.text") == [("true", "x"), ("false", "y\nz")]
+    assert labelled(path, label_column="tags", text_column="n", multilabel=True) == [("a+b", "17"), ("", "18"), ("c", "19")]
+    assert labelled(path, label_column="stars", text_column="n", multilabel=True) == [("5", "17"), ("1", "18"), ("", "19")]
     assert refusal(path) == "has no column 'label'; known: stars, about, tags, yes, n"
-    assert refusal(path, label="stars", text="n") == ("row 3: label is missing; add one or set data.multilabel = true")
-    assert refusal(path, label="n", text="about").startswith(
+    assert refusal(path, label_column="stars", text_column="n") == ("row 3: label is missing; add one or set data.multilabel = true")
+    assert refusal(path, label_column="n", text_column="about").startswith(
         "row 1 has an object as 'about', not a string; name a key inside it:"
     )
     assert (
-        refusal(path, label=1, text=2)
+        refusal(path, label_column=1, text_column=2)
         == 'has columns with names, but data.label_column = 1; name a column, data.label_column = "..."'
     )
     source = LabeledDataConfig(train="a.parquet", label_column="yes", text_column="n").sources(tmp_path)["train"]
@@ -254,7 +254,7 @@ def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):
         "answers": [{"text": ["Ada", "Ada and"], "answer_start": [8, 0]}, {"text": [], "answer_start": []}],
     }
     write_parquet(tmp_path / "b.parquet", asked)
-    names = {"passage": "context", "answer": "answers.text", "start": "answers.answer_start"}
+    names = {"passage_column": "context", "answer_column": "answers.text", "start_column": "answers.answer_start"}
     first, second = QADataConfig(train="b.parquet", **names).sources(tmp_path)["train"].records()
     assert (first.answers, second.answers) == ((("Ada", 8), ("Ada and", 0)), ())
     plain = {"question": ["Who?"], "passage": ["Ada and Ada"], "answer": ["Ada"], "start": [8]}
@@ -264,14 +264,14 @@ def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):
 
 
 def test_what_no_text_holds_is_refused_with_its_row(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet", {"label_column": ["a"] * 1500, "text_column": ["x"] * 1400 + ["\0"] * 100})
+    path = write_parquet(tmp_path / "a.parquet", {"label": ["a"] * 1500, "text": ["x"] * 1400 + ["\0"] * 100})
     assert refusal(path) == "row 1401, 'text': NUL at character 0; is this binary data?"
-    path = write_parquet(tmp_path / "b.parquet", {"label_column": ["a", "b"], "text_column": [b"caf\xc3\xa9", b"\xff\x00"]})
+    path = write_parquet(tmp_path / "b.parquet", {"label": ["a", "b"], "text": [b"caf\xc3\xa9", b"\xff\x00"]})
     assert refusal(path) == "row 2 has binary data as 'text', not a string; put it in quotes"
     path.write_bytes(b"PAR1 and more")
     assert refusal(path).startswith("is damaged or not a Parquet file: ")
     assert (
-        refusal(write_parquet(path, {"label_column": [], "text_column": []})) == "has no rows; give a file with examples in it"
+        refusal(write_parquet(path, {"label": [], "text": []})) == "has no rows; give a file with examples in it"
     )
 
 
@@ -281,7 +281,7 @@ def test_large_files_are_read_in_a_stream(tmp_path):
 
     count = 20_000
     write_parquet(
-        tmp_path / "a.parquet", {"label_column": ["a"] * count, "text_column": ["x" * 2000] * count}, row_group_size=1000
+        tmp_path / "a.parquet", {"label": ["a"] * count, "text": ["x" * 2000] * count}, row_group_size=1000
     )
     source = LabeledDataConfig(train="a.parquet").sources(tmp_path)["train"]
     tracemalloc.start()
@@ -296,7 +296,7 @@ def test_large_files_are_read_in_a_stream(tmp_path):
 
 
 def test_a_run_is_trained_checked_evaluated_and_used_on_workbooks(tmp_path, capsys):
-    rows: Rows = [["label_column", "text_column"], *map(list, one_label(60))]
+    rows: Rows = [["label", "text"], *map(list, one_label(60))]
     path = write_xlsx(tmp_path / "a.xlsx", {"Notes": [["x"]], "Data": rows})
     run = str(tmp_path / "run")
     train_here(class_file(path, "naive-bayes", "data.sheet=Data"), tmp_path / "run", Silent())
@@ -317,7 +317,7 @@ def test_a_run_is_trained_checked_evaluated_and_used_on_workbooks(tmp_path, caps
         ["8", "", "", ""],
         ["9", "a saw", "", "tool"],
     ]
-    assert said.err == "weft: new.xlsx: sheet 'Data', written as CSV\n"
+    assert said.err == "weft: note: new.xlsx: sheet 'Data', written as CSV\n"
     run_file = tmp_path / "run.toml"
     run_file.write_text(f'task = "classification"\n[data]\ntrain = "{path}"\nsheet = "Data"\n[model]\narch = "naive-bayes"\n')
     assert main(["check", str(run_file)]) in (0, 3)
@@ -343,8 +343,8 @@ def test_parquet_in_jsonl_out(tmp_path, capsys):
     ]
     assert [one["prediction"] for one in found] == ["animal", None, None]
     assert said.err == (
-        "weft: a.parquet: Parquet, 4 columns, written as JSONL\n"
-        f"weft: {path}: row 3, 'text': NUL at character 1; is this binary data?\n"
+        "weft: note: a.parquet: Parquet, 4 columns, written as JSONL\n"
+        f"weft: warning: {path}:3: 'text': NUL at character 1; is this binary data?; skipped\n"
     )
     train_here(class_file(table, "naive-bayes", "data.text_column=2", "data.label_column=1"), tmp_path / "places", Silent())
     assert refused(capsys, "predict", str(tmp_path / "places"), "--input", str(path)) == (

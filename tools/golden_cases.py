@@ -75,7 +75,7 @@ def before(scene: Scene) -> list[Case]:
         case("check", f"check {path}"),
         case("check-json", f"check {path} --json"),
         case("check-windows", f"check {path} --show-windows 2 --json"),
-        case("gradcheck-json", f"gradcheck {path} --entries 2 --json"),
+        case("check-gradients-json", f"check {path} --gradients --entries 2 --json"),
     ]
 
 
@@ -99,8 +99,8 @@ def after(scene: Scene, text: str, lines: str | bytes, asked: str, *, limit: str
         case("score-tokens", f"score {run} --per-token", stdin=lines),
         case("generate", f"generate {run} --max-new-tokens 12 --seed 3 --num-samples 2 --top-k 5", asked),
         case("generate-json", f"generate {run} --max-new-tokens 12 --greedy --json", asked),
-        case("fill", f"fill {run} --n-best 3", asked),
-        case("fill-json", f"fill {run} --n-best 2 --json", stdin=lines),
+        case("predict-mask", f"predict {run} --n-best 3", asked),
+        case("predict-mask-json", f"predict {run} --n-best 2 --json", stdin=lines),
         case("embed", f"embed {run}", stdin=lines),
         case("embed-first", f"embed {run} --pooling first", text),
         *(case(f"explain-{view}", f"explain {run} --view {view}{steps.get(view, '')}", text) for view in VIEWS),
@@ -109,8 +109,8 @@ def after(scene: Scene, text: str, lines: str | bytes, asked: str, *, limit: str
         case("explain-occlusion-json", f"explain {run} --view attribution --method occlusion --json{limit}", brief),
         case("prune-json", f"prune {run} --json --max-tokens 2000"),
         case("prune-heads-json", f"prune {run} --remove 1 --importance gradient --max-tokens 2000 --json"),
-        case("geometry-json", f"geometry {run} --max-words 2000 --json"),
-        case("similarity-json", f"similarity {run} --max-words 1000 --json"),
+        case("geometry-json", f"analyze geometry {run} --max-words 2000 --json"),
+        case("similarity-json", f"analyze similarity {run} --max-words 1000 --json"),
     ]
     return found
 
@@ -126,8 +126,8 @@ def lm(name: str, data: str, tokenizer: str, model: str, *more: Case, train: str
         case("evaluate-data", f"evaluate {run} --data pairs.en"),
         case("generate-beam", f"generate {run} --beam-size 3 --n-best 2 --max-new-tokens 10 --json", "The "),
         case("generate-lines", f"generate {run} --max-new-tokens 8 --temperature 0.5,1.0 --no-echo", stdin=lines),
-        case("probe", f"probe {run} --suite suite.tsv"),
-        case("probe-json", f"probe {run} --suite suite.tsv --mean-log-prob --json"),
+        case("minimal-pairs", f"analyze minimal-pairs {run} --suite suite.tsv"),
+        case("minimal-pairs-json", f"analyze minimal-pairs {run} --suite suite.tsv --mean-log-prob --json"),
         case("export-hf", f"export {run} --format hf --output-dir hf-{name}", files=(f"hf-{name}",)),
         case("export-arpa", f"export {run} --format arpa --output-dir {name}.arpa", files=(f"{name}.arpa",)),
     ]
@@ -203,11 +203,11 @@ def span(name: str, model: str, data: str = "") -> Scene:
 def _lm_scenes() -> list[Scene]:
     word = 'type = "word"'
     imported = (
-        case("import-arpa", "import arpa lm-ngram.arpa --output-dir runs/imported-arpa --tokenizer-from runs/lm-ngram"),
+        case("import-arpa", "import lm-ngram.arpa --format arpa --output-dir runs/imported-arpa --tokenizer-from runs/lm-ngram"),
         case("import-arpa-evaluate", "evaluate runs/imported-arpa --data tales.txt --json"),
     )
     imported_hf = (
-        case("import-hf", "import hf hf-lm-gpt2 --output-dir runs/imported-gpt2"),
+        case("import-hf", "import hf-lm-gpt2 --output-dir runs/imported-gpt2"),
         case("import-hf-score", "score runs/imported-gpt2", stdin="The cat sees a hat.\n"),
     )
     small, lstm = "num_layers = 2; hidden_size = 32; num_heads = 4", 'arch = "lstm"; num_layers = 1; hidden_size = 16'
@@ -240,7 +240,7 @@ def _translate_scenes() -> list[Scene]:
         case("fusion-evaluate", "evaluate runs/sutskever --lm runs/lm-french --lm-weight 0.2 --json"),
         case("fusion-predict", "predict runs/sutskever --lm runs/lm-french --json", stdin="the cat sees a hat\n"),
         case("fusion-score", "score runs/sutskever --lm runs/lm-french", stdin="the cat\tle chat\n"),
-        case("similarity-two-json", "similarity runs/sutskever runs/sutskever-2 --max-words 1000 --json"),
+        case("similarity-two-json", "analyze similarity runs/sutskever runs/sutskever-2 --max-words 1000 --json"),
     )
     second, french = ("--tokenizer-from", "runs/sutskever"), 'file = "runs/sutskever/tokenizer.target.json"'
     sutskever = 'arch = "sutskever"; num_layers = 1; hidden_size = 16'
@@ -368,7 +368,7 @@ def _compare_scenes() -> list[Scene]:
         )
         cases = (
             case("compare", words, files=(f"{out}/comparison.json", f"{out}.csv")), again,
-            case("similarity-json", f"similarity {runs} --max-words 1000 --json"),
+            case("similarity-json", f"analyze similarity {runs} --max-words 1000 --json"),
         )  # fmt: skip
         found.append(Scene(f"compare-{task}", needs=tuple(names.split()), cases=cases))
     data = 'train = "reviews.csv"; valid = 0.15; test = 0.15'

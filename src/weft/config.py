@@ -126,6 +126,9 @@ def describe_problem(problem: ErrorDetails, alternatives: Sequence[ErrorDetails]
         return f"must be {words} {int(limit) if limit == int(limit) else limit}, got {value}"
     if kind == "value_error":
         return problem["msg"].removeprefix("Value error, ")
+    if kind in ("too_short", "too_long"):
+        limit = problem["ctx"]["min_length" if kind == "too_short" else "max_length"]
+        return f"expected {limit} values, got {value}"
     expected = [_expected(other) for other in (problem, *alternatives) if other["msg"].startswith("Input should be ")]
     return f"expected {' or '.join(dict.fromkeys(expected)) or problem['msg']}, got {value}"
 

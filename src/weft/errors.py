@@ -96,12 +96,13 @@ _OTHER_NAMES: dict[str, tuple[str, ...]] = {  # names here, and the names that o
     "num_attention_heads"), "max_epochs": ("epochs", "num_train_epochs", "num_epochs", "n_epochs"), "max_steps": ("steps",
     "iterations", "num_steps", "max_iters"), "batch_tokens": ("batch_size", "per_device_train_batch_size", "train_batch_size"),
     "patience": ("early_stopping", "early_stopping_patience"), "max_grad_norm": ("clip", "gradient_clipping", "grad_clip"),
-    "bidirectional": ("two_way",), "warmup_ratio": ("warmup", "warmup_steps"), "lr_schedule": ("schedule", "lr_scheduler",
+    "warmup_ratio": ("warmup", "warmup_steps"), "lr_schedule": ("schedule", "lr_scheduler",
     "lr_scheduler_type", "scheduler"), "dropout": ("hidden_dropout_prob", "dropout_rate"), "weight_decay": ("l2",),
     "micro_batches": ("gradient_accumulation_steps", "accumulate"), "ffn_dim": ("intermediate_size", "dim_feedforward", "d_ff",
     "feed_forward"), "label_smoothing": ("label_smoothing_factor",), "monitor": ("metric_for_best_model",),
-    "optimizer": ("optim",), "precision": ("fp16", "bf16", "dtype"), "ema_decay": ("ema", "average"), "init_from": ("pretrained",
-    "from_pretrained", "pretrained_model_name_or_path"), "vocab_size": ("size",), "arch": ("kind", "architecture", "model_type"),
+    "optimizer": ("optim",), "precision": ("fp16", "bf16", "dtype"), "ema_decay": ("ema", "average"),
+    "init_from": ("pretrained", "from_pretrained", "pretrained_model_name_or_path"), "vocab_size": ("size",),
+    "arch": ("kind", "architecture", "model_type"),
     "valid": ("validation", "dev", "validation_file", "eval_file"), "seed": ("random_state", "random_seed"), "max_length":
     ("longest", "max_seq_length", "maxlen"), "context_length": ("window", "block_size", "seq_len", "max_length", "n_ctx"),
     "muon_lr": ("matrix_lr",), "adam_beta2": ("beta2",), "class_weight": ("balanced", "class_weights"), "init_strict":

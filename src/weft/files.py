@@ -1,6 +1,6 @@
 """Writing and verification of files: readers never see partial files, and corrupted files are never used.
 
-A file is written under a temporary name in the same directory, flushed to the disk and renamed; a directory likewise, its
+A file is written under a temporary name in the same directory, flushed to the disk and renamed; so is a directory, its
 manifest last. All system calls of a write go through this module's `os`, so a test can make any of them fail.
 """
 

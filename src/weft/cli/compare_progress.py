@@ -9,6 +9,7 @@ from weft.cli.display import Display
 from weft.cli.output import format_duration
 from weft.cli.progress import TrainProgress, show_note
 from weft.cli.signals import Stop
+from weft.cli.usage import with_flags
 from weft.metrics.labels import format_score, label_of
 from weft.runs.status import read_run_status
 
@@ -79,7 +80,7 @@ class CompareObserver:
         self.display, self.stop = display, stop
 
     def line(self, text: str) -> None:
-        show_note(self.display, text)
+        show_note(self.display, with_flags(text))
 
     def show(self, what: str, fraction: float, detail: str = "") -> None:
         self.display.show(what, fraction, detail)

@@ -18,14 +18,14 @@ JSON_KEYS = (
     "title",
     "task",
     "data",
-    "score",
+    "metric",
     "test",
     "test_items",
     "insufficient_data",
     "context",
     "rows",
     "failures",
-    "probe",
+    "minimal_pairs",
 )
 
 
@@ -80,7 +80,7 @@ def write_results(results: Groups, info: ComparisonInfo, output_dir: Path, displ
 
 def write_failures(info: ComparisonInfo) -> None:
     """JSON of a comparison in which all runs failed, in the same form as any other."""
-    nothing = dict.fromkeys(("task", "data", "score", "test", "test_items", "insufficient_data", "context"))
+    nothing = dict.fromkeys(("task", "data", "metric", "test", "test_items", "insufficient_data", "context"))
     failures = [failure._asdict() for failure in info.failures]
     write_json({"title": info.title, **nothing, "rows": [], "failures": failures})
 
@@ -113,8 +113,8 @@ def print_results(results: Groups, document: Mapping[str, Any], info: Comparison
     elif not uses_stdout:
         write("\n")
         write_table(table_text.terminal(rows, terminal_width()))
-        write("".join(f"{line}\n" for line in document["test"].splitlines()) + context_line(document))
+        write("".join(f"{line}\n" for line in document["test"].removesuffix("\n").split("\n")) + context_line(document))
         if document["insufficient_data"]:
             warn(document["insufficient_data"], quiet=options.quiet)
-        if "probe" in document:
-            write("\n" + as_table(document["probe"]))
+        if "minimal_pairs" in document:
+            write("\n" + as_table(document["minimal_pairs"]))

@@ -172,7 +172,7 @@ def plot_attention(run: Run[str, Prediction], output_dir: Path) -> tuple[str, Pa
     word, prediction = PLOTTED_WORD, run.predict(PLOTTED_WORD)
     alignment, path = run.reader.align([word], [prediction])[0], output_dir / f"{word}.svg"
     title = f"{word}: {prediction.text}"
-    files.write_text(path, heatmap(alignment.weights, rows=alignment.target, columns=alignment.source, title=title))
+    files.write_text(path, heatmap(alignment.weights, rows=alignment.target_tokens, columns=alignment.source_tokens, title=title))
     return attention_text(alignment), path
 
 
@@ -225,7 +225,7 @@ def show(output_dir: Path, results: Mapping[str, RunResults], *, json: bool, qui
     )
     spoken = [["  dictionary", phones], *([f"  {row.model}", row.longest] for row in rows)]
     write(f"\nLongest test word: {word}\n" + columns(spoken, left=2))
-    indented = "".join(f"  {line}\n" for line in attention.splitlines())
+    indented = "".join(f"  {line}\n" for line in attention.removesuffix("\n").split("\n"))
     write(f"\nAttention of {PLOTTED_MODEL} for {PLOTTED_WORD} (also in {path}):\n{indented}")
     status(f"\nReport: {report}", quiet=quiet)
     if sys.stdin.isatty() and sys.stdout.isatty() and not quiet:

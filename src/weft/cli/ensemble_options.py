@@ -10,7 +10,7 @@ import typer
 
 from weft.cli.options import DECODING, ENSEMBLE, FILES, Device, ModelCommand, RunDirectory
 from weft.cli.output import pluralize, warn
-from weft.cli.usage import one_line
+from weft.cli.usage import one_line, with_flags
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -104,7 +104,9 @@ def warn_invalid(
     unreadable: Mapping[int, str], unusable: Mapping[int, str], num_before: int, prefix: str = ""
 ) -> dict[int, str]:
     """Report the lines that give no result, and return all of them. `prefix` precedes a line number."""
+    unusable = {index: with_flags(problem) for index, problem in unusable.items()}
     for index in sorted({*unreadable, *unusable}):
         problem = unreadable.get(index) or f"{prefix}line {num_before + index + 1}: {unusable[index]}"
+        problem = problem.replace("`truncate`", "--truncate")
         warn(one_line(f"{problem}; skipped"))
     return {**unusable, **unreadable}

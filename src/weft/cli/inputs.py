@@ -142,7 +142,8 @@ def warn_problems(entries: Sequence[Entry], problems: Mapping[int, str]) -> None
     """Report the records that give no result."""
     for index in sorted(problems):
         where = f"{entries[index].where}: " if entries[index].where else ""
-        warn(one_line(f"{where}{problems[index]}; skipped"))
+        problem = problems[index].replace("`truncate`", "--truncate")
+        warn(one_line(f"{where}{problem}; skipped"))
 
 
 def first_texts(entries: Sequence[Entry], problems: Mapping[int, str]) -> list[str]:

@@ -113,12 +113,9 @@ def _root_command() -> Any:
 
 def _flags(words: Sequence[str]) -> set[str]:
     """The flags of the command that was called."""
-    command = _root_command()
-    for word in words:
-        subcommand = getattr(command, "commands", {}).get(word)
-        if subcommand is None:
-            break
-        command = subcommand
+    command = _root_command().commands.get(words[0], _root_command())
+    if words[0] == "analyze" and len(words) > 1:
+        command = command.commands.get(words[1], command)
     return {flag for param in command.params for flag in param.opts}
 
 

@@ -201,7 +201,7 @@ class GroupedCommands(TyperGroup):
         width = max(map(len, self.commands), default=0)
         for name, command in self.commands.items():
             # the first line of the command's docstring, never shortened
-            title = getattr(command, "rich_help_panel", None)
+            title = vars(command).get("rich_help_panel")
             sections.setdefault(title if isinstance(title, str) else "Commands", []).append(
                 (name.ljust(width), command.short_help or "")
             )

@@ -96,7 +96,7 @@ def write_styled(lines: Iterable[tuple[str, Style]]) -> None:
 
 def write_table(table: str) -> None:
     """An aligned table whose first line is its header."""
-    head, *rows = table.splitlines()
+    head, *rows = table.removesuffix("\n").split("\n")
     write_styled([(head, "bold"), *((row, "") for row in rows)])
 
 

@@ -78,10 +78,10 @@ def format_sample(record: Mapping[str, Any]) -> str:
 
 def describe_model(config: RunConfig, num_parameters: int) -> str:
     """'gpt: 4 layers, hidden size 256, 3.18M parameters'."""
-    stack = getattr(config.model, "encoder", config.model)  # of an encoder-decoder, whose decoder usually has the same sizes
-    layers, hidden_size = getattr(stack, "num_layers", None), getattr(stack, "hidden_size", None)
-    sizes = [pluralize(layers, "layer")] if isinstance(layers, int) else []
-    sizes += [f"hidden size {hidden_size}"] if isinstance(hidden_size, int) else []
+    options = config.model.model_dump()
+    stack = options.get("encoder", options)  # of an encoder-decoder, whose decoder usually has the same sizes
+    sizes = [pluralize(stack["num_layers"], "layer")] if "num_layers" in stack else []
+    sizes += [f"hidden size {stack['hidden_size']}"] if "hidden_size" in stack else []
     return f"{config.arch}: {', '.join([*sizes, f'{format_count(num_parameters)} parameters'])}"
 
 
@@ -99,7 +99,7 @@ def describe_budget(config: RunConfig) -> str:
 
 def describe_splits(config: RunConfig) -> str:
     """'train 90%, valid 5%, test 5%'; '' if no split is a fraction of the training data."""
-    fractions = {name: getattr(config.data, name, None) for name in ("valid", "test")}
+    fractions = config.data.model_dump(include={"valid", "test"})
     parts = {name: value for name, value in fractions.items() if isinstance(value, float)}
     if not parts:
         return ""
@@ -123,7 +123,7 @@ class TrainProgress:
     def on_data(self, summary: str) -> None:
         if self.config is None:
             return
-        first, *rest = [line.strip() for line in summary.replace(f"{Path.cwd()}/", "").splitlines()] or [""]
+        first, *rest = [line.strip() for line in summary.replace(f"{Path.cwd()}/", "").removesuffix("\n").split("\n")]
         examples = [line for line in rest if line.startswith("e.g.")]
         rest = [line for line in rest if line not in examples[1:]]  # one is enough; `weft check` prints more
         splits = describe_splits(self.config)
@@ -183,7 +183,7 @@ class TrainProgress:
     # ---- header
 
     def _header(self, name: str, text: str) -> None:
-        first, *rest = text.splitlines() or [""]
+        first, *rest = text.removesuffix("\n").split("\n")
         self.display.line("\n".join([name.ljust(INDENT) + first, *(" " * INDENT + line for line in rest)]))
 
     def _tokenizer_header(self) -> None:

@@ -41,9 +41,9 @@ def read_comparison(path: Path) -> dict[str, Any]:
         )
     content = files.read_json(file)
     document = content if isinstance(content, dict) else {}
-    rows, score = document.get("rows"), document.get("score")
-    if not isinstance(rows, list) or not rows or not isinstance(score, dict) or not {"name", "better"} <= score.keys():
-        raise ModelError(file, "not a comparison (it has no rows with a score)")
+    rows, metric = document.get("rows"), document.get("metric")
+    if not isinstance(rows, list) or not rows or not isinstance(metric, dict) or not {"name", "better"} <= metric.keys():
+        raise ModelError(file, "not a comparison (it has no rows or no metric)", "write it with weft compare")
     if problem := find_problem(document):
         raise ModelError(file, f"damaged: {problem}", "run the same weft compare to write it again")
     return document

@@ -24,6 +24,12 @@ RUN_FILE_OPTIONS = {
     **{name: f"model.{name}" for name in ("hidden_size", "num_layers", "num_heads", "dropout", "arch")},
     "seed": "seed",
 }
+# flags whose names differ from those of the options that they set
+FLAGS = {
+    "banned_tokens": "--ban-token",
+    "return_alignments": "--save-alignments",
+    "alignments": "--save-alignments",
+}
 DELETING_FLAGS = ("--overwrite",)  # suggested only for a misspelling of their own name
 MIN_SIMILARITY = 0.78  # of such a misspelling: --overwirte
 
@@ -47,16 +53,30 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def with_flags(text: str) -> str:
+    """A note of the library in terms of the command line: `models` is --models."""
+    return re.sub("`([a-z][a-z_]*)`", lambda match: f"--{match[1].replace('_', '-')}", text)
+
+
 def show_error(error: WeftError, flags: Collection[str]) -> str:
     """An error in terms of the command line: `top_p` is --top-p if the command has that flag."""
 
     def flag(match: re.Match[str]) -> str:
-        name = f"--{match[1].replace('_', '-')}"
+        name = _flag(match[1])
         return name if name in flags else match[1]
 
     where = re.sub(r"(?:^|(?<= and ))`?([a-z][a-z_]*)`?(?= |$)", flag, error.where)
     texts = [re.sub("`([a-z][a-z_]*)`", flag, text) for text in (error.problem, error.fix)]
     return one_line("; ".join(filter(None, (": ".join(filter(None, (where, texts[0]))), texts[1]))))
+
+
+def _flag(option: str) -> str:
+    return FLAGS.get(option, f"--{option.replace('_', '-')}")
+
+
+def with_flags(text: str) -> str:
+    """A message of the library with a flag for each option in it: `top_p` is --top-p."""
+    return re.sub("`([a-z][a-z_]*)`", lambda match: _flag(match[1]), text)
 
 
 def explain(error: TyperException, commands: Collection[str]) -> str:

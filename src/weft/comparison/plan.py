@@ -97,7 +97,7 @@ def parse_grid(text: str) -> Grid:
     table, _, name = option.partition(".")
     if table not in ("model", "train") or not name:
         raise UsageError(
-            "grid", f"{option}: data and tokenizer are the same for all models", "use an option of [model] or [train]"
+            "grid", f"{option}: data and tokenizer are shared by all models", "use an option of [model] or [train]"
         )
     if name == "arch":
         raise UsageError("grid", "model.arch: use `models` to compare architectures")
@@ -108,10 +108,9 @@ def parse_grid(text: str) -> Grid:
 
 def _parse_values(text: str) -> list[Any]:
     try:
-        values: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
+        return list(tomllib.loads(f"values = [{text}]")["values"])
     except ValueError:  # bare words
-        values = [override({}, [f"value={part.strip()}"])["value"] for part in text.split(",")]
-    return values
+        return [override({}, [f"value={part.strip()}"])["value"] for part in text.split(",")]
 
 
 def parse_count(option: str, text: str) -> int:
@@ -160,7 +159,7 @@ def _arch_variants(values: Mapping[str, Any], arch: str, options: ComparisonOpti
         valid = [result for result in tries if isinstance(result, Variant)]
         unknown = variants and not valid and not _has(applicable.values, choices.option, base=base)
         if unknown or _ignores(arch, choices.option, values):
-            ignored[choices.option] = None  # the architecture has no such option
+            ignored[choices.option] = None  # the architecture does not have this option
             continue
         variants, failed = valid, failed + [result for result in tries if isinstance(result, FailedRun)]
     return Variants(variants, failed, [f"{arch}: ignoring {_listed(ignored)}"] if ignored else [])
@@ -317,18 +316,12 @@ def begin(output_dir: Path, plan: Mapping[str, Any], *, overwrite: bool) -> None
     before, now = old.pop(DATA_HASHES, {}), new.pop(DATA_HASHES, {})
     if differences := describe_differences(old, new):
         fix = f"; remove {path} to restore the backup in {backup.path}" if backup.exists() else ""
-        raise UsageError(
-            output_dir,
-            f"contains a comparison with different options ({'; '.join(differences[:3])})",
-            f"choose another `output_dir` or use `overwrite`{fix}",
-        )
+        problem = f"contains a comparison with different options ({'; '.join(differences[:3])})"
+        raise UsageError(output_dir, problem, f"choose another `output_dir` or use `overwrite`{fix}")
     # finished runs have other data than new ones would have, and may have been trained on what is now test data
     if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
-        raise UsageError(
-            output_dir,
-            f"{changed[0]} has changed since runs were trained on it",
-            "choose another `output_dir` or use `overwrite`",
-        )
+        problem = f"{changed[0]} has changed since runs were trained on it"
+        raise UsageError(output_dir, problem, "choose another `output_dir` or use `overwrite`")
 
 
 def _refuse_links(output_dir: Path) -> None:
@@ -392,12 +385,10 @@ def restore_on_failure(output_dir: Path, *, overwrite: bool) -> Iterator[None]:
 def check_is_comparison(output_dir: Path) -> None:
     """Raise UsageError if the directory contains something else than a comparison, or a link that leads out of it."""
     _refuse_links(output_dir)
-    if not (_is_plan(output_dir / PLAN) or previous_plan(output_dir).exists()) and (
-        other := previous_plan(output_dir).contents()
-    ):
-        raise UsageError(
-            output_dir, f"not empty and not a comparison (contains {other[0].name})", "choose another `output_dir`"
-        )
+    backup = previous_plan(output_dir)
+    if not (_is_plan(output_dir / PLAN) or backup.exists()) and (other := backup.contents()):
+        problem = f"not empty and not a comparison (contains {other[0].name})"
+        raise UsageError(output_dir, problem, "choose another `output_dir`")
 
 
 def _is_plan(path: Path) -> bool:

@@ -33,7 +33,7 @@ def sample_config(config: RunConfig, fixed: Sequence[str], random: np.random.Gen
     return chosen
 
 
-def map_tensors(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def with_choices(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The run file with the drawn values, without options that do not apply to them."""
     known, new = {**leaves(config.to_dict()["model"]), **chosen}, dict(values)
     for dimension in config.preset.choices:

@@ -86,10 +86,10 @@ def own_options(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in fixed}
 
 
-def map_tensors(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def with_choices(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The run file with the drawn values; the learning rate of Muon is scaled with the other one."""
     if not config.preset.estimator.by_steps:
-        return spaces.map_tensors(values, config, chosen)
+        return spaces.with_choices(values, config, chosen)
     new = dict(values)
     for name in ("dropout", "hidden_size"):
         if name in chosen:
@@ -111,7 +111,7 @@ def trials(variant: Variant, number: int, fixed: Sequence[str], *, seed: int, ba
         if len(drawn) == number:
             break
         chosen = _draw(config, fixed, random)
-        values = map_tensors(variant.values, config, chosen)
+        values = with_choices(variant.values, config, chosen)
         result = try_config(values, base=base)
         if not isinstance(result, ConfigError) and result not in configs:
             drawn.append(Trial(len(drawn), chosen, values))

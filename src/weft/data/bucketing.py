@@ -84,7 +84,7 @@ class LengthBuckets:
 
 
 class Examples(Protocol[B]):
-    """Data that is read example by example: labeled texts, tagged sentences, pairs. Classes of examples inherit the defaults."""
+    """Data that is read example by example: labeled texts, tagged sentences, pairs. Subclasses inherit the defaults."""
 
     def lengths(self) -> np.ndarray:
         """int64 (N,): the positions of each example."""

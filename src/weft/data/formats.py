@@ -76,7 +76,8 @@ class TableSummary:
     def describe(self) -> str:
         """A description in several lines: files, sizes, encoding, line endings, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'example')} of {pluralize(self.characters, 'character')},"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'example')} of"
+            f" {pluralize(self.characters, 'character')},"
             f" {self.files.written}"
         ]
         blank = [f"skipped blank lines: {self.files.blank:,}"] if self.files.blank else []

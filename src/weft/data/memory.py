@@ -1,4 +1,4 @@
-"""Writes data that a Python caller has in memory to files: lists of texts, tuples or dicts, dicts of columns, pandas, polars and
+"""Writes data in memory to files: lists of texts, tuples or dicts, dicts of columns, pandas, polars and
 Arrow tables, iterators. None of those packages is imported: a table is recognized by its methods.
 """
 

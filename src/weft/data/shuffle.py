@@ -20,7 +20,7 @@ def _mix(values: np.ndarray, key: np.uint64) -> np.ndarray:
 class Permutation:
     """A permutation of 0 ... count - 1, the same for the same `random`.
 
-    A stored permutation of the windows of 1 GB of text at stride 1 would take more memory than the text. Above MAX_CACHED, it is
+    A stored permutation of the windows of 1 GB of text at stride 1 would need more memory than the text. Above MAX_CACHED it is
     a Feistel network over the next power of four, applied repeatedly until the result is in range (cycle walking).
     """
 

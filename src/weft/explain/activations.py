@@ -13,7 +13,7 @@ from weft.explain.explanation import TokenSpan, align_columns
 from weft.explain.inputs import ModelInput
 from weft.plots.heatmap import visible
 
-TOKENS, UNITS, CHOICES = 16, 16, 16  # more than this is no table that a person reads
+TOKENS, UNITS, CHOICES = 16, 16, 16  # larger tables are not readable
 STATES = ("hidden", "cell")
 
 

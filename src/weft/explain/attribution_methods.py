@@ -97,7 +97,7 @@ class EmbeddingInputs:
             return self.reading.log_probs(places).gather(1, choices[:, None])[:, 0]
 
     def between(self, fractions: Tensor) -> list[Tensor]:
-        """From the baseline (a share of 0) to the input (1): (R, N, D) of each side, for shares (R,)."""
+        """Interpolations from the baseline (fraction 0) to the input (1): (R, N, D) for each side and fractions (R,)."""
         return [blank + fractions[:, None, None].to(own.dtype) * (own - blank) for own, blank in self._pairs()]
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
@@ -118,7 +118,7 @@ def _putting(vectors: Tensor) -> Callable[[Any], Any]:
 
 
 def _replaced_in_turn(reading: ModelInput, changes: dict[str, Callable[[Any], Any]]) -> Any:
-    """`replaced`, where one embedding may stand in both fronts: then what it gives is told apart by its length, or its turn."""
+    """Like `patch_activations`, if encoder and decoder share an embedding: its outputs are told apart by length or order."""
     if len(reading.sides) < 2:
         return patch_activations(reading.model, changes)
     parts: Any = dict(reading.model.named_modules(remove_duplicate=False))

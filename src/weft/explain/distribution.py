@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
     token: int  # that came
     log_probs: np.ndarray  # (V,): the model's own
-    after: list[np.ndarray]  # (V,): normalised, after each filter
+    after: list[np.ndarray]  # (V,): normalized, after each filter
 
 
 class _Asked(NamedTuple):

@@ -1,6 +1,6 @@
-"""The loss of a run's network on held-out data, whatever the task, piece by piece: to see what it costs to change the network.
+"""The loss of a run's network on validation or test data, for any task, batch by batch: the cost of a change to the network.
 
-What is read is fixed once, gaps of masked language models among it, so that two losses differ by the change alone. Nothing is
+The batches are fixed once, masks of masked language models included, so that two losses differ by the change alone. Nothing is
 smoothed, dropped or balanced, as it may be in training.
 """
 

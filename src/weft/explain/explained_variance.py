@@ -1,6 +1,6 @@
 """How much of a word one direction explains: the maximum explainable variance, MEV (Ethayarajh 2019).
 
-As in the code of the paper, the vectors of a word are centred: the share is the first eigenvalue of their covariance over the
+As in the code of the paper, the vectors of a word are centered: it is the first eigenvalue of their covariance over the
 sum of all. Shapes: N words, D width.
 """
 
@@ -17,11 +17,11 @@ BYTES = 4  # of a number that is kept
 
 
 def explained_variance(rows: Tensor) -> float:
-    """The share of the variance of the rows (N, D) that their first principal component explains; NaN where they are alike."""
+    """The fraction of the variance of rows (N, D) that their first principal component explains; NaN if all are equal."""
     rows = rows.double()
-    centred = rows - rows.mean(0)
+    centered = rows - rows.mean(0)
     # the smaller of the two has the same eigenvalues, but for zeros
-    products = centred @ centred.T if len(rows) < rows.size(1) else centred.T @ centred
+    products = centered @ centered.T if len(rows) < rows.size(1) else centered.T @ centered
     whole = float(products.trace())
     if not whole > NOTHING * float(rows.square().sum()):
         return float("nan")

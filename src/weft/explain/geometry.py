@@ -1,8 +1,8 @@
 """Geometry of contextual word vectors by layer: similarity of any two words, of one word in several contexts, and of the
 words of a sentence (Ethayarajh 2019), and a projection of some words.
 
-Of unit vectors that stand in sentences, U is the sum of all n and U(s) the sum of the n(s) in sentence s. The mean cosine of
-all pairs whose words stand in two sentences is (|U|^2 - sum |U(s)|^2) / (n^2 - sum n(s)^2): exact, and nothing is kept but
+For unit vectors of words in sentences, U is the sum of all n, and U(s) the sum of the n(s) in sentence s. The mean cosine of
+all pairs of words from different sentences is (|U|^2 - sum |U(s)|^2) / (n^2 - sum n(s)^2): exact, and nothing is kept but
 sums. Shapes: N words, D width, L stages of a stack.
 """
 
@@ -60,7 +60,7 @@ def _unit(rows: Tensor) -> Tensor:
 
 
 class Pairs:
-    """The mean cosine of pairs of unit vectors that stand in two sentences, of each of several groups."""
+    """The mean cosine of pairs of unit vectors from different sentences, for each of several groups."""
 
     def __init__(self, groups: int, width: int) -> None:
         self.total = torch.zeros(groups, width, dtype=torch.float64)
@@ -77,7 +77,7 @@ class Pairs:
         self.count_within[here] += counts.double().square()
 
     def mean(self) -> Tensor:
-        """(groups,), NaN of a group that has no such pair."""
+        """(groups,); NaN for a group without such pairs."""
         pairs = self.count.square() - self.count_within
         found: Tensor = (self.total.square().sum(-1) - self.within) / pairs.where(pairs > 0, torch.nan)
         return found
@@ -117,8 +117,8 @@ class WordOccurrences(NamedTuple):
 def principal(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The two directions that float64 rows (N, D) differ most in: where each lies on them, (N, 2), and their shares of the
     variance, (2,). Signs are such that the row that lies furthest out on a direction lies on its positive side."""
-    centred = rows - rows.mean(axis=0)
-    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    centered = rows - rows.mean(axis=0)
+    left, sizes, _ = np.linalg.svd(centered, full_matrices=False)
     places = np.zeros((len(rows), 2))
     found = (left * sizes)[:, :2]
     places[:, : found.shape[1]] = found * np.sign(found[np.abs(found).argmax(axis=0), range(found.shape[1])] + 1e-300)
@@ -216,7 +216,7 @@ def _readings(
 
 
 def _types(given: Sample, side: int, counts: Counter[str]) -> dict[str, int]:
-    """The words that are compared with themselves, by number: the most frequent of those that enough sentences hold."""
+    """The words that are compared with themselves, by index: the most frequent ones that occur in enough sentences."""
     sentences = Counter(word for (line,) in given.lines for word in {unit.text for unit in line.units[side]})
     often = [word for word, _ in counts.most_common() if sentences[word] >= MIN_COUNT]
     return {word: at for at, word in enumerate(often[:TYPES])}
@@ -332,7 +332,7 @@ def geometry(
     for one in found:
         drawn = _map(one, given.unit)
         pictures += [*_charts(one, given.unit), *([] if drawn is None else [drawn])]
-        compared = f"compared with themselves: {one.compared:,}, which stand in {MIN_COUNT} sentences or more"
+        compared = f"compared with themselves: {one.compared:,}, which occur in {MIN_COUNT} sentences or more"
         about = f"{one.track.side}: {pluralize(one.words, given.unit[:-1])}; {compared}"
         said += ["", about, *_table(one)] if said else [about, *_table(one)]
     title = f"Geometry of {run.directory.path}"

@@ -56,7 +56,7 @@ class Problem(NamedTuple):
 
 
 def problem(config: RunConfig, place: Path, callback: Any) -> Problem:
-    """What a run file trains, near where it starts: its model in float64, and its own data, tokenised into `place`."""
+    """The model of a run file in float64, near its initialization, and its own data, tokenized into `place`."""
     shape = config.preset.estimator.network_task
     if shape is None:
         raise ConfigError("model.arch", f"{config.arch!r} is trained without gradients")
@@ -85,7 +85,7 @@ def problem(config: RunConfig, place: Path, callback: Any) -> Problem:
 
 
 def _chosen(gradient: np.ndarray, entries: int, chance: np.random.Generator) -> list[int]:
-    """Numbers of entries: that of the largest derivative, one of any, and others of those that are not 0."""
+    """Indices of entries: the largest derivative, a random one, and others that are not 0."""
     flat = np.abs(gradient.reshape(-1))
     others = np.flatnonzero(flat)
     drawn = chance.choice(others, min(len(others), max(0, entries - 2)), replace=False).tolist() if len(others) else []

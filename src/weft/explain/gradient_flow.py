@@ -145,7 +145,7 @@ def through_layers(model: nn.Module, loss: Callable[[], Tensor]) -> LayerGradien
 
 
 def relative_norms(flow: TimeGradients) -> np.ndarray:
-    """All layers together, 1, 2, ... steps before the loss, as a share of the first, (T - 1,).
+    """The norms over all layers, 1, 2, ... steps before the loss, as fractions of the first, (T - 1,).
 
     What is newest does not count: the output reads it directly, and that says nothing of memory.
     """
@@ -176,7 +176,7 @@ def time_figure(flows: Mapping[str, Mapping[str, TimeGradients]], *, title: str)
 
 
 def _ticks(places: Sequence[str]) -> list[str]:
-    """A name a layer, at its last part: those of all parts have no room beside each other, and stand at the points."""
+    """One name per layer, at its last part: the names of all parts do not fit, and are in the tooltips."""
     layers = [" ".join(place.split()[:2]) for place in places]
     return ["" if layers[at + 1 : at + 2] == [layer] else layer for at, layer in enumerate(layers)]
 

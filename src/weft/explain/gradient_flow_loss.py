@@ -133,7 +133,7 @@ def _lines(flows: Mapping[str, TimeGradients], tokens: Sequence[str], loss: str)
 
 
 def gradient_flow_to_loss(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
-    """How the loss of a label, a word's tag or a gap (--position; the last) reaches into the text and down the layers."""
+    """The gradient of the loss of a label, a tag or a mask (`position`; default: the last) over the text and the layers."""
     reading = read(run, text, options)
     asked = outputs_to_explain(run, reading, options)[-1]
     found = {

@@ -7,7 +7,7 @@ ATTENTION = (
     "and each row sums to 1. Attention weights show where information may flow, not what caused the output."
 )
 ROLLOUT = (
-    "Each row is a position of the output, each column an input token; the darker a cell, the larger the share of the row "
+    "Each row is a position of the output, each column an input token; the darker a cell, the larger the fraction of the row "
     "that comes from that token when attention is followed through all layers."
 )
 ATTRIBUTION = (

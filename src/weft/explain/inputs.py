@@ -42,15 +42,15 @@ class InputSide(NamedTuple):
 
 
 class ModelInput(NamedTuple):
-    """A text as a network reads it, and what it says."""
+    """A text as network input, with the outputs."""
 
     model: nn.Module
     sides: list[InputSide]
     log_probs: Callable[[Tensor], Tensor]  # numbers of places (R,), one a copy -> log-probabilities there (R, V)
-    places: list[TokenSpan]  # K, where something is said: a word, a gap; without a text, what follows
+    places: list[TokenSpan]  # K output positions: words or masks; without a text, the next token
     choices: list[int] | None  # what is asked about at each place; None: what the run says
     show: Callable[[int], str]  # a choice by its number
-    truncated: bool = False  # the text was longer than the model reads
+    truncated: bool = False  # the text was too long for the model
     written: str = ""  # the whole output of a translation
     said: Callable[[], list[tuple[int, int]]] | None = None  # places, and what the run says there; None: the best of each place
     banned_tokens: Sequence[int] = ()  # choices that are never said

@@ -141,7 +141,7 @@ def why_no_lens(run: AnyRun) -> str | None:
 
 
 def logit_lens(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
-    """What each layer would say next at each position: of a language model, of the decoder of a translation, at the gaps of a
+    """The prediction of each layer at each position: of a language model, of the decoder of a seq2seq model, at the masks of a
     masked language model."""
     reading = read(run, text, options)
     found = layer_log_probs(run, reading)

@@ -31,7 +31,7 @@ class Best(NamedTuple):
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Names of runs that fit a column: the last part of each path, or the whole where two end alike."""
+    """Short names of runs: the last part of each path, or the whole path if two have the same last part."""
     names = [path.rstrip("/").rpartition("/")[2] or path for path in paths]
     return [name if names.count(name) == 1 else path for name, path in zip(names, paths, strict=True)]
 

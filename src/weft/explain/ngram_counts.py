@@ -44,7 +44,7 @@ class NgramContext(NamedTuple):
 def why_no_counts(run: AnyRun) -> str | None:
     if explaining(run).context is None:
         return f"task {run.config.task!r} does not predict the next token"
-    return None if _corpus(run) is not None else "the tokens that it was trained with are not in its folder"
+    return None if _corpus(run) is not None else "the training tokens are not in the run directory"
 
 
 def _corpus(run: AnyRun) -> Corpus | None:
@@ -76,7 +76,7 @@ def _said(run: AnyRun, context: list[int]) -> np.ndarray | None:
 def _counted(run: AnyRun, read: list[tuple[int, TokenSpan]], text: np.ndarray) -> NgramContext:
     context = [number for number, _ in read]
     after = followers(text, context)
-    after = after[after != run.vocabulary.bos_id]  # what stands before a line is not predicted
+    after = after[after != run.vocabulary.bos_id]  # <s> is not predicted
     tokens, counts = np.unique(after, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return NgramContext([piece for _, piece in read], len(after), tokens[order], counts[order], _said(run, context))
@@ -131,7 +131,7 @@ def _picture(contexts: list[dict[str, Any]]) -> list[Figure]:
 
 
 def counts(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
-    """How often the last tokens of a text stand in the training text, and what followed them there."""
+    """The counts of the last tokens of a text in the training text, and of the tokens that follow them."""
     corpus, context = _corpus(run), explaining(run).context
     if corpus is None or context is None:
         raise UsageError("view", f"counts is not available: {why_no_counts(run)}")

@@ -70,7 +70,7 @@ def _added(kind: str, part: Any, width: int, count: int) -> PositionValues:
     """Vectors that are added to what is read."""
     like = next(part.parameters(), next(part.buffers(), torch.zeros(())))
     at = torch.arange(count, device=like.device)[None]
-    vectors = part.enter(torch.zeros(1, count, width, device=like.device), at)[0].double().cpu().numpy()
+    vectors = part.add_to(torch.zeros(1, count, width, device=like.device), at)[0].double().cpu().numpy()
     products = vectors @ vectors.T
     names = _numbered(width)
     return PositionValues(
@@ -84,13 +84,13 @@ def _sinusoidal(part: Any, count: int) -> PositionValues:
 
 
 def _learned(part: Any, count: int) -> PositionValues:
-    return _added("learned", part, part.table.embedding_dim, min(count, part.longest))
+    return _added("learned", part, part.table.embedding_dim, min(count, part.max_positions))
 
 
 def _rotary(part: Any, count: int) -> PositionValues:
     """cos and sin of each pair's angle; what is left of q . k of equal q and k, and the bound of Su et al. (2021), 3.4.3."""
-    pairs, at = len(part.rates), torch.arange(count, device=part.rates.device)[None]
-    one = torch.zeros(1, 1, count, 2 * pairs, device=part.rates.device, dtype=torch.float64)
+    pairs, at = len(part.frequencies), torch.arange(count, device=part.frequencies.device)[None]
+    one = torch.zeros(1, 1, count, 2 * pairs, device=part.frequencies.device, dtype=torch.float64)
     one[..., :pairs] = 1.0
     turned = part.rotate(one, at)[0, 0].cpu().numpy()  # the first numbers of all pairs: cosines, then sines
     products = turned @ turned.T / pairs
@@ -106,7 +106,7 @@ def _alibi(part: Any, count: int) -> PositionValues:
     """What is added to the scores of each head, by distance."""
     at = torch.arange(count, device=part.slope.device)
     q = torch.zeros(1, len(part.slope), count, 1, device=part.slope.device, dtype=torch.float64)
-    bias = 0.0 + part.bias(q, at[None], at[None])[0].cpu().numpy()  # (H, N, N), without negative zeros
+    bias = 0.0 + part.attention_bias(q, at[None], at[None])[0].cpu().numpy()  # (H, N, N), without negative zeros
     heads = [str(head) for head in range(1, len(bias) + 1)]
     by_distance = {f"head {head}": numbers for head, numbers in zip(heads, bias[:, -1, ::-1], strict=True)}
     numbered = _numbered(count)
@@ -117,8 +117,8 @@ def _alibi(part: Any, count: int) -> PositionValues:
 
 def _relative(part: Any, count: int) -> PositionValues:
     """The key vector of each distance, to what is before (-) and after."""
-    vectors, reach = part.keys.weight.detach().double().cpu().numpy(), min(part.reach, count - 1)
-    middle = vectors[part.reach - reach : part.reach + reach + 1]
+    vectors, reach = part.keys.weight.detach().double().cpu().numpy(), min(part.max_distance, count - 1)
+    middle = vectors[part.max_distance - reach : part.max_distance + reach + 1]
     distances = list(range(-reach, reach + 1))
     return PositionValues(
         "relative", [f"{distance:+d}" if distance else "0" for distance in distances], _numbered(middle.shape[1]), middle,
@@ -177,7 +177,7 @@ def sites(model: nn.Module, count: int, options: ExplainConfig) -> list[Site]:
 def why_no_positions(run: AnyRun) -> str | None:
     """Why a run knows no positions, if it knows none."""
     model = network(run)
-    return None if model is not None and _names(model) else f"a run of kind {run.config.arch!r} has no position encodings"
+    return None if model is not None and _names(model) else f"architecture {run.config.arch!r} has no position encodings"
 
 
 # ---- pictures

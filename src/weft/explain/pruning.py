@@ -28,12 +28,12 @@ from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
 from weft.runs.run_dir import RunDir, make_directory
 
-ROUNDS = 8  # of measuring, unless told how many heads go at once
+ROUNDS = 8  # of measuring. Default: without `heads_per_round`
 ProgressCallback = Callable[[int, int], None]  # passes over the data: done, in all
 
 
 class Step(NamedTuple):
-    """What the loss is when so many heads are gone."""
+    """The loss after removing this number of heads."""
 
     removed: list[Head]  # in this step
     loss: float
@@ -52,7 +52,7 @@ class Pruning(NamedTuple):
 
 
 def count(text: str, heads: int) -> int:
-    """How many of so many heads are meant: `8`, or `50%`."""
+    """The number of heads in `8` or `50%`."""
     number = text.removesuffix("%")
     if not (number.isascii() and number.isdigit()):
         raise UsageError("remove", f"expected a number or a percentage such as 8 or 50%, got {text!r}")
@@ -208,7 +208,7 @@ def view(run: AnyRun, found: Pruning, measured: dict[str, Any], *, top: int = 8)
 
 
 def check_free(output_dir: Path) -> RunDir:
-    """A folder that a run can be written into."""
+    """A directory that a run can be written into."""
     directory = make_directory(output_dir)
     directory.check_is_run_dir()
     if directory.resolved.is_file():
@@ -217,7 +217,7 @@ def check_free(output_dir: Path) -> RunDir:
 
 
 def write(run: AnyRun, output_dir: Path, found: Pruning, measured: dict[str, Any]) -> RunDir:
-    """A run folder of the model without the heads that are gone. Its run file trains it on; prune.json says what was done; of
+    """A run directory of the model without the removed heads. Its run file resumes training; prune.json records the result; of
     its training before there is nothing in it but the weights."""
     directory = check_free(output_dir)
     stay = remaining_heads(found.layers, set(found.removed))

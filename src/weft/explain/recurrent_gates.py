@@ -90,7 +90,7 @@ def cell_values(seen: Activation) -> CellValues:
     """Hidden and cell states and gates of a watched call of a recurrent part without padding, position by position."""
     find = CELLS.get(type(seen.part))
     if find is None:
-        raise UsageError("units", f"{seen.name!r} is no recurrent part, and has no gates")
+        raise UsageError("units", f"{seen.name!r} is not a recurrent layer and has no gates")
     x, state, _ = seen.inputs
     past = tuple(leaf for leaf in tree_leaves(state))
     return find(seen.part, x, seen.output[0], past[0] if len(past) == 1 else past or None)

@@ -38,7 +38,7 @@ Rows = Sequence[Tensor]  # of each layer, float64 (N, D): the same words in all
 
 
 class Products:
-    """Sums of products of two layers over words that come in parts: (N, D) and (N, E), centred at the end. Only D x E numbers
+    """Sums of products of two layers over words that come in parts: (N, D) and (N, E), centered at the end. Only D x E numbers
     are kept, however many words there are."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Products:
         self.x, self.y, self.count = self.x + x.sum(0), self.y + y.sum(0), self.count + len(x)
 
     def norm(self) -> float:
-        """|X' Y| of the centred words (Frobenius), squared."""
+        """|X' Y| of the centered words (Frobenius), squared."""
         if self.sums is None:
             return 0.0
         return float((self.sums - torch.outer(self.x, self.y) / self.count).square().sum())
@@ -206,7 +206,7 @@ def divergence(weights: Tensor) -> Tensor:
     own = entropy(weights)
     # a head at a time: all pairs at once would be H times as large
     found = torch.stack([entropy((weights + one) / 2) - (own + entropy(one)) / 2 for one in weights])
-    return found.clamp(min=0.0)  # of two that are alike, rounding
+    return found.clamp(min=0.0)  # rounding, if both are equal
 
 
 class HeadDivergence(NamedTuple):

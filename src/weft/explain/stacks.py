@@ -47,7 +47,7 @@ def stack_of(name: str, stacks: Sequence[Stack]) -> Stack | None:
 
 
 def layers_of(model: nn.Module) -> list[str]:
-    """The names of the layers that hold no others, in the order they stand in the model."""
+    """The names of the innermost layers, in the order of the model."""
     names = [name for name, _ in model.named_modules() if LAYER.search(name)]
     return [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
 

@@ -75,9 +75,9 @@ def features(text: str, pieces: Sequence[TokenSpan]) -> dict[str, np.ndarray]:
 
 def correlations(values: np.ndarray, feature: np.ndarray) -> np.ndarray:
     """Pearson's r of each column of values (N, D) with a feature (N,): (D,), 0 where either never changes."""
-    centred, progress = values - values.mean(0), feature - feature.mean()
-    norms = np.linalg.norm(centred, axis=0) * np.linalg.norm(progress)
-    found: np.ndarray = np.divide(progress @ centred, norms, out=np.zeros(values.shape[1]), where=norms > 1e-12)
+    centered, progress = values - values.mean(0), feature - feature.mean()
+    norms = np.linalg.norm(centered, axis=0) * np.linalg.norm(progress)
+    found: np.ndarray = np.divide(progress @ centered, norms, out=np.zeros(values.shape[1]), where=norms > 1e-12)
     return found
 
 

@@ -50,7 +50,7 @@ def _backwards(name: str, reading: ModelInput) -> bool:
 
 
 def _pieces(reading: ModelInput, name: str, length: int) -> list[TokenSpan]:
-    """What stands at the positions that a part reads: those of its own sequence, words where those are read."""
+    """The token spans at the positions that a part reads: of its own sequence, or words."""
     stack = stack_of(name, reading.stacks)
     sides = sorted(reading.sides, key=lambda side: stack is None or side.name != stack.side)
     known = [*(side.pieces for side in sides), reading.places]
@@ -173,7 +173,7 @@ def _layer_pictures(one: Layer, units: Sequence[int]) -> Iterator[Figure]:
 
 
 def _unit_pictures(one: Layer, unit: int) -> Iterator[Figure]:
-    """The text in the colours of one unit's state, and all its states and gates."""
+    """The text in the colors of one unit's state, and all its states and gates."""
     title = f"Layer {one.number}, unit {unit}"
     state = TOLD[-1] if TOLD[-1] in one.values else TOLD[0]
     text = f"{title}: {state}"
@@ -185,7 +185,7 @@ def _unit_pictures(one: Layer, unit: int) -> Iterator[Figure]:
 
 
 def _tracking_pictures(found: Sequence[Layer], tracks: Sequence[UnitCorrelation]) -> Iterator[Figure]:
-    """The text in the colours of the unit that follows each feature best."""
+    """The text in the colors of the unit that follows each feature best."""
     best = {one.feature: one for one in reversed(tracks) if abs(one.r) >= MAX_UNITS}
     for one in sorted(best.values(), key=lambda one: -abs(one.r)):
         layer = next(layer for layer in found if layer.number == one.layer)
@@ -202,7 +202,7 @@ def _layer_data(one: Layer, units: Sequence[int]) -> dict[str, Any]:
 
 
 def _tables(wanted: Sequence[Layer], options: ExplainConfig, scores: Scores | None) -> list[str]:
-    """The activations of a short text, layer by layer: of all units where they are few, else of those that move most."""
+    """The activations of a short text, layer by layer: of all units if there are few, else of the units that vary most."""
     found = list[str]()
     for one in wanted:
         if len(one.pieces) <= TOKENS:

@@ -25,7 +25,7 @@ from weft.runs.eval_data import Files, as_paths, eval_source, first_split
 from weft.runs.run import AnyRun
 from weft.text.reading import check_text, read_lines
 
-MAX_WORDS = 20_000  # words that are read, unless told otherwise
+MAX_WORDS = 20_000  # words that are read by default
 WORD = re.compile("\\w+(?:['\u2019]\\w+)*|[^\\w\\s]")  # words with the apostrophes inside, and marks by themselves
 WHOLE = ("char", "byte", "word", "whitespace")  # kinds of tokens that are looked at as they are; others are pieces of words
 
@@ -70,8 +70,8 @@ def _stages(model: nn.Module, stack: str, layers: int, prefix: str) -> list[Stag
     groups = {above: list(own) for above, own in groupby(names, lambda name: name.rpartition(".")[0])}
     above = max(groups, key=len)  # around recurrent layers of a decoder stands another stack, that of its attention
     own = groups[above]
-    step = len(own) // layers  # what mixes, and what stands after it
-    found = [Stage(f"{prefix or ''}input", f"{stack}.inlet")]
+    step = len(own) // layers  # the mixer, and the feed-forward layer after it
+    found = [Stage(f"{prefix or ''}input", f"{stack}.input_proj")]
     found += [Stage(f"{prefix or 'layer '}{at}", name) for at, name in enumerate(own[step - 1 :: step], 1)]
     outlet = model.get_submodule(f"{stack}.final_norm")
     if not isinstance(outlet, nn.Identity | nn.Dropout) or above != f"{stack}.layers":
@@ -148,7 +148,7 @@ def _read(run: AnyRun, text: str, target: str | None) -> ModelInput:
 
 
 def units(side: InputSide, text: str, *, words: bool) -> list[Unit]:
-    """The words of a text with the tokens that stand in each; or its tokens."""
+    """The words of a text with their tokens; or its tokens."""
     places = [(at, piece) for at, piece in enumerate(side.pieces) if piece.end > piece.start]
     if not words:
         return [Unit(piece.text, piece.start, [at]) for at, piece in places]

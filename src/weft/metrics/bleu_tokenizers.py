@@ -22,7 +22,7 @@ FLORES = "flores200sacrebleuspm"  # the file that sacrebleu would download
 HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 # Kana, and the scripts of Thailand, Laos, Myanmar and Cambodia: written without spaces, and `zh` does not split them
 OTHER = re.compile(r"[\u3041-\u30ff\uff66-\uff9f\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
-MIN_MAJORITY = 0.3  # the share of characters from which on a text is one in such a script
+MIN_MAJORITY = 0.3  # the fraction of characters from which a text counts as written in such a script
 APART = 0.2  # spaces per such character from which on its words stand apart
 MIXED = 0.05  # the share that is not Han from which on it is not Chinese
 
@@ -45,8 +45,8 @@ def check_tokenizer(name: str) -> None:
         path = Path(utils.SACREBLEU_DIR) / "models" / FLORES
         if not path.exists():
             raise UsageError(
-                "--tokenize flores200",
-                f"{path} is missing, and weft downloads nothing",
+                "tokenize",
+                f"'flores200' requires {path}, and weft downloads nothing",
                 f"get it from https://tinyurl.com/{FLORES}, or use another tokenizer",
             )
 

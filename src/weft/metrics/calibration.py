@@ -1,4 +1,4 @@
-"""Temperature scaling (Guo et al. 2017): the one number T by which scores are divided so that probabilities mean what they say.
+"""Temperature scaling (Guo et al. 2017): one number T that divides the logits, so that probabilities are calibrated.
 
 The log loss is convex in b = 1/T, so its slope changes sign once: Newton's steps find where, and halving keeps them within
 bounds. Scores may be logits or log-probabilities. Shapes: N examples, K labels.

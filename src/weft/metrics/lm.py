@@ -22,7 +22,7 @@ MIN_BLOCKS = 50  # blocks: with fewer a shorter one is taken
 
 
 def block_size(length: int) -> int:
-    """How long the blocks are that a running text of so many tokens, or bytes, is resampled by: the longest that gives enough
+    """The length of the blocks by which running text of this many tokens or bytes is resampled: the longest that gives enough
     of them, else the shortest."""
     return next((size for size in BLOCKS if length >= MIN_BLOCKS * size), BLOCKS[-1])
 

@@ -1,7 +1,7 @@
 """Scores of minimal pairs: how often the sentence that is right has the higher probability.
 
 A tie counts half, as a coin would decide it. So does a pair that a model can't tell apart: one whose sentences become the same
-tokens, or are longer than it reads. No pair is left out, so that all models answer the same ones.
+tokens, or are too long for it. No pair is left out, so that all models answer the same ones.
 
 Shapes: N pairs.
 """

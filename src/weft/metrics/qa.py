@@ -69,8 +69,8 @@ def without_answer(references: Sequence[Sequence[str]]) -> Array:
 
 
 def answer_items(predicted: Sequence[str], references: Sequence[Sequence[str]], keys: Array) -> ItemStatistics:
-    """The statistics of each question: examples, exact, overlap, and the same of those that have an answer (answered,
-    answered_overlap) and of those that have none (none, none_right), all (N,)."""
+    """The statistics of each question: examples, exact, overlap, and the same for questions with an answer (answered,
+    answered_overlap) and without one (none, none_right), all (N,)."""
     hits = np.array([exact(one, right) for one, right in zip(predicted, references, strict=True)], np.float64)
     shared = np.array([best_overlap(one, right) for one, right in zip(predicted, references, strict=True)], np.float64)
     some = (~without_answer(references)).astype(np.float64)
@@ -130,7 +130,7 @@ def answer_metrics(none: Array) -> tuple[Metric, ...]:
 def signature(setup: QASetup, *, examples: int, none: int) -> str:
     """Every choice behind a score, named."""
     return (
-        f"weft:{__version__}|tokenizer:{setup.tokenizer[:8]}|normalised:squad|threshold:{setup.threshold:.4g}|unit:question"
+        f"weft:{__version__}|tokenizer:{setup.tokenizer[:8]}|normalized:squad|threshold:{setup.threshold:.4g}|unit:question"
         f"|questions:{examples}|unanswerable:{none}|resamples:{setup.samples}|seed:{setup.seed}|interval:95%"
     )
 

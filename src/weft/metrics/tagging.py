@@ -36,7 +36,7 @@ class Span(NamedTuple):
 
 
 def _read(tag: str) -> tuple[str, str]:
-    """A tag's letter, as one of BIES or O, and its type; what is no tag of any scheme marks nothing."""
+    """The prefix of a tag, one of BIES or O, and its type; an invalid tag is outside."""
     if tag[:1] in TAG_PREFIXES and tag[1:2] in ("", "-"):
         return TAG_PREFIXES[tag[0]], tag[2:] or "_"
     return OUTSIDE, ""
@@ -124,7 +124,7 @@ def allowed(labels: Sequence[str], scheme: Scheme) -> Array:
 
 
 def validate(tags: Sequence[str], scheme: Scheme) -> list[int]:
-    """The places whose tag may not stand after the one before it; the sentence's length where it may not end so."""
+    """The positions whose tag may not follow the one before; the length of the sentence if its last tag may not be last."""
     read = [_read(tag) for tag in [OUTSIDE, *tags, OUTSIDE]]
     return [index for index, (before, tag) in enumerate(pairwise(read)) if not _may_follow(before, tag, scheme)]
 

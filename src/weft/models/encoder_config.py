@@ -73,7 +73,7 @@ class TaggerConfig(TextEncoderConfig):
 
     def resolved_char_encoder(self) -> CharEncoderConfig | None:
         """The character encoder with its defaults; None if there is none."""
-        return self.char_encoder.with_defaults() if isinstance(self.char_encoder, CharEncoderConfig) else None
+        return self.char_encoder.with_defaults() if self.char_encoder else None
 
 
 class QAConfig(TextEncoderConfig):

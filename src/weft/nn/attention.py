@@ -80,6 +80,7 @@ class SelfAttention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T, E)
         positions = torch.arange(x.size(1), device=x.device)[None]  # (1 or B, T)
         if state is not None:
+            state = KVCache(*state)  # a state from a file is a tuple without names
             positions = positions + state.positions.amax(1, keepdim=True) + 1
         q, k = self.positions.rotate(self.qk_norm(q), positions), self.positions.rotate(self.qk_norm(k), positions)
         key_positions = positions.expand(x.size(0), -1) if token_mask is None else torch.where(token_mask, positions, -1)

@@ -223,7 +223,7 @@ def draw_legend(frame: Frame, legend: Legend) -> str:
 
 
 def draw_map(frame: Frame, cells: str, legend: Legend, *, look: tuple[str, str], label: str, over: str = "") -> str:
-    """The drawing around cells of size 1. `look` is its class and style, `label` its name if it has no title; `over` is drawn on
+    """The drawing around cells of size 1. `look` is its class and style, `label` its name if it has no title; `over` is on
     top of the cells."""
     kind, style = look
     width = max(frame.width, frame.left + len(legend.swatches) * legend.width + GAP)

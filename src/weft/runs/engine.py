@@ -1,4 +1,4 @@
-"""Decoding engines of runs that generate tokens, and the requests that such an engine takes."""
+"""Decoding engines for runs that generate tokens, and the requests that such an engine takes."""
 
 from __future__ import annotations
 

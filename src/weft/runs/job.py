@@ -59,7 +59,7 @@ class Job:
     callback: JobCallback
 
     def columns(self, split: str) -> list[Corpus]:
-        """The tokens of a split, one corpus per column; empty if there is no such split, or if the model does not use tokens.
+        """The tokens of a split, one corpus per column; empty if the split is missing, or if the model does not use tokens.
         Validation and test text starts with the BOS tokens of the run."""
         corpora = [corpus for name, corpus in self.corpora.items() if name.partition(".")[0] == split]
         return corpora if split == "train" else [with_bos(corpus, self.directory.path, self.tokenizer) for corpus in corpora]
@@ -137,7 +137,7 @@ def train(
 
 
 def _weights(task: Any) -> Weights | None:
-    """The weights specification of a task by its name; None if there is no such task."""
+    """The weights specification of a task by its name; None if the task is unknown."""
     return find_task(task).weights if isinstance(task, str) and task in TASKS else None
 
 

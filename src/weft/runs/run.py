@@ -203,7 +203,7 @@ class Run(Generic[I, P]):
 
         Raises:
             DataError: The data cannot be used.
-            UsageError: An option is unknown or invalid, or the run has no such data.
+            UsageError: An option is unknown or invalid, or the run does not have this data.
 
         Example:
             >>> run.evaluate([("Great soup.", "good"), ("Far too slow.", "bad")])["accuracy"].value

@@ -303,6 +303,8 @@ class Task(Generic[I, P]):
     validation: Sequence[Suite]  # metrics of a validation
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
     use: str = "predict"  # the command to use a model: predict or generate
+    example_input: str = "< input.txt"  # an argument of that command, for a hint that can be pasted into a shell
+    output_header: str = ""  # of the columns that `weft predict` prints, on a terminal; "" if there is one column
     reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # the model with its vocabulary
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | InvalidInput]] | None = None
     is_single: Callable[[Run[I, P], object], bool] = is_text  # whether a value is one input or several

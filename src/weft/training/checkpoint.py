@@ -14,8 +14,8 @@ MAX_CHECKPOINTS = 2  # the newest, and one more in case it is corrupted
 
 
 def owner(root: Path) -> str:
-    """The checksum of resolved.toml, which identifies a run: weights of another run may have the same shapes. Empty if there is
-    no such file."""
+    """The checksum of resolved.toml, which identifies a run: weights of another run may have the same shapes. Empty if the
+    file is missing."""
     resolved = root / "resolved.toml"
     return files.sha256(resolved) if resolved.exists() else ""
 

@@ -88,7 +88,7 @@ def stack_options(config: StackConfig, layers: int) -> dict[str, Any]:
     """The options of the first layers of a stack, with equivalent settings made equal."""
     ignored = TRAIN_ONLY_OPTIONS | SHAPE_OPTIONS | HEAD_OPTIONS | TIE_OPTIONS
     options = {name: getattr(config, name) for name in type(config).model_fields if name not in ignored}
-    if isinstance(config.ffn_dim, int):
+    if config.ffn_dim:
         options["ffn_dim"] = "some"  # the shapes show how many hidden units
     if config.traits.attends:
         each = [config.heads_in_layer(layer) for layer in range(layers)]

@@ -101,7 +101,7 @@ class AnalyzeMinimalPairs(ModelCommand):
             raise UsageError("score_by", *unknown_name("unit", self.score_by, SCORE_BY))
         check_files({"csv": self.csv, "save_pairs": self.save_pairs})
         pairs = read_pairs(self.suite, by=self.score_by, quiet=self.quiet)
-        refuse_files(self.run_dirs)
+        refuse_files(self.run_dirs, "suite")
         for path in self.run_dirs:
             check_run(load(path, device=self.device))  # before the first one is scored
         with Display(quiet=self.quiet) as display:

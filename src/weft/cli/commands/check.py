@@ -81,7 +81,7 @@ def finding_lines(finding: Finding, width: int) -> list[Line]:
 
     indent = " " * INDENT
     head = wrap(finding.severity.ljust(INDENT), f"{finding.split}: {finding.message}", width)
-    lines: list[Line] = [(line, STYLES[finding.severity]) for line in head.splitlines()]
+    lines: list[Line] = [(line, STYLES[finding.severity]) for line in head.removesuffix("\n").split("\n")]
     if finding.locations:
         file = finding.locations[0].rsplit(":", 1)[0]
         others = [location.removeprefix(f"{file}:") for location in finding.locations[1:]]
@@ -99,7 +99,7 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[Line]:
         key = (finding.severity, finding.name, finding.fix)
         if following is None or (following.severity, following.name, following.fix) != key:
             fix = wrap(" " * INDENT, f"Fix: {finding.fix}", width)
-            lines += [*((line, "") for line in fix.splitlines()), ("", "")]
+            lines += [*((line, "") for line in fix.removesuffix("\n").split("\n")), ("", "")]
     return lines
 
 
@@ -210,11 +210,14 @@ class Check(ModelCommand):
         head, *rows = size_table(report, options)
         lines: list[Line] = [(head, "bold"), *((row, "") for row in rows), ("", "")]
         if windows is not None:
-            lines += [*((line, "") for line in show_windows.as_table(windows).splitlines()), ("", "")]
+            lines += [*((line, "") for line in show_windows.as_table(windows).removesuffix("\n").split("\n")), ("", "")]
         lines += findings_lines([_relative(finding) for finding in report.findings], width)
         lines.append((", ".join(pluralize(report.count(severity), severity) for severity in SEVERITIES), ""))
         if checks is not None:
-            lines += [("", ""), *((line, "") for line in gradient_check.as_table(checks, self.tolerance).splitlines())]
+            lines += [
+                ("", ""),
+                *((line, "") for line in gradient_check.as_table(checks, self.tolerance).removesuffix("\n").split("\n")),
+            ]
         elif self.gradients:
             lines.append(("The gradients were not checked, because the data has errors.", ""))
         write_styled(lines)

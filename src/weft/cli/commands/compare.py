@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.options import FILES, Context, Csv, Data, Device, ModelCommand, Overrides
 from weft.cli.output import note, status, warn
-from weft.cli.usage import one_line
+from weft.cli.usage import one_line, with_flags
 from weft.errors import UsageError
 from weft.lock import Lock
 
@@ -186,7 +186,7 @@ class Compare(ModelCommand):
                 display.line(f"Stopped{then}")
                 return stop.exit_code
         if comparing.single_model_note is not None and trained.rows:
-            note(comparing.single_model_note, quiet=self.quiet)
+            note(with_flags(comparing.single_model_note), quiet=self.quiet)
         info = self._info(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned, about=comparing.about)
         return self._finish(trained.rows, info, output_dir)
 
@@ -217,7 +217,7 @@ class Compare(ModelCommand):
             if path not in paths:
                 note(f"skipped {path}: a comparison, not a run", quiet=self.quiet)
         if self.minimal_pairs:
-            refuse_files(paths)
+            refuse_files(paths, "minimal_pairs")
         if not paths:
             raise UsageError("compare", "no run", "name run directories or a run file")
         usable, damaged = split_readable(paths)

@@ -61,8 +61,7 @@ def describe_split(name: str, dataset: Any) -> str:
     files, fraction = display_name(tuple(paths)), dataset.high - dataset.low
     if (dataset.low, dataset.high) == (0.0, 1.0):
         return f"{SPLITS[name]}: {files}"
-    strata = getattr(dataset.summary, "strata", None)
-    if strata is not None and strata() is not None:
+    if dataset.summary.strata() is not None:
         return f"{SPLITS[name]}: {format_percent(fraction)} of {files}, stratified"
     return f"{SPLITS[name]}: {'last ' if dataset.high == 1.0 else ''}{format_percent(fraction)} of {files}"
 
@@ -191,7 +190,6 @@ def _describe_search(run: AnyRun, options: Config) -> list[str]:
     decode = run.spec.decode
     if decode is None:
         return []
-    values = {"beam_size": getattr(decode, "beam", None), "length_penalty": getattr(decode, "alpha", None)}
-    chosen = {name: getattr(options, name, None) for name in values}
-    shown = {name: values[name] if value is None else value for name, value in chosen.items()}
-    return [f"{name.replace('_', ' ')} {value:g}" for name, value in shown.items() if value is not None]
+    defaults = {"beam_size": float(decode.beam), "length_penalty": decode.alpha}
+    chosen = {name: value for name, value in options.model_dump(include=set(defaults)).items() if value is not None}
+    return [f"{name.replace('_', ' ')} {value:g}" for name, value in {**defaults, **chosen}.items()]

@@ -157,9 +157,8 @@ class Explain(ModelCommand):
     def _options(self) -> ExplainConfig:
         from weft.explain.options import ExplainConfig
 
-        values: dict[str, Any] = {name: getattr(self, name, None) for name in ExplainConfig.model_fields}
-        values |= {name: self.unit or [] for name in ("unit", "units") if name in values}
-        return ExplainConfig(**values)
+        values: dict[str, Any] = {name: getattr(self, name) for name in ExplainConfig.model_fields}
+        return ExplainConfig(**{**values, "unit": self.unit or []})
 
     def _text(self, run: AnyRun) -> str:
         from weft.cli.input_lines import stdin_lines

@@ -43,11 +43,11 @@ class Init(Command):
         if self.arch is not None and self.arch not in archs:
             raise UsageError("arch", *unknown_name("architecture", self.arch, archs))
         if self.schema:
-            from weft.runs.schema import run_file_schema
+            from weft.cli.run_file_schema import run_file_schema
 
             write(json.dumps(run_file_schema(self.task), indent=2, ensure_ascii=False) + "\n")
             return 0
-        from weft.runs.template import render_template
+        from weft.cli.run_file_template import render_template
 
         write(render_template(self.task, self.arch or archs[0]))
         return 0

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from weft.cli.task_options import Flag
 
 N_BEST_HEADER = "line\tscore\toutput"
-MASK_HEADER = "line\tmask\tprobability\ttoken"
 
 
 @dataclass(kw_only=True)
@@ -96,7 +95,7 @@ class Predict(SearchOptions):
         if run.spec.use != "predict":
             raise run.wrong_task()
         options = options_of(run.spec.predict_options, run.config.task, self._flags())
-        header = MASK_HEADER if run.config.task == "masked-lm" else ""
+        header = run.spec.output_header
         if self.num_samples > 1 or (self.n_best or 1) > 1:
             header = header or N_BEST_HEADER
         return predict_lines(run, options, self, extra_dir=self.save_alignments, header=header)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
 # an example of the command that uses a trained run, by the command
-EXAMPLE_INPUTS = {"generate": ' "A prompt"', "predict": " < input.txt"}
 
 
 @dataclass(kw_only=True)
@@ -141,8 +140,7 @@ class Train(ModelCommand):
         name = shlex.quote(str(output_dir))  # can be pasted into a shell
         has_test_data, use = len(config.datasets) > 1, config.spec.use
         lines.append(f"Next: weft evaluate {name}{'' if has_test_data else ' --data FILE'}")
-        example = ' "A text with a [MASK]"' if config.task == "masked-lm" else EXAMPLE_INPUTS[use]
-        lines.append(f"      weft {use} {name}{example}")
+        lines.append(f"      weft {use} {name} {config.spec.example_input}")
         print_error("\n".join(lines))
 
     def _already_trained(self, output_dir: Path, steps: int) -> str:

@@ -66,7 +66,7 @@ function byBins(breakdown, width) {
 function drawLine(svg, breakdown, row, x, y) {
   const spots = breakdown.bins.map((_, at) => spot(breakdown, row, at));
   const known = spots.filter(({ value }) => Number.isFinite(value));
-  // a gap where a value is missing
+  // the line breaks where a value is missing
   const d = known.map(({ at, value }, place) => {
     const next = place && known[place - 1].at === at - 1;
     return `${next ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;

@@ -50,7 +50,7 @@ class LabeledSummary:
     inputs: tuple[Path, ...]
     reading: Reading
     sizes: tuple[ColumnSize, ...]
-    folders: list[str]  # notes on those that are given
+    directories: list[str]  # notes on directories
     count: int = 0
     labels: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)  # texts and labels
@@ -92,8 +92,8 @@ class LabeledSummary:
             return None
         examples = ", ".join(preview(name, 20) for name in sorted(self.labels)[:3])
         return (
-            f"{display_name(self.inputs)}: {len(self.labels):,} labels for {self.count:,} examples, {examples} and so on: nearly"
-            f" every example has a label of its own, and none can be learned; {self.label_place()}"
+            f"{display_name(self.inputs)}: {len(self.labels):,} labels for {self.count:,} examples, {examples} and so on:"
+            f" nearly every example has a label of its own, and none can be learned; {self.label_place()}"
         )
 
     def label_place(self) -> str:
@@ -111,7 +111,7 @@ class LabeledSummary:
 
     def notes(self) -> list[str]:
         """What is worth knowing."""
-        file_notes = [*self.files.notes, *self.folders]
+        file_notes = [*self.files.notes, *self.directories]
         notes = file_notes[:MAX_LISTED]
         if len(file_notes) > MAX_LISTED:
             notes.append(f"and {len(file_notes) - MAX_LISTED:,} such notes more")
@@ -169,7 +169,9 @@ class LabeledFormat:
         return read_records(find_files(inputs), self.reading, seen, skip_empty=self.skip_empty)
 
     def summary(self, inputs: tuple[Path, ...], seen: FileSummary) -> LabeledSummary:
-        return LabeledSummary(seen, inputs, self.reading, tuple(ColumnSize() for _ in self.reading.text), _folders(inputs))
+        return LabeledSummary(
+            seen, inputs, self.reading, tuple(ColumnSize() for _ in self.reading.text), _directory_notes(inputs)
+        )
 
     def texts(self, record: Record) -> tuple[str, ...]:
         return record.texts
@@ -185,12 +187,12 @@ class LabeledFormat:
         return {"column": int(column), **options, "files": [one | label for one, label in zip(prints, labels, strict=True)]}
 
 
-def _folders(given: tuple[Path, ...]) -> list[str]:
-    """How folders are read."""
+def _directory_notes(given: tuple[Path, ...]) -> list[str]:
+    """Notes on directories of labels."""
     notes = []
     for path in given:
         if path.is_dir():
-            kinds = ("a folder", "file") if any(file.is_whole for file in find_files([path])) else ("a file", "line")
+            kinds = ("a directory", "file") if any(file.is_whole for file in find_files([path])) else ("a file", "line")
             notes.append(f"{path.name}: {kinds[0]} for every label, every {kinds[1]} in it is an example")
     return notes
 
@@ -289,7 +291,7 @@ class LabeledDataConfig(TableFilesConfig):
         return self.model_copy(update={"label_separator": ","})
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
-        """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
+        """The data sets of train, valid and test, if set; paths are relative to `base`, the directory of the run file."""
         return datasets(base, LabeledFormat(self.reading(), self.skip_empty), self.train, self.valid, self.test)
 
 

@@ -2,10 +2,10 @@
 
     tables and JSON    columns or keys by name; without a header the first column is the label, the next one the text
     any other file     a line is a label, white space, and a text: `DESC:manner How did ...`, `__label__DESC How did ...`
-    a folder of files  a file a label, which is its name: every line of it is an example
-    ... of folders     a folder a label, which is its name: every file in it is an example
+    a directory of files        one file per label, which is its name; every line is an example
+    a directory of directories  one directory per label, which is its name; every file in it is an example
 
-A blank line of what is no table is skipped and counted: nothing is in it, neither label nor text.
+Blank lines of files that are not tables are skipped and counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FASTTEXT_LINE = re.compile(rf"((?:{FASTTEXT}[^ \t]+(?:[ \t]+|$))+)(.*)")
 
 @dataclass(frozen=True)
 class Reading:
-    """How labelled files are read: the options of their table."""
+    """The options of labeled files."""
 
     encoding: str = "utf-8"
     text: tuple[Name, ...] = ("text",)
@@ -58,7 +58,7 @@ class Reading:
 class File(NamedTuple):
     path: Path
     label: str | None = None  # of all that is in it; None: its lines say theirs
-    is_whole: bool = False  # one example, not one a line
+    is_whole: bool = False  # the file is one example, not one per line
 
 
 class Record(NamedTuple):
@@ -72,7 +72,7 @@ class Record(NamedTuple):
 
 
 def _listed(directory: Path) -> list[Path]:
-    """What is in a folder, by name; hidden files are the system's."""
+    """The contents of a directory by name, without hidden files."""
     try:
         paths = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -85,9 +85,7 @@ def _listed(directory: Path) -> list[Path]:
 def _by_files(directory: Path, paths: list[Path]) -> list[File]:
     config = next((path.name for path in paths if kind_of(path) != "text"), None)
     if config is not None:
-        raise DataError(
-            directory, f"is a folder with a table in it, {config}", "name the table itself, or have one file a label"
-        )
+        raise DataError(directory, f"directory contains a table ({config})", "use the table itself or one file per label")
     names = [path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path for path in paths]
     # .txt, if it is that of all: alt.atheism and comp.graphics have none
     shared = len({name.suffix for name in names}) == 1
@@ -102,7 +100,7 @@ def _by_folders(directory: Path) -> list[File]:
     files = _listed(directory)
     inner = next((path for path in files if path.is_dir()), None)
     if inner is not None:
-        raise DataError(inner, "is a folder in that of a label", f"examples are files right in {directory}")
+        raise DataError(inner, "directory inside the directory of a label", f"put the examples directly in {directory}")
     return [File(path, directory.name, is_whole=True) for path in files]
 
 
@@ -119,8 +117,8 @@ def find_files(given: Sequence[Path]) -> list[File]:
             other = next(inner.name for inner in found if inner not in directories)
             raise DataError(
                 path,
-                f"has folders in it, {directories[0].name} for one, and files, {other} for one",
-                "have a folder for every label, or a file, and all else elsewhere",
+                f"directory contains both directories (such as {directories[0].name}) and files (such as {other})",
+                "use one directory per label or one file per label",
             )
         files += [file for inner in directories for file in _by_folders(inner)] if directories else _by_files(path, found)
     return files
@@ -216,7 +214,7 @@ def refuse_tagged(path: Path, lines: Iterator[str]) -> Iterator[str]:
         raise DataError(
             path,
             'looks like CoNLL, a word and its tag a line, which task = "tag" reads',
-            "texts with labels are tables, lines or folders",
+            "use a table, lines or directories",
         )
     return chain(sample, lines)
 
@@ -240,19 +238,19 @@ def _refuse_columns(file: File, reading: Reading) -> None:
         if columns not in DEFAULT_NAMES:
             raise DataError(
                 file.path,
-                f"is {NOT_A_TABLE} and has no columns, but data.{columns.role} names {columns.name!r}",
-                "drop that, or give a table",
+                f"{NOT_A_TABLE}, but data.{columns.role}_column = {columns.name!r}",
+                f"remove data.{columns.role}_column or use a table",
             )
     for option, value in reading.tables().provenance().items():
         raise DataError(
-            file.path, f"is {NOT_A_TABLE}, but data.{option} = {value!r}", "drop that, or name it as the table it is"
+            file.path, f"{NOT_A_TABLE}, but data.{option} = {value!r}", f"remove data.{option} or give the file a table's suffix"
         )
 
 
 def refuse_conll(path: Path) -> None:
     """Refuse words with tags: their lines would be read as texts."""
     if is_conll(path):
-        raise DataError(path, "is CoNLL by its name, words with tags", "texts with labels are tables, lines or folders")
+        raise DataError(path, "is CoNLL by its name, words with tags", "use a table, lines or directories")
 
 
 def read_records(files: Sequence[File], reading: Reading, seen: FileSummary, *, skip_empty: bool = True) -> Iterator[Record]:
@@ -273,10 +271,10 @@ def read_records(files: Sequence[File], reading: Reading, seen: FileSummary, *, 
             elif skip_empty:
                 seen.skip(where)
             else:
-                named = f"the label {preview(', '.join(labels), 40)}" if labels else "no label"
-                raise DataError(where, f"has {named} but no text", "add a text or remove it")
+                problem = f"has the label {preview(', '.join(labels), 40)} but no text" if labels else "has neither label nor text"
+                raise DataError(where, problem, "add a text or remove it")
     if not kept and seen.skipped:
         name = display_name([file.path for file in files])
         raise DataError(
-            name, f"none of its examples has a text, {seen.skipped:,} were read", "is data.text_column the right column?"
+            name, f"all {seen.skipped:,} examples are without text", "is data.text_column the right column?"
         )

@@ -27,7 +27,7 @@ BATCH = 8192  # positions read at once
 
 
 def predict_logits(model: Any, data: LabeledTexts, device: torch.device, progress: ProgressCallback | None = None) -> Tensor:
-    """float64 (N, K): what the model says for each label of each text, neither normalised nor tempered."""
+    """float64 (N, K): the logits of each label for each text, without temperature."""
     logits, done = torch.zeros(len(data.labels), model.head.labels, dtype=torch.float64), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
         text = map_tensors(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
@@ -96,7 +96,7 @@ class TextClassifier:
     def _each(
         self, texts: Sequence[tuple[str, ...]], say: Any, progress: ProgressCallback | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What `say` makes of each text, (N, ...), like lengths together; bool (N,): which were cut."""
+        """The output of `say` for each text, (N, ...), in batches of similar length; bool (N,): which texts were truncated."""
         end = np.array([self.tokenizer.eos_id])
         columns = [self.tokenizer.encode_batch(column) for column in zip(*texts, strict=True)]
         rows = [[np.concatenate([ids, end]) for ids in row] for row in zip(*columns, strict=True)]

@@ -158,12 +158,12 @@ class ClassifierReader:
         items = score_predictions(
             log_probs, targets(labels, self.tokenizer.labels, multilabel=multilabel), new, multilabel=multilabel
         )
-        labelled = LabeledSplit(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
+        setup = LabeledSplit(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
         names = Counter(name for name in chain.from_iterable(labels) if self.tokenizer.labels.index(name) is None)
         report = label_report(self.labels, items, multilabel=multilabel)
         items_with_outputs = replace(items, outputs=self._outputs(items))
         observed = partial(observe, self.run, examples, items_with_outputs)
-        scores, notes = label_scores(items, labelled), source.summary.skipped_notes()
+        scores, notes = label_scores(items, setup), source.summary.skipped_notes()
         return Evaluation(scores_by_name(scores), items_with_outputs, observed, "texts/s", len(examples), report, names, notes)
 
     def _outputs(self, items: ItemStatistics) -> list[str]:

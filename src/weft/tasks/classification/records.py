@@ -1,4 +1,4 @@
-"""Texts of a file that a classifier is used on: labels that stand before them are no part of them."""
+"""Texts of a file for prediction, without labels at the start of lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _label_prefix(line: str, config: LabeledDataConfig, labels: Collection[str])
 
 
 def _on_lines(config: LabeledDataConfig) -> bool:
-    """Whether labels stood at the start of lines in training, not in a column or in the name of a folder."""
+    """Whether the training data had labels at the start of lines, not in a column or in file names."""
     return all(kind_of(one) == "text" and not one.is_dir() for one in as_paths(config.train))
 
 
@@ -57,7 +57,7 @@ def _labelled_lines(config: LabeledDataConfig, file: InputFile) -> OpenedRecords
             yield Entry(text, (text,), f"{path}: line {number}", text)
 
     told = f"{count:,} of {pluralize(filled, 'line')} {'starts' if count == 1 else 'start'} with a label"
-    return OpenedRecords(PlainForm(), entries(), [f"{path.name}: {told}, which is no part of the text"])
+    return OpenedRecords(PlainForm(), entries(), [f"{path.name}: {told}, which is not part of the text"])
 
 
 def open_labelled(config: LabeledDataConfig, file: InputFile) -> OpenedRecords | None:

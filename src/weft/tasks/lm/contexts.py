@@ -85,7 +85,7 @@ def default_context(config: RunConfig) -> Context:
     was trained on windows only: attention, and position encodings that start with each window.
 
     Measured (examples/positions.toml, one model per position encoding): beyond its context length, attention with a carried
-    state is worse than in windows, by 0.008 nats (rotary) to 3.1 (sinusoidal). Strides of a quarter or less cost more than twice
+    state is worse than in windows, by 0.008 nats (rotary) to 3.1 (sinusoidal). Strides up to a quarter cost more than twice
     as much and gain nothing.
     """
     context_length, model = config.data.context_length, config.model

@@ -55,7 +55,7 @@ def read(run: Run[str, None], text: str, options: ExplainConfig) -> ModelInput:
 
     def scores() -> Tensor:
         y, _ = model(torch.tensor([side.tokens], device=run.device))
-        result: Tensor = model.head.scores(y[0])
+        result: Tensor = model.head.logits(y[0])
         return result
 
     choices, spans = [token for token, _ in target] or None, [TokenSpan("", 0, 0)] * max(1, len(target))

@@ -61,6 +61,7 @@ LM: Task[str, None] = Task(
     counts="tokens",
     says="tokens",
     use="generate",
+    example_input='"A prompt"',
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,

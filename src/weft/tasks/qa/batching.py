@@ -50,7 +50,7 @@ def question_tokens(lengths: np.ndarray, max_length: int) -> np.ndarray:
 
 
 def windows(questions: np.ndarray, passages: np.ndarray, *, max_length: int, stride: int) -> PassageWindow:
-    """How passages of so many tokens (N,), behind questions of so many (N,), are cut: each token is in a window, the last of
+    """The windows of passages with these lengths (N,), after questions with these (N,): each token is in a window, the last of
     which ends with the passage."""
     room = max_length - MARKS - question_tokens(questions, max_length)
     step = np.minimum(stride, room)
@@ -96,7 +96,7 @@ class Passages(Examples[QABatch]):
         return lengths
 
     def targets(self, members: np.ndarray) -> np.ndarray:
-        """int64 (B, 2): where the answer stands in these windows; 0 where it is not whole."""
+        """int64 (B, 2): the position of the answer in these windows; 0 if it is not complete."""
         places = self.spans[self.passage_windows.question[members]] - self.passage_windows.begin[members][:, None]
         inside = (places[:, 0] >= 0) & (places[:, 1] < self.passage_windows.size[members])
         inside &= self.spans[self.passage_windows.question[members], 0] >= 0

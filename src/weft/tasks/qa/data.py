@@ -80,7 +80,7 @@ class QuestionSummary:
             notes.append(f"blank lines that were skipped: {self.files.blank:,}")
         if self.guessed:
             notes.append(
-                f"answers that stand in their passage more than once, and have no start: {self.guessed:,}; the first is meant"
+                f"answers without a start that occur in their passage more than once: {self.guessed:,}; the first match is used"
             )
         return notes
 
@@ -184,7 +184,7 @@ class QADataConfig(TableFilesConfig):
         return ColumnUse(columns, columns if usual else (), options=self.reading().tables())
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
-        """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
+        """The data sets of train, valid and test, if set; paths are relative to `base`, the directory of the run file."""
         return datasets(base, QuestionFormat(self.reading()), self.train, self.valid, self.test)
 
 

@@ -57,7 +57,7 @@ def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) ->
     def said() -> list[tuple[int, int]]:
         answer = run.predict((parts[0], parts[1]))
         if answer.start is None or answer.end is None:
-            return [(0, 0), (1, 0)]  # <s> is no answer
+            return [(0, 0), (1, 0)]  # <s> is not an answer
         return list(enumerate(ends(answer.start, answer.end)))
 
     choices = None
@@ -65,7 +65,7 @@ def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) ->
         start = parts[1].find(options.target)
         choices = ends(start, start + len(options.target)) if start >= 0 else []
         if not choices:
-            raise UsageError("target", f"{options.target!r} is not in the passage")
+            raise UsageError("target", f"{options.target!r} does not occur in the passage")
     places, shown = [TokenSpan("start", 0, 0), TokenSpan("end", 0, 0)], side.pieces
     return ModelInput(model, [side], say, places, choices, lambda at: shown[at].text, said=said, stacks=stacks(run))
 

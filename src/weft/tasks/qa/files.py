@@ -58,11 +58,11 @@ class Record(NamedTuple):
     answers: tuple[Reference, ...]  # several may be right; none where the passage does not say
     path: Path
     line: int  # where it starts in that file, from 1; in SQuAD's JSON, the number of the question
-    is_guessed: bool  # its answer stands in the passage more than once, and nothing said where
+    is_guessed: bool  # its answer occurs in the passage more than once, and has no start
 
 
 def is_squad(path: Path, encoding: str) -> bool:
-    """Whether a file is in SQuAD's format: a .json that is no list."""
+    """Whether a file is in SQuAD's format: a .json file that is not a list."""
     if kind_of(path) != "json":
         return False
     first = next((line for line in read_lines(path, encoding) if line.strip()), "")
@@ -73,16 +73,16 @@ def is_squad(path: Path, encoding: str) -> bool:
 
 
 def _reference(text: str, start: int | None, passage: str, where: str) -> tuple[Reference, bool]:
-    """An answer with its place, and whether that was a guess; white space around it is no part of it."""
+    """An answer with its start, and whether that was guessed; surrounding whitespace is not part of it."""
     inner = text.strip()
     if start is None:
         match = passage.find(inner)
         if match < 0:
-            raise DataError("", f"{where} has the answer {quote(inner, 40)}, which is not in its passage", "copy it from there")
+            raise DataError(where, f"answer {quote(inner, 40)} is not in the passage", "copy it from the passage")
         return Reference(inner, match), passage.find(inner, match + 1) >= 0
     if start < 0 or passage[start : start + len(text)] != text:
         there = quote(passage[max(0, start) : max(0, start) + len(text)], 40)
-        raise DataError("", f"{where} has the answer {quote(text, 40)} at {start}, but there its passage has {there}")
+        raise DataError(where, f"expected answer {quote(text, 40)} at character {start} of the passage, got {there}")
     return Reference(inner, start + len(text) - len(text.lstrip())), False
 
 
@@ -90,11 +90,11 @@ def _record(cells: tuple[str, str], answers: Sequence[tuple[str, int | None]], p
     question, passage = cells
     for name, text in (("question", question), ("passage", passage)):
         if not text.strip():
-            raise DataError("", f"{where} has an empty {name}", "give it one, or take it out")
+            raise DataError(where, f"empty {name}", "add one or remove the example")
     if any(not text.strip() for text, _ in answers):
         start = next((start for text, start in answers if not text.strip()), None)
         if start is not None:
-            raise DataError("", f"{where} has the start {start} and no answer", "give it one, or leave the start empty")
+            raise DataError(where, f"start {start} without an answer", "add the answer or leave the start empty")
         answers = [answer for answer in answers if answer[0].strip()]
     references = [_reference(text, start, passage, where) for text, start in answers]
     guessed = bool(references) and references[0][1]
@@ -110,7 +110,7 @@ def _number(cell: str, where: str) -> int | None:
     if not text:
         return None
     if not text.removeprefix("-").isdecimal() or len(text) > DIGITS:
-        raise DataError("", f"{where} has {quote(text, 40)} as its start", "that is a number of characters, from 0")
+        raise DataError(where, f"expected a character offset from 0 as the start of the answer, got {quote(text, 40)}")
     return int(text)
 
 
@@ -121,7 +121,7 @@ def _places(config: OpenTable, reading: Reading) -> list[int | None]:
     for option in ("question", "passage", "answer", "start"):
         name = getattr(reading, option)
         if first.count(name) > 1:
-            raise DataError("", f"{place}, its header, has {first.count(name)} columns {name!r}", "rename all but one")
+            raise DataError(place, f"{first.count(name)} columns are named {name!r}", "rename all but one")
         if name not in first and option != "start":
             raise no_column(config, name, option)
         columns.append(first.index(name) if name in first else None)
@@ -154,14 +154,14 @@ def _answers(row: dict[str, Any], reading: Reading, where: str, *, parquet: bool
     starts = _listed(value_of(row, reading.start, where)) if has_key(row, reading.start) else []
     for value in texts:
         if not isinstance(value, str):
-            raise DataError("", f"{where} has {_kind(value)} among {reading.answer!r}, not a string", "put it in quotes")
+            raise DataError(where, f"expected strings in {reading.answer!r}, got {_kind(value)}", "put it in quotes")
     if parquet:  # whose numbers are texts, and "" where there is none
         starts = [_number(value, where) if isinstance(value, str) else value for value in starts]
     for value in starts:
         if type(value) is not int and not (parquet and value is None):
-            raise DataError("", f"{where} has {_kind(value)} as {reading.start!r}", "that is a number of characters, from 0")
+            raise DataError(where, f"expected a character offset from 0 as {reading.start!r}, got {_kind(value)}")
     if starts and len(starts) != len(texts):
-        raise DataError("", f"{where} has {len(texts)} answers and {len(starts)} starts", "give one to each, or none")
+        raise DataError(where, f"{len(texts)} answers but {len(starts)} starts", "set one start per answer, or none")
     answers = [check_text(text, f"{where}, {reading.answer!r}") for text in texts]
     return list(zip(answers, starts or [None] * len(answers), strict=True))
 
@@ -178,9 +178,8 @@ def _member(row: Any, name: str, kind: type[Any], where: str) -> Any:
     """What SQuAD's format has by this name, of the kind that it has there."""
     value = row.get(name) if isinstance(row, dict) else None
     if type(value) is not kind:
-        raise DataError(
-            "", f"{where} has no {name!r} that is {JSON_TYPES[kind]}", "a .json file is in SQuAD's format, lines in .jsonl"
-        )
+        fix = "use SQuAD's format, or .jsonl for one object per line"
+        raise DataError(where, f"no {name!r} that is {JSON_TYPES[kind]}", fix)
     return check_text(value, f"{where}, {name!r}") if isinstance(value, str) else value
 
 
@@ -189,7 +188,7 @@ def _asked(found: SquadQuestion, path: Path) -> Record:
     impossible = bool(row.get("is_impossible"))
     value = [] if impossible else _member(row, "answers", list, where)
     if not value and not impossible:
-        raise DataError(f'{where} has no answer; where the passage has none, SQuAD says "is_impossible"', "true")
+        raise DataError(where, "no answer", 'set "is_impossible": true if the passage has none')
     answers = [(_member(answer, "text", str, where), _member(answer, "answer_start", int, where)) for answer in value]
     return _record((found.question, found.passage), answers, path, found.number, where)
 
@@ -202,7 +201,7 @@ class SquadQuestion(NamedTuple):
 
 
 def _paragraphs(whole: Any, path: Path) -> Iterator[Any]:
-    for number, article in enumerate(_member(whole, "data", list, f"{path}:"), 1):
+    for number, article in enumerate(_member(whole, "data", list, str(path)), 1):
         yield from _member(article, "paragraphs", list, f"{path}: article {number}")
 
 
@@ -211,7 +210,7 @@ def squad_questions(path: Path, text: str) -> Iterator[SquadQuestion]:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(path, f"is not JSON: {error}", "of one object a line, name it .jsonl") from None
+        raise DataError(path, f"invalid JSON: {error}", "use .jsonl for one object per line") from None
     number = 0
     for paragraph in _paragraphs(whole, path):
         place = f"{path}: after question {number}"
@@ -227,7 +226,7 @@ def _read_squad(path: Path, reading: Reading, seen: FileSummary) -> Iterator[Rec
 
 
 def no_questions(path: Path) -> DataError:
-    return DataError(path, f"is {NOT_A_TABLE}", "questions are read from a table, or from SQuAD's JSON")
+    return DataError(path, NOT_A_TABLE, "use a table or SQuAD's JSON for questions")
 
 
 def read_records(paths: Sequence[Path], reading: Reading, seen: FileSummary) -> Iterator[Record]:
@@ -242,4 +241,4 @@ def read_records(paths: Sequence[Path], reading: Reading, seen: FileSummary) -> 
             count += 1
             yield record
         if not count:
-            raise DataError(path, "has no question in it", "give a file with some")
+            raise DataError(path, "no questions")

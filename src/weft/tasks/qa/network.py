@@ -85,7 +85,9 @@ class QABuilder(NetworkTask[Held]):
         answered = train.spans[:, 0] >= 0
         if long := int((sizes[answered] > data.max_answer_length).sum()):
             limit = f"data.max_answer_length = {data.max_answer_length}"
-            notes.append(f"train: {subject(long, 'answer', 'has', 'have')} more than {limit} tokens; none so long is said")
+            notes.append(
+                f"train: {subject(long, 'answer', 'has', 'have')} more than {limit} tokens; longer answers are never predicted"
+            )
         whole = np.zeros(len(train.spans), dtype=bool)
         every = np.arange(len(train.passage_windows.question))
         whole[train.passage_windows.question[train.targets(every)[:, 0] > 0]] = True

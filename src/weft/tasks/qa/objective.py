@@ -30,7 +30,7 @@ from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
 
 BATCH = 8192  # positions read at once
-TOGETHER = 512  # questions: like lengths are found among their windows
+TOGETHER = 512  # questions whose windows are batched by length
 
 
 class Found(NamedTuple):
@@ -75,7 +75,7 @@ def best_window(windows: Sequence[SpanLogits], max_length: int) -> tuple[int, in
 
 
 def _read(model: Any, data: Passages, members: np.ndarray, device: torch.device) -> Iterator[tuple[int, SpanLogits]]:
-    """Which question each of these windows is of, and what it says."""
+    """The question of each of these windows, and its output."""
     batch = data.batch(members)
     text = map_tensors(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
     scores = model(text).double().cpu().numpy()
@@ -119,7 +119,7 @@ def char_spans(found: Found, passages: Sequence[str], places: Sequence[np.ndarra
 
 @dataclass(frozen=True)
 class Held(Passages):
-    """Questions, and what they are scored by: the passages as texts, where their tokens stand in them, and the right answers;
+    """Questions with what scoring needs: the passages as texts, the offsets of their tokens, and the gold answers;
     none of these where they are only learned from."""
 
     texts: Sequence[str] = ()

@@ -40,7 +40,7 @@ DATA = Data(
 )
 QA: Task[Pair, AnswerPrediction] = Task(
     name="span",
-    noun="reader",
+    noun="question answering model",
     does="answers questions about passages",
     item="window",
     counts="questions",

@@ -34,7 +34,7 @@ def _cross_attention(config: Seq2SeqConfig, layers: int) -> dict[str, Any]:
     options = {name: getattr(config, name) for name in type(config).model_fields if name not in ignored}
     if config.decoder.traits.attends:
         heads = [config.decoder.cross_heads_in_layer(layer)[0] for layer in range(layers)]
-        return options | {"decoder.cross_heads": one_value(heads)}
+        return options | {"decoder.num_cross_heads": one_value(heads)}
     if config.attention == "none":  # optional in recurrent decoders
         return {name: ABSENT for name in options}
     return options

@@ -68,7 +68,7 @@ class TaggedSummary:
         return self.bytes
 
     def strata(self) -> None:
-        """Sentences beside each other are alike: shares are taken off the end."""
+        """Neighboring sentences are similar: fractions are taken from the end."""
 
     def problem(self) -> None:
         """Words share their tags."""
@@ -187,7 +187,7 @@ class TaggedDataConfig(DataFilesConfig):
         return Reading(self.encoding, self.word_column, self.tag_column)
 
     def sources(self, base: Path) -> dict[str, Dataset[Sentence]]:
-        """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
+        """The data sets of train, valid and test, if set; paths are relative to `base`, the directory of the run file."""
         return datasets(base, TaggedFormat(self.reading()), self.train, self.valid, self.test)
 
 

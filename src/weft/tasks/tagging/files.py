@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.data.columns import Name
-from weft.data.table_rows import kind_of
-from weft.errors import DataError, suggest
+from weft.data.table_rows import file_location, kind_of
+from weft.errors import DataError
 from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import FileSummary, preview, quote, read_lines
 
@@ -66,31 +66,29 @@ def is_conllu(path: Path, encoding: str) -> bool:
     return len(cells) == len(CONLLU) and ID.fullmatch(cells[0]) is not None
 
 
-def wrong_column_count(path: Path, line: int, cells: list[str], wanted: str) -> DataError:
-    count = f"{len(cells)} {'column' if len(cells) == 1 else 'columns'}"
-    return DataError(path, f"line {line} has {count}, not {wanted}: {', '.join(repr(preview(cell, 40)) for cell in cells)}")
+def wrong_column_count(path: Path, line: int, cells: list[str], expected: str) -> DataError:
+    shown = ", ".join(repr(preview(cell, 40)) for cell in cells)
+    return DataError(file_location(path, line), f"expected {expected}, got {len(cells)}: {shown}")
 
 
 def column(path: Path, option: str, name: Name, *, count: int, conllu: bool) -> int:
-    """Where a column stands, from 0."""
+    """The index of a column, from 0."""
     if isinstance(name, int) and name > count:
-        raise DataError(path, f"has {count} columns, so there is no column {name}, which data.{option} names")
+        raise DataError(path, f"no column {name}: the file has {count} columns", f"set data.{option}")
     if isinstance(name, int):
         return name - 1
     if not conllu:
-        raise DataError(
-            path, f"its columns have no names, only those of CoNLL-U have, but data.{option} = {name!r}", "give a place"
-        )
+        raise DataError(path, f"no column {name!r}: only CoNLL-U columns have names", f"set data.{option} to a 1-based index")
     if name not in CONLLU:
-        raise DataError(path, f"CoNLL-U has no column {name!r}, which data.{option} names", suggest(name, CONLLU))
+        raise DataError(path, f"no column {name!r}", f"set data.{option} to one of: {', '.join(CONLLU)}")
     return CONLLU.index(name)
 
 
 def _places(path: Path, reading: Reading, *, count: int, conllu: bool) -> tuple[int, int]:
     """The columns of words and of tags, from 0."""
     usual: tuple[Name, Name] = ("form", "upos") if conllu else (1, count)
-    word = column(path, "word", reading.word or usual[0], count=count, conllu=conllu)
-    tag = column(path, "tag", reading.tag or usual[1], count=count, conllu=conllu)
+    word = column(path, "word_column", reading.word or usual[0], count=count, conllu=conllu)
+    tag = column(path, "tag_column", reading.tag or usual[1], count=count, conllu=conllu)
     if word == tag:
         raise DataError(path, f"word and tag are both column {word + 1}", "set data.word_column and data.tag_column")
     return word, tag
@@ -98,7 +96,8 @@ def _places(path: Path, reading: Reading, *, count: int, conllu: bool) -> tuple[
 
 def _checked(path: Path, line: int, text: str, tag: str) -> Word:
     if not text or not tag:
-        raise DataError(path, f"line {line} has an empty {'tag' if text else 'word'}: {quote(text or tag, 40)} is alone")
+        missing, present = ("tag", f"word {quote(text, 40)}") if text else ("word", f"tag {quote(tag, 40)}")
+        raise DataError(file_location(path, line), f"{present} has no {missing}")
     return Word(text, tag, line)
 
 
@@ -115,11 +114,11 @@ def _read_conllu(path: Path, reading: Reading, seen: FileSummary) -> Words:
             continue
         cells = line.split("\t")
         if len(cells) != len(CONLLU):
-            raise wrong_column_count(path, number, cells, f"{len(CONLLU)} with tabs between, as CoNLL-U has")
+            raise wrong_column_count(path, number, cells, f"{len(CONLLU)} tab-separated columns (CoNLL-U)")
         words = ID.fullmatch(cells[0])
         if words is None or (not words[1] and int(cells[0]) != due):
             shown_id = preview(cells[0], 40)
-            raise DataError(path, f"line {number} has the ID {shown_id!r} where {due} is due", "is a blank line missing?")
+            raise DataError(file_location(path, number), f"expected ID {due}, got {shown_id!r}", "is a blank line missing?")
         if words[1]:
             continue  # a multiword token or an empty node
         due += 1
@@ -138,13 +137,13 @@ def _read_columns(path: Path, reading: Reading, seen: FileSummary) -> Words:
         cells = line.split("\t") if tabs else _BLANKS.split(line.strip(" \t"))
         if not first:
             if len(cells) < 2:
-                raise wrong_column_count(path, number, cells, "2 or more, a word and its tag")
+                raise wrong_column_count(path, number, cells, "at least 2 columns, a word and its tag")
             first, count = number, len(cells)
             word, tag = _places(path, reading, count=count, conllu=False)
             notes = f"words are in column {word + 1}, tags in column {tag + 1} of {count}"
             seen.notes.append(f"{path.name}: {notes}, with {'tabs' if tabs else 'blanks'} between")
         if len(cells) != count:
-            raise wrong_column_count(path, number, cells, f"{count} as line {first} has")
+            raise wrong_column_count(path, number, cells, f"{count} {'tab-separated ' if tabs else ''}columns")
         yield _checked(path, number, cells[word], cells[tag])
 
 
@@ -168,11 +167,11 @@ def _sentence(path: Path, words: list[Word]) -> Sentence:
 
 def refuse_table(path: Path) -> None:
     if kind_of(path) not in ("text", "tsv"):
-        raise DataError(path, "is a table", "a tagger reads CoNLL-U, words and tags in columns, or a sentence a line")
+        raise DataError(path, "is a table", "a tagger reads CoNLL-U, words and tags in columns, or one sentence per line")
 
 
 def read_sentences(paths: Sequence[Path], reading: Reading, seen: FileSummary) -> Iterator[Sentence]:
-    """Every sentence of the files, in order; what stands in no sentence, comments and empty nodes, is skipped."""
+    """Every sentence of the files, in order; comments and empty nodes are skipped."""
     for path in paths:
         refuse_table(path)
         sentences = False
@@ -180,4 +179,4 @@ def read_sentences(paths: Sequence[Path], reading: Reading, seen: FileSummary) -
             sentences = True
             yield sentence
         if not sentences:
-            raise DataError(path, "has no tagged word in it", "give a file with a word and its tag a line")
+            raise DataError(path, "file has no tagged words", "use a file with one word and its tag per line")

@@ -16,10 +16,10 @@ WORDS, TAGS = "words", "tags"
 def _cells(value: Any, name: str, where: str) -> list[str]:
     cells = value.split() if isinstance(value, str) else value
     if not isinstance(cells, list) or not all(isinstance(cell, str) for cell in cells):
-        raise DataError(where, f"{name!r} must be a list of strings, or a string with blanks between them")
+        raise DataError(where, f"expected a list of strings or a string with spaces as {name!r}")
     for cell in cells:
         if not cell.strip() or "\t" in cell or "\n" in cell or cell == DOCUMENT:
-            raise DataError(where, f"{name!r} holds {cell!r}, which can't stand in a column", "change it, or leave it out")
+            raise DataError(where, f"{name!r} contains {cell!r}, which a column cannot contain", "change or remove it")
     return cells
 
 
@@ -29,7 +29,7 @@ def _places(config: TaggedDataConfig) -> tuple[int, int, int]:
         names = [config.word_column or "form", config.tag_column or "upos"]
         for name in names:
             if isinstance(name, str) and name not in CONLLU:
-                raise DataError("data", f"no such column {name!r}", suggest(name, CONLLU))
+                raise DataError("data", f"unknown column {name!r}", suggest(name, CONLLU))
         word, tag = (CONLLU.index(name) if isinstance(name, str) else name - 1 for name in names)
         return word, tag, len(CONLLU)
     word = 0 if config.word_column is None else config.word_column - 1
@@ -42,7 +42,7 @@ def _write(places: tuple[int, int, int], row: Row, where: str) -> str:
     word, tag, count = places
     words, tags = (_cells(row[name], name, where) for name in (WORDS, TAGS))
     if not words or len(words) != len(tags):
-        raise DataError(where, f"has {len(words)} words and {len(tags)} tags", "give every word a tag")
+        raise DataError(where, f"{len(words)} words and {len(tags)} tags", "give each word one tag")
     lines = []
     for number, (record, its) in enumerate(zip(words, tags, strict=True), 1):
         cells = ["_"] * count

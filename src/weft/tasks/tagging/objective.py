@@ -88,7 +88,7 @@ class WordTagger:
         return counts
 
     def sentences(self, given: Sequence[Sequence[str]]) -> Sentences:
-        """Sentences as the model reads them; their tags are not known, and stand at 0."""
+        """Sentences as model input; their unknown tags are 0."""
         words = [word for sentence in given for word in sentence]
         edges = np.cumsum([0, *(len(sentence) for sentence in given)])
         letters = None if self.read.char_tokenizer is None else lines_of(self.read.char_tokenizer, words)

@@ -79,8 +79,10 @@ class TaggerReader:
         if max_length is None:
             return {}
         lengths = self.model.lengths(sentences)
-        fix = f"but {self.directory.path} reads at most {max_length}; split it"
-        return {int(index): f"has {lengths[index]:,} tokens, {fix}" for index in np.flatnonzero(lengths > max_length)}
+        return {
+            int(index): f"{lengths[index]:,} tokens exceed the model's limit of {max_length}; split it"
+            for index in np.flatnonzero(lengths > max_length)
+        }
 
     def _refuse(self, problems: Mapping[int, str], place: Callable[[int], str]) -> None:
         if problems:
@@ -167,7 +169,7 @@ def evaluate(
 def embed(
     run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], pool: str, progress: Progress | None
 ) -> EmbeddingOutput:
-    """One longer than the model reads loses its last words."""
+    """A sentence that is too long for the model loses its last words."""
     embedding.check_pooling(pool)
     reader: TaggerReader = run.reader
     read = reader.words(sentences)

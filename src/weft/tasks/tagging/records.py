@@ -57,8 +57,8 @@ class TagForm:
 
     def _tagged(self, line: str, tag: str) -> str:
         if self.tag >= self.count:
-            gap = "\t" if self.tabs else (re.findall("[ \t]+", line.strip(" \t")) or [" "])[-1]
-            return f"{line}{gap}{tag}"
+            separator = "\t" if self.tabs else (re.findall("[ \t]+", line.strip(" \t")) or [" "])[-1]
+            return f"{line}{separator}{tag}"
         if self.tabs:
             cells = line.split("\t")
             cells[self.tag] = tag
@@ -78,7 +78,7 @@ class TagForm:
         return "\n".join(written) + "\n"
 
     def entries(self, path: Path, lines: Iterator[RawLine]) -> Iterator[Entry]:
-        """The sentences, each with the comments before it and the blank lines behind it; what stands behind the last belongs
+        """The sentences, each with the comments before it and the blank lines after it; lines after the last sentence belong
         to it."""
         start, held = 1, list[RawLine]()
         for number, block in self._blocks(lines):
@@ -104,15 +104,14 @@ class TagForm:
 
     def _entry(self, path: Path, start: int, block: Sequence[RawLine]) -> Entry:
         rows = [(number, cells) for number, line in enumerate(block, start) if (cells := self.cells(line.text)) is not None]
-        where = f"{path}: line {rows[0][0] if rows else start}"
+        where = f"{path}:{rows[0][0] if rows else start}"
         raw = "\n".join(line.start + line.text + line.end.removesuffix("\n") for line in block)
         for number, cells in rows:
             if len(cells) != self.count:
-                return Entry(
-                    None, (), "", raw, str(wrong_column_count(path, number, cells, f"{self.count} as the first line has"))
-                )
+                expected = f"{self.count} {'tab-separated ' if self.tabs else ''}columns"
+                return Entry(None, (), "", raw, str(wrong_column_count(path, number, cells, expected)))
             if not cells[self.word]:
-                return Entry(None, (), "", raw, f"{path}: line {number} has an empty word")
+                return Entry(None, (), "", raw, f"{path}:{number}: word is missing")
         words = tuple(cells[self.word] for _, cells in rows)
         return Entry(" ".join(words), words, where, raw)
 
@@ -129,12 +128,12 @@ def _knows(cells: Sequence[str], labels: Collection[str]) -> bool:
 
 
 def _form(path: Path, sample: Sequence[str], reading: Reading, labels: Collection[str]) -> TagForm | None:
-    """How a file is read, by its name and by its first lines; None where it is no file of columns."""
+    """The format of a file, by its name and its first lines; None if it has no columns."""
     name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     first = sample[0].split("\t")
     if name.suffix.lower() == ".conllu" or (len(first) == len(CONLLU) and ID.fullmatch(first[0])):
-        word = column(path, "word", reading.word or "form", count=len(CONLLU), conllu=True)
-        return TagForm(True, True, len(CONLLU), word, column(path, "tag", reading.tag or "upos", count=10, conllu=True))
+        word = column(path, "word_column", reading.word or "form", count=len(CONLLU), conllu=True)
+        return TagForm(True, True, len(CONLLU), word, column(path, "tag_column", reading.tag or "upos", count=10, conllu=True))
     tabs = "\t" in sample[0]
     rows = [line.split("\t") if tabs else _CELL.findall(line) for line in sample]
     count, even = len(rows[0]), all(len(row) == len(rows[0]) for row in rows)
@@ -142,7 +141,7 @@ def _form(path: Path, sample: Sequence[str], reading: Reading, labels: Collectio
     tagged = even and count > 1 and 0 <= index < count and _knows([row[index] for row in rows], labels)
     if not tagged and name.suffix.lower() not in NAMED:
         return None
-    word = column(path, "word", reading.word or 1, count=count, conllu=False)
+    word = column(path, "word_column", reading.word or 1, count=count, conllu=False)
     columns = tagged or (isinstance(reading.tag, int) and index < count)
     return TagForm(False, tabs, count, word, index if columns and index != word else count)
 

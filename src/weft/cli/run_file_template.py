@@ -86,7 +86,8 @@ def _lines(config: RunConfig, template: TaskTemplate) -> Iterator[Line | str]:
         yield from ("", "[train]")
         budget = next(name for name in BUDGETS if getattr(config.train, name) is not None)
         others = {budget: f"budget: set one of {', '.join(BUDGETS)}"}
-        values, unused = _values(config.train), {*hidden, *(() if config.task == "lm" else SAMPLING[1:])}
+        continues_prompts = config.spec.decode is not None and config.spec.decode.generate is not None
+        values, unused = _values(config.train), {*hidden, *(() if continues_prompts else SAMPLING[1:])}
         yield from _options(type(config.train), values, {budget: values[budget]}, unused, others)
 
 
@@ -198,7 +199,7 @@ def choices_of(field: FieldInfo) -> list[str]:
 def _choices_in(annotation: Any) -> list[str]:
     if get_origin(annotation) is Literal:
         return [value for value in get_args(annotation) if isinstance(value, str) and value != "auto"]
-    for part in getattr(annotation, "__metadata__", ()):
+    for part in get_args(annotation):
         if isinstance(part, Choice):
             return list(part.names)
     return [name for part in get_args(annotation) if not isinstance(part, str) for name in _choices_in(part)]
