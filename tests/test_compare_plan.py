@@ -650,7 +650,7 @@ def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
     )
     with pytest.raises(UsageError) as caught:
         open_runs([first, other])
-    there = f"data.train: {Path('text.txt').absolute()} there, {Path('other.txt').absolute()} here"
+    there = f"data.train: {Path('text.txt').absolute()} and {Path('other.txt').absolute()}"
     assert str(caught.value) == (
         f"compare: {first} and {other} have different data ({there}); set `data` to evaluate all of them on the same file"
     )

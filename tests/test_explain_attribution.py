@@ -352,7 +352,7 @@ def test_linear_models_add_up_exactly(runs, kind):
     run = runs(f"labels:labels-{kind}")
     data = attribution(run, "the old cat", ExplainConfig(target="tool")).data
     model = run.model.model
-    scores = model.scores(run.model.featurize([("the old cat",)]))[0] - model.bias
+    scores = model.logits(run.model.featurize([("the old cat",)]))[0] - model.bias
     at = run.labels.index("tool")
     assert data["completeness"][0]["sum"] == pytest.approx(scores[at] - scores.mean(), abs=1e-9)
     assert data["method"] == "coefficients" and {one["text"] for one in data["tokens"]} >= {"cat", "old cat"}
@@ -386,7 +386,7 @@ REFUSALS = {
     ("lm:lstm", "x", "target="): "target: is empty",
     ("lm:lstm", "x", "position=2"): "position: must be from 1 to 1, got 2",
     ("lm:masked", "the [MASK]", "target=the cat"): "target: expected one token for a mask, got 2: 'the cat'",
-    ("lm:masked", "the cat", ""): "input: has no [MASK]; write it where a token is missing",
+    ("lm:masked", "the cat", ""): "input: no [MASK] in the text; write it where a token is missing",
     ("labels:labels-lstm", "x", "target=anmal"): (
         "target: unknown label 'anmal'; did you mean 'animal'?"
     ),
