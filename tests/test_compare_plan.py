@@ -276,13 +276,13 @@ def test_a_value_that_can_t_be_is_a_row_that_is_refused():
     found = plan_of("gpt", grid=("model.num_heads=4,5",))
     assert [one.name for one in found.variants] == ["gpt,num_heads=4"]
     assert [(one.name, one.code) for one in found.failed] == [("gpt,num_heads=5", 2)]
-    assert found.failed[0].reason == "model: width=96 is not a multiple of heads=5; change one, or give head_size"
+    assert found.failed[0].reason == "model.num_heads: hidden_size 96 is not divisible by 5; change one of them or set head_dim"
 
 
 def test_a_grid_that_no_kind_has_is_refused():
     with pytest.raises(ConfigError, match=r"^grid: model.hiden_size: unknown option; did you mean 'hidden_size'\?"):
         plan_of("lstm", "gpt", grid=("model.hiden_size=1,2",))
-    with pytest.raises(ConfigError, match=r"^grid: model.hidden_size: expected a valid integer, got 'a'$"):
+    with pytest.raises(ConfigError, match=r"^grid: model.hidden_size: expected an integer, got 'a'$"):
         plan_of("lstm", grid=("model.hidden_size=a,b",))
     with pytest.raises(ConfigError, match=r"^grid: train.lr: not used by ngram$"):
         plan_of("ngram", grid=("train.lr=0.1,0.2",))
@@ -328,7 +328,7 @@ def test_values_that_a_kind_refuses_are_not_values_that_do_not_apply_to_it():
         *(f"transformer,num_heads=96,num_layers={layers}" for layers in (1, 2)),
         *(f"lstm,num_layers={layers}" for layers in (1, 2)),
     ]
-    odd = "model: positions='rotary' turns pairs: the size of a head, 1, must be even"
+    odd = "model.position_encoding: 'rotary' requires an even head size, got 1; change num_heads or set head_dim"
     assert [(one.name, one.reason) for one in found.failed] == [
         ("gpt,num_heads=5", reason("gpt", "model.num_heads=5")),
         ("gpt,num_heads=96", odd),
@@ -408,7 +408,7 @@ def test_a_plan_is_known_again_and_no_other_is_taken_for_it(tmp_path):
     with pytest.raises(UsageError) as caught:
         begin(tmp_path, to_toml(LM, asked._replace(seeds=3, tune_trials=None)), overwrite=False)
     assert str(caught.value) == (
-        f"{tmp_path}: contains a comparison with different options (seeds: 2 there, 3 here; tune_trials: 4 there, nothing here); "
+        f"{tmp_path}: contains a comparison with different options (seeds: 2, now 3; tune_trials: 4, now not set); "
         f"choose another `output_dir` or use `overwrite`"
     )
     begin(tmp_path, to_toml(LM, asked._replace(seeds=3)), overwrite=True)
@@ -433,7 +433,7 @@ def test_a_comparison_waits_until_the_new_one_is_finished(tmp_path):
     with pytest.raises(UsageError) as caught:
         begin(tmp_path, first, overwrite=False)
     assert str(caught.value) == (
-        f"{tmp_path}: contains a comparison with different options (seeds: 3 there, 1 here); choose another `output_dir` or use `overwrite`; "
+        f"{tmp_path}: contains a comparison with different options (seeds: 3, now 1); choose another `output_dir` or use `overwrite`; "
         f"remove {tmp_path / 'plan.toml'} to restore the backup in {tmp_path / '.previous'}"
     )
     with pytest.raises(KeyboardInterrupt), restore_on_failure(tmp_path, overwrite=False):
@@ -650,7 +650,7 @@ def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
     )
     with pytest.raises(UsageError) as caught:
         open_runs([first, other])
-    there = f"data.train: {Path('text.txt').absolute()} there, {Path('other.txt').absolute()} here"
+    there = f"data.train: {Path('text.txt').absolute()} and {Path('other.txt').absolute()}"
     assert str(caught.value) == (
         f"compare: {first} and {other} have different data ({there}); set `data` to evaluate all of them on the same file"
     )

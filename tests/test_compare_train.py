@@ -126,7 +126,7 @@ def test_what_fails_has_a_reason_and_the_others_go_on(place):
     found = trainer(place, looks).train([*plan(place, "bad", "crash"), *wrong, *plan(place, "good")])
     assert [(outcome.code, outcome.reason) for outcome in found] == [
         (1, "step 3: the loss is nan"),
-        (1, "its process ended with -11"),
+        (1, "the process ended with exit code -11"),
         (2, "model.hidden_size: must be greater than or equal to 1, not 0"),
         (0, ""),
     ]
@@ -150,7 +150,7 @@ def test_when_stopped_all_save_and_nothing_else_begins(place):
 
 def test_an_error_leaves_no_process_behind(place):
     class Fails(Looks):
-        def runs(self, states: list[State]) -> None:
+        def on_runs(self, states: list[State]) -> None:
             if (place / "slow-0" / "ready").exists():
                 raise RuntimeError("our own")
 
@@ -168,7 +168,7 @@ def test_a_run_that_somebody_works_on_is_waited_for(place):
     assert lock_holder(place / "a-0") is not None and lock_holder(place / "b-0") is None
 
     class Lets(Looks):
-        def note(self, text: str) -> None:
+        def on_note(self, text: str) -> None:
             super().on_note(text)
             lock.__exit__(None, None, None)
 

@@ -61,7 +61,7 @@ class Runs:
             if kind == "masked":
                 values |= {"task": "masked-lm", "model": {"arch": "bert", "hidden_size": 8, "num_layers": 1, "num_heads": 2}}
                 values |= {"tokenizer": {"type": "word"}}
-                values["data"]["read"] = "lines"
+                values["data"]["read_as"] = "lines"
             train_here(values, out)
         return weft.load(out)
 
@@ -82,7 +82,7 @@ TEXTS = {
     "labels:pairs-transformer": "the cat\tsome new",
     "labels:spans-lstm": "the mr bcdfo here",
     "labels:spans-transformer": "the mr bcdfo here",
-    "span:transformer": "where is it ?\tada has a red cat in rome .",
+    "qa:transformer": "where is it ?\tada has a red cat in rome .",
     "pairs:lstm": "badac",
     "pairs:transformer": "bada",
     "pairs:joint": "bada",
@@ -134,7 +134,7 @@ def forward_of(task: str, reading: ModelInput, model: Any, place: int) -> Any:
     return say
 
 
-CHECKED = [name for name in TEXTS if ":spans" not in name and ":pairs" not in name and "span:" not in name]
+CHECKED = [name for name in TEXTS if ":spans" not in name and ":pairs" not in name and "qa:" not in name]
 
 
 @pytest.mark.parametrize("name", CHECKED)
@@ -281,21 +281,21 @@ def test_probabilities_are_those_the_run_says(runs):
     translator = runs("pairs:lstm")
     best = translator.predict("badac", beam_size=3)
     data = attribution(translator, "badac", ExplainConfig(method="input-x-gradient", beam_size=3)).data
-    assert [one["text"] for one in data["outputs"]] == [translator.vocabulary.target.token_text(token) for token in best.tokens]
+    assert [one["text"] for one in data["outputs"]] == [translator.vocabulary.target.token_text(token) for token in best.token_ids]
     assert sum(one["log_prob"] for one in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
     ends = [(one["start"], one["end"]) for one in data["outputs"][:-1]]
     assert [best.text[low:high] for low, high in ends] == [one["text"] for one in data["outputs"][:-1]]
     forced = attribution(translator, "badac", ExplainConfig(method="input-x-gradient", target="B A", position=2)).data
     score = translator.score([("badac", "B A")])[0]
-    assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [("A", pytest.approx(score.log_probs[1], abs=1e-4))]
+    assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [("A", pytest.approx(score.token_log_probs[1], abs=1e-4))]
     language = runs("lm:transformer")
     data = attribution(language, "the c", ExplainConfig(method="occlusion", target="at")).data
-    scored = language.score("the cat").log_probs[-2:] if not language.reader.lines else []
+    scored = language.score("the cat").token_log_probs[-2:] if not language.reader.lines else []
     assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(scored, abs=1e-4)
 
 
 def test_both_ends_of_an_answer_are_asked_for(runs):
-    run, text = runs("span:transformer"), TEXTS["span:transformer"]
+    run, text = runs("qa:transformer"), TEXTS["qa:transformer"]
     data = attribution(run, text, ExplainConfig(method="occlusion", target="red cat")).data
     assert [one["name"] for one in data["outputs"]] == ["start/red", "end/cat"]
     assert [text[one["start"] : one["end"]] for one in data["tokens"][1:5]] == ["where", "is", "it", "?"]
@@ -352,7 +352,7 @@ def test_linear_models_add_up_exactly(runs, kind):
     run = runs(f"labels:labels-{kind}")
     data = attribution(run, "the old cat", ExplainConfig(target="tool")).data
     model = run.model.model
-    scores = model.scores(run.model.featurize([("the old cat",)]))[0] - model.bias
+    scores = model.logits(run.model.featurize([("the old cat",)]))[0] - model.bias
     at = run.labels.index("tool")
     assert data["completeness"][0]["sum"] == pytest.approx(scores[at] - scores.mean(), abs=1e-9)
     assert data["method"] == "coefficients" and {one["text"] for one in data["tokens"]} >= {"cat", "old cat"}
@@ -367,41 +367,39 @@ def test_linear_models_add_up_exactly(runs, kind):
 
 
 REFUSALS = {
-    ("lm:ngram", "x", "method=integrated"): (
-        "--method integrated: a run of kind 'ngram' has no gradients; use --method occlusion"
+    ("lm:ngram", "x", "method=integrated-gradients"): (
+        "method: ngram has no gradients for integrated-gradients; use occlusion"
     ),
-    ("lm:ngram", "x", "baseline=zero"): "--baseline zero: n-grams have no vectors; a token can only become unk",
+    ("lm:ngram", "x", "baseline=zero"): "baseline: 'zero' is not available for n-gram models; use 'unk'",
     ("lm:ngram", "x", "position=2"): "position: must be from 1 to 1, got 2",
-    ("labels:labels-logistic-regression", "x", "method=gradient"): (
-        "--method gradient: a run of kind 'logistic-regression' has no gradients; use --method exact or --method occlusion"
+    ("labels:labels-logistic-regression", "x", "method=input-x-gradient"): (
+        "method: logistic-regression has no gradients for input-x-gradient; use coefficients or occlusion"
     ),
     ("labels:labels-logistic-regression", "x", "baseline=mean"): (
-        "--baseline mean: terms have no vectors; a word can only be left out"
+        "baseline: not available for logistic-regression, which has no embeddings; remove it"
     ),
-    ("lm:lstm", "x", "method=exact"): (
-        "--method exact: is for linear models of terms; use --method integrated, gradient or occlusion"
+    ("lm:lstm", "x", "method=coefficients"): (
+        "method: coefficients is only available for linear models; use integrated-gradients"
     ),
-    ("lm:lstm", "x", "baseline=mask"): "baseline: RUN knows no mask, as only masked language models do; use unk",
-    ("lm:lstm", "x", "target=§"): "--target '§': holds what the tokenizer can't spell, and no output can be that",
+    ("lm:lstm", "x", "baseline=mask"): "baseline: mask is only available for masked language models; use unk",
+    ("lm:lstm", "x", "target=§"): "target: '§' contains unknown tokens, which are never predicted",
     ("lm:lstm", "x", "target="): "target: is empty",
     ("lm:lstm", "x", "position=2"): "position: must be from 1 to 1, got 2",
-    ("lm:masked", "the [MASK]", "target=the cat"): "--target 'the cat': is 2 tokens, but a gap is one",
-    ("lm:masked", "the cat", ""): "input: has no [MASK]; write it where a token is missing",
+    ("lm:masked", "the [MASK]", "target=the cat"): "target: expected one token for a mask, got 2: 'the cat'",
+    ("lm:masked", "the cat", ""): "input: no [MASK] in the text; write it where a token is missing",
     ("labels:labels-lstm", "x", "target=anmal"): (
-        "--target: no such label 'anmal'; did you mean 'animal'? known: animal, colour, tool"
+        "target: unknown label 'anmal'; did you mean 'animal'?"
     ),
     ("labels:pairs-transformer", "x", ""): "input: needs 2 texts, separated by tabs, and has 1",
-    ("span:transformer", "who ?", ""): "input: needs a question and a passage, separated by a tab, and has 1",
-    ("span:transformer", "who ?\tada .", "target=ben"): (
-        "--target 'ben': does not stand in the passage, and no answer can be that"
+    ("qa:transformer", "who ?", ""): "input: expected a question and a passage separated by a tab, got 1 columns",
+    ("qa:transformer", "who ?\tada .", "target=ben"): (
+        "target: 'ben' does not occur in the passage"
     ),
-    ("span:transformer", "who ?\t" + "ada " * 1000, ""): ("input: has 1,005 tokens, but RUN reads 64 at once; shorten it"),
-    ("labels:spans-lstm", " ", ""): "input: has no words, and nothing to tag",
-    ("pairs:lstm", "", ""): "input: is empty, and becomes an empty output; there is nothing to explain",
-    ("lm:lstm", "x", "n_steps=5 method=gradient"): "--n-steps: is for --method integrated, not for --method gradient; drop it",
-    ("lm:lstm", "x", "baseline=zero method=gradient"): (
-        "--baseline: the gradient times the input is against nothing; drop it, or use --method integrated"
-    ),
+    ("qa:transformer", "who ?\t" + "ada " * 1000, ""): ("input: 1,005 tokens exceed the model's limit of 64; shorten it"),
+    ("labels:spans-lstm", " ", ""): "input: empty text",
+    ("pairs:lstm", "", ""): "input: empty text",
+    ("lm:lstm", "x", "n_steps=5 method=input-x-gradient"): "n_steps: not used by method input-x-gradient; remove it",
+    ("lm:lstm", "x", "baseline=zero method=input-x-gradient"): "baseline: not used by method input-x-gradient; remove it",
 }
 
 
@@ -410,7 +408,7 @@ def test_refusals(runs, asked):
     name, text, given = asked
     run = runs(name)
     pairs = re.findall(r"(\w+)=(.*?)(?= \w+=|$)", given)
-    options = {key: int(value) if key in ("position", "steps") else value for key, value in pairs}
+    options = {key: int(value) if key in ("position", "n_steps") else value for key, value in pairs}
     with pytest.raises((UsageError, weft.errors.DataError)) as caught:
         attribution(run, text, ExplainConfig(**options))
     assert str(caught.value).replace(str(run.directory.path), "RUN") == REFUSALS[asked]
@@ -420,14 +418,14 @@ def test_several_models_are_not_explained_together(runs):
     run = weft.ensemble([runs.pairs.folder("lstm"), runs.pairs.folder("luong")])
     with pytest.raises(UsageError) as caught:
         attribution(run, "ab", ExplainConfig())
-    assert str(caught.value) == "explain: several models say something together; explain one run"
+    assert str(caught.value) == "explain: not available for an ensemble; explain one run"
 
 
-@pytest.mark.parametrize("name", ["lm:lstm", "labels:labels-lstm", "pairs:bahdanau", "span:lstm"])
+@pytest.mark.parametrize("name", ["lm:lstm", "labels:labels-lstm", "pairs:bahdanau", "qa:lstm"])
 @pytest.mark.parametrize("what", ["gradient-flow", "attribution"])
 def test_fused_recurrent_kernels_are_never_asked_for_gradients(runs, name, what):
     """On a GPU they go backwards in training only, and a model that is explained is not in training."""
-    text = "\t".join(questions_asked(1)[0][:2]) if name == "span:lstm" else TEXTS.get(name, "abcab")
+    text = "\t".join(questions_asked(1)[0][:2]) if name == "qa:lstm" else TEXTS.get(name, "abcab")
     run, allowed = runs(name), set[bool]()
     # what a model of a few steps writes has no end
     options = {"target": "bac"} if (name, what) == ("pairs:bahdanau", "attribution") else {}

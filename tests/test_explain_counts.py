@@ -77,7 +77,7 @@ def test_networks_have_counts_of_their_training_text_and_others_have_none(tmp_pa
     found = explain(load(folder), "not to", "counts", ExplainConfig(), {}).data["contexts"]
     assert found[0]["context"] == ["t", " ", "t", "o"] and found[0]["tokens"][0]["token"] == " " and found[0]["count"] == 27
     shutil.rmtree(folder / "data")
-    told = "the tokens that it was trained with are not in its folder"
+    told = "the training tokens are not in the run directory"
     assert why_no_counts(load(folder)) == told
     code, said = refused(capsys, "explain", str(folder), "not to", "--view", "counts")
-    assert code == 2 and said.startswith(f"--view counts: {told}; {folder} has: ")
+    assert code == 2 and said.startswith(f"--view: counts is not available: {told}; choose from ")

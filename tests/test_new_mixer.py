@@ -282,7 +282,7 @@ def test_an_encoder_decoder_of_it_is_trained_and_predicts(there, monkeypatch, ca
 def test_comparisons_give_each_kind_the_options_that_it_has(there, capsys):
     code, out, err = compare(capsys, "run.toml", "--models", "smoothing,lstm,conv")
     assert code == 0 and all(name in out for name in ("smoothing", "lstm", "conv"))
-    assert err.splitlines()[:2] == ["lstm: model.decay does not apply", "conv: model.decay does not apply"]
+    assert err.splitlines()[:2] == ["lstm: ignoring decay", "conv: ignoring decay"]
     place = there / "runs" / "run-comparison"
     kept = [path.parent.name for path in place.glob("*/resolved.toml") if "\ndecay = 0.5\n" in path.read_text()]
     assert kept == ["smoothing-5"] and len(Here.trained) == 3

@@ -453,7 +453,7 @@ def test_seeds_of_a_name_are_one_column_and_rows_become_breakdowns():
             ["no attractor", "1 or more attractors", "distractor paradigms"],
         ),
     ]
-    assert (made_of[0]["score"], made_of[0]["unit"]) == ({"name": "accuracy", "better": "higher"}, "pairs")
+    assert (made_of[0]["metric"], made_of[0]["unit"]) == ({"name": "accuracy", "better": "higher"}, "pairs")
     assert made_of[2]["counts"] == [1, 2, 1]
     assert made_of[2]["values"] == {"x": [100, 75, 0]}
     json.dumps(made_of, allow_nan=False)
@@ -538,7 +538,7 @@ def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
     run = str(runs / "lstm")
     said = "--score-by word: none of the 1 pairs differs in exactly one word; use --score-by sentence"
     assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, said)
-    said = "--score-by: unknown unit 'letter'; use sentence or word"
+    said = "--score-by: unknown unit 'letter'; choose from sentence, word"
     assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, said)
     said = f"{suite}: a file, not a run directory; repeat --suite before every file, or name their directory"
     assert refused(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, said)

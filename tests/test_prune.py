@@ -175,7 +175,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
         greedy, wide = smaller.predict(["abc", "fade"], beam_size=1), smaller.predict(["abc", "fade"], beam_size=3)
     assert len(greedy) == len(wide) == 2
     best = greedy[0]
-    scored = smaller.score([("abc", best.text)])[0].token_log_probs[: len(best.tokens)]  # with the cache, and without
+    scored = smaller.score([("abc", best.text)])[0].token_log_probs[: len(best.token_ids)]  # with the cache, and without
     assert sum(scored) == pytest.approx(best.log_prob, rel=1e-4)
     assert main(["evaluate", small, "--data", data, "--quiet"]) == 0
     assert main(["explain", small, "abc", "--view", "attention", "--quiet"]) == 0

@@ -291,14 +291,14 @@ def to_dict(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="python", exclude_none=True)
 
 
-def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") -> list[str]:
+def describe_differences(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "", joiner: str = ", now ") -> list[str]:
     """`model.hidden_size: 128, now 256` for each option in which two resolved configurations differ."""
     differences: list[str] = []
     for key in sorted({*old, *new}):
         before, after, path = old.get(key), new.get(key), f"{at}.{key}" if at else key
         if isinstance(before, dict) and isinstance(after, dict):
-            differences += describe_differences(before, after, path)
+            differences += describe_differences(before, after, path, joiner)
         elif before != after:
             values = ("not set" if value is None else value for value in (before, after))
-            differences.append("{}: {}, now {}".format(path, *values))
+            differences.append(f"{path}: {joiner.join(map(str, values))}")
     return differences

@@ -70,7 +70,7 @@ def _check_comparable(first: ExistingRun, other: ExistingRun, *, data: bool) -> 
             "compare",
             f"{first.path} ({tasks[0]}) and {other.path} ({tasks[1]}) have different tasks",
         )
-    if not data and (differences := describe_differences(_data(first), _data(other), "data")):
+    if not data and (differences := describe_differences(_data(first), _data(other), "data", " and ")):
         raise UsageError(
             "compare",
             f"{first.path} and {other.path} have different data ({'; '.join(differences[:3])})",

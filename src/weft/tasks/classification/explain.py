@@ -92,7 +92,7 @@ def attribute(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfi
     """Labels by a linear model of terms: exactly, unless occlusion is asked for."""
     refuse_gradients(run, options.method, ("coefficients", "occlusion"))
     if options.baseline is not None:
-        raise UsageError(f"--baseline {options.baseline}", "terms have no vectors", "a word can only be left out")
+        raise UsageError("baseline", f"not available for {run.config.arch}, which has no embeddings", "remove it")
     whole = tuple(_texts(run, text))
     log_probs = run.model.log_probs([whole])[0]
     label_ids = _asked(run, log_probs, options)

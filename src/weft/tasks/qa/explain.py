@@ -30,7 +30,7 @@ def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) ->
     tokenizer, model, max_length = run.vocabulary, run.model, run.config.data.max_length
     parts = text.split("\t")
     if len(parts) != 2:
-        raise DataError("input", f"needs a question and a passage, separated by a tab, and has {len(parts)}")
+        raise DataError("input", f"expected a question and a passage separated by a tab, got {len(parts)} columns")
     before = len(parts[0]) + 1  # characters
     asked, passage = (token_spans(tokenizer, part, at) for part, at in zip(parts, (0, before), strict=True))
     if not (asked and passage):
@@ -38,9 +38,7 @@ def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) ->
     end = special(tokenizer, tokenizer.eos_id)
     side = make_side("text", "encoder.embedder", [special(tokenizer, tokenizer.bos_id), *asked, end, *passage, end])
     if len(side.tokens) > max_length:
-        raise DataError(
-            "input", f"has {len(side.tokens):,} tokens, but {run.directory.path} reads {max_length} at once", "shorten it"
-        )
+        raise DataError("input", f"{len(side.tokens):,} tokens exceed the model's limit of {max_length}", "shorten it")
     second = torch.arange(len(side.tokens)) >= len(asked) + 2
 
     def say(at: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -
     refuse(run.reader.invalid_inputs([text]))
     places = [TokenSpan(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", text)]
     if not places:
-        raise DataError("input", "has no words, and nothing to tag")
+        raise DataError("input", "empty text")
     words = [place.text for place in places]
     letters = None if run.vocabulary.char_tokenizer is None else lines_of(run.vocabulary.char_tokenizer, words)
     edges, none = np.array([0, len(words)]), np.zeros(len(words), np.int64)
