@@ -103,7 +103,7 @@ def test_refusals(runs, capsys):
     for option in ([], ["--report", "page.html"]):
         assert refused(capsys, "compare", *runs, "--data", "nope.txt", *option) == (3, "nope.txt: file not found")
     assert not Path("runs/comparison").exists()
-    message = "--data: is for runs that are there; run.toml names its own, data.test"
+    message = "--data: requires run directories; with a run file, set data.test"
     assert refused(capsys, "compare", "run.toml", "--data", "held.txt") == (2, message)
     assert main(["compare", *runs, "--data", "held.txt", "--output-dir", "both", "--quiet"]) == 0
     capsys.readouterr()

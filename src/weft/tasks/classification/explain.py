@@ -107,13 +107,13 @@ def attribute(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfi
     weight, row = run.model.model.weight, run.model.featurize([whole])
     values = (row.values > 0).astype(np.float64) if run.model.model.binary else row.values
     mine = weight[row.indices][:, label_ids]
-    if not run.model.model.multi:  # a softmax sees only by how much a label's weight differs from those of all
+    if not run.model.model.multilabel:  # a softmax sees only by how much a label's weight differs from those of all
         mine = mine - weight[row.indices].mean(1, keepdims=True)
     terms = [term for part in run.model.features for term in part.terms]
     credit = (mine * values[:, None]).T
     order = np.argsort(-np.abs(credit).sum(0), kind="stable")
     pieces = _some([TokenSpan(terms[row.indices[at]], 0, 0) for at in order.tolist()])
-    told = "a text without terms" if run.model.model.multi else "a text without terms, and the mean of all labels"
+    told = "a text without terms" if run.model.model.multilabel else "a text without terms, and the mean of all labels"
     return SparseAttribution(pieces, outputs, credit[:, order], said, "coefficients", told, credit.sum(1))
 
 
