@@ -215,7 +215,7 @@ def refuse_tagged(path: Path, lines: Iterator[str]) -> Iterator[str]:
     if _are_tagged(sample):
         raise DataError(
             path,
-            'looks like CoNLL, a word and its tag a line, which task = "tag" reads',
+            'looks like CoNLL, a word and its tag a line, which task = "tagging" reads',
             "texts with labels are tables, lines or folders",
         )
     return chain(sample, lines)
