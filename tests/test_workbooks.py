@@ -230,7 +230,7 @@ def test_parquet_is_read_as_objects_are(tmp_path):
     assert labelled(path, label_column="yes", text_column="about.text") == [("true", "x"), ("false", "y\nz")]
     assert labelled(path, label_column="tags", text_column="n", multilabel=True) == [("a+b", "17"), ("", "18"), ("c", "19")]
     assert labelled(path, label_column="stars", text_column="n", multilabel=True) == [("5", "17"), ("1", "18"), ("", "19")]
-    assert refusal(path) == "has no column 'label'; known: stars, about, tags, yes, n"
+    assert refusal(path) == "no column 'label'; available: stars, about, tags, yes, n"
     assert refusal(path, label_column="stars", text_column="n") == (":3: label is missing; add one or set data.multilabel = true")
     assert refusal(path, label_column="n", text_column="about").startswith(
         ":1: expected a string as 'about', got an object; use one of its keys:"
@@ -352,7 +352,7 @@ def test_parquet_in_jsonl_out(tmp_path, capsys):
         f"{path}: has column names, but the run was trained with data.text_column = 2; use a .csv or .tsv",
     )
     other = write_parquet(tmp_path / "b.parquet", {"review": ["x"]})
-    assert refused(capsys, "predict", run, "--input", str(other)) == (3, f"{other}: has no column 'text'; known: review")
+    assert refused(capsys, "predict", run, "--input", str(other)) == (3, f"{other}: no column 'text'; available: review")
 
 
 def test_pairs_of_a_workbook_are_predicted(tmp_path, capsys):
