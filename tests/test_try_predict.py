@@ -51,7 +51,7 @@ INPUTS: dict[str, tuple[list[Any], dict[Any, str]]] = {
     ),
     "masked-transformer": (
         ["The cat [MASK] a hat.", "The [MASK] dog."],
-        {"a\0[MASK]": NUL, "no mask": "has no [MASK]; write it where a token is missing", 7: "expected a string, got int"},
+        {"a\0[MASK]": NUL, "no mask": "no [MASK] in the text; write it where a token is missing", 7: "expected a string, got int"},
     ),
     "bahdanau": (
         ["the cat sees a hat", "the dog"],
@@ -63,7 +63,7 @@ SCORED: dict[str, tuple[list[Any], dict[Any, str]]] = {
     "bahdanau": (
         [("the cat", "le chat"), ("the dog", "le chien")],
         {
-            ("the\0", "le"): "character 3" + NUL[11:],
+            ("the\0", "le"): NUL.replace("1", "3"),
             "alone": "expected a tuple of a source and a target",
             ("a", 7): "",
         },
