@@ -85,30 +85,30 @@ def test_a_report_of_runs_on_a_file_that_is_named(runs, capsys):
     assert main(["compare", *runs, "--data", "held.txt", "--report", "page.html", "--json", "--quiet"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
     page = Path("page.html").read_text()
-    assert "weft report runs/own runs/theirs --data held.txt" in page
-    assert not Path("runs/own/evidence").exists() and not Path("runs/theirs/evidence").exists()
+    assert "weft compare runs/own runs/theirs --data held.txt" in page
+    assert not Path("runs/own/results").exists() and not Path("runs/theirs/results").exists()
 
 
 def test_refusals(runs, capsys):
     code, said = refused(capsys, "compare", *runs, "--output-dir", "both")
     assert code == 2 and said.startswith("compare: runs/own and runs/theirs have different data (")
-    assert said.endswith("); what they score does not compare, unless all are measured on --data FILE")
+    assert said.endswith("); set --data to evaluate all of them on the same file")
     Path("other.toml").write_text(RUN.format(order=2).replace('"lines"', '"windows"'))
     assert main(["train", "other.toml", "--quiet", "--output-dir", "runs/other"]) == 0
     assert refused(capsys, "compare", "runs/own", "runs/other", "--data", "held.txt") == (
         2,
-        "compare: runs/own has data.read_as = 'lines', runs/other 'windows': a text becomes other items, and"
-        " what is measured on them does not compare; train one that reads as the other does",
+        "compare: runs/own and runs/other have different data.read_as (lines, windows): not comparable;"
+        " train them with the same data.read_as",
     )
-    for command in ("compare", "report"):
-        assert refused(capsys, command, *runs, "--data", "nope.txt") == (3, "nope.txt: no such file")
+    for option in ([], ["--report", "page.html"]):
+        assert refused(capsys, "compare", *runs, "--data", "nope.txt", *option) == (3, "nope.txt: file not found")
     assert not Path("runs/comparison").exists()
-    message = "--data: is for runs that are there; run.toml names its own, data.test"
+    message = "--data: requires run directories; with a run file, set data.test"
     assert refused(capsys, "compare", "run.toml", "--data", "held.txt") == (2, message)
     assert main(["compare", *runs, "--data", "held.txt", "--output-dir", "both", "--quiet"]) == 0
     capsys.readouterr()
-    message = "--data: both has been measured; drop it, or give runs"
-    assert refused(capsys, "report", "both", "--data", "held.txt") == (2, message)
+    message = "--data: both is a comparison and already evaluated; name runs instead"
+    assert refused(capsys, "compare", "both", "--data", "held.txt") == (2, message)
 
 
 def test_unknown_tokens_are_named_where_tokenizers_differ(tmp_path, monkeypatch, capsys):
@@ -122,5 +122,5 @@ def test_unknown_tokens_are_named_where_tokenizers_differ(tmp_path, monkeypatch,
         assert main(["train", f"{kind}.toml", "-q"]) == 0
     capsys.readouterr()
     assert main(["compare", "runs/char", "runs/word", "--data", "other.txt", "--output-dir", "both"]) == 0
-    told = capsys.readouterr().err
-    assert "cost little whatever they stand for, so these scores look better than they are." in told and "word 8" in told
+    told = capsys.readouterr().out
+    assert "are cheap to predict, so these scores look better than they are." in told and "type=word 8" in told

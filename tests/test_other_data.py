@@ -73,7 +73,7 @@ def test_classifiers_know_words_with_tags_by_their_looks(name, tmp_path):
         with pytest.raises(DataError) as caught:
             labelled(path)
         assert str(caught.value) == (
-            f'{path}: looks like CoNLL, a word and its tag a line, which task = "tag" reads; texts with labels are tables,'
+            f'{path}: looks like CoNLL, one word with its tag per line, which task = "tagging" reads; texts with labels are tables,'
             " lines or folders"
         )
 

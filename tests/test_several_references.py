@@ -96,7 +96,7 @@ def test_error_rates_are_those_of_jiwer_against_the_nearest_reference(most):
             for at, rows in enumerate((words, letters)):
                 edits = [one[at].substitutions + one[at].deletions + one[at].insertions for one in tables]
                 rows.append(min((edit, -size[at]) for edit, size in zip(edits, sizes, strict=True)))
-        for name, rows in (("token_error_rate", words), ("cer", letters)):
+        for name, rows in (("token_error_rate", words), ("character_error_rate", letters)):
             edits, sizes = np.array(rows).sum(0)
             assert found[name] == pytest.approx(100 * edits / -sizes)
         exact = [any(said.split() == one.split() for one in meant) for said, meant in zip(outputs, references, strict=True)]
@@ -108,8 +108,8 @@ def test_the_character_error_rate_is_that_of_jiwer(seed):
     outputs, references = corpus(seed, list(ALPHABETS)[seed % 3], 1)
     first = [one or "a b" for (one,) in references]
     found = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, first), Seq2SeqSetup("greedy"))}
-    assert found["cer"].value == pytest.approx(100 * jiwer.cer(first, outputs))
-    assert found["cer"].signature.startswith("tok:char|weft:")
+    assert found["character_error_rate"].value == pytest.approx(100 * jiwer.cer(first, outputs))
+    assert found["character_error_rate"].signature.startswith("tok:char|weft:")
 
 
 # ---- which tokenizer
@@ -218,7 +218,7 @@ def test_references_that_can_t_be_right(tmp_path):
     ]
     assert list(pairs_of(source)) == [("a", "A")]  # training needs the first alone
     assert refusal(lambda: list(references_of(source)), DataError) == (
-        f"{tmp_path / 'a.tsv'}: line 1, its header, has no column 'two'; known: source, one"
+        f"{tmp_path / 'a.tsv'}:1: no column 'two'; set data.target_column to one of: source, one"
     )
 
 
@@ -252,7 +252,7 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     assert "|tok:none|" in found["bleu"].signature and found["exact_match"].signature.startswith("nrefs:")
     assert main(["evaluate", str(several), "--beam-size", "1", "--json", "--device", "cpu"]) == 0
     told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
-    assert told["bleu"]["value"] == pytest.approx(expected) and "cer" in told
+    assert told["bleu"]["value"] == pytest.approx(expected) and "character_error_rate" in told
     assert main(["evaluate", str(several), "--beam-size", "1", "--tokenize", "13a", "--json", "--device", "cpu"]) == 0
     told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
     assert told["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)

@@ -26,19 +26,19 @@ TWO = "must be a question and a passage, a tuple of two texts"
 ASKED = "Eva bought a hat in Rome."
 # two inputs that are good, and those that are not with the reason of each
 INPUTS: dict[str, tuple[list[Any], dict[Any, str]]] = {
-    "classify-lstm": (
+    "classification-lstm": (
         ["the film was good", "never again"],
-        {"a\0b": NUL, "\ud800": HALF, 7: "must be a string, not int", ("a", "b"): "has 2 texts, but RUN reads 1"},
+        {"a\0b": NUL, "\ud800": HALF, 7: "expected a string, got int", ("a", "b"): "has 2 texts, but RUN expects 1"},
     ),
     "pairs-transformer": (
         [("the cat sleeps", "a cat"), ("a dog", "no dog")],
-        {("a", "b\0"): NUL, "alone": "has 1 text, but RUN reads 2", ("a", None): "must be a string, not NoneType"},
+        {("a", "b\0"): NUL, "alone": "has 1 text, but RUN expects 2", ("a", None): "expected a string, got NoneType"},
     ),
-    "tag-lstm": (
+    "tagging-lstm": (
         ["Ned leaves Paris", ("Eva", "sleeps")],
-        {"a\0b": NUL, ("Eva", "\ud800"): HALF, None: "must be a string, not NoneType"},
+        {"a\0b": NUL, ("Eva", "\ud800"): HALF, None: "expected a string, got NoneType"},
     ),
-    "span-lstm": (
+    "qa-lstm": (
         [("Who bought a hat?", ASKED), ("Where?", ASKED)],
         {
             "alone": TWO,
@@ -46,30 +46,30 @@ INPUTS: dict[str, tuple[list[Any], dict[Any, str]]] = {
             ("a\0?", ASKED): NUL,
             (" ", ASKED): "has an empty question",
             ("Who?", ""): "has an empty passage",
-            ("Who?", 7): "must be a string, not int",
+            ("Who?", 7): "expected a string, got int",
         },
     ),
     "masked-transformer": (
         ["The cat [MASK] a hat.", "The [MASK] dog."],
-        {"a\0[MASK]": NUL, "no mask": "has no [MASK]; write it where a token is missing", 7: "must be a string, not int"},
+        {"a\0[MASK]": NUL, "no mask": "no [MASK] in the text; write it where a token is missing", 7: "expected a string, got int"},
     ),
     "bahdanau": (
         ["the cat sees a hat", "the dog"],
-        {"a\0b": NUL, 7: "must be a string, not int", "the cat " * 60: "has 121 tokens, but RUN reads at most 60; shorten it"},
+        {"a\0b": NUL, 7: "expected a string, got int", "the cat " * 60: "121 tokens exceed the model's limit of 60; shorten it"},
     ),
 }
 SCORED: dict[str, tuple[list[Any], dict[Any, str]]] = {
-    "lm-lstm-lines": (["The cat sees a hat.", "A dog."], {"a\0b": NUL, 7: "must be a string, not int"}),
+    "lm-lstm-lines": (["The cat sees a hat.", "A dog."], {"a\0b": NUL, 7: "expected a string, got int"}),
     "bahdanau": (
         [("the cat", "le chat"), ("the dog", "le chien")],
         {
-            ("the\0", "le"): "character 3" + NUL[11:],
-            "alone": "must be a source and a target, a tuple of two texts",
+            ("the\0", "le"): NUL.replace("1", "3"),
+            "alone": "expected a tuple of a source and a target",
             ("a", 7): "",
         },
     ),
 }
-SCORED["bahdanau"][1]["a", 7] = "must be a string, not int"
+SCORED["bahdanau"][1]["a", 7] = "expected a string, got int"
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def loaded(place: Path, name: str) -> Any:
 
 def reasons_given(run: Any, found: list[Any]) -> list[str | None]:
     return [
-        one.reason.replace(str(run.directory.path), "RUN").replace(", or have it cut with --truncate", "")
+        one.reason.replace(str(run.directory.path), "RUN").replace(" or set `truncate`", "")
         if isinstance(one, InvalidInput)
         else None
         for one in found

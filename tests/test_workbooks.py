@@ -60,7 +60,7 @@ def labelled(path: Path, **options: Any) -> list[tuple[str, ...]]:
 def refusal(path: Path, **options: Any) -> str:
     with pytest.raises(DataError) as caught:
         labelled(path, **options)
-    return str(caught.value).removeprefix(f"{path}: ")
+    return str(caught.value).removeprefix(str(path)).removeprefix(": ")
 
 
 # ---- what needs no package
@@ -171,10 +171,10 @@ def test_sheets_by_name_and_by_place(tmp_path):
     notes = LabeledDataConfig(train="a.xlsx", sheet=2).sources(tmp_path)["train"].summary.files.notes
     assert notes == ["a.xlsx: sheet 'Second', one of 3"]
     assert refusal(path, sheet="Secnd") == (
-        "has no sheet 'Secnd', which data.sheet names; did you mean 'Second'? known: First, Second, None"
+        "no sheet 'Secnd'; set data.sheet to one of: First, Second, None"
     )
-    assert refusal(path, sheet=4) == "has no sheet 4, which data.sheet names; sheets: First, Second, None"
-    assert refusal(path, sheet=3) == "sheet 'None' is empty; give one with examples in it, or set data.sheet"
+    assert refusal(path, sheet=4) == "no sheet 4; set data.sheet to one of: First, Second, None"
+    assert refusal(path, sheet=3) == "sheet 'None' is empty; set data.sheet to another sheet"
 
 
 def test_a_workbook_of_charts_alone_has_nothing_to_read():
@@ -193,13 +193,13 @@ def test_rows_and_cells_that_are_empty(tmp_path):
         ":2: expected 2 columns, got 3: 'a', 'x', 'z'"
     )
     assert refusal(write_xlsx(tmp_path / "c.xlsx", [[None, ""], ["label", "text"], ["a", "x"]])) == (
-        "row 1 is blank; a table begins with its header, or with its first row; take it out"
+        ":1: first line of the table is blank; remove it"
     )
     assert refusal(write_xlsx(tmp_path / "d.xlsx", [["label", "words"], ["a", "x"]])) == (
-        "row 1, its header, has no column 'text', which data.text_column names; known: label, words"
+        ":1: no column 'text'; set data.text_column to one of: label, words"
     )
     assert refusal(write_xlsx(tmp_path / "e.xlsx", [["label", "text"], [None, "x"]])) == (
-        "row 2: label is missing; add one or set data.multilabel = true"
+        ":2: label is missing; add one or set data.multilabel = true"
     )
 
 
@@ -207,15 +207,15 @@ def test_what_is_no_workbook_or_would_swell(tmp_path):
     pytest.importorskip("openpyxl", reason="openpyxl is not installed: pip install openpyxl")
     path = tmp_path / "a.xlsx"
     path.write_text("label,text\n")
-    assert refusal(path) == "is damaged or not an Excel workbook: file is not a zip file"
+    assert refusal(path) == "corrupted or not an Excel workbook: file is not a zip file"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "x")
-    assert refusal(path).startswith("is damaged or not an Excel workbook: ")
+    assert refusal(path).startswith("corrupted or not an Excel workbook: ")
     path.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1 and more")
-    assert refusal(path) == "is an old Excel file, or has a password; save it as .xlsx without one"
+    assert refusal(path) == "old Excel format or password-protected; save it as .xlsx without a password"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("xl/sharedStrings.xml", bytes(80 << 20))
-    assert refusal(path) == "unpacks to more than 200 times its size; save it as CSV UTF-8 if it is meant to"
+    assert refusal(path) == "decompresses to more than 200 times its size; save it as CSV UTF-8 if that is intended"
 
 
 # ---- Parquet
@@ -230,14 +230,14 @@ def test_parquet_is_read_as_objects_are(tmp_path):
     assert labelled(path, label_column="yes", text_column="about.text") == [("true", "x"), ("false", "y\nz")]
     assert labelled(path, label_column="tags", text_column="n", multilabel=True) == [("a+b", "17"), ("", "18"), ("c", "19")]
     assert labelled(path, label_column="stars", text_column="n", multilabel=True) == [("5", "17"), ("1", "18"), ("", "19")]
-    assert refusal(path) == "has no column 'label'; known: stars, about, tags, yes, n"
-    assert refusal(path, label_column="stars", text_column="n") == ("row 3: label is missing; add one or set data.multilabel = true")
+    assert refusal(path) == "no column 'label'; available: stars, about, tags, yes, n"
+    assert refusal(path, label_column="stars", text_column="n") == (":3: label is missing; add one or set data.multilabel = true")
     assert refusal(path, label_column="n", text_column="about").startswith(
-        "row 1 has an object as 'about', not a string; name a key inside it:"
+        ":1: expected a string as 'about', got an object; use one of its keys:"
     )
     assert (
         refusal(path, label_column=1, text_column=2)
-        == 'has columns with names, but data.label_column = 1; name a column, data.label_column = "..."'
+        == "has column names, but data.label_column is 1; set data.label_column to a name"
     )
     source = LabeledDataConfig(train="a.parquet", label_column="yes", text_column="n").sources(tmp_path)["train"]
     assert source.summary.describe().startswith(f"{path}: 3 examples of 6 characters with 2 labels, Parquet\n")
@@ -265,13 +265,13 @@ def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):
 
 def test_what_no_text_holds_is_refused_with_its_row(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", {"label": ["a"] * 1500, "text": ["x"] * 1400 + ["\0"] * 100})
-    assert refusal(path) == "row 1401, 'text': NUL at character 0; is this binary data?"
+    assert refusal(path) == ":1401: 'text': NUL at character 0; is this binary data?"
     path = write_parquet(tmp_path / "b.parquet", {"label": ["a", "b"], "text": [b"caf\xc3\xa9", b"\xff\x00"]})
-    assert refusal(path) == "row 2 has binary data as 'text', not a string; put it in quotes"
+    assert refusal(path) == ":2: expected a string as 'text', got binary data; put it in quotes"
     path.write_bytes(b"PAR1 and more")
-    assert refusal(path).startswith("is damaged or not a Parquet file: ")
+    assert refusal(path).startswith("corrupted or not a Parquet file: ")
     assert (
-        refusal(write_parquet(path, {"label": [], "text": []})) == "has no rows; give a file with examples in it"
+        refusal(write_parquet(path, {"label": [], "text": []})) == "no rows"
     )
 
 
@@ -324,7 +324,7 @@ def test_a_run_is_trained_checked_evaluated_and_used_on_workbooks(tmp_path, caps
     assert "a.xlsx:" in capsys.readouterr().out
     write_xlsx(tmp_path / "bad.xlsx", {"Data": [["text"], ["the cat"], ["a", "b"]]})
     assert main(["predict", run, "--input", str(tmp_path / "bad.xlsx")]) == 3
-    assert f"weft: {tmp_path / 'bad.xlsx'}: row 3: has 2 columns, not 1 as row 1 has: 'a', 'b'\n" in capsys.readouterr().err
+    assert f"weft: warning: {tmp_path / 'bad.xlsx'}:3: expected 1 column, got 2: 'a', 'b'; skipped\n" in capsys.readouterr().err
 
 
 def test_parquet_in_jsonl_out(tmp_path, capsys):
@@ -349,10 +349,10 @@ def test_parquet_in_jsonl_out(tmp_path, capsys):
     train_here(class_file(table, "naive-bayes", "data.text_column=2", "data.label_column=1"), tmp_path / "places", Silent())
     assert refused(capsys, "predict", str(tmp_path / "places"), "--input", str(path)) == (
         3,
-        f"{path}: has columns with names, but data.text_column = 2 was trained with; give a table",
+        f"{path}: has column names, but the run was trained with data.text_column = 2; use a .csv or .tsv",
     )
     other = write_parquet(tmp_path / "b.parquet", {"review": ["x"]})
-    assert refused(capsys, "predict", run, "--input", str(other)) == (3, f"{other}: has no column 'text'; known: review")
+    assert refused(capsys, "predict", run, "--input", str(other)) == (3, f"{other}: no column 'text'; available: review")
 
 
 def test_pairs_of_a_workbook_are_predicted(tmp_path, capsys):

@@ -213,7 +213,7 @@ def refuse_tagged(path: Path, lines: Iterator[str]) -> Iterator[str]:
     if _are_tagged(sample):
         raise DataError(
             path,
-            'looks like CoNLL, a word and its tag a line, which task = "tag" reads',
+            'looks like CoNLL, one word with its tag per line, which task = "tagging" reads',
             "use a table, lines or directories",
         )
     return chain(sample, lines)

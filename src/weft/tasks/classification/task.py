@@ -38,7 +38,7 @@ DATA = Data(
     in_memory=in_memory,
 )
 CLASSIFICATION: Task[Texts, ClassPrediction] = Task(
-    name="classify",
+    name="classification",
     noun="classifier",
     does="gives texts labels",
     item="text",

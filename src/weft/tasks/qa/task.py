@@ -39,7 +39,7 @@ DATA = Data(
     in_memory=in_memory,
 )
 QA: Task[Pair, AnswerPrediction] = Task(
-    name="span",
+    name="qa",
     noun="question answering model",
     does="answers questions about passages",
     item="window",

@@ -48,7 +48,7 @@ DATA = Data(
     extended=spells,
 )
 TAGGING: Task[Sentence, TagPrediction] = Task(
-    name="tag",
+    name="tagging",
     noun="tagger",
     does="gives words tags",
     item="word",
