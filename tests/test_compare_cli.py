@@ -326,7 +326,7 @@ def test_settings_are_tuned_first(there, capsys):
     for name, one in tuning.items():
         scores = [trial["score"]["value"] for trial in one["trials"]]
         assert scores[one["chosen"]] == min(scores), name
-    assert "Tuning" in (there / "here" / "report.html").read_text()
+    assert "Hyperparameter search" in (there / "here" / "report.html").read_text()
     better = min(trials["lstm"], key=lambda trial: trial["score"]["value"])
     settings = resolve(files_of(there / "here" / "lstm-5"), base=there)
     chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "hidden_size": settings.model.hidden_size}
