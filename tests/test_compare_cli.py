@@ -281,7 +281,7 @@ def test_what_fails_is_a_row_with_its_reason_and_the_others_go_on(there, capsys)
         capsys, "run.toml", "--models", "gpt", "--grid", "model.num_heads=2,3", "--quiet", "--output-dir", "other"
     )
     assert code == 2 and "gpt,num_heads=2" in out
-    assert err == "weft: warning: gpt,num_heads=3: model: width=8 is not a multiple of heads=3; change one, or give head_size\n"
+    assert err == "weft: warning: gpt,num_heads=3: model.num_heads: hidden_size 8 is not divisible by 3; change one of them or set head_dim\n"
 
 
 def test_where_all_fail_there_is_no_table(there, capsys):
@@ -326,7 +326,7 @@ def test_settings_are_tuned_first(there, capsys):
     for name, one in tuning.items():
         scores = [trial["score"]["value"] for trial in one["trials"]]
         assert scores[one["chosen"]] == min(scores), name
-    assert "Tuning" in (there / "here" / "report.html").read_text()
+    assert "Hyperparameter search" in (there / "here" / "report.html").read_text()
     better = min(trials["lstm"], key=lambda trial: trial["score"]["value"])
     settings = resolve(files_of(there / "here" / "lstm-5"), base=there)
     chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "hidden_size": settings.model.hidden_size}
@@ -364,7 +364,7 @@ def test_names_that_are_not_known(there, capsys):
     code, said = refused(capsys, "compare", "run.toml", "--metric", "bits_per_tokn")
     assert code == 2 and said == "--metric: unknown metric 'bits_per_tokn'; did you mean 'bits_per_token'?"
     code, said = refused(capsys, "compare", "run.toml", "--metric", "bleu")  # a score, but of translations
-    assert code == 2 and said.startswith("--metric: unknown metric 'bleu'; known: loss, ")
+    assert code == 2 and said.startswith("--metric: unknown metric 'bleu'; choose from loss, ")
     code, said = refused(capsys, "compare", "run.toml", "--models", "lstm,grue")
     assert code == 2 and said == "--models: unknown architecture 'grue'; did you mean 'gru'?"
 
@@ -504,7 +504,9 @@ def test_ctrl_c_while_measuring_says_that_nothing_is_lost(there, capsys, monkeyp
 
 def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
     (there / "run.toml").write_text(RUN.replace('arch = "lstm"\n', ""))
-    assert refused(capsys, "compare", "run.toml")[1].startswith("model.arch: missing")
+    assert refused(capsys, "compare", "run.toml")[1] == (
+        'model.arch: required option is missing; add arch = "gpt" under [model]'
+    )
     assert compare(capsys, "run.toml", "--models", "rnn,gru", "--quiet")[0] == 0
     assert Here.trained == ["rnn-5", "gru-5"]
 

@@ -139,16 +139,16 @@ def test_lines_have_one_policy(tmp_path, capsys, monkeypatch):
     line = "Context policy reset: each token is predicted from its own line."
     for words in ([], ["--context", "reset"], ["--context", "full"]):
         assert compare(capsys, "lines", "--output-dir", "out", "-q", *words)[1].split("\n")[-2] == line
-    told = "lines: --context 'stride' is not possible for data that is read as lines"
+    told = "lines: --context: 'stride' is not possible for data that is read as lines"
     assert refused(capsys, "compare", "lines", "--context", "stride", "--output-dir", "other") == (2, told)
 
 
 def test_a_row_that_can_not_follow_a_policy_is_refused_by_name(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
-    told = "transformer: --context 'carry' needs more than the model's 16 positions; use 'stride'"
+    told = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
     for option, name in (("--output-dir", "compare.html"), ("--report", "report.html")):
         assert refused(capsys, "compare", "gpt", "transformer", "--context", "carry", option, name) == (2, told)
-    told = "gpt: --context stride must be from 1 to context_length (16), got '17'"
+    told = "gpt: --context: stride must be from 1 to context_length (16), got '17'"
     assert refused(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--output-dir", "refused") == (2, told)
     assert not (place / "refused").exists()
 
@@ -169,7 +169,7 @@ def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monk
     make_text(tmp_path / "text.txt", words=300)
     (tmp_path / "run.toml").write_text(RUN)
     words = ["run.toml", "--models", "ngram,transformer", "--context", "carry", "--output-dir", "out"]
-    told = "transformer: --context 'carry' needs more than the model's 16 positions; use 'stride'"
+    told = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
     assert refused(capsys, "compare", *words) == (2, told)
     assert (Here.trained, (tmp_path / "out").exists()) == ([], False)
 

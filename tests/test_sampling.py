@@ -286,14 +286,10 @@ def refused(**options):
         ({"beam_size": 4, "top_k": 8}, "top_k: cannot be combined with `beam_size`, which does not sample"),
         ({"beam_size": 4, "num_samples": 3}, "num_samples: cannot be combined with `beam_size`; use `n_best` 3"),
         ({"beam_size": 4, "n_best": 5}, "n_best: 5 is more than `beam_size` (4)"),
-        ({"top_k": "many"}, "--top-k: must be a valid integer, not 'many'"),
-        ({"stop": [3]}, "--stop: must be a valid string, not 3"),
-        (
-            {"topk": 3},
-            "--topk: no such option; did you mean '--top-k'? known: --max-new-tokens, --min-new-tokens, --stop, --temperature, --top-k, "
-            "--top-p, --min-p, --num-samples, --seed, --beam-size, --length-penalty, --n-best, --repetition-penalty, --no-repeat-ngram-size",
-        ),
+        ({"top_k": "many"}, "top_k: expected an integer, got 'many'"),
+        ({"stop": [3]}, "stop: expected a string, got 3"),
+        ({"topk": 3}, "topk: unknown option; did you mean 'top_k'?"),
     ],
 )
-def test_options_are_refused_as_the_command_line_spells_them(options, message):
+def test_options_are_refused_by_their_names(options, message):
     assert refused(**options) == message

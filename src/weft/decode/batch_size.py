@@ -34,7 +34,7 @@ def max_rows_in_memory(model: IncrementalModel[Any], rows: Rows, device: torch.d
     if required > available:
         raise ResourceError(
             "",
-            f"{item} of up to {rows.tokens} tokens needs about {size(required)}, but {size(available)} are free",
+            f"{item} of up to {rows.tokens} tokens needs about {size(required)}, {size(available)} are free",
             f"reduce {fix}",
         )
     return available // required

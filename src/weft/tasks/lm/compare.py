@@ -60,9 +60,9 @@ def refuse_context(config: RunConfig, text: str, name: str) -> None:
     try:
         context = chosen_context(config, text)
     except UsageError as error:
-        raise UsageError(name, f"{error}") from None
+        raise UsageError(name, f"`{error.where}`: {error.problem}", error.fix) from None
     if context.policy == "carry" and config.preset.estimator.by_steps and config.model.position_encoding == "learned":
-        problem = f"`context` {text!r} needs more than the model's {config.data.context_length} positions"
+        problem = f"`context`: {text!r} needs more than the model's {config.data.context_length} positions"
         raise UsageError(name, problem, "use 'stride'")
 
 
