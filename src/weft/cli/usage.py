@@ -53,11 +53,6 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def with_flags(text: str) -> str:
-    """A note of the library in terms of the command line: `models` is --models."""
-    return re.sub("`([a-z][a-z_]*)`", lambda match: f"--{match[1].replace('_', '-')}", text)
-
-
 def show_error(error: WeftError, flags: Collection[str]) -> str:
     """An error in terms of the command line: `top_p` is --top-p if the command has that flag."""
 
