@@ -99,11 +99,10 @@ def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, caps
     assert told["counts"] == {row["name"]: single["counts"]["lstm-5"] for row in document["rows"]}
     assert (told["suite"], told["signature"]) == (["pairs.tsv"], single["signature"])
     # columns in the order of the table, the best first
-    table, pairs = out.split("\n\n", 1)
+    table, notes, pairs = out.removeprefix("\n").split("\n\n", 2)
     order = [row["name"] for row in document["rows"]]
-    assert [line.split()[0] for line in table.split("\n")[1:-1]] == order and table.split("\n")[-1].startswith(
-        "Context policy reset: "
-    )
+    assert [line[3:].split()[0] for line in table.split("\n")[1:]] == order
+    assert notes.split("\n")[-1].startswith("Context policy reset: ")
     assert pairs.split("\n")[0].split() == ["accuracy", "(%)", "pairs", *order]
     assert pairs.endswith(f"{told['signature']}\n")
     assert (
@@ -143,7 +142,7 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
         "title",
         "task",
         "data",
-        "score",
+        "metric",
         "test",
         "test_items",
         "insufficient_data",
@@ -203,7 +202,7 @@ def test_the_page_says_what_each_row_goes_by():
     document["minimal_pairs"] = {"follows": None}  # of a suite without attractors
     assert find_problem(document) == "" and "minimal pairs" not in page(document)
     document["minimal_pairs"] = {"follows": [first]}
-    assert find_problem(document) == "minimal_pairs.follows is no table"
+    assert find_problem(document) == "minimal_pairs.follows is not an object"
 
 
 def test_a_name_of_a_row_stays_on_its_line():
@@ -239,12 +238,12 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
     assert [(one["name"], one["seed"], one["code"]) for one in document["failures"]] == [
         ("rnn", 5, 4), ("rnn", 6, 4), ("lstm", 6, 4)
     ]  # fmt: skip
-    assert set(document["minimal_pairs"]["counts"]) == {"lstm"} and "Not in the table: " in text
+    assert set(document["minimal_pairs"]["counts"]) == {"lstm"} and "Failed: <b><bdi>rnn</bdi></b>, seed 5: " in text
     # the comparison that trained it, and a page of the runs, say the same
     code, _, again = compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--output-dir", "all", *words)
     assert code == 4 and sorted(again.split("\n")) == sorted(err.split("\n"))
     assert main(["compare", *runs, "--report", "page.html", "--quiet"]) == 4
-    assert capsys.readouterr().err == err and "Not in the table: " in (there / "page.html").read_text()
+    assert capsys.readouterr().err == err and "Failed: <b><bdi>rnn</bdi></b>, seed 5: " in (there / "page.html").read_text()
 
 
 def test_where_all_are_damaged_nothing_is_made(there, capsys):

@@ -250,7 +250,7 @@ def test_the_command_of_several_runs(
     assert page.count("<svg") == 2 and ">letters:1<" in page and ">words:top<" in page
     assert main(["analyze", "similarity", *folders, *data, "--layer", "0", "--json"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
-    assert view["what"] == "models" and view["runs"] == folders and view["sides"][0]["layers"] == ["input"] * 3
+    assert view["view"] == "models" and view["runs"] == folders and view["sides"][0]["layers"] == ["input"] * 3
 
 
 def test_heads_are_apart_by_the_mean_over_positions(pairs: PairRuns) -> None:
@@ -283,8 +283,10 @@ def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: 
     )
     assert main(["analyze", "similarity", one, two, *data, "--json", "--quiet"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
-    assert view["what"] == "layers" and view["runs"] == [one, two]
-    assert main(["analyze", "similarity", two, "--max-words", "100", "--quiet"]) == 0  # nothing attends there, and its own data is read
+    assert view["view"] == "layers" and view["runs"] == [one, two]
+    assert (
+        main(["analyze", "similarity", two, "--max-words", "100", "--quiet"]) == 0
+    )  # nothing attends there, and its own data is read
     out = capsys.readouterr().out
     assert "Heads" not in out and "few tokens" not in out
     assert main(["analyze", "similarity", one, "--data", str(text), "--max-words", "20", "--quiet"]) == 0

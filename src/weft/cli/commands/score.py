@@ -13,6 +13,7 @@ from weft.cli.ensemble_options import EnsembleOptions
 from weft.cli.inputs import InputFormat, Inputs, problems_in, warn_problems, whole_line, with_values
 from weft.cli.options import InputFiles
 from weft.cli.output import finite, write, write_exact, write_json, write_styled
+from weft.cli.usage import with_flags
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Score(EnsembleOptions):
         texts = {index: entry.texts for index, entry in enumerate(entries) if index not in problems}
         inputs = [pair if decode.pairs else pair[0] for pair in texts.values()]
         results = dict(zip(texts, run.try_score(inputs, truncate=self.truncate, progress=progress), strict=True))
-        problems |= {index: result.reason for index, result in results.items() if isinstance(result, InvalidInput)}
+        problems |= {index: with_flags(result.reason) for index, result in results.items() if isinstance(result, InvalidInput)}
         return problems, {index: result for index, result in results.items() if not isinstance(result, InvalidInput)}
 
     def _print(
