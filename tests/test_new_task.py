@@ -152,7 +152,7 @@ def test_info_and_what_it_can_t_do(trained, capsys):
     assert refused(capsys, "generate", str(trained), "good") == (2, message)
     no_encoder = f"{trained}: models of task 'regress' have no text encoder"
     assert refused(capsys, "embed", str(trained), "good") == (2, no_encoder)
-    closed = f"{trained}: is a run of task 'regress', whose models can't be explained"
+    closed = f"{trained}: explanations are not available for task 'regress'"
     assert refused(capsys, "explain", str(trained), "good") == (2, closed)
     assert refused(capsys, "prune", str(trained)) == (2, closed)
 
