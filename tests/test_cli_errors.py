@@ -206,7 +206,10 @@ def test_data_that_may_not_be_read_is_bad_data_and_no_bad_command_line(trained, 
     (trained / "secret.txt").write_text("To be\n")
     monkeypatch.setattr(os, "access", lambda path, mode, **named: Path(path).name != "secret.txt")
     monkeypatch.setattr(Path, "open", denied)
-    assert refused(capsys, command, "runs/run", option, "secret.txt") == (3, "secret.txt: cannot read the file: Permission denied")
+    assert refused(capsys, command, "runs/run", option, "secret.txt") == (
+        3,
+        "secret.txt: cannot read the file: Permission denied",
+    )
 
 
 # ---- resources

@@ -170,4 +170,6 @@ def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_p
     np.testing.assert_allclose(view["layers"][-1]["weights"], stepped, atol=1e-4)
     wide = asked(capsys, str(run.directory.path), "badac", "--view", "attention", "--beam-size", "4")["views"][0]
     found = run.predict("badac", beam_size=4)
-    assert [token["text"] for token in wide["output"]] == [run.vocabulary.target.token_text(number) for number in found.token_ids]
+    assert [token["text"] for token in wide["output"]] == [
+        run.vocabulary.target.token_text(number) for number in found.token_ids
+    ]

@@ -367,7 +367,9 @@ def test_evaluating_without_data_is_refused(tmp_path):
 def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp_path):
     run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
-    assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(f"{path}:2: 21 tokens exceed the model's limit of 16; ")
+    assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(
+        f"{path}:2: 21 tokens exceed the model's limit of 16; "
+    )
     scores = {score.name: score.value for score in run.evaluate(path, PredictionConfig(truncate=True))}
     assert math.isfinite(scores["loss"])
 
@@ -511,12 +513,8 @@ def test_what_can_t_be_combined_is_refused(runs):
 
 def test_a_run_is_asked_for_what_it_can_do(runs):
     lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
-    assert refusal(UsageError, lambda: load(lstm, LM)) == (
-        f"{lstm}: is a seq2seq model; use weft predict"
-    )
-    assert refusal(UsageError, lambda: load(lm, SEQ2SEQ)) == (
-        f"{lm}: is a language model; use weft generate"
-    )
+    assert refusal(UsageError, lambda: load(lstm, LM)) == (f"{lstm}: is a seq2seq model; use weft predict")
+    assert refusal(UsageError, lambda: load(lm, SEQ2SEQ)) == (f"{lm}: is a language model; use weft generate")
 
 
 # ---- where predictions looked
@@ -630,7 +628,10 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
             for one in found
         ],
     }
-    assert second == {"source": "", "predictions": [{"text": "", "score": 0.0, "log_prob": 0.0, "tokens": 0, "truncated": False}]}
+    assert second == {
+        "source": "",
+        "predictions": [{"text": "", "score": 0.0, "log_prob": 0.0, "tokens": 0, "truncated": False}],
+    }
 
 
 def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, monkeypatch):
