@@ -149,7 +149,7 @@ def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
     more = ["--suite", "none"] if command == "minimal-pairs" else []
     said = "--device: no CUDA GPU found; use 'auto' or 'cpu'"
     assert refused(capsys, command, "no-run", *more, "--device", "cuda") == (2, said)
-    said = "--device: no such device 'mps'; did you mean 'cpu'?"
+    said = "--device: unknown device 'mps'; did you mean 'cpu'?"
     assert refused(capsys, command, "no-run", *more, "--device", "mps") == (2, said)
 
 

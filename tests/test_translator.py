@@ -132,7 +132,7 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
     assert main(["info", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "\nTask       seq2seq\nModel      lstm, not trained yet\n" in out
-    assert " (not finished)\n" in out and "\nTraining   1 of 10 steps, " in out
+    assert " (not finished)\n" in out and "\nTraining   1 of 10 steps" in out
 
     class Unread:
         buffer = property(lambda self: pytest.fail("standard input was read"))
@@ -698,7 +698,7 @@ def test_what_the_command_refuses(runs, capsys, tmp_path):
         ((lstm, "abc", "--head", "1"), "--head: requires --save-alignments"),
         ((lstm, "abc", "--n-best", "9"), "--n-best: 9 is more than --beam-size (5)"),
         ((lstm, "abc", "--ban-token", "A BB"), "--ban-token: 'A BB' is 2 tokens; ban single tokens"),
-        ((lstm, "abc", "--ensemble", lm), f"ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"),
+        ((lstm, "abc", "--ensemble", lm), f"--ensemble: {lm} has task 'lm'; only seq2seq runs can be combined"),
         ((lstm, "abc", *looks, "--layer", "2"), "--layer: must be from 1 to 1, got 2"),
         (
             (blind, "abc", *looks),
