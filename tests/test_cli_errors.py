@@ -105,7 +105,7 @@ def test_a_run_file_that_is_missing_or_no_toml(here, capsys):
     (here / "bad.toml").write_bytes(b"task = '\xe9'")
     assert refused(capsys, "train", "bad.toml") == (
         2,
-        "bad.toml: is not UTF-8 (byte 8); a run file is a UTF-8 text",
+        "bad.toml: invalid UTF-8 (byte 8); convert the file to UTF-8",
     )
     assert not (here / "runs").exists()
 
@@ -409,5 +409,5 @@ def test_evaluating_what_is_not_there(trained, capsys):
     )
     assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "all") == (
         2,
-        "--context: must be full, reset, carry, stride or stride:N, not 'all'",
+        "--context: expected full, reset, carry, stride or stride:N, got 'all'",
     )
