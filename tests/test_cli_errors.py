@@ -40,14 +40,17 @@ USAGE = {
     "gradcheck run.toml": "unknown command 'gradcheck'; did you mean 'check'?",
     "probe runs/x": "unknown command 'probe'; did you mean 'analyze'?",
     "analyze geometri runs/x": "analyze: unknown command 'geometri'; did you mean 'geometry'?",
-    "train run.toml --ot x": "train: unknown option '--ot'; did you mean '--output-dir'?; see weft train --help",
+    "train run.toml --outptu-dir x": "train: unknown option '--outptu-dir'; did you mean '--output-dir'?; see weft train --help",
     "generate runs/x --tempreature 1": (
         "generate: unknown option '--tempreature'; did you mean '--temperature'?; see weft generate --help"
     ),
     "analyze geometry runs/x --wrods a": (
         "analyze geometry: unknown option '--wrods'; did you mean '--words'?; see weft analyze geometry --help"
     ),
-    "score runs/x --zzz": "score: unknown option '--zzz'; see weft score --help",
+    "score runs/x --zzz": (
+        "score: unknown option '--zzz'; choose from --debug, --quiet, --json, --threads, --ensemble, --lm, --lm-weight, "
+        "--truncate, --device, --per-token, --input; see weft score --help"
+    ),
     "--vresion": "unknown option '--vresion'; did you mean '--version'?; see weft --help",
     "train": "train: missing argument 'RUN.TOML'; see weft train --help",
     "train run.toml --output-dir": "option '--output-dir' requires an argument; see weft --help",
@@ -98,11 +101,11 @@ def test_ctrl_c_in_any_command_is_130(monkeypatch):
 def test_a_run_file_that_is_missing_or_no_toml(here, capsys):
     assert refused(capsys, "train", "nope.toml") == (2, "nope.toml: file not found")
     (here / "bad.toml").write_text("task = \n")
-    assert refused(capsys, "train", "bad.toml") == (2, "bad.toml: is not TOML: Invalid value (at line 1, column 8)")
+    assert refused(capsys, "train", "bad.toml") == (2, "bad.toml:1: invalid TOML: Invalid value")
     (here / "bad.toml").write_bytes(b"task = '\xe9'")
     assert refused(capsys, "train", "bad.toml") == (
         2,
-        "bad.toml: is not UTF-8 (byte 8); a run file is a UTF-8 text",
+        "bad.toml: invalid UTF-8 (byte 8); convert the file to UTF-8",
     )
     assert not (here / "runs").exists()
 
@@ -206,7 +209,10 @@ def test_data_that_may_not_be_read_is_bad_data_and_no_bad_command_line(trained, 
     (trained / "secret.txt").write_text("To be\n")
     monkeypatch.setattr(os, "access", lambda path, mode, **named: Path(path).name != "secret.txt")
     monkeypatch.setattr(Path, "open", denied)
-    assert refused(capsys, command, "runs/run", option, "secret.txt") == (3, "secret.txt: cannot read the file: Permission denied")
+    assert refused(capsys, command, "runs/run", option, "secret.txt") == (
+        3,
+        "secret.txt: cannot read the file: Permission denied",
+    )
 
 
 # ---- resources
@@ -399,9 +405,9 @@ def test_evaluating_what_is_not_there(trained, capsys):
     )
     assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "reset") == (
         2,
-        "--context: 'reset' does not fit data that is read as running text",
+        "--context: 'reset' is not possible for data that is read as running text",
     )
     assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "all") == (
         2,
-        "--context: must be full, reset, carry, stride or stride:N, not 'all'",
+        "--context: expected full, reset, carry, stride or stride:N, got 'all'",
     )

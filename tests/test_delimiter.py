@@ -78,9 +78,7 @@ def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
 def test_what_is_no_delimiter(given):
     with pytest.raises(ConfigError) as caught:
         parse_config(LabeledDataConfig, {"train": "a.csv", "delimiter": given}, at="data")
-    assert str(caught.value) == (
-        f'data.delimiter: expected one character, no quote or line break, or "tab", got {given!r}'
-    )
+    assert str(caught.value) == (f'data.delimiter: expected one character, no quote or line break, or "tab", got {given!r}')
 
 
 def test_where_there_are_no_columns_it_is_refused(tmp_path):

@@ -350,8 +350,8 @@ def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
     ("series", "message"),
     [
         ([], "lines: nothing to draw: no series"),
-        ([Series("a", [1], [])], "lines: 'a' has 1 x, 0 y and 0 labels; give one each per point"),
-        ([Series("a", [1], [1], labels=["x", "y"])], "lines: 'a' has 1 x, 1 y and 2 labels; give one each per point"),
+        ([Series("a", [1], [])], "lines: 'a' has 1 x, 0 y and 0 labels; pass one of each per point"),
+        ([Series("a", [1], [1], labels=["x", "y"])], "lines: 'a' has 1 x, 1 y and 2 labels; pass one of each per point"),
     ],
 )
 def test_a_chart_of_nothing_is_refused(series, message):
@@ -400,9 +400,7 @@ def test_attention_and_feed_forward_are_two_parts_of_one_layer(runs):
     ]
 
 
-@pytest.mark.parametrize(
-    ("mixer", "part"), [("lstm", "recurrent"), ("conv", "conv"), ("attention", "attention")]
-)
+@pytest.mark.parametrize(("mixer", "part"), [("lstm", "recurrent"), ("conv", "conv"), ("attention", "attention")])
 def test_layers_that_read_both_ways_have_names(mixer, part):
     table = StackConfig(layer_type=mixer, hidden_size=8, num_layers=2, bidirectional=True, ffn_dim=16).with_defaults()
     model = stack(table, context_length=8)

@@ -47,7 +47,7 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 def test_several_runs_say_what_each_says_alone(place, capsys, quiet_machine):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
     found = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradient-flow")
-    assert (found["run"], found["with"], found["input"]) == (lstm, [transformer], TEXT)
+    assert (found["run"], found["compare_with"], found["input"]) == (lstm, [transformer], TEXT)
     (view,) = found["views"]
     assert [(one["name"], one["arch"]) for one in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
     for one, folder in zip(view["runs"], (lstm, transformer), strict=True):
@@ -64,7 +64,7 @@ def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys,
         "--compare-with",
         str(place / "transformer"),
         "--quiet",
-    ]  # gradients, without --what
+    ]  # gradient-flow, without --view
     assert main([*words, "--output", str(place / "x.svg")]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].split() == ["run", "weights", "10", "steps", "back", "lowest"]
@@ -101,8 +101,8 @@ def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys,
     labeller = str(labels.folder("labels-gru"))
     for words, message in [
         ([lstm, "--compare-with", transformer, "--view", "logit-lens"],
-         "--compare-with: several runs are shown together by --view gradients, not by --view lens; drop one"),
-        ([lstm, "--compare-with", lstm], f"--compare-with: {lstm} is given twice"),
+         "--compare-with: only available for the view gradient-flow, not for logit-lens; remove it"),
+        ([lstm, "--compare-with", lstm], f"--compare-with: {lstm} is listed twice"),
         ([transformer, "--compare-with", translator],
          "--compare-with: transformer (lm) and lstm (seq2seq) have different tasks"),
         ([lstm, "--compare-with", ngram], "--compare-with: lm-ngram: ngram has no gradients"),
@@ -132,7 +132,7 @@ def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, mon
     monkeypatch.undo()
     values["train"]["compile"] = False
     train_here(values, tmp_path / "plain")
-    for what, part in (("attention", "num_layers"), ("logit-lens", "layers"), ("gradient-flow", "time")):
+    for what, part in (("attention", "layers"), ("logit-lens", "layers"), ("gradient-flow", "time")):
         views = [asked(capsys, str(tmp_path / name), TEXT, "--view", what)["views"][0] for name in ("compiled", "plain")]
         assert views[0]["tokens"] == views[1]["tokens"] and views[0][part] == views[1][part]
 
@@ -166,8 +166,10 @@ def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_p
         best = run.predict("badac", beam_size=1)
     steps = [attention_weights(one)[0].detach().numpy() for one in seen if one.name == names[-1]]
     # the first steps measured how much memory a row takes
-    stepped = np.concatenate(steps, axis=1)[:, -len(best.tokens) :]
+    stepped = np.concatenate(steps, axis=1)[:, -len(best.token_ids) :]
     np.testing.assert_allclose(view["layers"][-1]["weights"], stepped, atol=1e-4)
     wide = asked(capsys, str(run.directory.path), "badac", "--view", "attention", "--beam-size", "4")["views"][0]
     found = run.predict("badac", beam_size=4)
-    assert [token["text"] for token in wide["output"]] == [run.vocabulary.target.token_text(number) for number in found.tokens]
+    assert [token["text"] for token in wide["output"]] == [
+        run.vocabulary.target.token_text(number) for number in found.token_ids
+    ]

@@ -134,7 +134,7 @@ def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
     assert refused(capsys, "evaluate", pairs, "--lm-weight", "1") == (2, "--lm-weight: requires --lm")
     assert refused(capsys, "generate", pairs, "x") == (
         2,
-        f"{pairs}: is a run of task 'seq2seq', which writes outputs for sources; use weft predict",
+        f"{pairs}: is a seq2seq model; use weft predict",
     )
 
 

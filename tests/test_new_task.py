@@ -97,7 +97,7 @@ def test_its_data_is_checked_and_its_gradients_are_right(capsys):
     Path("films.tsv").write_text("\n".join([rows[0], rows[1], "bad\tlow", *rows[3:]]))
     with pytest.raises(DataError) as caught:
         train_here(read_toml(Path("run.toml")), Path("other"))
-    assert "line 3 has 'low' where a number should be" in str(caught.value)
+    assert "films.tsv:3: expected a number, got 'low'" in str(caught.value)
 
 
 def test_it_learns_and_a_stopped_run_arrives_where_a_whole_one_does(tmp_path, trained):
@@ -141,7 +141,7 @@ def test_it_predicts_lines_tables_and_from_python(trained, capsys, monkeypatch):
     run: Any = weft.load(trained)
     found = run.try_predict(iter(["good film", "a\0b", 7, "film " * 20]))
     assert isinstance(found[0], Estimate) and not found[0].truncated and found[3].truncated
-    assert found[1:3] == [InvalidInput("NUL at character 1; is this binary data?"), InvalidInput("must be a string, not int")]
+    assert found[1:3] == [InvalidInput("NUL at character 1; is this binary data?"), InvalidInput("expected a string, got int")]
 
 
 def test_info_and_what_it_can_t_do(trained, capsys):
@@ -152,7 +152,7 @@ def test_info_and_what_it_can_t_do(trained, capsys):
     assert refused(capsys, "generate", str(trained), "good") == (2, message)
     no_encoder = f"{trained}: models of task 'regress' have no text encoder"
     assert refused(capsys, "embed", str(trained), "good") == (2, no_encoder)
-    closed = f"{trained}: is a run of task 'regress', whose models can't be explained"
+    closed = f"{trained}: explanations are not available for task 'regress'"
     assert refused(capsys, "explain", str(trained), "good") == (2, closed)
     assert refused(capsys, "prune", str(trained)) == (2, closed)
 

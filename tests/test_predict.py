@@ -260,9 +260,9 @@ def test_a_batch_of_32_equals_one_at_a_time(name, options):
     numbers = range(0, 32, 5)
     for number in numbers:
         # what is drawn depends on the number of a source, so those before it stand there, too
-        alone = ask(model, sources[: number + 1] if "num_samples" in options else [sources[number]], max_new_tokens=10, **options)[
-            -1
-        ]
+        alone = ask(
+            model, sources[: number + 1] if "num_samples" in options else [sources[number]], max_new_tokens=10, **options
+        )[-1]
         same(together[number], alone)
 
 

@@ -86,7 +86,7 @@ def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
             "model.char_encoder=all",
             "model.char_encoder: expected a table or false, got 'all'",
         ),
-        ("model.spelling.widht=3", "model.spelling.widht: no such option; did you mean 'width'?"),
+        ("model.char_encoder.hiden_size=3", "model.char_encoder.hiden_size: unknown option; did you mean 'hidden_size'?"),
     ):
         with pytest.raises(ConfigError) as caught:
             resolve(runs.values("speech-gru", wrong), base=Path())
@@ -347,7 +347,9 @@ def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tm
     data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data))
     assert code == 0 and re.search(r"^token accuracy +75\.0 ", out, re.MULTILINE)
-    assert err.splitlines()[-1] == "weft: warning: 1 example has tags that are not in the training data and count as errors: ADJ"
+    assert (
+        err.splitlines()[-1] == "weft: warning: 1 example has tags that are not in the training data and count as errors: ADJ"
+    )
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--json", "--quiet")
     found = json.loads(out)
     assert (found["unseen"], found["data"], err) == ({"ADJ": 1}, [str(data)], "")

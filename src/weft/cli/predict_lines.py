@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weft.cli.ensemble_options import warn_truncated, warn_unknown
 from weft.cli.inputs import InputFormat, Inputs, note_if_file, problems_in, warn_problems, with_values
 from weft.cli.output import write, write_exact, write_json, write_styled
-from weft.config import Config
 from weft.cli.usage import with_flags
+from weft.config import Config
 from weft.errors import DataError
 from weft.tasks.lines import Lines
 from weft.tasks.spec import InvalidInput
@@ -84,7 +84,9 @@ class _Loop:
         inputs = {index: item for index, item in parsed.items() if item is not None and not isinstance(item, InvalidInput)}
         options = self.lines.options([self.done + index + 1 for index in inputs])
         results = dict(zip(inputs, self.run.try_predict(list(inputs.values()), options) if inputs else [], strict=True))
-        problems |= {index: with_flags(item.reason) for index, item in (parsed | results).items() if isinstance(item, InvalidInput)}
+        problems |= {
+            index: with_flags(item.reason) for index, item in (parsed | results).items() if isinstance(item, InvalidInput)
+        }
         predictions = {index: item for index, item in results.items() if index not in problems}
         self.truncated += sum(map(self.lines.truncated, predictions.values()))
         texts = [inputs[index] for index in predictions]

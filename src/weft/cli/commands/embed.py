@@ -79,7 +79,7 @@ class Embed(ModelCommand):
         check_files({"output": self.output})
         run = load(self.run_dir, device=self.device)
         if run.spec.embed is None:
-            raise UsageError(self.run_dir, f"models of task {run.config.task!r} have no encoder")
+            raise UsageError(self.run_dir, f"models of task {run.config.task!r} have no text encoder")
         with_model(run)
         note_if_file(self.text, f"use --input {self.text} to read the file", quiet=self.quiet)
         # a file is written once, after the last line
