@@ -508,7 +508,10 @@ def test_other_commands_say_what_to_use(runs, capsys):
         2, f"{folder}: models of task 'classification' do not give texts a probability"
     )  # fmt: skip
     code, _, err = said_by(capsys, "predict", str(folder), "x", "--ensemble", str(folder))
-    assert (code, err) == (2, f"weft: error: --ensemble: {folder} has task 'classification'; only seq2seq runs can be combined\n")
+    assert (code, err) == (
+        2,
+        f"weft: error: --ensemble: {folder} has task 'classification'; only seq2seq runs can be combined\n",
+    )
     assert said_by(capsys, "info", str(folder))[0] == 0
 
 
