@@ -169,7 +169,12 @@ def test_overlap_of_pairs_and_of_sources(tmp_path):
     test[3] = train[9]
     test[7] = (train[30][0], train[31][1])
     report = check_pairs(tmp_path, train=train, valid=sentences(10, seed=7), test=test)
-    assert told_of(only(report, "overlap"), tmp_path) == ("warning", "1 of 20 pairs (5%) also occur in train", 1, ["test.tsv:4"])
+    assert told_of(only(report, "overlap"), tmp_path) == (
+        "warning",
+        "1 of 20 pairs (5%) also occur in train",
+        1,
+        ["test.tsv:4"],
+    )
     finding = only(report, "source_overlap")
     assert told_of(finding, tmp_path) == (
         "warning", "1 of 20 sources (5%) occur in train with another target", 1, ["test.tsv:8"],
@@ -216,8 +221,7 @@ def test_unknown_characters_are_shown_with_their_counts(tmp_path):
         "warning", "2 of 25 source tokens (8%) are unknown: 'ß' (2)", 2, ["test.tsv:1"],
     )  # fmt: skip
     assert target.message == (
-        "2 of 25 target tokens (8%) are unknown: 'ß' (1), 'Ŷ' (1);"
-        " 50% of the targets contain one and can never match exactly"
+        "2 of 25 target tokens (8%) are unknown: 'ß' (1), 'Ŷ' (1); 50% of the targets contain one and can never match exactly"
     )
     assert report.sizes["test"]["target"]["unk_rate"] == 2 / 25
 
@@ -267,7 +271,11 @@ def test_only_so_many_lines_are_decoded_again():
     counted = TokenCounts(train_tokenizer(TokenizerConfig(type="word"), iter(["a b ."])))
     for _ in range(3):
         counted.add(["a  b"] * (MAX_DECODED_ROWS // 2 + 1))
-    assert (counted.decoded, counted.changed, len(counted.tokens)) == (MAX_DECODED_ROWS, MAX_DECODED_ROWS, 3 * (MAX_DECODED_ROWS // 2 + 1))
+    assert (counted.decoded, counted.changed, len(counted.tokens)) == (
+        MAX_DECODED_ROWS,
+        MAX_DECODED_ROWS,
+        3 * (MAX_DECODED_ROWS // 2 + 1),
+    )
     assert counted.first_change == ("a  b", "a b")
 
 
@@ -281,7 +289,9 @@ def test_lines_of_a_text(tmp_path):
         ("warning", "duplicate", "1 of 5 lines (20%) are duplicates", f"{tmp_path / 'train.txt'}:4"),
         ("warning", "overlap", "1 of 2 lines (50%) also occur in train", f"{tmp_path / 'test.txt'}:1"),
         (
-            "warning", "unknown_tokens", "2 of 9 line tokens (22.2%) are unknown: 'i' (1), 'd' (1)",
+            "warning",
+            "unknown_tokens",
+            "2 of 9 line tokens (22.2%) are unknown: 'i' (1), 'd' (1)",
             f"{tmp_path / 'test.txt'}:2",
         ),
         ("note", "empty", "1 of 5 lines (20%) are empty", f"{tmp_path / 'train.txt'}:3"),

@@ -214,12 +214,10 @@ def test_a_run_that_lost_all_its_heads_says_so(labels, tmp_path, capsys):
     whole, bare = labels.folder("labels-transformer"), tmp_path / "bare"
     assert main(["prune", str(whole), "--remove", "100%", "--output-dir", str(bare), "--importance", "gradient", "-q"]) == 0
     capsys.readouterr()
-    gone = f"heads: {bare} has lost all its heads of attention already; there is nothing to measure"
+    gone = f"heads: all attention heads of {bare} are already pruned"
     assert refused(capsys, "prune", str(bare)) == (2, gone)
-    reason = "it follows self-attention from layer to layer, and all heads of this run were cut out"
-    assert refused(capsys, "explain", str(bare), "x", "--view", "rollout")[1].startswith(
-        f"--view rollout: {reason}; {bare} has: "
-    )
+    reason = "rollout is not available: all self-attention heads of this run were pruned"
+    assert refused(capsys, "explain", str(bare), "x", "--view", "rollout")[1].startswith(f"--view: {reason}; choose from ")
     assert main(["explain", str(bare), "the red cat", "-q"]) == 0
 
 
@@ -234,7 +232,7 @@ def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reade
         f"--output: {place} is a directory; name a file",
     )
     nowhere = tmp_path / "no" / "x.svg"
-    message = f"--output: {nowhere}: there is no folder {nowhere.parent} to write it into; make it first"
+    message = f"--output: directory {nowhere.parent} does not exist"
     assert refused(capsys, "analyze", "geometry", str(reader), "--output", str(nowhere)) == (2, message)
 
 

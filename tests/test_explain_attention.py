@@ -16,7 +16,7 @@ import weft
 from weft.errors import UsageError
 from weft.explain.attention import attention, attention_rollout, rollout
 from weft.explain.options import ExplainConfig
-from weft.explain.views import VIEWS, available_views, explain_text
+from weft.explain.views import available_views, explain_text
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
         reading = run.model
         tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode("the old cat").tolist(), 2]])
         y, keep = reading.encoder(weft.models.encoder.EncoderInput(tokens, tokens >= 0))
-        expected = reading.pool.weights(y, keep)
+        expected = reading.pooling.weights(y, keep)
     np.testing.assert_allclose(view.data["layers"][0]["weights"][0], expected.numpy(), atol=1e-4)
 
 
@@ -124,10 +124,10 @@ def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
     train_here(labels.values("labels-transformer", "model.skip_connection=highway", "train.max_steps=2"), tmp_path / "run")
     with pytest.raises(UsageError) as caught:
         rollout(weft.load(tmp_path / "run"), "the cat", ExplainConfig())
-    assert str(caught.value) == "rollout: it counts what a layer adds to, and connection = 'highway' does not add"
+    assert str(caught.value) == "rollout: skip_connection = 'highway' is not residual"
     with pytest.raises(UsageError) as caught:
         rollout(weft.load(pairs.folder("transformer")), "the cat", ExplainConfig(layer=1))
-    assert str(caught.value) == "rollout: goes through all layers and heads; drop --layer and --head"
+    assert str(caught.value) == "rollout: uses all layers and heads; remove `layer` and `head`"
 
 
 # ---- refusals
@@ -137,8 +137,8 @@ def test_refusals(pairs):
     run = weft.load(pairs.folder("transformer"))
     wrong = {
         "component: the model has no pooling attention; choose from cross, encoder, decoder": {"component": "pooling"},
-        "--layer: must be from 1 to 2, not 3": {"layer": 3},
-        "--head: must be from 1 to 2, not 3": {"head": 3},
+        "layer: must be from 1 to 2, got 3": {"layer": 3},
+        "head: must be from 1 to 2, got 3": {"head": 3},
     }
     for message, options in wrong.items():
         with pytest.raises(UsageError) as caught:
@@ -147,15 +147,15 @@ def test_refusals(pairs):
     plain = weft.load(pairs.folder("sutskever"))
     with pytest.raises(UsageError) as caught:
         attention(plain, "bada", ExplainConfig())
-    assert str(caught.value) == f"attention: {plain.directory.path} is a run of kind 'sutskever', in which nothing attends"
+    assert str(caught.value) == f"attention: sutskever has no attention ({plain.directory.path})"
     with pytest.raises(UsageError) as caught:
         plain.explain("bada", "attention")
     assert str(caught.value) == (
-        f"--view attention: in a run of kind 'sutskever' nothing attends; {plain.directory.path} has: {', '.join(available_views(plain))}"
+        f"view: attention is not available: sutskever has no attention; choose from {', '.join(available_views(plain))}"
     )
     with pytest.raises(UsageError) as caught:
         plain.explain("bada", "attenton")
-    assert str(caught.value) == f"--view: no such view 'attenton'; did you mean 'attention'? known: {', '.join(VIEWS)}"
+    assert str(caught.value) == "view: unknown view 'attenton'; did you mean 'attention'?"
     assert (
         available_views(plain)[0] == "attribution"
         and plain.explain("bada", max_new_tokens=2, method="input-x-gradient").view == "attribution"

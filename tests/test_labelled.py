@@ -305,7 +305,9 @@ def test_columns_that_are_not_there(tmp_path):
     )
     lines = write(tmp_path / "a.txt", "a x\n")
     message = "not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet), but data.{0} = {1}; remove data.{0} or use a table"
-    assert refusal(lambda: read(lines, reading=Reading(text=("a", "b")))) == f"{lines}: {message.format('text_column', repr('a'))}"
+    assert (
+        refusal(lambda: read(lines, reading=Reading(text=("a", "b")))) == f"{lines}: {message.format('text_column', repr('a'))}"
+    )
     assert refusal(lambda: read(lines, reading=Reading(label=2, text=(1,)))) == f"{lines}: {message.format('label_column', 2)}"
 
 
@@ -361,9 +363,7 @@ def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
 
 def test_files_of_which_no_example_has_a_text_are_refused(tmp_path):
     path = write(tmp_path / "a.tsv", "label\ttext\npos\t\nneg\t\n")
-    assert refusal(lambda: read(path)) == (
-        f"{path}: all 2 examples are without text; is data.text_column the right column?"
-    )
+    assert refusal(lambda: read(path)) == (f"{path}: all 2 examples are without text; is data.text_column the right column?")
 
 
 def test_shares_are_taken_of_the_examples_that_are_not_skipped(tmp_path):
@@ -437,7 +437,10 @@ MESSAGES = [
     ({"train": "a", "text_column": ["x", "label"]}, "data: text_column and label_column name one column twice"),
     ({"train": "a", "multilabel": True, "label_separator": ""}, "data.label_separator: must not be empty; remove it"),
     ({"train": "a", "strip_label_after": ""}, "data.strip_label_after: must not be empty; remove it"),
-    ({"train": "a", "label_separator": ";"}, "data.label_separator: not used with multilabel = false; remove it or set multilabel = true"),
+    (
+        {"train": "a", "label_separator": ";"},
+        "data.label_separator: not used with multilabel = false; remove it or set multilabel = true",
+    ),
     ({"train": "a", "max_length": 3}, "data.max_length: must be at least 4, got 3"),
     ({"train": "a", "lable": "x"}, f"data.lable: unknown option; did you mean 'multilabel'?"),
 ]
@@ -590,8 +593,7 @@ def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
     assert [count_long(corpora, source, max_length=longest, truncate=True) for longest in (9, 8, 6, 5)] == [0, 2, 2, 3]
     assert count_long(corpora, source, max_length=9, truncate=False) == 0
     assert refusal(lambda: count_long(corpora, source, max_length=8, truncate=False)) == (
-        f"{path}:3 (and 1 more): has 9 tokens, more than data.max_length (8);"
-        " increase it or set data.truncate = true"
+        f"{path}:3 (and 1 more): has 9 tokens, more than data.max_length (8); increase it or set data.truncate = true"
     )
 
 

@@ -508,7 +508,10 @@ def test_other_commands_say_what_to_use(runs, capsys):
         2, f"{folder}: models of task 'classification' do not give texts a probability"
     )  # fmt: skip
     code, _, err = said_by(capsys, "predict", str(folder), "x", "--ensemble", str(folder))
-    assert (code, err) == (2, f"weft: error: --ensemble: {folder} has task 'classification'; only seq2seq runs can be combined\n")
+    assert (code, err) == (
+        2,
+        f"weft: error: --ensemble: {folder} has task 'classification'; only seq2seq runs can be combined\n",
+    )
     assert said_by(capsys, "info", str(folder))[0] == 0
 
 
@@ -582,17 +585,19 @@ def test_labelled_texts_are_checked(runs, capsys, tmp_path):
 def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tmp_path):
     folder = runs.folder("labels-logistic-regression")
     data = write_tsv(tmp_path / "new.tsv", [("animal", "the cat"), ("food", "a saw"), ("tool", "an axe"), ("food", "cat")])
-    code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data))
+    code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--signature")
     assert code == 0
-    assert "accuracy           50.0000" in out and "|unseen:2|" in out
-    assert "(unseen)                1       0     1" in out
-    assert err.splitlines()[-1] == "weft: labels that training never saw count as wrong, 2 in all: food 2"
+    assert "accuracy      50.0     [0.0, 100.0]\n" in out and "|unseen:2|" in out
+    assert "(unseen)               1       0     1" in out
+    assert err.splitlines()[-1] == (
+        "weft: warning: 2 examples have labels that are not in the training data and count as errors: food (2)"
+    )
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--json", "--quiet")
     found = json.loads(out)
     assert (found["unseen"], found["data"], err) == ({"food": 2}, [str(data)], "")
     assert found["scores"][0]["value"] == 50
     assert refused(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
-        3, f"{data}: line 3: label 'food' is not in the training data of {folder}"
+        3, f"{data}:3: label 'food' is not in the training data of {folder}"
     )  # fmt: skip
     assert said_by(capsys, "evaluate", str(folder), "--strict", "--quiet")[0] == 0
 

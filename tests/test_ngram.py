@@ -383,7 +383,7 @@ def test_discounts_that_fall_back_are_noted():
     [
         (
             {"smoothing": "kneser-nay"},
-            "model.smoothing: unknown value 'kneser-nay'; did you mean 'kneser-ney'?",
+            "model.smoothing: unknown smoothing 'kneser-nay'; did you mean 'kneser-ney'?",
         ),
         ({"delta": 0.5}, "model.delta: not used with smoothing 'kneser-ney'; remove it"),
         ({"order": 0}, "model.order: must be at least 1, got 0"),

@@ -243,7 +243,9 @@ def _refuse_columns(file: File, reading: Reading) -> None:
             )
     for option, value in reading.tables().provenance().items():
         raise DataError(
-            file.path, f"{NOT_A_TABLE}, but data.{option} = {value!r}", f"remove data.{option} or give the file a table's suffix"
+            file.path,
+            f"{NOT_A_TABLE}, but data.{option} = {value!r}",
+            f"remove data.{option} or give the file a table's suffix",
         )
 
 
@@ -271,10 +273,10 @@ def read_records(files: Sequence[File], reading: Reading, seen: FileSummary, *, 
             elif skip_empty:
                 seen.skip(where)
             else:
-                problem = f"has the label {preview(', '.join(labels), 40)} but no text" if labels else "has neither label nor text"
+                problem = (
+                    f"has the label {preview(', '.join(labels), 40)} but no text" if labels else "has neither label nor text"
+                )
                 raise DataError(where, problem, "add a text or remove it")
     if not kept and seen.skipped:
         name = display_name([file.path for file in files])
-        raise DataError(
-            name, f"all {seen.skipped:,} examples are without text", "is data.text_column the right column?"
-        )
+        raise DataError(name, f"all {seen.skipped:,} examples are without text", "is data.text_column the right column?")
