@@ -73,7 +73,7 @@ def test_what_is_large_becomes_less_sharp_and_what_is_too_large_is_refused(monke
     assert str(caught.value) == ".png: a picture of 2,500 x 1,600 would be too small to read; write .svg or .html"
     with pytest.raises(UsageError) as caught:
         raster("<svg></svg>")
-    assert str(caught.value) == "raster: a drawing has its width and height, in this order, in its first tag"
+    assert str(caught.value) == "raster: the first tag of a drawing must have width and height, in this order"
 
 
 def test_where_none_can_be_made_is_said_before_any_work(monkeypatch):

@@ -73,8 +73,8 @@ def test_classifiers_know_words_with_tags_by_their_looks(name, tmp_path):
         with pytest.raises(DataError) as caught:
             labelled(path)
         assert str(caught.value) == (
-            f'{path}: looks like CoNLL, one word with its tag per line, which task = "tagging" reads; texts with labels are tables,'
-            " lines or folders"
+            f'{path}: looks like CoNLL, one word with its tag per line, which task = "tagging" reads;'
+            " use a table, lines or directories"
         )
 
 

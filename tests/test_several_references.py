@@ -317,6 +317,6 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
         for folder in (several, single)
     }
     assert refusal(lambda: check_same(rows)) == (
-        f"compare: {several} and {single} were scored with other references or tokenizers "
+        f"compare: {several} and {single} were scored with different references or tokenizers "
         "(nrefs:var tok:none and nrefs:1 tok:none); give both the same data.target_column"
     )
