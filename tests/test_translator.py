@@ -132,8 +132,7 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
     assert main(["info", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "\nTask       seq2seq\nModel      lstm, not trained yet\n" in out
-    print(out)
-    assert " (not finished)\n" in out and "\nTraining   1 of 10 steps" in out
+    assert " (not finished)\n" in out and "\nTraining   1 of 10 steps, " in out
 
     class Unread:
         buffer = property(lambda self: pytest.fail("standard input was read"))
@@ -141,7 +140,7 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
     monkeypatch.setattr(sys, "stdin", Unread())
     for words in (["predict"], ["score"], ["explain"], ["predict", "--ensemble", str(folder)]):
         assert main([words[0], str(folder), *words[1:]]) == 4
-        assert capsys.readouterr().err == (f"weft: {folder}: not trained yet; run weft train\n")
+        assert capsys.readouterr().err == (f"weft: error: {folder}: not trained yet; run weft train\n")
 
 
 @pytest.mark.parametrize("monitor", ["exact_match", "token_error_rate", None])

@@ -134,7 +134,8 @@ def _training(info: Mapping[str, Any]) -> str:
         unit = "examples" if "examples" in progress else "tokens"
         return f"fitted to {progress[unit]:,} {unit}"
     budget = info["budget"].get("max_steps")
-    steps = f"{progress['steps']:,}{'' if budget is None else f' of {budget:,}'} step{'' if progress['steps'] == 1 else 's'}"
+    last = progress["steps"] if budget is None else budget
+    steps = f"{progress['steps']:,}{'' if budget is None else f' of {budget:,}'} step{'' if last == 1 else 's'}"
     other = [f"budget {value:,g} {name.removeprefix('max_')}" for name, value in info["budget"].items() if name != "max_steps"]
     if progress["train_seconds"] is None:
         return ", ".join([steps, *other])
