@@ -137,7 +137,8 @@ Results go to standard output, everything else to standard error. An error is on
 shown as escapes; in files and pipes, output is exact.
 """
 VERSION = (
-    "`weft --version` prints the version, `weft --install-completion` installs completion for bash, zsh, fish and PowerShell."
+    "`weft --version` prints the version, `weft --install-completion` installs completion for bash, zsh, fish and PowerShell, "
+    "and `weft --show-completion` prints the completion script."
 )
 
 

@@ -291,7 +291,7 @@ def record(place: Path, patterns: Sequence[str]) -> dict[str, float]:
     """Run the scenes in a new temporary directory; the seconds of CPU of each case."""
     from weft.cli import display
 
-    display.SAID = math.inf  # type: ignore[attr-defined,unused-ignore]  # no word of progress, however slow the machine is
+    display.LOG_SECONDS = math.inf  # type: ignore[attr-defined,unused-ignore]  # no word of progress, however slow the machine is
     warnings.simplefilter("ignore")
     shutil.rmtree(place, ignore_errors=True)
     before = Path.cwd()
