@@ -266,11 +266,7 @@ def test_only_so_many_lines_are_decoded_again():
     counted = TokenCounts(train_tokenizer(TokenizerConfig(type="word"), iter(["a b ."])))
     for _ in range(3):
         counted.add(["a  b"] * (MAX_DECODED_ROWS // 2 + 1))
-    assert (counted.decoded, counted.changed, len(counted.tokens)) == (
-        MAX_DECODED_ROWS,
-        MAX_DECODED_ROWS,
-        3 * (MAX_DECODED_ROWS // 2 + 1),
-    )
+    assert (counted.decoded, counted.changed, len(counted.tokens)) == (MAX_DECODED_ROWS, MAX_DECODED_ROWS, 3 * (MAX_DECODED_ROWS // 2 + 1))
     assert counted.change == ("a  b", "a b")
 
 

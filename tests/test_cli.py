@@ -137,9 +137,7 @@ def test_version_and_help(capsys):
 TITLES = ["Arguments", "Options", "Decoding", "Ensemble", "Input and output", "Common options"]
 
 
-@pytest.mark.parametrize(
-    "command", [*(name for name in COMMANDS if name != "analyze"), *(f"analyze {name}" for name in ANALYSES)]
-)
+@pytest.mark.parametrize("command", [*(name for name in COMMANDS if name != "analyze"), *(f"analyze {name}" for name in ANALYSES)])
 def test_help_lists_a_command_s_own_options_first(command, capsys):
     """Then those of decoding, ensembles and files, and last the common ones."""
     _, out, _ = call(capsys, *command.split(), "--help")

@@ -400,7 +400,9 @@ def test_attention_and_feed_forward_are_two_parts_of_one_layer(runs):
     ]
 
 
-@pytest.mark.parametrize(("mixer", "part"), [("lstm", "recurrent"), ("conv", "conv"), ("attention", "attention")])
+@pytest.mark.parametrize(
+    ("mixer", "part"), [("lstm", "recurrent"), ("conv", "conv"), ("attention", "attention")]
+)
 def test_layers_that_read_both_ways_have_names(mixer, part):
     table = StackConfig(layer_type=mixer, hidden_size=8, num_layers=2, bidirectional=True, ffn_dim=16).with_defaults()
     model = stack(table, context_length=8)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from command_line import refused
 from report_documents import labels, language, tags, translation
-
 from weft.cli.main import main
 from weft.comparison import results as evidence
 from weft.errors import ModelError, UsageError

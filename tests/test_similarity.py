@@ -284,9 +284,7 @@ def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: 
     assert main(["analyze", "similarity", one, two, *data, "--json", "--quiet"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
     assert view["what"] == "layers" and view["runs"] == [one, two]
-    assert (
-        main(["analyze", "similarity", two, "--max-words", "100", "--quiet"]) == 0
-    )  # nothing attends there, and its own data is read
+    assert main(["analyze", "similarity", two, "--max-words", "100", "--quiet"]) == 0  # nothing attends there, and its own data is read
     out = capsys.readouterr().out
     assert "Heads" not in out and "few tokens" not in out
     assert main(["analyze", "similarity", one, "--data", str(text), "--max-words", "20", "--quiet"]) == 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from command_line import TEXT, refused
 
-from weft.cli.main import GROUPS, main
+from weft.cli.main import COMMANDS, GROUPS, main
 from weft.errors import SYNONYMS, suggest
 
 RUN = """\
@@ -140,10 +140,7 @@ def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-@pytest.mark.parametrize(
-    "command",
-    [name for group in GROUPS.values() for name, one in group.items() if "device" in getattr(one, "__dataclass_fields__", ())],
-)
+@pytest.mark.parametrize("command", [name for group in GROUPS.values() for name, one in group.items() if "device" in getattr(one, "__dataclass_fields__", ())])
 def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
     """Whatever else is wrong: here the run, and the data, are not there either."""
     more = ["--suite", "none"] if command == "probe" else []

@@ -630,10 +630,7 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
             for one in found
         ],
     }
-    assert second == {
-        "source": "",
-        "predictions": [{"text": "", "score": 0.0, "log_prob": 0.0, "tokens": 0, "truncated": False}],
-    }
+    assert second == {"source": "", "predictions": [{"text": "", "score": 0.0, "log_prob": 0.0, "tokens": 0, "truncated": False}]}
 
 
 def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, monkeypatch):
