@@ -328,12 +328,13 @@ def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert main(["info", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
-    assert "bert (masked-lm)" in said and "parameters" in said and "n-grams" not in said
-    assert re.search(r"^train data +none: the model was trained elsewhere$", said, re.MULTILINE)
+    assert re.search(r"^Task +masked-lm$", said, re.MULTILINE) and "n-grams" not in said
+    assert re.search(r"^Model +bert, .*parameters", said, re.MULTILINE)
+    assert re.search(r"^Data +train none, trained elsewhere\b", said, re.MULTILINE)
     assert str(tmp_path / "theirs") not in (tmp_path / "run" / "resolved.toml").read_text()
     first = (tmp_path / "run" / "run.toml").read_text().partition("\n")[0]
     assert first == f"# imported from {str(tmp_path / 'theirs' / 'config.json')!r}"
-    nothing = "data.train: is false, so there is nothing to train on; name files, as in --set data.train=FILE"
+    nothing = "data.train: is false: the run has no training data; set data.train to a file"
     for words in (["train", "--output-dir", str(tmp_path / "new")], ["check"], ["check", "--gradients"], ["compare"]):
         assert refused(capsys, words[0], str(tmp_path / "run" / "run.toml"), *words[1:]) == (2, nothing)
     assert not (tmp_path / "new").exists()
@@ -585,7 +586,9 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
             {"arch": "transformer", "num_heads": [2, 1], "head_dim": [2, 4], "num_layers": 2},
             HEADS.format("[2, 1]", "[2, 4]"),
         ),
-        ("lm", {"arch": "transformer", "ffn_dim": 0}, 
+        (
+            "lm",
+            {"arch": "transformer", "ffn_dim": 0},
             "export: Hugging Face models have a feed-forward sublayer; train with model.ffn_dim greater than 0",
         ),
         (

@@ -170,9 +170,7 @@ def test_sheets_by_name_and_by_place(tmp_path):
     assert labelled(path, sheet=2) == labelled(path, sheet="Second") == [("b", "y")]
     notes = LabeledDataConfig(train="a.xlsx", sheet=2).sources(tmp_path)["train"].summary.files.notes
     assert notes == ["a.xlsx: sheet 'Second', one of 3"]
-    assert refusal(path, sheet="Secnd") == (
-        "no sheet 'Secnd'; set data.sheet to one of: First, Second, None"
-    )
+    assert refusal(path, sheet="Secnd") == ("no sheet 'Secnd'; set data.sheet to one of: First, Second, None")
     assert refusal(path, sheet=4) == "no sheet 4; set data.sheet to one of: First, Second, None"
     assert refusal(path, sheet=3) == "sheet 'None' is empty; set data.sheet to another sheet"
 
@@ -231,7 +229,9 @@ def test_parquet_is_read_as_objects_are(tmp_path):
     assert labelled(path, label_column="tags", text_column="n", multilabel=True) == [("a+b", "17"), ("", "18"), ("c", "19")]
     assert labelled(path, label_column="stars", text_column="n", multilabel=True) == [("5", "17"), ("1", "18"), ("", "19")]
     assert refusal(path) == "no column 'label'; available: stars, about, tags, yes, n"
-    assert refusal(path, label_column="stars", text_column="n") == (":3: label is missing; add one or set data.multilabel = true")
+    assert refusal(path, label_column="stars", text_column="n") == (
+        ":3: label is missing; add one or set data.multilabel = true"
+    )
     assert refusal(path, label_column="n", text_column="about").startswith(
         ":1: expected a string as 'about', got an object; use one of its keys:"
     )
@@ -270,9 +270,7 @@ def test_what_no_text_holds_is_refused_with_its_row(tmp_path):
     assert refusal(path) == ":2: expected a string as 'text', got binary data; put it in quotes"
     path.write_bytes(b"PAR1 and more")
     assert refusal(path).startswith("corrupted or not a Parquet file: ")
-    assert (
-        refusal(write_parquet(path, {"label": [], "text": []})) == "no rows"
-    )
+    assert refusal(write_parquet(path, {"label": [], "text": []})) == "no rows"
 
 
 def test_large_files_are_read_in_a_stream(tmp_path):
@@ -280,9 +278,7 @@ def test_large_files_are_read_in_a_stream(tmp_path):
     import tracemalloc
 
     count = 20_000
-    write_parquet(
-        tmp_path / "a.parquet", {"label": ["a"] * count, "text": ["x" * 2000] * count}, row_group_size=1000
-    )
+    write_parquet(tmp_path / "a.parquet", {"label": ["a"] * count, "text": ["x" * 2000] * count}, row_group_size=1000)
     source = LabeledDataConfig(train="a.parquet").sources(tmp_path)["train"]
     tracemalloc.start()
     try:
