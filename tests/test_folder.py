@@ -170,7 +170,10 @@ def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
     return {
         "text": (small(tmp_path / "binary.txt"), ": NUL character; "),
         "no text": (small(tmp_path / "none.txt"), "file not found"),
-        "weights": (small(text, train__init_from=str(tmp_path / "empty")), r"is not a trained run \(model.safetensors is missing\)"),
+        "weights": (
+            small(text, train__init_from=str(tmp_path / "empty")),
+            r"is not a trained run \(model.safetensors is missing\)",
+        ),
         "memory": (small(text, model__hidden_size=60_000, model__num_layers=500), "are free"),
     }
 
