@@ -41,7 +41,7 @@ def by_hand(kind: str, mixer: nn.Module, x: np.ndarray, h: np.ndarray, c: np.nda
     """One row, position by position, from the papers' formulas in float64."""
     found: dict[str, list[np.ndarray]] = {}
     if kind == "gru-reset-before":
-        u, b = numbers(mixer.read.weight), numbers(mixer.read.bias)
+        u, b = numbers(mixer.input_proj.weight), numbers(mixer.input_proj.bias)
         w, v = numbers(mixer.gates.weight), numbers(mixer.candidate.weight)
     else:
         u, w, b, b2 = map(numbers, mixer.cell.all_weights[0])

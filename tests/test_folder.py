@@ -148,7 +148,7 @@ def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
 def test_many_differences_are_shown_as_three(run, text):
     values = small(text, model__hidden_size=16, model__kernel_size=2, train__lr=0.02, train__max_grad_norm=0, seed=9)
     assert refusal(UsageError, lambda: train_here(values, run)) == (
-        f"{run}: contains a run with different options (model.kernel_size: 3, now 2; model.hidden_size: 8, now 16; seed: 3, now 9);"
+        f"{run}: contains a run with different options (model.hidden_size: 8, now 16; model.kernel_size: 3, now 2; seed: 3, now 9);"
         " choose another `output_dir` or use `overwrite`"
     )
 
@@ -170,7 +170,10 @@ def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
     return {
         "text": (small(tmp_path / "binary.txt"), ": NUL character; "),
         "no text": (small(tmp_path / "none.txt"), "file not found"),
-        "weights": (small(text, train__init_from=str(tmp_path / "empty")), r"is not a trained run \(model.safetensors is missing\)"),
+        "weights": (
+            small(text, train__init_from=str(tmp_path / "empty")),
+            r"is not a trained run \(model.safetensors is missing\)",
+        ),
         "memory": (small(text, model__hidden_size=60_000, model__num_layers=500), "are free"),
     }
 

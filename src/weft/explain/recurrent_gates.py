@@ -65,7 +65,7 @@ def _gru(part: Any, x: Tensor, y: Tensor, state: Any) -> CellValues:
 
 def _gru_before(part: Any, x: Tensor, y: Tensor, state: Any) -> CellValues:
     h, width = _before(y, state), y.size(-1)
-    read = part.read(x)
+    read = part.input_proj(x)
     update, reset = (read[..., : 2 * width] + part.gates(h)).sigmoid().chunk(2, dim=-1)
     new = (read[..., 2 * width :] + part.candidate(reset * h)).tanh()
     return {"hidden": y, "update gate": update, "reset gate": reset, "candidate": new}
