@@ -133,7 +133,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         "  e.g.: é, \u2028 ü -> ß\\u{85}"
     )
     three = Dataset((path, path, path), PairFormat()).summary.describe()
-    assert three.startswith(f"{path} and {path} and 1 more: 21 pairs of 90 and 93 characters, utf-8, CRLF")
+    assert three.startswith(f"{path} and {path} and 1 more: 21 pairs of 90 and 93 characters, utf-8, 21 CRLF line endings\n")
     assert "LF line endings\n" in Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat()).summary.describe()
 
 
