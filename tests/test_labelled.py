@@ -442,7 +442,7 @@ MESSAGES = [
         "data.label_separator: not used with multilabel = false; remove it or set multilabel = true",
     ),
     ({"train": "a", "max_length": 3}, "data.max_length: must be at least 4, got 3"),
-    ({"train": "a", "lable": "x"}, f"data.lable: unknown option; did you mean 'multilabel'?"),
+    ({"train": "a", "lable": "x"}, "data.lable: unknown option; did you mean 'multilabel'?"),
 ]
 
 
