@@ -407,7 +407,7 @@ def test_costs_are_what_the_run_wrote_down(tmp_path):
 @pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("seq2seq", "lines/s"), ("qa", "questions/s")])
 def test_costs_of_real_runs(runs, name, unit):
     found, run = runs.evidence(name).cost, load_run(runs.folder(name), device="cpu")
-    assert (found.num_parameters, found.inference_unit) == (run.info()["num_parameters"], unit)
+    assert (found.num_parameters, found.inference_unit) == (run.info()["parameters"], unit)
     assert found.inference_rate > 0
     assert found.model_bytes == run.directory.weights.stat().st_size
     assert (found.peak_memory is None) == (name == "ngram")

@@ -442,7 +442,7 @@ MESSAGES = [
         "data.label_separator: not used with multilabel = false; remove it or set multilabel = true",
     ),
     ({"train": "a", "max_length": 3}, "data.max_length: must be at least 4, got 3"),
-    ({"train": "a", "lable": "x"}, f"data.lable: unknown option; did you mean 'multilabel'?"),
+    ({"train": "a", "lable": "x"}, "data.lable: unknown option; did you mean 'multilabel'?"),
 ]
 
 
@@ -526,7 +526,8 @@ def test_several_labels_are_shared_out_by_the_rarest(tmp_path):
 def test_too_few_for_a_share(tmp_path):
     source = labelled(write(tmp_path / "a.txt", "a b\n"), high=0.9)
     assert refusal(lambda: labels_of(source)) == (
-        f"{tmp_path / 'a.txt'}: 1 example is too few for the fraction from 0 to 0.9; add examples, or use separate files for data.valid and data.test"
+        f"{tmp_path / 'a.txt'}: 1 example is too few for the fraction from 0 to 0.9;"
+        " add examples, or use separate files for data.valid and data.test"
     )
 
 

@@ -314,8 +314,9 @@ def test_a_classifier_starts_from_another_of_the_same_labels(runs, tmp_path):
 
 def test_another_stack_on_the_same_embedding_says_what_is_new(runs, tmp_path):
     first, watcher = runs.folder("labels-lstm"), Silent()
-    train_here(runs.values("labels-gru", "train.max_steps=1", f"train.init_from={first}", "model.layer_type=conv", "model.kernel_size=2",
-                           f"tokenizer.file={first / 'tokenizer.json'}"), tmp_path / "run", watcher)  # fmt: skip
+    options = ("train.max_steps=1", f"train.init_from={first}", "model.layer_type=conv", "model.kernel_size=2")
+    values = runs.values("labels-gru", *options, f"tokenizer.file={first / 'tokenizer.json'}")
+    train_here(values, tmp_path / "run", watcher)
     said = next(note for note in watcher.notes if note.startswith("Initialized "))
     assert "; not in " in said and "encoder.stack.layers.0.mixer.backward_mixer" in said
 
