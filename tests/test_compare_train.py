@@ -127,7 +127,7 @@ def test_what_fails_has_a_reason_and_the_others_go_on(place):
     assert [(outcome.code, outcome.reason) for outcome in found] == [
         (1, "step 3: the loss is nan"),
         (1, "the process ended with exit code -11"),
-        (2, "model.hidden_size: must be greater than or equal to 1, not 0"),
+        (2, "model.hidden_size: must be at least 1, got 0"),
         (0, ""),
     ]
     assert sorted(map(id, looks.outcomes)) == sorted(map(id, found))

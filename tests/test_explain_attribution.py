@@ -281,13 +281,17 @@ def test_probabilities_are_those_the_run_says(runs):
     translator = runs("pairs:lstm")
     best = translator.predict("badac", beam_size=3)
     data = attribution(translator, "badac", ExplainConfig(method="input-x-gradient", beam_size=3)).data
-    assert [one["text"] for one in data["outputs"]] == [translator.vocabulary.target.token_text(token) for token in best.token_ids]
+    assert [one["text"] for one in data["outputs"]] == [
+        translator.vocabulary.target.token_text(token) for token in best.token_ids
+    ]
     assert sum(one["log_prob"] for one in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
     ends = [(one["start"], one["end"]) for one in data["outputs"][:-1]]
     assert [best.text[low:high] for low, high in ends] == [one["text"] for one in data["outputs"][:-1]]
     forced = attribution(translator, "badac", ExplainConfig(method="input-x-gradient", target="B A", position=2)).data
     score = translator.score([("badac", "B A")])[0]
-    assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [("A", pytest.approx(score.token_log_probs[1], abs=1e-4))]
+    assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [
+        ("A", pytest.approx(score.token_log_probs[1], abs=1e-4))
+    ]
     language = runs("lm:transformer")
     data = attribution(language, "the c", ExplainConfig(method="occlusion", target="at")).data
     scored = language.score("the cat").token_log_probs[-2:] if not language.reader.lines else []
@@ -387,14 +391,10 @@ REFUSALS = {
     ("lm:lstm", "x", "position=2"): "position: must be from 1 to 1, got 2",
     ("lm:masked", "the [MASK]", "target=the cat"): "target: expected one token for a mask, got 2: 'the cat'",
     ("lm:masked", "the cat", ""): "input: no [MASK] in the text; write it where a token is missing",
-    ("labels:labels-lstm", "x", "target=anmal"): (
-        "target: unknown label 'anmal'; did you mean 'animal'?"
-    ),
+    ("labels:labels-lstm", "x", "target=anmal"): ("target: unknown label 'anmal'; did you mean 'animal'?"),
     ("labels:pairs-transformer", "x", ""): "input: needs 2 texts, separated by tabs, and has 1",
     ("qa:transformer", "who ?", ""): "input: expected a question and a passage separated by a tab, got 1 columns",
-    ("qa:transformer", "who ?\tada .", "target=ben"): (
-        "target: 'ben' does not occur in the passage"
-    ),
+    ("qa:transformer", "who ?\tada .", "target=ben"): ("target: 'ben' does not occur in the passage"),
     ("qa:transformer", "who ?\t" + "ada " * 1000, ""): ("input: 1,005 tokens exceed the model's limit of 64; shorten it"),
     ("labels:spans-lstm", " ", ""): "input: empty text",
     ("pairs:lstm", "", ""): "input: empty text",

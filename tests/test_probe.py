@@ -386,10 +386,7 @@ def test_runs_that_score_no_sentence_are_refused(runs, suite, tmp_path):
     )
     with pytest.raises(UsageError) as caught:
         evaluate_minimal_pairs(weft.load(runs / "masked"), pairs_of(suite), by="word")
-    assert (
-        str(caught.value)
-        == f"score_by: {runs / 'masked'} is a masked language model and scores whole sentences; remove it"
-    )
+    assert str(caught.value) == f"score_by: {runs / 'masked'} is a masked language model and scores whole sentences; remove it"
     with pytest.raises(UsageError) as caught:
         evaluate_minimal_pairs(weft.load(runs / "lstm"), pairs_of(suite), by="words")
     assert str(caught.value) == "score_by: unknown unit 'words'; did you mean 'word'?"
@@ -524,7 +521,10 @@ def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path
 def test_the_command_tells_what_it_leaves_out(runs, tmp_path, capsys):
     write(tmp_path / "a.tsv", "good\tbad\nthe cat\tthe cat cat\ncat\tdog\n")
     write(tmp_path / "note.txt", "hello\n")
-    assert main(["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(tmp_path), "--score-by", "word", "--csv", "-"]) == 0
+    assert (
+        main(["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(tmp_path), "--score-by", "word", "--csv", "-"])
+        == 0
+    )
     said, err = capsys.readouterr()
     assert said.split("\n")[1].startswith("all,all,1,")
     assert err == (
@@ -562,7 +562,9 @@ def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anythi
 def test_runs_of_one_name_are_called_by_their_paths(runs, suite, tmp_path, monkeypatch, capsys):
     (tmp_path / "lstm").symlink_to(runs / "gru")
     monkeypatch.chdir(tmp_path)
-    assert main(["analyze", "minimal-pairs", "lstm", str(runs / "lstm"), str(runs / "lstm"), "--suite", str(suite), "--json"]) == 0
+    assert (
+        main(["analyze", "minimal-pairs", "lstm", str(runs / "lstm"), str(runs / "lstm"), "--suite", str(suite), "--json"]) == 0
+    )
     assert set(json.loads(capsys.readouterr().out)["runs"]) == {"lstm", str(runs / "lstm")}
 
 

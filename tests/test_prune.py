@@ -201,7 +201,9 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
 # ---- what heads are worth
 
 
-@pytest.mark.parametrize("name", ["lm-alibi", "masked-learned", "classification-rotary", "tagging-relative", "pairs-sinusoidal"])
+@pytest.mark.parametrize(
+    "name", ["lm-alibi", "masked-learned", "classification-rotary", "tagging-relative", "pairs-sinusoidal"]
+)
 def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
     found = loss(parts_of(run, tmp_path / "data"))
@@ -417,7 +419,9 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
     assert line(place, "--max-tokens", "0") == "--max-tokens: must be at least 1, got 0"
     assert line(place, "--output-dir", "x") == "--output-dir: requires --remove, the number of heads to remove"
-    assert line(place, "--remove", "1", "--output-dir", place) == f"{place}: already contains a run; choose another --output-dir"
+    assert (
+        line(place, "--remove", "1", "--output-dir", place) == f"{place}: already contains a run; choose another --output-dir"
+    )
     assert line(place, "--plot", "x.pdf") == "--plot: x.pdf must end in .html, .svg, .png or .json"
     values = runs.values("lm", "alibi")
     values["data"] = {**values["data"], "valid": None}

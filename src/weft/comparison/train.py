@@ -120,7 +120,7 @@ def lock_holder(output_dir: Path) -> str | None:
         with Lock(output_dir):
             return None
     except InUseError as error:
-        return str(error)
+        return f"{error.where}: {error.problem}"
     except ResourceError:  # a full disk or a read-only directory: nothing to wait for, the run itself reports it
         return None
 
@@ -236,7 +236,7 @@ class ParallelTrainer:
                 running.append(_Child(planned, config, budget))
             elif planned.output_dir not in self._locked:
                 self._locked.add(planned.output_dir)
-                self.callback.on_note(f"{holder}; waiting")
+                self.callback.on_note(f"{holder}; waiting for it")
 
     def _poll(self, plan: Sequence[PlannedRun], running: list[_Child], ended: dict[Path, Outcome]) -> None:
         """Wait a moment, then report the state of all runs."""
