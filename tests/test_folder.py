@@ -312,8 +312,8 @@ def test_the_run_file_of_one_that_waits_takes_no_checkpoint_away(run, text):
     before = unlocked(run)
     stopped_early(run, late(text, seed=4))
     assert refusal(UsageError, lambda: train_here(small(text), run)) == (
-        f"{run}: contains a run with different options (seed: 4, now 3; train.num_validations: 1, now 2); choose another `output_dir` or "
-        f"use `overwrite`; to resume the old run in {run / '.previous'}, remove {run / 'checkpoints'}"
+        f"{run}: contains a run with different options (seed: 4, now 3; train.num_validations: 1, now 2); "
+        f"choose another `output_dir` or use `overwrite`; to resume the old run in {run / '.previous'}, remove {run / 'checkpoints'}"
     )
     assert checkpoint.names(run) == ["000001"] and unlocked(run / ".previous") == before
     shutil.rmtree(run / "checkpoints")
