@@ -115,7 +115,11 @@ def test_an_imported_model_is_not_counted_again(capsys):
             2,
             "--tokenizer-from: not available for format 'hf', which has its own tokenizer",
         ),
-        (("import", "none.arpa", "--format", "arpa", "--output-dir", "y"), 4, "none.arpa: cannot read the file: No such file or directory"),
+        (
+            ("import", "none.arpa", "--format", "arpa", "--output-dir", "y"),
+            4,
+            "none.arpa: cannot read the file: No such file or directory",
+        ),
         (("import", ".", "--format", "arpa", "--output-dir", "y"), 4, ".: is a directory; an ARPA model is a file"),
         (
             ("import", "text.txt", "--format", "arpa", "--output-dir", "y"),

@@ -333,7 +333,9 @@ def test_damaged_notes_of_a_run(trained, capsys):
 
 def test_sizes_in_a_changed_file_are_not_believed(trained, capsys):
     resolved = trained / "runs" / "run" / "resolved.toml"
-    resolved.write_text(resolved.read_text().replace("hidden_size = 8", "hidden_size = 65536").replace("layers = 1", "layers = 512"))
+    resolved.write_text(
+        resolved.read_text().replace("hidden_size = 8", "hidden_size = 65536").replace("layers = 1", "layers = 512")
+    )
     told = "runs/run/resolved.toml: has changed since the weights were written"
     assert refused(capsys, "generate", "runs/run", "To") == (4, told)
 

@@ -111,9 +111,7 @@ def test_a_model_without_attention_to_its_source_has_no_alignment(options):
     assert has_source_attention(model) == []
     with pytest.raises(UsageError) as caught:
         source_attention_weights(model, *rows())
-    assert str(caught.value) == (
-        "alignments: the model has no cross-attention; train one with model.attention = 'additive'"
-    )
+    assert str(caught.value) == ("alignments: the model has no cross-attention; train one with model.attention = 'additive'")
 
 
 def test_the_leaves_that_look_are_named_from_the_lowest_on():

@@ -27,6 +27,7 @@ from weft.cli.main import ANALYSES, COMMANDS, GROUPS, app, main
 from weft.cli.options import COMMON_ORDER
 from weft.cli.output import finite, format_count, format_duration
 from weft.cli.progress import RunningMean, TrainProgress
+from weft.cli.run_file_template import render_template
 from weft.cli.threads import cpus, set_threads
 from weft.decode.options import GenerationConfig
 from weft.metrics.labels import format_score
@@ -40,7 +41,6 @@ from weft.nn.choices import SCORES
 from weft.nn.mixers import recurrent
 from weft.nn.pooling import POOLINGS
 from weft.runs.resolve import resolve
-from weft.cli.run_file_template import render_template
 from weft.tasks.registry import TASKS, find_task
 from weft.tasks.templates import find_template
 from weft.text.table_layout import columns

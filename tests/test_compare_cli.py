@@ -281,7 +281,10 @@ def test_what_fails_is_a_row_with_its_reason_and_the_others_go_on(there, capsys)
         capsys, "run.toml", "--models", "gpt", "--grid", "model.num_heads=2,3", "--quiet", "--output-dir", "other"
     )
     assert code == 2 and "gpt,num_heads=2" in out
-    assert err == "weft: warning: gpt,num_heads=3: model.num_heads: hidden_size 8 is not divisible by 3; change one of them or set head_dim\n"
+    assert (
+        err
+        == "weft: warning: gpt,num_heads=3: model.num_heads: hidden_size 8 is not divisible by 3; change one of them or set head_dim\n"
+    )
 
 
 def test_where_all_fail_there_is_no_table(there, capsys):
@@ -513,9 +516,7 @@ def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
 
 def test_one_model_alone_is_told_what_it_could_be_compared_with(there, capsys):
     code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "one")
-    told = (
-        "weft: note: lstm is the only model; set --models to some of lstm,ngram,conv,rnn,gru,transformer,gpt, or to all"
-    )
+    told = "weft: note: lstm is the only model; set --models to some of lstm,ngram,conv,rnn,gru,transformer,gpt, or to all"
     assert code == 0 and told in err.split("\n")
     assert "is the only model" not in compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "two")[2]
 

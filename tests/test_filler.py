@@ -163,7 +163,9 @@ def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch, capsys):
         assert len(out.split("\n")) == len(capsys.readouterr().out.split("\n"))
     counts, _ = answered(monkeypatch, [b"cat " * 60 + b"\n"] * 2, "embed", str(runs / "word"))
     assert counts == [0, 1, 2]
-    assert capsys.readouterr().err == "weft: warning: truncated 2 lines that were too long for the model\n"  # once, not for each chunk
+    assert (
+        capsys.readouterr().err == "weft: warning: truncated 2 lines that were too long for the model\n"
+    )  # once, not for each chunk
 
 
 def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):

@@ -330,8 +330,7 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
         with pytest.raises(ResourceError) as caught:
             call(toy, LETTERS, ["a", "abcd"] if call is generate else "abcd", options, frame=Frame(2))
         assert str(caught.value) == (
-            f"generate: {what} of up to 54 tokens needs about {size(needed)}, "
-            f"{size(needed - 1)} are free; reduce {cure}"
+            f"generate: {what} of up to 54 tokens needs about {size(needed)}, {size(needed - 1)} are free; reduce {cure}"
         )
     assert toy.steps_taken == []
 

@@ -303,7 +303,9 @@ def test_drawings_of_points() -> None:
 
 def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(language.directory.path)
-    assert main(["analyze", "geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
+    assert (
+        main(["analyze", "geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
+    )
     said = capsys.readouterr()
     assert said.out.startswith("text: 30") and "any two" in said.out and "MEV" in said.out
     assert (place / "x.html").read_text().count("<svg") == 3
@@ -315,7 +317,9 @@ def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.Capt
     said = capsys.readouterr()
     assert said.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
     assert "weft: 2 texts were there before; each is read once" in said.err
-    assert main(["analyze", "geometry", folder, "--max-words", "100", "--json", "--quiet"]) == 0  # the run's own validation data
+    assert (
+        main(["analyze", "geometry", folder, "--max-words", "100", "--json", "--quiet"]) == 0
+    )  # the run's own validation data
     assert json.loads(capsys.readouterr().out)["unit"] == "words"
     assert main(["analyze", "geometry", folder, "--max-words", "100", "--output", str(place / "x.json"), "--quiet"]) == 0
     assert json.loads((place / "x.json").read_text())["sides"][0]["side"] == "text"

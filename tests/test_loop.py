@@ -363,7 +363,9 @@ def test_averages_are_counted_before_there_are_any(monkeypatch):
     )
 
 
-@pytest.mark.parametrize(("average", "message"), [(1.0, "must be less than 1, got 1.0"), (-0.1, "must be at least 0, got -0.1")])
+@pytest.mark.parametrize(
+    ("average", "message"), [(1.0, "must be less than 1, got 1.0"), (-0.1, "must be at least 0, got -0.1")]
+)
 def test_a_decay_outside_its_range(text, average, message):
     with pytest.raises(ConfigError) as caught:
         resolve(run_file(text, train__ema_decay=average), base=text.parent)
@@ -654,9 +656,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 def test_streams_run_past_any_learned_position(text):
     with pytest.raises(ConfigError) as caught:
         resolve(run_file(text, "transformer", data__read_as="stream"), base=text.parent)
-    assert str(caught.value) == (
-        "model.position_encoding: 'learned' is not possible with data.read_as 'stream'; use 'rotary'"
-    )
+    assert str(caught.value) == ("model.position_encoding: 'learned' is not possible with data.read_as 'stream'; use 'rotary'")
 
 
 def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):

@@ -144,7 +144,13 @@ def model_of(**options: Any) -> Any:
         {},
         {"head_transform": False, "tie_embeddings": False},
         {"segment_embeddings": True},
-        {"layer_type": "lstm", "num_heads": None, "position_encoding": "none", "skip_connection": "none", "norm_position": "pre"},
+        {
+            "layer_type": "lstm",
+            "num_heads": None,
+            "position_encoding": "none",
+            "skip_connection": "none",
+            "norm_position": "pre",
+        },
     ],
 )
 def test_the_loss_is_the_nats_of_the_chosen(options):
@@ -353,9 +359,7 @@ def test_what_does_not_go_together(tmp_path):
         "model.masking: 'whole-word' is not possible with tokenizer type 'char', which does not mark word starts; "
         "use tokenizer.type = 'wordpiece' or 'bpe', or masking = 'token' or 'span'"
     )
-    assert said(ConfigError, model={"masking": "spans"}) == (
-        "model.masking: unknown value 'spans'; did you mean 'span'?"
-    )
+    assert said(ConfigError, model={"masking": "spans"}) == ("model.masking: unknown value 'spans'; did you mean 'span'?")
     assert said(ConfigError, model={"sentence_pairs": True}, data={"read_as": "windows"}) == (
         'model.sentence_pairs: requires data.read_as = "lines"'
     )

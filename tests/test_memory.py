@@ -269,7 +269,9 @@ def test_room_is_left_for_the_optimiser_and_averages(monkeypatch, optimizer, ave
     free(monkeypatch, needed + later)
     assert check(of, batch(8), table, CPU) == needed
     free(monkeypatch, needed + later - 1)
-    assert refusal(lambda: check(of, batch(8), table, CPU)).startswith("train.batch_tokens: a batch of 8 rows of 32 tokens needs ")
+    assert refusal(lambda: check(of, batch(8), table, CPU)).startswith(
+        "train.batch_tokens: a batch of 8 rows of 32 tokens needs "
+    )
 
 
 def test_a_long_row_is_measured_in_growing_parts(monkeypatch):

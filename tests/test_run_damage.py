@@ -307,8 +307,7 @@ def test_sizes_that_a_stranger_wrote_take_no_memory(whole, monkeypatch):
     monkeypatch.setattr(torch.nn.init, "normal_", watched)
     rows = len(read_tensors(whole / "model.safetensors")[0]["embedding.weight"])
     assert refusal(ModelError, lambda: weft.load(whole).model) == (
-        f"{whole / 'model.safetensors'}: does not match resolved.toml: "
-        f"embedding.weight is {rows}x8, expected {rows}x65536"
+        f"{whole / 'model.safetensors'}: does not match resolved.toml: embedding.weight is {rows}x8, expected {rows}x65536"
     )
     assert max(sizes, default=0) == 0
 

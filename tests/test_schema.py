@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from weft.cli.main import main
-from weft.config import Config
 from weft.cli.run_file_schema import DIALECT, run_file_schema
+from weft.config import Config
 from weft.tasks.registry import TASKS, find_task
 
 EXAMPLES = sorted(Path(__file__).parents[1].joinpath("examples").glob("*.toml"))

@@ -110,9 +110,7 @@ BAD = {  # the lines of a .tsv, and what is said of it
         ":1: no column 'answer'; set data.answer_column to one of: question, passage, answr"
     ),
     "question\tpassage\tanswer\tanswer\nx\ty\tz\tz\n": ":1: 2 columns are named 'answer'; rename all but one",
-    f"question\tpassage\tanswer\nWho?\t{PASSAGE}\tEva\n": (
-        ":2: answer 'Eva' is not in the passage; copy it from the passage"
-    ),
+    f"question\tpassage\tanswer\nWho?\t{PASSAGE}\tEva\n": (":2: answer 'Eva' is not in the passage; copy it from the passage"),
     f"question\tpassage\tanswer\n \t{PASSAGE}\tAda\n": ":2: empty question; add one or remove the example",
     "question\tpassage\tanswer\nWho?\t\tAda\n": ":2: empty passage; add one or remove the example",
     f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\tAda\t4\n": (

@@ -51,11 +51,19 @@ INPUTS: dict[str, tuple[list[Any], dict[Any, str]]] = {
     ),
     "masked-transformer": (
         ["The cat [MASK] a hat.", "The [MASK] dog."],
-        {"a\0[MASK]": NUL, "no mask": "no [MASK] in the text; write it where a token is missing", 7: "expected a string, got int"},
+        {
+            "a\0[MASK]": NUL,
+            "no mask": "no [MASK] in the text; write it where a token is missing",
+            7: "expected a string, got int",
+        },
     ),
     "bahdanau": (
         ["the cat sees a hat", "the dog"],
-        {"a\0b": NUL, 7: "expected a string, got int", "the cat " * 60: "121 tokens exceed the model's limit of 60; shorten it"},
+        {
+            "a\0b": NUL,
+            7: "expected a string, got int",
+            "the cat " * 60: "121 tokens exceed the model's limit of 60; shorten it",
+        },
     ),
 }
 SCORED: dict[str, tuple[list[Any], dict[Any, str]]] = {

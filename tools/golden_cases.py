@@ -203,7 +203,9 @@ def span(name: str, model: str, data: str = "") -> Scene:
 def _lm_scenes() -> list[Scene]:
     word = 'type = "word"'
     imported = (
-        case("import-arpa", "import lm-ngram.arpa --format arpa --output-dir runs/imported-arpa --tokenizer-from runs/lm-ngram"),
+        case(
+            "import-arpa", "import lm-ngram.arpa --format arpa --output-dir runs/imported-arpa --tokenizer-from runs/lm-ngram"
+        ),
         case("import-arpa-evaluate", "evaluate runs/imported-arpa --data tales.txt --json"),
     )
     imported_hf = (

@@ -20,7 +20,9 @@ def refuse_files(paths: Sequence[Path], option: str) -> None:
     """Refuse the files that a shell pattern after `option` expands to: only the first of them belongs to the option."""
     for path in paths:
         if path.is_file():
-            raise UsageError(path, "a file, not a run directory", f"repeat `{option}` before every file, or name their directory")
+            raise UsageError(
+                path, "a file, not a run directory", f"repeat `{option}` before every file, or name their directory"
+            )
 
 
 def read_pairs(paths: Sequence[Path], *, by: str | None = None, quiet: bool = False) -> list[MinimalPair]:
