@@ -251,9 +251,7 @@ def real(package: str, make: str) -> Any:
 def test_whatever_holds_the_data_the_run_is_the_same(tmp_path, make):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": make[1]()})
     written = (tmp_path / "run" / "inputs" / "train.jsonl").read_text()
-    assert [json.loads(line) for line in written.splitlines()] == [
-        {"text": text, "label": label} for text, label in REVIEWS
-    ]
+    assert [json.loads(line) for line in written.splitlines()] == [{"text": text, "label": label} for text, label in REVIEWS]
     assert run.predict("good room").labels == ("yes",)
     again = run.evaluate(make[1]())
     assert again["accuracy"].value == 100.0 and again.units == 4
@@ -347,7 +345,10 @@ def test_columns_are_those_that_the_run_file_names(tmp_path):
         ({"train": 7.5}, None),
         ({"training": REVIEWS}, "data: unknown split 'training'; did you mean 'train'?"),
         ({"train": object()}, "data['train']: expected a path, a list of records, a dict of columns or a table, got object"),
-        ({"train": {"text": ["a"], "label": ["x", "y"]}}, "data['train']: columns have different lengths: 'text' (1), 'label' (2)"),
+        (
+            {"train": {"text": ["a"], "label": ["x", "y"]}},
+            "data['train']: columns have different lengths: 'text' (1), 'label' (2)",
+        ),
         (
             {"train": {"text": "a", "label": ["x"]}},
             "data['train']: expected a list as column 'text', got str",
@@ -393,7 +394,10 @@ def test_what_is_no_tagged_sentence(tmp_path, options, record, message):
 
 @pytest.mark.parametrize(
     ("options", "name", "line"),
-    [({"tag_column": 3}, "train.conll", "Ida\t_\tX"), ({"tag_column": "xpos"}, "train.conllu", "1\tIda\t_\t_\tX\t_\t_\t_\t_\t_")],
+    [
+        ({"tag_column": 3}, "train.conll", "Ida\t_\tX"),
+        ({"tag_column": "xpos"}, "train.conllu", "1\tIda\t_\t_\tX\t_\t_\t_\t_\t_"),
+    ],
     ids=str,
 )
 def test_tagged_sentences_stand_in_the_columns_that_are_read(tmp_path, options, name, line):
@@ -511,7 +515,7 @@ def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
 
     class Stops(Here):
         def train(self, plan: Any) -> Any:
-            raise TrainingInterrupted
+            raise TrainingInterrupted("", "training was interrupted")
 
     monkeypatch.setattr(comparing, "ParallelTrainer", Stops)
     with pytest.raises(TrainingInterrupted) as stopped:
