@@ -146,7 +146,7 @@ def test_refusals(run, counted, capsys, quiet_machine):
     code, line = refused(capsys, "explain", str(run), "x", "--view", "atention")
     assert code == 2 and line == "--view: unknown view 'atention'; did you mean 'attention'?"
     code, line = refused(capsys, "explain", str(counted), "x", "--view", "attention")
-    assert code == 2 and line.startswith("--view attention: ngram has no attention; available: attribution")
+    assert code == 2 and line.startswith("--view: attention is not available: ngram has no attention; choose from attribution,")
 
 
 # ---- the page

@@ -515,7 +515,7 @@ def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
 
     class Stops(Here):
         def train(self, plan: Any) -> Any:
-            raise TrainingInterrupted
+            raise TrainingInterrupted("", "training was interrupted")
 
     monkeypatch.setattr(comparing, "ParallelTrainer", Stops)
     with pytest.raises(TrainingInterrupted) as stopped:
