@@ -456,7 +456,7 @@ def test_parts_that_do_not_fit_are_refused():
     assert str(caught.value) == "ensemble: 2 models, but 1 weights"
     with pytest.raises(UsageError) as caught:
         LogLinearEnsemble([1.0, 0.0])
-    assert str(caught.value) == "ensemble: weights must be positive numbers, not [1.0, 0.0]"
+    assert str(caught.value) == "ensemble: weights must be positive, got [1.0, 0.0]"
     with pytest.raises(UsageError) as caught:
         LinearEnsemble([0.5, 0.6])
-    assert str(caught.value) == "ensemble: the weights of a mixture must add up to 1, not 1.1"
+    assert str(caught.value) == "ensemble: the weights of a linear ensemble must sum to 1, got 1.1"
