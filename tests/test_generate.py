@@ -330,8 +330,7 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
         with pytest.raises(ResourceError) as caught:
             call(toy, LETTERS, ["a", "abcd"] if call is generate else "abcd", options, frame=Frame(2))
         assert str(caught.value) == (
-            f"generate: {what} of up to 54 tokens needs about {size(needed)}, "
-            f"{size(needed - 1)} are free; reduce {cure}"
+            f"generate: {what} of up to 54 tokens needs about {size(needed)}, {size(needed - 1)} are free; reduce {cure}"
         )
     assert toy.steps_taken == []
 
@@ -384,7 +383,7 @@ def test_a_prompt_that_passes_the_last_position_is_refused_before_the_first_step
     with pytest.raises(UsageError) as caught:
         how(model, LETTERS, prompt, options, frame=Frame(None))
     assert str(caught.value) == (
-        "--max-new-tokens: 7 prompt tokens and 12 new tokens exceed the model's 16 positions; use at most 10"
+        "max_new_tokens: 7 prompt tokens and 12 new tokens exceed the model's 16 positions; use at most 10"
     )
     assert model.steps_taken == []
 
