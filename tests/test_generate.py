@@ -383,7 +383,7 @@ def test_a_prompt_that_passes_the_last_position_is_refused_before_the_first_step
     with pytest.raises(UsageError) as caught:
         how(model, LETTERS, prompt, options, frame=Frame(None))
     assert str(caught.value) == (
-        "--max-new-tokens: 7 prompt tokens and 12 new tokens exceed the model's 16 positions; use at most 10"
+        "max_new_tokens: 7 prompt tokens and 12 new tokens exceed the model's 16 positions; use at most 10"
     )
     assert model.steps_taken == []
 
@@ -455,7 +455,7 @@ def test_parts_that_do_not_fit_are_refused():
     assert str(caught.value) == "ensemble: 2 models, but 1 weights"
     with pytest.raises(UsageError) as caught:
         LogLinearEnsemble([1.0, 0.0])
-    assert str(caught.value) == "ensemble: weights must be positive numbers, not [1.0, 0.0]"
+    assert str(caught.value) == "ensemble: weights must be positive, got [1.0, 0.0]"
     with pytest.raises(UsageError) as caught:
         LinearEnsemble([0.5, 0.6])
-    assert str(caught.value) == "ensemble: the weights of a mixture must add up to 1, not 1.1"
+    assert str(caught.value) == "ensemble: the weights of a linear ensemble must sum to 1, got 1.1"
