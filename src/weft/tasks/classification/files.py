@@ -244,8 +244,8 @@ def _refuse_columns(file: File, reading: Reading) -> None:
     for option, value in reading.tables().provenance().items():
         raise DataError(
             file.path,
-            f"{NOT_A_TABLE}, but data.{option} = {value!r}",
-            f"remove data.{option} or give the file a table's suffix",
+            f"is {NOT_A_TABLE}, but data.{option} = {value!r}",
+            "drop that, or name it as the table it is",
         )
 
 
