@@ -305,9 +305,7 @@ def test_a_template_shows_every_option_that_applies(task, arch):
     assert shown == config
     options = {**config.model.model_dump(exclude_none=True)}
     inner = {name for value in options.values() if isinstance(value, dict) for name in value}
-    if (
-        "char_encoder" in options and options["char_encoder"]
-    ):  # the other options of a character encoder are those of the tagger
+    if options.get("char_encoder"):  # the other options of a character encoder are those of the tagger
         inner = {"layer_type", "num_layers", "hidden_size", "embedding_dim", "pooling"}
     if config.preset.estimator.by_steps:
         options |= config.train.model_dump(exclude_none=True)
