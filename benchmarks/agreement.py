@@ -1,9 +1,10 @@
 """Subject-verb agreement of n-grams, recurrent networks and Transformers: the subject against the nearest noun.
 
-Trained on lowercased English (Tatoeba, Multi30k, UD EWT, Shakespeare: 1.6 million words, collected in --output-dir); tested on BLiMP's distractor paradigms ("a niece of most senators hasn't ...") and by verbs with 0 to 4
-attractors (Linzen et al. 2016), or, with --wikipedia, trained on those sentences as well, and tested on BLiMP alone. The bar: on
-the distractor paradigms the n-gram is below 50%, every network above it, each trained within 30 minutes. Published (5-gram /
-LSTM / GPT-2, of 83 million words and more): relational noun 23.5 / 76.0 / 79.5, relative clause 21.7 / 62.7 / 65.7.
+Trained on lowercased English (Tatoeba, Multi30k, UD EWT, Shakespeare: 1.6 million words, collected in --output-dir); tested
+on BLiMP's distractor paradigms ("a niece of most senators hasn't ...") and on verbs with 0 to 4 attractors (Linzen et al.
+2016), or, with --wikipedia, trained on those sentences as well, and tested on BLiMP alone. The bar: on the distractor
+paradigms the n-gram is below 50%, every network above it, each trained within 30 minutes. Published (5-gram / LSTM / GPT-2,
+of 83 million words and more): relational noun 23.5 / 76.0 / 79.5, relative clause 21.7 / 62.7 / 65.7.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ tenth of TREC's labels (classification) and of EWT's (tagging), from its weights
 Each seed samples another tenth to train on, another to select by, and trains another masked language model. Recipe, dropout
 and, for tagging, the character encoder are chosen for each arm on the validation data of the first seed, from the same list;
 the other seeds use that choice. Test data (TREC's test set; the development set of EWT) is read once, at the end. The gain is
-paired by seed and item, with a 95% interval over both (docs/concepts/significance.md). The defaults of weft are in the table too.
+paired by seed and item, with a 95% interval over both (docs/concepts/significance.md). The defaults of weft are included.
 
     python benchmarks/pretraining.py --device cuda --jobs 16 --steps 20000 --text all
 """

@@ -171,7 +171,7 @@ def test_an_unchanged_corpus_is_not_made_again(tmp_path):
 
 def test_a_changed_source_is_refused_where_it_must_be_the_same(tmp_path):
     path = write(tmp_path)
-    source, about = Source((path,)), tmp_path / "a.json"
+    source = Source((path,))
     known = write_corpus(source, trained("char"), tmp_path, "a").provenance
     told = refusal(
         DataError, lambda: write_corpus(Source((path,), "latin-1"), trained("char"), tmp_path, "a", must_match=known)

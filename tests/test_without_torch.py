@@ -21,7 +21,7 @@ from weft.cli.main import main  # noqa: E402
 from weft.models.encoder_config import POOLS as NAMED_POOLS  # noqa: E402
 from weft.models.linear import log_sigmoid, log_softmax  # noqa: E402
 from weft.nn import attention, pooling, recurrent  # noqa: E402
-from weft.nn import choices as names
+from weft.nn import choices as names  # noqa: E402
 from weft.nn.mixers import MIXERS  # noqa: E402
 from weft.tasks.lm.scoring import nll_function  # noqa: E402
 

@@ -78,7 +78,7 @@ def prune(
     measure: str = "masking",
     progress: ProgressCallback | None = None,
 ) -> Pruning:
-    """Take away `wanted` heads, the least important first, `heads_per_round` between two measurings; with none wanted, only measure."""
+    """Remove `wanted` heads, the least important first, and measure again after `heads_per_round`; with none, only measure."""
     if measure not in MEASURES:
         raise UsageError("importance", *unknown_name("importance measure", measure, MEASURES))
     if heads_per_round is not None and heads_per_round < 1:
