@@ -30,6 +30,7 @@ from weft.nn.state import tree_leaves, tree_map
 from weft.plots.lines import Axis, Series, lines
 from weft.runs.run import AnyRun
 
+VIEW = "gradient-flow"
 STARTED, TRAINED = "untrained", "trained"
 BACK = "steps before the loss"
 PROGRESS_EVERY = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps back that a terminal is told of
@@ -210,7 +211,7 @@ def reinitialized(run: AnyRun) -> nn.Module:
     """The network of a run as it was before its first step."""
     config, shape = run.config, run.config.preset.estimator.network_task
     if shape is None:
-        raise UsageError("view", f"gradient-flow is not available: {why_no_gradients(run)}")
+        raise UsageError("view", f"{VIEW} is not available: {why_no_gradients(run)}")
     build = shape.build(config, run.vocabulary)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)
@@ -317,4 +318,4 @@ def gradient_flow(run: AnyRun, text: str, options: ExplainConfig, progress: Prog
         Figure("Gradient norm by layer", depth_figure({name: found.depths}, title=f"{name}: gradient norm by layer")),
     ]
     title = f"Gradient flow from the loss of token {found.position}"
-    return Explanation("gradient-flow", title, found.to_json(), pictures, _lines(found.flows), guides.GRADIENTS)
+    return Explanation(VIEW, title, found.to_json(), pictures, _lines(found.flows), guides.GRADIENTS)

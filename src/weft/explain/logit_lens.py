@@ -23,6 +23,7 @@ from weft.plots.lines import Axis, Series, lines
 from weft.plots.token_table import TokenGuess, token_table
 from weft.runs.run import AnyRun
 
+VIEW = "logit-lens"
 READ, SAID = "embedding", "output"
 Show = Callable[[int], str]  # a token by its number
 
@@ -46,7 +47,7 @@ class Readout(NamedTuple):
 def _readout(run: AnyRun, reading: ModelInput) -> Readout:
     find = explaining(run).readout
     if find is None:
-        raise UsageError("view", f"logit-lens is not available: {why_no_lens(run)}")
+        raise UsageError("view", f"{VIEW} is not available: {why_no_lens(run)}")
     return find(run, reading)
 
 
@@ -157,5 +158,5 @@ def logit_lens(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     ]
     pictures = [_table(kept, wanted, pieces, options.top, reading.show), *_curve(kept, wanted)]
     return Explanation(
-        "logit-lens", f"Logit lens of {run.directory.path}", data, pictures, align_columns(progress, left=(0, 1)), guides.LENS
+        VIEW, f"Logit lens of {run.directory.path}", data, pictures, align_columns(progress, left=(0, 1)), guides.LENS
     )
