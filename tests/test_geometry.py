@@ -274,9 +274,9 @@ def test_a_map_shows_the_words_that_are_named(language: Any, text: Path) -> None
     assert told["layer"] == "layer 1" and {one["text"] for one in told["points"]} == {"cat", "river"}
     assert all(one["text"] in one["context"] for one in told["points"])
     assert [picture.caption for picture in view.figures] == [
-        "How alike the vectors of words are: text",
-        "How much of a word one direction explains (MEV): text",
-        "Some words in their contexts, text, layer 1",
+        "Similarity by layer: text",
+        "Maximum explainable variance (MEV) by layer: text",
+        "Projection of some words in their contexts: text, layer 1",
     ]
     given = sample([language], text, max_words=500, distinct=True)
     (found,) = measure_geometry(language, given, words=["cat", "river"], layer=1)
@@ -307,7 +307,7 @@ def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.Capt
         main(["analyze", "geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
     )
     said = capsys.readouterr()
-    assert said.out.startswith("text: 30") and "any two" in said.out and "MEV" in said.out
+    assert said.out.startswith("text: 30") and "anisotropy" in said.out and "MEV" in said.out
     assert (place / "x.html").read_text().count("<svg") == 3
     twice = place / "twice.txt"
     twice.write_text("the cat sees a bird\n" * 3)
@@ -316,7 +316,7 @@ def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.Capt
     )  # one sentence: no two to compare
     said = capsys.readouterr()
     assert said.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
-    assert "weft: 2 texts were there before; each is read once" in said.err
+    assert "weft: note: skipped 2 repeated texts\n" in said.err
     assert (
         main(["analyze", "geometry", folder, "--max-words", "100", "--json", "--quiet"]) == 0
     )  # the run's own validation data
@@ -331,15 +331,15 @@ def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsy
     def line(*words: str) -> str:
         return refused(capsys, "analyze", "geometry", *words, "--quiet")[1]
 
-    assert line(folder, *data, "--words", "zebra") == "--words: 'zebra' is not among the words of the data"
-    assert line(folder, *data, "--layer", "3") == "--layer: must be from 0, the input, to 2, not 3"
-    assert line(folder, "--max-words", "1") == "--max-words: must be 2 or more, not 1"
+    assert line(folder, *data, "--words", "zebra") == "--words: 'zebra' is not one of the words of the data"
+    assert line(folder, *data, "--layer", "3") == "--layer: must be from 0 (the input) to 2, got 3"
+    assert line(folder, "--max-words", "1") == "--max-words: must be at least 2, got 1"
     assert line(folder, "--output", "x.pdf") == "--output: x.pdf must end in .html, .svg, .png or .json"
     blank = place / "blank.txt"
     blank.write_text("  \n \n")
     assert line(folder, "--data", str(blank)) == f"data: has no text that {folder} can read: it is blank"
     ngram = train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, place / "ngram")
-    assert line(str(ngram.path)) == f"vectors: {ngram.path} is a run of kind 'ngram', which has no vectors of words"
+    assert line(str(ngram.path)) == f"vectors: ngram has no contextual word vectors ({ngram.path})"
     bare = train_here({**run_file(text, train=TRAIN), "data": {"train": str(text), "context_length": 16}}, place / "bare")
     assert line(str(bare.path)) == f"{bare.path}: the run has no validation or test data; set --data"
     long = place / "long.tsv"

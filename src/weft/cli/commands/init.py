@@ -32,7 +32,12 @@ class Init(Command):
     task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help=f"Task: {', '.join(TASKS)}.")]
     arch: Annotated[
         str | None,
-        typer.Option(metavar="ARCH", autocompletion=_archs, help="Architecture.  [default: the first of the task]"),
+        typer.Option(
+            "--arch",  # spelled out: some versions of typer make it --ARCH, as the metavar
+            metavar="ARCH",
+            autocompletion=_archs,
+            help="Architecture.  [default: the first of the task]",
+        ),
     ] = None
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the run file instead.")] = False
 
