@@ -218,7 +218,7 @@ def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
     train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, tmp_path / "lm")
     lm = str(tmp_path / "lm")
     assert refused(capsys, "predict", lm, "x") == (2, f"{lm}: is a language model; use weft generate")
-    assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: models of task 'lm' have no encoder")
+    assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: models of task 'lm' have no text encoder")
 
 
 def test_info_and_the_name_of_what_comes_next(runs, run, tmp_path, capsys):

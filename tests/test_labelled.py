@@ -180,7 +180,7 @@ def test_a_folder_with_a_folder_for_every_label(tmp_path):
     assert read(tmp_path / "films") == [("neg", "label\ttext"), ("pos", "a"), ("pos", "b\nc\n")]
     source = labelled(tmp_path / "films")
     assert source.location(2) == f"{tmp_path / 'films' / 'pos' / '2.txt'}:1"
-    assert source.summary.notes()[:1] == ["films: a folder for every label, every file in it is an example"]
+    assert source.summary.notes()[:1] == ["films: a directory for every label, every file in it is an example"]
     assert source.column("0").size() == 15
 
 

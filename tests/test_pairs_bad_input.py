@@ -275,7 +275,7 @@ def test_language_models_have_no_sources_to_cut(runs, capsys):
 
 def test_alignments_are_refused_before_a_line_is_read(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.cli.input_lines.any_lines", lambda *rest: pytest.fail("it read"))
-    message = "alignments: the model has no cross-attention; train one with model.attention = 'additive'"
+    message = "--save-alignments: the model has no cross-attention; train one with model.attention = 'additive'"
     assert refused(capsys, "predict", str(runs.folder("sutskever")), "--save-alignments", "looks") == (2, message)
 
 

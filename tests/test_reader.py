@@ -256,7 +256,7 @@ def test_what_can_not_be_learned_is_said(tmp_path):
         "train: 14 questions have more than half of data.max_length (12) and are truncated",
         "valid: 3 questions have more than half of data.max_length (12) and are truncated",
         "test: 3 questions have more than half of data.max_length (12) and are truncated",
-        "train: 14 answers have more than data.max_answer_length = 4 tokens; none so long is said",
+        "train: 14 answers have more than data.max_answer_length = 4 tokens; longer answers are never predicted",
         "train: 14 answers are in no window; lower data.doc_stride or increase data.max_length",
     ]
 

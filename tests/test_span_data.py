@@ -245,7 +245,7 @@ def test_what_was_found_is_described(tmp_path):
     seen = Dataset((path,), QuestionFormat()).summary
     assert seen.describe().split("\n") == [
         f"{path}: 2 questions, 1 of them without an answer, and passages of 68 characters, utf-8, LF line endings",
-        "  note: answers that stand in their passage more than once, and have no start: 1; the first is meant",
+        "  note: answers without a start that occur in their passage more than once: 1; the first match is used",
         f"  e.g.: Who? | {PASSAGE} -> cat",
         f"  e.g.: Who? | {PASSAGE} -> no answer",
     ]

@@ -254,10 +254,10 @@ def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):
         "answers": [{"text": ["Ada", "Ada and"], "answer_start": [8, 0]}, {"text": [], "answer_start": []}],
     }
     write_parquet(tmp_path / "b.parquet", asked)
-    names = {"passage_column": "context", "answer_column": "answers.text", "start_column": "answers.answer_start"}
+    names = {"passage_column": "context", "answer_column": "answers.text", "answer_start_column": "answers.answer_start"}
     first, second = QADataConfig(train="b.parquet", **names).sources(tmp_path)["train"].records()
     assert (first.answers, second.answers) == ((("Ada", 8), ("Ada and", 0)), ())
-    plain = {"question": ["Who?"], "passage": ["Ada and Ada"], "answer": ["Ada"], "start": [8]}
+    plain = {"question": ["Who?"], "passage": ["Ada and Ada"], "answer": ["Ada"], "answer_start": [8]}
     write_parquet(tmp_path / "c.parquet", plain)
     (found,) = QADataConfig(train="c.parquet").sources(tmp_path)["train"].records()
     assert found.answers == (("Ada", 8),)

@@ -173,7 +173,10 @@ def _find_unknown(split: str, name: str, counts: TokenCounts, side: int, options
     message = f"{count_of(unknown, tokens, f'{name} tokens')} are unknown: {frequent}"
     if name == "target" and split != "train":
         message += f"; {percent(int(lines.sum()), len(lines))} of the targets contain one and can never match exactly"
-    fix = 'increase tokenizer.vocab_size, add training data, or use tokenizer.type = "bpe" or "byte", without unknown tokens'
+    fix = (
+        'increase tokenizer.vocab_size, add training data, or use tokenizer.type = "bpe" or "byte",'
+        " which have no unknown tokens"
+    )
     severity = severity_of(unknown, tokens)
     if options.has_char_encoder:
         severity, fix = "note", "none needed: [model.char_encoder] reads their characters"
