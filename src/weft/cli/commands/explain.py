@@ -71,6 +71,7 @@ class Explain(ModelCommand):
     view: Annotated[
         list[str] | None,
         typer.Option(
+            "--view",
             metavar="VIEW",
             autocompletion=_views,
             help="attention, rollout, attribution, surprisal, distribution, beam-search, logit-lens, units or gradient-flow; "
