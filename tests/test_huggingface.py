@@ -344,7 +344,7 @@ def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     )
     text = make_text(tmp_path / "text.txt")
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(text), "--quiet"]) == 0
-    assert "pseudo perplexity" in capsys.readouterr().out
+    assert "pseudo-perplexity" in capsys.readouterr().out
     values = json.loads(json.dumps(load(tmp_path / "run").config.to_dict()))
     values |= {"data": {"train": str(text), "read_as": "lines", "context_length": 512}}
     values["train"] = {"max_steps": 2, "init_from": str(tmp_path / "run"), "device": "cpu"}
@@ -561,7 +561,7 @@ def test_places_that_are_taken(bert, tmp_path, capsys):
         )
     assert refused(capsys, "export", str(run), "--format", "hg", "--output-dir", "x") == (
         2,
-        "no such format 'hg'; did you mean 'hf'?",
+        "--format: unknown format 'hg'; did you mean 'hf'?",
     )
 
 
@@ -574,7 +574,7 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
     ("task", "model", "said"),
     [
         ("masked-lm", {"arch": "lstm"}, NOT_THERE.format("layer_type", "'lstm'", "'attention'")),
-        ("masked-lm", {"arch": "transformer"}, NOT_THERE.format("skip_connection", "'residual'", "'post'")),
+        ("masked-lm", {"arch": "transformer"}, NOT_THERE.format("norm_position", "'pre'", "'post'")),
         (
             "lm",
             {"arch": "transformer", "position_encoding": "rotary"},

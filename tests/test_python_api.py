@@ -473,7 +473,7 @@ def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
     assert found.rows[0].best and found.rows[0].score.value <= found.rows[1].score.value
     assert found.report == tmp_path / "all" / "report.html" and found.report.is_file() and not found.failures
     assert str(found).split()[:2] == ["model", "loss"] and found._repr_html_().count("<tr>") == 3
-    assert {"note", "measuring", "comparing"} <= {*told.told}
+    assert {"note", "evaluating", "comparing"} <= {*told.told}
     assert len(Here.trained) == 4
     again = weft.compare(lm, output_dir=tmp_path / "all", **options)
     assert len(Here.trained) == 4 and [row.score for row in again.rows] == [row.score for row in found.rows]

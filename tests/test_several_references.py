@@ -305,7 +305,7 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
         out = tmp_path / f"compared{len(words)}"
         assert main(["compare", str(several), str(letters), "--output-dir", str(out), "--quiet", *words]) == 0
         capsys.readouterr()
-        evidence = [json.loads(path.read_text()) for path in sorted(out.glob("results/*/evidence.json"))]
+        evidence = [json.loads(path.read_text()) for path in sorted(out.glob("results/*/results.json"))]
         shown.append(
             {signature.partition("|weft:")[0] for one in evidence for name, signature in one["scores"] if name == "bleu"}
         )
