@@ -347,4 +347,5 @@ def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsy
     run = weft.load(pairs.folder("transformer"), device="cpu")
     with pytest.raises(DataError) as caught:
         geometry(run, long)
-    assert str(caught.value).startswith(f"data: has no text that {run.directory.path} can read: input: has 41 tokens, but ")
+    problem = "input: 41 tokens exceed the model's limit of 16; shorten it"
+    assert str(caught.value) == f"data: has no text that {run.directory.path} can read: {problem}"
