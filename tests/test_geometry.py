@@ -337,7 +337,7 @@ def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsy
     assert line(folder, "--output", "x.pdf") == "--output: x.pdf must end in .html, .svg, .png or .json"
     blank = place / "blank.txt"
     blank.write_text("  \n \n")
-    assert line(folder, "--data", str(blank)) == f"data: has no text that {folder} can read: it is blank"
+    assert line(folder, "--data", str(blank)) == f"--data: has no text that {folder} can read: it is blank"
     ngram = train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, place / "ngram")
     assert line(str(ngram.path)) == f"vectors: ngram has no contextual word vectors ({ngram.path})"
     bare = train_here({**run_file(text, train=TRAIN), "data": {"train": str(text), "context_length": 16}}, place / "bare")
@@ -347,4 +347,5 @@ def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsy
     run = weft.load(pairs.folder("transformer"), device="cpu")
     with pytest.raises(DataError) as caught:
         geometry(run, long)
-    assert str(caught.value).startswith(f"data: has no text that {run.directory.path} can read: input: has 41 tokens, but ")
+    problem = "input: 41 tokens exceed the model's limit of 16; shorten it"
+    assert str(caught.value) == f"data: has no text that {run.directory.path} can read: {problem}"
