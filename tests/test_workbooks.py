@@ -151,7 +151,7 @@ def test_a_workbook_is_read_as_csv_is(tmp_path):
 def test_pairs_and_questions_too(tmp_path):
     path = write_xlsx(tmp_path / "a.xlsx", [["source", "target", "n"], [17, "seventeen", 1], ["x", None, 2]])
     assert list(pairs(PairDataConfig(train="a.xlsx").sources(tmp_path)["train"])) == [("17", "seventeen"), ("x", "")]
-    write_xlsx(tmp_path / "b.xlsx", [["question", "passage", "answer", "start"], ["Who?", "Ada and Ada", "Ada", 8.0]])
+    write_xlsx(tmp_path / "b.xlsx", [["question", "passage", "answer", "answer_start"], ["Who?", "Ada and Ada", "Ada", 8.0]])
     (found,) = QADataConfig(train="b.xlsx").sources(tmp_path)["train"].records()
     assert found.answers == (("Ada", 8),)
     with pytest.raises(ConfigError) as caught:
