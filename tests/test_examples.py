@@ -35,17 +35,7 @@ LABELLED = ("reviews.csv", "questions.txt", "tickets.jsonl", "speech.conllu", "e
 FIRST = {"tales.txt": 100, "speech.conllu": 400, "entities.txt": 400, "syllables.txt": 400}  # lines that are enough
 RARE = {("seq2seq", "rnn"), ("qa", "rnn")}  # an lstm with one word changed
 QUIET = ["--quiet"]
-TELLING = (
-    "predict",
-    "explain",
-    "gradcheck",
-    "geometry",
-    "similarity",
-    "prune",
-    "report",
-    "import",
-    "export",
-)  # on standard error
+TELLING = {"predict", "explain", "--gradients", "geometry", "similarity", "prune", "import", "export"}  # on standard error
 BRIEF = ["--quiet", "--max-tokens", "300"]
 FEW = ["--quiet", "--set", "train.max_steps=3", "--set", "train.num_validations=1", "--set", "train.batch_tokens=256"]
 
@@ -54,7 +44,8 @@ def commands(path: Path) -> list[list[str]]:
     """The words of every command of a file, as a shell would split them: indented comments, or blocks of a page."""
     text, mark = path.read_text(), "#   "
     if path.suffix == ".md":
-        text, mark = "".join(re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)), ""
+        text, mark = "".join(re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)), ""
+        text = re.sub(r" *\\\n *", " ", text)
     return [shlex.split(line)[1:] for line in re.findall(rf"^{mark}(weft [a-z].*)$", text, re.MULTILINE)]
 
 
@@ -86,7 +77,7 @@ def test_every_command_works(place, capsys, path):
     assert found
     for words in found:
         # few lines of the data were copied: --quiet, for a word may be unknown to what was trained with those
-        more = QUIET if words[0] in TELLING else {"train": FEW, "compare": BRIEF}.get(words[0], [])
+        more = QUIET if TELLING & {*words} else {"train": FEW, "compare": BRIEF}.get(words[0], [])
         if words[0] == "compare" and not words[1].endswith(".toml"):
             more = QUIET
         code = main([*words, *more])
