@@ -28,7 +28,12 @@ SITE = sorted({*DOCS.rglob("*.md")} - COPIED)
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *SITE]
 RUNNABLE = [README, *sorted((DOCS / "tutorials").glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
 STUDIES = sorted((DOCS / "concepts").glob("*.md"))
-SLOW = {"docs/how-to/tune.md", "docs/tutorials/compare.md"}  # many trainings in processes of their own: a minute each
+SLOW = {  # many trainings in processes of their own: a minute each
+    "docs/how-to/report-results.md",
+    "docs/how-to/test-grammar.md",
+    "docs/how-to/tune.md",
+    "docs/tutorials/compare.md",
+}
 LINES = {"tales.txt": 100, "sounds.tsv": 200, "dates.tsv": 400}  # of long examples, for speed
 FEW = ["--quiet", "--set", "train.max_steps=3", "--set", "train.num_validations=1", "--set", "train.batch_tokens=512"]
 FITTED = ("ngram", "naive-bayes", "logistic-regression")  # architectures without steps and hidden_size
