@@ -479,7 +479,7 @@ def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
     assert len(Here.trained) == 4 and [row.score for row in again.rows] == [row.score for row in found.rows]
     runs = [weft.load(tmp_path / "all" / "ngram-3"), tmp_path / "all" / "lstm-3", str(tmp_path / "all" / "lstm-4")]
     other = weft.compare(runs, output_dir=tmp_path / "runs", metric="bits_per_token")
-    assert {len(row.runs) for row in other.rows} == {1, 2} and other.rows[0].deciding.name == "bits_per_token"
+    assert {len(row.runs) for row in other.rows} == {1, 2} and other.rows[0].metric.name == "bits_per_token"
 
 
 @pytest.mark.parametrize(

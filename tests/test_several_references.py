@@ -318,5 +318,5 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
     }
     assert refusal(lambda: check_same(rows)) == (
         f"compare: {several} and {single} were scored with different references or tokenizers "
-        "(nrefs:var tok:none and nrefs:1 tok:none); give both the same data.target_column"
+        "(nrefs:var tok:none and nrefs:1 tok:none); use the same data.target_column for both"
     )
