@@ -109,4 +109,4 @@ def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, quiet_machine)
 def test_a_view_without_a_picture_says_so(tmp_path, name):
     with pytest.raises(UsageError) as caught:
         write_explanations(Path(name), [Explanation("logit-lens", "t", {}, [])], title="t", numbers={}, quiet=True)
-    assert str(caught.value) == f"{name}: there is no picture of lens to write; write .html or .json"
+    assert str(caught.value) == f"{name}: logit-lens has no figure; write .html or .json"
