@@ -65,7 +65,7 @@ def test_small_maps_and_letters_of_any_script_are_drawn():
 
 
 def test_what_is_large_becomes_less_sharp_and_what_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(rastering, "MOST", 40_000)
+    monkeypatch.setattr(rastering, "MAX_PIXELS", 40_000)
     wide, high = struct.unpack(">II", raster(drawing(wide=250, high=160))[16:24])
     assert (wide, high) == (250, 160)
     with pytest.raises(UsageError) as caught:
