@@ -93,7 +93,6 @@ def test_the_whole_table_is_seen_at_1280_pixels_and_a_kind_is_one_line(look):
     assert max(heights) < 1.5 * min(heights)
 
 
-@OLD_WORDS
 def test_an_axis_of_costs_that_are_near_each_other_has_numbers_on_a_phone(look):
     document = translation()
     for row, parameters in zip(document["rows"], (651_690, 940_714, 615_018, 700_000), strict=True):
@@ -369,7 +368,6 @@ def test_every_part_says_which_score_it_is_of(look):
     assert seen.all("article .output .value")[0].startswith("bits/character ")
 
 
-@OLD_WORDS
 def test_items_may_be_told_apart_by_a_score_that_goes_the_other_way(look):
     document = translation(6)
     document["item_metric"] = {"name": "token_error_rate", "better": "lower"}
@@ -396,7 +394,6 @@ def test_a_long_text_is_folded_until_it_is_opened(look):
     assert seen.count("button.unfold") == 0
 
 
-@OLD_WORDS
 def test_a_comparison_that_lacks_all_it_may_lack_is_drawn(look):
     document = {"rows": [{"name": "a", "score": {"value": None}}, {"name": "b", "score": {"value": 1.5}}]}
     document["metric"] = {"name": "bleu", "better": "higher"}
@@ -408,7 +405,6 @@ def test_a_comparison_that_lacks_all_it_may_lack_is_drawn(look):
     assert seen.count("article") == 2
 
 
-@OLD_WORDS
 def test_a_confusion_is_told_by_pointer_and_by_keyboard(look):
     document = labels()
     seen = look(document)
