@@ -246,7 +246,7 @@ def pareto(document: Any, cost: str) -> list[str]:
     """The rows that no other is better than without being dearer; the slow way."""
 
     def price(row: Any) -> float:
-        return -row["decoding"]["value"] if cost == "decoding" else row[cost]
+        return -row[cost] if cost == "inference_rate" else row[cost]
 
     sign = 1 if document["metric"]["better"] == "higher" else -1
     rows = [(price(row), sign * row["score"]["value"], row["name"]) for row in document["rows"]]
@@ -264,10 +264,10 @@ def test_the_pareto_line_has_the_rows_that_nothing_beats(look, better):
     seen = look(document)
     box = seen.page.locator('[data-chart="cost"]')
     titles = {
-        "num_parameters": "num_parameters",
+        "num_parameters": "parameters",
         "seconds": "training time",
         "model_bytes": "size on disk",
-        "decoding": "decoding speed",
+        "inference_rate": "inference speed",
     }
     for cost, title in titles.items():
         box.get_by_text(title, exact=True).first.click()
@@ -283,7 +283,7 @@ def test_items_are_compared_ordered_filtered_and_opened(look):
     box = seen.page.locator('[data-chart="items"]')
     assert box.locator("article").count() == 10
     box.locator("select").nth(1).select_option(label="rnn")
-    box.locator("select").nth(2).select_option(label="second one ahead")
+    box.locator("select").nth(2).select_option(label="second model better")
     keys = [int(text.removeprefix("#")) for text in seen.all("article .verdict > span:first-child")]
     worst = sorted(values, key=lambda key: (values[key]["transformer"] - values[key]["rnn"], key))
     assert keys == worst[:10]
@@ -360,8 +360,8 @@ def test_labels_are_right_or_wrong_and_have_no_order(look):
 def test_every_part_says_which_score_it_is_of(look):
     seen = look(labels())
     texts = seen.all('[data-chart="breakdown"] svg text')
-    assert "F1, higher is better" in texts and "items" in texts
-    assert seen.all('[data-chart="curves"] figcaption') == ["Training: loss", "Validation: accuracy, higher is better"]
+    assert "F1 (higher is better)" in texts and "items" in texts
+    assert seen.all('[data-chart="curves"] figcaption') == ["Training loss", "Validation accuracy (higher is better)"]
     seen = look(language())
     texts = seen.all('[data-chart="breakdown"] svg text')
     assert "nats/token, lower is better" in texts and "tokens" in texts and any(text.startswith("∞") for text in texts)
