@@ -120,7 +120,7 @@ def test_every_column_sorts_both_ways_with_what_is_unknown_last(look):
             assert head.get_attribute("aria-sort") == way
             found = [key(rows[name]) for name in seen.all(names)]
             assert found == sorted(found, reverse=times == 1), column
-    speed = seen.page.locator("table.results thead th", has_text="tokens/s").first
+    speed = seen.page.locator("table.results thead th", has_text="train tok/s").first
     for way in ("descending", "ascending"):  # more is better, so the most comes first
         speed.locator("button").click()
         assert speed.get_attribute("aria-sort") == way
@@ -223,7 +223,7 @@ def test_curves_run_along_steps_tokens_or_time_and_may_be_logarithmic(look):
     box.get_by_text("tokens", exact=True).click()
     assert "tokens" in ticks(seen) and any(text.endswith("M") for text in ticks(seen))
     box.get_by_text("training time").click()
-    assert any(" min" in text for text in ticks(seen))
+    assert any(re.fullmatch(r"\d+m(\d\ds)?", text) for text in ticks(seen))
     sides = '[data-chart="curves"] figure:first-child text[text-anchor="end"]'
     before = seen.all(sides)
     box.locator("input.log").check()
@@ -272,7 +272,7 @@ def test_the_pareto_line_has_the_rows_that_nothing_beats(look, better):
     for cost, title in titles.items():
         box.get_by_text(title, exact=True).first.click()
         told = box.locator(".told").inner_text()
-        assert told == f"On the line, from the cheapest: {', '.join(pareto(document, cost))}.", cost
+        assert told == f"On the Pareto front, from the cheapest: {', '.join(pareto(document, cost))}.", cost
 
 
 @OLD_WORDS
@@ -348,10 +348,10 @@ def test_labels_are_right_or_wrong_and_have_no_order(look):
         f"only {other} is correct",
         "both wrong",
     ]
-    assert seen.all("article .output .value") == ["right", "wrong", "wrong", "right", "wrong", "wrong"]
+    assert seen.all("article .output .value") == ["correct", "wrong", "wrong", "correct", "wrong", "wrong"]
     first, second, third = seen.page.locator("article").all()
     assert first.locator("mark").count() == 0  # in another order, and one that lacks something
-    assert second.locator(".output p").all_inner_texts() == ["nothing", "late"]
+    assert second.locator(".output p").all_inner_texts() == ["empty output", "late"]
     assert third.locator("dd").all_inner_texts() == ["text", "nothing"]
     assert third.locator("mark").all_inner_texts() == ["damage", "late"]
 
@@ -364,8 +364,8 @@ def test_every_part_says_which_score_it_is_of(look):
     assert seen.all('[data-chart="curves"] figcaption') == ["Training loss", "Validation accuracy (higher is better)"]
     seen = look(language())
     texts = seen.all('[data-chart="breakdown"] svg text')
-    assert "nats/token, lower is better" in texts and "tokens" in texts and any(text.startswith("∞") for text in texts)
-    assert seen.all("article .output .value")[0].startswith("bits/character ")
+    assert "loss (lower is better)" in texts and "tokens" in texts and any(text.startswith("∞") for text in texts)
+    assert seen.all("article .output .value")[0].startswith("bits per character ")
 
 
 def test_items_may_be_told_apart_by_a_score_that_goes_the_other_way(look):
