@@ -201,9 +201,10 @@ def test_the_difference_is_that_of_the_text_and_of_one_without_words(runs, name)
     np.testing.assert_allclose(found.added, found.output - blank, atol=1e-4)
 
 
-@pytest.mark.xfail(reason="the toy model's error depends on the processor", strict=False)
 def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
     run = runs("labels:pairs-transformer")
+    with torch.no_grad():
+        run.model.head.scores.weight.mul_(10)  # steep, whatever a few steps of training on this processor came to
     few = attribution(run, "the cat\tsome new", ExplainConfig(n_steps=1))
     assert few.data["n_steps"] == 1 and few.data["completeness"][0]["error"] > 0.01
     assert few.lines[-1].startswith("not complete: they miss what they should add up to by ")

@@ -64,7 +64,7 @@ function tagged(words, tags, other) {
 
 function written(item, text, other) {
   if (text === null || text === undefined) return h("p", { class: "empty" }, "not evaluated");
-  if (text === "") return h("p", { class: "empty" }, "empty output");
+  if (text === "") return h("p", { class: "empty" }, "empty");
   const words = item.input.split(" "), tags = text.split(" ");
   if (data.output_type === "tags" && words.length === tags.length) return tagged(words, tags, other);
   return h("p", { dir: "auto" }, data.output_type === "labels" ? labeled(text, other) : marked(text, other));
