@@ -203,20 +203,15 @@ def test_the_difference_is_that_of_the_text_and_of_one_without_words(runs, name)
 
 def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
     run = runs("labels:pairs-transformer")
-    with torch.no_grad():
-        run.model.head.scores.weight.mul_(10)  # steep, whatever a few steps of training on this processor came to
+    generator = torch.Generator().manual_seed(0)
+    for parameter in run.model.parameters():  # the weights that training comes to differ from processor to processor
+        nn.init.normal_(parameter.data, std=0.5, generator=generator)
     few = attribution(run, "the cat\tsome new", ExplainConfig(n_steps=1))
     assert few.data["n_steps"] == 1 and few.data["completeness"][0]["error"] > 0.01
-    assert few.lines[-1].startswith("not complete: they miss what they should add up to by ")
+    assert re.fullmatch(r"warning: the contributions miss their sum by [\d.]+%; increase `n_steps`", few.lines[-1])
     many = attribution(run, "the cat\tsome new", ExplainConfig())
-    assert many.data["n_steps"] >= 32 and many.data["completeness"][0]["error"] < few.data["completeness"][0]["error"]
-    whole = many.data["completeness"][0]["error"] <= 0.01
-    told = (
-        "complete: they add up to what they should within "
-        if whole
-        else "not complete: they miss what they should add up to by "
-    )
-    assert many.lines[-1].startswith(told) and (whole or many.data["n_steps"] == 1024)
+    assert many.data["n_steps"] >= 32 and many.data["completeness"][0]["error"] <= 0.01
+    assert not many.lines[-1].startswith("warning: ")
 
 
 def test_what_is_next_to_nothing_is_not_divided_by():
