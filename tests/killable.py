@@ -34,7 +34,7 @@ from weft.training.run_log import RunLogWriter
 PARTS = {
     "save": [RunLogWriter.keep_best, RunLogWriter.save, saving.save, files.publish],
     "begin": [train, RunDir.begin, prepare.prepare, prepare._vocabulary, write_corpus],
-    "aside": [Backup.move_in],
+    "aside": [Backup.create],
 }
 
 

@@ -28,7 +28,7 @@ PLACES: dict[str, dict[str, Any]] = {
 def pair_table(**options: Any) -> Seq2SeqConfig:
     """Resolved configuration of a small model; options go to [model]."""
     return parse_config(
-        Seq2SeqConfig, broadcast_to_sides({"hidden_size": 8, "num_layers": 1, **options}), at="model"
+        Seq2SeqConfig, broadcast_to_sides({"hidden_size": 8, "num_layers": 1, **options}), prefix="model"
     ).with_defaults()
 
 

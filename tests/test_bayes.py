@@ -193,15 +193,15 @@ def test_targets_that_do_not_fit_are_refused(targets, weights, message):
 
 
 def test_tables_have_the_features_that_suit_them_and_refuse_the_rest():
-    assert not parse_config(NaiveBayesConfig, {}, at="model").features.tfidf
-    assert parse_config(LogisticRegressionConfig, {}, at="model").features.tfidf
-    given = parse_config(NaiveBayesConfig, {"features": {"analyzer": "char", "ngram_range": [1, 4]}}, at="model")
-    assert parse_config(NaiveBayesConfig, to_dict(given), at="model") == given
+    assert not parse_config(NaiveBayesConfig, {}, prefix="model").features.tfidf
+    assert parse_config(LogisticRegressionConfig, {}, prefix="model").features.tfidf
+    given = parse_config(NaiveBayesConfig, {"features": {"analyzer": "char", "ngram_range": [1, 4]}}, prefix="model")
+    assert parse_config(NaiveBayesConfig, to_dict(given), prefix="model") == given
     for values, message in [
         ({"alpha": 0.0}, "model.alpha: must be greater than 0, got 0.0"),
         ({"event_model": "gaussian"}, "model.event_model: unknown event model 'gaussian'; choose from multinomial, bernoulli"),
         ({"features": {"analyser": "char"}}, "model.features.analyser: unknown option; did you mean 'analyzer'?"),
     ]:
         with pytest.raises(ConfigError) as caught:
-            parse_config(NaiveBayesConfig, values, at="model")
+            parse_config(NaiveBayesConfig, values, prefix="model")
         assert str(caught.value).startswith(message)

@@ -480,7 +480,7 @@ def test_if_all_fail_json_says_so(there, capsys):
 def test_measuring_holds_the_folder_and_sweeps_it(there, capsys):
     words = ["run.toml", "--models", "ngram", "--output-dir", "all", "--quiet", "--csv", "all/table.csv"]
     assert compare(capsys, *words)[0] == 0 and (there / "all" / "table.csv").exists()
-    left = files.temporary(there / "all" / "results" / "ngram-5")  # as a process that was killed leaves it
+    left = files.temporary_path(there / "all" / "results" / "ngram-5")  # as a process that was killed leaves it
     left.mkdir()
 
     def held(*ignored: object, **others: object) -> None:

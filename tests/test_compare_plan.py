@@ -531,7 +531,7 @@ def test_killed_while_it_is_set_aside_or_brought_back(tmp_path, monkeypatch, mov
 
     monkeypatch.setattr(Path, "rename", killed)
     with pytest.raises(Killed):
-        previous_plan(tmp_path).move_in()
+        previous_plan(tmp_path).create()
         previous_plan(tmp_path).restore()
     begin(tmp_path, to_toml(LM, ComparisonOptions(models=["lstm"])), overwrite=False)
     assert names(tmp_path) == FIRST
@@ -695,7 +695,7 @@ def test_the_tokenizer_is_trained_once(tmp_path):
     out.mkdir()
     first = tokens.train_once(out, [values], Silent())
     files = {path.name for path in (out / "tokenizer").iterdir()}
-    assert files == {"tokenizer.json", "opening.json", "manifest.json"}
+    assert files == {"tokenizer.json", "bos.json", "manifest.json"}
     made = (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
     assert tokens.train_once(out, [values], Silent()).hash == first.hash
     assert (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == made

@@ -52,7 +52,7 @@ class OuterTable(Config):
 
 def refused(values: dict[str, object], at: str = "train") -> str:
     with pytest.raises(ConfigError) as caught:
-        parse_config(OuterTable, values, at=at)
+        parse_config(OuterTable, values, prefix=at)
     assert caught.value.exit_code == 2
     assert caught.value.__cause__ is None and caught.value.__suppress_context__  # one line, no pydantic behind it
     return str(caught.value)
@@ -110,11 +110,11 @@ def test_without_a_place_an_option_stands_alone():
 
 
 def test_a_table_reads_back_equal_and_cannot_be_changed():
-    table = parse_config(OuterTable, {"steps": 3, "lr": 1, "inner": {"kind": "gru"}}, at="train")
+    table = parse_config(OuterTable, {"steps": 3, "lr": 1, "inner": {"kind": "gru"}}, prefix="train")
     assert (table.steps, table.lr, table.inner.kind) == (3, 1.0, "gru")
     values = to_dict(table)
     assert "other" not in values and "also" not in values["inner"]  # TOML has no null
-    assert parse_config(OuterTable, tomllib.loads(tomli_w.dumps(values)), at="train") == table
+    assert parse_config(OuterTable, tomllib.loads(tomli_w.dumps(values)), prefix="train") == table
     with pytest.raises(ValidationError):
         table.steps = 4
 

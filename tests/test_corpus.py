@@ -239,7 +239,7 @@ def test_damaged_corpora_are_refused_by_name(tmp_path):
     assert told() == f"{tokens}: corrupted: expected {count} tokens, got {count - 1}; delete {about} to have it written again"
     tokens.write_bytes(whole[:-1])
     assert told().startswith(f"{tokens}: corrupted: ")
-    for part in ("tokens", "starts", "marks"):
+    for part in ("tokens", "starts", "counts"):
         path = tmp_path / f"a.{part}"
         data = tokens.write_bytes(whole) and path.read_bytes()
         path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
@@ -249,7 +249,9 @@ def test_damaged_corpora_are_refused_by_name(tmp_path):
     assert told() == f"{tokens}: file not found; delete {about} to have it written again"
     about.write_text("[]")
     assert told() == f"{about}: not the description of a corpus; delete it to have the corpus written again"
-    about.write_text('{"dtype": "<u2", "tokens": 1, "sums": {}, "origin": {"lines": false, "version": 99, "tokenizer": ""}}')
+    about.write_text(
+        '{"dtype": "<u2", "tokens": 1, "checksums": {}, "provenance": {"lines": false, "version": 99, "tokenizer": ""}}'
+    )
     assert told() == f"{about}: written by another version of weft; delete it to have the corpus written again"
     # whoever has the text just makes it anew
     about.write_text("{ damaged")
@@ -267,7 +269,7 @@ def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
     assert TextDataConfig(train="a", context_length=64, stride=16).with_defaults().stride == 16
     assert TextDataConfig(train="a", read_as="lines").with_defaults().stride is None
     table = parse_config(
-        TextDataConfig, {"train": ["a", "b/c"], "valid": "d", "encoding": "latin-1", "read_as": "lines"}, at="data"
+        TextDataConfig, {"train": ["a", "b/c"], "valid": "d", "encoding": "latin-1", "read_as": "lines"}, prefix="data"
     )
     sources = table.sources(tmp_path)
     assert sources["train"] == Source((tmp_path / "a", tmp_path / "b/c"), "latin-1", True)
@@ -295,7 +297,7 @@ def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
     ],
 )
 def test_tables_that_cannot_be_right_are_refused(values, told):
-    assert refusal(ConfigError, lambda: parse_config(TextDataConfig, values, at="data")) == told
+    assert refusal(ConfigError, lambda: parse_config(TextDataConfig, values, prefix="data")) == told
 
 
 def test_rows_are_the_lines_with_their_places(tmp_path):

@@ -43,7 +43,7 @@ def test_it_goes_before_what_the_first_line_shows(tmp_path):
     path = write(tmp_path / "a.csv", "label;text, if any\npos;x, y\n")
 
     def read(**options: str) -> list[tuple[str, ...]]:
-        table = parse_config(LabeledDataConfig, {"train": "a.csv", "text_column": "text, if any", **options}, at="data")
+        table = parse_config(LabeledDataConfig, {"train": "a.csv", "text_column": "text, if any", **options}, prefix="data")
         return [one.texts for one in table.sources(tmp_path)["train"].records()]
 
     assert read(delimiter=";") == [("x, y",)]
@@ -77,7 +77,7 @@ def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
 @pytest.mark.parametrize("given", ["", "ab", '"', "\n", "\r", "\0"])
 def test_what_is_no_delimiter(given):
     with pytest.raises(ConfigError) as caught:
-        parse_config(LabeledDataConfig, {"train": "a.csv", "delimiter": given}, at="data")
+        parse_config(LabeledDataConfig, {"train": "a.csv", "delimiter": given}, prefix="data")
     assert str(caught.value) == (f'data.delimiter: expected one character, no quote or line break, or "tab", got {given!r}')
 
 
@@ -91,7 +91,7 @@ def test_where_there_are_no_columns_it_is_refused(tmp_path):
         == f"{path}: is not a table ({tables}), but data.delimiter = ';'; drop that, or name it as the table it is"
     )
     with pytest.raises(ConfigError) as refusal:
-        parse_config(PairDataConfig, {"train": ["a.en", "a.de"], "delimiter": ";"}, at="data")
+        parse_config(PairDataConfig, {"train": ["a.en", "a.de"], "delimiter": ";"}, prefix="data")
     assert str(refusal.value) == "data.delimiter: parallel files have no columns; remove it"
 
 

@@ -47,7 +47,7 @@ every_pool = pytest.mark.parametrize("pool", POOLINGS)
 def make_classifier(*, several: bool = False, segments: bool = False, **options: Any) -> Classifier:
     torch.manual_seed(0)
     table = parse_config(
-        ClassifierConfig, {"layer_type": "lstm", "num_layers": 2, "hidden_size": WIDTH, **options}, at="model"
+        ClassifierConfig, {"layer_type": "lstm", "num_layers": 2, "hidden_size": WIDTH, **options}, prefix="model"
     ).with_defaults()
     model = classifier(table, vocab_size=WORDS, labels=LABELS, max_positions=LONGEST, segments=segments, multilabel=several)
     shaken(model)
@@ -244,7 +244,7 @@ def make_tagger(*, spelling: dict[str, Any] | None = None, allowed: Tensor | Non
     given = {"layer_type": "lstm", "num_layers": 1, "hidden_size": WIDTH, **options} | (
         {} if spelling is None else {"spelling": spelling}
     )
-    table = parse_config(TaggerConfig, given, at="model").with_defaults()
+    table = parse_config(TaggerConfig, given, prefix="model").with_defaults()
     model = tagger(table, vocab_size=WORDS, char_vocab_size=LETTERS, tags=LABELS, max_positions=LONGEST, allowed=allowed)
     shaken(model)
     return model.eval()
@@ -413,7 +413,7 @@ def test_moves_that_are_not_allowed_are_never_said():
 
 def test_letters_have_no_learned_positions():
     with pytest.raises(ConfigError) as caught:
-        parse_config(CharEncoderConfig, {"position_encoding": "learned"}, at="model.char_encoder")
+        parse_config(CharEncoderConfig, {"position_encoding": "learned"}, prefix="model.char_encoder")
     assert str(caught.value) == (
         "model.char_encoder.position_encoding: 'learned' limits the length of a word; use 'sinusoidal'"
     )
@@ -432,7 +432,7 @@ def test_letters_have_no_learned_positions():
 def test_options_of_letters_are_checked_as_those_of_words(option, value, message):
     for table, at in ((CharEncoderConfig, "model.char_encoder"), (TaggerConfig, "model")):
         with pytest.raises(ConfigError) as caught:
-            parse_config(table, {option: value}, at=at)
+            parse_config(table, {option: value}, prefix=at)
         assert str(caught.value).startswith(f"{at}.{option}: {message}")
 
 

@@ -225,5 +225,5 @@ def test_half_a_surrogate_pair_is_refused_with_its_text():
 )
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ConfigError) as caught:
-        parse_config(FeatureConfig, options, at="features")
+        parse_config(FeatureConfig, options, prefix="features")
     assert str(caught.value).startswith(message)

@@ -110,7 +110,7 @@ def test_a_pipe_is_written_into_and_stays_one(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = subprocess.Popen(["cat", path], stdout=subprocess.PIPE)
-    files.write_bytes(path, b"piped", named=True)
+    files.write_bytes(path, b"piped", user_path=True)
     assert reader.communicate(timeout=20)[0] == b"piped"
     assert path.is_fifo() and os.listdir(tmp_path) == ["pipe"]
 
@@ -120,14 +120,14 @@ def test_a_device_is_written_into_and_its_refusal_is_told(tmp_path):
     link = tmp_path / "link"
     link.symlink_to("/dev/full")
     for path in (link, Path("/dev/full")):
-        message = refusal(ResourceError, lambda path=path: files.write_bytes(path, b"x", named=True))
+        message = refusal(ResourceError, lambda path=path: files.write_bytes(path, b"x", user_path=True))
         assert message == f"{path}: no space left on disk; the data before that was written; free some space and try again"
     assert Path("/dev/full").is_char_device() and link.is_symlink()
 
 
 def test_what_the_system_names_is_written_into_and_a_folder_in_memory_is_one_like_others(tmp_path):
     with open(tmp_path / "out", "w+b") as out:
-        files.write_bytes(Path(f"/proc/self/fd/{out.fileno()}"), b"given", named=True)
+        files.write_bytes(Path(f"/proc/self/fd/{out.fileno()}"), b"given", user_path=True)
         assert (tmp_path / "out").read_bytes() == b"given"
     assert not files._is_special(Path("/dev/shm/run/a.json")) and files._is_special(Path("/dev/stdout"))
 
@@ -258,12 +258,12 @@ def test_leftovers_are_known_by_their_name_and_nothing_else_is_swept(tmp_path):
     kept = [tmp_path / name for name in ("model.safetensors", ".lock", ".x.tmp", "x.tmp-1-0123456789ab")]
     for path in kept:
         path.touch()
-    left = [files.temporary(tmp_path / name) for name in ("model.safetensors", "000400", "n" * 255)]
+    left = [files.temporary_path(tmp_path / name) for name in ("model.safetensors", "000400", "n" * 255)]
     left[0].touch()
     left[1].mkdir()
     (left[1] / "model.safetensors").touch()
     left[2].touch()
-    assert sorted(files.sweep(tmp_path)) == sorted(left)
+    assert sorted(files.remove_temporary_files(tmp_path)) == sorted(left)
     assert sorted(tmp_path.iterdir()) == sorted(kept)
 
 
@@ -273,10 +273,10 @@ def test_leftovers_are_known_by_their_name_and_nothing_else_is_swept(tmp_path):
 def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with log_files.Log(path) as log:
-        assert log.length == 0
+        assert log.num_bytes == 0
         log.write({"step": 1, "loss": 2.5})
         log.sync()
-        mark = log.length
+        mark = log.num_bytes
         assert path.stat().st_size == mark
         log.write({"step": 2, "loss": float("nan")})
     first = '{{"step": 1, "loss": 2.5, "crc32": "{:08x}"}}\n'.format(zlib.crc32(b'{"step": 1, "loss": 2.5}'))
@@ -284,13 +284,13 @@ def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
     assert path.read_text() == first + second
     with log_files.Log(path) as log:
         assert not log.restore(first.encode())
-        assert log.length == mark
+        assert log.num_bytes == mark
         log.write({"step": 2, "word": "ü"})
-        assert log.length == path.stat().st_size
+        assert log.num_bytes == path.stat().st_size
         log.close()
     second = '{{"step": 2, "word": "ü", "crc32": "{:08x}"}}\n'.format(zlib.crc32('{"step": 2, "word": "ü"}'.encode()))
     assert path.read_bytes() == (first + second).encode()
-    assert log_files.read_log(path, texts=True) == [{"step": 1, "loss": 2.5}, {"step": 2, "word": "ü"}]
+    assert log_files.read_log(path, allow_text=True) == [{"step": 1, "loss": 2.5}, {"step": 2, "word": "ü"}]
 
 
 @pytest.mark.parametrize("there", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["gone", "less", "other"])
@@ -299,7 +299,7 @@ def test_a_log_that_was_damaged_is_restored(tmp_path, there):
     path.write_bytes(there)
     with log_files.Log(path) as log:
         assert log.restore(b"{}\n{}\n")
-        assert log.length == 6
+        assert log.num_bytes == 6
     assert path.read_bytes() == b"{}\n{}\n"
 
 
@@ -310,8 +310,8 @@ def test_a_log_that_lost_lines_is_refused(tmp_path):
     length = path.stat().st_size
     with path.open("ab") as torn:
         torn.write(b'{"step": 2')
-    assert log_files.read_log(path, length=length) == [{"step": 1}]
-    assert refusal(ModelError, lambda: log_files.read_log(path, length=length + 1)) == (
+    assert log_files.read_log(path, min_bytes=length) == [{"step": 1}]
+    assert refusal(ModelError, lambda: log_files.read_log(path, min_bytes=length + 1)) == (
         f"{path}: corrupted: {length} bytes, but the checkpoint expects {length + 1}; run weft train again to restore it"
     )
 
@@ -348,7 +348,7 @@ BITS = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8, torch.fl
 READERS = [tensor_files.read_tensors, tensor_files.read_arrays]
 
 
-@pytest.mark.parametrize("kind", tensor_files.TYPES)
+@pytest.mark.parametrize("kind", tensor_files.DTYPES)
 def test_every_type_and_shape_comes_back(tmp_path, kind):
     path = tmp_path / "x.safetensors"
     numbers = torch.randint(0, 2, (3, 4), generator=torch.Generator().manual_seed(0)).to(getattr(torch, kind))
@@ -502,20 +502,20 @@ DAMAGED = {
     "backwards": (packed({"a": entry([1], [4, 0])}, b"1234"), HEAD),
     "twice": (packed(b'{"a":%s,"a":%s}' % ((json.dumps(entry([1], [0, 4])).encode(),) * 2), b"1234"), TWICE),
     "shares nothing": (
-        packed({"__metadata__": {"weft.shared": '{"b": "c"}'}, "a": entry([1], [0, 4])}, b"1234"),
+        packed({"__metadata__": {"weft.tied": '{"b": "c"}'}, "a": entry([1], [0, 4])}, b"1234"),
         "corrupted: 'b' cannot share the memory of 'c'",
     ),
     "shares itself": (
-        packed({"__metadata__": {"weft.shared": '{"a": "a"}'}, "a": entry([1], [0, 4])}, b"1234"),
+        packed({"__metadata__": {"weft.tied": '{"a": "a"}'}, "a": entry([1], [0, 4])}, b"1234"),
         "corrupted: 'a' cannot share the memory of 'a'",
     ),
     "shares a list": (
-        packed({"__metadata__": {"weft.shared": "[1]"}, "a": entry([1], [0, 4])}, b"1234"),
-        "corrupted: its list of shared tensors is invalid",
+        packed({"__metadata__": {"weft.tied": "[1]"}, "a": entry([1], [0, 4])}, b"1234"),
+        "corrupted: its list of tied tensors is invalid",
     ),
     "shares no JSON": (
-        packed({"__metadata__": {"weft.shared": "{"}, "a": entry([1], [0, 4])}, b"1234"),
-        "corrupted: its list of shared tensors is invalid",
+        packed({"__metadata__": {"weft.tied": "{"}, "a": entry([1], [0, 4])}, b"1234"),
+        "corrupted: its list of tied tensors is invalid",
     ),
 }
 
@@ -667,7 +667,7 @@ def test_hashing_what_is_not_there(tmp_path):
 
 def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatch):
     final = tmp_path / "000400"
-    temp = checkpoint(files.temporary(final))
+    temp = checkpoint(files.temporary_path(final))
     for n in range(1, 20):
         with monkeypatch.context() as patch:
             patch.setattr(files, "os", Faulty(n, errno.EIO))
@@ -682,7 +682,7 @@ def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatc
             os.rename(final, temp)
     assert n == 8  # open, fsync, close; rename; open, fsync, close
     files.verify(final)
-    other = checkpoint(files.temporary(final), 2)
+    other = checkpoint(files.temporary_path(final), 2)
     assert refusal(ResourceError, lambda: files.publish(other, final)) == (
         f"{final}: already exists; nothing was changed; remove it first"
     )
@@ -773,13 +773,13 @@ def test_folders_that_can_not_be_locked(tmp_path, monkeypatch):
 
 def save_forever(folder: Path, told: int) -> None:
     """What training does: a numbered checkpoint, the newest weights, the oldest removed; a byte to `told` each time."""
-    files.sweep(folder)
+    files.remove_temporary_files(folder)
     done = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
     step = max(done, default=0)
     while True:
         step += 1
         final = folder / f"{step:06d}"
-        files.publish(checkpoint(files.temporary(final), step), final)
+        files.publish(checkpoint(files.temporary_path(final), step), final)
         tensor_files.write_tensors(folder / "model.safetensors", _tensors(step))
         files.remove(folder / f"{step - 2:06d}")
         os.write(told, b"x")
@@ -804,7 +804,7 @@ def test_killed_before_each_call_of_a_save_the_newest_complete_checkpoint_loads(
 
         def save(folder: Path = folder, fatal: int = kills + 1) -> None:
             monkeypatch.setattr(files, "os", Deadly(fatal, 0))
-            files.publish(checkpoint(files.temporary(folder / "000002"), 2), folder / "000002")
+            files.publish(checkpoint(files.temporary_path(folder / "000002"), 2), folder / "000002")
             files.remove(folder / "000001")
 
         _, status = os.waitpid(in_child(save), 0)
@@ -813,7 +813,7 @@ def test_killed_before_each_call_of_a_save_the_newest_complete_checkpoint_loads(
             files.verify(path)
         assert kept
         assert files.read_json(kept[-1] / "train_state.json")["step"] == int(kept[-1].name)
-        files.sweep(folder)
+        files.remove_temporary_files(folder)
         assert sorted(folder.iterdir()) == kept
         if not os.WIFSIGNALED(status):
             break
@@ -846,5 +846,5 @@ def test_killed_at_any_moment_what_is_there_is_whole(tmp_path):
     assert newest >= 20
     os.close(heard)
     os.close(told)
-    files.sweep(tmp_path)
+    files.remove_temporary_files(tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

@@ -76,7 +76,7 @@ def test_a_run_folder_is_this_and_no_more(finished):
         "environment.json",
         "metrics.jsonl",
         "model.safetensors",
-        "opening.json",
+        "bos.json",
         "resolved.toml",
         "run.toml",
         "timings.jsonl",

@@ -22,7 +22,7 @@ from weft.models.config import LanguageModelConfig
 from weft.models.lm import language_model
 from weft.models.ngram import NgramConfig, fit
 from weft.nn.state import tree_leaves
-from weft.resources import measure_peak_memory, size
+from weft.resources import format_bytes, measure_peak_memory
 from weft.text.tokenizers import TYPES, TokenizerConfig, train_tokenizer
 
 LETTERS = Strings("abcdefghij")
@@ -313,7 +313,7 @@ def test_an_n_gram_keeps_its_last_words_and_an_ensemble_what_its_parts_keep():
 
 def held(monkeypatch, number):
     for place in ("batch_size", "generate"):
-        monkeypatch.setattr(f"weft.decode.{place}.free", lambda device: number)
+        monkeypatch.setattr(f"weft.decode.{place}.free_device_memory", lambda device: number)
 
 
 @pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
@@ -330,7 +330,7 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
         with pytest.raises(ResourceError) as caught:
             call(toy, LETTERS, ["a", "abcd"] if call is generate else "abcd", options, frame=Frame(2))
         assert str(caught.value) == (
-            f"generate: {what} of up to 54 tokens needs about {size(needed)}, {size(needed - 1)} are free; reduce {cure}"
+            f"generate: {what} of up to 54 tokens needs about {format_bytes(needed)}, {format_bytes(needed - 1)} are free; reduce {cure}"
         )
     assert toy.steps_taken == []
 

@@ -21,7 +21,7 @@ from weft.interop.hf_export import export_model
 from weft.interop.huggingface import NEVER, import_model
 from weft.models.encoder import EncoderInput
 from weft.runs.load import load
-from weft.tensors import read_foreign
+from weft.tensors import read_external
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -281,7 +281,7 @@ def test_old_names_and_parts_of_files_are_read(tmp_path):
     from safetensors.torch import save_file
 
     make_folder(tmp_path / "theirs", "bert")
-    tensors, _ = read_foreign(tmp_path / "theirs" / "model.safetensors")
+    tensors, _ = read_external(tmp_path / "theirs" / "model.safetensors")
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
         for name, one in tensors.items()
@@ -490,7 +490,7 @@ def test_a_config_that_is_none(bert):
 def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
     from safetensors.torch import save_file
 
-    tensors = {name: one.clone() for name, one in read_foreign(bert / "model.safetensors")[0].items()}
+    tensors = {name: one.clone() for name, one in read_external(bert / "model.safetensors")[0].items()}
     name = "encoder.layer.1.output.dense.weight"
     save_file({key: one for key, one in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
     line = f"{bert}: tensor {name!r} (24x40) is missing"
@@ -510,7 +510,7 @@ def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
 def test_weights_that_are_no_numbers(bert, capsys, number):
     from safetensors.torch import save_file
 
-    tensors = {name: one.clone() for name, one in read_foreign(bert / "model.safetensors")[0].items()}
+    tensors = {name: one.clone() for name, one in read_external(bert / "model.safetensors")[0].items()}
     name = "encoder.layer.1.attention.self.key.weight"
     tensors[f"bert.{name}"][3, 5] = number
     save_file(tensors, bert / "model.safetensors")

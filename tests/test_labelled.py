@@ -187,7 +187,7 @@ def test_a_folder_with_a_folder_for_every_label(tmp_path):
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
     path = write(tmp_path / "a.tsv", "\ufeff" + as_tsv([*EXAMPLES, ("odd", "last")]).replace("\n", "\r\n"))
     seen = labelled(path).summary
-    assert (seen.count, seen.crlf, seen.characters) == (4, 4, 38)
+    assert (seen.count, seen.num_crlf, seen.characters) == (4, 4, 38)
     assert seen.describe() == (
         f"{path}: 4 examples of 38 characters with 3 labels, utf-8, 4 CRLF line endings\n"
         "  note: a.tsv: removed a byte order mark at the start\n"
@@ -448,7 +448,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
 def test_a_table_that_can_t_be_right(values, message):
-    assert refusal(lambda: parse_config(LabeledDataConfig, values, at="data"), ConfigError) == message
+    assert refusal(lambda: parse_config(LabeledDataConfig, values, prefix="data"), ConfigError) == message
 
 
 @pytest.mark.parametrize(
@@ -460,8 +460,8 @@ def test_a_table_that_can_t_be_right(values, message):
     ],
 )
 def test_what_a_table_says_can_be_read_again(more):
-    table = parse_config(LabeledDataConfig, {"train": ["a", "b"], **more}, at="data").with_defaults()
-    assert parse_config(LabeledDataConfig, to_dict(table), at="data") == table == table.with_defaults()
+    table = parse_config(LabeledDataConfig, {"train": ["a", "b"], **more}, prefix="data").with_defaults()
+    assert parse_config(LabeledDataConfig, to_dict(table), prefix="data") == table == table.with_defaults()
 
 
 # ---- shares

@@ -12,7 +12,7 @@ import torch
 from small_runs import Silent, make_text, sums, train_here
 
 from weft.data.batching import Batch
-from weft.data.corpus import Corpus, lines_of
+from weft.data.corpus import Corpus, corpus_from_lines
 from weft.data.line_pairs import LinePairBatchSampler, pair_lines
 from weft.errors import TrainingInterrupted
 from weft.models.encoder_config import MaskedLMConfig
@@ -30,7 +30,7 @@ def shown(corpus: Corpus) -> list[str]:
 
 
 def pairs_of(lines: list[str], *, longest: int = 100, phase: int = 0) -> list[str]:
-    return shown(pair_lines(lines_of(TOKENIZER, lines), max_length=longest, phase=phase))
+    return shown(pair_lines(corpus_from_lines(TOKENIZER, lines), max_length=longest, phase=phase))
 
 
 def test_lines_go_two_by_two_and_the_other_way_the_next_time():
@@ -58,7 +58,7 @@ def test_one_line_is_no_pair():
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 def test_every_line_is_read_once_an_epoch(epoch):
     lines = [" ".join(np.random.default_rng(at).choice(list("abcdefghij"), 1 + at % 5)) for at in range(37)]
-    order = LinePairBatchSampler(lines_of(TOKENIZER, lines), max_length=20, batch_tokens=40, seed=1)
+    order = LinePairBatchSampler(corpus_from_lines(TOKENIZER, lines), max_length=20, batch_tokens=40, seed=1)
     read = [order.batch(epoch, index) for index in range(order.batches(epoch))]
     found = sorted(
         "".join(TOKENIZER.id_to_token(token) for token in row[keep].tolist() if token > 2)
@@ -71,7 +71,7 @@ def test_every_line_is_read_once_an_epoch(epoch):
 
 
 def test_places_are_said_by_lines_of_the_file():
-    order = LinePairBatchSampler(lines_of(TOKENIZER, ["a", "b", "c", "d"]), max_length=20, batch_tokens=100, seed=0)
+    order = LinePairBatchSampler(corpus_from_lines(TOKENIZER, ["a", "b", "c", "d"]), max_length=20, batch_tokens=100, seed=0)
     assert order.describe(0, 0) == "lines, pairs of lines from line 1, 3"
     assert order.describe(1, 0) == "lines, pairs of lines from line 1, 2, 4"
 
@@ -86,7 +86,7 @@ def test_what_follows_the_first_end_is_the_second_text():
 
 
 def test_validation_reads_pairs_too():
-    corpus = pair_lines(lines_of(TOKENIZER, ["a b", "c", "d"]), max_length=20)
+    corpus = pair_lines(corpus_from_lines(TOKENIZER, ["a b", "c", "d"]), max_length=20)
     found = {tuple(row[keep].tolist()) for read in texts(corpus, window=20) for row, keep in zip(*read.text[:2], strict=True)}
     assert found == {(1, 3, 4, 2, 5, 2), (1, 6, 2)}
 

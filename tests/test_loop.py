@@ -351,9 +351,9 @@ def test_the_weights_are_back_after_a_validation_that_failed():
 def test_averages_are_counted_before_there_are_any(monkeypatch):
     parameters = sum(weight.numel() for weight in small_model().parameters())
     table = TrainConfig(ema_decay=0.5).with_defaults()
-    monkeypatch.setattr(memory, "free", lambda device: 4 * 5 * parameters)
+    monkeypatch.setattr(memory, "free_device_memory", lambda device: 4 * 5 * parameters)
     assert memory.check_weights(small_model, table, CPU.device) == parameters
-    monkeypatch.setattr(memory, "free", lambda device: 4 * 5 * parameters - 1)
+    monkeypatch.setattr(memory, "free_device_memory", lambda device: 4 * 5 * parameters - 1)
     with pytest.raises(ResourceError) as caught:
         memory.check_weights(small_model, table, CPU.device)
     needed, there = memory.size(20 * parameters), memory.size(20 * parameters - 1)

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from weft import resources as machine
-from weft.resources import free, measure_peak_memory, size
+from weft.resources import format_bytes, free_device_memory, measure_peak_memory
 
 CPU = torch.device("cpu")
 
 
 def test_sizes_are_shown_in_three_digits_or_so():
-    assert [size(number) for number in (0, 999, 1000, 1_234_567, 2.5e9, 1e12, 1e16)] == [
+    assert [format_bytes(number) for number in (0, 999, 1000, 1_234_567, 2.5e9, 1e12, 1e16)] == [
         "0 B",
         "999 B",
         "1.0 kB",
@@ -30,7 +30,7 @@ def test_sizes_are_shown_in_three_digits_or_so():
 
 
 def test_what_is_free_is_no_more_than_the_machine_has():
-    there = free(CPU)
+    there = free_device_memory(CPU)
     pages = int(next(line for line in Path("/proc/meminfo").read_text().split("\n") if "MemTotal" in line).split()[1])
     assert 0 < there <= pages * 1024
 
@@ -55,12 +55,12 @@ def test_a_container_that_is_held_to_less_has_less(tmp_path, monkeypatch, limit,
             "/sys/fs/cgroup/memory.current": "500000\n",
         },
     )
-    assert free(CPU) == pytest.approx(left, abs=1024)
+    assert free_device_memory(CPU) == pytest.approx(left, abs=1024)
 
 
 def test_without_either_file_the_free_pages_count(tmp_path, monkeypatch):
     place_files(monkeypatch, tmp_path, {})
-    assert free(CPU) > 0
+    assert free_device_memory(CPU) > 0
 
 
 MEMINFO = {"/proc/meminfo": "MemTotal:  9000000 kB\nMemAvailable:  8000000 kB\n"}
@@ -83,13 +83,13 @@ def test_pages_of_files_that_were_read_can_be_had(tmp_path, monkeypatch, limit, 
         tmp_path,
         {**MEMINFO, limit: "4000000000\n", used: "3900000000\n", f"{where}/memory.stat": stat},
     )
-    assert free(CPU) == 4_000_000_000 - 400_000_000
+    assert free_device_memory(CPU) == 4_000_000_000 - 400_000_000
 
 
 def test_a_count_that_is_less_than_what_it_counts_is_no_memory_more(tmp_path, monkeypatch):
     stat = {f"{V2}/memory.stat": "inactive_file 999\n", f"{V2}/memory.max": "1000", f"{V2}/memory.current": "500"}
     place_files(monkeypatch, tmp_path, {**MEMINFO, **stat})
-    assert free(CPU) == 1000
+    assert free_device_memory(CPU) == 1000
 
 
 def test_the_tightest_of_the_groups_around_a_process_counts(tmp_path, monkeypatch):
@@ -97,7 +97,7 @@ def test_the_tightest_of_the_groups_around_a_process_counts(tmp_path, monkeypatc
     limits = {f"{inner}/memory.max": "3000\n", f"{inner}/memory.current": "1000\n", f"{V2}/user.slice/memory.max": "max\n"}
     damaged = {f"{V2}/user.slice/memory.current": "many\n", f"{inner}/memory.stat": "inactive_file\n\n"}
     place_files(monkeypatch, tmp_path, {**MEMINFO, **limits, **damaged, "/proc/self/cgroup": "0::/user.slice/job.scope\n"})
-    assert free(CPU) == 2000
+    assert free_device_memory(CPU) == 2000
 
 
 def test_a_mac_counts_no_free_pages(tmp_path, monkeypatch):
@@ -111,7 +111,7 @@ def test_a_mac_counts_no_free_pages(tmp_path, monkeypatch):
         return known[name]
 
     monkeypatch.setattr(machine.os, "sysconf", sysconf)
-    assert free(CPU) == 16384 * 1_048_576
+    assert free_device_memory(CPU) == 16384 * 1_048_576
 
 
 @pytest.mark.parametrize(("system", "unit"), [("linux", 1024), ("darwin", 1)])
@@ -125,7 +125,7 @@ def test_what_torch_keeps_of_a_gpu_can_still_be_had(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 50)
-    assert free(torch.device("cuda")) == 120
+    assert free_device_memory(torch.device("cuda")) == 120
 
 
 # ---- what work takes

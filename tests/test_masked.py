@@ -12,7 +12,7 @@ import pytest
 import torch
 from small_runs import Silent, make_text, sums, train_here
 
-from weft.data.corpus import lines_of, write_corpus
+from weft.data.corpus import corpus_from_lines, write_corpus
 from weft.data.source import Source
 from weft.errors import ConfigError, DataError, TrainingInterrupted
 from weft.metrics.items import ItemStatistics
@@ -279,7 +279,10 @@ def test_validation_makes_the_same_gaps_every_time(tmp_path):
     assert first == second and first is not None and list(first) == ["mlm_loss", "mlm_accuracy"]
     assert 0 <= first["mlm_accuracy"] <= 100
     empty = MaskedTask(
-        Masking(tokenizer.vocab_size), valid=lines_of(tokenizer, ["", ""]), context_length=16, device=torch.device("cpu")
+        Masking(tokenizer.vocab_size),
+        valid=corpus_from_lines(tokenizer, ["", ""]),
+        context_length=16,
+        device=torch.device("cpu"),
     )
     with pytest.raises(DataError) as caught, torch.no_grad():
         empty.validate(model)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from weft.data.batch import WHOLE, cropped
+from weft.data.batch import FULL, crop_batch
 from weft.data.batching import Batch
 from weft.errors import ResourceError
 from weft.models import ngram
@@ -28,7 +28,7 @@ from weft.models.ngram import NgramConfig, estimate_memory, fit
 from weft.models.ngram_counts import count_ngrams
 from weft.models.seq2seq import encoder_decoder
 from weft.models.seq2seq_config import Seq2SeqConfig
-from weft.resources import size
+from weft.resources import format_bytes
 from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.objective import LanguageTask
 from weft.tasks.seq2seq.batching import PairBatch
@@ -58,7 +58,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def free(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(memory, "free", lambda device: number)
+    monkeypatch.setattr(memory, "free_device_memory", lambda device: number)
 
 
 def refusal(call: Any) -> str:
@@ -75,7 +75,7 @@ def model(words: int = 50, window: int = WINDOW, **options: Any) -> LanguageMode
 
 def check(of: LossModule, batch: AnyBatch, table: TrainConfig, place: DeviceConfig) -> int:
     """Of a batch that is shortened as lines and windows are."""
-    return memory.check_batch(of, partial(cropped, batch), table, place)
+    return memory.check_batch(of, partial(crop_batch, batch), table, place)
 
 
 def learner(of: LanguageModel, *, carries: bool = False) -> LossModule:
@@ -313,7 +313,7 @@ def test_measuring_a_batch_leaves_no_trace():
 
 def test_a_batch_of_lines_is_measured_by_its_longest_lines(tmp_path, text, monkeypatch):
     seen = []
-    monkeypatch.setattr(memory, "check_batch", lambda learner, widest, table, place: seen.append(widest(WHOLE)))
+    monkeypatch.setattr(memory, "check_batch", lambda learner, widest, table, place: seen.append(widest(FULL)))
     train_here(run_file(text, "lstm", data__read_as="lines", train__max_steps=1), tmp_path / "run")
     lines = text.read_text().split("\n")[:-1]
     longest = max(map(len, lines[: int(len(lines) * 0.9)])) + 1
@@ -328,7 +328,7 @@ def test_a_batch_too_large_is_refused_with_the_cure(tmp_path, text, monkeypatch)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
     free(monkeypatch, needed + later - 1)
     assert refusal(lambda: check(of, data, TrainConfig(), CPU)) == (
-        f"train.batch_tokens: a batch of 64 rows of 32 tokens needs about {size(needed)}, {size(needed - 1)} are free; "
+        f"train.batch_tokens: a batch of 64 rows of 32 tokens needs about {format_bytes(needed)}, {format_bytes(needed - 1)} are free; "
         "reduce batch_tokens or increase micro_batches (now 1)"
     )
     assert check(of, data, TrainConfig(micro_batches=2), CPU) < 0.6 * needed
@@ -397,7 +397,7 @@ def test_a_text_too_large_to_count_is_refused_with_the_cure(tmp_path, text, monk
     words = len(set(text.read_text())) + 3
     needed = estimate_memory(np.zeros(tokens, np.uint16), None, order=4, size=words, room=10**12)
     assert refusal(lambda: train_here(values, tmp_path / "run")) == (
-        f"model.order: counting 4-grams of {tokens:,} tokens needs about {size(needed)}, 100.0 kB are free; "
+        f"model.order: counting 4-grams of {tokens:,} tokens needs about {format_bytes(needed)}, 100.0 kB are free; "
         "lower model.order or use less text"
     )
     free(monkeypatch, needed)

@@ -34,7 +34,7 @@ def fresh(kind: str, *, window: int = WINDOW, words: int = WORDS, **options: Any
     """A small network of a kind, as it begins."""
     preset = LM[kind]
     table = parse_config(
-        preset.config_class, {**preset.values, "hidden_size": WIDTH, "num_layers": 2, **options}, at="model"
+        preset.config_class, {**preset.values, "hidden_size": WIDTH, "num_layers": 2, **options}, prefix="model"
     ).with_defaults()
     torch.manual_seed(0)
     return language_model(table, vocab_size=words, context_length=window, vocabulary="v").eval()

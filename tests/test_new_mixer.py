@@ -166,7 +166,7 @@ def test_its_default_comes_from_the_row_and_a_value_reaches_every_layer():
 )
 def test_what_does_not_apply_is_refused_in_the_words_of_all_mixers(values, message):
     with pytest.raises(ConfigError) as caught:
-        parse_config(LanguageModelConfig, values, at="model")
+        parse_config(LanguageModelConfig, values, prefix="model")
     assert str(caught.value) == message
 
 
@@ -189,7 +189,7 @@ def test_a_mixer_that_attends_one_way_alone_says_so(monkeypatch):
     monkeypatch.setitem(MIXERS, "ahead", MIXERS["attention"]._replace(bidirectional=None))
     assert stack(table(layer_type="ahead", num_heads=2), context_length=4)(torch.zeros(1, 3, DIM))[0].shape == (1, 3, DIM)
     with pytest.raises(ConfigError) as caught:
-        parse_config(StackConfig, {"layer_type": "ahead", "bidirectional": True}, at="model")
+        parse_config(StackConfig, {"layer_type": "ahead", "bidirectional": True}, prefix="model")
     assert str(caught.value) == "model.bidirectional: not possible with layer_type 'ahead'; set it to false"
 
 

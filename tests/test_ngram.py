@@ -398,14 +398,14 @@ def test_discounts_that_fall_back_are_noted():
 )
 def test_tables_that_can_not_be_right_are_refused(values, message):
     with pytest.raises(ConfigError) as caught:
-        parse_config(NgramConfig, values, at="model")
+        parse_config(NgramConfig, values, prefix="model")
     assert str(caught.value) == message
 
 
 def test_a_filled_table_reads_back_equal():
     for values in ({}, {"smoothing": "add-delta"}, {"smoothing": "add-delta", "delta": 0.5}, {"prune": [0, 0, 1]}):
-        table = parse_config(NgramConfig, values, at="model").with_defaults()
-        assert parse_config(NgramConfig, to_dict(table), at="model") == table
+        table = parse_config(NgramConfig, values, prefix="model").with_defaults()
+        assert parse_config(NgramConfig, to_dict(table), prefix="model") == table
     assert NgramConfig(smoothing="add-delta").with_defaults().delta == 1.0
     assert "delta" not in to_dict(NgramConfig().with_defaults())
 

@@ -93,19 +93,19 @@ def test_the_option_reaches_every_mixer_that_has_it(kind):
     for name in ("rnn", "conv"):
         for two_way in (False, True):
             options = {"layer_type": name, "bidirectional": two_way, "hidden_size": 4, "nonlinearity": kind}
-            made: Any = mixer(parse_config(StackConfig, options, at="model").with_defaults(), 0, None, input_size=4)
+            made: Any = mixer(parse_config(StackConfig, options, prefix="model").with_defaults(), 0, None, input_size=4)
             parts = (made.forward_mixer, made.backward_mixer) if name == "rnn" and two_way else (made,)
             assert all(part.nonlinearity in (kind, NONLINEARITIES[kind]) for part in parts)
 
 
 def test_tanh_is_the_default_and_others_have_none():
-    assert parse_config(StackConfig, {"layer_type": "rnn"}, at="model").with_defaults().nonlinearity == "tanh"
-    assert parse_config(StackConfig, {"layer_type": "lstm"}, at="model").with_defaults().nonlinearity is None
+    assert parse_config(StackConfig, {"layer_type": "rnn"}, prefix="model").with_defaults().nonlinearity == "tanh"
+    assert parse_config(StackConfig, {"layer_type": "lstm"}, prefix="model").with_defaults().nonlinearity is None
     with pytest.raises(ConfigError) as caught:
-        parse_config(StackConfig, {"layer_type": "lstm", "nonlinearity": "relu"}, at="model")
+        parse_config(StackConfig, {"layer_type": "lstm", "nonlinearity": "relu"}, prefix="model")
     assert str(caught.value) == "model.nonlinearity: not used with layer_type 'lstm'; remove it"
     with pytest.raises(ConfigError) as caught:
-        parse_config(StackConfig, {"layer_type": "rnn", "nonlinearity": "rely"}, at="model")
+        parse_config(StackConfig, {"layer_type": "rnn", "nonlinearity": "rely"}, prefix="model")
     assert str(caught.value) == "model.nonlinearity: unknown value 'rely'; did you mean 'relu'?"
 
 
@@ -113,7 +113,7 @@ def test_tanh_is_the_default_and_others_have_none():
 def test_every_task_has_it(task):
     preset = find_task(task).presets["rnn"] if "rnn" in find_task(task).presets else find_task(task).presets["lstm"]
     options = {"layer_type": "rnn", "nonlinearity": "relu"}
-    table: Any = parse_config(preset.config_class, preset.merged(options), at="model").with_defaults()
+    table: Any = parse_config(preset.config_class, preset.merged(options), prefix="model").with_defaults()
     sides = (table.encoder, table.decoder) if task == "seq2seq" else (table,)
     assert {side.nonlinearity for side in sides} == {"relu"}
 

@@ -204,11 +204,11 @@ def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
 
 
 def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
-    assert json.loads((runs["gpt"].directory.path / "opening.json").read_text()) == {
+    assert json.loads((runs["gpt"].directory.path / "bos.json").read_text()) == {
         "text": ".\n",
-        "tokens": runs["gpt"].vocabulary.encode(".\n").tolist(),
+        "token_ids": runs["gpt"].vocabulary.encode(".\n").tolist(),
     }
-    assert not (runs["lines"].directory.path / "opening.json").exists()
+    assert not (runs["lines"].directory.path / "bos.json").exists()
     (tmp_path / "text.txt").write_text("abcd" * 300)
     watcher = Silent()
     values = run_file(tmp_path / "text.txt", train__max_steps=1)
@@ -224,21 +224,22 @@ def test_it_is_shown(runs, capsys):
         assert main(["info", str(runs[name].directory.path)]) == 0
         assert f"Prompt     texts are generated after {told}\n" in capsys.readouterr().out
     assert main(["info", str(runs["sentences"].directory.path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["opening"] == [".", " "]
+    assert json.loads(capsys.readouterr().out)["bos_tokens"] == [".", " "]
 
 
 @pytest.mark.parametrize(
-    "written", ['{"text": "\\n", "tokens": [5]}', '{"text": "\\t", "tokens": [3]}', '{"text": "\\n"}', "[1]", '{"text": {}}']
+    "written",
+    ['{"text": "\\n", "token_ids": [5]}', '{"text": "\\t", "token_ids": [3]}', '{"text": "\\n"}', "[1]", '{"text": {}}'],
 )
 def test_a_damaged_file_is_refused(tmp_path, written):
     tokenizer = tokenizer_of("char", tales(10))
     write_bos(tmp_path, "\n", tokenizer)
     assert read_bos(tmp_path, tokenizer) == tokenizer.encode("\n").tolist()
-    (tmp_path / "opening.json").write_text(written)
+    (tmp_path / "bos.json").write_text(written)
     with pytest.raises(ModelError) as caught:
         read_bos(tmp_path, tokenizer)
     assert str(caught.value) == (
-        f"{tmp_path / 'opening.json'}: corrupted: tokens and text do not match; restore it or train the run again"
+        f"{tmp_path / 'bos.json'}: corrupted: tokens and text do not match; restore it or train the run again"
     )
 
 
@@ -247,6 +248,6 @@ def test_lines_keep_their_begin_token(tmp_path):
     write_bos(tmp_path, "\n", tokenizer)
     running: Any = make_corpus([3, 4])
     assert with_bos(running, tmp_path, tokenizer).bos_ids == (*tokenizer.encode("\n"),)
-    lines = running.__class__("a", np.array([3, 2]), np.array([0, 2]), running.marks, "")
+    lines = running.__class__("a", np.array([3, 2]), np.array([0, 2]), running.cumulative_counts, "")
     assert with_bos(lines, tmp_path, tokenizer) == lines
     assert with_bos(running, Path(tmp_path / "nowhere"), tokenizer).bos_ids == (1,)

@@ -65,7 +65,7 @@ def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
         load(run, device="cpu").evaluate()
     assert str(caught.value) == f"{run}: has no record of its test data; set `data`"
     # a size alone is guessed easily
-    record = {"origin": {"files": [{"file": "test.txt", "bytes": test.stat().st_size}]}}
+    record = {"provenance": {"files": [{"file": "test.txt", "bytes": test.stat().st_size}]}}
     (run / "data" / "test.json").write_text(json.dumps(record))
     with pytest.raises(DataError) as other:
         load(run, device="cpu").evaluate()

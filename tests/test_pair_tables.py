@@ -36,7 +36,7 @@ def settings_of(*args: Any, **tables: Any) -> RunConfig:
 
 
 def table_of(**values: Any) -> Seq2SeqConfig:
-    return parse_config(Seq2SeqConfig, broadcast_to_sides(values), at="model")
+    return parse_config(Seq2SeqConfig, broadcast_to_sides(values), prefix="model")
 
 
 # ---- what wins over what
@@ -196,7 +196,7 @@ GOOD: list[dict[str, Any]] = [
 def test_a_filled_table_reads_back_equal_builds_and_has_nothing_left_to_fill(values):
     filled = table_of(**{"hidden_size": 16, **values}).with_defaults()
     assert filled.with_defaults() == filled
-    assert parse_config(Seq2SeqConfig, to_dict(filled), at="model") == filled
+    assert parse_config(Seq2SeqConfig, to_dict(filled), prefix="model") == filled
     model = encoder_decoder(filled, source_vocab_size=5, target_vocab_size=5, max_positions=16, vocabulary="v")
     assert sum(weight.numel() for weight in model.parameters()) > 0
 

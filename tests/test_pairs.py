@@ -120,7 +120,7 @@ def test_line_numbers_are_those_of_the_file(tmp_path):
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
     path = write(tmp_path / "a.tsv", "\ufeff\tx\r\n" + as_tsv([*PAIRS, ("three", "drei")]).replace("\n", "\r\n"))
     seen = Dataset((path,), PairFormat()).summary
-    assert (seen.count, seen.source.empty, seen.target.empty, seen.files.has_crlf) == (7, 2, 1, 7)
+    assert (seen.count, seen.source.empty, seen.target.empty, seen.files.num_crlf) == (7, 2, 1, 7)
     assert seen.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
     assert seen.characters == sum(len(source + target) for source, target in PAIRS) + 10
     assert seen.describe() == (
@@ -276,14 +276,14 @@ MESSAGES = [
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
 def test_a_table_that_can_t_be_right(values, message):
-    assert refusal(lambda: parse_config(PairDataConfig, values, at="data"), ConfigError) == message
+    assert refusal(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError) == message
 
 
 def test_what_a_table_says_can_be_read_again():
     table = parse_config(
-        PairDataConfig, {"train": "a.tsv", "valid": ["a.en", "a.de"], "test": 0.1, "target_column": "ipa"}, at="data"
+        PairDataConfig, {"train": "a.tsv", "valid": ["a.en", "a.de"], "test": 0.1, "target_column": "ipa"}, prefix="data"
     )
-    assert parse_config(PairDataConfig, to_dict(table.with_defaults()), at="data") == table
+    assert parse_config(PairDataConfig, to_dict(table.with_defaults()), prefix="data") == table
 
 
 # ---- parts, sides, corpora

@@ -21,7 +21,7 @@ from weft.cli import input_lines as lines
 from weft.cli.commands.evaluate import Evaluate
 from weft.cli.input_lines import any_lines, batched
 from weft.cli.main import main
-from weft.data.batch import cropped, map_tensors
+from weft.data.batch import crop_batch, map_tensors
 from weft.data.table_rows import TableOptions
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
@@ -377,10 +377,10 @@ def test_zstd_data_that_was_cut_is_damaged(tmp_path, keep):
 def test_a_batch_is_measured_by_a_corner_of_the_same_shape():
     """Were the source cut alone, what the target takes would be multiplied, too, and pairs refused that fit."""
     batch = PairBatch(*(torch.zeros(8, size, dtype=torch.long) for size in (4000, 4000, 101, 101)))
-    corner = cropped(batch, Fraction(1000, 4000))
+    corner = crop_batch(batch, Fraction(1000, 4000))
     assert [tuple(part.shape) for part in corner] == [(8, 1000), (8, 1000), (8, 26), (8, 26)]
     short = map_tensors(batch, lambda part: part[:, :2])
-    assert [part.size(1) for part in cropped(short, Fraction(1, 2))] == [2, 2, 2, 2]
+    assert [part.size(1) for part in crop_batch(short, Fraction(1, 2))] == [2, 2, 2, 2]
 
 
 def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeypatch):
@@ -392,12 +392,12 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
         return batch.source.size(1) + 1000 * batch.tokens.size(1)
 
     monkeypatch.setattr(memory, "batch_bytes", bytes_of)
-    monkeypatch.setattr(memory, "free", lambda device: 150_000)
+    monkeypatch.setattr(memory, "free_device_memory", lambda device: 150_000)
     monkeypatch.setattr(memory, "OVERHEAD", {"cpu": 1.0})
     monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 0})
     batch = PairBatch(*(torch.zeros(1, size, dtype=torch.long) for size in (4096, 4096, 100, 100)))
     table = TrainConfig(max_steps=1).with_defaults()
-    widest, place = partial(cropped, batch), DeviceConfig(torch.device("cpu"), torch.float32)
+    widest, place = partial(crop_batch, batch), DeviceConfig(torch.device("cpu"), torch.float32)
     needed = memory.check_batch(torch.nn.Module(), widest, table, place)  # type: ignore[arg-type]
     assert 4096 + 100 * 1000 <= needed <= 150_000 and seen[0] == (1024, 25)
 

@@ -172,7 +172,7 @@ def language_of(kind: str) -> Any:
         return fit(tokens, np.array([0, 3, 7, 11, 12]), NgramConfig(order=3), size=WORDS, vocabulary="ab12cd34" * 8)
     torch.manual_seed(3)
     table = parse_config(
-        LanguageModelConfig, {"layer_type": "gru", "hidden_size": 8, "num_layers": 1}, at="model"
+        LanguageModelConfig, {"layer_type": "gru", "hidden_size": 8, "num_layers": 1}, prefix="model"
     ).with_defaults()
     model = language_model(table, vocab_size=WORDS, context_length=16, vocabulary="ab12cd34" * 8).eval()
     with torch.no_grad():

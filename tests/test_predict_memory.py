@@ -22,7 +22,7 @@ def needed(name: str, monkeypatch, sources=None, **options: int) -> int:
     low, high = 0, 1 << 40
     while high - low > 1:
         middle = (low + high) // 2
-        monkeypatch.setattr(room, "free", lambda device, there=middle: there)
+        monkeypatch.setattr(room, "free_device_memory", lambda device, there=middle: there)
         try:
             module._batch_size(asking(model_of(name), sources or source_tokens(1)), PredictionConfig(**options), 0)
             high = middle
@@ -56,7 +56,7 @@ def test_only_a_state_that_grows_takes_more_for_more_tokens(monkeypatch):
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_step(options, what, cure, monkeypatch):
-    monkeypatch.setattr(room, "free", lambda device: 1000)
+    monkeypatch.setattr(room, "free_device_memory", lambda device: 1000)
     with pytest.raises(ResourceError) as caught:
         predict(asking(model_of(GROWING), source_tokens(3)), PredictionConfig(max_new_tokens=10, **options))
     said = str(caught.value)
@@ -76,7 +76,7 @@ def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):
         sizes.append(len(rows))
         return request.encode(rows)
 
-    monkeypatch.setattr(room, "free", lambda device: 4 * one + 1)
+    monkeypatch.setattr(room, "free_device_memory", lambda device: 4 * one + 1)
     again = predict(request._replace(encode=encode, device=torch.device(CPU)), PredictionConfig(beam_size=3))
     assert max(sizes) == 4
     assert [best[0].token_ids for best in again] == [best[0].token_ids for best in whole]

@@ -372,7 +372,7 @@ def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str
     from weft.config import parse_config
 
     with pytest.raises(ConfigError) as caught:
-        parse_config(StackConfig, {"layer_type": "attention", "num_layers": 2, "hidden_size": 8, **options}, at="model")
+        parse_config(StackConfig, {"layer_type": "attention", "num_layers": 2, "hidden_size": 8, **options}, prefix="model")
     assert str(caught.value) == f"model.{message}"
 
 
@@ -390,7 +390,7 @@ def test_cross_heads_that_do_not_fit_are_refused(options: dict[str, Any], messag
     from weft.config import parse_config
 
     with pytest.raises(ConfigError) as caught:
-        parse_config(DecoderConfig, options, at="model.decoder")
+        parse_config(DecoderConfig, options, prefix="model.decoder")
     assert str(caught.value) == f"model.decoder.{message}"
     assert DecoderConfig(
         layer_type="attention", hidden_size=8, num_heads=2, num_cross_heads=3

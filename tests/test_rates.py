@@ -28,7 +28,7 @@ LAYERS = {"encoder.stack.layers.0": 0, "encoder.stack.layers.1": 1}
 
 
 def table(**options: Any) -> TrainConfig:
-    return parse_config(TrainConfig, options, at="train").with_defaults()
+    return parse_config(TrainConfig, options, prefix="train").with_defaults()
 
 
 def test_without_options_every_weight_learns_at_the_rate_of_the_run():
@@ -44,7 +44,7 @@ def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
     """A small network of a preset, of two layers on each side."""
     preset = find_task(task).presets[kind]
     small = {"hidden_size": 8, "num_layers": 2, **options}
-    settings = SimpleNamespace(model=parse_config(preset.config_class, preset.merged(small), at="model").with_defaults())
+    settings = SimpleNamespace(model=parse_config(preset.config_class, preset.merged(small), prefix="model").with_defaults())
     settings.data = SimpleNamespace(max_length=16, context_length=16, columns=lambda: ["text"], multilabel=False)
     tokens = SimpleNamespace(vocab_size=9, hash="ab")
     tokens.tokenizer, tokens.char_tokenizer, tokens.labels = tokens, tokens, SimpleNamespace(size=3, names=["A", "B", "C"])

@@ -19,7 +19,7 @@ from span_toy import asked, span_file, write_squad, write_tsv
 import weft
 from weft.cli.main import main
 from weft.config import parse_config
-from weft.data.corpus import lines_of
+from weft.data.corpus import corpus_from_lines
 from weft.errors import ConfigError, DataError, TrainingInterrupted
 from weft.models.encoder import EncoderInput
 from weft.models.encoder_config import QAConfig
@@ -72,7 +72,7 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 def make_model(kind: str = "lstm", **options: Any) -> QANetwork:
     torch.manual_seed(0)
     table = parse_config(
-        QAConfig, {**SPAN[kind].values, "hidden_size": 16, "num_layers": 1, "dropout": 0.0, **options}, at="model"
+        QAConfig, {**SPAN[kind].values, "hidden_size": 16, "num_layers": 1, "dropout": 0.0, **options}, prefix="model"
     )
     return qa_network(table.with_defaults(), vocab_size=23, max_positions=16).eval()
 
@@ -84,7 +84,13 @@ def make_passages(*, longest: int = 12, stride: int = 3, count: int = 5) -> Pass
     def texts(most: int) -> list[str]:
         return [" ".join(f"w{at}" for at in rng.integers(0, 19, rng.integers(1, most))) for _ in range(count)]
 
-    return Passages(lines_of(tokenizer, texts(5)), lines_of(tokenizer, texts(25)), np.full((count, 2), -1), longest, stride)
+    return Passages(
+        corpus_from_lines(tokenizer, texts(5)),
+        corpus_from_lines(tokenizer, texts(25)),
+        np.full((count, 2), -1),
+        longest,
+        stride,
+    )
 
 
 @pytest.mark.parametrize("kind", SPAN)

@@ -138,4 +138,4 @@ def test_a_search_that_is_cut_off_says_so(monkeypatch):
 
 def test_a_penalty_must_be_finite_and_positive():
     with pytest.raises(ConfigError, match=r"model.C: must be greater than 0, got 0.0"):
-        parse_config(LogisticRegressionConfig, {"C": 0.0}, at="model")
+        parse_config(LogisticRegressionConfig, {"C": 0.0}, prefix="model")

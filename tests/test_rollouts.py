@@ -14,7 +14,7 @@ from small_runs import Silent
 from test_loop import CORPUS, CPU, WINDOW, Notebook, small_loop, small_model
 from torch import Tensor, nn
 
-from weft.data.batch import WHOLE, cropped
+from weft.data.batch import FULL, crop_batch
 from weft.data.batching import Batch, Windows
 from weft.decode.engine import Engine, Request
 from weft.decode.logits_processors import random_noise
@@ -199,8 +199,8 @@ class Named:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
 
-    def largest_batch(self, share: Fraction = WHOLE) -> Batch:
-        return cropped(self.batch, share)
+    def largest_batch(self, share: Fraction = FULL) -> Batch:
+        return crop_batch(self.batch, share)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -208,12 +208,12 @@ def test_the_memory_check_sees_a_prepared_batch(training):
     policy, model = Policy(inner=2), small_model("gru").train(training)
     learner = LossModule(policy, model)
     order: Any = Named(Batch(torch.randint(3, 9, (8, WINDOW + 1)), None))
-    found = NeuralTrainer.__new__(NeuralTrainer)._largest_batch(learner, order, 0, CPU)(WHOLE)
+    found = NeuralTrainer.__new__(NeuralTrainer)._largest_batch(learner, order, 0, CPU)(FULL)
     assert isinstance(found, Rollouts) and found.tokens.shape == (8 * EACH, 1 + LENGTH)
     assert model.training is training
-    few = memory.check_batch(learner, partial(cropped, found), TrainConfig(), CPU)
+    few = memory.check_batch(learner, partial(crop_batch, found), TrainConfig(), CPU)
     more: Sequence[Tensor] = [torch.cat([part] * 4) for part in found]
-    assert memory.check_batch(learner, partial(cropped, Rollouts(*more)), TrainConfig(), CPU) > few
+    assert memory.check_batch(learner, partial(crop_batch, Rollouts(*more)), TrainConfig(), CPU) > few
 
 
 def test_an_ordinary_task_is_given_the_batch_of_the_order():

@@ -252,7 +252,7 @@ def test_only_what_a_user_names_may_be_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert refusal(ModelError, lambda: files.write_text(tmp_path / "pipe", "x")) == f"{tmp_path / 'pipe'}: {PIPE}"
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    files.write_text(tmp_path / "pipe", "x", named=True)
+    files.write_text(tmp_path / "pipe", "x", user_path=True)
     assert os.read(reader, 9) == b"x"
     os.close(reader)
 
@@ -491,7 +491,7 @@ def test_what_a_kill_left_beside_a_file_that_is_named_is_swept(tmp_path):
     at_work = tmp_path / f".x.html.tmp-{os.getpid()}-0123456789ab"
     for path in (left, others, at_work):
         path.touch()
-    files.write_text(tmp_path / "x.html", "page", named=True)
+    files.write_text(tmp_path / "x.html", "page", user_path=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([others.name, at_work.name, "x.html"])
 
 
@@ -530,12 +530,12 @@ def test_labels_that_were_exchanged_in_a_large_file_are_refused(labelled, capsys
     assert told.endswith("texts.tsv has changed); restore it or start a new run")
 
 
-@pytest.mark.parametrize("damage", ["flip", "origin", "gone"])
+@pytest.mark.parametrize("damage", ["flip", "provenance", "gone"])
 def test_a_damaged_description_of_data_is_made_again(stopped, made, text, damage):
     path = stopped / "data" / "train.json"
     if damage == "gone":
         path.unlink()
-    elif damage == "origin":
+    elif damage == "provenance":
         path.write_text(path.read_text().replace('"version": ', '"version": 1'))
     else:
         flip(path)
@@ -631,7 +631,7 @@ def test_what_is_made_or_moved_is_synced_in_its_folder(tmp_path, text, monkeypat
     train_here(small(text, train__max_steps=1, train__num_validations=1), run)
     assert {tmp_path, tmp_path / "runs", run, run / "checkpoints", run / "data"} <= set(synced)
     synced.clear()
-    RunDir(run).backup.move_in()
+    RunDir(run).backup.create()
     assert {run, run / ".previous"} <= set(synced)
     synced.clear()
     RunDir(run).backup.restore()

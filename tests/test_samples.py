@@ -228,4 +228,4 @@ def test_damaged_samples_cost_their_texts_and_not_the_run(tmp_path, text, damage
     train_here(values, tmp_path / "run", watcher)
     assert f"{path}: corrupted; only the intact part was restored" in watcher.notes
     assert sums(tmp_path / "run")["model"] == sums(tmp_path / "whole")["model"]
-    read_log(path, texts=True)  # whole again
+    read_log(path, allow_text=True)  # whole again

@@ -176,7 +176,7 @@ def write(path: Path, rows: list[str]) -> Path:
 def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     rows = ["source\tone\ttwo\tthree", "a\tA\tAA\t", "b\tB\t\tBBB", "c\t\tCC\tC", "d\t\t\t"]
     write(tmp_path / "a.tsv", rows)
-    table = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two", "three"]}, at="data")
+    table = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two", "three"]}, prefix="data")
     source = table.sources(tmp_path)["train"]
     assert list(pairs_of(source)) == [("a", "A"), ("b", "B"), ("c", ""), ("d", "")]  # training sees the first
     assert list(references_of(source)) == [("A", "AA"), ("B", "BBB"), ("CC", "C"), ("",)]  # an empty one is none
@@ -184,24 +184,24 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     for name, column in zip(("s", "one", "two", "three"), columns, strict=True):
         write(tmp_path / f"a.{name}", list(column))
     names = [f"a.{name}" for name in ("s", "one", "two", "three")]
-    parallel = parse_config(PairDataConfig, {"train": names}, at="data").sources(tmp_path)["train"]
+    parallel = parse_config(PairDataConfig, {"train": names}, prefix="data").sources(tmp_path)["train"]
     assert list(pairs_of(parallel)) == list(pairs_of(source)) and list(references_of(parallel)) == list(references_of(source))
-    assert parse_config(PairDataConfig, to_dict(table.with_defaults()), at="data") == table
+    assert parse_config(PairDataConfig, to_dict(table.with_defaults()), prefix="data") == table
     lines = [json.dumps(dict(zip(("source", "one", "two", "three"), row.split("\t"), strict=True))) for row in rows[1:]]
     write(tmp_path / "a.jsonl", lines)
-    objects = parse_config(PairDataConfig, {"train": "a.jsonl", "target_column": ["one", "two", "three"]}, at="data").sources(
-        tmp_path
-    )
+    objects = parse_config(
+        PairDataConfig, {"train": "a.jsonl", "target_column": ["one", "two", "three"]}, prefix="data"
+    ).sources(tmp_path)
     assert list(references_of(objects["train"])) == list(references_of(source))
     halves = parse_config(
-        PairDataConfig, {"train": "a.tsv", "valid": 0.75, "target_column": ["one", "three"]}, at="data"
+        PairDataConfig, {"train": "a.tsv", "valid": 0.75, "target_column": ["one", "three"]}, prefix="data"
     ).sources(tmp_path)
     assert list(references_of(halves["valid"])) == [("B", "BBB"), ("C",), ("",)]
 
 
 def test_references_that_can_t_be_right(tmp_path):
     def wrong(values: dict[str, Any]) -> str:
-        return refusal(lambda: parse_config(PairDataConfig, values, at="data"), ConfigError)
+        return refusal(lambda: parse_config(PairDataConfig, values, prefix="data"), ConfigError)
 
     assert wrong({"train": "a.tsv", "target_column": []}) == "data.target_column: expected a column name, got []"
     assert wrong({"train": "a.tsv", "target_column": ["a", ""]}) == "data.target_column: expected a column name, got ''"
@@ -213,7 +213,7 @@ def test_references_that_can_t_be_right(tmp_path):
         "data.target_column: parallel files have no columns; remove it"
     )
     write(tmp_path / "a.tsv", ["source\tone", "a\tA"])
-    source = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two"]}, at="data").sources(tmp_path)[
+    source = parse_config(PairDataConfig, {"train": "a.tsv", "target_column": ["one", "two"]}, prefix="data").sources(tmp_path)[
         "train"
     ]
     assert list(pairs_of(source)) == [("a", "A")]  # training needs the first alone

@@ -12,7 +12,7 @@ WORDS, PHONES = ["cat", "attic"], ["k æ t", "æ t ɪ k"]
 
 def trained(values: dict):
     return train_tokenizer_pair(
-        parse_config(TokenizerPairConfig, values, at="tokenizer"), lambda: iter(WORDS), lambda: iter(PHONES)
+        parse_config(TokenizerPairConfig, values, prefix="tokenizer"), lambda: iter(WORDS), lambda: iter(PHONES)
     )
 
 
@@ -49,7 +49,7 @@ def test_one_tokenizer_each(tmp_path):
 def test_one_side_alone_may_be_lower_cased():
     values = {"source": {"type": "char", "lowercase": True}, "target": {"type": "char"}}
     sides = train_tokenizer_pair(
-        parse_config(TokenizerPairConfig, values, at="tokenizer"), lambda: iter(["Ab"]), lambda: iter(["Ab"])
+        parse_config(TokenizerPairConfig, values, prefix="tokenizer"), lambda: iter(["Ab"]), lambda: iter(["Ab"])
     )
     assert (vocabulary(sides.source), vocabulary(sides.target)) == (["a", "b"], ["A", "b"])
 
@@ -100,5 +100,5 @@ MESSAGES = [
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
 def test_a_table_that_can_t_be_right(values, message):
     with pytest.raises(ConfigError) as caught:
-        parse_config(TokenizerPairConfig, values, at="tokenizer")
+        parse_config(TokenizerPairConfig, values, prefix="tokenizer")
     assert str(caught.value) == message

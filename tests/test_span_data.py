@@ -13,7 +13,7 @@ from span_toy import asked, write_squad, write_tsv
 
 from weft.config import parse_config
 from weft.data.bucketing import ExampleBatchSampler
-from weft.data.corpus import lines_of
+from weft.data.corpus import corpus_from_lines
 from weft.data.dataset import Dataset
 from weft.errors import ConfigError, DataError
 from weft.tasks.qa.batching import Passages, question_tokens, windows
@@ -216,7 +216,7 @@ TABLES = [
 @pytest.mark.parametrize(("options", "said"), TABLES, ids=range(len(TABLES)))
 def test_wrong_options(options, said):
     with pytest.raises(ConfigError) as caught:
-        parse_config(QADataConfig, {"train": "a.tsv", **options}, at="data")
+        parse_config(QADataConfig, {"train": "a.tsv", **options}, prefix="data")
     assert str(caught.value) == said
 
 
@@ -225,7 +225,7 @@ def test_wrong_options(options, said):
 
 def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
     path = write_tsv(tmp_path / "a.tsv", asked(40))
-    table = parse_config(QADataConfig, {"train": str(path), "valid": 0.25, "test": 0.25}, at="data").with_defaults()
+    table = parse_config(QADataConfig, {"train": str(path), "valid": 0.25, "test": 0.25}, prefix="data").with_defaults()
     sources = table.sources(Path())
     lines = [[record.line for record in sources[name].records()] for name in ("train", "valid", "test")]
     assert [line for part in lines for line in part] == list(range(2, 42)) and [len(part) for part in lines] == [20, 10, 10]
@@ -305,7 +305,9 @@ def test_every_token_is_in_a_window_and_no_window_is_too_long():
 def passages(spans: list[tuple[int, int]], *, longest: int = 10, stride: int = 2) -> Passages:
     tokenizer = from_vocab([f"w{at}" for at in range(20)])
     questions, texts = ["w0 w1"] * len(spans), [" ".join(f"w{at}" for at in range(2, 11))] * len(spans)
-    return Passages(lines_of(tokenizer, questions), lines_of(tokenizer, texts), np.array(spans), longest, stride)
+    return Passages(
+        corpus_from_lines(tokenizer, questions), corpus_from_lines(tokenizer, texts), np.array(spans), longest, stride
+    )
 
 
 def test_a_worked_batch():

@@ -50,11 +50,11 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) 
     left = [number]
 
     @contextmanager
-    def writing(path: Path, *, named: bool = False) -> Iterator[Any]:
+    def writing(path: Path, *, user_path: bool = False) -> Iterator[Any]:
         left[0] -= 1
         if left[0] < 0:
             raise error
-        with whole(path, named=named) as write:
+        with whole(path, user_path=user_path) as write:
             yield write
 
     with monkeypatch.context() as patch:

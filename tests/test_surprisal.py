@@ -45,7 +45,7 @@ def in_lines(lengths: list[int]) -> Corpus:
 def network(kind: str, *, window: int = 8, **options: Any) -> LanguageModel:
     preset = LM[kind]
     table = parse_config(
-        preset.config_class, {**preset.values, "hidden_size": 8, "num_layers": 2, **options}, at="model"
+        preset.config_class, {**preset.values, "hidden_size": 8, "num_layers": 2, **options}, prefix="model"
     ).with_defaults()
     torch.manual_seed(0)
     return shaken(language_model(table, vocab_size=WORDS, context_length=window, vocabulary="v")).eval()  # type: ignore[return-value]

@@ -184,7 +184,7 @@ def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
 
 def test_an_error_of_one_file_is_found_once(tmp_path):
     write(tmp_path / "a.csv", HEADERS[0])
-    table = parse_config(LabeledDataConfig, {"train": "a.csv", "valid": 0.2, "test": 0.2}, at="data")
+    table = parse_config(LabeledDataConfig, {"train": "a.csv", "valid": 0.2, "test": 0.2}, prefix="data")
     found = check_data(table.sources(tmp_path), list, LABELLED).findings
     assert [(one.name, one.split, one.message.partition(":")[2][:32]) for one in found] == [
         ("unreadable", "train", "1: no columns 'label' and 'text'")
@@ -219,7 +219,7 @@ def test_other_programs_files_are_named(name, data, what, tmp_path):
 
 
 def corpus(folder: Path, train: str | list[str]) -> list[str]:
-    table = parse_config(TextDataConfig, {"train": train, "read_as": "lines"}, at="data")
+    table = parse_config(TextDataConfig, {"train": train, "read_as": "lines"}, prefix="data")
     return [path.relative_to(folder).as_posix() for path in table.sources(folder)["train"].paths]
 
 
@@ -231,18 +231,18 @@ def test_a_corpus_may_be_a_folder_or_a_pattern(tmp_path):
     assert corpus(tmp_path, "texts/**/*.txt*") == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
     assert corpus(tmp_path, ["texts/b.txt", "texts/?.txt"]) == ["texts/b.txt", "texts/a.txt", "texts/b.txt"]
     assert corpus(tmp_path, "x[1].txt") == ["x[1].txt"]  # a file of that very name comes first
-    table = parse_config(TextDataConfig, {"train": "texts", "read_as": "lines"}, at="data")
+    table = parse_config(TextDataConfig, {"train": "texts", "read_as": "lines"}, prefix="data")
     assert list(table.sources(tmp_path)["train"].texts()) == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
     # of running text, a blank line between two files ends a text; the user's own list is left as it is
-    running = parse_config(TextDataConfig, {"train": "texts", "valid": 0.4}, at="data").sources(tmp_path)
+    running = parse_config(TextDataConfig, {"train": "texts", "valid": 0.4}, prefix="data").sources(tmp_path)
     whole = "texts/a.txt\n\ntexts/b.txt\n\ntexts/more/c.txt.gz\n"
     assert "".join(piece for split in ("train", "valid") for piece in running[split].texts()) == whole
 
-    given = parse_config(TextDataConfig, {"train": ["texts/a.txt", "texts/b.txt"]}, at="data").sources(tmp_path)["train"]
-    assert "".join(given.texts()) == "texts/a.txt\ntexts/b.txt\n" and "apart" not in given.provenance()
+    given = parse_config(TextDataConfig, {"train": ["texts/a.txt", "texts/b.txt"]}, prefix="data").sources(tmp_path)["train"]
+    assert "".join(given.texts()) == "texts/a.txt\ntexts/b.txt\n" and "separate_files" not in given.provenance()
     # what is not there is said when it is read: a run is loaded without its text
-    none = parse_config(TextDataConfig, {"train": "none/*.txt"}, at="data").sources(tmp_path)["train"]
+    none = parse_config(TextDataConfig, {"train": "none/*.txt"}, prefix="data").sources(tmp_path)["train"]
     assert refusal(lambda: none.summary) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"
     (tmp_path / "empty").mkdir()
-    empty = parse_config(TextDataConfig, {"train": "empty"}, at="data").sources(tmp_path)["train"]
+    empty = parse_config(TextDataConfig, {"train": "empty"}, prefix="data").sources(tmp_path)["train"]
     assert refusal(lambda: empty.summary) == f"{tmp_path / 'empty'}: is a directory; name the files in it"

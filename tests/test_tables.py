@@ -158,7 +158,7 @@ EVERY_MESSAGE = [
 )
 def test_what_is_refused_and_in_which_words(table, values, message):
     with pytest.raises(ConfigError) as caught:
-        parse_config(table, values, at=message.split(":")[0].split(".")[0])
+        parse_config(table, values, prefix=message.split(":")[0].split(".")[0])
     assert str(caught.value) == message
 
 
@@ -180,9 +180,9 @@ GOOD = [
 
 @pytest.mark.parametrize("values", GOOD, ids=str)
 def test_a_filled_table_reads_back_equal_and_has_nothing_left_to_fill(values):
-    filled = parse_config(StackConfig, values, at="model").with_defaults()
+    filled = parse_config(StackConfig, values, prefix="model").with_defaults()
     assert filled.with_defaults() == filled
-    assert parse_config(StackConfig, to_dict(filled), at="model") == filled
+    assert parse_config(StackConfig, to_dict(filled), prefix="model") == filled
     assert {name: getattr(filled, name) for name in values} == values  # what was given stays
 
 
@@ -226,7 +226,7 @@ def test_heads_are_about_32_wide_and_divide_the_width():
 
 @pytest.mark.parametrize("preset", [TRANSFORMER, GPT], ids=["textbook", "gpt"])
 def test_presets_are_tables(preset):
-    table = parse_config(LanguageModelConfig, preset, at="model").with_defaults()
+    table = parse_config(LanguageModelConfig, preset, prefix="model").with_defaults()
     assert {name: getattr(table, name) for name in preset} == dict(preset)
     assert (table.num_layers, table.num_heads, table.ffn_dim) == (4, 8, 1024)
 
@@ -237,7 +237,7 @@ def test_a_run_has_one_budget_and_only_what_its_optimiser_reads():
     for optimizer, expected in (("adamw", (None, None)), ("sgd", (None, 0.9)), ("muon", (0.02, 0.95))):
         table = TrainConfig(optimizer=optimizer).with_defaults()
         assert (table.muon_lr, table.momentum) == expected
-        assert table.with_defaults() == table == parse_config(TrainConfig, to_dict(table), at="train")
+        assert table.with_defaults() == table == parse_config(TrainConfig, to_dict(table), prefix="train")
     for optimizer in ("sgd", "muon"):
         assert TrainConfig(optimizer=optimizer, momentum=0.0).with_defaults().momentum == 0.0
     assert TrainConfig(optimizer="muon", muon_lr=0.5).with_defaults().muon_lr == 0.5
@@ -246,8 +246,8 @@ def test_a_run_has_one_budget_and_only_what_its_optimiser_reads():
 def test_zero_switches_a_number_off():
     stack = StackConfig(layer_type="attention", ffn_dim=0).with_defaults()
     assert (stack.ffn_dim, stack.activation) == (0, None)
-    assert parse_config(LanguageModelConfig, {"logit_softcap": 0}, at="model").logit_softcap == 0
-    train = parse_config(TrainConfig, {"max_grad_norm": 0, "ema_decay": 0, "patience": 0}, at="train")
+    assert parse_config(LanguageModelConfig, {"logit_softcap": 0}, prefix="model").logit_softcap == 0
+    train = parse_config(TrainConfig, {"max_grad_norm": 0, "ema_decay": 0, "patience": 0}, prefix="train")
     assert (train.max_grad_norm, train.ema_decay, train.patience) == (0, 0, 0)
 
 

@@ -127,7 +127,7 @@ def test_each_file_has_its_own_format(tmp_path):
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
     path = write(tmp_path / "a.conllu", ("\ufeff" + CONLLU).replace("\n", "\r\n"))
     seen = Dataset((path,), TaggedFormat()).summary
-    assert (seen.count, seen.words, seen.characters, seen.bytes, seen.crlf) == (2, 7, 21, 21, 14)
+    assert (seen.count, seen.words, seen.characters, seen.bytes, seen.num_crlf) == (2, 7, 21, 21, 14)
     assert seen.describe() == (
         f"{path}: 2 sentences of 7 words (the longest of 5) with 7 tags, utf-8, 14 CRLF line endings\n"
         "  note: a.conllu: CoNLL-U, words are FORM, tags UPOS\n"
@@ -208,14 +208,14 @@ MESSAGES = [
 
 @pytest.mark.parametrize(("values", "message"), MESSAGES)
 def test_a_table_that_can_t_be_right(values, message):
-    assert refusal(lambda: parse_config(TaggedDataConfig, values, at="data"), ConfigError) == message
+    assert refusal(lambda: parse_config(TaggedDataConfig, values, prefix="data"), ConfigError) == message
 
 
 def test_what_a_table_says_can_be_read_again():
     table = parse_config(
-        TaggedDataConfig, {"train": "a", "valid": 0.1, "word_column": 1, "tag_column": "upos"}, at="data"
+        TaggedDataConfig, {"train": "a", "valid": 0.1, "word_column": 1, "tag_column": "upos"}, prefix="data"
     ).with_defaults()
-    assert parse_config(TaggedDataConfig, to_dict(table), at="data") == table
+    assert parse_config(TaggedDataConfig, to_dict(table), prefix="data") == table
 
 
 # ---- parts and corpora

@@ -10,7 +10,7 @@ import torch
 
 from weft.data.batching import BatchSampler
 from weft.data.bucketing import ExampleBatchSampler, by_length
-from weft.data.corpus import Corpus, lines_of
+from weft.data.corpus import Corpus, corpus_from_lines
 from weft.data.text_batching import LabeledTexts, TextBatch, pack_rows
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
@@ -154,7 +154,7 @@ def test_evaluation_reads_every_text_once_and_short_ones_first():
 def test_lines_in_memory_are_what_the_tokenizer_says_of_each():
     lines = ["the cat", "", "sat cat sat", ""]
     tokenizer = train_tokenizer(TokenizerConfig(type="whitespace"), iter(lines))
-    corpus = lines_of(tokenizer, lines)
+    corpus = corpus_from_lines(tokenizer, lines)
     starts = corpus.line_starts()
     for at, line in enumerate(lines):
         assert corpus.tokens[starts[at] : starts[at + 1]].tolist() == [*tokenizer.encode(line), tokenizer.eos_id]

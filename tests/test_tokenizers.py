@@ -284,7 +284,7 @@ def test_a_damaged_file_is_refused_or_works(kind, tmp_path):
 
 def test_tables_that_cannot_be_right_are_refused():
     def told(values):
-        return refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, at="tokenizer"))
+        return refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, prefix="tokenizer"))
 
     assert told({"type": "bpee"}) == "tokenizer.type: unknown type 'bpee'; did you mean 'bpe'?"
     assert told({"type": "bpe", "vocab_size": 200}) == "tokenizer.vocab_size: must be at least 259 for type 'bpe', got 200"
@@ -394,5 +394,5 @@ def test_another_normalizer_is_a_file_from_elsewhere():
 
 def test_a_file_says_itself_whether_it_lower_cases():
     values = {"file": "t.json", "lowercase": True}
-    told = refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, at="tokenizer"))
+    told = refusal(ConfigError, lambda: parse_config(TokenizerConfig, values, prefix="tokenizer"))
     assert told == "tokenizer.file: cannot be combined with lowercase; remove one of them"

@@ -21,7 +21,7 @@ from small_runs import Silent, train_here
 
 from weft.cli.main import main
 from weft.config import parse_config
-from weft.data.table_rows import kind_of
+from weft.data.table_rows import file_format
 from weft.data.workbooks import cell_text, choose_sheet
 from weft.errors import ConfigError, DataError
 from weft.tasks.classification.data import LabeledDataConfig
@@ -71,7 +71,7 @@ def test_without_the_package_it_says_what_to_install(name, package, tmp_path, mo
     for module in (package, f"{package}.parquet"):
         monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
     (tmp_path / name).write_bytes(b"PK\x03\x04")
-    kind = kind_of(tmp_path / name)
+    kind = file_format(tmp_path / name)
     assert refusal(tmp_path / name) == f'.{kind} files need the package {package}; pip install "weft[{kind}]"'
     for table, more in ((PairDataConfig, {}), (QADataConfig, {})):
         with pytest.raises(DataError, match=rf'pip install "weft\[{kind}\]"$'):
@@ -124,7 +124,7 @@ def test_cells_are_texts_as_a_spreadsheet_shows_them():
 @pytest.mark.parametrize("given", ["", 0, -1])
 def test_what_is_no_sheet(given):
     with pytest.raises(ConfigError) as caught:
-        parse_config(LabeledDataConfig, {"train": "a.xlsx", "sheet": given}, at="data")
+        parse_config(LabeledDataConfig, {"train": "a.xlsx", "sheet": given}, prefix="data")
     assert str(caught.value) == f"data.sheet: expected a name or a 1-based index, got {given!r}"
 
 
@@ -155,7 +155,7 @@ def test_pairs_and_questions_too(tmp_path):
     (found,) = QADataConfig(train="b.xlsx").sources(tmp_path)["train"].records()
     assert found.answers == (("Ada", 8),)
     with pytest.raises(ConfigError) as caught:
-        parse_config(PairDataConfig, {"train": [str(path), "b.csv"]}, at="data")
+        parse_config(PairDataConfig, {"train": [str(path), "b.csv"]}, prefix="data")
     assert str(caught.value) == "data.train: different file types: csv, xlsx; use files of one type"
 
 

@@ -54,7 +54,7 @@ CLOCKED = {"train", "info", "compare"}  # the commands whose text tells times an
 COSTS = re.compile(r"(^|.*\W)parameters(?=\W+training\b)")  # columns of a comparison after this one are a machine's
 EXACT = ("metrics.jsonl", "resolved.toml", "labels.json", "samples.jsonl", "comparison.json", "config.json", "run.toml")
 EXACT_LIKE = re.compile(r"(tokenizer|features|vocab|merges|special).*\.(json|txt)$")
-HASHES = ("config", "weft.sum")  # of metadata: paths are part of the config, which resolved.toml shows
+HASHES = ("config", "weft.sha256")  # of metadata: paths are part of the config, which resolved.toml shows
 UNTOLD = {"timings.jsonl", "environment.json"}
 SCRATCH = ("runs/x", "x", "x.arpa", "x.pdf", "compared-x")
 STOPPED = (129, 130, 143)  # by a signal, which was meant for all of this

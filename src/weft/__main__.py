@@ -4,7 +4,7 @@ import sys
 
 
 def start() -> int:
-    """Run the command line. Importing it takes a moment and may be interrupted, too."""
+    """Run the command line. Ctrl-C during its import gives the same exit code as later."""
     try:
         from weft.cli.main import main
 

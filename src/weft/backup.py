@@ -1,4 +1,4 @@
-"""Backup of a directory while its content is replaced: the old content is in .previous until the new one is usable."""
+"""Backup of a directory while its content is replaced: .previous has the old content until the new content is usable."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ NAME = ".previous"
 
 
 class Backup:
-    """Moves the content of a directory to its backup and back. Call with the lock of the directory.
+    """Moves the content of a directory to its backup and back. The caller must hold the lock of the directory.
 
-    The mark is the file that identifies the directory. It is moved last and restored first. So, whenever a process is
-    killed, the next one recognizes the directory, and knows whether all of it was moved.
+    `marker` is the name of the file that identifies the directory. It is moved last and restored first. So the next process
+    recognizes the directory, and whether its backup is complete, wherever the previous process was killed.
     """
 
-    def __init__(self, directory: Path, mark: str) -> None:
-        self.directory, self.mark, self.path = directory, directory / mark, directory / NAME
+    def __init__(self, directory: Path, marker: str) -> None:
+        self.directory, self.marker, self.path = directory, directory / marker, directory / NAME
 
     def exists(self) -> bool:
-        """Whether there is a complete backup."""
-        return os.path.isfile(self.path / self.mark.name)  # Path.is_file fails if the name is too long
+        """Whether a complete backup exists."""
+        return os.path.isfile(self.path / self.marker.name)  # unlike Path.is_file, accepts names of any length
 
     def contents(self) -> list[Path]:
-        """The content of the directory without the backup, the mark last."""
+        """Files and subdirectories without the backup, the marker last."""
         paths = (path for path in self.directory.iterdir() if not path.name.startswith("."))
-        return sorted(paths, key=lambda path: (path == self.mark, path))
+        return sorted(paths, key=lambda path: (path == self.marker, path))
 
     def repair(self) -> None:
-        """Restore the content if a process was killed while it moved it to the backup or back."""
+        """Restore the content if a process was killed while moving it to the backup or back."""
         files.refuse_link(self.path)
-        if self.mark.is_file() and self.path.is_dir() and not self.exists():
+        if self.marker.is_file() and self.path.is_dir() and not self.exists():
             self._move_back()
 
-    def move_in(self) -> None:
-        """Move the content of the directory to the backup. If there is one already, it stays, and the content is removed."""
+    def create(self) -> None:
+        """Move the content of the directory to the backup. An existing backup is kept, and the content is removed."""
         if self.exists():
             return self.clear()
-        files.own_directory(self.path)
-        parts = self.contents()
-        for part in parts[:-1]:
-            _move(part, self.path)
-        self._sync()  # otherwise, after a power failure, the mark could be moved and other files not
-        for part in parts[-1:]:
-            _move(part, self.path)
+        files.make_subdirectory(self.path)
+        paths = self.contents()
+        for path in paths[:-1]:
+            _move(path, self.path)
+        self._sync()  # otherwise a power failure could leave the marker moved and other files not
+        for path in paths[-1:]:
+            _move(path, self.path)
         self._sync()
 
     def clear(self) -> None:
-        for part in self.contents():
-            files.remove(part)
+        """Remove the content of the directory, but not the backup."""
+        for path in self.contents():
+            files.remove(path)
 
     def restore(self) -> None:
         """Replace the content of the directory with the backup."""
@@ -60,21 +61,21 @@ class Backup:
         self._move_back()
 
     def _move_back(self) -> None:
-        backup = (path for path in self.path.iterdir() if not path.name.startswith("."))
-        for part in sorted(backup, key=lambda path: (path.name != self.mark.name, path)):
-            _move(part, self.directory)
-            if part.name == self.mark.name:
+        paths = (path for path in self.path.iterdir() if not path.name.startswith("."))
+        for path in sorted(paths, key=lambda path: (path.name != self.marker.name, path)):
+            _move(path, self.directory)
+            if path.name == self.marker.name:
                 self._sync()
         self._sync()
         files.remove(self.path)
 
     def _sync(self) -> None:
-        """Make the moves so far survive a power failure."""
+        """Flush the moves so far to disk."""
         with files.wrap_os_errors(self.directory, "its backup may reappear after a power failure"):
             files.sync_directory(self.path)
             files.sync_directory(self.directory)
 
-    def drop(self) -> None:
+    def delete(self) -> None:
         """Remove the backup."""
         files.refuse_link(self.path)
         if self.exists():

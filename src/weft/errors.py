@@ -1,4 +1,4 @@
-"""The errors that weft raises on purpose. Each is one line: where, what is wrong, what to do.
+"""The exceptions of weft. Each message is one line: where, what is wrong, what to do.
 
 WeftError               1  base class; any other failure
 ├── UsageError          2  wrong command line, call or option value
@@ -13,8 +13,8 @@ WeftError               1  base class; any other failure
 
 The number is the exit code of the command line; signals give 129 (SIGHUP), 130 (SIGINT) and 143 (SIGTERM).
 
-Messages name call arguments in backticks (`top_p`), which the command line shows as flags (--top-p), and options of the run
-file by their dotted names (train.lr). Code that depends on an error looks at its fields, never at its text.
+Messages name call arguments in backticks (`top_p`), which the command line prints as flags (--top-p), and options of the run
+file by their dotted names (train.lr). Code that handles an error reads its fields, never its text.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from os import PathLike
 
 
 class WeftError(Exception):
-    """`where` is an option, an argument, or a file with a line; `problem` states what is wrong with it; `fix` is an
-    imperative. `where` and `fix` may be empty."""
+    """Base class. `where` is an option, an argument or `file:line`, `problem` is what is wrong, `fix` is an imperative. `where`
+    and `fix` may be empty."""
 
     exit_code = 1
 
     def __init__(self, where: str | PathLike[str], problem: str, fix: str = "") -> None:
-        super().__init__(where, problem, fix)  # the same arguments: errors cross processes
+        super().__init__(where, problem, fix)  # the same arguments, so that the error can be pickled between processes
         self.where, self.problem, self.fix = str(where), problem, fix
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class UsageError(WeftError):
 
 
 class ConfigError(UsageError):
-    """`where` is the dotted name of an option. `is_unknown`: no option has that name; `has_suggestion`: but one is similar."""
+    """`where` is the dotted name of an option. `is_unknown`: no option has it. `has_suggestion`: a similar one exists."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class DivergedError(WeftError):
 
 
 class TrainingInterrupted(WeftError):
-    """Training was stopped on request, by Ctrl-C or a callback, and has saved: the same call or command resumes it."""
+    """Ctrl-C or a callback stopped training after a checkpoint was saved. The same call or command resumes it."""
 
     exit_code = 130
 
 
 # fmt: off
-_OTHER_NAMES: dict[str, tuple[str, ...]] = {  # names here, and the names that other libraries and people use
+_ALIASES: dict[str, tuple[str, ...]] = {  # names in weft, and names that other libraries and people use
     # options of the run file
     "lr": ("learning_rate",), "hidden_size": ("width", "hidden_dim", "d_model", "n_embd", "embedding_dim", "embed_dim"),
     "num_layers": ("layers", "n_layers", "n_layer", "num_hidden_layers"), "num_heads": ("heads", "n_head", "nhead",
@@ -126,30 +126,32 @@ _OTHER_NAMES: dict[str, tuple[str, ...]] = {  # names here, and the names that o
     "output": ("out",), "set": ("override",),
 }
 # fmt: on
-_PAIRS = [(other, name) for name, others in _OTHER_NAMES.items() for other in others]
-SYNONYMS: dict[str, list[str]] = {other: [name for given, name in _PAIRS if given == other] for other, _ in _PAIRS}
-MAX_LISTED = 12  # names that a message lists
+SYNONYMS: dict[str, list[str]] = {}  # from an alias to all names in weft
+for _name, _aliases in _ALIASES.items():
+    for _alias in _aliases:
+        SYNONYMS.setdefault(_alias, []).append(_name)
+MAX_LISTED = 12  # names in a message
 
 
 def _normalized(name: str) -> str:
-    """--max-length is max_length."""
+    """'--max-length' -> 'max_length'."""
     return name.lstrip("-").lower().replace("-", "_")
 
 
 def synonym(name: str, known: Iterable[str]) -> str | None:
-    """The known name for what other libraries call `name`."""
-    ours = SYNONYMS.get(_normalized(name), [])
-    return next((candidate for candidate in known if _normalized(candidate) in ours), None)
+    """The known name that has `name` as an alias; None if there is none."""
+    synonyms = SYNONYMS.get(_normalized(name), [])
+    return next((candidate for candidate in known if _normalized(candidate) in synonyms), None)
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that an unknown one probably means: a synonym, else the most similar one."""
+    """The known name closest to an unknown one: a synonym, else the most similar name, else None."""
     names = list(known)
     return synonym(name, names) or next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), None)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """The fix for an unknown name: the closest known one, else all of them if they are few."""
+    """The fix for an unknown name: the closest known name, else a list of all names if there are few."""
     names = list(known)
     closest = closest_name(name, names)
     if closest is not None:
@@ -157,13 +159,13 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"choose from {', '.join(names)}" if 0 < len(names) <= MAX_LISTED else ""
 
 
-def unknown_name(what: str, name: str, known: Iterable[str]) -> tuple[str, str]:
-    """Problem and fix for a name that is not among the known ones: `raise UsageError("metric", *unknown_name(...))`."""
-    return f"unknown {what} {name!r}", suggest(name, known)
+def unknown_name(noun: str, name: str, known: Iterable[str]) -> tuple[str, str]:
+    """Problem and fix for an unknown name: `raise UsageError("metric", *unknown_name(...))`."""
+    return f"unknown {noun} {name!r}", suggest(name, known)
 
 
 def unknown_option(table: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for `name` in `table`, whose options are `known`."""
+    """The error for an unknown option `name` of `table`, whose options are `known`."""
     names, option = list(known), f"{table}.{name}" if table else name
     has_suggestion = closest_name(name, names) is not None
     return ConfigError(option, "unknown option", suggest(name, names), is_unknown=True, has_suggestion=has_suggestion)

@@ -1,7 +1,7 @@
-"""Writing and verification of files: readers never see partial files, and corrupted files are never used.
+"""Atomic writes and verification: a reader never sees a partial file, and a corrupted file is never used.
 
-A file is written under a temporary name in the same directory, flushed to the disk and renamed; so is a directory, its
-manifest last. All system calls of a write go through this module's `os`, so a test can make any of them fail.
+Files and directories are written under a temporary name in the same directory, flushed to disk and renamed. The manifest of a
+directory is written last. All system calls of a write go through this module's `os`, so that a test can make each of them fail.
 """
 
 from __future__ import annotations
@@ -23,44 +23,46 @@ from typing import Any
 from weft.errors import ModelError, ResourceError
 
 MANIFEST = "manifest.json"
-MAX_JSON_BYTES = 256 << 20  # its content takes several times as much memory
-_LEFTOVER = re.compile(r"\..*\.tmp-\d+-[0-9a-f]{12}")
+MAX_JSON_BYTES = 256 << 20  # parsed JSON takes several times as much memory
+_TEMPORARY_NAME = re.compile(r"\..*\.tmp-\d+-[0-9a-f]{12}")
 
 
-def temporary(path: Path) -> Path:
-    """A new temporary name in the directory of `path`; `sweep` recognizes such names."""
-    # the name is truncated, because a file name has at most 255 bytes
+def temporary_path(path: Path) -> Path:
+    """A new temporary path in the directory of `path`; `temporary_files` recognizes its name."""
+    # truncated, because file names are limited to 255 bytes
     return path.with_name(f".{path.name[:32]}.tmp-{os.getpid()}-{os.urandom(6).hex()}")
 
 
-def leftovers(directory: Path) -> list[Path]:
-    """The temporary files in a directory, of processes that are writing or were killed."""
-    return [path for path in directory.iterdir() if _LEFTOVER.fullmatch(path.name)]
+def temporary_files(directory: Path) -> list[Path]:
+    """Temporary files in a directory, left by killed processes or still being written."""
+    return [path for path in directory.iterdir() if _TEMPORARY_NAME.fullmatch(path.name)]
 
 
-def sweep(directory: Path) -> list[Path]:
-    """Remove the temporary files that killed processes left in a directory, and return them. Call with the directory's lock."""
-    paths = leftovers(directory)
+def remove_temporary_files(directory: Path) -> list[Path]:
+    """Remove the temporary files of killed processes and return their paths. The caller must hold the lock of the directory."""
+    paths = temporary_files(directory)
     for path in paths:
         _discard(path)
     return paths
 
 
-def _drop_leftovers(path: Path) -> None:
-    """Remove temporary files for `path` whose processes have ended. Others in the directory may be in use."""
+def _remove_stale(path: Path) -> None:
+    """Remove temporary files of `path` whose processes have ended."""
     with suppress(OSError):
-        for leftover in leftovers(path.parent):
-            if leftover.name.startswith(f".{path.name[:32]}.tmp-"):
-                _drop_if_dead(leftover)
+        for temp in temporary_files(path.parent):
+            if temp.name.startswith(f".{path.name[:32]}.tmp-") and not _has_live_owner(temp):
+                _discard(temp)
 
 
-def _drop_if_dead(leftover: Path) -> None:
+def _has_live_owner(temp: Path) -> bool:
+    """Whether the process that created a temporary file is running."""
     try:
-        os.kill(int(leftover.name.rpartition(".tmp-")[2].partition("-")[0]), 0)
+        os.kill(int(temp.name.rpartition(".tmp-")[2].partition("-")[0]), 0)  # signal 0 only checks
     except ProcessLookupError:
-        _discard(leftover)
+        return False
     except OSError:  # a process of another user
-        return
+        return True
+    return True
 
 
 def _discard(path: Path) -> None:
@@ -73,7 +75,7 @@ def _discard(path: Path) -> None:
 
 @contextmanager
 def wrap_os_errors(path: Path, state: str = "nothing was changed") -> Iterator[None]:
-    """Convert system errors to one-line errors; `state` says what state `path` is in."""
+    """Convert OSError to a one-line ResourceError; `state` describes the state that `path` is left in."""
     try:
         yield
     except OSError as error:
@@ -85,14 +87,14 @@ def wrap_os_errors(path: Path, state: str = "nothing was changed") -> Iterator[N
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data).cast("B")
-    while rest:
+    remaining = memoryview(data).cast("B")
+    while remaining:
         # the kernel writes at most 2 GiB per call, and less if the disk is nearly full
-        rest = rest[os.write(descriptor, rest) :]
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def sync_directory(directory: Path) -> None:
-    """Make changes in a directory survive a power failure."""
+    """Flush a directory to disk, so that created and renamed entries survive a power failure."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -104,11 +106,11 @@ def sync_directory(directory: Path) -> None:
 
 
 def refuse_link(path: Path) -> None:
-    """Refuse a link, a pipe or a device inside a directory of weft: files outside it would be written, moved or removed. Paths
-    that the user names are not restricted."""
+    """Refuse a link, a pipe or a device inside a weft directory: following it would change files outside the directory. Paths
+    that the user passes are not restricted."""
     try:
         mode = os.lstat(path).st_mode
-    except OSError:  # missing or not accessible: its use will raise an error
+    except OSError:  # missing or not accessible: using it raises an error later
         return
     if stat.S_ISLNK(mode):
         raise ModelError(path, "symbolic links are not followed inside a weft directory", "remove it")
@@ -116,7 +118,7 @@ def refuse_link(path: Path) -> None:
         raise ModelError(path, "not a regular file")
 
 
-def own_directory(path: Path) -> None:
+def make_subdirectory(path: Path) -> None:
     """Create a directory inside a weft directory, unless it exists."""
     refuse_link(path)
     if not path.is_dir():
@@ -126,15 +128,15 @@ def own_directory(path: Path) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Create a directory and its parents, so that they survive a power failure."""
+    """Create a directory and its parents, and flush them to disk."""
     created = [directory for directory in (path, *path.parents) if not os.path.exists(directory)]
     path.mkdir(parents=True, exist_ok=True)
     for directory in created:
         sync_directory(directory.parent)
 
 
-def open_own(path: Path, flags: int = 0) -> int:
-    """A descriptor of a weft file that is changed in place, created if it does not exist. Hard links are refused."""
+def open_for_update(path: Path, flags: int = 0) -> int:
+    """Open a weft file that is changed in place, and create it if it does not exist. Links are refused."""
     try:
         descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError:
@@ -149,14 +151,14 @@ def open_own(path: Path, flags: int = 0) -> int:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether a path must not be replaced by a file: a device, a pipe, or a name of an open file in /dev or /proc."""
+    """Whether a path must not be replaced by a regular file: a device, a pipe, or an open file in /dev or /proc."""
     parent = Path(os.path.realpath(path.parent))
     is_system = parent == Path("/dev") or parent.is_relative_to("/proc")  # /dev/shm is an ordinary directory
     return is_system or (path.exists() and not (path.is_file() or path.is_dir()))
 
 
 @contextmanager
-def _writing_into(path: Path) -> Iterator[Callable[[bytes | memoryview], None]]:
+def _open_special(path: Path) -> Iterator[Callable[[bytes | memoryview], None]]:
     """Yield `write(data)`, which writes to an existing pipe or device."""
     wrap_errors = partial(wrap_os_errors, path, "the data before that was written")
     with wrap_errors():
@@ -173,18 +175,20 @@ def _writing_into(path: Path) -> Iterator[Callable[[bytes | memoryview], None]]:
 
 
 @contextmanager
-def atomic_write(path: Path, *, named: bool = False) -> Iterator[Callable[[bytes | memoryview], None]]:
-    """Yield `write(data)`. If the block succeeds, `path` has the written data, otherwise its old content. A pipe or a device is
-    written to if the user has `named` it, and refused otherwise."""
-    if named and _is_special(path):
-        with _writing_into(path) as write_into:
+def atomic_write(path: Path, *, user_path: bool = False) -> Iterator[Callable[[bytes | memoryview], None]]:
+    """Yield `write(data)`. If the block succeeds, `path` has the written data, otherwise its old content.
+
+    `user_path`: the user passed the path, so pipes and devices are written to. Otherwise they are refused.
+    """
+    if user_path and _is_special(path):
+        with _open_special(path) as write_into:
             yield write_into
         return
-    if named:
-        _drop_leftovers(path)
+    if user_path:
+        _remove_stale(path)
     elif not os.path.isfile(path):
         refuse_link(path)
-    temp = temporary(path)
+    temp = temporary_path(path)
 
     def write(data: bytes | memoryview) -> None:
         with wrap_os_errors(path):
@@ -210,26 +214,26 @@ def atomic_write(path: Path, *, named: bool = False) -> Iterator[Callable[[bytes
         sync_directory(path.parent)
 
 
-def write_bytes(path: Path, data: bytes, *, named: bool = False) -> None:
-    with atomic_write(path, named=named) as write:
+def write_bytes(path: Path, data: bytes, *, user_path: bool = False) -> None:
+    with atomic_write(path, user_path=user_path) as write:
         write(data)
 
 
-def write_text(path: Path, text: str, *, named: bool = False) -> None:
-    write_bytes(path, text.encode(), named=named)
+def write_text(path: Path, text: str, *, user_path: bool = False) -> None:
+    write_bytes(path, text.encode(), user_path=user_path)
 
 
-def write_json(path: Path, value: Any, *, named: bool = False) -> None:
-    write_bytes(path, dump_json(value, indent=2), named=named)
+def write_json(path: Path, value: Any, *, user_path: bool = False) -> None:
+    write_bytes(path, dump_json(value, indent=2), user_path=user_path)
 
 
 def as_json(value: Any) -> Any:
-    """A value as `read_json` returns it after `write_json`."""
+    """The value that `read_json` returns after `write_json(value)`."""
     return json.loads(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have, with null."""
+    """Replace NaN and infinity, which JSON cannot represent, with None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -240,13 +244,13 @@ def _finite(value: Any) -> Any:
 
 
 def dump_json(value: Any, indent: int | None = None) -> bytes:
-    """JSON with a newline. Lone surrogates, as in file names that are not UTF-8, are escaped."""
+    """JSON and a newline. Lone surrogates, such as in file names that are not UTF-8, are escaped."""
     text = json.dumps(_finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
     return f"{text}\n".encode(errors="backslashreplace")
 
 
 def refuse_device(path: Path) -> None:
-    """Refuse a pipe or a device: opening one could block, and reading it may never end."""
+    """Refuse a pipe or a device: opening it may block, and reading it may never end."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ModelError(path, "not a regular file")
 
@@ -276,22 +280,23 @@ def sha256(path: Path) -> str:
         raise ResourceError(path, f"cannot read: {error.strerror}") from None
 
 
-def within(paths: Iterable[Path]) -> list[Path]:
-    """All files of the paths; those of a directory in alphabetical order."""
-    return [inner for path in paths for inner in (sorted(path.rglob("*")) if path.is_dir() else [path]) if not inner.is_dir()]
+def list_files(paths: Iterable[Path]) -> list[Path]:
+    """All files, with directories replaced by the files in them, in alphabetical order."""
+    entries = (entry for path in paths for entry in (sorted(path.rglob("*")) if path.is_dir() else [path]))
+    return [entry for entry in entries if not entry.is_dir()]
 
 
-def _contents(directory: Path) -> list[str]:
-    """The files of a directory by the names in its manifest. Hidden files (.DS_Store, .nfs...) belong to the system."""
+def _file_names(directory: Path) -> list[str]:
+    """Relative names of the files in a directory, as in its manifest. Hidden files (.DS_Store, .nfs...) are ignored."""
     paths = (path.relative_to(directory) for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
     names = (path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts))
     return sorted(name for name in names if name != MANIFEST)
 
 
 def write_manifest(directory: Path, extra: Mapping[str, Any] | None = None) -> None:
-    """Write size and SHA-256 of every file, and `extra` entries. A directory without a manifest counts as incomplete, so it is
-    written last."""
-    paths = {name: directory / name for name in _contents(directory)}
+    """Write the size and SHA-256 of every file, and the `extra` entries. Write the manifest last: a directory without one is
+    incomplete."""
+    paths = {name: directory / name for name in _file_names(directory)}
     files = {name: {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in paths.items()}
     write_json(directory / MANIFEST, {"version": 1, **(extra or {}), "files": files})
 
@@ -306,7 +311,7 @@ def verify(directory: Path) -> None:
         raise ModelError(manifest, "corrupted: it lists no files")
     if content.get("version") != 1:
         raise ModelError(manifest, f"format version {content.get('version')!r} is not supported (expected 1)")
-    entries, names = content["files"], _contents(directory)
+    entries, names = content["files"], _file_names(directory)
     for name in sorted({*entries, *names}):
         path = directory / name
         if name not in entries:
@@ -327,8 +332,7 @@ def _verify_file(path: Path, entry: Any) -> None:
 
 
 def publish(temp: Path, final: Path) -> None:
-    """Rename a finished directory in one step; both paths are on the same file system. Nothing is replaced except an empty
-    directory."""
+    """Rename a finished directory atomically, on the same file system. Only an empty directory is replaced."""
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
         raise ResourceError(final, "already exists; nothing was changed", "remove it first")
     with wrap_os_errors(final):
@@ -340,8 +344,8 @@ def publish(temp: Path, final: Path) -> None:
 
 @contextmanager
 def atomic_directory(final: Path, extra: Mapping[str, Any] | None = None) -> Iterator[Path]:
-    """Yield a directory to write to. If the block succeeds, it becomes `final`, with a manifest; otherwise it is removed."""
-    temp = temporary(final)
+    """Yield a temporary directory. If the block succeeds, it gets a manifest and replaces `final`; otherwise it is removed."""
+    temp = temporary_path(final)
     with wrap_os_errors(final):
         os.mkdir(temp)
     try:
@@ -350,20 +354,19 @@ def atomic_directory(final: Path, extra: Mapping[str, Any] | None = None) -> Ite
         remove(final)
         publish(temp, final)
     except BaseException:
-        _discard(temp)  # the disk may be full
+        _discard(temp)  # free its space: the disk may be full
         raise
 
 
 def blocking_file(directory: Path) -> Path | None:
-    """The file that is in the way of a directory or of one of its parents."""
+    """The file that prevents `directory` or one of its parents from being created; None if there is none."""
     return next((path for path in (directory, *directory.parents) if os.path.lexists(path) and not os.path.isdir(path)), None)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or directory. A process that is killed meanwhile leaves a temporary name for `sweep`, never a partial
-    directory."""
+    """Remove a file or directory. If the process is killed meanwhile, it leaves a temporary file, never a partial directory."""
     if path.exists() or path.is_symlink():
-        temp = temporary(path)
+        temp = temporary_path(path)
         with wrap_os_errors(path):
             os.rename(path, temp)
         _discard(temp)

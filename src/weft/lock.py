@@ -1,4 +1,4 @@
-"""A lock on a directory: only one process at a time writes to it."""
+"""Directory locks: only one process at a time writes to a directory."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Self
 
 from weft.errors import InUseError, ResourceError
-from weft.files import open_own, wrap_os_errors
+from weft.files import open_for_update, wrap_os_errors
 
 
 class Lock:
-    """Locks a directory for one process while the block runs. The kernel releases the lock when the process ends."""
+    """Context manager that locks a directory. The kernel releases the lock when the process ends."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def __enter__(self) -> Self:
         with wrap_os_errors(self.directory):
-            self._descriptor = open_own(self.directory / ".lock")
+            self._descriptor = open_for_update(self.directory / ".lock")
         try:
             self._acquire()
         except BaseException:
@@ -33,7 +33,7 @@ class Lock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # empty if the owner has the lock but has not written its name yet
+            # empty if the owner has not written its process ID yet
             owner = os.pread(self._descriptor, 100, 0).decode(errors="replace").strip()
             problem = f"in use by another process{f' ({owner})' if owner else ''}"
             raise InUseError(self.directory, problem, "wait for it or choose another directory") from None
@@ -41,11 +41,11 @@ class Lock:
             raise ResourceError(self.directory, f"cannot lock: {error.strerror}") from None
         with wrap_os_errors(self.directory):
             os.ftruncate(self._descriptor, 0)
-            since = time.strftime("%Y-%m-%d %H:%M:%S")
-            os.pwrite(self._descriptor, f"process {os.getpid()} since {since}\n".encode(), 0)
+            start_time = time.strftime("%Y-%m-%d %H:%M:%S")
+            os.pwrite(self._descriptor, f"process {os.getpid()} since {start_time}\n".encode(), 0)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        # the file stays: if it were removed, two processes could lock two files of the same name
+        # keep the file: after a removal, two processes could lock two different files of this name
         with suppress(OSError):
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Logs: append-only JSON Lines files. Every line has its own checksum, so that corruption is detected by line."""
+"""Logs: append-only JSON Lines files. Every line has a checksum, so that a corrupted line is detected."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from weft.errors import LogError, ModelError, ResourceError
-from weft.files import dump_json, open_own, refuse_device, wrap_os_errors, write_all
+from weft.files import dump_json, open_for_update, refuse_device, wrap_os_errors, write_all
 
 CHECKSUM = "crc32"
 MAX_BYTES = 256 << 20  # a usual log has about 200 lines of a few hundred bytes
-MAX_COUNT = 1 << 53
-METRICS = "metrics.jsonl"  # checkpoints have a copy of it
+MAX_INTEGER = 1 << 53  # larger integers are not exact as float64
+METRICS = "metrics.jsonl"  # checkpoints include a copy
 
 
 def _checksum(record: Mapping[str, Any]) -> str:
-    """A checksum against accidental corruption, not against forgery."""
+    """CRC-32 of a record, which detects accidental corruption but not forgery."""
     return f"{zlib.crc32(dump_json(record)[:-1]):08x}"
 
 
@@ -34,13 +34,14 @@ def check_checksum(content: Any) -> dict[str, Any] | None:
     """The record without its checksum; None if the checksum does not match."""
     if not isinstance(content, dict):
         return None
-    record = {name: value for name, value in content.items() if name != CHECKSUM}
-    with suppress(ValueError, RecursionError):  # an invalid number, or too deeply nested lists
+    record = {key: value for key, value in content.items() if key != CHECKSUM}
+    with suppress(ValueError, RecursionError):  # an invalid number, or lists that are nested too deeply
         return record if content.get(CHECKSUM) == _checksum(record) else None
     return None
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _parse_line(line: bytes) -> dict[str, Any] | None:
+    """The record of a line; None if it is corrupted."""
     with suppress(ValueError, RecursionError):
         return check_checksum(json.loads(line))
     return None
@@ -50,28 +51,28 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or value is None:
         return True
     if isinstance(value, int):
-        return abs(value) <= MAX_COUNT
+        return abs(value) <= MAX_INTEGER
     return isinstance(value, float) and math.isfinite(value)
 
 
-def _is_valid(record: Mapping[str, Any], texts: bool) -> bool:
-    """Whether the record has a step and numbers, and maybe texts: a forged line has a correct checksum, too."""
+def _is_valid(record: Mapping[str, Any], allow_text: bool) -> bool:
+    """Whether a record has a step, and only numbers or, with `allow_text`, strings. A forged line has a valid checksum."""
     step = record.get("step")
-    has_types = all(_is_number(value) or (texts and isinstance(value, str)) for value in record.values())
-    return has_types and isinstance(step, int) and not isinstance(step, bool) and step >= 0
+    has_valid_types = all(_is_number(value) or (allow_text and isinstance(value, str)) for value in record.values())
+    return has_valid_types and isinstance(step, int) and not isinstance(step, bool) and step >= 0
 
 
 def _fix(path: Path) -> str:
     return "run weft train again to restore it" if path.name == METRICS else "remove it"
 
 
-def read_log(path: Path, *, length: int = 0, texts: bool = False) -> list[dict[str, Any]]:
-    """The records of a log; empty if there is no file. An incomplete last line, from a killed process, is ignored.
+def read_log(path: Path, *, min_bytes: int = 0, allow_text: bool = False) -> list[dict[str, Any]]:
+    """The records of a log; an empty list if it does not exist. An incomplete last line, of a killed process, is ignored.
 
     Args:
         path: The log file.
-        length: The number of bytes that must exist, as recorded in a checkpoint.
-        texts: Whether records may contain texts, not only numbers.
+        min_bytes: The minimum size of the log, as recorded in a checkpoint.
+        allow_text: Whether records may contain strings, not only numbers.
 
     Raises:
         LogError: Lines are missing or corrupted.
@@ -85,28 +86,28 @@ def read_log(path: Path, *, length: int = 0, texts: bool = False) -> list[dict[s
         data = b""
     except OSError as error:
         raise ResourceError(path, f"cannot read: {error.strerror}") from None
-    complete = data.rfind(b"\n") + 1
-    if complete < length:
-        raise LogError(path, f"corrupted: {complete} bytes, but the checkpoint expects {length}", _fix(path))
+    num_bytes = data.rfind(b"\n") + 1  # of complete lines
+    if num_bytes < min_bytes:
+        raise LogError(path, f"corrupted: {num_bytes} bytes, but the checkpoint expects {min_bytes}", _fix(path))
     records = []
-    for number, line in enumerate(data[:complete].split(b"\n")[:-1], 1):
-        record = _record(line)
+    for number, line in enumerate(data[:num_bytes].split(b"\n")[:-1], 1):
+        record = _parse_line(line)
         if record is None:
             raise LogError(f"{path}:{number}", "checksum mismatch; the file is corrupted", _fix(path))
-        if not _is_valid(record, texts):
+        if not _is_valid(record, allow_text):
             raise ModelError(f"{path}:{number}", "not a log record of weft; the file is corrupted")
         records.append(record)
     return records
 
 
 class Log:
-    """An append-only JSON Lines file, except for `restore` when a run resumes; `length` is its size in bytes."""
+    """An append-only JSON Lines file of `num_bytes` bytes. Only a resumed run removes lines, with `restore` or `truncate`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with wrap_os_errors(path):
-            self._descriptor = open_own(path, os.O_APPEND)
-            self.length = self._drop_incomplete_line()
+            self._descriptor = open_for_update(path, os.O_APPEND)
+            self.num_bytes = self._drop_incomplete_line()
 
     def __enter__(self) -> Self:
         return self
@@ -115,12 +116,12 @@ class Log:
         self.close()
 
     def _drop_incomplete_line(self) -> int:
-        """Remove an incomplete last line, which a killed process left; returns the length of the complete lines."""
-        length = os.fstat(self._descriptor).st_size
-        if length and os.pread(self._descriptor, 1, length - 1) != b"\n":
-            length = self.path.read_bytes().rfind(b"\n") + 1
-            os.ftruncate(self._descriptor, length)
-        return length
+        """Remove an incomplete last line, left by a killed process. Return the size of the log."""
+        num_bytes = os.fstat(self._descriptor).st_size
+        if num_bytes and os.pread(self._descriptor, 1, num_bytes - 1) != b"\n":
+            num_bytes = self.path.read_bytes().rfind(b"\n") + 1
+            os.ftruncate(self._descriptor, num_bytes)
+        return num_bytes
 
     def write(self, record: Mapping[str, Any]) -> None:
         line = dump_json(with_checksum(record))
@@ -129,30 +130,30 @@ class Log:
                 write_all(self._descriptor, line)
             except OSError:
                 with suppress(OSError):  # an incomplete line would make the file unreadable
-                    os.ftruncate(self._descriptor, self.length)
+                    os.ftruncate(self._descriptor, self.num_bytes)
                 raise
-        self.length += len(line)
+        self.num_bytes += len(line)
 
     def restore(self, content: bytes = b"") -> bool:
-        """Restore the log to `content`, as of a checkpoint: later lines are removed, corruption is repaired. Returns whether it
+        """Restore the log to `content`, its copy in a checkpoint: remove later lines and repair corruption. Return whether it
         was corrupted."""
         is_intact = os.pread(self._descriptor, len(content), 0) == content
         with wrap_os_errors(self.path):
             os.ftruncate(self._descriptor, len(content) if is_intact else 0)
             write_all(self._descriptor, b"" if is_intact else content)
-        self.length = len(content)
+        self.num_bytes = len(content)
         return not is_intact
 
-    def keep(self, length: int) -> int:
-        """Keep the first `length` bytes, up to the first corrupted line; returns the new length."""
-        self.length = 0
-        for line in os.pread(self._descriptor, length, 0).split(b"\n")[:-1]:
-            if _record(line) is None:
+    def truncate(self, num_bytes: int) -> int:
+        """Truncate the log to `num_bytes`, or before the first corrupted line. Return the new size."""
+        self.num_bytes = 0
+        for line in os.pread(self._descriptor, num_bytes, 0).split(b"\n")[:-1]:
+            if _parse_line(line) is None:
                 break
-            self.length += len(line) + 1
+            self.num_bytes += len(line) + 1
         with wrap_os_errors(self.path):
-            os.ftruncate(self._descriptor, self.length)
-        return self.length
+            os.ftruncate(self._descriptor, self.num_bytes)
+        return self.num_bytes
 
     def sync(self) -> None:
         with wrap_os_errors(self.path, "its last lines may not survive a power failure"):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.data.batching import map_tensors
 from weft.data.bucketing import by_length
-from weft.data.corpus import Corpus, lines_of
+from weft.data.corpus import Corpus, corpus_from_lines
 from weft.data.dataset import Dataset
 from weft.data.formats import TableFormat, TableRecord, number
 from weft.data.text_batching import TextExamples
@@ -197,7 +197,7 @@ class NumberLines(Lines[str, Estimate]):
 
 
 def _read(run: Run[str, Estimate], texts: Sequence[str]) -> Numbered:
-    return Numbered([lines_of(run.vocabulary, texts)], np.zeros(len(texts)), run.config.data.max_length)
+    return Numbered([corpus_from_lines(run.vocabulary, texts)], np.zeros(len(texts)), run.config.data.max_length)
 
 
 def predict(

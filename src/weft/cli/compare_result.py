@@ -107,7 +107,7 @@ def print_results(results: Groups, document: Mapping[str, Any], info: Comparison
             write(to_text(rows))
             uses_stdout = True
         else:
-            files.write_text(path, to_text(rows), named=True)
+            files.write_text(path, to_text(rows), user_path=True)
     if options.json:
         write_json({name: document[name] for name in JSON_KEYS if name in document})
     elif not uses_stdout:

@@ -42,11 +42,11 @@ def write_explanations(
     from weft.explain.page import page
 
     if output.suffix == ".json":
-        files.write_json(output, numbers, named=True)
+        files.write_json(output, numbers, user_path=True)
         status(f"{_names(views).capitalize()} written to {output}", quiet=quiet)
         return
     if output.suffix == ".html":
-        files.write_text(output, page(views, title=title), named=True)
+        files.write_text(output, page(views, title=title), user_path=True)
         status(f"{_names(views).capitalize()} written to {output}", quiet=quiet)
         return
     figures = [figure for view in views for figure in view.figures]
@@ -62,8 +62,8 @@ def _write_figure(path: Path, svg: str) -> None:
     from weft import files
 
     if path.suffix == ".svg":
-        files.write_text(path, svg, named=True)
+        files.write_text(path, svg, user_path=True)
         return
     from weft.plots.raster import raster
 
-    files.write_bytes(path, raster(svg), named=True)
+    files.write_bytes(path, raster(svg), user_path=True)

@@ -13,7 +13,7 @@ from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from weft.cli.input_lines import Line
-    from weft.data.input_records import Entry, Form, OpenedRecords, Values
+    from weft.data.input_records import InputRecord, OpenedRecords, OutputFormat, Values
     from weft.runs.run import AnyRun
 
 # the texts of a line, and what is wrong with them, if anything
@@ -56,24 +56,24 @@ class Inputs:
     def __init__(
         self, run: AnyRun, text: str | None, files: Sequence[Path] | None, format: InputFormat = DEFAULT_FORMAT
     ) -> None:
-        from weft.data.input_records import PlainForm
+        from weft.data.input_records import PlainOutput
 
         if text is not None and files:
             raise UsageError("input", "cannot be combined with a text argument")
         self.text, self.format, self.encoding = text, format, run.config.data.encoding
         self.count = 0  # lines read so far
         self.files = [self._open(run, path) for path in files or ()]
-        self.form: Form = self.files[0].form if self.files else PlainForm()
+        self.form: OutputFormat = self.files[0].form if self.files else PlainOutput()
 
     def _open(self, run: AnyRun, path: Path) -> OpenedRecords:
         from weft.cli.input_lines import raw_lines
-        from weft.data.input_records import InputFile, OpenedRecords, PlainForm
+        from weft.data.input_records import InputFile, OpenedRecords, PlainOutput
 
         read = partial(raw_lines, path, self.encoding)
         file = InputFile(path, lambda: (line.text for line in read()), run.labels, self.format.targets, read)
         opened = run.spec.data.open(run.config.data, file)
         if opened is None:
-            return OpenedRecords(PlainForm(), self._of_lines(path))
+            return OpenedRecords(PlainOutput(), self._of_lines(path))
         return OpenedRecords(opened.form, self._checked(opened.entries), opened.notes, opened.writes)
 
     def note_formats(self, *, quiet: bool, writes: bool = False) -> None:
@@ -91,30 +91,30 @@ class Inputs:
 
     # ---- records
 
-    def _entry(self, line: Line) -> Entry:
-        from weft.data.input_records import Entry
+    def _entry(self, line: Line) -> InputRecord:
+        from weft.data.input_records import InputRecord
 
         self.count += 1
         if isinstance(line, DataError):
-            return Entry(None, (), "", "", str(line))
+            return InputRecord(None, (), "", "", str(line))
         texts, problem = self.format.parse(line)
-        return Entry(line, texts, f"line {self.count}", line, problem)
+        return InputRecord(line, texts, f"line {self.count}", line, problem)
 
-    def _of_lines(self, path: Path) -> Iterator[Entry]:
+    def _of_lines(self, path: Path) -> Iterator[InputRecord]:
         from weft.cli.input_lines import any_lines
 
         return map(self._entry, any_lines([path], self.encoding))
 
-    def _checked(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+    def _checked(self, entries: Iterator[InputRecord]) -> Iterator[InputRecord]:
         """The records of a file, with a problem for each one that is not valid text."""
         from weft.cli.input_lines import invalid_line
 
         for entry in entries:
             text = f"{entry.raw}\n{entry.text}"  # of SQuAD's questions, `raw` is an ID
-            problem = invalid_line(text, self.encoding, entry.where) if entry.fault is None else None
-            yield entry if problem is None else entry._replace(text=None, texts=(), where="", fault=str(problem))
+            problem = invalid_line(text, self.encoding, entry.where) if entry.problem is None else None
+            yield entry if problem is None else entry._replace(text=None, texts=(), where="", problem=str(problem))
 
-    def batches(self) -> Iterator[list[Entry]]:
+    def batches(self) -> Iterator[list[InputRecord]]:
         """All records, in batches; of standard input the lines that are available."""
         from weft.cli.input_lines import any_lines, batched, standard_groups
 
@@ -133,12 +133,12 @@ class Inputs:
 # ---- problems
 
 
-def problems_in(entries: Sequence[Entry]) -> dict[int, str]:
+def problems_in(entries: Sequence[InputRecord]) -> dict[int, str]:
     """The records that cannot be used, by index, with the reason."""
-    return {index: entry.fault for index, entry in enumerate(entries) if entry.fault is not None}
+    return {index: entry.problem for index, entry in enumerate(entries) if entry.problem is not None}
 
 
-def warn_problems(entries: Sequence[Entry], problems: Mapping[int, str]) -> None:
+def warn_problems(entries: Sequence[InputRecord], problems: Mapping[int, str]) -> None:
     """Report the records that give no result."""
     for index in sorted(problems):
         where = f"{entries[index].where}: " if entries[index].where else ""
@@ -146,18 +146,18 @@ def warn_problems(entries: Sequence[Entry], problems: Mapping[int, str]) -> None
         warn(one_line(f"{where}{problem}; skipped"))
 
 
-def first_texts(entries: Sequence[Entry], problems: Mapping[int, str]) -> list[str]:
+def first_texts(entries: Sequence[InputRecord], problems: Mapping[int, str]) -> list[str]:
     """The text of each record, with an empty string for each one that cannot be used."""
     return ["" if index in problems else (entry.text or "") for index, entry in enumerate(entries)]
 
 
-def as_line(entry: Entry) -> Line:
+def as_line(entry: InputRecord) -> Line:
     """The text of a record, or why it cannot be used, with its location."""
-    if entry.fault is None:
+    if entry.problem is None:
         return entry.text or ""
-    return DataError(entry.where, entry.fault)
+    return DataError(entry.where, entry.problem)
 
 
-def with_values(inputs: Inputs, entry: Entry, values: Values, problem: str | None) -> str:
+def with_values(inputs: Inputs, entry: InputRecord, values: Values, problem: str | None) -> str:
     """A record of a file with the columns that are added to it."""
-    return inputs.form.row(entry if problem is None else entry._replace(fault=problem), values)
+    return inputs.form.row(entry if problem is None else entry._replace(problem=problem), values)

@@ -18,7 +18,7 @@ from weft.tasks.lines import Lines
 from weft.tasks.spec import InvalidInput
 
 if TYPE_CHECKING:
-    from weft.data.input_records import Entry
+    from weft.data.input_records import InputRecord
     from weft.runs.run import AnyRun
 
 
@@ -69,7 +69,7 @@ class _Loop:
         self.run, self.lines, self.inputs, self.command, self.extra_dir = run, lines, inputs, command, extra_dir
         self.done, self.num_invalid, self.truncated, self.unknown = 0, 0, 0, Counter[str]()
 
-    def print(self, entries: Sequence[Entry]) -> None:
+    def print(self, entries: Sequence[InputRecord]) -> None:
         """Print the predictions of a batch."""
         problems, predictions = self._predict(entries)
         warn_problems(entries, problems)
@@ -77,7 +77,7 @@ class _Loop:
             self._print(entry, self.done + index + 1, predictions.get(index), problems.get(index))
         self.done, self.num_invalid = self.done + len(entries), self.num_invalid + len(problems)
 
-    def _predict(self, entries: Sequence[Entry]) -> tuple[dict[int, str], dict[int, Any]]:
+    def _predict(self, entries: Sequence[InputRecord]) -> tuple[dict[int, str], dict[int, Any]]:
         """Why records have no prediction, and the predictions of the others, both by index in the batch."""
         problems = problems_in(entries)
         parsed = {index: self.lines.parse(entry.texts) for index, entry in enumerate(entries) if index not in problems}
@@ -93,7 +93,7 @@ class _Loop:
         self.unknown.update(self.run.spec.unknown(self.run, texts) if predictions else ())
         return problems, predictions
 
-    def _print(self, entry: Entry, number: int, prediction: Any, problem: str | None) -> None:
+    def _print(self, entry: InputRecord, number: int, prediction: Any, problem: str | None) -> None:
         if self.extra_dir is not None and prediction is not None:
             self._write_files(self.lines.files(entry, prediction, f"{number:06d}"), self.extra_dir)
         if self.command.json:

@@ -106,7 +106,7 @@ def write_report(inputs: Sequence[Path], options: ReportOptions) -> int:
         directory = comparisons[0] if comparisons[0].is_dir() else comparisons[0].parent
     output = options.file or directory / REPORT
     text = page(document)
-    files.write_text(output, text, named=options.file is not None)
+    files.write_text(output, text, user_path=options.file is not None)
     if options.json:
         names = [row["name"] for row in document["rows"]]
         write_json({"report": str(output), "bytes": len(text.encode()), "rows": names})

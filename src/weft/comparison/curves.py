@@ -43,7 +43,7 @@ MAX_STEPS, TEXTS_PER_STEP = 8, 3  # of samples.jsonl
 
 def samples_of(run: Path) -> list[Record]:
     """Texts generated at some validations of a run, the first and the last included; empty if train.num_samples is 0."""
-    lines = read_log(run / SAMPLES, texts=True)
+    lines = read_log(run / SAMPLES, allow_text=True)
     steps = list(dict.fromkeys(line["step"] for line in lines))
     chosen = {
         steps[round(at * (len(steps) - 1) / max(1, min(len(steps), MAX_STEPS) - 1))] for at in range(min(len(steps), MAX_STEPS))

@@ -37,7 +37,7 @@ def cached_results(groups: Mapping[str, Sequence[Path]], output_dir: Path) -> Ca
     names = [run.name for runs in groups.values() for run in runs]
     files.refuse_link(output_dir / RESULTS)
     if (output_dir / RESULTS).is_dir():
-        files.sweep(output_dir / RESULTS)
+        files.remove_temporary_files(output_dir / RESULTS)
     return lambda run: output_dir / RESULTS / (run.name if names.count(run.name) == 1 else directory_name(str(run)))
 
 

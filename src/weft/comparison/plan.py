@@ -286,7 +286,7 @@ def _data_hashes(values: Mapping[str, Any]) -> dict[str, str]:
     """The SHA-256 of every file that runs are trained or validated on, by its path; missing files are left out."""
     sources = resolve(values, base=Path()).datasets
     paths = [path for name in ("train", "valid") if name in sources for path in sources[name].paths]
-    return {str(path): files.sha256(path) for path in files.within(paths) if path.exists()}
+    return {str(path): files.sha256(path) for path in files.list_files(paths) if path.exists()}
 
 
 def check_files_exist(values: Mapping[str, Any]) -> None:
@@ -300,7 +300,7 @@ def check_files_exist(values: Mapping[str, Any]) -> None:
 def begin(output_dir: Path, plan: Mapping[str, Any], *, overwrite: bool) -> None:
     """Create the directory of a comparison, or check that it has this plan; with `overwrite`, the existing comparison becomes
     a backup. Call under the lock."""
-    files.sweep(output_dir)
+    files.remove_temporary_files(output_dir)
     check_is_comparison(output_dir)
     backup, path = previous_plan(output_dir), output_dir / PLAN
     backup.repair()
@@ -309,7 +309,7 @@ def begin(output_dir: Path, plan: Mapping[str, Any], *, overwrite: bool) -> None
     if backup.exists() and not path.is_file():
         backup.restore()  # the new comparison was killed before it had a plan, or its plan was removed
     if path.is_file() and overwrite:
-        backup.move_in()
+        backup.create()
     if not path.is_file():
         files.write_text(path, tomli_w.dumps(dict(plan)))
     old, new = dict(_read(path)), dict(plan)

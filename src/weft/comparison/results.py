@@ -172,11 +172,11 @@ def cache_key(run: AnyRun, data: Files | None = None, evaluation: EvaluationOpti
     """A hash of all that the results depend on: weights, configuration, data files and evaluation options."""
     paths = own_split(run.directory, run.config)[1].paths if data is None else as_paths(data)
     # without its text file, a run reads the tokens that training stored
-    data_hashes = [files.sha256(path) if path.exists() else "gone" for path in files.within(paths)]
+    data_hashes = [files.sha256(path) if path.exists() else "gone" for path in files.list_files(paths)]
     run_hashes = [files.sha256(path) for path in (run.directory.weights, run.directory.resolved)]
     contexts = run.spec.compare.contexts
-    opening = [] if contexts is None else list(contexts.opening(run))
-    parts = [VERSION, __version__, *run_hashes, data_hashes, evaluation.tokenize, _policy(run, evaluation.context), opening]
+    bos_ids = [] if contexts is None else list(contexts.bos_ids(run))
+    parts = [VERSION, __version__, *run_hashes, data_hashes, evaluation.tokenize, _policy(run, evaluation.context), bos_ids]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

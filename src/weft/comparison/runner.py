@@ -165,7 +165,7 @@ class ComparisonRunner:
         if self.options.tune_trials is None:
             return list(variants)
         output_dir = self.runner_config.output_dir / TUNE
-        files.own_directory(output_dir)
+        files.make_subdirectory(output_dir)
         trainer = self._trainer(observer, "tuning", output_dir / RUN_FILES)
         search = tune.Search(self.options.tune_trials, self._fixed(), self.seed, output_dir, trainer.train, best)
         winners = {winner.variant.name: winner for winner in tune.tune(variants, search)}

@@ -142,7 +142,7 @@ class _Child:
             "--threads",
             str(budget.threads_per_run),
         ]
-        with os.fdopen(files.open_own(self.stderr_file), "wb") as stderr:
+        with os.fdopen(files.open_for_update(self.stderr_file), "wb") as stderr:
             stderr.truncate()
             # its own session: Ctrl-C reaches it only through this process; stdin: it ends if this process is killed
             self.process = subprocess.Popen(
@@ -196,7 +196,7 @@ class ParallelTrainer:
         runs have saved."""
         budget = self.budget._replace(jobs=max(1, min(self.budget.jobs, len(plan))))  # fewer runs get more threads each
         files.make_directories(budget.comparison_dir.parent)
-        files.own_directory(budget.comparison_dir)
+        files.make_subdirectory(budget.comparison_dir)
         ended, waiting = dict[Path, Outcome](), list[tuple[PlannedRun, RunConfig]]()
         for planned in plan:
             config = self._check(planned)

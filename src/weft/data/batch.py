@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 B = TypeVar("B", bound=tuple[Any, ...])
-WHOLE = Fraction(1)
+FULL = Fraction(1)
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
@@ -30,11 +30,11 @@ def map_tensors(batch: B, function: Callable[[Tensor], Tensor]) -> B:
     return result
 
 
-def crop(tensor: Tensor, fraction: Fraction) -> Tensor:
+def crop_tensor(tensor: Tensor, fraction: Fraction) -> Tensor:
     """(B, T, ...): the first `fraction` of the positions, at least two: an input and its target."""
     return tensor[:, : max(2, math.ceil(tensor.size(1) * fraction))]
 
 
-def cropped(batch: B, fraction: Fraction) -> B:
+def crop_batch(batch: B, fraction: Fraction) -> B:
     """The first `fraction` of the positions of every tensor (B, T, ...); tensors (B,) are unchanged."""
-    return map_tensors(batch, lambda part: part if part.dim() == 1 else crop(part, fraction))
+    return map_tensors(batch, lambda part: part if part.dim() == 1 else crop_tensor(part, fraction))

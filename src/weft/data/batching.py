@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from typing_extensions import TypeVar
 
-from weft.data.batch import WHOLE, as_tensor, cropped
+from weft.data.batch import FULL, as_tensor, crop_batch
 from weft.data.batch import map_tensors as map_tensors
 from weft.data.bucketing import Examples, LengthBuckets, length_batches
 from weft.data.corpus import Corpus
@@ -51,7 +51,7 @@ class BatchSampler(Protocol[Rows]):
     def resets_state(self, index: int) -> bool:
         """Whether this batch does not continue the previous one, so that a carried state is reset."""
 
-    def largest_batch(self, fraction: Fraction = WHOLE) -> Rows:
+    def largest_batch(self, fraction: Fraction = FULL) -> Rows:
         """A batch of the maximum size, to measure memory with; its rows are shortened to `fraction` of their positions."""
 
     def describe(self, epoch: int, index: int) -> str:
@@ -122,8 +122,8 @@ class Windows:
     def resets_state(self, index: int) -> bool:
         return True
 
-    def largest_batch(self, fraction: Fraction = WHOLE) -> Batch:
-        return cropped(self.batch(0, 0), fraction)
+    def largest_batch(self, fraction: Fraction = FULL) -> Batch:
+        return crop_batch(self.batch(0, 0), fraction)
 
     def describe(self, epoch: int, index: int) -> str:
         return preview(f"{self.corpus.name}, windows of {self.context_length} tokens from token", self.starts(epoch, index))
@@ -155,8 +155,8 @@ class Streams:
     def resets_state(self, index: int) -> bool:
         return index == 0
 
-    def largest_batch(self, fraction: Fraction = WHOLE) -> Batch:
-        return cropped(self.batch(0, 0), fraction)
+    def largest_batch(self, fraction: Fraction = FULL) -> Batch:
+        return crop_batch(self.batch(0, 0), fraction)
 
     def describe(self, epoch: int, index: int) -> str:
         first = index * self.context_length
@@ -227,7 +227,7 @@ class Lines:
     def resets_state(self, index: int) -> bool:
         return True
 
-    def largest_batch(self, fraction: Fraction = WHOLE) -> Batch:
+    def largest_batch(self, fraction: Fraction = FULL) -> Batch:
         """The longest lines, as many as fit into a batch."""
         return self.data.largest(self.buckets.longest_examples(), fraction)
 

@@ -1,10 +1,10 @@
-"""The tokens that precede a separate text: a beginning that is frequent in the training data.
+"""BOS tokens of language models of running text.
 
-A model of running text is trained on windows or streams and has seen <s> at most once, at the very beginning. It has learned
-how text continues after a blank line, after a line that ends a sentence, after any line, and after a sentence. The first of
-these that occurs in the training text precedes every text that is scored, explained or generated, as in a window that starts
-there. (A newline alone is worse than a newline with the end of a sentence: most models then give a capital letter a probability
-of about one half.) Lines that are read as separate sequences follow <s>, as in training.
+A model that is trained on windows or streams of running text has seen <s> at most once. But it has learned how text continues
+after a blank line, a line that ends a sentence, any line, or a sentence. The first of these that is frequent in the training
+text precedes every text that is scored, explained or generated. (A newline after the end of a sentence is better than a newline
+alone, after which most models give a capital letter a probability of about one half.) Models of separate lines use <s>, as in
+training.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ BOS_CANDIDATES = ("\n\n", ".\n", "\n", ". ", ".")  # the first one that is frequ
 TOKENS_PER_OCCURRENCE = 10_000  # a candidate must occur at least once per this many training tokens
 MIN_OCCURRENCES = 2  # <s> occurs once
 LINE_ENDS_PER_OCCURRENCE = 10  # a candidate with a newline must be at least one in this many line ends
-CHUNK_TOKENS = 1 << 22  # searched at once
-FILE = "opening.json"
+CHUNK_TOKENS = 1 << 22  # tokens searched at once
+FILE = "bos.json"
 
 
-def _occurrences(corpus: Corpus, pattern: np.ndarray) -> int:
-    """How often these tokens occur in a text followed by another token."""
+def _count_occurrences(corpus: Corpus, pattern: np.ndarray) -> int:
+    """How often the tokens `pattern` (P,) occur with another token after them."""
     count, size = 0, len(pattern)
-    for low in range(0, max(0, len(corpus.tokens) - size), CHUNK_TOKENS):
-        chunk = np.asarray(corpus.tokens[low : low + CHUNK_TOKENS + size])
+    for start in range(0, max(0, len(corpus.tokens) - size), CHUNK_TOKENS):
+        chunk = np.asarray(corpus.tokens[start : start + CHUNK_TOKENS + size])
         matches = np.ones(max(0, len(chunk) - size), bool)
         for offset, token in enumerate(pattern.tolist()):
             matches &= chunk[offset : offset + len(matches)] == token
@@ -40,39 +40,40 @@ def _occurrences(corpus: Corpus, pattern: np.ndarray) -> int:
 
 
 def find_bos(corpus: Corpus, tokenizer: Tokenizer) -> str | None:
-    """The text to precede separate texts, for a model of this running text; None: <s>, because nothing is better."""
-    line_ends = _occurrences(corpus, tokenizer.encode("\n"))
+    """The text that precedes a separate text, for a model of this running text; None: <s>, because no candidate is frequent."""
+    line_ends = _count_occurrences(corpus, tokenizer.encode("\n"))
     for text in BOS_CANDIDATES:
-        tokens = tokenizer.encode(text)
-        known = len(tokens) > 0 and tokenizer.unk_id not in tokens and tokenizer.decode(tokens.tolist()).strip() == text.strip()
+        token_ids = tokenizer.encode(text)
+        is_lossless = tokenizer.decode(token_ids.tolist()).strip() == text.strip()
+        is_known = len(token_ids) > 0 and tokenizer.unk_id not in token_ids and is_lossless
         minimum = max(
             MIN_OCCURRENCES,
             len(corpus.tokens) / TOKENS_PER_OCCURRENCE,
             line_ends / LINE_ENDS_PER_OCCURRENCE if "\n" in text else 0,
         )
-        if known and _occurrences(corpus, tokens) >= minimum:
+        if is_known and _count_occurrences(corpus, token_ids) >= minimum:
             return text
     return None
 
 
 def write_bos(directory: Path, text: str, tokenizer: Tokenizer) -> None:
-    """Write the text to precede separate texts to the directory of the tokenizer."""
-    files.write_json(directory / FILE, {"text": text, "tokens": tokenizer.encode(text).tolist()})
+    """Write the BOS text and its tokens to the directory of the tokenizer."""
+    files.write_json(directory / FILE, {"text": text, "token_ids": tokenizer.encode(text).tolist()})
 
 
 def read_bos(directory: Path, tokenizer: Tokenizer) -> list[int]:
-    """The tokens that precede a separate text, at least one: those chosen in training, or else <s>."""
+    """The tokens that precede a separate text, at least one: those that training chose, or else <s>."""
     path = directory / FILE
     if not path.exists():
         return [tokenizer.bos_id]
-    about = files.read_json(path)
-    text = about.get("text") if isinstance(about, dict) else None
-    # both are stored, so that damage to one of them is detected
-    if text not in BOS_CANDIDATES or about.get("tokens") != tokenizer.encode(text).tolist():
+    content = files.read_json(path)
+    text = content.get("text") if isinstance(content, dict) else None
+    # text and tokens are both stored, so that corruption of either is detected
+    if text not in BOS_CANDIDATES or content.get("token_ids") != tokenizer.encode(text).tolist():
         raise ModelError(path, "corrupted: tokens and text do not match", "restore it or train the run again")
-    return list(about["tokens"])
+    return list(content["token_ids"])
 
 
 def with_bos(corpus: Corpus, directory: Path, tokenizer: Tokenizer) -> Corpus:
-    """A corpus for evaluation: the tokens that precede a text of the run also precede running text."""
+    """A corpus for evaluation: running text follows the BOS tokens of the run; separate lines follow <s>."""
     return corpus if corpus.starts is not None else replace(corpus, bos_ids=tuple(read_bos(directory, tokenizer)))

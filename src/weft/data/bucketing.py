@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from weft.data.batch import WHOLE, cropped
+from weft.data.batch import FULL, crop_batch
 
 B = TypeVar("B", bound=tuple[Any, ...], covariant=True)  # a batch
 POOL_BATCHES = 100  # batches in one pool of shuffled examples, which is sorted by length
@@ -110,10 +110,10 @@ class Examples(Protocol[B]):
         """Number of tokens that are read for these examples."""
         return int(self.lengths()[members].sum())
 
-    def largest(self, members: np.ndarray, fraction: Fraction = WHOLE) -> B:
+    def largest(self, members: np.ndarray, fraction: Fraction = FULL) -> B:
         """A batch of these examples, the longest ones, that is as large as any can be; its rows are shortened to `fraction` of
         their positions."""
-        return cropped(self.batch(members), fraction)
+        return crop_batch(self.batch(members), fraction)
 
 
 class ExampleBatchSampler(Generic[B]):
@@ -137,7 +137,7 @@ class ExampleBatchSampler(Generic[B]):
     def resets_state(self, index: int) -> bool:
         return True
 
-    def largest_batch(self, fraction: Fraction = WHOLE) -> B:
+    def largest_batch(self, fraction: Fraction = FULL) -> B:
         return self.data.largest(self.buckets.longest_examples(), fraction)
 
     def describe(self, epoch: int, index: int) -> str:

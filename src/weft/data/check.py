@@ -70,9 +70,9 @@ _UNUSUAL: dict[str, tuple[int, str, str]] = {  # by name: bit, message and fix
 def find_unusual_texts(split: str, statistics: SplitStatistics, options: CheckOptions) -> Iterator[Finding]:
     """Empty texts, line endings, whitespace and Unicode normalization, for each side."""
     rows = len(statistics.lengths)
-    if statistics.crlf:
-        message = f"{subject(statistics.crlf, 'line ending', 'is', 'are')} CRLF and read as LF"
-        yield Finding("note", "crlf", split, message, "none needed: line endings are not part of the text", statistics.crlf)
+    if statistics.num_crlf:
+        message = f"{subject(statistics.num_crlf, 'line ending', 'is', 'are')} CRLF and read as LF"
+        yield Finding("note", "crlf", split, message, "none needed: line endings are not part of the text", statistics.num_crlf)
     for side, name in enumerate(options.sides):
         empty = statistics.lengths[:, side] == 0
         if count := int(empty.sum()):

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.json_objects import field_of, has_key, read_objects, value_of
-from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, file_location, kind_of, open_table, preview_cells
+from weft.data.json_objects import get_string, get_value, has_key, read_objects
+from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, file_format, file_location, open_table, preview_cells
 from weft.data.workbooks import available
 from weft.errors import MAX_LISTED, DataError
 from weft.text.reading import FileSummary, check_text
@@ -18,33 +18,33 @@ Name = str | int
 Cell = str | list[str]  # only a key of JSONL may have several values
 
 
-class WantedColumn(NamedTuple):
+class ColumnSpec(NamedTuple):
     """A column to read. The option data.{role}_column names it; "" if no option does."""
 
     role: str
     name: Name
 
 
-DEFAULT_NAMES = (WantedColumn("label", "label"), WantedColumn("text", "text"))
+DEFAULT_NAMES = (ColumnSpec("label", "label"), ColumnSpec("text", "text"))
 
 
-def by_index(table: OpenTable, wanted_columns: Sequence[WantedColumn]) -> list[int]:
+def by_index(table: OpenTable, columns: Sequence[ColumnSpec]) -> list[int]:
     count = len(table.first)
-    for role, name in wanted_columns:
+    for role, name in columns:
         if isinstance(name, int) and name > count:
             fix = f"set data.{role}_column to at most {count}" if role else ""
             raise DataError(file_location(table.path, 1), f"no column {name}: the table has {count} columns", fix)
-    return [int(name) - 1 for _, name in wanted_columns]
+    return [int(name) - 1 for _, name in columns]
 
 
-def by_name(table: OpenTable, wanted_columns: Sequence[WantedColumn]) -> list[int]:
+def by_name(table: OpenTable, columns: Sequence[ColumnSpec]) -> list[int]:
     first = table.first
-    for role, name in wanted_columns:
+    for role, name in columns:
         if (count := first.count(str(name))) > 1:
             raise DataError(file_location(table.path, 1), f"{count} columns are named {name!r}", "rename all but one")
         if name not in first:
             raise no_column(table, str(name), role)
-    return [first.index(str(name)) for _, name in wanted_columns]
+    return [first.index(str(name)) for _, name in columns]
 
 
 def no_column(table: OpenTable, name: str, role: str) -> DataError:
@@ -92,10 +92,10 @@ def looks_like_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bo
     return len(below[0]) >= MIN_ROWS and numbers and words > 3 * max(len(name.split()) for name in names)
 
 
-def _unknown_header(path: Path, first: Sequence[str], wanted_columns: Sequence[WantedColumn]) -> DataError:
-    names = " and ".join(repr(name) for _, name in wanted_columns)
-    options = " and ".join(f"data.{role}_column" for role, _ in wanted_columns)
-    indices = " and ".join(str(index) for index in range(1, len(wanted_columns) + 1))
+def _unknown_header(path: Path, first: Sequence[str], columns: Sequence[ColumnSpec]) -> DataError:
+    names = " and ".join(repr(name) for _, name in columns)
+    options = " and ".join(f"data.{role}_column" for role, _ in columns)
+    indices = " and ".join(str(index) for index in range(1, len(columns) + 1))
     return DataError(
         file_location(path, 1),
         f"no columns {names} in the header {', '.join(preview_cells(first))}",
@@ -103,42 +103,42 @@ def _unknown_header(path: Path, first: Sequence[str], wanted_columns: Sequence[W
     )
 
 
-def has_names(first: Sequence[str], wanted_columns: Sequence[WantedColumn]) -> bool:
+def has_names(first: Sequence[str], columns: Sequence[ColumnSpec]) -> bool:
     """Whether the first line contains one of the names in any case. It is then a header: read as a row, the name would become
     a label."""
-    return bool({cell.strip().lower() for cell in first} & {name for _, name in wanted_columns})
+    return bool({cell.strip().lower() for cell in first} & {name for _, name in columns})
 
 
-def _column_indices(table: OpenTable, wanted_columns: Sequence[WantedColumn]) -> tuple[list[int], bool]:
+def _column_indices(table: OpenTable, columns: Sequence[ColumnSpec]) -> tuple[list[int], bool]:
     """The indices of the columns, from 0, and whether the first line is a header."""
     path, first = table.path, table.first
-    if any(isinstance(name, int) for _, name in wanted_columns):
-        return by_index(table, wanted_columns), False
-    if tuple(wanted_columns) != DEFAULT_NAMES or has_names(first, wanted_columns):
-        return by_name(table, wanted_columns), True
-    if len(first) < len(wanted_columns):
-        raise table.wrong_column_count(1, first, f"at least {len(wanted_columns)}")
+    if any(isinstance(name, int) for _, name in columns):
+        return by_index(table, columns), False
+    if tuple(columns) != DEFAULT_NAMES or has_names(first, columns):
+        return by_name(table, columns), True
+    if len(first) < len(columns):
+        raise table.wrong_column_count(1, first, f"at least {len(columns)}")
     if looks_like_header(first, table.peek(PEEK_ROWS)):
-        raise _unknown_header(path, first, wanted_columns)
-    return list(range(len(wanted_columns))), False
+        raise _unknown_header(path, first, columns)
+    return list(range(len(columns))), False
 
 
 def _read_table(
-    path: Path, wanted_columns: Sequence[WantedColumn], options: TableOptions, summary: FileSummary
+    path: Path, columns: Sequence[ColumnSpec], options: TableOptions, summary: FileSummary
 ) -> Iterator[tuple[int, list[Cell]]]:
     table = open_table(path, options, summary)
-    indices, has_header = _column_indices(table, wanted_columns)
+    indices, has_header = _column_indices(table, columns)
     if has_header:
         summary.columns = tuple(table.first)
     else:
-        summary.notes.append(no_header_note(table, wanted_columns, indices))
+        summary.notes.append(no_header_note(table, columns, indices))
         yield 1, [table.first[index] for index in indices]
     for line, cells in table.rows():
         yield line, [cells[index] for index in indices]
 
 
-def no_header_note(table: OpenTable, wanted_columns: Sequence[WantedColumn], indices: Sequence[int]) -> str:
-    columns = ", ".join(f"{role} is column {index + 1}" for (role, _), index in zip(wanted_columns, indices, strict=True))
+def no_header_note(table: OpenTable, columns: Sequence[ColumnSpec], indices: Sequence[int]) -> str:
+    columns = ", ".join(f"{role} is column {index + 1}" for (role, _), index in zip(columns, indices, strict=True))
     return f"{table.path.name}: no header; {columns} of {len(table.first)}"
 
 
@@ -154,44 +154,44 @@ def _label(value: Any, where: str) -> str | None:
 
 def index_in_objects(path: Path, role: str, index: int) -> DataError:
     """The error for a column of objects that is selected by index."""
-    names = "column names" if kind_of(path) == "parquet" else "keys"
+    names = "column names" if file_format(path) == "parquet" else "keys"
     return DataError(path, f"has {names}, but data.{role}_column is {index}", f"set data.{role}_column to a name")
 
 
 def _labels(row: dict[str, Any], key: str, where: str) -> Cell:
-    value, location = value_of(row, key, where) if has_key(row, key) else None, f"{where}: {key!r}"
+    value, location = get_value(row, key, where) if has_key(row, key) else None, f"{where}: {key!r}"
     labels = [_label(inner, location) for inner in value] if isinstance(value, list) else [_label(value, location)]
     valid = [label for label in labels if label is not None]
     if len(valid) == len(labels):
         return valid if isinstance(value, list) else valid[0]
     if isinstance(value, list):
         raise DataError(where, f"expected a list of strings or integers as {key!r}", "write labels as strings")
-    return field_of(row, key, where)
+    return get_string(row, key, where)
 
 
 def _read_objects(
-    path: Path, wanted_columns: Sequence[WantedColumn], options: TableOptions, summary: FileSummary
+    path: Path, columns: Sequence[ColumnSpec], options: TableOptions, summary: FileSummary
 ) -> Iterator[tuple[int, list[Cell]]]:
-    for role, name in wanted_columns:
+    for role, name in columns:
         if isinstance(name, int):
             raise index_in_objects(path, role, name)
-    keys = [str(name) for _, name in wanted_columns]
+    keys = [str(name) for _, name in columns]
     for number, row in read_objects(path, keys, options.encoding, summary):
         where = file_location(path, number)
         summary.columns = summary.columns or tuple(row)
-        yield number, [_labels(row, keys[0], where), *(field_of(row, key, where) for key in keys[1:])]
+        yield number, [_labels(row, keys[0], where), *(get_string(row, key, where) for key in keys[1:])]
 
 
 def read_columns(
-    path: Path, wanted_columns: Sequence[WantedColumn], options: TableOptions, summary: FileSummary
+    path: Path, columns: Sequence[ColumnSpec], options: TableOptions, summary: FileSummary
 ) -> Iterator[tuple[int, list[Cell]]]:
     """The line where each row starts, from 1, and the cells of the wanted columns, of which the first has the labels.
 
     With default names and a first line that has none of them, the file has no header, and the first columns are read.
     """
-    read = _read_objects if kind_of(path) in OBJECT_FORMATS else _read_table
+    read = _read_objects if file_format(path) in OBJECT_FORMATS else _read_table
     count = 0
-    for row in read(path, wanted_columns, options, summary):
+    for row in read(path, columns, options, summary):
         count += 1
         yield row
     if not count:

@@ -11,11 +11,11 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, model_validator
 
 from weft.config import Config, invalid
-from weft.data.columns import WantedColumn
+from weft.data.columns import ColumnSpec
 from weft.data.dataset import Dataset, Format, R
-from weft.data.input_records import ColumnUse
+from weft.data.input_records import ColumnSelection
 from weft.data.source import Source
-from weft.data.table_rows import is_conll, kind_of
+from weft.data.table_rows import file_format, is_conll
 from weft.errors import ConfigError, DataError
 from weft.text.compression import COMPRESSED_SUFFIXES, is_pattern
 from weft.text.reading import as_paths, check_encoding
@@ -142,7 +142,7 @@ def _plain_text(paths: tuple[Path, ...]) -> tuple[Path, ...]:
     """The paths themselves; tables and CoNLL files are an error."""
     for path in paths:
         refuse_conll(path)
-        if (kind := kind_of(path)) != "text":
+        if (kind := file_format(path)) != "text":
             raise DataError(
                 path,
                 f"{kind.upper()} file, but language models read plain text",
@@ -201,9 +201,9 @@ class TextDataConfig(DataFilesConfig):
             raise invalid("stride", f"must be between 1 and context_length ({self.context_length}), got {self.stride}")
         return self
 
-    def columns_in_use(self) -> ColumnUse:
+    def input_columns(self) -> ColumnSelection:
         """The column that a trained run reads from a table: `text`."""
-        return ColumnUse((WantedColumn("", "text"),), (WantedColumn("", "text"),))
+        return ColumnSelection((ColumnSpec("", "text"),), (ColumnSpec("", "text"),))
 
     def with_defaults(self) -> Self:
         if self.read_as != "windows" or self.stride is not None:

@@ -1,10 +1,10 @@
-"""Tokenized text on disk, memory-mapped: written as a stream and never in memory as a whole.
+"""Tokenized text on disk: written as a stream and read memory-mapped, so that it is never in memory as a whole.
 
 A corpus `name` is a set of little-endian files in a directory:
 
-    name.tokens  uint16 or uint32 (N,)  line after line; </s> after each line if lines are separate sequences
+    name.tokens  uint16 or uint32 (N,)  token IDs, line after line; </s> after each line if lines are separate sequences
     name.starts  int64 (lines + 1,)     start of each line, and N; only if lines are separate sequences
-    name.marks   int64 (M, 4)           tokens, characters, bytes, words up to each line end (or split of a long line)
+    name.counts  int64 (M, 4)           cumulative tokens, characters, bytes and words at each line end or split of a long line
     name.json    provenance, and a checksum of each array; written last, so a corpus without it is incomplete
 """
 
@@ -28,9 +28,9 @@ from weft.errors import DataError, ModelError
 from weft.text.reading import CHUNK_CHARS
 from weft.text.tokenizers import Tokenizer
 
-VERSION = 3
-CHUNK_BYTES = 1 << 20  # read at once for a checksum
-ProgressCallback = Callable[[int, int], None]
+VERSION = 4
+CHUNK_BYTES = 1 << 20
+ProgressCallback = Callable[[int, int], None]  # bytes done, bytes in total
 Write = Callable[[bytes], None]
 
 
@@ -41,11 +41,11 @@ class Corpus:
     name: str
     tokens: np.ndarray
     starts: np.ndarray | None
-    marks: np.ndarray  # (M, 4), see above
+    cumulative_counts: np.ndarray  # int64 (M, 4): tokens, characters, bytes, words
     tokenizer: str  # hash of the tokenizer
     bos_id: int = Tokenizer.bos_id  # precedes a line
     bos_ids: tuple[int, ...] = (Tokenizer.bos_id,)  # precede running text, at least one token
-    provenance: str = ""  # checksum of the provenance
+    provenance: str = ""  # SHA-256 of the provenance
 
     @property
     def lines(self) -> int:
@@ -53,31 +53,31 @@ class Corpus:
         return 0 if self.starts is None else len(self.starts) - 1
 
     def line_starts(self) -> np.ndarray:
-        """int64 (lines + 1,): the start of each line, and the end; an error in running text."""
+        """int64 (lines + 1,): start of each line, and the end. Running text is an error."""
         if self.starts is None:
             raise DataError("data.read_as", f"{self.name} is running text and has no lines", 'set data.read_as = "lines"')
         return self.starts
 
     def line_edges(self) -> np.ndarray:
-        """int64 (M,): the token offset of every line start and of the end, also in running text."""
-        return np.asarray(self.marks[:, 0])
+        """int64 (M,): token offset of every line start and of the end, also in running text."""
+        return np.asarray(self.cumulative_counts[:, 0])
 
     def units(self, edges: np.ndarray) -> dict[str, np.ndarray]:
-        """Characters, bytes and words between successive token edges (E,): float64 (E - 1,) each.
+        """Characters, bytes and words between successive token offsets `edges` (E,): float64 (E - 1,) each.
 
-        Exact at line edges; inside a line, in proportion to its tokens.
+        Exact at line edges; interpolated linearly inside a line.
         """
         edges = np.asarray(edges, dtype=np.int64)
         tokens = self.line_edges()
         after = np.clip(np.searchsorted(tokens, edges, side="right"), 1, len(tokens) - 1)
-        low, high = np.asarray(self.marks[after - 1]), np.asarray(self.marks[after])
+        low, high = (np.asarray(self.cumulative_counts[rows]) for rows in (after - 1, after))
         fraction = (edges - low[:, 0]) / (high[:, 0] - low[:, 0])
         totals = low[:, 1:] + fraction[:, None] * (high[:, 1:] - low[:, 1:])
         return {unit: np.diff(totals[:, column]) for column, unit in enumerate(UNITS)}
 
 
 class _ChecksumWriter:
-    """Writes data and computes its CRC-32, which detects accidental damage in a tenth of the time of a hash."""
+    """Writes data and computes its CRC-32, which detects accidental corruption ten times as fast as SHA-256."""
 
     def __init__(self, write: Write) -> None:
         self.write, self.checksum = write, 0
@@ -92,7 +92,7 @@ class _Writer:
 
     def __init__(self, outputs: dict[str, Write], dtype: str) -> None:
         self.outputs, self.dtype = outputs, dtype
-        # running totals: tokens, characters, bytes, words
+        # (1, 4): tokens, characters, bytes, words
         self.totals = np.zeros((1, 1 + len(UNITS)), dtype=np.int64)
 
     def add(self, ids: np.ndarray, lengths: np.ndarray, units: np.ndarray) -> None:
@@ -100,20 +100,21 @@ class _Writer:
         rows = np.concatenate([self.totals, self.totals + np.cumsum(np.column_stack([lengths, units]), axis=0)])
         if "starts" in self.outputs:
             self.outputs["starts"](rows[:-1, 0].astype("<i8").tobytes())
-        # of several marks at one token only the last is correct: write a row when the next one has more tokens
+        # of several rows with equal tokens only the last is correct: write a row when the next one has more tokens
         complete = np.flatnonzero(np.diff(rows[:, 0]) > 0)
-        self.outputs["marks"](rows[complete].astype("<i8").tobytes())
+        self.outputs["counts"](rows[complete].astype("<i8").tobytes())
         self.totals = rows[-1:]
 
     def finish(self) -> dict[str, int]:
+        """Write the last row of each array and return the total counts."""
         if "starts" in self.outputs:
             self.outputs["starts"](self.totals[:, 0].astype("<i8").tobytes())
-        self.outputs["marks"](self.totals.astype("<i8").tobytes())
+        self.outputs["counts"](self.totals.astype("<i8").tobytes())
         return dict(zip(("tokens", *UNITS), self.totals[0].tolist(), strict=True))
 
 
-def lines_of(tokenizer: Tokenizer, lines: Sequence[str]) -> Corpus:
-    """A corpus of lines in memory, without unit counts."""
+def corpus_from_lines(tokenizer: Tokenizer, lines: Sequence[str]) -> Corpus:
+    """An in-memory corpus of lines, without counts of characters, bytes and words."""
     ids, lengths = tokenizer.encode_concatenated(lines)
     starts = np.concatenate([[0], np.cumsum(lengths + 1)])
     tokens = np.full(int(starts[-1]), tokenizer.eos_id, np.int64)
@@ -122,26 +123,26 @@ def lines_of(tokenizer: Tokenizer, lines: Sequence[str]) -> Corpus:
 
 
 def _batches(source: Readable, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Token IDs, token counts per line and unit counts per line, in batches of lines."""
+    """Token IDs, and counts of tokens and units (see UNITS) per line, in batches of lines."""
     for lines in source.batches():
         if not source.lines:
-            ids, lengths = tokenizer.encode_pieces(lines)
+            ids, lengths = tokenizer.encode_lines(lines)
             yield ids, lengths, count_units(lines)
             continue
         # a table field may contain newlines
         is_plain = max(map(len, lines)) <= CHUNK_CHARS and not any("\n" in line for line in lines)
-        ids, lengths = tokenizer.encode_pieces(lines) if is_plain else tokenizer.encode_concatenated(lines)
+        ids, lengths = tokenizer.encode_lines(lines) if is_plain else tokenizer.encode_concatenated(lines)
         ids = np.insert(ids, np.cumsum(lengths), tokenizer.eos_id)
         yield ids, lengths + 1, count_units([line + "\n" for line in lines])
 
 
 def _write_arrays(source: Readable, tokenizer: Tokenizer, base: Path, progress: ProgressCallback | None) -> dict[str, Any]:
-    """Write the arrays next to `base` and return their description."""
+    """Write the arrays of the corpus and return their description."""
     dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
     total, done = max(1, source.size()) if progress else 1, 0
     with ExitStack() as stack:
-        names = ["tokens", "marks", *(["starts"] if source.lines else [])]
-        outputs = {name: _ChecksumWriter(stack.enter_context(files.atomic_write(_part(base, name)))) for name in names}
+        names = ["tokens", "counts", *(["starts"] if source.lines else [])]
+        outputs = {name: _ChecksumWriter(stack.enter_context(files.atomic_write(_array_path(base, name)))) for name in names}
         writer = _Writer({name: output for name, output in outputs.items()}, dtype)
         for ids, lengths, units in _batches(source, tokenizer):
             writer.add(ids, lengths, units)
@@ -153,35 +154,37 @@ def _write_arrays(source: Readable, tokenizer: Tokenizer, base: Path, progress: 
             raise DataError(source.name, "no tokens; the file has no text")
     if progress:
         progress(total, total)
-    return {"dtype": dtype, **counts, "sums": {name: output.checksum for name, output in outputs.items()}}
+    return {"dtype": dtype, **counts, "checksums": {name: output.checksum for name, output in outputs.items()}}
 
 
-def _part(base: Path, name: str) -> Path:
+def _array_path(base: Path, name: str) -> Path:
     return base.with_name(f"{base.name}.{name}")
 
 
 def _stored_provenance(description: Path) -> dict[str, Any]:
-    """The provenance of a finished corpus; {} if its description is damaged."""
+    """The provenance of a finished corpus; {} if its description is corrupted."""
     try:
-        provenance = files.read_json(description)["origin"]
+        provenance = files.read_json(description)["provenance"]
     except (ModelError, KeyError, TypeError):
         return {}
     return provenance if isinstance(provenance, dict) else {}
 
 
-def provenance_sum(provenance: dict[str, Any]) -> str:
-    """The SHA-256 of a provenance, independent of the order of its entries."""
+def provenance_hash(provenance: dict[str, Any]) -> str:
+    """SHA-256 of a provenance, independent of the order of its entries."""
     return hashlib.sha256(json.dumps(provenance, sort_keys=True, default=str).encode(errors="surrogatepass")).hexdigest()
 
 
-def _difference(old: dict[str, Any], new: dict[str, Any], source: Readable) -> str:
+def _describe_change(old: dict[str, Any], new: dict[str, Any], source: Readable) -> str:
     """Describe the first difference between two provenances."""
     for key in new:
         if key != "files" and old.get(key) != new[key]:
             return f"{key} was {old.get(key)!r}, now {new[key]!r}"
-    before = old.get("files", [])
-    changed = [path for path, was, now in zip(source.paths, before, new["files"], strict=False) if was != now]
-    return f"{changed[0]} has changed" if changed else f"there were {len(before)} files, now {len(new['files'])}"
+    old_files, new_files = old.get("files", []), new["files"]
+    for path, before, after in zip(source.paths, old_files, new_files, strict=False):
+        if before != after:
+            return f"{path} has changed"
+    return f"there were {len(old_files)} files, now {len(new_files)}"
 
 
 def write_corpus(
@@ -194,71 +197,72 @@ def write_corpus(
     progress: ProgressCallback | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> Corpus:
-    """The corpus `name` in `directory`: opened if it has the same provenance, otherwise written.
+    """Open the corpus `name` in `directory` if it has the provenance of `source`, otherwise write it.
 
-    A resumed run passes the provenance checksum it started with as `must_match`: another text is then an error, and only a
-    damaged corpus is rewritten, which is reported to `on_note`. `progress` gets bytes done and bytes in total.
+    A resumed run passes the provenance hash of its corpus as `must_match`: another text is then an error, and only a corrupted
+    corpus is rewritten, which is reported to `on_note`.
     """
     base, provenance = directory / name, {"version": VERSION, "tokenizer": tokenizer.hash, **source.provenance()}
-    description = _part(base, "json")
-    stored, checksum = _stored_provenance(description), provenance_sum(provenance)
-    if must_match is not None and must_match != checksum:
-        if provenance_sum(stored) != must_match:
+    description = _array_path(base, "json")
+    stored, new_hash = _stored_provenance(description), provenance_hash(provenance)
+    if must_match is not None and must_match != new_hash:
+        if provenance_hash(stored) != must_match:
             problem = f"corrupted, and {source.name} is not the text that the run was started with"
             raise ModelError(description, problem, "restore both or start a new run")
-        problem = f"not the text that the run was started with ({_difference(stored, provenance, source)})"
+        problem = f"not the text that the run was started with ({_describe_change(stored, provenance, source)})"
         raise DataError(source.name, problem, "restore it or start a new run")
     if stored == provenance:
-        with suppress(ModelError):  # damaged or missing, but from the same text: rewrite it
+        with suppress(ModelError):  # corrupted or missing, but from the same text: rewrite it
             return open_corpus(directory, name)
     if must_match is not None and on_note is not None:
         on_note(f"{description}: the tokenized text is corrupted; it is written again from the same text")
-    # before the arrays: an interruption must not leave an old description of new arrays
+    # removed first: an interruption must not leave an old description of new arrays
     files.remove(description)
     directory.mkdir(parents=True, exist_ok=True)
-    files.write_json(description, {**_write_arrays(source, tokenizer, base, progress), "origin": provenance})
+    files.write_json(description, {**_write_arrays(source, tokenizer, base, progress), "provenance": provenance})
     return open_corpus(directory, name, check=False)
 
 
 def open_corpus(directory: Path, name: str, *, check: bool = True) -> Corpus:
     """The finished corpus `name` in `directory`, memory-mapped. `check` reads it once to verify its checksums."""
     base = directory / name
-    description = _part(base, "json")
-    about = files.read_json(description)
+    description = _array_path(base, "json")
+    content = files.read_json(description)
     try:
-        dtype, count, origin, checksums = str(about["dtype"]), int(about["tokens"]), about["origin"], dict(about["sums"])
-        lines, version, tokenizer = bool(origin["lines"]), origin["version"], str(origin["tokenizer"])
+        dtype, count, checksums = str(content["dtype"]), int(content["tokens"]), dict(content["checksums"])
+        provenance = content["provenance"]
+        has_lines, version, tokenizer = bool(provenance["lines"]), provenance["version"], str(provenance["tokenizer"])
     except (KeyError, TypeError, ValueError):
         raise ModelError(description, "not the description of a corpus", "delete it to have the corpus written again") from None
     if version != VERSION or dtype not in ("<u2", "<u4"):
         raise ModelError(description, "written by another version of weft", "delete it to have the corpus written again")
-    tokens = _mapped(base, "tokens", np.dtype(dtype))
-    marks = _mapped(base, "marks", np.dtype(("<i8", (1 + len(UNITS),))))
-    starts = _mapped(base, "starts", np.dtype("<i8")) if lines else None
-    ends = {"tokens": len(tokens), "marks": marks[-1, 0], "starts": count if starts is None else starts[-1]}
-    for part, end in ends.items():
+    tokens = _memory_map(base, "tokens", np.dtype(dtype))
+    counts = _memory_map(base, "counts", np.dtype(("<i8", (1 + len(UNITS),))))
+    starts = _memory_map(base, "starts", np.dtype("<i8")) if has_lines else None
+    ends = {"tokens": len(tokens), "counts": counts[-1, 0]} | ({} if starts is None else {"starts": starts[-1]})
+    for array, end in ends.items():
         if end != count:
             problem = f"corrupted: expected {count} tokens, got {end}"
-            raise ModelError(_part(base, part), problem, f"delete {description} to have it written again")
-    for part in ends if check else ():
-        if (part != "starts" or lines) and _checksum(_part(base, part)) != checksums.get(part):
-            raise ModelError(_part(base, part), "checksum mismatch", f"delete {description} to have it written again")
-    return Corpus(name, tokens, starts, marks, tokenizer, provenance=provenance_sum(origin))
+            raise ModelError(_array_path(base, array), problem, f"delete {description} to have it written again")
+    for array in ends if check else ():
+        if _checksum(_array_path(base, array)) != checksums.get(array):
+            raise ModelError(_array_path(base, array), "checksum mismatch", f"delete {description} to have it written again")
+    return Corpus(name, tokens, starts, counts, tokenizer, provenance=provenance_hash(provenance))
 
 
 def _checksum(path: Path) -> int:
     checksum = 0
-    with path.open("rb") as file:  # read instead of mapped: mapped pages would count as memory in use
-        while part := file.read(CHUNK_BYTES):
-            checksum = zlib.crc32(part, checksum)
+    with path.open("rb") as file:  # not memory-mapped: mapped pages would count as memory in use
+        while chunk := file.read(CHUNK_BYTES):
+            checksum = zlib.crc32(chunk, checksum)
     return checksum
 
 
-def _mapped(base: Path, name: str, dtype: np.dtype[Any]) -> np.ndarray:
-    path, fix = _part(base, name), f"delete {_part(base, 'json')} to have it written again"
+def _memory_map(base: Path, name: str, dtype: np.dtype[Any]) -> np.ndarray:
+    path, fix = _array_path(base, name), f"delete {_array_path(base, 'json')} to have it written again"
     files.refuse_device(path)
     try:
-        # as a plain array: slicing a memmap creates a new memmap object, which is slow
+        # a plain array, because slicing a memmap is slow
         return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
     except FileNotFoundError:
         raise ModelError(path, "file not found", fix) from None

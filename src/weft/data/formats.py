@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.columns import WantedColumn, by_name
-from weft.data.json_objects import field_of, read_objects, value_of
+from weft.data.columns import ColumnSpec, by_name
+from weft.data.json_objects import get_string, get_value, read_objects
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.data.table_rows import NOT_A_TABLE, OBJECT_FORMATS, TableOptions, file_location, kind_of, open_table
+from weft.data.table_rows import NOT_A_TABLE, OBJECT_FORMATS, TableOptions, file_format, file_location, open_table
 from weft.errors import DataError
 from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluralize, preview, quote
 
@@ -53,8 +53,8 @@ class TableSummary:
         return sum(size.characters for size in self.sizes)
 
     @property
-    def crlf(self) -> int:
-        return self.files.has_crlf
+    def num_crlf(self) -> int:
+        return self.files.num_crlf
 
     def add(self, record: TableRecord) -> None:
         self.count += 1
@@ -78,7 +78,7 @@ class TableSummary:
         rows = [
             f"{listed_files(self.files.paths)}: {pluralize(self.count, 'example')} of"
             f" {pluralize(self.characters, 'character')},"
-            f" {self.files.written}"
+            f" {self.files.encoding_info}"
         ]
         blank = [f"skipped blank lines: {self.files.blank:,}"] if self.files.blank else []
         empty = [f"empty {name}: {size.empty:,}" for name, size in zip(self.columns, self.sizes, strict=True) if size.empty]
@@ -113,9 +113,9 @@ class TableFormat:
     def read(self, inputs: tuple[Path, ...], summary: FileSummary) -> Iterator[TableRecord]:
         names = (*self.columns, *self.values)
         for path in inputs:
-            if kind_of(path) == "text":
+            if file_format(path) == "text":
                 raise DataError(path, NOT_A_TABLE, f"use a table with the columns {', '.join(names)}")
-            count, read = 0, _read_objects if kind_of(path) in OBJECT_FORMATS else _read_table
+            count, read = 0, _read_objects if file_format(path) in OBJECT_FORMATS else _read_table
             for line, cells in read(path, names, self.options(), summary):
                 count += 1
                 texts = len(self.columns)
@@ -140,7 +140,7 @@ def _read_table(
     path: Path, names: tuple[str, ...], options: TableOptions, summary: FileSummary
 ) -> Iterator[tuple[int, list[str]]]:
     table = open_table(path, options, summary)
-    indices = by_name(table, [WantedColumn("", name) for name in names])
+    indices = by_name(table, [ColumnSpec("", name) for name in names])
     summary.columns = tuple(table.first)
     for line, cells in table.rows():
         yield line, [cells[index] for index in indices]
@@ -156,5 +156,5 @@ def _read_objects(
 
 def _cell(row: dict[str, Any], name: str, where: str) -> str:
     """A text, or a number formatted as JSON."""
-    value = value_of(row, name, where)
-    return json.dumps(value) if type(value) in (int, float) else field_of(row, name, where)
+    value = get_value(row, name, where)
+    return json.dumps(value) if type(value) in (int, float) else get_string(row, name, where)

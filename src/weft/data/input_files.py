@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from weft.data.config import TextDataConfig, Train, refuse_conll
-from weft.data.input_records import ColumnUse, InputFile, OpenedRecords, open_records
-from weft.data.table_rows import is_conll, kind_of
+from weft.data.input_records import ColumnSelection, InputFile, OpenedRecords, open_records
+from weft.data.table_rows import file_format, is_conll
 from weft.errors import DataError
 from weft.text.reading import as_paths
 
@@ -16,17 +16,17 @@ def check_unlabeled(path: Path, train: Train, *, tables: bool = False) -> None:
     as text."""
     if not any(map(is_conll, as_paths(train or ()))):
         refuse_conll(path)
-    kind = kind_of(path)
+    kind = file_format(path)
     if tables and kind != "text":
         raise DataError(path, f"{kind.upper()} file, but this run was trained on plain text", "use a text file")
 
 
-def open_columns(file: InputFile, used: ColumnUse, train: Train) -> OpenedRecords | None:
+def open_columns(file: InputFile, used: ColumnSelection, train: Train) -> OpenedRecords | None:
     """The columns of a table that a run reads; None for a text file, whose records are its lines."""
     check_unlabeled(file.path, train)
-    return None if kind_of(file.path) == "text" else open_records(file, used)
+    return None if file_format(file.path) == "text" else open_records(file, used)
 
 
 def open_text(config: TextDataConfig, file: InputFile) -> OpenedRecords | None:
     """The text column of a table; None for a text file, whose records are its lines."""
-    return open_columns(file, config.columns_in_use(), config.train)
+    return open_columns(file, config.input_columns(), config.train)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from weft.data.columns import (
     PEEK_ROWS,
-    WantedColumn,
+    ColumnSpec,
     by_index,
     by_name,
     has_names,
@@ -24,7 +24,7 @@ from weft.data.columns import (
     no_column,
     no_header_note,
 )
-from weft.data.json_objects import Value, as_object, field_of, has_key, json_values
+from weft.data.json_objects import Value, as_object, get_string, has_key, json_values
 from weft.data.table_rows import (
     DEFAULT_TABLE_OPTIONS,
     OBJECT_FORMATS,
@@ -32,8 +32,8 @@ from weft.data.table_rows import (
     Row,
     TableOptions,
     csv_cell,
+    file_format,
     file_location,
-    kind_of,
     open_rows,
     open_workbook,
     preview_cells,
@@ -46,7 +46,7 @@ from weft.text.reading import FileSummary, RawLine, pluralize
 _DELIMITERS = re.compile("[,;|\t]")
 
 
-class Entry(NamedTuple):
+class InputRecord(NamedTuple):
     """A record of an input file."""
 
     text: str | None  # as one line; None if it cannot be read
@@ -61,7 +61,7 @@ class Entry(NamedTuple):
 Values = Mapping[str, Any]  # values added to a record: a string, a number, a list of them, or None
 
 
-class Form(Protocol):
+class OutputFormat(Protocol):
     """An output format of records."""
 
     @property
@@ -71,13 +71,13 @@ class Form(Protocol):
     def head(self, names: Sequence[str]) -> str:
         """The text before the first record; `names` are those of the added values."""
 
-    def row(self, entry: Entry, values: Values) -> str:
+    def row(self, entry: InputRecord, values: Values) -> str:
         """A record with the added values."""
 
     def tail(self) -> str:
         """The text after the last record."""
 
-    def matches(self, other: Form) -> bool:
+    def matches(self, other: OutputFormat) -> bool:
         """Whether records of both forms can be in one file."""
 
 
@@ -85,8 +85,8 @@ class Form(Protocol):
 class OpenedRecords:
     """A file whose records are about to be read."""
 
-    form: Form
-    entries: Iterator[Entry]
+    form: OutputFormat
+    entries: Iterator[InputRecord]
     notes: list[str] = field(default_factory=list)  # about how it is read
     writes: str = ""  # added to the notes by a command that writes the file
 
@@ -104,18 +104,18 @@ class InputFile(NamedTuple):
         return map(RawLine, self.lines()) if self.raw is None else self.raw()
 
 
-class ColumnUse(NamedTuple):
+class ColumnSelection(NamedTuple):
     """The columns of a table that a run reads."""
 
-    wanted: tuple[WantedColumn, ...]  # text columns
+    wanted: tuple[ColumnSpec, ...]  # text columns
     # if the names are the default ones: all columns of a table without a header, in order
-    defaults: tuple[WantedColumn, ...] = ()
+    defaults: tuple[ColumnSpec, ...] = ()
     separator: str = ","  # between several values in a cell
     options: TableOptions = DEFAULT_TABLE_OPTIONS
 
 
 @dataclass(frozen=True)
-class PlainForm:
+class PlainOutput:
     """Plain lines."""
 
     is_plain: bool = True
@@ -123,13 +123,13 @@ class PlainForm:
     def head(self, names: Sequence[str]) -> str:
         return ""
 
-    def row(self, entry: Entry, values: Values) -> str:
+    def row(self, entry: InputRecord, values: Values) -> str:
         return "\t".join("" if value is None else str(value) for value in values.values()) + "\n"
 
     def tail(self) -> str:
         return ""
 
-    def matches(self, other: Form) -> bool:
+    def matches(self, other: OutputFormat) -> bool:
         return other.is_plain
 
 
@@ -158,7 +158,7 @@ def _tsv_cell(text: str, delimiter: str) -> str:
 
 
 @dataclass(frozen=True)
-class TableForm:
+class TableOutput:
     """A .csv or .tsv."""
 
     quotes: bool
@@ -176,21 +176,21 @@ class TableForm:
     def head(self, names: Sequence[str]) -> str:
         return "" if self.header is None else self._append(self.header_line, unused_names(names, self.header), self.end)
 
-    def row(self, entry: Entry, values: Values) -> str:
+    def row(self, entry: InputRecord, values: Values) -> str:
         return self._append(entry.raw, [_format_value(value, self.separator) for value in values.values()], entry.end)
 
     def tail(self) -> str:
         return ""
 
-    def matches(self, other: Form) -> bool:
-        return isinstance(other, TableForm) and (self.quotes, self.delimiter, self.header) == (
+    def matches(self, other: OutputFormat) -> bool:
+        return isinstance(other, TableOutput) and (self.quotes, self.delimiter, self.header) == (
             other.quotes,
             other.delimiter,
             other.header,
         )
 
 
-def _column_indices(table: OpenTable, used: ColumnUse) -> tuple[list[int], bool]:
+def _column_indices(table: OpenTable, used: ColumnSelection) -> tuple[list[int], bool]:
     """The indices of the text columns, from 0, and whether the first line is a header: determined as in training, but the other
     columns may be missing."""
     first, wanted = table.first, tuple(column._replace(role="") for column in used.wanted)
@@ -216,29 +216,29 @@ def _column_indices(table: OpenTable, used: ColumnUse) -> tuple[list[int], bool]
     return [used.defaults.index(column) for column in used.wanted], False
 
 
-def _table_entries(rows: Iterator[Row], table: OpenTable, indices: Sequence[int]) -> Iterator[Entry]:
+def _table_entries(rows: Iterator[Row], table: OpenTable, indices: Sequence[int]) -> Iterator[InputRecord]:
     width, last_end = len(table.first), table.first_row.end or "\n"
     for line, cells, raw, end in rows:
         where, last_end = file_location(table.path, line), end or last_end  # the last line may have no line ending
         if len(cells) != width:
             problem = wrong_column_count(cells, str(width), table.delimiter)
             padded = raw + table.delimiter * max(0, width - len(cells))
-            yield Entry(None, (), where, padded, problem, end=last_end)
+            yield InputRecord(None, (), where, padded, problem, end=last_end)
             continue
         texts = tuple(cells[index] for index in indices)
-        yield Entry("\t".join(texts), texts, where, raw, end=last_end)
+        yield InputRecord("\t".join(texts), texts, where, raw, end=last_end)
 
 
-def _open_table(file: InputFile, used: ColumnUse) -> OpenedRecords:
-    path, summary, is_workbook = file.path, FileSummary([file.path], "utf-8"), kind_of(file.path) == "xlsx"
+def _open_table(file: InputFile, used: ColumnSelection) -> OpenedRecords:
+    path, summary, is_workbook = file.path, FileSummary([file.path], "utf-8"), file_format(file.path) == "xlsx"
     if is_workbook:
         table = open_workbook(path, used.options, summary)
     else:
         table = open_rows(path, file.raw_lines(), used.options, summary)
     indices, has_header = _column_indices(table, used)
     rows = table.raw_rows() if has_header else chain([table.first_row], table.raw_rows())
-    form = TableForm(
-        kind_of(path) != "tsv",
+    form = TableOutput(
+        file_format(path) != "tsv",
         table.delimiter or ",",
         tuple(table.first) if has_header else None,
         table.first_row.raw,
@@ -254,7 +254,7 @@ def _open_table(file: InputFile, used: ColumnUse) -> OpenedRecords:
 # ---- JSON
 
 
-class JsonForm:
+class JsonOutput:
     """One object per line, with the added values after its own keys."""
 
     is_plain = False
@@ -265,8 +265,8 @@ class JsonForm:
     def head(self, names: Sequence[str]) -> str:
         return ""
 
-    def row(self, entry: Entry, values: Values) -> str:
-        values = dict(values) if entry.fault is None else {**values, "error": entry.fault}
+    def row(self, entry: InputRecord, values: Values) -> str:
+        values = dict(values) if entry.problem is None else {**values, "error": entry.problem}
         # all objects use the names that are unused in the first one, unless they have such a key themselves
         names = unused_names(list(values), [*self.keys, *entry.keys])
         added = json.dumps(dict(zip(names, values.values(), strict=True)), ensure_ascii=False, allow_nan=False)
@@ -278,21 +278,21 @@ class JsonForm:
     def tail(self) -> str:
         return ""
 
-    def matches(self, other: Form) -> bool:
-        return isinstance(other, JsonForm)
+    def matches(self, other: OutputFormat) -> bool:
+        return isinstance(other, JsonOutput)
 
 
-def _json_entry(value: Value, path: Path, used: ColumnUse) -> Entry:
+def _json_entry(value: Value, path: Path, used: ColumnSelection) -> InputRecord:
     where, keys = file_location(path, value.line), [str(name) for _, name in used.wanted]
     # an object of a list may span several lines; values cannot be added to anything but an object
     raw = " ".join(value.raw.strip().split("\n")) if isinstance(value.value, dict) else ""
     own_keys, end = tuple(value.value) if isinstance(value.value, dict) else (), value.end or "\n"
     try:
         row = as_object(value.value, keys, where)
-        texts = tuple(field_of(row, key, where) for key in keys)
+        texts = tuple(get_string(row, key, where) for key in keys)
     except DataError as error:
-        return Entry(None, (), "", raw, str(error), own_keys, end)
-    return Entry("\t".join(texts), texts, where, raw, None, own_keys, end)
+        return InputRecord(None, (), "", raw, str(error), own_keys, end)
+    return InputRecord("\t".join(texts), texts, where, raw, None, own_keys, end)
 
 
 def _parquet_values(path: Path, keys: Sequence[str]) -> Iterator[Value]:
@@ -300,8 +300,8 @@ def _parquet_values(path: Path, keys: Sequence[str]) -> Iterator[Value]:
         yield Value(number, row, json.dumps(as_json(values), ensure_ascii=False, allow_nan=False))
 
 
-def _open_objects(file: InputFile, used: ColumnUse) -> OpenedRecords:
-    path, keys, is_parquet = file.path, [str(name) for _, name in used.wanted], kind_of(file.path) == "parquet"
+def _open_objects(file: InputFile, used: ColumnSelection) -> OpenedRecords:
+    path, keys, is_parquet = file.path, [str(name) for _, name in used.wanted], file_format(file.path) == "parquet"
     for role, name in used.wanted:
         if isinstance(name, int):
             names = "column names" if is_parquet else "keys"
@@ -315,12 +315,12 @@ def _open_objects(file: InputFile, used: ColumnUse) -> OpenedRecords:
     row = as_object(first.value, keys, file_location(path, first.line))
     for key in keys:
         if not has_key(row, key):
-            field_of(row, key, file_location(path, first.line))  # raises: this is an unrelated file
+            get_string(row, key, file_location(path, first.line))  # raises: this is an unrelated file
     entries = (_json_entry(value, path, used) for value in chain([first], values))
     notes = [f"{path.name}: Parquet, {pluralize(len(row), 'column')}"] if is_parquet else []
-    return OpenedRecords(JsonForm(list(row)), entries, notes, ", written as JSONL")
+    return OpenedRecords(JsonOutput(list(row)), entries, notes, ", written as JSONL")
 
 
-def open_records(file: InputFile, used: ColumnUse) -> OpenedRecords:
+def open_records(file: InputFile, used: ColumnSelection) -> OpenedRecords:
     """The records of a table, JSON or Parquet file."""
-    return (_open_objects if kind_of(file.path) in OBJECT_FORMATS else _open_table)(file, used)
+    return (_open_objects if file_format(file.path) in OBJECT_FORMATS else _open_table)(file, used)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.table_rows import file_location, kind_of, preview_cells
+from weft.data.table_rows import file_format, file_location, preview_cells
 from weft.data.workbooks import available, read_parquet
 from weft.errors import DataError
 from weft.text.reading import FileSummary, RawLine, check_text, read_lines
@@ -68,7 +68,7 @@ def _invalid_list(path: Path, text: str, position: int, reason: str) -> DataErro
 def json_values(path: Path, lines: Iterator[RawLine], summary: FileSummary) -> Iterator[Value]:
     """The values of a .jsonl or .json: the items of a list, or one value per line; blank lines are counted."""
     for number, (line, end, _) in enumerate(lines, 1):
-        if kind_of(path) == "json" and line.lstrip().startswith("["):
+        if file_format(path) == "json" and line.lstrip().startswith("["):
             text = "\n".join([line, *(rest.text for rest in lines)])
             yield from (item._replace(line=item.line + number - 1) for item in _list_items(path, text))
             return
@@ -89,7 +89,7 @@ def read_objects(
     """The objects of a .jsonl or .json, or the rows of a .parquet, with their lines or rows, from 1. Of a .parquet, only the
     columns in `keys` and `optional_keys` are read."""
     empty = True
-    if kind_of(path) == "parquet":
+    if file_format(path) == "parquet":
         for number, row, _ in read_parquet(path, keys, optional_keys, summary):
             empty = False
             yield number, row
@@ -98,7 +98,7 @@ def read_objects(
             empty = False
             yield line, as_object(value, keys, file_location(path, line))
     if empty:
-        raise DataError(path, "no rows" if kind_of(path) == "parquet" else "the list is empty")
+        raise DataError(path, "no rows" if file_format(path) == "parquet" else "the list is empty")
 
 
 def as_object(value: Any, keys: Sequence[str], where: str) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def has_key(value: dict[str, Any], name: str) -> bool:
     return bool(_lookup(value, name))
 
 
-def value_of(value: dict[str, Any], name: str, where: str) -> Any:
+def get_value(value: dict[str, Any], name: str, where: str) -> Any:
     """The value of the key `a`, or of `a.b` in a nested object."""
     match = _lookup(value, name)
     if not match:
@@ -143,9 +143,9 @@ def value_of(value: dict[str, Any], name: str, where: str) -> Any:
     return match[0]
 
 
-def field_of(value: dict[str, Any], name: str, where: str) -> str:
+def get_string(value: dict[str, Any], name: str, where: str) -> str:
     """The text of a key."""
-    text = value_of(value, name, where)
+    text = get_value(value, name, where)
     if isinstance(text, dict) and text:
         inner = ", ".join(preview_cells([f"{name}.{key}" for key in text]))
         raise DataError(where, f"expected a string as {name!r}, got an object", f"use one of its keys: {inner}")

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from weft.data.batch import WHOLE, cropped
+from weft.data.batch import FULL, crop_batch
 from weft.data.batching import Batch, Lines, preview
 from weft.data.corpus import Corpus
 
@@ -52,9 +52,9 @@ class LinePairBatchSampler:
     def resets_state(self, index: int) -> bool:
         return True
 
-    def largest_batch(self, fraction: Fraction = WHOLE) -> Batch:
+    def largest_batch(self, fraction: Fraction = FULL) -> Batch:
         maximum = max((phase.largest_batch() for phase in self.phases), key=lambda batch: batch.tokens.size(1))
-        return cropped(maximum, fraction)
+        return crop_batch(maximum, fraction)
 
     def describe(self, epoch: int, index: int) -> str:
         phase = self.phases[epoch % 2]

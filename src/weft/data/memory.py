@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from weft import files
 from weft.data.columns import Name
-from weft.data.json_objects import has_key, value_of
+from weft.data.json_objects import get_value, has_key
 from weft.errors import DataError, UsageError
 
 BATCH_LINES = 1 << 12  # lines written at once
@@ -94,7 +94,7 @@ def is_table(data: object) -> bool:
     return isinstance(data, Mapping | PolarsFrame | ArrowTable | PandasFrame)
 
 
-def records_of(data: object, where: str) -> Iterator[Any]:
+def iter_records(data: object, where: str) -> Iterator[Any]:
     """The records of data of any supported type."""
     if isinstance(data, Mapping):
         return _by_columns(data, where)
@@ -148,7 +148,7 @@ class MemoryFormat:
         if isinstance(record, Mapping):
             values = dict(record)
             wanted = [key for key in keys if key not in self.optional or has_key(values, key)]
-            return {key: _json_value(value_of(values, key, where)) for key in wanted}
+            return {key: _json_value(get_value(values, key, where)) for key in wanted}
         if self.texts:
             return {keys[0]: record}
         minimum = len(keys) - len(self.optional)
@@ -157,17 +157,17 @@ class MemoryFormat:
         actual = f"{len(record)} values" if isinstance(record, list | tuple) else type(record).__name__
         raise DataError(where, f"expected a dict or a tuple ({', '.join(keys)}), got {actual}")
 
-    def input_of(self, record: Any, where: str) -> Any:
+    def get_input(self, record: Any, where: str) -> Any:
         """The input of a prediction: the input columns of a dict; any other record is an input itself."""
         if not isinstance(record, Mapping):
             return record
-        values = [_json_value(value_of(dict(record), key, where)) for key in self.keys()[: self.inputs]]
+        values = [_json_value(get_value(dict(record), key, where)) for key in self.keys()[: self.inputs]]
         return values[0] if len(values) == 1 else tuple(values)
 
     def lines(self, data: object, where: str) -> Iterator[str]:
         """All records as lines of a file."""
         number = 0
-        for number, record in enumerate(records_of(data, where), 1):
+        for number, record in enumerate(iter_records(data, where), 1):
             location = f"{where}: record {number}"
             yield self.write(self.row(record, location), location)
         if not number:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.json_objects import JSON_TYPES, field_of
+from weft.data.json_objects import JSON_TYPES, get_string
 from weft.data.table_rows import file_location, preview_cells, wrong_column_count
 from weft.errors import DataError, unknown_name
 from weft.text.compression import COMPRESSED_SUFFIXES
@@ -73,7 +73,7 @@ def _blimp_choice(row: dict[str, Any], where: str) -> tuple[str, str] | None:
     """Both sentences up to the critical word, if everything before it is the same."""
     if row.get("one_prefix_method") is not True:
         return None
-    prefix, good, bad = (field_of(row, f"one_prefix_{name}", where) for name in ("prefix", "word_good", "word_bad"))
+    prefix, good, bad = (get_string(row, f"one_prefix_{name}", where) for name in ("prefix", "word_good", "word_bad"))
     return f"{prefix} {good}".strip(), f"{prefix} {bad}".strip()
 
 
@@ -92,8 +92,8 @@ def _blimp(path: Path) -> Iterator[tuple[int, MinimalPair]]:
     for number, line in enumerate(read_lines(path), 1):
         where = file_location(path, number)
         row = _object(line, where)
-        good, bad = field_of(row, "sentence_good", where), field_of(row, "sentence_bad", where)
-        term, paradigm = (field_of(row, name, where) if name in row else "" for name in ("linguistics_term", "UID"))
+        good, bad = get_string(row, "sentence_good", where), get_string(row, "sentence_bad", where)
+        term, paradigm = (get_string(row, name, where) if name in row else "" for name in ("linguistics_term", "UID"))
         attractors = BLIMP_ATTRACTORS.get(paradigm)
         yield number, MinimalPair(good, bad, term or paradigm, paradigm, attractors, _blimp_choice(row, where))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from weft.errors import DataError
-from weft.text.compression import COMPRESSED_SUFFIXES, check_kind, unreadable
+from weft.text.compression import COMPRESSED_SUFFIXES, check_regular_file, read_error
 from weft.text.reading import MAX_LINE_CHARS, FileSummary, read_lines, read_text, split_at_newlines, summarize
 
 BATCH_LINES = 1 << 14
@@ -205,12 +205,12 @@ class Source:
         return int(total * (self.high - self.low))
 
     def provenance(self) -> dict[str, Any]:
-        part: dict[str, Any] = {"low": self.low, "high": self.high}
+        options: dict[str, Any] = {"low": self.low, "high": self.high}
         if not self.lines and (self.low, self.high) != (0.0, 1.0):
-            part["cut"] = "at line ends or spaces"
+            options["split_at"] = "line ends or whitespace"
         if self.separate_files:
-            part["apart"] = True
-        return {"encoding": self.encoding, "lines": self.lines, **part, "files": fingerprints(self.paths)}
+            options["separate_files"] = True
+        return {"encoding": self.encoding, "lines": self.lines, **options, "files": fingerprints(self.paths)}
 
 
 def fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -219,13 +219,13 @@ def fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
-    check_kind(path)
+    check_regular_file(path)
     try:
         stat = path.stat()
         # cached, because splits and columns often share a file; st_ctime_ns reveals a change even if the mtime was restored
         digest = _digest(path, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise read_error(path, error) from None
     return {"file": path.name, "bytes": stat.st_size, "sha256": digest}
 
 

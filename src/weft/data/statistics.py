@@ -69,7 +69,7 @@ def collect_statistics(split: Split) -> SplitStatistics:
         hashes.extend(map(hash, row.texts))
         unusual.extend(map(_find_unusual, row.texts))
     columns = [np.asarray(values).reshape(-1, sides) for values in (lengths, hashes, unusual)]
-    return SplitStatistics(columns[0], columns[1], columns[2], split.summary.crlf)
+    return SplitStatistics(columns[0], columns[1], columns[2], split.summary.num_crlf)
 
 
 class TokenCounts:

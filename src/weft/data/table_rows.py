@@ -31,7 +31,7 @@ CONLL = (".conllu", ".conll", ".conll03", ".iob", ".iob2", ".bio")
 _QUOTED = re.compile('"(?:[^"]|"")*"?')
 
 
-def kind_of(path: Path) -> str:
+def file_format(path: Path) -> str:
     """'tsv', 'csv', 'xlsx', 'jsonl', 'json' or 'parquet' by the file name, compressed or not; otherwise 'text'."""
     name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     kind = name.suffix.lower().removeprefix(".").replace("xlsm", "xlsx")
@@ -84,7 +84,7 @@ class Row(NamedTuple):
 
 def detect_delimiter(path: Path, first: str) -> str:
     """The delimiter of a table with this first line; in CSV the first of DELIMITERS that occurs outside quotes."""
-    if kind_of(path) == "tsv":
+    if file_format(path) == "tsv":
         return "\t"
     unquoted = _QUOTED.sub("", first)
     return next((delimiter for delimiter in DELIMITERS if delimiter in unquoted), ",")
@@ -127,7 +127,7 @@ def _csv(lines: Iterator[RawLine], path: Path, delimiter: str) -> Iterator[Row]:
 
 def split_rows(path: Path, lines: Iterator[RawLine], delimiter: str) -> Iterator[Row]:
     """The rows of a table. A blank line is a row with one blank cell."""
-    return _tsv(lines, delimiter) if kind_of(path) == "tsv" else _csv(lines, path, delimiter)
+    return _tsv(lines, delimiter) if file_format(path) == "tsv" else _csv(lines, path, delimiter)
 
 
 def csv_cell(text: str, delimiter: str = ",") -> str:
@@ -244,7 +244,7 @@ def open_rows(path: Path, lines: Iterator[RawLine], options: TableOptions, summa
     if first_line is None:
         raise DataError(path, "file is empty")
     delimiter = options.delimiter or detect_delimiter(path, first_line.text)
-    if delimiter != {"tsv": "\t"}.get(kind_of(path), ","):
+    if delimiter != {"tsv": "\t"}.get(file_format(path), ","):
         name = f"{_DELIMITER_NAMES[delimiter]}s" if delimiter in _DELIMITER_NAMES else repr(delimiter)
         summary.notes.append(f"{path.name}: columns are separated by {name}")
     rows = split_rows(path, chain([first_line], lines), delimiter)
@@ -276,7 +276,7 @@ def _checked(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
 
 def open_table(path: Path, options: TableOptions, summary: FileSummary) -> OpenTable:
     """Open a .tsv, .csv or .xlsx and read its first row."""
-    if kind_of(path) != "xlsx":
+    if file_format(path) != "xlsx":
         return open_rows(path, map(RawLine, read_lines(path, options.encoding, summary)), options, summary)
     table = open_workbook(path, options, summary)
     rows = _checked(path, table.all_rows())

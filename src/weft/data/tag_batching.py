@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.data.batch import WHOLE, cropped
+from weft.data.batch import FULL, crop_batch
 from weft.data.batching import preview
 from weft.data.bucketing import Examples
 from weft.data.corpus import Corpus
@@ -96,7 +96,7 @@ class Sentences(Examples[TagBatch]):
         """Number of words."""
         return int(np.diff(self.edges)[members].sum())
 
-    def largest(self, members: np.ndarray, fraction: Fraction = WHOLE) -> TagBatch:
+    def largest(self, members: np.ndarray, fraction: Fraction = FULL) -> TagBatch:
         """The sentences with characters padded to the longest word of all. Every word starts at <s>, so that a shortened batch
         is valid."""
         batch = self.batch(members)
@@ -105,7 +105,7 @@ class Sentences(Examples[TagBatch]):
             padding = int(np.diff(self.char_ids.line_starts()).max()) - batch.char_ids.size(2)
             char_ids, char_mask = F.pad(batch.char_ids, (0, padding)), F.pad(batch.char_mask, (0, padding))
             batch = batch._replace(char_ids=char_ids, char_mask=char_mask)
-        return cropped(batch, fraction)
+        return crop_batch(batch, fraction)
 
     def describe(self, members: np.ndarray) -> str:
         return preview(f"{self.words.name}, sentences", np.sort(members) + 1)

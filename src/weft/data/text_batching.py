@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from weft.data.batch import WHOLE, as_tensor, cropped
+from weft.data.batch import FULL, as_tensor, crop_batch
 from weft.data.batching import preview
 from weft.data.bucketing import B, Examples
 from weft.data.corpus import Corpus
@@ -99,7 +99,7 @@ class LabeledTexts(TextExamples[TextBatch]):
         """Texts whose label is in the training data."""
         return np.flatnonzero(self.labels.min(axis=1) >= 0)
 
-    def largest(self, members: np.ndarray, fraction: Fraction = WHOLE) -> TextBatch:
+    def largest(self, members: np.ndarray, fraction: Fraction = FULL) -> TextBatch:
         """A batch of these examples with shortened texts; labels have no positions to shorten."""
         batch = self.batch(members)
-        return cropped(batch, fraction)._replace(labels=batch.labels)
+        return crop_batch(batch, fraction)._replace(labels=batch.labels)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.errors import MAX_LISTED, DataError, closest_name
-from weft.text.compression import COMPRESSED_SUFFIXES, MAX_RATIO, check_kind, is_bomb, unreadable
+from weft.text.compression import COMPRESSED_SUFFIXES, MAX_RATIO, check_regular_file, is_bomb, read_error
 from weft.text.reading import FileSummary, preview
 
 BATCH_ROWS = 1024
@@ -61,7 +61,7 @@ def cell_text(value: Any) -> str:
 
 def _package(path: Path, kind: str) -> Any:
     name, load = PACKAGES[kind]
-    check_kind(path)
+    check_regular_file(path)
     if path.suffix in COMPRESSED_SUFFIXES:
         raise DataError(path, f"compressed .{kind} files are not supported", f"decompress the {path.suffix} first")
     try:
@@ -82,7 +82,7 @@ def _check_workbook(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             total = sum(part.file_size for part in archive.infolist())
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise read_error(path, error) from None
     except zipfile.BadZipFile as error:
         raise _damaged(path, "an Excel workbook", error) from None
     if is_bomb(total, path.stat().st_size):
@@ -213,6 +213,6 @@ def read_parquet(
     except DataError:
         raise
     except OSError as error:
-        raise _damaged(path, "a Parquet file", error) if error.errno is None else unreadable(path, error) from None
+        raise _damaged(path, "a Parquet file", error) if error.errno is None else read_error(path, error) from None
     except Exception as error:
         raise _damaged(path, "a Parquet file", error) from None

@@ -9,7 +9,7 @@ import torch
 from weft.decode.incremental import IncrementalModel
 from weft.errors import ResourceError
 from weft.nn.state import tree_leaves
-from weft.resources import free, size
+from weft.resources import format_bytes, free_device_memory
 
 COPIES = 3  # of each row during a step: the old state, its selected rows, and the new state
 
@@ -30,11 +30,11 @@ def estimate_bytes(model: IncrementalModel[Any], rows: Rows) -> int:
 
 def max_rows_in_memory(model: IncrementalModel[Any], rows: Rows, device: torch.device, *, item: str, fix: str) -> int:
     """The number of texts that can be decoded at once; an error if the memory is not enough for one."""
-    required, available = estimate_bytes(model, rows), free(device)
+    required, available = estimate_bytes(model, rows), free_device_memory(device)
     if required > available:
         raise ResourceError(
             "",
-            f"{item} of up to {rows.tokens} tokens needs about {size(required)}, {size(available)} are free",
+            f"{item} of up to {rows.tokens} tokens needs about {format_bytes(required)}, {format_bytes(available)} are free",
             f"reduce {fix}",
         )
     return available // required

@@ -21,7 +21,7 @@ from weft.decode.engine import Engine, Request, pad
 from weft.decode.incremental import IncrementalModel
 from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor, Noise
 from weft.decode.options import GenerationConfig, check_length
-from weft.resources import free, measure_peak_memory
+from weft.resources import free_device_memory, measure_peak_memory
 
 ContinueCallback = Callable[
     [int, int], bool
@@ -194,7 +194,7 @@ def _batch_size(job: _Job, prompts: Sequence[list[int]], limit: int) -> int:
         prompt = torch.tensor([prefill], device=job.device)
         with torch.no_grad():
             peak = measure_peak_memory(lambda number: job.model.start(prompt.expand(number, -1)), 1)
-        limit = min(limit, max(1, free(job.device) // max(1, peak)))
+        limit = min(limit, max(1, free_device_memory(job.device) // max(1, peak)))
     return limit
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from weft import files
 from weft.data.bos import FILE as OPENING
-from weft.data.provenance import read_record, write_record
+from weft.data.provenance import read_fingerprints, write_fingerprints
 from weft.errors import UsageError, unknown_name
 from weft.explain import guides
 from weft.explain.attention import NAMES
@@ -233,8 +233,8 @@ def write(run: AnyRun, output_dir: Path, found: Pruning, measured: dict[str, Any
         for path in _vocabulary(run.directory.path):
             files.write_bytes(place / path.name, path.read_bytes())
         for split in config.datasets:
-            if known := read_record(run.directory.data, split):
-                write_record(made.data, split, known)
+            if known := read_fingerprints(run.directory.data, split):
+                write_fingerprints(made.data, split, known)
         files.write_json(place / "prune.json", record(run, found, measured))
         made.write_weights(tensors, run.vocabulary.hash, 0)
     return directory

@@ -104,8 +104,8 @@ def _texts(run: AnyRun, path: Path) -> Iterator[str]:
         yield from lines()
         return
     for entry in opened.entries:
-        if entry.fault is not None:
-            raise DataError("", f"{entry.where}: {entry.fault}" if entry.where else entry.fault)
+        if entry.problem is not None:
+            raise DataError("", f"{entry.where}: {entry.problem}" if entry.where else entry.problem)
         yield entry.text or ""
 
 

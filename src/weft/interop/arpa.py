@@ -156,7 +156,7 @@ def write_arpa(path: Path, model: NgramModel, tokenizer: Names) -> None:
             "ARPA", f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.size}", "use its own tokenizer"
         )
     packer = zlib.compressobj(level=6, wbits=31) if path.suffix == ".gz" else None
-    with atomic_write(path, named=True) as write:
+    with atomic_write(path, user_path=True) as write:
         for text in _text(model, tokenizer):
             write(packer.compress(text) if packer else text)
         if packer:

@@ -39,8 +39,8 @@ def import_arpa(source: Path, output_dir: Path, *, tokenizer_from: Path | None =
             "its words look like subwords: tokenize texts in the same way, or import it with "
             "the tokenizer of the run it is from"
         )
-    opening = None if has_eos or tokenizer_from is None else _opening(tokenizer_from, tokenizer)
-    plan = ImportPlan({"task": "lm", "data": data, "model": table}, lambda config: model.arrays(), notes, opening)
+    bos_text = None if has_eos or tokenizer_from is None else _bos_text(tokenizer_from, tokenizer)
+    plan = ImportPlan({"task": "lm", "data": data, "model": table}, lambda config: model.arrays(), notes, bos_text)
     return make_run(plan, tokenizer, output_dir, where=source)
 
 
@@ -58,8 +58,8 @@ def _tokenizer(run: Path) -> Tokenizer:
     return Tokenizer.load(directory.tokenizer)
 
 
-def _opening(run: Path, tokenizer: Tokenizer) -> str | None:
-    """The opening of texts of the run with the tokenizer."""
+def _bos_text(run: Path, tokenizer: Tokenizer) -> str | None:
+    """The text that precedes texts of a run; None: <s>."""
     tokens = read_bos(run, tokenizer)
     return None if tokens == [tokenizer.bos_id] else tokenizer.decode(tokens)
 

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from weft import files
 from weft.errors import ModelError, ResourceError
 from weft.text.external_tokenizer import parse_tokenizer, wrap_errors
-from weft.text.pipelines import BEGIN, END, SPECIALS, UNK
+from weft.text.pipelines import BOS, EOS, SPECIALS, UNK
 from weft.text.tokenizers import MAX_BYTES, Tokenizer
 
 GPT2_END = "<|endoftext|>"
@@ -112,7 +112,7 @@ def renumber(directory: Path, kind: str) -> RenumberedTokenizer:
             raise ModelError(directory, f"the {name}_token {token!r} is not in the vocabulary of the tokenizer")
     if kind != "gpt2":
         specials: list[str | None] = [names[name] for name in ("unk", "cls", "sep")]
-    elif names["eos"] == END and {UNK, BEGIN} <= set(known):  # exported by weft
+    elif names["eos"] == EOS and {UNK, BOS} <= set(known):  # exported by weft
         specials = [*SPECIALS]
     else:  # GPT-2 has one token for BOS and EOS and no unknown token, because it is byte-level
         specials = [None, names["eos"], names["eos"]]
@@ -145,17 +145,17 @@ def export_tokenizer(tokenizer: Tokenizer, *, masks: bool, max_length: int | Non
     token."""
     parts = json.loads(tokenizer.data)
     known = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
-    names = {"unk_token": UNK, "bos_token": BEGIN, "eos_token": END}
+    names = {"unk_token": UNK, "bos_token": BOS, "eos_token": EOS}
     if masks:
         mask = next(name for name in ("[MASK]", "<mask>", "<|mask|>") if name not in known)
         pad = next((name for name in PADS if name in known), UNK)  # hidden by the attention mask: any token will do
-        names |= {"cls_token": BEGIN, "sep_token": END, "mask_token": mask, "pad_token": pad}
+        names |= {"cls_token": BOS, "sep_token": EOS, "mask_token": mask, "pad_token": pad}
         template_tokens = {
             name: {"id": name, "ids": [token_id], "tokens": [name]} for token_id, name in enumerate(SPECIALS) if token_id
         }
-        begin, end = ({"SpecialToken": {"id": name, "type_id": 0}} for name in (BEGIN, END))
+        begin, end = ({"SpecialToken": {"id": name, "type_id": 0}} for name in (BOS, EOS))
         first, second = ({"Sequence": {"id": name, "type_id": type_id}} for type_id, name in enumerate("AB"))
-        second_end = {"SpecialToken": {"id": END, "type_id": 1}}
+        second_end = {"SpecialToken": {"id": EOS, "type_id": 1}}
         pair = [begin, first, end, second, second_end]
         parts["post_processor"] = {
             "type": "TemplateProcessing", "single": pair[:3], "pair": pair, "special_tokens": template_tokens,

@@ -20,7 +20,7 @@ from weft.interop.import_run import ImportedRun, ImportPlan, make_run
 from weft.models.lm import language_model
 from weft.models.masked_lm import masked_language_model
 from weft.runs.config import RunConfig
-from weft.tensors import read_foreign
+from weft.tensors import read_external
 from weft.text.tokenizers import Tokenizer
 
 MODEL_TYPES = (*ENCODERS, "gpt2")
@@ -80,14 +80,14 @@ def _is_file_name(name: Any) -> bool:
 
 def _tensors(directory: Path) -> dict[str, Tensor]:
     if (directory / "model.safetensors").is_file():
-        return read_foreign(directory / "model.safetensors")[0]
+        return read_external(directory / "model.safetensors")[0]
     index = directory / "model.safetensors.index.json"
     if index.is_file():
         content = files.read_json(index)
         weight_map = content.get("weight_map") if isinstance(content, dict) else None
         if not isinstance(weight_map, dict) or not all(map(_is_file_name, weight_map.values())):
             raise ModelError(index, "corrupted: weight_map must contain names of files in this directory")
-        shards = [read_foreign(directory / name)[0] for name in sorted(set(weight_map.values()))]
+        shards = [read_external(directory / name)[0] for name in sorted(set(weight_map.values()))]
         return {name: tensor for shard in shards for name, tensor in shard.items()}
     if any(directory.glob("pytorch_model*.bin")):
         raise ModelError(

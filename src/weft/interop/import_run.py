@@ -27,7 +27,7 @@ class ImportPlan(NamedTuple):
     values: Mapping[str, Any]  # the run file, without its tokenizer
     tensors: Callable[[RunConfig], Mapping[str, Tensor] | Mapping[str, NDArray[Any]]]
     notes: list[str]
-    bos_text: str | None = None  # opening of a text; None: <s>
+    bos_text: str | None = None  # precedes a text; None: <s>
 
 
 class ImportedRun(NamedTuple):

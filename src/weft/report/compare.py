@@ -161,7 +161,7 @@ def compare(
     Example:
         >>> print(weft.compare("run.toml", models=["ngram", "lstm"], seeds=3, max_tokens=1_000_000))
     """
-    config = parse_config(CompareOptions, options, at="compare")
+    config = parse_config(CompareOptions, options, prefix="compare")
     with _callback_or_bar(callback) as train_callback:
         adapter = CallbackAdapter(train_callback)
         with interruptible(adapter):

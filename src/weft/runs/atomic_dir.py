@@ -67,7 +67,7 @@ def staged_directory(out: Path, *, last: str) -> Iterator[Path]:
     final.parent.mkdir(parents=True, exist_ok=True)
     _sweep(final)
     can_rename = _can_rename_to(final)
-    temp = files.temporary(final if can_rename else final / final.name)
+    temp = files.temporary_path(final if can_rename else final / final.name)
     try:
         os.mkdir(temp)
     except OSError as error:

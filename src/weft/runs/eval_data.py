@@ -15,7 +15,7 @@ from weft.data.bos import with_bos
 from weft.data.check_labels import list_counts as counted_names
 from weft.data.corpus import Corpus, ProgressCallback, open_corpus, write_corpus
 from weft.data.input_files import check_unlabeled
-from weft.data.provenance import changed_file, read_record
+from weft.data.provenance import changed_file, read_fingerprints
 from weft.data.source import Source
 from weft.errors import DataError, ModelError, UsageError
 from weft.runs.config import RunConfig
@@ -41,7 +41,7 @@ def own_source(directory: RunDir, config: RunConfig, split: str) -> Any:
     source = config.datasets[split]
     if directory.has_own_run_file or not any(path.exists() for path in source.paths):
         return source
-    record = read_record(directory.data, split)
+    record = read_fingerprints(directory.data, split)
     if not record:
         raise ModelError(directory.path, f"has no record of its {split} data", "set `data`")
     if (path := changed_file(source.paths, record)) is not None:
@@ -87,7 +87,7 @@ def eval_source(directory: RunDir, config: RunConfig, data: Files | None) -> Any
     paths = as_paths(data)
     config.spec.data.check_files(paths)
     options = {name: value for name, value in to_dict(config.data).items() if name not in ("valid", "test")}
-    return parse_config(type(config.data), {**options, "train": list(map(str, paths))}, at="data").sources(Path())["train"]
+    return parse_config(type(config.data), {**options, "train": list(map(str, paths))}, prefix="data").sources(Path())["train"]
 
 
 def no_known_labels(

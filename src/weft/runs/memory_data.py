@@ -10,7 +10,7 @@ from typing import Any
 
 from weft import files
 from weft.config import parse_config
-from weft.data.memory import MemoryFormat, is_in_memory, is_table, records_of, write_memory
+from weft.data.memory import MemoryFormat, is_in_memory, is_table, iter_records, write_memory
 from weft.errors import UsageError, suggest
 from weft.runs.config import RunConfig
 from weft.runs.run_dir import INPUTS, RunDir
@@ -25,7 +25,7 @@ def _format(task: AnyTask, data: Mapping[str, Any]) -> MemoryFormat:
     if task.data.in_memory is None:
         raise UsageError("data", f"task {task.name!r} reads files only", "pass their paths")
     own = {name: value for name, value in data.items() if name not in SPLITS}
-    return task.data.in_memory(parse_config(task.data.table, {**own, "train": "memory.jsonl"}, at="data"))
+    return task.data.in_memory(parse_config(task.data.table, {**own, "train": "memory.jsonl"}, prefix="data"))
 
 
 def _absolute(value: object) -> Any:
@@ -66,11 +66,11 @@ def write_inputs(config: RunConfig, directory: RunDir, memory_data: Mapping[str,
     if not memory_data:
         return
     format = _format(config.spec, config.to_dict()["data"])
-    files.own_directory(directory.inputs)
+    files.make_subdirectory(directory.inputs)
     for split, data in memory_data.items():
         path, where = directory.inputs / f"{split}{format.suffix}", f"data[{split!r}]"
         has_started = path.is_file() and (directory.has_started() or directory.weights.exists())
-        new = files.temporary(path) if has_started else path
+        new = files.temporary_path(path) if has_started else path
         try:
             write_memory(new, data, format, encoding=config.data.encoding, where=where)
             if has_started and files.sha256(new) != files.sha256(path):
@@ -86,11 +86,11 @@ def write_inputs(config: RunConfig, directory: RunDir, memory_data: Mapping[str,
 
 def inputs_of(config: RunConfig, inputs: Any) -> list[Any]:
     """The inputs for prediction. From records and tables, the input columns that [data] names are taken."""
-    records = list(records_of(inputs, "inputs") if is_table(inputs) else inputs)
+    records = list(iter_records(inputs, "inputs") if is_table(inputs) else inputs)
     if not any(isinstance(record, Mapping) for record in records):
         return records
     format = _format(config.spec, config.to_dict()["data"])
-    return [format.input_of(record, f"inputs: record {number}") for number, record in enumerate(records, 1)]
+    return [format.get_input(record, f"inputs: record {number}") for number, record in enumerate(records, 1)]
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class RunFile(Config):
 def resolve(values: Mapping[str, Any], *, base: Path) -> RunConfig:
     """The resolved configuration: the defaults of the tables, overridden by the preset, overridden by the run file. Paths are
     relative to `base`."""
-    run = parse_config(RunFile, values, at="")
+    run = parse_config(RunFile, values, prefix="")
     options = dict(run.model)
     task = find_task(run.task)
     arch = options.pop("arch", None)
@@ -51,10 +51,10 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> RunConfig:
     if arch not in task.presets:
         raise ConfigError("model.arch", *unknown_name("architecture", arch, task.presets))
     preset = task.presets[arch]
-    model = parse_config(preset.config_class, preset.merged(options), at="model")
-    train = parse_config(TrainConfig, _merge_train(preset.train_defaults, run.train), at="train")
-    data: Any = parse_config(task.data.table, run.data, at="data")
-    tokenizer = parse_config(task.data.tokenizer, run.tokenizer, at="tokenizer")
+    model = parse_config(preset.config_class, preset.merged(options), prefix="model")
+    train = parse_config(TrainConfig, _merge_train(preset.train_defaults, run.train), prefix="train")
+    data: Any = parse_config(task.data.table, run.data, prefix="data")
+    tokenizer = parse_config(task.data.tokenizer, run.tokenizer, prefix="tokenizer")
     config = RunConfig(
         run.task,
         run.seed,

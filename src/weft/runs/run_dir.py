@@ -25,7 +25,7 @@ from weft.lock import Lock
 from weft.runs import suggestions
 from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
-from weft.tensors import not_finite, read_arrays, read_notes, read_tensors, write_tensors
+from weft.tensors import not_finite, read_arrays, read_metadata, read_tensors, write_tensors
 from weft.training import checkpoint
 from weft.training.train_state import TrainState
 
@@ -112,12 +112,12 @@ class RunDir:
         """
         self.refuse_links()
         for directory in self._directories():
-            files.sweep(directory)
+            files.remove_temporary_files(directory)
         self.backup.repair()
         if self.backup.exists() and self.weights.exists():
-            self.backup.drop()  # a process was killed just before it could do that
+            self.backup.delete()  # a process was killed just before it could do that
         if overwrite and self.resolved.is_file():  # foreign files are refused below, unless the directory is empty
-            self.backup.move_in()
+            self.backup.create()
         is_backup = self.backup.exists() and not RunDir(self.backup.path).changes(config)
         is_restored = is_backup and not overwrite and not self.has_started()
         if is_restored:  # the new run was killed before it saved anything
@@ -209,15 +209,15 @@ class RunDir:
     def drop_backup(self) -> None:
         """Clean up after a process that was killed when the run was complete: remove the backup of the old run, temporary
         files and surplus checkpoints."""
-        has_leftovers = any(files.leftovers(directory) for directory in self._directories())
+        has_leftovers = any(files.temporary_files(directory) for directory in self._directories())
         if not (has_leftovers or os.path.lexists(self.backup.path) or checkpoint.previous(self.path)):
             return  # the directory may be read-only
         with Lock(self.path):
             self.refuse_links()
             for directory in self._directories():
-                files.sweep(directory)
+                files.remove_temporary_files(directory)
             self.backup.repair()
-            self.backup.drop()
+            self.backup.delete()
             checkpoint.drop_previous(self.path)
 
     def find_checkpoint(self, on_note: Callable[[str], None]) -> None:
@@ -260,7 +260,7 @@ class RunDir:
         if (name := not_finite(tensors, logs=True)) is not None:
             raise DivergedError(self.weights, f"{name} has NaN or infinite values, so it was not written")
         write_tensors(self.weights, tensors, metadata)
-        self.backup.drop()
+        self.backup.delete()
 
     def read_weights(self, vocabulary: str, *, logs: bool = False) -> dict[str, Tensor]:
         """The weights, or log-probabilities (`logs`: they may be -inf). Raises ModelError if a file of the run was replaced or
@@ -292,7 +292,7 @@ class RunDir:
 
     def weights_step(self) -> int:
         """The training step of the weights, from 1; 0 if they were not trained here."""
-        step = read_notes(self.weights).get("step", "")
+        step = read_metadata(self.weights).get("step", "")
         if not (step.isascii() and step.isdigit()):
             raise ModelError(self.weights, "corrupted or not written by weft (its metadata has no step)")
         return int(step)

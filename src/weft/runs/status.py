@@ -79,7 +79,7 @@ def read_run_status(path: Path) -> RunStatus:
     """The status from the newest intact checkpoint and metrics.jsonl."""
     directory, _ = checkpoint.newest(path)
     state = None if directory is None else checkpoint.read_train_state(directory)
-    records = read_log(path / "metrics.jsonl", length=0 if state is None else state.metrics)
+    records = read_log(path / "metrics.jsonl", min_bytes=0 if state is None else state.metrics)
     best, best_step = _best(records, _read_selection(path))
     if state is not None:
         gradients = summarize(records)

@@ -92,7 +92,7 @@ class Contexts(NamedTuple):
     default: str  # the default policy
     check: Callable[[RunConfig, str, str], None]  # refuse a policy that the run of this name does not support
     follow: Callable[[Run[Any, Any], str | None], str]  # the policy as implemented by a run
-    opening: Callable[[Run[Any, Any]], Sequence[int]]  # the BOS tokens of a text
+    bos_ids: Callable[[Run[Any, Any]], Sequence[int]]  # tokens that precede a text
 
 
 def refuse_labels(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:

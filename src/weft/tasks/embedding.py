@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.data.batching import map_tensors, pad_lines
 from weft.data.bucketing import length_batches
-from weft.data.corpus import Corpus, lines_of
+from weft.data.corpus import Corpus, corpus_from_lines
 from weft.errors import UsageError, unknown_name
 from weft.tasks.spec import Progress, phase
 from weft.text.reading import check_text
@@ -49,7 +49,7 @@ def pool_vectors(y: Tensor, token_mask: Tensor | None, pooling: str) -> Tensor:
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], max_length: int | None) -> tuple[Corpus, np.ndarray]:
     """Tokenize texts and truncate them to `max_length`; also bool (N,): which were truncated."""
-    corpus = lines_of(tokenizer, texts)
+    corpus = corpus_from_lines(tokenizer, texts)
     lengths = np.diff(corpus.line_starts())
     limit = int(lengths.max(initial=1)) if max_length is None else max_length - 1  # <s> is a position, too
     over = lengths > limit
@@ -59,7 +59,7 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], max_length: int | N
     ends = np.repeat(lengths, lengths) - 1
     kept = (at < limit - 1) | (at == ends)  # each before its </s>
     starts = np.concatenate([[0], np.cumsum(np.minimum(lengths, limit))])
-    return Corpus(corpus.name, corpus.tokens[kept], starts, corpus.marks, corpus.tokenizer), over
+    return Corpus(corpus.name, corpus.tokens[kept], starts, corpus.cumulative_counts, corpus.tokenizer), over
 
 
 def check_pooling(pooling: str) -> None:

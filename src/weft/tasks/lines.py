@@ -9,7 +9,7 @@ from weft.config import Config
 from weft.tasks.spec import InvalidInput
 
 if TYPE_CHECKING:
-    from weft.data.input_records import Entry, Values
+    from weft.data.input_records import InputRecord, Values
     from weft.runs.config import RunConfig
 
 I_co = TypeVar("I_co", covariant=True)  # an input, as the task's `predict` takes it
@@ -46,7 +46,7 @@ class Lines(Protocol[I_co, P_contra]):
         """A prediction as one or more lines, with newlines; None: there is no prediction. `number` is the line number, None if
         there is only one line."""
 
-    def json(self, entry: Entry, prediction: P_contra | None) -> dict[str, Any]:
+    def json(self, entry: InputRecord, prediction: P_contra | None) -> dict[str, Any]:
         """A line and its prediction as JSON."""
 
     def values(self, prediction: P_contra | None) -> Values:
@@ -57,6 +57,6 @@ class Lines(Protocol[I_co, P_contra]):
         """Whether the input was truncated."""
         return False
 
-    def files(self, entry: Entry, prediction: P_contra, name: str) -> Mapping[str, bytes]:
+    def files(self, entry: InputRecord, prediction: P_contra, name: str) -> Mapping[str, bytes]:
         """Further output files, if they are requested; their names start with `name`."""
         return {}

@@ -29,7 +29,7 @@ def _tokenized(name: str, source: Readable, tokenizer: Tokenizer, directory: Run
 
     names = checkpoint.names(directory.path)
     known = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
-    files.own_directory(directory.data)
+    files.make_subdirectory(directory.data)
     must_match = str(known.get(name, "")) if names else None
     return write_corpus(
         source, tokenizer, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.config import Config
-from weft.data.columns import WantedColumn
+from weft.data.columns import ColumnSpec
 from weft.data.config import DataFilesConfig, datasets, training
 from weft.data.dataset import Dataset, Format, R
 from weft.data.findings import CheckOptions, CheckPlan
 from weft.data.input_files import open_columns
-from weft.data.input_records import ColumnUse, InputFile, OpenedRecords
+from weft.data.input_records import ColumnSelection, InputFile, OpenedRecords
 from weft.data.memory import MemoryFormat
 from weft.tasks.data_spec import Column, Data
 from weft.tasks.vocabulary import TokenizerOnly, WordTokenizerConfig, all_texts
@@ -46,7 +46,7 @@ def open_table(config: Any, file: InputFile) -> OpenedRecords | None:
     """The text columns of a table; None for a text file, whose records are its lines."""
     form = config.sources(Path())["train"].format
     return open_columns(
-        file, ColumnUse(tuple(WantedColumn("", name) for name in form.columns), options=form.options()), config.train
+        file, ColumnSelection(tuple(ColumnSpec("", name) for name in form.columns), options=form.options()), config.train
     )
 
 

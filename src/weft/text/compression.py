@@ -39,7 +39,7 @@ _ZIPPED = {  # file types that are zip archives
 # fmt: on
 
 
-def unreadable(path: Path, error: OSError) -> WeftError:
+def read_error(path: Path, error: OSError) -> WeftError:
     """The error for a file that cannot be read: a data error, or a resource error without descriptors or memory."""
     exhausted = error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
     return (ResourceError if exhausted else DataError)(path, f"cannot read the file: {error.strerror}")
@@ -85,14 +85,14 @@ def is_pattern(path: Path) -> bool:
     return any(mark in str(path) for mark in "*?[")
 
 
-def check_kind(path: Path) -> None:
+def check_regular_file(path: Path) -> None:
     """Reject everything but regular files before opening it: opening a pipe would wait for its writer."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
         raise DataError(path, "no file matches this pattern" if is_pattern(path) else "file not found") from None
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise read_error(path, error) from None
     if stat.S_ISDIR(mode):
         raise DataError(path, "is a directory", "name the files in it")
     if not stat.S_ISREG(mode):
@@ -101,14 +101,14 @@ def check_kind(path: Path) -> None:
 
 def read_bytes(path: Path) -> Iterator[bytes]:
     """The decompressed bytes of a file, in chunks of at most CHUNK."""
-    check_kind(path)
+    check_regular_file(path)
     try:
         with path.open("rb") as raw:
             yield from _chunks(raw, path)
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):
             raise _corrupted(path, str(error)) from None
-        raise unreadable(path, error) from None
+        raise read_error(path, error) from None
     except (EOFError, lzma.LZMAError, zlib.error) as error:
         raise _corrupted(path, str(error)) from None
     except Exception as error:

@@ -272,7 +272,7 @@ class Features:
         if not isinstance(content, dict) or content.get("version") != 1:
             raise ModelError(path, "corrupted, or not a features file of version 1")
         try:
-            config = parse_config(FeatureConfig, content.get("options", {}), at="options")
+            config = parse_config(FeatureConfig, content.get("options", {}), prefix="options")
         except ConfigError as error:
             raise ModelError(path, f"corrupted: {error}") from None
         terms: Any = content.get("terms")

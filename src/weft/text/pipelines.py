@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-UNK, BEGIN, END = "<unk>", "<s>", "</s>"
-SPECIALS = (UNK, BEGIN, END)
+UNK, BOS, EOS = "<unk>", "<s>", "</s>"
+SPECIALS = (UNK, BOS, EOS)
 
 # letters never join punctuation, so none of these can build a special token out of text that looks like one
 _SUBWORD = (

@@ -39,7 +39,7 @@ class FileSummary:
     blank: int = 0
     bytes: int = 0
     characters: int = 0
-    has_crlf: int = 0
+    num_crlf: int = 0
     notes: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
     columns: tuple[str, ...] = ()  # of the last table: names in its header, or keys of its first object
@@ -54,28 +54,23 @@ class FileSummary:
     @property
     def newline(self) -> str:
         """LF, CRLF, or mixed."""
-        if not self.has_crlf:
+        if not self.num_crlf:
             return "LF"
-        return "CRLF" if self.has_crlf >= self.lines - len(self.paths) else "mixed"
+        return "CRLF" if self.num_crlf >= self.lines - len(self.paths) else "mixed"
 
     @property
-    def written(self) -> str:
+    def encoding_info(self) -> str:
         """Encoding and line endings in a few words."""
         if self.container and not self.bytes:
             return self.container
-        return f"{self.encoding}, " + (f"{self.has_crlf:,} CRLF line endings" if self.has_crlf else "LF line endings")
-
-    @property
-    def crlf(self) -> int:
-        """CRLF line endings."""
-        return self.has_crlf
+        return f"{self.encoding}, " + (f"{self.num_crlf:,} CRLF line endings" if self.num_crlf else "LF line endings")
 
     def describe(self) -> str:
         """A report of several lines: files, sizes, encoding, line endings, notes, examples."""
         name = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files ({self.paths[0]}, ...)"
         endings = f"{self.newline} line endings"
         if self.newline == "mixed":
-            endings = f"mixed line endings ({self.has_crlf:,} CRLF)"
+            endings = f"mixed line endings ({self.num_crlf:,} CRLF)"
         sizes = (pluralize(self.lines, "line"), pluralize(self.characters, "character"), pluralize(self.bytes, "byte"))
         rows = [f"{preview(name)}: {', '.join(sizes)} of {self.encoding}, {endings}"]
         notes = [*self.notes, *([f"blank lines: {self.blank:,}"] if self.blank else [])]
@@ -213,7 +208,7 @@ class _Reader:
         self.line += text.count("\n")
         if "\r\n" in text:
             whole, text = len(text), text.replace("\r\n", "\n")
-            self.summary.has_crlf += whole - len(text)
+            self.summary.num_crlf += whole - len(text)
         self.summary.characters += len(text)
         return text
 
@@ -309,7 +304,7 @@ def read_text(
             yield chunk
 
 
-def read_whole(path: Path, encoding: str = "utf-8", summary: FileSummary | None = None) -> str:
+def read_file_text(path: Path, encoding: str = "utf-8", summary: FileSummary | None = None) -> str:
     """A whole file as one text, which may be empty."""
     summary = summary or FileSummary([path], encoding)
     return "".join(_rechunk(_Reader(path, summary.encoding, summary)))

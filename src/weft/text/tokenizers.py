@@ -105,7 +105,7 @@ class Tokenizer:
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.fromiter(chain.from_iterable(encoded), np.int64, int(lengths.sum())), lengths
 
-    def encode_pieces(self, pieces: list[str]) -> Flat:
+    def encode_lines(self, pieces: list[str]) -> Flat:
         """`encode_concatenated` for the output of `split_at_newlines`: no inner newlines, limited length."""
         try:
             return self._encode_flat(pieces)
@@ -115,7 +115,7 @@ class Tokenizer:
     def encode_concatenated(self, texts: Sequence[str]) -> Flat:
         """The token IDs of all texts, concatenated, int64 (T,), and the number of each (B,)."""
         pieces = [split_at_newlines(text) for text in texts]
-        ids, lengths = self.encode_pieces(list(chain.from_iterable(pieces)))
+        ids, lengths = self.encode_lines(list(chain.from_iterable(pieces)))
         ends = np.concatenate([[0], np.cumsum(lengths)])
         edges = ends[np.fromiter(accumulate(map(len, pieces), initial=0), np.int64, len(pieces) + 1)]
         return ids, np.diff(edges)

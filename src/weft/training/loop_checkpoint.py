@@ -71,8 +71,8 @@ def save(loop: Loop, root: Path, checksums: Mapping[str, Any] | None = None) -> 
     """Write checkpoints/STEP under `root`, with the checksums of the files that it depends on, then remove all but the newest
     two checkpoints."""
     run_dir = checkpoints_dir(root)
-    files.own_directory(run_dir)
-    files.sweep(run_dir)  # leftovers of a killed process
+    files.make_subdirectory(run_dir)
+    files.remove_temporary_files(run_dir)  # leftovers of a killed process
     final = run_dir / f"{loop.train_state.step:06d}"
     with files.atomic_directory(final, {"owner": owner(root), **(checksums or {})}) as temp:
         write_tensors(temp / "model.safetensors", loop.loss_module.model.state_dict())

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.data.batch import WHOLE, map_tensors
+from weft.data.batch import FULL, map_tensors
 from weft.data.corpus import Corpus
 from weft.errors import ResourceError
 from weft.models.ngram import estimate_memory
-from weft.resources import free, measure_peak_memory, size
+from weft.resources import format_bytes, free_device_memory, measure_peak_memory
 from weft.training.config import TrainConfig
 from weft.training.loop import DeviceConfig
 from weft.training.loss_module import LossModule
@@ -35,11 +35,12 @@ def check_weights(build_model: Callable[[], nn.Module], config: TrainConfig, dev
         num_parameters = sum(weight.numel() for weight in build_model().parameters())
     has_ema = config.ema_decay > 0
     needed = num_parameters * 4 * (2 + has_ema + MOMENTS[config.optimizer])
-    if needed > (available := free(device)):
+    if needed > (available := free_device_memory(device)):
         optimizer = f"{config.optimizer} and EMA" if has_ema else config.optimizer
         raise ResourceError(
             "model",
-            f"{_short(num_parameters)} parameters need {size(needed)} to train with {optimizer}, {size(available)} are free",
+            f"{_short(num_parameters)} parameters need {format_bytes(needed)} to train with {optimizer},"
+            f" {format_bytes(available)} are free",
             "reduce hidden_size or num_layers",
         )
     return num_parameters
@@ -55,12 +56,13 @@ def _short(count: int) -> str:
 
 def check_counts(corpus: Corpus, order: int, *, vocab_size: int) -> int:
     """Refuse a text whose n-grams do not fit into memory while they are counted and smoothed. Returns the bytes they need."""
-    available = free(torch.device("cpu"))
+    available = free_device_memory(torch.device("cpu"))
     needed = estimate_memory(corpus.tokens, corpus.starts, order=order, size=vocab_size, room=available)
     if needed > available:
         raise ResourceError(
             "model.order",
-            f"counting {order}-grams of {len(corpus.tokens):,} tokens needs about {size(needed)}, {size(available)} are free",
+            f"counting {order}-grams of {len(corpus.tokens):,} tokens needs about {format_bytes(needed)},"
+            f" {format_bytes(available)} are free",
             "lower model.order or use less text",
         )
     return needed
@@ -75,7 +77,7 @@ def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: Tr
     Returns:
         The maximum number of bytes that a batch takes.
     """
-    batch = largest_batch(WHOLE)
+    batch = largest_batch(FULL)
     width = max(part.size(1) for part in batch if part is not None and part.dim() > 1)
     rows = -(-len(batch[0]) // config.micro_batches)
     length, weight_bytes = min(width, MIN_POSITIONS), 4 * sum(weight.numel() for weight in loss_module.parameters())
@@ -85,7 +87,7 @@ def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: Tr
     while True:
         part = map_tensors(largest_batch(Fraction(length, width)), lambda part: part[:rows])
         measured = batch_bytes(loss_module, part, device_config)
-        available = max(0, free(device_config.device) - optimizer_bytes)
+        available = max(0, free_device_memory(device_config.device) - optimizer_bytes)
         activations = max(0, measured - weight_bytes)  # gradients do not depend on the length
         # activations grow at least linearly and at most quadratically with the length of a row
         estimates = (measured - activations + activations * width**power // length**power for power in (1, 2))
@@ -94,7 +96,8 @@ def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: Tr
             fix = f"reduce batch_tokens or increase micro_batches (now {config.micro_batches})"
             raise ResourceError(
                 "train.batch_tokens",
-                f"a batch of {rows} rows of {width - 1} tokens needs about {size(needed)}, {size(available)} are free",
+                f"a batch of {rows} rows of {width - 1} tokens needs about {format_bytes(needed)},"
+                f" {format_bytes(available)} are free",
                 fix if rows > 1 else "reduce data.context_length or truncate the longest lines",
             )
         if limit <= available:

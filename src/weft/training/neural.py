@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from weft.data.batch import cropped
+from weft.data.batch import crop_batch
 from weft.data.batching import BatchSampler
 from weft.data.bucketing import ExampleBatchSampler, Examples
 from weft.data.corpus import Corpus
@@ -195,7 +195,7 @@ class NeuralTrainer:
             return batch_sampler.largest_batch
         with device_config.autocast():
             return partial(
-                cropped, loss_module.prepared(device_config.to_device(batch_sampler.largest_batch()), seed=seed, step=0)
+                crop_batch, loss_module.prepared(device_config.to_device(batch_sampler.largest_batch()), seed=seed, step=0)
             )
 
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int:

@@ -46,7 +46,7 @@ class RunLogWriter:
         if self.metrics.restore(metrics):
             notes.append(f"{self.metrics.path}: corrupted; restored from the checkpoint")
         if train_state.samples or (self.run_dir.path / samples.FILE).exists():
-            expected, train_state.samples = train_state.samples, self._samples().keep(train_state.samples)
+            expected, train_state.samples = train_state.samples, self._samples().truncate(train_state.samples)
             if train_state.samples < expected:
                 notes.append(f"{self._samples().path}: corrupted; only the intact part was restored")
         return notes
@@ -58,7 +58,7 @@ class RunLogWriter:
     def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
         for record in records:
             self._samples().write(record)
-        return self._samples().length
+        return self._samples().num_bytes
 
     def log(self, record: dict[str, Any]) -> int:
         self.metrics.write(record)
@@ -68,7 +68,7 @@ class RunLogWriter:
         for name in record:
             if self.board is not None and name not in ("step", "epoch"):
                 self.board.add_scalar(name, record[name], record["step"])
-        return self.metrics.length
+        return self.metrics.num_bytes
 
     def save(self, loop: Loop) -> None:
         self.metrics.sync()

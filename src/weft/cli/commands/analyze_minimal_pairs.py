@@ -140,9 +140,9 @@ class AnalyzeMinimalPairs(ModelCommand):
         from weft.cli.minimal_pairs_table import as_json, as_table, signature
 
         if self.save_pairs is not None:
-            files.write_text(self.save_pairs, pairs_csv(pairs, items), named=True)
+            files.write_text(self.save_pairs, pairs_csv(pairs, items), user_path=True)
         if self.csv is not None and str(self.csv) != "-":
-            files.write_text(self.csv, as_csv(rows, list(items)), named=True)
+            files.write_text(self.csv, as_csv(rows, list(items)), user_path=True)
         options = signature(len(pairs), by=self.score_by, mean=self.mean_log_prob, known=self.skip_unknown)
         result = {**as_json(rows, {name: [item] for name, item in items.items()}), "signature": options}
         if self.json:

@@ -311,4 +311,4 @@ class Compare(ModelCommand):
         from weft import files
 
         if self.report is not None:
-            files.write_text(self.report, written.read_text(encoding="utf-8"), named=True)
+            files.write_text(self.report, written.read_text(encoding="utf-8"), user_path=True)

@@ -19,7 +19,7 @@ from weft.errors import DataError, UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    from weft.data.input_records import Entry
+    from weft.data.input_records import InputRecord
     from weft.runs.run import AnyRun
 
 MAX_LINES = 65536  # embedded at a time: many lines, so that batches have similar lengths
@@ -94,7 +94,7 @@ class Embed(ModelCommand):
         self._write(parts)
         return DataError.exit_code if num_invalid else 0
 
-    def _embed(self, run: AnyRun, entries: Sequence[Entry], display: Any, parts: list[Any]) -> tuple[int, int]:
+    def _embed(self, run: AnyRun, entries: Sequence[InputRecord], display: Any, parts: list[Any]) -> tuple[int, int]:
         """Embed a batch: print it, or add it to `parts`. Returns how many records are invalid and how many were truncated."""
         problems = problems_in(entries)
         warn_problems(entries, problems)
@@ -126,8 +126,8 @@ class Embed(ModelCommand):
         if self.output is None:
             return
         if self.output.suffix == ".jsonl":
-            files.write_text(self.output, "".join(parts), named=True)
+            files.write_text(self.output, "".join(parts), user_path=True)
             return
         buffer = io.BytesIO()
         np.lib.format.write_array(buffer, np.concatenate(parts) if parts else np.zeros((0, 0), np.float32))
-        files.write_bytes(self.output, buffer.getvalue(), named=True)
+        files.write_bytes(self.output, buffer.getvalue(), user_path=True)

@@ -89,11 +89,11 @@ def _parts(run: AnyRun) -> list[dict[str, Any]]:
     ]
 
 
-def _opening(run: AnyRun) -> dict[str, list[str]]:
+def _bos_tokens(run: AnyRun) -> dict[str, list[str]]:
     """The tokens before a text without a prompt, for runs that generate text."""
     if run.spec.decode is None or run.spec.decode.generate is None:
         return {}
-    return {"opening": [run.vocabulary.token_text(token_id) for token_id in run.spec.decode.prompt(run, "")]}
+    return {"bos_tokens": [run.vocabulary.token_text(token_id) for token_id in run.spec.decode.prompt(run, "")]}
 
 
 def run_info(run: AnyRun) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def run_info(run: AnyRun) -> dict[str, Any]:
             name: {"type": tokenizer.type, "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
             for name, tokenizer in run.vocabulary.by_name().items()
         },
-        **_opening(run),
+        **_bos_tokens(run),
         "budget": {} if status.is_fitted or status.imported else budget,
         "progress": status.to_json(),
         "bytes": {part.name: _on_disk(part) for part in parts},
@@ -204,13 +204,13 @@ def _versions(environment: Mapping[str, Any]) -> str:
 
 def describe(info: Mapping[str, Any], unit: str) -> str:
     """The same for people; `unit` is what the size of the model is counted by."""
-    from weft.resources import size
+    from weft.resources import format_bytes
     from weft.text.reading import quote
 
     disk, is_done = info["bytes"], info["progress"]["done"]
     missing = "weights are missing" if is_done else "not trained yet"
     count = missing if info["parameters"] is None else f"{info['parameters']:,} {unit}"
-    large = [f"{name} {size(number)}" for name, number in disk.items() if number >= LARGE_BYTES]
+    large = [f"{name} {format_bytes(number)}" for name, number in disk.items() if number >= LARGE_BYTES]
     tokenizers = info["tokenizers"]
     rows = [
         ["Run", f"{info['path']} ({'finished' if is_done else 'not finished'})"],
@@ -226,11 +226,11 @@ def describe(info: Mapping[str, Any], unit: str) -> str:
             for index, (name, tokenizer) in enumerate(tokenizers.items())
         ],
         ["Data", _data(info["settings"]["data"])],
-        *([["Prompt", f"texts are generated after {quote(''.join(info['opening']))}"]] if "opening" in info else []),
+        *([["Prompt", f"texts are generated after {quote(''.join(info['bos_tokens']))}"]] if "bos_tokens" in info else []),
         ["Training", _training(info)],
         *([["Gradients", _gradients(info)]] if info["progress"]["gradients"] else []),
         ["Best", _best(info["progress"])],
-        ["Size", size(sum(disk.values())) + (f" ({', '.join(large)})" if large else "")],
+        ["Size", format_bytes(sum(disk.values())) + (f" ({', '.join(large)})" if large else "")],
         ["Versions", _versions(info["trained_with"])],
     ]
     return columns(rows, left=2)
@@ -260,7 +260,7 @@ class Info(ModelCommand):
         return 0
 
     def _write_machine(self, info: dict[str, Any]) -> None:
-        from weft.resources import size
+        from weft.resources import format_bytes
 
         if self.json:
             write_json(info)
@@ -268,6 +268,6 @@ class Info(ModelCommand):
         versions = ", ".join([f"Python {info['python']}", *(f"{name} {number}" for name, number in info["libraries"].items())])
         gpu = "no GPU" if info["gpu"] == "none" else info["gpu"]
         threads = "" if info["threads"] == info["cpus"] else f", {pluralize(info['threads'], 'thread')}"
-        memory = f"{size(info['free_memory'])} memory free"
+        memory = f"{format_bytes(info['free_memory'])} memory free"
         cpus = pluralize(info["cpus"], "CPU")
         write(f"weft {info['weft']}\n{versions}\n{info['system']}, {cpus}{threads}, {memory}, {gpu}\n")

@@ -18,7 +18,7 @@ from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
-    from weft.data.input_records import Entry
+    from weft.data.input_records import InputRecord
     from weft.runs.run import AnyRun
     from weft.tasks.spec import Decode, Scored
 
@@ -97,7 +97,7 @@ class Score(EnsembleOptions):
         return DataError.exit_code if num_invalid else 0
 
     def _score(
-        self, run: AnyRun, decode: Decode[Any], entries: Sequence[Entry], display: Display, num_before: int
+        self, run: AnyRun, decode: Decode[Any], entries: Sequence[InputRecord], display: Display, num_before: int
     ) -> tuple[dict[int, str], dict[int, Scored]]:
         """Why records have no score, and the scores of the others, both by index in the batch."""
         from weft.tasks.spec import InvalidInput
@@ -115,7 +115,7 @@ class Score(EnsembleOptions):
         return problems, {index: result for index, result in results.items() if not isinstance(result, InvalidInput)}
 
     def _print(
-        self, inputs: Inputs, entries: Sequence[Entry], problems: Mapping[int, str], scores: Mapping[int, Scored]
+        self, inputs: Inputs, entries: Sequence[InputRecord], problems: Mapping[int, str], scores: Mapping[int, Scored]
     ) -> None:
         for index, entry in enumerate(entries):
             score = scores.get(index)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from weft.data.provenance import write_record
+from weft.data.provenance import write_fingerprints
 from weft.data.source import fingerprints
 from weft.errors import ConfigError, ModelError
 from weft.log import Log
@@ -101,7 +101,7 @@ class Baseline:
         config, labels, multilabel = job.config, job.tokenizer.labels, job.config.data.multilabel
         sources = config.datasets
         for split, source in sources.items():  # there are no tokens that would say so
-            write_record(job.directory.data, split, fingerprints(source.paths))
+            write_fingerprints(job.directory.data, split, fingerprints(source.paths))
         began = time.perf_counter()
         examples = list(sources["train"].records())
         gold = targets([example.labels for example in examples], labels, multilabel=multilabel)

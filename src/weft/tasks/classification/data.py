@@ -14,16 +14,16 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import invalid
-from weft.data.columns import DEFAULT_NAMES, Name, WantedColumn
+from weft.data.columns import DEFAULT_NAMES, ColumnSpec, Name
 from weft.data.config import TableFilesConfig, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions, CheckPlan
-from weft.data.input_records import ColumnUse
+from weft.data.input_records import ColumnSelection
 from weft.data.memory import MemoryFormat
 from weft.data.source import display_name, fingerprints
 from weft.data.summary import MAX_LISTED, ColumnSize, listed
-from weft.data.table_rows import kind_of, preview_cells
+from weft.data.table_rows import file_format, preview_cells
 from weft.errors import DataError
 from weft.models.baseline_config import BaselineConfig
 from weft.tasks.classification.files import Reading, Record, find_files, read_records
@@ -63,8 +63,8 @@ class LabeledSummary:
         return sum(size.characters for size in self.sizes)
 
     @property
-    def crlf(self) -> int:
-        return self.files.has_crlf
+    def num_crlf(self) -> int:
+        return self.files.num_crlf
 
     def add(self, record: Record) -> None:
         self.count += 1
@@ -100,7 +100,7 @@ class LabeledSummary:
         """Where labels were read, for who finds that they are none."""
         if names := self.files.columns:
             return f"is data.label_column = {self.reading.label!r} the right column? columns: {', '.join(preview_cells(names))}"
-        if any(kind_of(path) != "text" for path in self.files.paths):
+        if any(file_format(path) != "text" for path in self.files.paths):
             return "is data.label_column the right column?"
         return "a line is read as a label, white space, and a text"
 
@@ -133,7 +133,7 @@ class LabeledSummary:
         """Several lines for people: files, sizes, encoding, line ends, notes, labels, examples."""
         rows = [
             f"{listed_files(self.inputs)}: {pluralize(self.count, 'example')} of {pluralize(self.characters, 'character')} with"
-            f" {pluralize(len(self.labels), 'label')}, {self.files.written}"
+            f" {pluralize(len(self.labels), 'label')}, {self.files.encoding_info}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.notes()]
         rows.append(f"  labels: {listed(self.labels)}")
@@ -279,11 +279,11 @@ class LabeledDataConfig(TableFilesConfig):
             self.sheet,
         )
 
-    def used(self) -> ColumnUse:
+    def used(self) -> ColumnSelection:
         """What a trained run reads of a table: its texts."""
-        columns = tuple(WantedColumn("text", column) for column in self.columns())
-        usual = (WantedColumn("label", self.label_column), *columns) == DEFAULT_NAMES
-        return ColumnUse(columns, DEFAULT_NAMES if usual else (), self.label_separator or ",", self.reading().tables())
+        columns = tuple(ColumnSpec("text", column) for column in self.columns())
+        usual = (ColumnSpec("label", self.label_column), *columns) == DEFAULT_NAMES
+        return ColumnSelection(columns, DEFAULT_NAMES if usual else (), self.label_separator or ",", self.reading().tables())
 
     def with_defaults(self) -> Self:
         if not self.multilabel or self.label_separator is not None:

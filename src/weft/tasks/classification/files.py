@@ -18,12 +18,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.columns import DEFAULT_NAMES, Cell, Name, WantedColumn, read_columns
+from weft.data.columns import DEFAULT_NAMES, Cell, ColumnSpec, Name, read_columns
 from weft.data.source import display_name
-from weft.data.table_rows import NOT_A_TABLE, TableOptions, file_location, is_conll, kind_of
+from weft.data.table_rows import NOT_A_TABLE, TableOptions, file_format, file_location, is_conll
 from weft.errors import DataError
 from weft.text.compression import COMPRESSED_SUFFIXES
-from weft.text.reading import FileSummary, preview, read_lines, read_text, read_whole
+from weft.text.reading import FileSummary, preview, read_file_text, read_lines, read_text
 
 FASTTEXT = "__label__"
 _LINE = re.compile(r"([^ \t]+)[ \t]+(.*)")
@@ -51,8 +51,8 @@ class Reading:
         usual = {name: value for name, value in asdict(self).items() if name not in ("delimiter", "sheet")}
         return usual | self.tables().provenance()
 
-    def columns(self) -> tuple[WantedColumn, ...]:
-        return WantedColumn("label", self.label), *(WantedColumn("text", name) for name in self.text)
+    def columns(self) -> tuple[ColumnSpec, ...]:
+        return ColumnSpec("label", self.label), *(ColumnSpec("text", name) for name in self.text)
 
 
 class File(NamedTuple):
@@ -83,7 +83,7 @@ def _listed(directory: Path) -> list[Path]:
 
 
 def _by_files(directory: Path, paths: list[Path]) -> list[File]:
-    config = next((path.name for path in paths if kind_of(path) != "text"), None)
+    config = next((path.name for path in paths if file_format(path) != "text"), None)
     if config is not None:
         raise DataError(directory, f"directory contains a table ({config})", "use the table itself or one file per label")
     names = [path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path for path in paths]
@@ -221,14 +221,14 @@ def refuse_tagged(path: Path, lines: Iterator[str]) -> Iterator[str]:
 
 def _read_whole(file: File, reading: Reading, seen: FileSummary, *, empty: bool) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
     """One that is empty is refused, unless it may be."""
-    text = read_whole(file.path, reading.encoding, seen) if empty else "".join(read_text(file.path, reading.encoding, seen))
+    text = read_file_text(file.path, reading.encoding, seen) if empty else "".join(read_text(file.path, reading.encoding, seen))
     yield 1, file.label or "", (text.removesuffix("\n"),)
 
 
 def _read(file: File, reading: Reading, seen: FileSummary, *, empty: bool) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
     if file.is_whole:
         return _read_whole(file, reading, seen, empty=empty)
-    if kind_of(file.path) != "text":
+    if file_format(file.path) != "text":
         return _read_table(file, reading, seen)
     return _read_lines(file, reading, seen)
 
@@ -260,7 +260,7 @@ def read_records(files: Sequence[File], reading: Reading, seen: FileSummary, *, 
     empty."""
     kept = 0
     for file in files:
-        if kind_of(file.path) == "text" or file.is_whole:
+        if file_format(file.path) == "text" or file.is_whole:
             _refuse_columns(file, reading)
             if file.label is None:
                 refuse_conll(file.path)

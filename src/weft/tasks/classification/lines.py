@@ -9,7 +9,7 @@ from weft.tasks.classification.predict import ClassPrediction, Texts
 from weft.tasks.lines import Lines
 
 if TYPE_CHECKING:
-    from weft.data.input_records import Entry, Values
+    from weft.data.input_records import InputRecord, Values
     from weft.runs.config import RunConfig
 
 
@@ -38,7 +38,7 @@ class LabelLines(Lines[Texts, ClassPrediction]):
             return "\t".join(f"{name}:{fractions[name]:.4f}" for name in prediction.labels) + "\n"
         return f"{prediction.labels[0]}\t{fractions[prediction.labels[0]]:.4f}\n"
 
-    def json(self, entry: Entry, prediction: ClassPrediction | None) -> dict[str, Any]:
+    def json(self, entry: InputRecord, prediction: ClassPrediction | None) -> dict[str, Any]:
         if prediction is None:
             return {"text": entry.text, "labels": [], "probabilities": {}}
         return {"text": entry.text, "labels": list(prediction.labels), "probabilities": prediction.probabilities}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from weft.data.input_records import Entry, InputFile, OpenedRecords, PlainForm, open_records
-from weft.data.table_rows import kind_of
+from weft.data.input_records import InputFile, InputRecord, OpenedRecords, PlainOutput, open_records
+from weft.data.table_rows import file_format
 from weft.tasks.classification.data import LabeledDataConfig
 from weft.tasks.classification.files import FASTTEXT, refuse_conll
 from weft.text.reading import as_paths, pluralize
@@ -28,7 +28,7 @@ def _label_prefix(line: str, config: LabeledDataConfig, labels: Collection[str])
 
 def _on_lines(config: LabeledDataConfig) -> bool:
     """Whether the training data had labels at the start of lines, not in a column or in file names."""
-    return all(kind_of(one) == "text" and not one.is_dir() for one in as_paths(config.train))
+    return all(file_format(one) == "text" and not one.is_dir() for one in as_paths(config.train))
 
 
 def _labelled_lines(config: LabeledDataConfig, file: InputFile) -> OpenedRecords | None:
@@ -51,17 +51,17 @@ def _labelled_lines(config: LabeledDataConfig, file: InputFile) -> OpenedRecords
             return line[match.end() :]
         return line[_label_prefix(line, config, labels) :] if both and limit else line
 
-    def entries() -> Iterator[Entry]:
+    def entries() -> Iterator[InputRecord]:
         for number, line in enumerate(lines(), 1):
             text = text_of(line)
-            yield Entry(text, (text,), f"{path}: line {number}", text)
+            yield InputRecord(text, (text,), f"{path}: line {number}", text)
 
     told = f"{count:,} of {pluralize(filled, 'line')} {'starts' if count == 1 else 'start'} with a label"
-    return OpenedRecords(PlainForm(), entries(), [f"{path.name}: {told}, which is not part of the text"])
+    return OpenedRecords(PlainOutput(), entries(), [f"{path.name}: {told}, which is not part of the text"])
 
 
 def open_labelled(config: LabeledDataConfig, file: InputFile) -> OpenedRecords | None:
     """The texts of a table, or lines without their labels; None for a text, whose records are its lines."""
-    if kind_of(file.path) == "text":
+    if file_format(file.path) == "text":
         return _labelled_lines(config, file)
     return open_records(file, config.used())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def text_block(corpus: Corpus) -> int:
     """The bytes per item of running text: bytes instead of tokens, because runs may have different tokenizers."""
-    return block_size(int(corpus.marks[-1, 2]))
+    return block_size(int(corpus.cumulative_counts[-1, 2]))
 
 
 def text_edges(corpus: Corpus) -> np.ndarray:
@@ -34,7 +34,7 @@ def text_edges(corpus: Corpus) -> np.ndarray:
     text, which do not depend on the tokenizer."""
     if corpus.starts is not None:
         return np.asarray(corpus.starts)
-    marks = np.asarray(corpus.marks)
+    marks = np.asarray(corpus.cumulative_counts)
     block_starts = np.flatnonzero(np.diff(marks[:, 2] // text_block(corpus)) > 0) + 1
     return np.unique(np.concatenate([[0], marks[block_starts, 0], [len(corpus.tokens)]]))
 
@@ -49,7 +49,9 @@ def observe(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Predictions
         values = {"nats": nll.astype(np.float64), "tokens": np.ones(len(tokens))}
         by_class = by_frequency(values, item_numbers, counts[tokens], len(lengths))
     inputs = decode_between(run.vocabulary, corpus, edges)
-    mean_bytes = round(int(corpus.marks[-1, 2]) / max(1, len(inputs)), -1)  # blocks are whole lines and so exceed block_size
+    mean_bytes = round(
+        int(corpus.cumulative_counts[-1, 2]) / max(1, len(inputs)), -1
+    )  # blocks are whole lines and so exceed block_size
     item = f"block of about {mean_bytes:,.0f} bytes" if corpus.starts is None else "line"
     unknown = float(np.mean(tokens == run.vocabulary.unk_id))
     return Predictions(items(nll, corpus, edges), inputs, [""] * len(inputs), lengths, item, by_class, unknown=unknown)
@@ -90,7 +92,7 @@ COMPARE = Compare(
         default=FULL,
         check=refuse_context,
         follow=lambda run, policy: str(run.reader.context(policy)),
-        opening=lambda run: run.reader.bos_ids,
+        bos_ids=lambda run: run.reader.bos_ids,
     ),
     sentences=Sentences(score_sentences),
 )

@@ -61,7 +61,7 @@ class NgramTrainer:
             timings.write({"step": 1, "seconds": seconds})
         if (write := samples.sample_writer(job, model, torch.device("cpu"))) is not None:
             with Log(job.directory.path / samples.FILE) as log:
-                log.keep(0)
+                log.truncate(0)
                 for record in write(model):
                     log.write({"step": 1, **record})
         job.directory.write_weights(model.arrays(), job.tokenizer.hash, 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.data.corpus import Corpus, lines_of
+from weft.data.corpus import Corpus, corpus_from_lines
 from weft.metrics.frequency import by_frequency
 from weft.metrics.items import ItemStatistics
 from weft.runs.eval_data import token_counts
@@ -42,7 +42,7 @@ def score_sentences(
 
     max_length, lengths = run.model.max_positions, run.vocabulary.encode_concatenated(texts)[1]
     too_long = np.zeros(len(texts), bool) if max_length is None else lengths + 2 > max_length  # with <s> and </s>
-    corpus = lines_of(run.vocabulary, ["" if is_long else text for text, is_long in zip(texts, too_long, strict=True)])
+    corpus = corpus_from_lines(run.vocabulary, ["" if is_long else text for text, is_long in zip(texts, too_long, strict=True)])
     with torch.inference_mode():
         items = pseudo_nll(run.model, corpus, window=run.config.data.context_length, device=run.device, progress=progress)
     return SentenceScores(-items.statistics["nats"], items.statistics["tokens"].astype(np.int64), too_long)

@@ -8,7 +8,7 @@ from weft.tasks.lines import Lines
 from weft.tasks.masked_lm.predict import Filled
 
 if TYPE_CHECKING:
-    from weft.data.input_records import Entry
+    from weft.data.input_records import InputRecord
 
 
 def _visible(token: str) -> str:
@@ -32,7 +32,7 @@ class FillLines(Lines[str, Filled]):
         rows = [(index, best) for index, mask in enumerate(masks, 1) for best in mask]
         return "".join(f"{number}\t{index}\t{best.probability:.4f}\t{_visible(best.token)}\n" for index, best in rows) or "\n"
 
-    def json(self, entry: Entry, prediction: Filled | None) -> dict[str, Any]:
+    def json(self, entry: InputRecord, prediction: Filled | None) -> dict[str, Any]:
         """A text and the predictions for its masks, best first."""
         masks = [[{"token": best.token, "probability": best.probability} for best in mask] for mask in prediction or []]
         return {"text": entry.text, "masks": masks}

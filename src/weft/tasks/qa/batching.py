@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.data.batch import WHOLE, as_tensor, cropped
+from weft.data.batch import FULL, as_tensor, crop_batch
 from weft.data.batching import preview
 from weft.data.bucketing import Examples
 from weft.data.corpus import Corpus
@@ -117,10 +117,10 @@ class Passages(Examples[QABatch]):
         """Windows."""
         return len(members)
 
-    def largest(self, members: np.ndarray, fraction: Fraction = WHOLE) -> QABatch:
+    def largest(self, members: np.ndarray, fraction: Fraction = FULL) -> QABatch:
         """The windows as if none held an answer, so that whatever part of the batch is read is whole."""
         batch = self.batch(members)
-        return cropped(batch, fraction)._replace(spans=batch.spans * 0)
+        return crop_batch(batch, fraction)._replace(spans=batch.spans * 0)
 
     def describe(self, members: np.ndarray) -> str:
         return preview(f"{self.questions.name}, lines", np.sort(np.unique(self.passage_windows.question[members])) + 1)

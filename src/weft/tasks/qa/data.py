@@ -11,12 +11,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import invalid
-from weft.data.columns import WantedColumn
+from weft.data.columns import ColumnSpec
 from weft.data.config import TableFilesConfig, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions, CheckPlan
-from weft.data.input_records import ColumnUse
+from weft.data.input_records import ColumnSelection
 from weft.data.memory import MemoryFormat
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
@@ -51,8 +51,8 @@ class QuestionSummary:
         return sum(size.characters for size in self.sizes)
 
     @property
-    def crlf(self) -> int:
-        return self.files.has_crlf
+    def num_crlf(self) -> int:
+        return self.files.num_crlf
 
     def add(self, record: Record) -> None:
         self.count += 1
@@ -88,7 +88,7 @@ class QuestionSummary:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
             f"{listed_files(self.files.paths)}: {pluralize(self.count, 'question')}, {self.count - self.answered:,} of them"
-            f" without an answer, and passages of {pluralize(self.sizes[1].characters, 'character')}, {self.files.written}"
+            f" without an answer, and passages of {pluralize(self.sizes[1].characters, 'character')}, {self.files.encoding_info}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.notes()]
         for question, passage, answer in self.examples:
@@ -177,11 +177,11 @@ class QADataConfig(TableFilesConfig):
             self.sheet,
         )
 
-    def used(self) -> ColumnUse:
+    def used(self) -> ColumnSelection:
         """What a trained run reads of a table: questions and passages."""
-        columns = (WantedColumn("question", self.question_column), WantedColumn("passage", self.passage_column))
+        columns = (ColumnSpec("question", self.question_column), ColumnSpec("passage", self.passage_column))
         usual = (self.question_column, self.passage_column) == (AS_USUAL.question, AS_USUAL.passage)
-        return ColumnUse(columns, columns if usual else (), options=self.reading().tables())
+        return ColumnSelection(columns, columns if usual else (), options=self.reading().tables())
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """The data sets of train, valid and test, if set; paths are relative to `base`, the directory of the run file."""

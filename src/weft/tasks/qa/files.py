@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.data.columns import no_column
-from weft.data.json_objects import JSON_TYPES, field_of, has_key, read_objects, value_of
-from weft.data.table_rows import NOT_A_TABLE, OBJECT_FORMATS, OpenTable, TableOptions, file_location, kind_of, open_table
+from weft.data.json_objects import JSON_TYPES, get_string, get_value, has_key, read_objects
+from weft.data.table_rows import NOT_A_TABLE, OBJECT_FORMATS, OpenTable, TableOptions, file_format, file_location, open_table
 from weft.errors import DataError
 from weft.text.reading import FileSummary, check_text, quote, read_lines, read_text
 
@@ -63,7 +63,7 @@ class Record(NamedTuple):
 
 def is_squad(path: Path, encoding: str) -> bool:
     """Whether a file is in SQuAD's format: a .json file that is not a list."""
-    if kind_of(path) != "json":
+    if file_format(path) != "json":
         return False
     first = next((line for line in read_lines(path, encoding) if line.strip()), "")
     return not first.lstrip().startswith("[")
@@ -150,8 +150,8 @@ def _listed(value: Any) -> list[Any]:
 
 def _answers(row: dict[str, Any], reading: Reading, where: str, *, parquet: bool) -> list[tuple[str, int | None]]:
     """The answers of a line of JSON, and where they start, if that is said."""
-    texts = _listed(value_of(row, reading.answer, where))
-    starts = _listed(value_of(row, reading.start, where)) if has_key(row, reading.start) else []
+    texts = _listed(get_value(row, reading.answer, where))
+    starts = _listed(get_value(row, reading.start, where)) if has_key(row, reading.start) else []
     for value in texts:
         if not isinstance(value, str):
             raise DataError(where, f"expected strings in {reading.answer!r}, got {_kind(value)}", "put it in quotes")
@@ -170,8 +170,8 @@ def _read_objects(path: Path, reading: Reading, seen: FileSummary) -> Iterator[R
     names = (reading.question, reading.passage, reading.answer)
     for line, row in read_objects(path, names, reading.encoding, seen, optional_keys=(reading.start,)):
         where = file_location(path, line)
-        cells = field_of(row, reading.question, where), field_of(row, reading.passage, where)
-        yield _record(cells, _answers(row, reading, where, parquet=kind_of(path) == "parquet"), path, line, where)
+        cells = get_string(row, reading.question, where), get_string(row, reading.passage, where)
+        yield _record(cells, _answers(row, reading, where, parquet=file_format(path) == "parquet"), path, line, where)
 
 
 def _member(row: Any, name: str, kind: type[Any], where: str) -> Any:
@@ -232,10 +232,10 @@ def no_questions(path: Path) -> DataError:
 def read_records(paths: Sequence[Path], reading: Reading, seen: FileSummary) -> Iterator[Record]:
     """Every question of the files, in order."""
     for path in paths:
-        if kind_of(path) == "text":
+        if file_format(path) == "text":
             raise no_questions(path)
         squad = is_squad(path, reading.encoding)
-        read = _read_squad if squad else _read_objects if kind_of(path) in OBJECT_FORMATS else _read_table
+        read = _read_squad if squad else _read_objects if file_format(path) in OBJECT_FORMATS else _read_table
         count = 0
         for record in read(path, reading, seen):
             count += 1

@@ -12,7 +12,7 @@ from weft.tasks.spec import InvalidInput
 from weft.text.table_layout import count_of
 
 if TYPE_CHECKING:
-    from weft.data.input_records import Entry, Values
+    from weft.data.input_records import InputRecord, Values
 
 
 def _needs(texts: Sequence[str], how: str = "") -> str:
@@ -38,7 +38,7 @@ class AnswerLines(Lines[Pair, AnswerPrediction]):
     def text(self, prediction: AnswerPrediction | None, number: int | None) -> str:
         return "\n" if prediction is None else f"{prediction.text}\n"
 
-    def json(self, entry: Entry, prediction: AnswerPrediction | None) -> dict[str, Any]:
+    def json(self, entry: InputRecord, prediction: AnswerPrediction | None) -> dict[str, Any]:
         """A question with its answer; of none the text is empty, and of what could not be read all is null."""
         texts = entry.texts
         question, passage = (texts[0], texts[1]) if len(texts) == 2 else (entry.text or None, None)

@@ -19,7 +19,7 @@ import torch
 
 from weft.data.batching import map_tensors
 from weft.data.bucketing import length_batches
-from weft.data.corpus import lines_of
+from weft.data.corpus import corpus_from_lines
 from weft.metrics.metric import Metric, values
 from weft.metrics.qa import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
 from weft.models.encoder import EncoderInput
@@ -176,7 +176,10 @@ class QAModel:
     def answers(self, asked: Sequence[tuple[str, str]], progress: ProgressCallback | None = None) -> list[AnswerPrediction]:
         """The answer to each question about its passage."""
         texts = [passage for _, passage in asked]
-        questions, passages = lines_of(self.tokenizer, [question for question, _ in asked]), lines_of(self.tokenizer, texts)
+        questions, passages = (
+            corpus_from_lines(self.tokenizer, [question for question, _ in asked]),
+            corpus_from_lines(self.tokenizer, texts),
+        )
         data = Passages(questions, passages, np.full((len(asked), 2), -1), self.data.max_length, self.data.doc_stride)
         sizes = np.diff(questions.line_starts()) - 1
         truncated = (question_tokens(sizes, self.data.max_length) < sizes).tolist()

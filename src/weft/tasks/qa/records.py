@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from weft.data.input_files import check_unlabeled
-from weft.data.input_records import Entry, Form, InputFile, OpenedRecords, Values, open_records
-from weft.data.table_rows import kind_of
+from weft.data.input_records import InputFile, InputRecord, OpenedRecords, OutputFormat, Values, open_records
+from weft.data.table_rows import file_format
 from weft.tasks.qa.data import QADataConfig
 from weft.tasks.qa.files import is_squad, squad_questions
 
@@ -24,7 +24,7 @@ class SquadForm:
     def head(self, names: Sequence[str]) -> str:
         return "{"
 
-    def row(self, entry: Entry, values: Values) -> str:
+    def row(self, entry: InputRecord, values: Values) -> str:
         before, self.begun = ",\n" if self.begun else "\n", True
         answer = json.dumps(values["prediction"] or "", ensure_ascii=False)
         return f"{before}  {json.dumps(entry.raw, ensure_ascii=False)}: {answer}"
@@ -32,17 +32,17 @@ class SquadForm:
     def tail(self) -> str:
         return "\n}\n"
 
-    def matches(self, other: Form) -> bool:
+    def matches(self, other: OutputFormat) -> bool:
         return isinstance(other, SquadForm)
 
 
 def _open_squad(path: Path, lines: Iterator[str]) -> OpenedRecords:
     questions = squad_questions(path, "\n".join(lines))
 
-    def entries() -> Iterator[Entry]:
+    def entries() -> Iterator[InputRecord]:
         for one in questions:
             texts = (one.question, one.passage)
-            yield Entry("\t".join(texts), texts, f"{path}: question {one.number}", str(one.row.get("id", one.number)))
+            yield InputRecord("\t".join(texts), texts, f"{path}: question {one.number}", str(one.row.get("id", one.number)))
 
     return OpenedRecords(SquadForm(), entries())
 
@@ -50,7 +50,7 @@ def _open_squad(path: Path, lines: Iterator[str]) -> OpenedRecords:
 def open_questions(config: QADataConfig, file: InputFile) -> OpenedRecords | None:
     """The questions of a table or of SQuAD's JSON; None for a text, a question and a passage a line."""
     check_unlabeled(file.path, config.train)
-    if kind_of(file.path) == "text":
+    if file_format(file.path) == "text":
         return None
     if is_squad(file.path, config.encoding):
         return _open_squad(file.path, file.lines())

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from weft.data.batch import WHOLE, cropped
+from weft.data.batch import FULL, crop_batch
 from weft.data.batching import pad_lines, preview
 from weft.data.bucketing import ExampleBatchSampler, Examples, by_length
 from weft.data.corpus import Corpus
@@ -82,12 +82,12 @@ class PairExamples(Examples[PairBatch]):
     def tokens(self, members: np.ndarray) -> int:
         return int(self.sizes[members].sum())
 
-    def largest(self, members: np.ndarray, fraction: Fraction = WHOLE) -> PairBatch:
+    def largest(self, members: np.ndarray, fraction: Fraction = FULL) -> PairBatch:
         """The longest sources with the longest targets, which need not be pairs: no batch is wider on any side. Both sides are
         shortened by the same fraction: if only the longer one were, the memory of the other would be overestimated."""
         rows = len(members)
         sources, targets = np.argpartition(-self.sizes, rows - 1, axis=0)[:rows].T
-        return cropped(_make_batch(self.source, self.target, sources, targets), fraction)
+        return crop_batch(_make_batch(self.source, self.target, sources, targets), fraction)
 
     def describe(self, members: np.ndarray) -> str:
         return preview(f"{self.source.name} and {self.target.name}, lines", np.sort(members) + 1)

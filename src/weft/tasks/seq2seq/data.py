@@ -12,17 +12,17 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import invalid
-from weft.data.columns import WantedColumn
+from weft.data.columns import ColumnSpec
 from weft.data.config import TableFilesConfig, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions, CheckPlan
 from weft.data.input_files import open_columns
-from weft.data.input_records import ColumnUse, InputFile, OpenedRecords
+from weft.data.input_records import ColumnSelection, InputFile, OpenedRecords
 from weft.data.memory import MemoryFormat
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.data.table_rows import DEFAULT_TABLE_OPTIONS, NOT_A_TABLE, TableOptions, kind_of
+from weft.data.table_rows import DEFAULT_TABLE_OPTIONS, NOT_A_TABLE, TableOptions, file_format
 from weft.errors import DataError, UsageError
 from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.seq2seq.files import DEFAULT_COLUMNS, Columns, Record, read_records
@@ -52,8 +52,8 @@ class PairSummary:
         return self.source.characters + self.target.characters
 
     @property
-    def crlf(self) -> int:
-        return self.files.has_crlf
+    def num_crlf(self) -> int:
+        return self.files.num_crlf
 
     def add(self, record: Record) -> None:
         self.count += 1
@@ -75,7 +75,7 @@ class PairSummary:
         """A description in several lines: files, sizes, encoding, line endings, notes, examples."""
         rows = [
             f"{listed_files(self.files.paths)}: {pluralize(self.count, 'pair')} of {self.source.characters:,} and"
-            f" {pluralize(self.target.characters, 'character')}, {self.files.written}"
+            f" {pluralize(self.target.characters, 'character')}, {self.files.encoding_info}"
         ]
         sides = (("sources", self.source), ("targets", self.target))
         empty = [f"empty {name}: {side.empty:,}" for name, side in sides if side.empty]
@@ -102,7 +102,7 @@ class PairFormat:
         return inputs
 
     def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
-        return inputs[:2] if kind_of(inputs[0]) == "text" else ()
+        return inputs[:2] if file_format(inputs[0]) == "text" else ()
 
     def read(self, inputs: tuple[Path, ...], summary: FileSummary) -> Iterator[Record]:
         options = replace(self.tables, encoding=self.encoding)
@@ -166,12 +166,12 @@ def fit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, max_length:
         keep[starts[line] + max_length - 1 : starts[line + 1] - 1] = False
     ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, max_length))])
     # the characters of the whole line still count, so that losses per character refer to the original text
-    marks = np.concatenate([ends[:, None], corpus.marks[:, 1:]], axis=1)
+    marks = np.concatenate([ends[:, None], corpus.cumulative_counts[:, 1:]], axis=1)
     return replace(corpus, tokens=corpus.tokens[keep], starts=ends, marks=marks)
 
 
 def _check_file_types(split: str, paths: list[Path]) -> None:
-    kinds = {kind_of(path) for path in paths}
+    kinds = {file_format(path) for path in paths}
     if len(kinds) > 1:
         raise invalid(split, f"different file types: {', '.join(sorted(kinds))}", "use files of one type")
     if kinds == {"text"} and len(paths) < 2:
@@ -199,7 +199,7 @@ class PairDataConfig(TableFilesConfig):
         paths_by_split = {split: as_paths(files) for split, files in splits.items() if isinstance(files, str | list)}
         for split, paths in paths_by_split.items():
             _check_file_types(split, paths)
-        has_tables = any(kind_of(paths[0]) != "text" for paths in paths_by_split.values())
+        has_tables = any(file_format(paths[0]) != "text" for paths in paths_by_split.values())
         for side, column in (("source", self.source_column), ("target", self.target_column)):
             if not column or (isinstance(column, list) and "" in column):
                 raise invalid(f"{side}_column", f"expected a column name, got {[] if column == [] else ''!r}")
@@ -218,11 +218,11 @@ class PairDataConfig(TableFilesConfig):
     def tables(self) -> TableOptions:
         return TableOptions(self.encoding, self.delimiter, self.sheet)
 
-    def used(self, *, targets: bool = False) -> ColumnUse:
+    def used(self, *, targets: bool = False) -> ColumnSelection:
         """The columns of a table that a trained run reads: its sources and, with `targets`, its (first) targets."""
-        columns = (WantedColumn("source", self.source_column), WantedColumn("target", self.targets()[0]))
+        columns = (ColumnSpec("source", self.source_column), ColumnSpec("target", self.targets()[0]))
         are_default = (self.source_column, self.target_column) == DEFAULT_COLUMNS
-        return ColumnUse(columns if targets else columns[:1], columns if are_default else (), options=self.tables())
+        return ColumnSelection(columns if targets else columns[:1], columns if are_default else (), options=self.tables())
 
     def with_defaults(self) -> Self:
         """The configuration itself: all options have defaults."""
@@ -286,7 +286,7 @@ def open_pairs(config: PairDataConfig, file: InputFile) -> OpenedRecords | None:
 
 def check_pairs_complete(paths: Sequence[Path]) -> None:
     """Refuse only one of two parallel files."""
-    if len(paths) == 1 and kind_of(paths[0]) == "text":
+    if len(paths) == 1 and file_format(paths[0]) == "text":
         raise UsageError("data", f"{paths[0]} is {NOT_A_TABLE}", "use a table, or one file of sources and one of targets")
 
 

@@ -292,6 +292,6 @@ class Seq2SeqRun:
                 "source_column": config.source_column,
                 "target_column": config.target_column,
             }
-            return parse_config(PairDataConfig, read, at="data").sources(Path())["train"]
+            return parse_config(PairDataConfig, read, prefix="data").sources(Path())["train"]
         dataset: Dataset[Record] = own_split(self.directory, self.config)[1]
         return dataset

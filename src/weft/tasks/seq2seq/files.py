@@ -11,8 +11,8 @@ import numpy as np
 
 from weft.data.alignment import first_misalignment
 from weft.data.columns import no_column
-from weft.data.json_objects import field_of, read_objects
-from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, file_location, kind_of, open_table
+from weft.data.json_objects import get_string, read_objects
+from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, file_format, file_location, open_table
 from weft.errors import DataError
 from weft.text.reading import FileSummary, read_lines
 
@@ -66,7 +66,7 @@ def _read_table(path: Path, columns: Columns, options: TableOptions, summary: Fi
 def _read_objects(path: Path, columns: Columns, options: TableOptions, summary: FileSummary) -> Iterator[Record]:
     for number, value in read_objects(path, columns, options.encoding, summary):
         where = file_location(path, number)
-        yield Record(field_of(value, columns[0], where), field_of(value, columns[1], where), path, number)
+        yield Record(get_string(value, columns[0], where), get_string(value, columns[1], where), path, number)
 
 
 def _different_lengths(paths: Sequence[Path], encoding: str) -> DataError:
@@ -88,11 +88,11 @@ def _read_parallel(paths: Sequence[Path], encoding: str, summary: FileSummary) -
 
 def read_records(paths: Sequence[Path], columns: Columns, options: TableOptions, summary: FileSummary) -> Iterator[Record]:
     """All pairs of the files in order; two files that are not tables are parallel."""
-    if kind_of(paths[0]) == "text":
+    if file_format(paths[0]) == "text":
         yield from _read_parallel(paths, options.encoding, summary)
         return
     for path in paths:
-        read = _read_objects if kind_of(path) in OBJECT_FORMATS else _read_table
+        read = _read_objects if file_format(path) in OBJECT_FORMATS else _read_table
         count = 0
         for record in read(path, columns, options, summary):
             count += 1

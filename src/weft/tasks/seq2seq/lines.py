@@ -12,7 +12,7 @@ from weft.tasks.seq2seq.predict import Seq2SeqOptions
 from weft.text.table_layout import on_one_line
 
 if TYPE_CHECKING:
-    from weft.data.input_records import Entry, Values
+    from weft.data.input_records import InputRecord, Values
     from weft.runs.config import RunConfig
 
 EMPTY = Prediction("", [], 0.0, 0.0)
@@ -40,7 +40,7 @@ class OutputLines(Lines[str, Prediction]):
             return "".join(f"{number or 1}\t{output.score:.4f}\t{on_one_line(output.text)}\n" for output in best.ranked())
         return on_one_line(best.text) + "\n"
 
-    def json(self, entry: Entry, prediction: Prediction | None) -> dict[str, Any]:
+    def json(self, entry: InputRecord, prediction: Prediction | None) -> dict[str, Any]:
         outputs = [
             {
                 "text": output.text,
@@ -56,7 +56,7 @@ class OutputLines(Lines[str, Prediction]):
     def values(self, prediction: Prediction | None) -> Values:
         return {"prediction": None if prediction is None else prediction.text.replace("\0", "\\0")}
 
-    def files(self, entry: Entry, prediction: Prediction, name: str) -> Mapping[str, bytes]:
+    def files(self, entry: InputRecord, prediction: Prediction, name: str) -> Mapping[str, bytes]:
         """The alignment of the best output as JSON and as a figure; nothing for an empty output."""
         if prediction.alignment is None:
             return {}

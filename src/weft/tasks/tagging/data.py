@@ -50,8 +50,8 @@ class TaggedSummary:
     examples: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)  # words and tags
 
     @property
-    def crlf(self) -> int:
-        return self.files.has_crlf
+    def num_crlf(self) -> int:
+        return self.files.num_crlf
 
     def add(self, record: Sentence) -> None:
         self.count += 1
@@ -77,7 +77,7 @@ class TaggedSummary:
         """Several lines for people: files, sizes, encoding, line ends, notes, tags, examples."""
         rows = [
             f"{listed_files(self.files.paths)}: {pluralize(self.count, 'sentence')} of {pluralize(self.words, 'word')} (the"
-            f" longest of {self.max_length:,}) with {pluralize(len(self.tags), 'tag')}, {self.files.written}"
+            f" longest of {self.max_length:,}) with {pluralize(len(self.tags), 'tag')}, {self.files.encoding_info}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.files.notes]
         rows.append(f"  tags: {listed(self.tags)}")

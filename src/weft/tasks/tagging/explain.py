@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.data.corpus import lines_of
+from weft.data.corpus import corpus_from_lines
 from weft.data.tag_batching import Sentences
 from weft.errors import DataError
 from weft.explain.explanation import TokenSpan
@@ -35,9 +35,9 @@ def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -
     if not places:
         raise DataError("input", "empty text")
     words = [place.text for place in places]
-    letters = None if run.vocabulary.char_tokenizer is None else lines_of(run.vocabulary.char_tokenizer, words)
+    letters = None if run.vocabulary.char_tokenizer is None else corpus_from_lines(run.vocabulary.char_tokenizer, words)
     edges, none = np.array([0, len(words)]), np.zeros(len(words), np.int64)
-    batch = Sentences(lines_of(tokenizer, words), letters, edges, none).batch(np.array([0]))
+    batch = Sentences(corpus_from_lines(tokenizer, words), letters, edges, none).batch(np.array([0]))
     found = [one for place in places for one in token_spans(tokenizer, place.text, place.start)]
     tokens = [special(tokenizer, tokenizer.bos_id), *found, special(tokenizer, tokenizer.eos_id)]
 

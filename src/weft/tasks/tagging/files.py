@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.data.columns import Name
-from weft.data.table_rows import file_location, kind_of
+from weft.data.table_rows import file_format, file_location
 from weft.errors import DataError
 from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import FileSummary, preview, quote, read_lines
@@ -166,7 +166,7 @@ def _sentence(path: Path, words: list[Word]) -> Sentence:
 
 
 def refuse_table(path: Path) -> None:
-    if kind_of(path) not in ("text", "tsv"):
+    if file_format(path) not in ("text", "tsv"):
         raise DataError(path, "is a table", "a tagger reads CoNLL-U, words and tags in columns, or one sentence per line")
 
 

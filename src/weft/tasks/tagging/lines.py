@@ -8,7 +8,7 @@ from weft.tasks.lines import Lines
 from weft.tasks.tagging.predict import Sentence, TagPrediction
 
 if TYPE_CHECKING:
-    from weft.data.input_records import Entry, Values
+    from weft.data.input_records import InputRecord, Values
 
 NOTHING = TagPrediction([], [], [])
 
@@ -25,7 +25,7 @@ class TagLines(Lines[Sentence, TagPrediction]):
         tagged = prediction or NOTHING
         return " ".join(f"{word}/{tag}" for word, tag in zip(tagged.words, tagged.tags, strict=True)) + "\n"
 
-    def json(self, entry: Entry, prediction: TagPrediction | None) -> dict[str, Any]:
+    def json(self, entry: InputRecord, prediction: TagPrediction | None) -> dict[str, Any]:
         tagged = prediction or NOTHING
         spans = [{"type": span.type, "start": span.start, "end": span.end} for span in tagged.spans]
         return {"text": entry.text, "words": tagged.words, "tags": tagged.tags, "spans": spans}

@@ -13,7 +13,7 @@ import torch
 
 from weft.data.batching import map_tensors
 from weft.data.bucketing import by_length
-from weft.data.corpus import lines_of
+from weft.data.corpus import corpus_from_lines
 from weft.data.tag_batching import Sentences, TagBatch
 from weft.metrics.metric import values
 from weft.metrics.tagging import TAGS, Tags, scheme_of, tag_items, types_of
@@ -91,8 +91,8 @@ class WordTagger:
         """Sentences as model input; their unknown tags are 0."""
         words = [word for sentence in given for word in sentence]
         edges = np.cumsum([0, *(len(sentence) for sentence in given)])
-        letters = None if self.read.char_tokenizer is None else lines_of(self.read.char_tokenizer, words)
-        return Sentences(lines_of(self.read.tokenizer, words), letters, edges, np.zeros(len(words), np.int64))
+        letters = None if self.read.char_tokenizer is None else corpus_from_lines(self.read.char_tokenizer, words)
+        return Sentences(corpus_from_lines(self.read.tokenizer, words), letters, edges, np.zeros(len(words), np.int64))
 
     @torch.inference_mode()
     def tag(self, sentences: Sequence[Sequence[str]], progress: ProgressCallback | None = None) -> list[list[str]]:

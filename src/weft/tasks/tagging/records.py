@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from weft.data.input_records import Entry, Form, InputFile, OpenedRecords, Values
+from weft.data.input_records import InputFile, InputRecord, OpenedRecords, OutputFormat, Values
 from weft.tasks.tagging.data import TaggedDataConfig
 from weft.tasks.tagging.files import CONLLU, DOCUMENT, ID, Reading, column, refuse_table, wrong_column_count
 from weft.text.compression import COMPRESSED_SUFFIXES
@@ -42,7 +42,7 @@ class TagForm:
     def tail(self) -> str:
         return ""
 
-    def matches(self, other: Form) -> bool:
+    def matches(self, other: OutputFormat) -> bool:
         return isinstance(other, TagForm) and self.conllu == other.conllu
 
     def cells(self, line: str) -> list[str] | None:
@@ -66,18 +66,18 @@ class TagForm:
         tagged = list(_CELL.finditer(line))[self.tag]
         return line[: tagged.start()] + tag + line[tagged.end() :]
 
-    def row(self, entry: Entry, values: Values) -> str:
+    def row(self, entry: InputRecord, values: Values) -> str:
         tags = list(values["prediction"] or [NONE] * len(entry.texts))
         # blanks inside a tag would be columns
         said = iter(tags if self.tabs else ["_".join(tag.split()) for tag in tags])
-        whole = bool(entry.texts) or entry.fault is None
+        whole = bool(entry.texts) or entry.problem is None
         lines = [(line.removesuffix("\r"), "\r" * line.endswith("\r")) for line in entry.raw.split("\n")]
         written = [
             (self._tagged(line, next(said, NONE)) if whole and self.cells(line) else line) + before for line, before in lines
         ]
         return "\n".join(written) + "\n"
 
-    def entries(self, path: Path, lines: Iterator[RawLine]) -> Iterator[Entry]:
+    def entries(self, path: Path, lines: Iterator[RawLine]) -> Iterator[InputRecord]:
         """The sentences, each with the comments before it and the blank lines after it; lines after the last sentence belong
         to it."""
         start, held = 1, list[RawLine]()
@@ -102,18 +102,18 @@ class TagForm:
         if block:
             yield start, block
 
-    def _entry(self, path: Path, start: int, block: Sequence[RawLine]) -> Entry:
+    def _entry(self, path: Path, start: int, block: Sequence[RawLine]) -> InputRecord:
         rows = [(number, cells) for number, line in enumerate(block, start) if (cells := self.cells(line.text)) is not None]
         where = f"{path}:{rows[0][0] if rows else start}"
         raw = "\n".join(line.start + line.text + line.end.removesuffix("\n") for line in block)
         for number, cells in rows:
             if len(cells) != self.count:
                 expected = f"{self.count} {'tab-separated ' if self.tabs else ''}columns"
-                return Entry(None, (), "", raw, str(wrong_column_count(path, number, cells, expected)))
+                return InputRecord(None, (), "", raw, str(wrong_column_count(path, number, cells, expected)))
             if not cells[self.word]:
-                return Entry(None, (), "", raw, f"{path}:{number}: word is missing")
+                return InputRecord(None, (), "", raw, f"{path}:{number}: word is missing")
         words = tuple(cells[self.word] for _, cells in rows)
-        return Entry(" ".join(words), words, where, raw)
+        return InputRecord(" ".join(words), words, where, raw)
 
 
 def _sampled(lines: Iterator[str]) -> list[str]:
