@@ -363,7 +363,7 @@ FINDINGS: Mapping[str, tuple[str, str]] = {  # severity, meaning
     "unreadable": ("error", "a file cannot be read; the other splits are still checked"),
     "tokenizer_error": ("error", "the tokenizer cannot be trained or loaded"),
     "too_long": ("error", "an example has more tokens than `data.max_length`"),
-    "own_labels": ("error", "nearly every training example has its own label: a column of IDs or names"),
+    "unique_labels": ("error", "nearly every training example has its own label: a column of IDs or names"),
     "single_label": ("warning", "all training examples have the same label or tag: often the wrong column"),
     "unseen_label": ("warning", "validation or test labels that are not in the training data; they count as errors"),
     "conflicting_labels": ("by fraction", "a text occurs twice with different labels or tags"),

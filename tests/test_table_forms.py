@@ -172,7 +172,7 @@ def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
     # once is enough, for train alone: a test file may have a few examples of each of many labels
     splits = {name: labelled(path, Reading(label="id")) for name in ("train", "valid")}
     found = [one for one in check_data(splits, list, LABELLED).findings if one.severity == "error"]
-    assert [(one.name, one.split, one.message) for one in found] == [("own_labels", "train", message)]
+    assert [(one.name, one.split, one.message) for one in found] == [("unique_labels", "train", message)]
     few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{at % 17}\tsome words\n" for at in range(20)))
     assert labelled(few).summary.problem() is None
     lines = write(tmp_path / "c.txt", "".join(f"w{at} and so on\n" for at in range(12)))

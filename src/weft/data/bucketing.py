@@ -14,15 +14,15 @@ import numpy as np
 
 from weft.data.batch import FULL, crop_batch
 
-B = TypeVar("B", bound=tuple[Any, ...], covariant=True)  # a batch
-POOL_BATCHES = 100  # batches in one pool of shuffled examples, which is sorted by length
+B = TypeVar("B", bound=tuple[Any, ...], covariant=True)  # type of a batch
+POOL_BATCHES = 100  # batches per pool of shuffled examples that is sorted by length
 
 
 def batch_edges(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
-    """Edges, from 0 to N, that divide `lengths` (N,) into batches: rows times the longest is at most `batch_tokens`."""
+    """Edges from 0 to N that divide `lengths` (N,) into batches: rows * maximum length is at most `batch_tokens`."""
     edges, start = [0], 0
     while start < len(lengths):
-        # at most this many rows can fit into the batch
+        # the first length limits the number of rows
         max_lengths = np.maximum.accumulate(lengths[start : start + max(1, batch_tokens // int(lengths[start]))])
         fits = max_lengths * np.arange(1, len(max_lengths) + 1) <= batch_tokens
         start += max(1, int(np.count_nonzero(fits)))
@@ -30,20 +30,20 @@ def batch_edges(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
     return np.asarray(edges)
 
 
-Arrange = Callable[[np.random.Generator, np.ndarray], np.ndarray]  # from numbers of examples (M,): an order of them (M,)
+Arrange = Callable[[np.random.Generator, np.ndarray], np.ndarray]  # from indices of examples (M,) to an order (M,)
 
 
 class LengthBuckets:
-    """Every example once per epoch, in batches of similar length: rows times the longest is at most `batch_tokens`.
+    """Every example once per epoch, in batches of similar length: rows * maximum length is at most `batch_tokens`.
 
-    Each epoch shuffles the examples, divides them into pools of about POOL_BATCHES batches, arranges each pool (by length, if
-    `arrange` is None), divides it into batches and shuffles those, so that the composition of the batches changes, too. An
-    example longer than `batch_tokens` is a batch of its own.
+    Each epoch shuffles the examples, divides them into pools of about POOL_BATCHES batches, sorts each pool (with `arrange`, by
+    default by length), divides it into batches and shuffles these. So each epoch has other batches. An example longer than
+    `batch_tokens` is a batch by itself.
     """
 
     def __init__(self, lengths: np.ndarray, *, batch_tokens: int, seed: int, arrange: Arrange | None = None) -> None:
         self.lengths, self.batch_tokens, self.seed = lengths, batch_tokens, seed
-        self.arrange = arrange or (lambda random, part: np.argsort(lengths[part], kind="stable"))
+        self.arrange = arrange or (lambda rng, pool: np.argsort(lengths[pool], kind="stable"))
         self._plan: tuple[int, np.ndarray, np.ndarray] | None = None
 
     @property
@@ -55,63 +55,63 @@ class LengthBuckets:
         return len(self._plan_of(epoch)[1])
 
     def members(self, epoch: int, index: int) -> np.ndarray:
-        """int64 (B,): the numbers of the examples in a batch, from 0."""
+        """int64 (B,): indices of the examples in a batch."""
         order, bounds = self._plan_of(epoch)
         return order[bounds[index, 0] : bounds[index, 1]]
 
     def longest_examples(self) -> np.ndarray:
-        """int64 (B,): the longest examples, as many as fit into a batch."""
+        """int64 (B,): indices of the longest examples, as many as fit into a batch."""
         rows = min(len(self.lengths), max(1, self.batch_tokens // int(self.lengths.max())))
         return np.argpartition(-self.lengths, rows - 1)[:rows]
 
     def _plan_of(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The examples in order, and (batches, 2) the start and end of each batch in it; cached for one epoch."""
+        """Order of the examples (N,), and start and end of each batch in it (batches, 2); cached for one epoch."""
         if self._plan is None or self._plan[0] != epoch:
             self._plan = (epoch, *self._make_plan(epoch))
         return self._plan[1:]
 
     def _make_plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        random = np.random.default_rng(np.random.SeedSequence((self.seed, epoch)))
-        order = random.permutation(len(self.lengths))
-        pool = POOL_BATCHES * self.rows
+        rng = np.random.default_rng(np.random.SeedSequence((self.seed, epoch)))
+        order = rng.permutation(len(self.lengths))
+        pool_size = POOL_BATCHES * self.rows
         bounds = []
-        for start in range(0, len(order), pool):
-            part = order[start : start + pool]
-            part[:] = part[self.arrange(random, part)]
-            edges = start + batch_edges(self.lengths[part], self.batch_tokens)
+        for start in range(0, len(order), pool_size):
+            pool = order[start : start + pool_size]
+            pool[:] = pool[self.arrange(rng, pool)]
+            edges = start + batch_edges(self.lengths[pool], self.batch_tokens)
             bounds.append(np.stack([edges[:-1], edges[1:]], axis=1))
-        return order, random.permutation(np.concatenate(bounds))
+        return order, rng.permutation(np.concatenate(bounds))
 
 
 class Examples(Protocol[B]):
-    """Data that is read example by example: labeled texts, tagged sentences, pairs. Subclasses inherit the defaults."""
+    """A data set of independent examples: labeled texts, tagged sentences, pairs. Subclasses inherit the defaults."""
 
     def lengths(self) -> np.ndarray:
-        """int64 (N,): the positions of each example."""
+        """int64 (N,): number of positions of each example."""
 
     def batch(self, members: np.ndarray) -> B:
-        """The examples with these numbers."""
+        """The examples with indices `members` (B,)."""
 
     def loss_count(self, members: np.ndarray) -> int:
-        """The divisor of the mean loss of these examples."""
+        """Number of terms in the mean loss of these examples."""
 
     def describe(self, members: np.ndarray) -> str:
-        """The examples for messages."""
+        """Names of these examples, for messages."""
 
     def known(self) -> np.ndarray:
-        """int64 (M,): the examples that have a loss, such as texts whose label is in the training data."""
+        """int64 (M,): indices of examples with a loss, such as texts whose label is in the training data."""
         return np.arange(len(self.lengths()))
 
     def length_order(self) -> np.ndarray:
-        """int64 (N,): an order in which neighbors have similar lengths, short ones first."""
+        """int64 (N,): indices sorted by length, shortest first."""
         return np.argsort(self.lengths(), kind="stable")
 
     def tokens(self, members: np.ndarray) -> int:
-        """Number of tokens that are read for these examples."""
+        """Number of tokens in these examples."""
         return int(self.lengths()[members].sum())
 
     def largest(self, members: np.ndarray, fraction: Fraction = FULL) -> B:
-        """A batch of these examples, the longest ones, that is as large as any can be; its rows are shortened to `fraction` of
+        """A batch of these examples, the longest ones, padded to the maximum size; its rows are truncated to `fraction` of
         their positions."""
         return crop_batch(self.batch(members), fraction)
 
@@ -145,21 +145,21 @@ class ExampleBatchSampler(Generic[B]):
 
 
 def by_length(data: Examples[B], *, batch_tokens: int) -> Iterator[tuple[np.ndarray, B]]:
-    """Every example once, short ones first: batches with the numbers (B,) of their examples."""
+    """Every example once, shortest first: indices (B,) and batch."""
     for members in example_batches(data, np.arange(len(data.lengths())), batch_tokens=batch_tokens):
         yield members, data.batch(members)
 
 
 def example_batches(data: Examples[Any], selected: np.ndarray, *, batch_tokens: int) -> Iterator[np.ndarray]:
-    """The selected examples (M,), short ones first, in batches of similar length: int64 (B,), their numbers."""
+    """Indices (B,) of batches of similar length from the examples `selected` (M,), shortest first."""
     order = data.length_order()
     order = order[np.isin(order, selected)]
-    for low, high in pairwise(batch_edges(data.lengths()[order], batch_tokens).tolist()):
-        yield order[low:high]
+    for start, stop in pairwise(batch_edges(data.lengths()[order], batch_tokens).tolist()):
+        yield order[start:stop]
 
 
 def length_batches(lengths: np.ndarray, *, batch_tokens: int) -> Iterator[np.ndarray]:
-    """All examples, short ones first, in batches of similar length: int64 (B,), their numbers."""
+    """Indices (B,) of batches of similar length from `lengths` (N,), shortest first."""
     order = np.argsort(lengths, kind="stable")
-    for low, high in pairwise(batch_edges(lengths[order], batch_tokens).tolist()):
-        yield order[low:high]
+    for start, stop in pairwise(batch_edges(lengths[order], batch_tokens).tolist()):
+        yield order[start:stop]

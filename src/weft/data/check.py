@@ -1,7 +1,7 @@
-"""Checks the data of a run before training, for problems that would ruin the run silently.
+"""Checks the data of a run for problems that would spoil training silently.
 
-The functions work on per-row statistics (see `statistics`) and return findings with the numbers of a few rows. The texts and
-locations of those rows are read at the end, in one pass per split.
+The functions compute findings, with the indices of a few rows, from per-row statistics (see `statistics`). The texts and
+locations of these rows are read at the end, in one pass per split.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ from weft.text.reading import pluralize, quote, subject
 from weft.text.tokenizers import Tokenizer
 
 MAX_EXAMPLE_CHARS = 200
-# a length ratio is an outlier if it is this many deviations from the median; if ratios hardly differ, MIN_DEVIATION is used
+CONTEXT_CHARS = 30  # before the first difference of two texts
+# a log length ratio is an outlier if it is more than MAX_DEVIATIONS robust standard deviations from the median; a standard
+# deviation is at least MIN_DEVIATION, because in some data the ratios hardly differ
 MAX_DEVIATIONS, MIN_DEVIATION = 5.0, 0.1
+MAD_TO_STD = 1.4826  # from median absolute deviation to standard deviation of a normal distribution
 ProgressCallback = Callable[[str, float], None]  # phase, fraction done
 _FIX_FIRST = "fix this first"
 
@@ -49,15 +52,13 @@ class Report:
 
 
 def truncate_text(text: str, max_chars: int = MAX_EXAMPLE_CHARS) -> str:
-    """Shorten a text in the middle, because the unusual part is often at one of its ends."""
-    return (
-        text
-        if len(text) <= max_chars
-        else f"{text[: max_chars // 2 - 3]} ... {text[len(text) - (max_chars - max_chars // 2 - 2) :]}"
-    )
+    """Shorten a text in the middle, because problems are often at one of its ends."""
+    if len(text) <= max_chars:
+        return text
+    return f"{text[: max_chars // 2 - 3]} ... {text[len(text) - (max_chars - max_chars // 2 - 2) :]}"
 
 
-# ---- row by row
+# ---- single rows
 
 _UNUSUAL: dict[str, tuple[int, str, str]] = {  # by name: bit, message and fix
     "outer_whitespace": (OUTER_SPACE, "start or end with whitespace", "strip it: texts that look the same would differ"),
@@ -86,54 +87,54 @@ def find_unusual_texts(split: str, statistics: SplitStatistics, options: CheckOp
                 yield Finding(severity_of(count, rows), key, split, message, fix, count, first_rows(mask), side)
 
 
-# ---- rows against rows
+# ---- comparisons of rows
 
 
 def duplicate_mask(keys: np.ndarray) -> np.ndarray:
-    """bool (N,): which of `keys` (N,) repeat an earlier one."""
+    """bool (N,): which of `keys` (N,) are equal to a previous one."""
     order = np.argsort(keys, kind="stable")
-    repeated = np.zeros(len(keys), dtype=bool)
-    repeated[order[1:]] = keys[order[1:]] == keys[order[:-1]]
-    return repeated
+    is_duplicate = np.zeros(len(keys), dtype=bool)
+    is_duplicate[order[1:]] = keys[order[1:]] == keys[order[:-1]]
+    return is_duplicate
 
 
 def find_duplicates(split: str, statistics: SplitStatistics, options: CheckOptions) -> Iterator[Finding]:
     """Duplicate rows, and sources with more than one target."""
     keys, rows = statistics.keys(), len(statistics.lengths)
-    repeated = duplicate_mask(keys) & (statistics.lengths.max(axis=1) > options.min_chars)
-    if count := int(repeated.sum()):
+    duplicates = duplicate_mask(keys) & (statistics.lengths.max(axis=1) > options.min_chars)
+    if count := int(duplicates.sum()):
         message, fix = f"{count_of(count, rows, options.rows)} are duplicates", "remove them unless intended"
-        yield Finding(severity_of(count, rows), "duplicate", split, message, fix, count, first_rows(repeated))
+        yield Finding(severity_of(count, rows), "duplicate", split, message, fix, count, first_rows(duplicates))
     if not options.aligned:
         return
     distinct = ~duplicate_mask(keys)
     sources = statistics.hashes[:, 0]
-    repeated_source = np.zeros(rows, dtype=bool)
-    repeated_source[distinct] = duplicate_mask(sources[distinct])
-    if count := len(np.unique(sources[repeated_source])):
+    duplicate_sources = np.zeros(rows, dtype=bool)
+    duplicate_sources[distinct] = duplicate_mask(sources[distinct])
+    if count := len(np.unique(sources[duplicate_sources])):
         message = f"{subject(count, 'source', 'has', 'have')} more than one target"
         fix = "keep the correct target; in evaluation only one of them can match"
-        same_source = sources == sources[np.argmax(repeated_source)]
+        same_source = sources == sources[np.argmax(duplicate_sources)]
         yield Finding("note", "multiple_targets", split, message, fix, count, first_rows(same_source & distinct))
 
 
 def find_overlaps(statistics: Mapping[str, SplitStatistics], options: CheckOptions) -> Iterator[Finding]:
-    """Rows of valid and test that also occur in an earlier split."""
+    """Rows of valid and test that also occur in a previous split."""
     for first, second in combinations(statistics, 2):
         before, after = statistics[first], statistics[second]
         rows = len(after.lengths)
-        large = after.lengths.max(axis=1) > options.min_chars
-        known = np.isin(after.keys(), before.keys()) & large
+        is_long = after.lengths.max(axis=1) > options.min_chars
+        overlap = np.isin(after.keys(), before.keys()) & is_long
         fix = f"remove them from {first}, or the scores on {second} are too high"
-        if count := int(known.sum()):
+        if count := int(overlap.sum()):
             message = f"{count_of(count, rows, options.rows)} also occur in {first}"
-            yield Finding(severity_of(count, rows), "overlap", second, message, fix, count, first_rows(known))
+            yield Finding(severity_of(count, rows), "overlap", second, message, fix, count, first_rows(overlap))
         if not options.aligned:
             continue
-        same = np.isin(after.hashes[:, 0], before.hashes[:, 0]) & (after.lengths[:, 0] > 0) & ~known
-        if count := int(same.sum()):
+        same_source = np.isin(after.hashes[:, 0], before.hashes[:, 0]) & (after.lengths[:, 0] > 0) & ~overlap
+        if count := int(same_source.sum()):
             message = f"{count_of(count, rows, 'sources')} occur in {first} with another target"
-            yield Finding(severity_of(count, rows), "source_overlap", second, message, fix, count, first_rows(same))
+            yield Finding(severity_of(count, rows), "source_overlap", second, message, fix, count, first_rows(same_source))
 
 
 def find_misaligned(split: str, statistics: SplitStatistics, options: CheckOptions) -> Iterator[Finding]:
@@ -153,26 +154,29 @@ def find_misaligned(split: str, statistics: SplitStatistics, options: CheckOptio
     ratios = np.log(np.maximum(target, 1) / np.maximum(source, 1))
     median = float(np.median(ratios[nonempty]))
     deviations = np.where(nonempty, np.abs(ratios - median), 0.0)
-    outliers = deviations > MAX_DEVIATIONS * max(MIN_DEVIATION, 1.4826 * float(np.median(deviations[nonempty])))
+    outliers = deviations > MAX_DEVIATIONS * max(MIN_DEVIATION, MAD_TO_STD * float(np.median(deviations[nonempty])))
     if count := int(outliers.sum()):
-        usual = f"(the median of target/source is {np.exp(median):.2g})"
-        message = f"{count_of(count, len(ratios), 'pairs')} have an unusual length ratio {usual}"
+        message = (
+            f"{count_of(count, len(ratios), 'pairs')} have an unusual length ratio"
+            f" (the median of target/source is {np.exp(median):.2g})"
+        )
         worst = np.argsort(-deviations, kind="stable")[: min(MAX_ROWS, count)]
         fix = "check these pairs; one side may be truncated or misaligned"
         yield Finding(severity_of(count, len(ratios)), "length_ratio", split, message, fix, count, tuple(worst.tolist()))
 
 
-# ---- as tokens
+# ---- tokens
 
 
 def _find_unknown(split: str, name: str, counts: TokenCounts, side: int, options: CheckOptions) -> Iterator[Finding]:
-    lines, unknown, tokens = counts.unknown > 0, int(counts.unknown.sum()), int(counts.tokens.sum())
+    has_unknown, unknown, tokens = counts.unknown > 0, int(counts.unknown.sum()), int(counts.tokens.sum())
     if not unknown:
         return
     frequent = ", ".join(f"{quote(text, 20)} ({count:,})" for text, count in counts.unknown_texts.most_common(8))
     message = f"{count_of(unknown, tokens, f'{name} tokens')} are unknown: {frequent}"
     if name == "target" and split != "train":
-        message += f"; {percent(int(lines.sum()), len(lines))} of the targets contain one and can never match exactly"
+        rate = percent(int(has_unknown.sum()), len(has_unknown))
+        message += f"; {rate} of the targets contain one and can never match exactly"
     fix = (
         'increase tokenizer.vocab_size, add training data, or use tokenizer.type = "bpe" or "byte",'
         " which have no unknown tokens"
@@ -180,7 +184,7 @@ def _find_unknown(split: str, name: str, counts: TokenCounts, side: int, options
     severity = severity_of(unknown, tokens)
     if options.has_char_encoder:
         severity, fix = "note", "none needed: [model.char_encoder] reads their characters"
-    yield Finding(severity, "unknown_tokens", split, message, fix, unknown, first_rows(lines), side)
+    yield Finding(severity, "unknown_tokens", split, message, fix, unknown, first_rows(has_unknown), side)
 
 
 def _find_long(split: str, name: str, tokens: np.ndarray, side: int | None, options: CheckOptions) -> Iterator[Finding]:
@@ -197,12 +201,12 @@ def _find_long(split: str, name: str, tokens: np.ndarray, side: int | None, opti
     yield Finding(severity, "too_long", split, message, fix, count, first_rows(tokens > options.max_length), side)
 
 
-def _difference(texts: tuple[str, str]) -> tuple[str, str]:
-    """Both texts from shortly before the first difference."""
+def _from_difference(texts: tuple[str, str]) -> tuple[str, str]:
+    """Two texts from CONTEXT_CHARS before their first difference."""
     before, after = texts
-    shorter = min(len(before), len(after))
-    same = next((index for index, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), shorter)
-    start = max(0, same - 30)
+    min_length = min(len(before), len(after))
+    position = next((index for index, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min_length)
+    start = max(0, position - CONTEXT_CHARS)
     return "..." * (start > 0) + before[start:], "..." * (start > 0) + after[start:]
 
 
@@ -217,32 +221,32 @@ def find_token_problems(split: str, sides: Sequence[TokenCounts], options: Check
             fix = 'use a lossless tokenizer.type (bpe, unigram, byte, char), or pre-tokenize the text for type = "whitespace"'
             severity = severity_of(counts.changed, counts.decoded)
             finding = Finding(severity, "lossy_tokenization", split, message, fix, counts.changed)
-            yield replace(finding, examples=(_difference(counts.first_change),))
-    if options.labels is not None and sides:  # all texts of an example are one sequence with one <s>
+            yield replace(finding, examples=(_from_difference(counts.first_change),))
+    if options.labels is not None and sides:  # the texts of an example form one sequence with one <s>
         yield from _find_long(split, options.rows, 1 + np.stack([counts.tokens for counts in sides]).sum(0), None, options)
 
 
-# ---- the report
+# ---- report
 
 
 def _example_side(texts: tuple[str, ...], side: int | None) -> tuple[str, ...]:
-    """The side that a finding is about, or the whole row if that side is empty."""
+    """The side of a finding, or all sides if that one is empty."""
     return texts if side is None or not texts[side] else texts[side : side + 1]
 
 
 def _with_examples(findings: list[Finding], splits: Mapping[str, Split]) -> Iterator[Finding]:
-    """The findings with locations and texts of their rows."""
+    """Findings with the locations and texts of their rows."""
     for name, split in splits.items():
         split_findings = [finding for finding in findings if finding.split == name]
-        numbers = {number for finding in split_findings for number in finding.rows}
-        rows_by_number = {}
-        for number, row in enumerate(split.rows() if numbers else ()):
-            if number in numbers:
-                rows_by_number[number] = row
-            if len(rows_by_number) == len(numbers):
+        indices = {index for finding in split_findings for index in finding.rows}
+        rows_by_index = {}
+        for index, row in enumerate(split.rows() if indices else ()):
+            if index in indices:
+                rows_by_index[index] = row
+            if len(rows_by_index) == len(indices):
                 break
         for finding in split_findings:
-            rows = [rows_by_number[number] for number in finding.rows]
+            rows = [rows_by_index[index] for index in finding.rows]
             locations = tuple(f"{row.paths[finding.side or 0]}:{row.line}" for row in rows)
             texts = [_example_side(row.texts, finding.side) for row in rows if any(row.texts)] or finding.examples
             yield replace(finding, locations=locations, examples=tuple(tuple(map(truncate_text, row)) for row in texts))
@@ -250,8 +254,8 @@ def _with_examples(findings: list[Finding], splits: Mapping[str, Split]) -> Iter
 
 def _sizes(statistics: SplitStatistics, sides: Sequence[TokenCounts], options: CheckOptions) -> dict[str, Any]:
     sizes: dict[str, Any] = {"rows": len(statistics.lengths)}
-    for number, name in enumerate(options.sides):
-        sizes[name] = {"characters": int(statistics.lengths[:, number].sum())}
+    for side, name in enumerate(options.sides):
+        sizes[name] = {"characters": int(statistics.lengths[:, side].sum())}
     for name, counts in zip(options.sides, sides, strict=False):
         tokens = int(counts.tokens.sum())
         unk_rate = int(counts.unknown.sum()) / max(1, tokens)
@@ -266,15 +270,15 @@ def _no_progress(phase: str, fraction: float) -> None:
 def _check_texts(
     splits: Mapping[str, Split], options: CheckOptions, progress: ProgressCallback
 ) -> tuple[dict[str, SplitStatistics], list[Finding]]:
-    """The statistics of the readable splits, and the findings about their texts and labels."""
+    """Statistics of the splits that can be read, and findings about their texts and labels."""
     statistics: dict[str, SplitStatistics] = {}
     findings: list[Finding] = []
-    for number, (name, split) in enumerate(splits.items()):
-        progress(f"reading {name}", number / len(splits))
+    for index, (name, split) in enumerate(splits.items()):
+        progress(f"reading {name}", index / len(splits))
         try:
             statistics[name] = collect_statistics(split)
         except WeftError as error:
-            if all(str(error) != finding.message for finding in findings):  # splits of one file share the error
+            if all(str(error) != finding.message for finding in findings):  # splits of the same file have the same error
                 findings.append(Finding("error", "unreadable", name, str(error), _FIX_FIRST, 1))
             continue
         for find in (find_unusual_texts, find_misaligned, find_duplicates):
@@ -297,25 +301,25 @@ def check_data(
     options: CheckOptions,
     progress: ProgressCallback = _no_progress,
 ) -> Report:
-    """Check train, valid and test. Files that cannot be read are errors among the findings."""
+    """Check train, valid and test. A file that cannot be read gives a finding with severity "error"."""
     statistics, findings = _check_texts(splits, options, progress)
     progress("training the tokenizer", 0.0)
     trained: Sequence[Tokenizer] = []
     try:
         trained = tokenizers()
     except WeftError as error:
-        if "train" in statistics:  # otherwise the error is already among the findings
+        if "train" in statistics:  # otherwise a finding has this error already
             findings.append(Finding("error", "tokenizer_error", "train", str(error), _FIX_FIRST, 1))
     sizes = {}
-    for number, (name, split_statistics) in enumerate(statistics.items()):
-        progress(f"tokenizing {name}", number / len(statistics))
+    for index, (name, split_statistics) in enumerate(statistics.items()):
+        progress(f"tokenizing {name}", index / len(statistics))
         sides = _token_counts(splits[name], trained, options)
         sizes[name] = _sizes(split_statistics, sides, options)
         findings += find_token_problems(name, sides, options)
-    # by severity, then findings of one kind in a row, in the order of the splits
-    kinds = [(finding.name, finding.side) for finding in findings]
+    # by severity, then by name and side, in the order in which these first occur
+    groups = [(finding.name, finding.side) for finding in findings]
 
-    def order(finding: Finding) -> tuple[int, int]:
-        return SEVERITIES.index(finding.severity), kinds.index((finding.name, finding.side))
+    def sort_key(finding: Finding) -> tuple[int, int]:
+        return SEVERITIES.index(finding.severity), groups.index((finding.name, finding.side))
 
-    return Report(sizes, sorted(_with_examples(findings, splits), key=order))
+    return Report(sizes, sorted(_with_examples(findings, splits), key=sort_key))

@@ -1,4 +1,4 @@
-"""Checks of labels and tags, for problems that training accepts silently and that scores hide.
+"""Checks of labels and tags for problems that neither training nor scores reveal.
 
 Shapes: N rows.
 """
@@ -15,8 +15,8 @@ from weft.data.findings import CheckOptions, Finding, count_of, first_rows, seve
 from weft.data.statistics import SplitStatistics
 from weft.text.reading import FileSummary, quote, subject
 
-MAX_LISTED = 8  # labels that a message lists
-Labels = list[tuple[str, ...]]
+MAX_LISTED = 8  # labels in a message
+Labels = list[tuple[str, ...]]  # of each row
 
 
 def list_counts(counts: Counter[str]) -> str:
@@ -26,9 +26,9 @@ def list_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{quote(name, 20)} ({counts[name]:,})" for name in frequent[:MAX_LISTED]) + more
 
 
-def find_unseen(split: str, labels: Labels, known: set[str], options: CheckOptions) -> Iterator[Finding]:
+def find_unseen(split: str, labels: Labels, train_labels: set[str], options: CheckOptions) -> Iterator[Finding]:
     """Labels that are not in train."""
-    counts = Counter(name for row in labels for name in row if name not in known)
+    counts = Counter(name for row in labels for name in row if name not in train_labels)
     if not counts:
         return
     rows = np.array([any(name in counts for name in row) for row in labels])
@@ -38,29 +38,29 @@ def find_unseen(split: str, labels: Labels, known: set[str], options: CheckOptio
 
 
 def find_rare(split: str, labels: Labels, options: CheckOptions) -> Iterator[Finding]:
-    """Labels that a model cannot learn from the data."""
+    """Labels with too few examples to learn from: a single label for all rows, and labels that occur once."""
     counts, name = Counter(label for row in labels for label in row), str(options.labels)
     if len(counts) == 1:
         message = f"there is only one {name}: {list_counts(counts)}"
         fix = f"add examples with other {name}s, or check data.{name}_column"
         yield Finding("warning", "single_label", split, message, fix, len(labels))
-    once = Counter({label: 1 for label, count in counts.items() if count == 1})
-    if once and len(counts) > 1:
-        rows = np.array([any(label in once for label in row) for row in labels])
-        message = f"{count_of(len(once), len(counts), f'{name}s')} occur once: {list_counts(once)}"
+    singletons = Counter({label: 1 for label, count in counts.items() if count == 1})
+    if singletons and len(counts) > 1:
+        rows = np.array([any(label in singletons for label in row) for row in labels])
+        message = f"{count_of(len(singletons), len(counts), f'{name}s')} occur once: {list_counts(singletons)}"
         fix = f"add examples or merge them; if there are many, check data.{name}_column"
-        yield Finding("note", "rare_label", split, message, fix, len(once), first_rows(rows))
+        yield Finding("note", "rare_label", split, message, fix, len(singletons), first_rows(rows))
 
 
 def find_conflicts(split: str, labels: Labels, statistics: SplitStatistics, options: CheckOptions) -> Iterator[Finding]:
     """Equal texts with different labels."""
-    _, texts = np.unique(statistics.keys(), return_inverse=True)
-    numbers: dict[tuple[str, ...], int] = {}
-    # tags are in the order of the words; the labels of a text are a set
+    _, text_ids = np.unique(statistics.keys(), return_inverse=True)
+    ids: dict[tuple[str, ...], int] = {}
+    # tags have the order of the words; the labels of a text are a set
     label_sets = labels if options.words else [tuple(sorted(row)) for row in labels]
-    set_numbers = np.array([numbers.setdefault(row, len(numbers)) for row in label_sets])
-    pairs = np.unique(np.stack([texts, set_numbers], axis=1), axis=0)
-    conflicting = (np.bincount(pairs[:, 0]) > 1)[texts] & (statistics.lengths.max(axis=1) > 0)
+    label_set_ids = np.array([ids.setdefault(row, len(ids)) for row in label_sets])
+    pairs = np.unique(np.stack([text_ids, label_set_ids], axis=1), axis=0)
+    conflicting = (np.bincount(pairs[:, 0]) > 1)[text_ids] & (statistics.lengths.max(axis=1) > 0)
     if count := int(conflicting.sum()):
         message = f"{count_of(count, len(labels), options.rows)} also occur with other {options.labels}s"
         fix = "correct them: a model predicts one result per text, so the others count as errors"
@@ -81,7 +81,7 @@ def find_invalid(split: str, labels: Labels, options: CheckOptions) -> Iterator[
 
 
 def find_skipped(split: str, summary: FileSummary, rows: int, options: CheckOptions) -> Iterator[Finding]:
-    """Records without text, which are skipped."""
+    """Empty records, which are skipped."""
     if count := summary.skipped:
         message = f"{count_of(count, count + rows, options.rows)} are empty and skipped, the first at {summary.first_skipped}"
         fix = "remove them, or set data.skip_empty = false to make them an error"
@@ -91,22 +91,22 @@ def find_skipped(split: str, summary: FileSummary, rows: int, options: CheckOpti
 def find_label_problems(
     splits: Mapping[str, Any], statistics: Mapping[str, SplitStatistics], options: CheckOptions
 ) -> Iterator[Finding]:
-    """All findings about the labels of the readable splits."""
+    """All findings about the labels of the splits that can be read."""
     if options.labels_of is None:
         return
     labels_by_split: dict[str, Labels] = {name: list(map(options.labels_of, split.records())) for name, split in splits.items()}
-    known = {label for row in labels_by_split.get("train", []) for label in row}
-    files = set[tuple[str, ...]]()  # splits of one file skip the same records: report them once
+    train_labels = {label for row in labels_by_split.get("train", []) for label in row}
+    files = set[tuple[str, ...]]()  # splits of the same files skip the same records: report them once
     for name, labels in labels_by_split.items():
         summary = splits[name].summary
         if (paths := tuple(map(str, splits[name].inputs))) not in files:
             yield from find_skipped(name, summary.files, summary.count, options)
         files.add(paths)
         if name == "train" and (problem := summary.problem()):
-            yield Finding("error", "own_labels", name, problem, "fix this first", len(labels))
+            yield Finding("error", "unique_labels", name, problem, "fix this first", len(labels))
         elif name == "train":
             yield from find_rare(name, labels, options)
         elif "train" in labels_by_split:
-            yield from find_unseen(name, labels, known, options)
+            yield from find_unseen(name, labels, train_labels, options)
         yield from find_conflicts(name, labels, statistics[name], options)
         yield from find_invalid(name, labels, options)

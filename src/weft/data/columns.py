@@ -1,4 +1,4 @@
-"""Selected columns of a table, row by row: by the names in its header, by JSON keys, or by index from 1."""
+"""Reads selected columns of tables: by the names in a header, by JSON keys, or by 1-based index."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from weft.errors import MAX_LISTED, DataError
 from weft.text.reading import FileSummary, check_text
 
 Name = str | int
-Cell = str | list[str]  # only a key of JSONL may have several values
+Cell = str | list[str]  # only JSON has lists
 
 
 class ColumnSpec(NamedTuple):
-    """A column to read. The option data.{role}_column names it; "" if no option does."""
+    """A column to read, set by the option data.{role}_column; `role` is "" if no option sets it."""
 
     role: str
-    name: Name
+    name: Name  # or a 1-based index
 
 
-DEFAULT_NAMES = (ColumnSpec("label", "label"), ColumnSpec("text", "text"))
+DEFAULT_COLUMNS = (ColumnSpec("label", "label"), ColumnSpec("text", "text"))
 
 
 def by_index(table: OpenTable, columns: Sequence[ColumnSpec]) -> list[int]:
+    """0-based indices of columns that are selected by 1-based index."""
     count = len(table.first)
     for role, name in columns:
         if isinstance(name, int) and name > count:
@@ -38,17 +39,18 @@ def by_index(table: OpenTable, columns: Sequence[ColumnSpec]) -> list[int]:
 
 
 def by_name(table: OpenTable, columns: Sequence[ColumnSpec]) -> list[int]:
-    first = table.first
+    """0-based indices of columns that are selected by their names in the header."""
+    header = table.first
     for role, name in columns:
-        if (count := first.count(str(name))) > 1:
+        if (count := header.count(str(name))) > 1:
             raise DataError(file_location(table.path, 1), f"{count} columns are named {name!r}", "rename all but one")
-        if name not in first:
-            raise no_column(table, str(name), role)
-    return [first.index(str(name)) for _, name in columns]
+        if name not in header:
+            raise missing_column(table, str(name), role)
+    return [header.index(str(name)) for _, name in columns]
 
 
-def no_column(table: OpenTable, name: str, role: str) -> DataError:
-    """The error for a header without a column, which data.{role}_column names; `role` is "" if no option does."""
+def missing_column(table: OpenTable, name: str, role: str) -> DataError:
+    """The error for a header without a column (see ColumnSpec)."""
     problem, names = f"no column {name!r}", preview_cells(table.first)
     if fix := table.delimiter_fix():
         return DataError(file_location(table.path, 1), f"{problem} in the header {table.describe_first()}", fix)
@@ -58,15 +60,15 @@ def no_column(table: OpenTable, name: str, role: str) -> DataError:
     return DataError(file_location(table.path, 1), problem, fix)
 
 
-# ---- whether the first line is a header
+# ---- header detection
 
 PEEK_ROWS = 100  # rows that are compared with the first line
-MIN_ROWS = 10  # a difference between fewer rows and the first line is not enough
+MIN_ROWS = 10  # for a reliable comparison
 _NAME = re.compile(r"[^\W\d][\w-]*(?: [\w-]+){0,2}")
 _NUMBER = re.compile(r"[-+]?[0-9.,]+%?")
 _PARTS = re.compile("[ _-]+")
 # fmt: off
-COLUMN_WORDS = frozenset((  # typical in column names, and rare as labels or texts
+COLUMN_WORDS = frozenset((  # frequent in column names, and rare as labels or texts
     "id", "idx", "index", "text", "label", "labels", "class", "category", "sentiment", "polarity", "review", "reviews",
     "sentence", "tweet", "comment", "message", "content", "body", "document", "target", "score", "rating", "stars", "topic",
     "tag", "intent", "emotion", "annotation", "gold", "split", "date", "timestamp", "user", "author", "url", "title",
@@ -76,20 +78,20 @@ COLUMN_WORDS = frozenset((  # typical in column names, and rare as labels or tex
 
 
 def looks_like_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line looks like column names: no cell of it occurs again in its column, and its words are typical of
-    column names or differ from the rows below."""
+    """Whether the first line looks like column names: no cell is repeated in its column, and the words are typical of column
+    names or differ from the rows below."""
     names = [cell.strip() for cell in first]
     if len(set(names)) < len(names) or not all(len(name) <= 40 and _NAME.fullmatch(name) for name in names):
         return False
     below = [[row[index].strip() for row in rows if len(row) == len(first)] for index in range(len(first))]
     if not below[0] or any(name in column for name, column in zip(names, below, strict=True)):
         return False
-    known = sum(any(part in COLUMN_WORDS for part in _PARTS.split(name.lower())) for name in names)
-    if 2 * known >= len(names) and known > len(names) - 2:
+    num_typical = sum(any(part in COLUMN_WORDS for part in _PARTS.split(name.lower())) for name in names)
+    if 2 * num_typical >= len(names) and num_typical > len(names) - 2:
         return True
-    numbers = any(all(map(_NUMBER.fullmatch, column)) for column in below)
-    words = max(sum(len(cell.split()) for cell in column) / len(column) for column in below)
-    return len(below[0]) >= MIN_ROWS and numbers and words > 3 * max(len(name.split()) for name in names)
+    has_numbers = any(all(map(_NUMBER.fullmatch, column)) for column in below)
+    mean_words = max(sum(len(cell.split()) for cell in column) / len(column) for column in below)
+    return len(below[0]) >= MIN_ROWS and has_numbers and mean_words > 3 * max(len(name.split()) for name in names)
 
 
 def _unknown_header(path: Path, first: Sequence[str], columns: Sequence[ColumnSpec]) -> DataError:
@@ -104,17 +106,17 @@ def _unknown_header(path: Path, first: Sequence[str], columns: Sequence[ColumnSp
 
 
 def has_names(first: Sequence[str], columns: Sequence[ColumnSpec]) -> bool:
-    """Whether the first line contains one of the names in any case. It is then a header: read as a row, the name would become
-    a label."""
+    """Whether the first line contains one of the names, in upper or lower case. Then it is a header: as a row, it would have a
+    column name as its label."""
     return bool({cell.strip().lower() for cell in first} & {name for _, name in columns})
 
 
 def _column_indices(table: OpenTable, columns: Sequence[ColumnSpec]) -> tuple[list[int], bool]:
-    """The indices of the columns, from 0, and whether the first line is a header."""
+    """0-based indices of the columns, and whether the first line is a header."""
     path, first = table.path, table.first
     if any(isinstance(name, int) for _, name in columns):
         return by_index(table, columns), False
-    if tuple(columns) != DEFAULT_NAMES or has_names(first, columns):
+    if tuple(columns) != DEFAULT_COLUMNS or has_names(first, columns):
         return by_name(table, columns), True
     if len(first) < len(columns):
         raise table.wrong_column_count(1, first, f"at least {len(columns)}")
@@ -138,15 +140,15 @@ def _read_table(
 
 
 def no_header_note(table: OpenTable, columns: Sequence[ColumnSpec], indices: Sequence[int]) -> str:
-    columns = ", ".join(f"{role} is column {index + 1}" for (role, _), index in zip(columns, indices, strict=True))
-    return f"{table.path.name}: no header; {columns} of {len(table.first)}"
+    roles = ", ".join(f"{role} is column {index + 1}" for (role, _), index in zip(columns, indices, strict=True))
+    return f"{table.path.name}: no header; {roles} of {len(table.first)}"
 
 
 # ---- JSON
 
 
 def _label(value: Any, where: str) -> str | None:
-    """A label in JSON: a string, an integer or a boolean; None for anything else."""
+    """The text of a label in JSON: a string, an integer or a boolean; None for other types."""
     if isinstance(value, int):
         return json.dumps(value)
     return check_text(value, where) if isinstance(value, str) else None
@@ -158,8 +160,9 @@ def index_in_objects(path: Path, role: str, index: int) -> DataError:
     return DataError(path, f"has {names}, but data.{role}_column is {index}", f"set data.{role}_column to a name")
 
 
-def _labels(row: dict[str, Any], key: str, where: str) -> Cell:
-    value, location = get_value(row, key, where) if has_key(row, key) else None, f"{where}: {key!r}"
+def _read_labels(row: dict[str, Any], key: str, where: str) -> Cell:
+    value = get_value(row, key, where) if has_key(row, key) else None
+    location = f"{where}: {key!r}"
     labels = [_label(inner, location) for inner in value] if isinstance(value, list) else [_label(value, location)]
     valid = [label for label in labels if label is not None]
     if len(valid) == len(labels):
@@ -179,15 +182,16 @@ def _read_objects(
     for number, row in read_objects(path, keys, options.encoding, summary):
         where = file_location(path, number)
         summary.columns = summary.columns or tuple(row)
-        yield number, [_labels(row, keys[0], where), *(get_string(row, key, where) for key in keys[1:])]
+        yield number, [_read_labels(row, keys[0], where), *(get_string(row, key, where) for key in keys[1:])]
 
 
 def read_columns(
     path: Path, columns: Sequence[ColumnSpec], options: TableOptions, summary: FileSummary
 ) -> Iterator[tuple[int, list[Cell]]]:
-    """The line where each row starts, from 1, and the cells of the wanted columns, of which the first has the labels.
+    """The line where each row starts, from 1, and the cells of `columns`. The first column has the labels.
 
-    With default names and a first line that has none of them, the file has no header, and the first columns are read.
+    If the columns are the default ones and the first line has none of their names, the file has no header, and its first
+    columns are read.
     """
     read = _read_objects if file_format(path) in OBJECT_FORMATS else _read_table
     count = 0

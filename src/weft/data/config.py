@@ -22,7 +22,7 @@ from weft.text.reading import as_paths, check_encoding
 
 Files = str | list[str]
 Split = Files | float | None  # files, a fraction of train, or no data
-Train = Files | Literal[False]  # files; false: the model was trained elsewhere, so there is no training data
+Train = Files | Literal[False]  # files; false: an imported model without training data
 S = TypeVar("S")
 
 
@@ -44,7 +44,7 @@ Sheet = Annotated[str | int | None, AfterValidator(_sheet)]
 
 
 def check_splits(train: Train, valid: Split, test: Split, encoding: str) -> None:
-    """Reject splits without files, splits that leave no training data, and unknown encodings."""
+    """Refuse splits without files, fractions that leave no training data, and unknown encodings."""
     fractions = {name: split for name, split in (("valid", valid), ("test", test)) if isinstance(split, float)}
     for name, files in (("train", train), ("valid", valid), ("test", test)):
         if isinstance(files, str | list) and not (files and all(files)):
@@ -81,7 +81,7 @@ class DataFilesConfig(Config):
         return self
 
     def with_defaults(self) -> Self:
-        """The same table with a value for every option that applies."""
+        """A copy with a value for every option that applies."""
         return self
 
 
@@ -96,12 +96,12 @@ class TableFilesConfig(DataFilesConfig):
 
 
 def split_ranges(train: Train, valid: Split, test: Split) -> dict[str, tuple[Files, float, float]]:
-    """The files of train, valid and test, as far as they are set, and the range of fractions of each split."""
+    """Files, first fraction and last fraction of each split that is set."""
     ends = {"train": 1.0}
     for name, fraction in (("test", test), ("valid", valid)):
         if isinstance(fraction, float):
             ends[name] = ends["train"]
-            # 1 - 0.1 - 0.1 is 0.8 only after rounding, and one character more or less is another split
+            # rounded, because 1 - 0.1 - 0.1 is not 0.8 and the split would change by a character
             ends["train"] = round(ends["train"] - fraction, 12)
     ranges: dict[str, tuple[Files, float, float]] = {}
     if train is not False:
@@ -124,8 +124,7 @@ def training(sources: Mapping[str, S]) -> S:
 
 
 def datasets(base: Path, format: Format[R], train: Train, valid: Split, test: Split) -> dict[str, Dataset[R]]:
-    """The data sets of train, valid and test, as far as they are set. Paths are relative to `base`, the directory of the run
-    file."""
+    """The data set of each split that is set. Paths are relative to `base`, the directory of the run file."""
     return {
         name: Dataset(tuple(base / path for path in as_paths(files)), format, low, high)
         for name, (files, low, high) in split_ranges(train, valid, test).items()
@@ -133,19 +132,19 @@ def datasets(base: Path, format: Format[R], train: Train, valid: Split, test: Sp
 
 
 def refuse_conll(path: Path) -> None:
-    """Refuse CoNLL files for tasks that read plain text, which would read their tags as text."""
+    """Refuse CoNLL files for tasks that read plain text: tags would be read as text."""
     if is_conll(path):
         raise DataError(path, "CoNLL file, but this run reads plain text", "use a text file with one sentence per line")
 
 
 def _plain_text(paths: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The paths themselves; tables and CoNLL files are an error."""
+    """Return `paths`; tables and CoNLL files are an error."""
     for path in paths:
         refuse_conll(path)
-        if (kind := file_format(path)) != "text":
+        if (name := file_format(path)) != "text":
             raise DataError(
                 path,
-                f"{kind.upper()} file, but language models read plain text",
+                f"{name.upper()} file, but language models read plain text",
                 "write the text column to a .txt file, or rename the file to .txt to read it as it is",
             )
     return paths
@@ -156,8 +155,8 @@ def _is_visible(path: Path, base: Path) -> bool:
 
 
 def expand_files(base: Path, files: Files) -> tuple[Path, ...]:
-    """The files of a corpus, relative to `base`, sorted by name. A directory stands for the .txt files in it, compressed or
-    not, at any depth; a pattern stands for its matches. A missing file stays in the result: reading it is an error."""
+    """Expand directories to the .txt files in them, compressed or not, at any depth, and patterns to their matches, both sorted
+    by name. Paths are relative to `base`. A missing file stays in the result: reading it is an error."""
     expanded: list[Path] = []
     for name in as_paths(files):
         path = base / name
@@ -178,7 +177,7 @@ def expand_files(base: Path, files: Files) -> tuple[Path, ...]:
 
 
 def _is_expanded(base: Path, files: Files) -> bool:
-    """Whether files come from a directory or a pattern; each is then a separate text."""
+    """Whether `files` contains a directory or a pattern; each file is then a separate text."""
     return expand_files(base, files) != tuple(base / path for path in as_paths(files))
 
 
@@ -202,7 +201,7 @@ class TextDataConfig(DataFilesConfig):
         return self
 
     def input_columns(self) -> ColumnSelection:
-        """The column that a trained run reads from a table: `text`."""
+        """The column that a trained run reads from a table."""
         return ColumnSelection((ColumnSpec("", "text"),), (ColumnSpec("", "text"),))
 
     def with_defaults(self) -> Self:
@@ -211,8 +210,7 @@ class TextDataConfig(DataFilesConfig):
         return self.model_copy(update={"stride": self.context_length})
 
     def sources(self, base: Path) -> dict[str, Source]:
-        """The sources of train, valid and test, as far as they are set. Paths are relative to `base`, the directory of the run
-        file."""
+        """The source of each split that is set. Paths are relative to `base`, the directory of the run file."""
         lines = self.read_as == "lines"
         return {
             name: Source(

@@ -1,7 +1,7 @@
-"""The records of a split: files, their format, and a fraction of them. Running text has no records: it is a `Source`.
+"""Data sets of records: files, their format, and a fraction of them. Running text has no records: it is a `Source`.
 
 A fraction of the training data is taken from its end. If the format assigns each record to a stratum (its label), the split is
-stratified and always the same: the records of each stratum are shuffled in a fixed order, the strata are merged so that every
+stratified and deterministic: the records of each stratum are shuffled with a fixed seed, the strata are merged so that every
 range has its fraction of each, and the result is divided into train, valid and test. So fractions are exact, no record is in
 two splits, and a stratum that is too small for all three is in train. Within a split, records keep the order of the files.
 """
@@ -23,14 +23,14 @@ from weft.text.reading import FileSummary
 
 
 class Record(Protocol):
-    """One record of a file: a named tuple with its location."""
+    """A named tuple with the location of the record."""
 
     @property
     def path(self) -> Path: ...
 
     @property
     def line(self) -> int:
-        """The line where it starts, from 1."""
+        """First line of the record, from 1."""
 
 
 R = TypeVar("R", bound=Record)
@@ -38,11 +38,11 @@ Contra = TypeVar("Contra", bound=Record, contravariant=True)
 
 
 class Summary(Protocol[Contra]):
-    """A summary of data files, shown to the user so that a wrong guess about the format is noticed early."""
+    """A summary of data files, printed so that a wrong assumption about the format is noticed early."""
 
     @property
     def files(self) -> FileSummary:
-        """Line endings, encoding, notes; its line count is not used."""
+        """Line endings, encoding and notes; the line count is not used."""
 
     @property
     def count(self) -> int:
@@ -50,49 +50,50 @@ class Summary(Protocol[Contra]):
 
     @property
     def characters(self) -> int:
-        """Characters of all texts."""
+        """Number of characters in all texts."""
 
     @property
-    def num_crlf(self) -> int: ...
+    def num_crlf(self) -> int:
+        """Number of CRLF line endings."""
 
     def add(self, record: Contra) -> None: ...
 
     def bytes_of(self, column: str) -> int:
-        """Bytes of the texts of a column."""
+        """Number of bytes in the texts of a column."""
 
     def describe(self) -> str:
         """A description in several lines."""
 
     def strata(self) -> np.ndarray | None:
-        """int64 (N,): the stratum of each record; None: fractions are taken from the end."""
+        """int64 (N,): stratum of each record; None: fractions are taken from the end."""
 
     def problem(self) -> str | None:
-        """Why a model cannot learn from these files, with their names; None if it can."""
+        """The reason why a model cannot learn from these files, with their names; None if it can."""
 
 
 class Format(Protocol[R]):
-    """How files become records. Each kind of data has a small class for it in the module of its reader."""
+    """Reads files as records. Each task has a small class for its format, next to its reader."""
 
     @property
     def encoding(self) -> str: ...
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the texts of a record, in the order of `texts`; each names a corpus."""
+        """Names of the texts of a record, in the order of `texts`. Each becomes a corpus of this name."""
 
     @property
     def rows(self) -> str:
-        """What records are called in messages, e.g. "examples"."""
+        """Noun for records in messages, e.g. "examples"."""
 
     @property
     def in_memory(self) -> bool:
-        """Whether records stay in memory, because training reads them repeatedly."""
+        """Whether to cache all records in memory, because training reads them repeatedly."""
 
     def files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         """The input files, with directories replaced by the files in them."""
 
     def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
-        """The file of each column of parallel files; () if a file has whole records."""
+        """The file of each column, for parallel files; () if each file has complete records."""
 
     def read(self, inputs: tuple[Path, ...], summary: FileSummary) -> Iterator[R]: ...
 
@@ -105,13 +106,13 @@ class Format(Protocol[R]):
         """The name of a column in messages; "" if there is only one."""
 
     def provenance(self, inputs: tuple[Path, ...], column: str) -> dict[str, Any]:
-        """Everything that the texts of a column depend on, with fingerprints of the files as `files`."""
+        """Everything that the texts of a column depend on; `files` has a fingerprint per file."""
 
 
 def stratified_order(strata: np.ndarray) -> np.ndarray:
-    """int64 (N,): an order in which every range has its fraction of each stratum (N,), always the same.
+    """int64 (N,): a deterministic order in which every range has its fraction of each stratum, given `strata` (N,).
 
-    Item r of n in a stratum is at the relative position (r + 1/2) / n. A single item is in the middle, far from the edges.
+    Item r of n in a stratum gets the relative position (r + 1/2) / n. So a single item is in the middle, far from the ends.
     """
     # the raw stream of a bit generator never changes between NumPy versions, unlike the distributions
     random = np.random.PCG64(0).random_raw(len(strata))
@@ -130,7 +131,7 @@ class _Contents(NamedTuple, Generic[R]):
 
 @dataclass(frozen=True)
 class Dataset(Generic[R]):
-    """The records from fraction `low` to fraction `high` of some files or directories."""
+    """The records of files or directories from fraction `low` to fraction `high`."""
 
     inputs: tuple[Path, ...]
     format: Format[R]
@@ -139,7 +140,7 @@ class Dataset(Generic[R]):
 
     @property
     def name(self) -> str:
-        """The files, for messages."""
+        """File names for messages."""
         return " and ".join(map(str, self.format.column_files(self.inputs))) or display_name(self.inputs)
 
     @cached_property
@@ -151,7 +152,7 @@ class Dataset(Generic[R]):
 
     @cached_property
     def _contents(self) -> _Contents[R]:
-        """The contents of all files, read once."""
+        """Records and summary of all files, read once."""
         files = self._new_summary()
         summary, records = self.format.summary(self.inputs, files), list[R]()
         for record in self.format.read(self.inputs, files):
@@ -162,7 +163,7 @@ class Dataset(Generic[R]):
 
     @property
     def summary(self) -> Summary[R]:
-        """A summary of the whole files."""
+        """Summary of the whole files, not only of the split."""
         return self._contents.summary
 
     def _all_records(self) -> Iterator[R]:
@@ -172,7 +173,7 @@ class Dataset(Generic[R]):
 
     @cached_property
     def _selection(self) -> tuple[int, int | None] | np.ndarray:
-        """The first record of the split and the one after the last; or bool (N,), the records of a stratified split."""
+        """Start and stop of the split, or for a stratified split a mask of its records, bool (N,)."""
         if (self.low, self.high) == (0.0, 1.0):
             return 0, None
         total, rows = self.summary.count, self.format.rows
@@ -180,9 +181,9 @@ class Dataset(Generic[R]):
         strata = self.summary.strata()
         if strata is None:
             return start, stop
-        selected = np.zeros(total, dtype=bool)
-        selected[stratified_order(strata)[start:stop]] = True
-        return selected
+        is_selected = np.zeros(total, dtype=bool)
+        is_selected[stratified_order(strata)[start:stop]] = True
+        return is_selected
 
     def records(self) -> Iterator[R]:
         """The records of the split."""
@@ -198,9 +199,9 @@ class Dataset(Generic[R]):
             texts = self.format.texts(record)
             yield Row(texts, column_files or (record.path,) * len(texts), record.line)
 
-    def location(self, number: int, column: str | None = None) -> str:
-        """`file:7`, the line where a record, from 0, starts. This reads the files up to there."""
-        record = next(islice(self.records(), number, None))
+    def location(self, index: int, column: str | None = None) -> str:
+        """`file:line` of a record. Reads the files up to that record."""
+        record = next(islice(self.records(), index, None))
         column_files = self.format.column_files(self.inputs)
         path = column_files[self.format.columns.index(column)] if column_files and column is not None else record.path
         return file_location(path, record.line)
@@ -211,14 +212,14 @@ class Dataset(Generic[R]):
         return (self.format.texts(record)[index] for record in self.records())
 
     def column(self, name: str, texts: Callable[[R], Iterable[str]] | None = None) -> TextColumn[R]:
-        """The input of a corpus: the texts of each record, one per line. `texts` gets them from a record; by default, they are
-        the texts of the column `name`."""
+        """A column as the input of a corpus, one text per line. `texts` extracts the texts of a record; default: the text of
+        the column `name`."""
         return TextColumn(self, name, texts)
 
 
 @dataclass(frozen=True)
 class TextColumn(Generic[R]):
-    """Texts of each record, one per line, as a `Readable`."""
+    """A `Readable` of the texts of each record, one per line."""
 
     dataset: Dataset[R]
     column: str

@@ -1,4 +1,4 @@
-"""Findings of a data check, its options, and helpers to word messages."""
+"""Findings and options of a data check, and helpers for their messages."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from weft.text.tokenizers import Tokenizer
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-WARNING_FRACTION = 0.01  # a finding that may be harmless is a warning if it concerns at least this fraction of the rows
+WARNING_FRACTION = 0.01  # of the rows, from which on a finding that may be harmless is a warning
 MAX_ROWS = 3  # example rows per finding
-# from the tags of all rows: which rows have tags that their scheme does not allow
+# from the tags of N rows to bool (N,): whether the tagging scheme does not allow them
 InvalidTags = Callable[[Sequence[tuple[str, ...]]], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Finding:
+    """A problem of the data. `name` identifies it for programs, `message` and `fix` are for people."""
+
     severity: Severity
-    name: str  # for programs; `message` is for people
+    name: str
     split: str
     message: str
     fix: str
     count: int
-    rows: tuple[int, ...] = ()  # of the split, from 0
-    side: int | None = None  # the side that it is about; None: the whole row
-    locations: tuple[str, ...] = ()  # file:line of these rows
-    examples: tuple[tuple[str, ...], ...] = ()  # their texts, of that side or of both
+    rows: tuple[int, ...] = ()  # indices of example rows in the split
+    side: int | None = None  # of the problem; None: the whole row
+    locations: tuple[str, ...] = ()  # file:line of `rows`
+    examples: tuple[tuple[str, ...], ...] = ()  # texts of `rows`, of the side or of both
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,13 @@ class CheckOptions:
     sides: tuple[str, ...]  # ("source", "target") for pairs, ("line",) for plain text; one or two for labeled texts
     max_length: int | None = None  # tokens per side with </s>; for labeled texts, tokens per example with <s> and </s>
     truncate: bool = False
-    min_chars: int = 0  # lines up to this length are no duplicates: short lines always repeat in running text
-    labels: str | None = None  # name of a row's labels, e.g. "tag"; two sides are then two independent texts
+    min_chars: int = 0  # shorter or equally long lines are not reported as duplicates: running text repeats short lines
+    labels: str | None = None  # noun for the labels of a row, e.g. "tag"; two sides are then two independent texts
     labels_of: Callable[[Any], tuple[str, ...]] | None = None  # the labels of a record
-    words: Callable[[Any], Sequence[str]] | None = None  # the words of a record, if each is tokenized by itself
-    has_char_encoder: bool = False  # unknown words are still read as characters
+    words: Callable[[Any], Sequence[str]] | None = None  # the words of a record, if they are tokenized separately
+    has_char_encoder: bool = False  # the model also reads the characters of unknown words
     invalid_tags: InvalidTags | None = None
-    independent_sides: bool = False  # two unlabeled sides that are independent texts, not translations
+    independent_sides: bool = False  # the sides are independent texts, not translations
 
     @property
     def rows(self) -> str:
@@ -58,7 +60,7 @@ class CheckOptions:
 
 
 class CheckPlan(NamedTuple):
-    """Options of a check, and a function that trains the tokenizer of each side as training would."""
+    """Options of a check, and a function that trains the tokenizer of each side as for training."""
 
     options: CheckOptions
     tokenizers: Callable[[], Sequence[Tokenizer]]
@@ -76,9 +78,10 @@ def count_of(count: int, total: int, name: str) -> str:
 
 
 def severity_of(count: int, total: int) -> Severity:
+    """The severity of a finding that may be harmless."""
     return "warning" if count >= WARNING_FRACTION * total else "note"
 
 
 def first_rows(mask: np.ndarray) -> tuple[int, ...]:
-    """The numbers of the first rows in a mask (N,)."""
+    """Indices of the first MAX_ROWS rows in a mask (N,)."""
     return tuple(np.flatnonzero(mask)[:MAX_ROWS].tolist())

@@ -1,4 +1,4 @@
-"""Records that are rows of tables, or objects, with named columns. Text is read and checked by `weft.text.reading`."""
+"""Tables and JSON objects with named columns as records. `weft.text.reading` reads and checks the text."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluraliz
 
 class TableRecord(NamedTuple):
     texts: tuple[str, ...]
-    values: tuple[str, ...]  # of the other columns, as in the file
+    values: tuple[str, ...]  # of the other columns, unchanged
     path: Path
-    line: int  # where it starts in that file, from 1
+    line: int  # first line in the file, from 1
 
 
 def number(record: TableRecord, index: int = 0) -> float:
-    """A value of a record as a number."""
+    """Parse the value at `index` as a finite number."""
     text = record.values[index].strip()
     try:
         value = float(text)
@@ -39,7 +39,7 @@ def number(record: TableRecord, index: int = 0) -> float:
 
 @dataclass
 class TableSummary:
-    """A summary of tables."""
+    """Summary of tables."""
 
     files: FileSummary  # line endings, encoding, notes; its line count is not used
     columns: tuple[str, ...]
@@ -49,7 +49,7 @@ class TableSummary:
 
     @property
     def characters(self) -> int:
-        """Characters of all texts."""
+        """Number of characters in all texts."""
         return sum(size.characters for size in self.sizes)
 
     @property
@@ -61,7 +61,7 @@ class TableSummary:
         for size, text in zip(self.sizes, record.texts, strict=True):
             size.add(text)
         if len(self.examples) < 3:
-            texts, values = (tuple(text[: PREVIEW_CHARS + 1] for text in cells) for cells in (record.texts, record.values))
+            texts, values = (tuple(cell[: PREVIEW_CHARS + 1] for cell in cells) for cells in (record.texts, record.values))
             self.examples.append((texts, values))
 
     def bytes_of(self, column: str) -> int:
@@ -91,7 +91,7 @@ class TableSummary:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """A table with text columns, each of which becomes a corpus, and columns with other values."""
+    """Tables with text columns, each of which becomes a corpus, and columns with other values."""
 
     columns: tuple[str, ...]
     values: tuple[str, ...] = ()
@@ -118,8 +118,8 @@ class TableFormat:
             count, read = 0, _read_objects if file_format(path) in OBJECT_FORMATS else _read_table
             for line, cells in read(path, names, self.options(), summary):
                 count += 1
-                texts = len(self.columns)
-                yield TableRecord(tuple(cells[:texts]), tuple(cells[texts:]), path, line)
+                num_texts = len(self.columns)
+                yield TableRecord(tuple(cells[:num_texts]), tuple(cells[num_texts:]), path, line)
             if not count:
                 raise DataError(path, "no examples below the header")
 
@@ -155,6 +155,6 @@ def _read_objects(
 
 
 def _cell(row: dict[str, Any], name: str, where: str) -> str:
-    """A text, or a number formatted as JSON."""
+    """A string, or a number formatted as JSON."""
     value = get_value(row, name, where)
     return json.dumps(value) if type(value) in (int, float) else get_string(row, name, where)

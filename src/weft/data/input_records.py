@@ -1,7 +1,7 @@
-"""Records of an input file, and the same file with the predictions added.
+"""Reads the records of input files, and writes them with added predictions.
 
 Tables and JSON are read as in training, but only the text columns are required. Predictions are appended to each record, which
-is copied unchanged: quotes, spaces and the digits of numbers stay.
+is otherwise copied unchanged, with its quotes, spaces and the digits of its numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.data.columns import (
     by_name,
     has_names,
     looks_like_header,
-    no_column,
+    missing_column,
     no_header_note,
 )
 from weft.data.json_objects import Value, as_object, get_string, has_key, json_values
@@ -50,55 +50,55 @@ class InputRecord(NamedTuple):
     """A record of an input file."""
 
     text: str | None  # as one line; None if it cannot be read
-    texts: tuple[str, ...]  # one or two texts; the words of a tagger
-    where: str  # location that precedes `fault` in messages; "" if `fault` includes it
-    raw: str  # as it is in the file
-    fault: str | None = None  # why it cannot be used
-    keys: tuple[str, ...] = ()  # of an object
-    end: str = "\n"  # its line ending in the file
+    texts: tuple[str, ...]  # one or two texts; for a tagger, the words
+    where: str  # location for messages; "" if `problem` includes it
+    raw: str  # unchanged text of the file
+    problem: str | None = None  # reason why it cannot be used
+    keys: tuple[str, ...] = ()  # of a JSON object
+    end: str = "\n"  # line ending
 
 
-Values = Mapping[str, Any]  # values added to a record: a string, a number, a list of them, or None
+Values = Mapping[str, Any]  # added to a record: strings, numbers, lists of them, or None
 
 
 class OutputFormat(Protocol):
-    """An output format of records."""
+    """Writes records with added values, in the format of the input file."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether records are plain lines, which every command formats itself."""
+        """Whether records are plain lines, which each command formats itself."""
 
     def head(self, names: Sequence[str]) -> str:
-        """The text before the first record; `names` are those of the added values."""
+        """Text before the first record, such as a header; `names` are the names of the added values."""
 
     def row(self, entry: InputRecord, values: Values) -> str:
         """A record with the added values."""
 
     def tail(self) -> str:
-        """The text after the last record."""
+        """Text after the last record."""
 
     def matches(self, other: OutputFormat) -> bool:
-        """Whether records of both forms can be in one file."""
+        """Whether one output file can have records of both formats."""
 
 
 @dataclass(frozen=True)
 class OpenedRecords:
-    """A file whose records are about to be read."""
+    """An input file, opened."""
 
     form: OutputFormat
     entries: Iterator[InputRecord]
-    notes: list[str] = field(default_factory=list)  # about how it is read
-    writes: str = ""  # added to the notes by a command that writes the file
+    notes: list[str] = field(default_factory=list)  # about its format
+    writes: str = ""  # note about the output format, for commands that write the records
 
 
 class InputFile(NamedTuple):
     """An input file of a trained run."""
 
     path: Path
-    lines: Callable[[], Iterator[str]]  # from the beginning of the file
+    lines: Callable[[], Iterator[str]]  # reads the file from its beginning
     labels: Collection[str] = ()  # labels or tags of the run
-    targets: bool = False  # whether to read the targets of pairs, too
-    raw: Callable[[], Iterator[RawLine]] | None = None  # the lines with their endings and byte order mark
+    targets: bool = False  # whether to read the targets of pairs
+    raw: Callable[[], Iterator[RawLine]] | None = None  # like `lines`, with line endings and byte order mark
 
     def raw_lines(self) -> Iterator[RawLine]:
         return map(RawLine, self.lines()) if self.raw is None else self.raw()
@@ -107,9 +107,9 @@ class InputFile(NamedTuple):
 class ColumnSelection(NamedTuple):
     """The columns of a table that a run reads."""
 
-    wanted: tuple[ColumnSpec, ...]  # text columns
-    # if the names are the default ones: all columns of a table without a header, in order
-    defaults: tuple[ColumnSpec, ...] = ()
+    columns: tuple[ColumnSpec, ...]  # text columns
+    # all columns of a table without a header, in order; () if the names are not the default ones
+    default_columns: tuple[ColumnSpec, ...] = ()
     separator: str = ","  # between several values in a cell
     options: TableOptions = DEFAULT_TABLE_OPTIONS
 
@@ -134,12 +134,12 @@ class PlainOutput:
 
 
 def unused_names(names: Sequence[str], used: Sequence[str]) -> list[str]:
-    """The names, with a number appended to those that a file has already."""
-    result = []
+    """`names`, with a number appended to those that are in `used`."""
+    unused = []
     for name in names:
         candidates = chain([name], (f"{name}_{number}" for number in range(2, len(used) + 3)))
-        result.append(next(candidate for candidate in candidates if candidate not in used))
-    return result
+        unused.append(next(candidate for candidate in candidates if candidate not in used))
+    return unused
 
 
 # ---- tables
@@ -152,18 +152,18 @@ def _format_value(value: Any, separator: str) -> str:
 
 
 def _tsv_cell(text: str, delimiter: str) -> str:
-    """A cell of a format without quotes: characters that it cannot contain are escaped."""
+    """A cell of a format without quotes: tabs, line breaks and delimiters are escaped."""
     text = text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
     return text.replace(delimiter, f"\\x{ord(delimiter):02x}")
 
 
 @dataclass(frozen=True)
 class TableOutput:
-    """A .csv or .tsv."""
+    """Output as .csv or .tsv."""
 
     quotes: bool
     delimiter: str
-    header: tuple[str, ...] | None  # the cells of the header; None without one
+    header: tuple[str, ...] | None  # cells of the header; None without one
     header_line: str
     separator: str  # between several values in a cell
     end: str = "\n"  # line ending of the header
@@ -190,33 +190,33 @@ class TableOutput:
         )
 
 
-def _column_indices(table: OpenTable, used: ColumnSelection) -> tuple[list[int], bool]:
-    """The indices of the text columns, from 0, and whether the first line is a header: determined as in training, but the other
-    columns may be missing."""
-    first, wanted = table.first, tuple(column._replace(role="") for column in used.wanted)
-    if any(isinstance(name, int) for _, name in wanted):
-        return by_index(table, wanted), False
-    if not used.defaults or has_names(first, used.defaults):
-        return by_name(table, wanted), True
-    if len(first) == 1 == len(wanted):  # only texts, or a header with another delimiter
-        if has_names(_DELIMITERS.split(first[0]), used.defaults):
-            raise no_column(table, str(wanted[0].name), "")
+def _column_indices(table: OpenTable, selection: ColumnSelection) -> tuple[list[int], bool]:
+    """0-based indices of the text columns, and whether the first line is a header. As in training, but the other columns may be
+    missing."""
+    first, columns = table.first, tuple(column._replace(role="") for column in selection.columns)
+    if any(isinstance(name, int) for _, name in columns):
+        return by_index(table, columns), False
+    if not selection.default_columns or has_names(first, selection.default_columns):
+        return by_name(table, columns), True
+    if len(first) == 1 == len(columns):  # only texts, or a header with an unexpected delimiter
+        if has_names(_DELIMITERS.split(first[0]), selection.default_columns):
+            raise missing_column(table, str(columns[0].name), "")
         return [0], False
-    if len(used.defaults) == 1:
-        return by_name(table, wanted), True
-    if len(first) < len(wanted):
-        raise table.wrong_column_count(1, first, f"at least {len(wanted)}")
+    if len(selection.default_columns) == 1:
+        return by_name(table, columns), True
+    if len(first) < len(columns):
+        raise table.wrong_column_count(1, first, f"at least {len(columns)}")
     if looks_like_header(first, table.peek(PEEK_ROWS)):
-        names = " and ".join(f"{name!r}" for _, name in wanted)
+        names = " and ".join(f"{name!r}" for _, name in columns)
         raise DataError(
             file_location(table.path, 1),
             f"no column {names} in the header {', '.join(preview_cells(first))}",
             "rename the text column, or remove the line",
         )
-    return [used.defaults.index(column) for column in used.wanted], False
+    return [selection.default_columns.index(column) for column in selection.columns], False
 
 
-def _table_entries(rows: Iterator[Row], table: OpenTable, indices: Sequence[int]) -> Iterator[InputRecord]:
+def _table_records(rows: Iterator[Row], table: OpenTable, indices: Sequence[int]) -> Iterator[InputRecord]:
     width, last_end = len(table.first), table.first_row.end or "\n"
     for line, cells, raw, end in rows:
         where, last_end = file_location(table.path, line), end or last_end  # the last line may have no line ending
@@ -229,33 +229,33 @@ def _table_entries(rows: Iterator[Row], table: OpenTable, indices: Sequence[int]
         yield InputRecord("\t".join(texts), texts, where, raw, end=last_end)
 
 
-def _open_table(file: InputFile, used: ColumnSelection) -> OpenedRecords:
+def _open_table(file: InputFile, selection: ColumnSelection) -> OpenedRecords:
     path, summary, is_workbook = file.path, FileSummary([file.path], "utf-8"), file_format(file.path) == "xlsx"
     if is_workbook:
-        table = open_workbook(path, used.options, summary)
+        table = open_workbook(path, selection.options, summary)
     else:
-        table = open_rows(path, file.raw_lines(), used.options, summary)
-    indices, has_header = _column_indices(table, used)
+        table = open_rows(path, file.raw_lines(), selection.options, summary)
+    indices, has_header = _column_indices(table, selection)
     rows = table.raw_rows() if has_header else chain([table.first_row], table.raw_rows())
     form = TableOutput(
         file_format(path) != "tsv",
         table.delimiter or ",",
         tuple(table.first) if has_header else None,
         table.first_row.raw,
-        used.separator,
+        selection.separator,
         table.first_row.end or "\n",
     )
     if not has_header and len(table.first) > 1:
-        summary.notes.append(no_header_note(table, used.wanted, indices))
+        summary.notes.append(no_header_note(table, selection.columns, indices))
     writes = ", written as CSV" if is_workbook else ""
-    return OpenedRecords(form, _table_entries(rows, table, indices), summary.notes, writes)
+    return OpenedRecords(form, _table_records(rows, table, indices), summary.notes, writes)
 
 
 # ---- JSON
 
 
 class JsonOutput:
-    """One object per line, with the added values after its own keys."""
+    """Output as one JSON object per line, with the added values after the keys of the input."""
 
     is_plain = False
 
@@ -267,7 +267,7 @@ class JsonOutput:
 
     def row(self, entry: InputRecord, values: Values) -> str:
         values = dict(values) if entry.problem is None else {**values, "error": entry.problem}
-        # all objects use the names that are unused in the first one, unless they have such a key themselves
+        # names that are unused in the first object and in this one
         names = unused_names(list(values), [*self.keys, *entry.keys])
         added = json.dumps(dict(zip(names, values.values(), strict=True)), ensure_ascii=False, allow_nan=False)
         if not entry.raw:
@@ -282,17 +282,17 @@ class JsonOutput:
         return isinstance(other, JsonOutput)
 
 
-def _json_entry(value: Value, path: Path, used: ColumnSelection) -> InputRecord:
-    where, keys = file_location(path, value.line), [str(name) for _, name in used.wanted]
-    # an object of a list may span several lines; values cannot be added to anything but an object
+def _json_record(value: Value, path: Path, selection: ColumnSelection) -> InputRecord:
+    where, keys = file_location(path, value.line), [str(name) for _, name in selection.columns]
+    # an object in a list may span several lines; values can only be added to objects
     raw = " ".join(value.raw.strip().split("\n")) if isinstance(value.value, dict) else ""
-    own_keys, end = tuple(value.value) if isinstance(value.value, dict) else (), value.end or "\n"
+    object_keys, end = tuple(value.value) if isinstance(value.value, dict) else (), value.end or "\n"
     try:
         row = as_object(value.value, keys, where)
         texts = tuple(get_string(row, key, where) for key in keys)
     except DataError as error:
-        return InputRecord(None, (), "", raw, str(error), own_keys, end)
-    return InputRecord("\t".join(texts), texts, where, raw, None, own_keys, end)
+        return InputRecord(None, (), "", raw, str(error), object_keys, end)
+    return InputRecord("\t".join(texts), texts, where, raw, None, object_keys, end)
 
 
 def _parquet_values(path: Path, keys: Sequence[str]) -> Iterator[Value]:
@@ -300,9 +300,9 @@ def _parquet_values(path: Path, keys: Sequence[str]) -> Iterator[Value]:
         yield Value(number, row, json.dumps(as_json(values), ensure_ascii=False, allow_nan=False))
 
 
-def _open_objects(file: InputFile, used: ColumnSelection) -> OpenedRecords:
-    path, keys, is_parquet = file.path, [str(name) for _, name in used.wanted], file_format(file.path) == "parquet"
-    for role, name in used.wanted:
+def _open_objects(file: InputFile, selection: ColumnSelection) -> OpenedRecords:
+    path, keys, is_parquet = file.path, [str(name) for _, name in selection.columns], file_format(file.path) == "parquet"
+    for role, name in selection.columns:
         if isinstance(name, int):
             names = "column names" if is_parquet else "keys"
             raise DataError(
@@ -315,12 +315,12 @@ def _open_objects(file: InputFile, used: ColumnSelection) -> OpenedRecords:
     row = as_object(first.value, keys, file_location(path, first.line))
     for key in keys:
         if not has_key(row, key):
-            get_string(row, key, file_location(path, first.line))  # raises: this is an unrelated file
-    entries = (_json_entry(value, path, used) for value in chain([first], values))
+            get_string(row, key, file_location(path, first.line))  # raises an error
+    entries = (_json_record(value, path, selection) for value in chain([first], values))
     notes = [f"{path.name}: Parquet, {pluralize(len(row), 'column')}"] if is_parquet else []
     return OpenedRecords(JsonOutput(list(row)), entries, notes, ", written as JSONL")
 
 
-def open_records(file: InputFile, used: ColumnSelection) -> OpenedRecords:
-    """The records of a table, JSON or Parquet file."""
-    return (_open_objects if file_format(file.path) in OBJECT_FORMATS else _open_table)(file, used)
+def open_records(file: InputFile, selection: ColumnSelection) -> OpenedRecords:
+    """Open the records of a table, JSON or Parquet file."""
+    return (_open_objects if file_format(file.path) in OBJECT_FORMATS else _open_table)(file, selection)

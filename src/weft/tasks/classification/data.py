@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import invalid
-from weft.data.columns import DEFAULT_NAMES, ColumnSpec, Name
+from weft.data.columns import DEFAULT_COLUMNS, ColumnSpec, Name
 from weft.data.config import TableFilesConfig, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
@@ -282,8 +282,8 @@ class LabeledDataConfig(TableFilesConfig):
     def used(self) -> ColumnSelection:
         """What a trained run reads of a table: its texts."""
         columns = tuple(ColumnSpec("text", column) for column in self.columns())
-        usual = (ColumnSpec("label", self.label_column), *columns) == DEFAULT_NAMES
-        return ColumnSelection(columns, DEFAULT_NAMES if usual else (), self.label_separator or ",", self.reading().tables())
+        usual = (ColumnSpec("label", self.label_column), *columns) == DEFAULT_COLUMNS
+        return ColumnSelection(columns, DEFAULT_COLUMNS if usual else (), self.label_separator or ",", self.reading().tables())
 
     def with_defaults(self) -> Self:
         if not self.multilabel or self.label_separator is not None:

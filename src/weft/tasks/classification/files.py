@@ -18,7 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.columns import DEFAULT_NAMES, Cell, ColumnSpec, Name, read_columns
+from weft.data.columns import DEFAULT_COLUMNS, Cell, ColumnSpec, Name, read_columns
 from weft.data.source import display_name
 from weft.data.table_rows import NOT_A_TABLE, TableOptions, file_format, file_location, is_conll
 from weft.errors import DataError
@@ -234,12 +234,12 @@ def _read(file: File, reading: Reading, seen: FileSummary, *, empty: bool) -> It
 
 
 def _refuse_columns(file: File, reading: Reading) -> None:
-    for columns in reading.columns():
-        if columns not in DEFAULT_NAMES:
+    for column in reading.columns():
+        if column not in DEFAULT_COLUMNS:
             raise DataError(
                 file.path,
-                f"{NOT_A_TABLE}, but data.{columns.role}_column = {columns.name!r}",
-                f"remove data.{columns.role}_column or use a table",
+                f"{NOT_A_TABLE}, but data.{column.role}_column = {column.name!r}",
+                f"remove data.{column.role}_column or use a table",
             )
     for option, value in reading.tables().provenance().items():
         raise DataError(

@@ -88,7 +88,8 @@ class QuestionSummary:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
             f"{listed_files(self.files.paths)}: {pluralize(self.count, 'question')}, {self.count - self.answered:,} of them"
-            f" without an answer, and passages of {pluralize(self.sizes[1].characters, 'character')}, {self.files.encoding_info}"
+            f" without an answer, and passages of {pluralize(self.sizes[1].characters, 'character')},"
+            f" {self.files.encoding_info}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.notes()]
         for question, passage, answer in self.examples:

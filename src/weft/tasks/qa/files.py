@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.columns import no_column
+from weft.data.columns import missing_column
 from weft.data.json_objects import JSON_TYPES, get_string, get_value, has_key, read_objects
 from weft.data.table_rows import NOT_A_TABLE, OBJECT_FORMATS, OpenTable, TableOptions, file_format, file_location, open_table
 from weft.errors import DataError
@@ -123,7 +123,7 @@ def _places(config: OpenTable, reading: Reading) -> list[int | None]:
         if first.count(name) > 1:
             raise DataError(place, f"{first.count(name)} columns are named {name!r}", "rename all but one")
         if name not in first and option != "start":
-            raise no_column(config, name, option)
+            raise missing_column(config, name, option)
         columns.append(first.index(name) if name in first else None)
     return columns
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.data.alignment import first_misalignment
-from weft.data.columns import no_column
+from weft.data.columns import missing_column
 from weft.data.json_objects import get_string, read_objects
 from weft.data.table_rows import OBJECT_FORMATS, OpenTable, TableOptions, file_format, file_location, open_table
 from weft.errors import DataError
@@ -44,7 +44,7 @@ def _header(table: OpenTable, columns: Columns) -> tuple[int, int] | None:
         return None
     for role, name in zip(DEFAULT_COLUMNS, columns, strict=True):
         if name not in cells:
-            raise no_column(table, name, role)
+            raise missing_column(table, name, role)
         if (count := cells.count(name)) > 1:
             raise DataError(file_location(path, 1), f"{count} columns are named {name!r}", "rename all but one")
     return cells.index(columns[0]), cells.index(columns[1])
