@@ -1,8 +1,8 @@
-"""JSON objects (.jsonl, .json) and rows of Parquet files, with the line or row where each starts. Text is read and checked by
-`weft.text.reading`.
+"""Reads JSON objects (.jsonl, .json) and rows of Parquet files, with the line or row where each starts. `weft.text.reading`
+reads and checks the text.
 
-JSONL has one object per line, and so has a .json file unless it is a list of objects. A row of Parquet is an object whose keys
-are its columns; its numbers, dates and booleans become text.
+A .jsonl file has one object per line. A .json file is a list of objects, or has one object per line. A row of Parquet is an
+object whose keys are the columns; its numbers, dates and booleans become text.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class Value(NamedTuple):
-    """A JSON value of a file."""
+    """A JSON value in a file."""
 
-    line: int  # where it starts, from 1
+    line: int  # first line, from 1
     value: Any  # a DataError if it is invalid
-    raw: str  # as it is in the file
-    end: str = "\n"  # the line ending after it
+    raw: str  # unchanged text of the file
+    end: str = "\n"  # line ending
 
 
 def _list_items(path: Path, text: str) -> Iterator[Value]:
     """The items of a JSON list with their lines, which `json.loads` does not report."""
-    decoder, line, counted = json.JSONDecoder(), 1, 0
+    decoder, line, line_position = json.JSONDecoder(), 1, 0  # `line` is the line of `line_position`
     position, separator = _skip_space(text, _skip_space(text, 0) + 1), ","
     while separator == "," and text[position : position + 1] != "]":
-        line, counted = line + text.count("\n", counted, position), position
+        line, line_position = line + text.count("\n", line_position, position), position
         try:
             value, end = decoder.raw_decode(text, position)
         except json.JSONDecodeError as error:
@@ -66,7 +66,7 @@ def _invalid_list(path: Path, text: str, position: int, reason: str) -> DataErro
 
 
 def json_values(path: Path, lines: Iterator[RawLine], summary: FileSummary) -> Iterator[Value]:
-    """The values of a .jsonl or .json: the items of a list, or one value per line; blank lines are counted."""
+    """The values of a .jsonl or .json file: the items of a list, or one per line. Blank lines are counted and skipped."""
     for number, (line, end, _) in enumerate(lines, 1):
         if file_format(path) == "json" and line.lstrip().startswith("["):
             text = "\n".join([line, *(rest.text for rest in lines)])
@@ -86,22 +86,23 @@ def json_values(path: Path, lines: Iterator[RawLine], summary: FileSummary) -> I
 def read_objects(
     path: Path, keys: Sequence[str], encoding: str, summary: FileSummary, *, optional_keys: Sequence[str] = ()
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a .jsonl or .json, or the rows of a .parquet, with their lines or rows, from 1. Of a .parquet, only the
-    columns in `keys` and `optional_keys` are read."""
-    empty = True
+    """Objects of a .jsonl or .json file, or rows of a .parquet file, with their line or row, from 1. From Parquet, only the
+    columns `keys` and `optional_keys` are read."""
+    is_empty = True
     if file_format(path) == "parquet":
         for number, row, _ in read_parquet(path, keys, optional_keys, summary):
-            empty = False
+            is_empty = False
             yield number, row
     else:
         for line, value, _, _ in json_values(path, map(RawLine, read_lines(path, encoding, summary)), summary):
-            empty = False
+            is_empty = False
             yield line, as_object(value, keys, file_location(path, line))
-    if empty:
+    if is_empty:
         raise DataError(path, "no rows" if file_format(path) == "parquet" else "the list is empty")
 
 
 def as_object(value: Any, keys: Sequence[str], where: str) -> dict[str, Any]:
+    """Return `value` if it is an object; otherwise an error that names the expected keys."""
     if isinstance(value, dict):
         return value
     if isinstance(value, DataError):
@@ -112,7 +113,7 @@ def as_object(value: Any, keys: Sequence[str], where: str) -> dict[str, Any]:
 
 
 def _keys(value: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """The keys of an object; those of nested objects are dotted."""
+    """Keys of an object; keys of nested objects are dotted."""
     for key, inner in value.items():
         if isinstance(inner, dict) and inner:
             yield from _keys(inner, f"{prefix}{key}.")
@@ -121,7 +122,7 @@ def _keys(value: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _lookup(value: Any, name: str) -> list[Any]:
-    """The value of a key, or of a dotted key of nested objects, as a list; [] if there is none."""
+    """[value] of a key, which may be a dotted key of nested objects; [] if it does not exist."""
     if not isinstance(value, dict):
         return []
     if name in value:
@@ -144,7 +145,7 @@ def get_value(value: dict[str, Any], name: str, where: str) -> Any:
 
 
 def get_string(value: dict[str, Any], name: str, where: str) -> str:
-    """The text of a key."""
+    """The string of a key; an error for other types."""
     text = get_value(value, name, where)
     if isinstance(text, dict) and text:
         inner = ", ".join(preview_cells([f"{name}.{key}" for key in text]))

@@ -1,7 +1,7 @@
-"""Pairs of consecutive lines as one sequence each, `<s> line </s> next line </s>`, from which a model learns to read two texts.
+"""Pairs of consecutive lines as one sequence, `<s> line </s> next line </s>`, to train models that read two texts.
 
-An empty line ends a document: no pair crosses it. Two lines that are too long for one sequence stay separate, and so does a
-line without a partner.
+An empty line ends a document: no pair crosses it. Two lines that are too long for one sequence stay separate, and so does the
+last line of a document if it has no partner.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from weft.data.corpus import Corpus
 
 
 def pair_lines(corpus: Corpus, *, max_length: int, phase: int = 0) -> Corpus:
-    """A corpus whose lines are pairs of at most `max_length` positions: in each document the lines 1 and 2, 3 and 4 and so on;
+    """A corpus whose lines are pairs of at most `max_length` positions: in each document lines 1 and 2, 3 and 4, and so on;
     with `phase` 1 the first line alone, then 2 and 3, 4 and 5."""
     starts = corpus.line_starts()
     lengths = np.diff(starts)
-    nonempty, numbers = lengths > 1, np.arange(len(lengths))  # an empty line has only its </s>
-    document_starts = np.maximum.accumulate(np.where(nonempty, -1, numbers)) + 1  # first line of each line's document
-    is_first = nonempty & ((numbers - document_starts) % 2 == phase)
-    joined = is_first[:-1] & nonempty[1:] & (1 + lengths[:-1] + lengths[1:] <= max_length)
-    return replace(corpus, starts=np.delete(starts, 1 + np.flatnonzero(joined)))
+    is_nonempty, indices = lengths > 1, np.arange(len(lengths))  # an empty line has only </s>
+    document_starts = np.maximum.accumulate(np.where(is_nonempty, -1, indices)) + 1  # first line of the document of each line
+    is_first = is_nonempty & ((indices - document_starts) % 2 == phase)
+    is_joined = is_first[:-1] & is_nonempty[1:] & (1 + lengths[:-1] + lengths[1:] <= max_length)
+    return replace(corpus, starts=np.delete(starts, 1 + np.flatnonzero(is_joined)))
 
 
 class LinePairBatchSampler:
-    """A BatchSampler of line pairs: every line once per epoch, in batches of similar length. Even and odd epochs pair lines
-    differently, so that a line is first in one and second in the next."""
+    """A BatchSampler of line pairs: every line once per epoch, in batches of similar length. A line that is first in an even
+    epoch is second in an odd one."""
 
     def __init__(self, corpus: Corpus, *, max_length: int, batch_tokens: int, seed: int) -> None:
         self.corpus = corpus
@@ -53,12 +53,12 @@ class LinePairBatchSampler:
         return True
 
     def largest_batch(self, fraction: Fraction = FULL) -> Batch:
-        maximum = max((phase.largest_batch() for phase in self.phases), key=lambda batch: batch.tokens.size(1))
-        return crop_batch(maximum, fraction)
+        largest = max((phase.largest_batch() for phase in self.phases), key=lambda batch: batch.tokens.size(1))
+        return crop_batch(largest, fraction)
 
     def describe(self, epoch: int, index: int) -> str:
         phase = self.phases[epoch % 2]
         starts = phase.corpus.line_starts()[np.sort(phase.lines(epoch, index))]
-        # the number in the original corpus of the line that each pair starts with
+        # 1-based line of the original corpus where each pair starts
         numbers = np.searchsorted(self.corpus.line_starts(), starts, side="right")
         return preview(f"{self.corpus.name}, pairs of lines from line", numbers)

@@ -1,5 +1,5 @@
-"""Writes data in memory to files: lists of texts, tuples or dicts, dicts of columns, pandas, polars and
-Arrow tables, iterators. None of those packages is imported: a table is recognized by its methods.
+"""Writes in-memory data to files: lists of texts, tuples or dicts, dicts of columns, pandas, polars and Arrow tables, and
+iterators. None of these packages is imported: a table is recognized by its methods.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Row = dict[str, Any]
 
 @runtime_checkable
 class ArrowTable(Protocol):
-    """Such as pyarrow.Table."""
+    """For example, pyarrow.Table."""
 
     def to_pylist(self) -> list[Row]: ...
 
 
 @runtime_checkable
 class PolarsFrame(Protocol):
-    """Such as polars.DataFrame."""
+    """For example, polars.DataFrame."""
 
     def iter_rows(self, *, named: bool) -> Iterator[Row]: ...
 
 
 @runtime_checkable
 class PandasFrame(Protocol):
-    """Such as pandas.DataFrame."""
+    """For example, pandas.DataFrame."""
 
     @property
     def columns(self) -> Iterable[Any]: ...
@@ -51,20 +51,20 @@ class PandasFrame(Protocol):
 
 @runtime_checkable
 class _Array(Protocol):
-    """Such as a NumPy array or scalar, a pandas series."""
+    """For example, a NumPy array or scalar, or a pandas.Series."""
 
     def tolist(self) -> Any: ...
 
 
 @runtime_checkable
 class _Series(Protocol):
-    """Such as polars.Series."""
+    """For example, polars.Series."""
 
     def to_list(self) -> list[Any]: ...
 
 
 def _json_value(value: Any) -> Any:
-    """A value that JSON can represent; NaN, a missing value of a table, becomes null."""
+    """Convert to a value that JSON can represent; NaN, a missing value in a table, becomes null."""
     if isinstance(value, _Array):
         value = value.tolist()
     elif isinstance(value, _Series):
@@ -76,7 +76,7 @@ def _json_value(value: Any) -> Any:
     return [_json_value(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def _by_columns(columns: Mapping[str, Iterable[Any]], where: str) -> Iterator[Row]:
+def _rows_of_columns(columns: Mapping[str, Iterable[Any]], where: str) -> Iterator[Row]:
     """The rows of a dict of columns."""
     for name, column in columns.items():
         if isinstance(column, str) or not isinstance(column, Iterable):
@@ -90,14 +90,14 @@ def _by_columns(columns: Mapping[str, Iterable[Any]], where: str) -> Iterator[Ro
 
 
 def is_table(data: object) -> bool:
-    """Whether data has columns: a dict of columns, or a table of another package."""
+    """Whether `data` is a dict of columns or a table of another package."""
     return isinstance(data, Mapping | PolarsFrame | ArrowTable | PandasFrame)
 
 
 def iter_records(data: object, where: str) -> Iterator[Any]:
-    """The records of data of any supported type."""
+    """Records of data of any supported type."""
     if isinstance(data, Mapping):
-        return _by_columns(data, where)
+        return _rows_of_columns(data, where)
     if isinstance(data, PolarsFrame):
         return data.iter_rows(named=True)
     if isinstance(data, ArrowTable):
@@ -113,7 +113,7 @@ def iter_records(data: object, where: str) -> Iterator[Any]:
 # ---- records of a task
 
 
-def _as_json(row: Row, where: str) -> str:
+def _json_line(row: Row, where: str) -> str:
     try:
         return json.dumps(row, ensure_ascii=False) + "\n"
     except (TypeError, ValueError) as error:
@@ -122,17 +122,17 @@ def _as_json(row: Row, where: str) -> str:
 
 @dataclass(frozen=True)
 class MemoryFormat:
-    """The records of a task and how they are written to a file.
+    """Converts the in-memory records of a task to lines of a file.
 
-    A tuple has its values in the order of `names`: inputs first, then outputs.
+    The values of a tuple are in the order of `names`: inputs first, then outputs.
     """
 
     names: tuple[Name, ...]  # keys of a record, as in [data]
-    inputs: int = 1  # how many of the names are inputs
-    optional: tuple[str, ...] = ()  # names at the end that may be missing
+    num_inputs: int = 1  # number of names that are inputs
+    optional: tuple[str, ...] = ()  # last names, which may be missing
     suffix: str = ".jsonl"
-    write: Callable[[Row, str], str] = _as_json  # formats a record; gets its location for messages
-    texts: bool = False  # whether a record is a text
+    to_lines: Callable[[Row, str], str] = _json_line  # formats a record; the second argument is its location for errors
+    is_text: bool = False  # whether a record is a single text
 
     def keys(self) -> list[str]:
         for name in self.names:
@@ -147,37 +147,37 @@ class MemoryFormat:
         record = _json_value(record) if not isinstance(record, tuple) else record
         if isinstance(record, Mapping):
             values = dict(record)
-            wanted = [key for key in keys if key not in self.optional or has_key(values, key)]
-            return {key: _json_value(get_value(values, key, where)) for key in wanted}
-        if self.texts:
+            present = [key for key in keys if key not in self.optional or has_key(values, key)]
+            return {key: _json_value(get_value(values, key, where)) for key in present}
+        if self.is_text:
             return {keys[0]: record}
-        minimum = len(keys) - len(self.optional)
-        if isinstance(record, Sequence) and not isinstance(record, str) and minimum <= len(record) <= len(keys):
+        num_required = len(keys) - len(self.optional)
+        if isinstance(record, Sequence) and not isinstance(record, str) and num_required <= len(record) <= len(keys):
             return dict(zip(keys, map(_json_value, record), strict=False))
         actual = f"{len(record)} values" if isinstance(record, list | tuple) else type(record).__name__
         raise DataError(where, f"expected a dict or a tuple ({', '.join(keys)}), got {actual}")
 
     def get_input(self, record: Any, where: str) -> Any:
-        """The input of a prediction: the input columns of a dict; any other record is an input itself."""
+        """The input for a prediction: the input columns of a dict; any other record is returned unchanged."""
         if not isinstance(record, Mapping):
             return record
-        values = [_json_value(get_value(dict(record), key, where)) for key in self.keys()[: self.inputs]]
+        values = [_json_value(get_value(dict(record), key, where)) for key in self.keys()[: self.num_inputs]]
         return values[0] if len(values) == 1 else tuple(values)
 
     def lines(self, data: object, where: str) -> Iterator[str]:
-        """All records as lines of a file."""
+        """Format all records."""
         number = 0
         for number, record in enumerate(iter_records(data, where), 1):
             location = f"{where}: record {number}"
-            yield self.write(self.row(record, location), location)
+            yield self.to_lines(self.row(record, location), location)
         if not number:
             raise DataError(where, "is empty")
 
 
 def text_format(*, lines: bool) -> MemoryFormat:
-    """Texts with one or more lines each; exactly one for a run that reads lines."""
+    """The format of plain texts; with `lines`, for a run that reads lines, each text has one line."""
 
-    def write(row: Row, where: str) -> str:
+    def to_lines(row: Row, where: str) -> str:
         text = row["text"]
         if not isinstance(text, str):
             raise DataError(where, f"expected a string, got {type(text).__name__}")
@@ -185,11 +185,12 @@ def text_format(*, lines: bool) -> MemoryFormat:
             raise DataError(where, "contains a newline, but the run reads one text per line", "split it")
         return text if text.endswith("\n") else f"{text}\n"
 
-    return MemoryFormat(("text",), suffix=".txt", write=write, texts=True)
+    return MemoryFormat(("text",), suffix=".txt", to_lines=to_lines, is_text=True)
 
 
 def is_in_memory(data: object, format: MemoryFormat, where: str) -> bool:
-    """Whether data is not the name of one or more files. A list of strings has texts if records are texts, else file names."""
+    """Whether `data` contains records instead of file names. A list of strings contains texts if records are texts, else names
+    of files."""
     if isinstance(data, str | Path):
         return False
     if not isinstance(data, list | tuple) or not data:
@@ -199,9 +200,9 @@ def is_in_memory(data: object, format: MemoryFormat, where: str) -> bool:
     strings = [item for item in data if isinstance(item, str)]
     if len(strings) < len(data):
         return True
-    if format.texts and all(len(text) < 256 and _is_file(text) for text in strings):
+    if format.is_text and all(len(text) < 256 and _is_file(text) for text in strings):
         raise UsageError(where, "the texts are names of files", "use pathlib.Path for paths, str for texts")
-    return format.texts
+    return format.is_text
 
 
 def _is_file(text: str) -> bool:
@@ -212,7 +213,7 @@ def _is_file(text: str) -> bool:
 
 
 def write_memory(path: Path, data: object, format: MemoryFormat, *, encoding: str, where: str) -> None:
-    """Write data to a file, all of it or nothing."""
+    """Write all records to a file atomically."""
     encoder = codecs.getincrementalencoder(encoding)()
     with files.atomic_write(path) as write:
         remaining = format.lines(data, where)

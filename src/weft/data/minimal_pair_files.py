@@ -26,7 +26,7 @@ from weft.text.reading import check_text, preview, quote, read_lines
 
 AGREEMENT = "subject_verb_agreement"
 EOS = "<eos>"
-# nouns of the other number between subject and verb; unknown for the other paradigms of BLiMP
+# number of attractors by paradigm; unknown for the other paradigms
 BLIMP_ATTRACTORS = {
     "distractor_agreement_relational_noun": 1,
     "distractor_agreement_relative_clause": 1,
@@ -36,7 +36,7 @@ BLIMP_ATTRACTORS = {
     "regular_plural_subject_verb_agreement_2": 0,
 }
 COLUMNS = ("good", "bad", "phenomenon", "attractors")
-GENERATED = ("pattern", "constr_id", "sent_id", "form", "class", "prefix", "n_attr", "len_prefix", "sent")
+GENERATED_COLUMNS = ("pattern", "constr_id", "sent_id", "form", "class", "prefix", "n_attr", "len_prefix", "sent")
 FORMATS = (
     "BLiMP JSONL (sentence_good, sentence_bad), TSV with a header (good, bad), Linzen et al. (.gold) or "
     "Gulordava et al. (form, class, prefix, n_attr)"
@@ -44,40 +44,40 @@ FORMATS = (
 
 
 class MinimalPair(NamedTuple):
-    """Two sentences. A model that knows the language assigns the first a higher probability."""
+    """A grammatical and an ungrammatical sentence. A good model assigns the first a higher probability."""
 
     good: str
     bad: str
     phenomenon: str = ""
     paradigm: str = ""  # a subset of a phenomenon
-    attractors: int | None = None  # nouns of the other number between subject and verb; None if unknown
-    choice: tuple[str, str] | None = None  # both sentences up to the critical word, inclusive; None if no single word differs
-    forced: bool = False  # whether the authors of the suite compare that choice instead of whole sentences
+    attractors: int | None = None  # nouns between subject and verb that differ in number from the subject; None if unknown
+    choice: tuple[str, str] | None = None  # both sentences up to and including the critical word; None if there is no such word
+    forced: bool = False  # whether the authors of the suite compare `choice` instead of whole sentences
 
 
 class Suite(NamedTuple):
     pairs: list[MinimalPair]
-    paths: list[Path]  # that were read
-    skipped: list[Path]  # files of a directory that are not suites
-    identical: int  # skipped verbs whose two forms are identical
+    paths: list[Path]  # files that were read
+    skipped: list[Path]  # files in directories that are not suites
+    identical: int  # number of skipped pairs with two identical verb forms
 
 
 class _NotASuite(Exception):
-    """A file of an unknown format; the text is its first line."""
+    """Unknown file format; the argument is the first line of the file."""
 
 
 # ---- BLiMP
 
 
 def _blimp_choice(row: dict[str, Any], where: str) -> tuple[str, str] | None:
-    """Both sentences up to the critical word, if everything before it is the same."""
+    """Both sentences up to and including the critical word; None if they differ before it."""
     if row.get("one_prefix_method") is not True:
         return None
     prefix, good, bad = (get_string(row, f"one_prefix_{name}", where) for name in ("prefix", "word_good", "word_bad"))
     return f"{prefix} {good}".strip(), f"{prefix} {bad}".strip()
 
 
-def _object(line: str, where: str) -> dict[str, Any]:
+def _parse_object(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -88,10 +88,10 @@ def _object(line: str, where: str) -> dict[str, Any]:
     return row
 
 
-def _blimp(path: Path) -> Iterator[tuple[int, MinimalPair]]:
+def _read_blimp(path: Path) -> Iterator[tuple[int, MinimalPair]]:
     for number, line in enumerate(read_lines(path), 1):
         where = file_location(path, number)
-        row = _object(line, where)
+        row = _parse_object(line, where)
         good, bad = get_string(row, "sentence_good", where), get_string(row, "sentence_bad", where)
         term, paradigm = (get_string(row, name, where) if name in row else "" for name in ("linguistics_term", "UID"))
         attractors = BLIMP_ATTRACTORS.get(paradigm)
@@ -101,15 +101,15 @@ def _blimp(path: Path) -> Iterator[tuple[int, MinimalPair]]:
 # ---- tables
 
 
-def _count(text: str, where: str, name: str) -> int:
-    """A number of attractors."""
+def _parse_attractors(text: str, where: str, name: str) -> int:
+    """Parse a number of attractors."""
     if not (text.isascii() and text.isdecimal() and len(text) < 4):
         raise DataError(where, f"{name} must be an integer from 0 to 999, got {quote(text)}")
     return int(text)
 
 
 def first_difference(good: str, bad: str) -> tuple[str, str] | None:
-    """Two texts up to the first word in which they differ, inclusive; None if one is a prefix of the other."""
+    """Two texts up to and including the first word that differs; None if one is a prefix of the other."""
     good_words, bad_words = good.split(), bad.split()
     for index, (good_word, bad_word) in enumerate(zip(good_words, bad_words, strict=False)):
         if good_word != bad_word:
@@ -117,7 +117,7 @@ def first_difference(good: str, bad: str) -> tuple[str, str] | None:
     return None
 
 
-def _tsv(path: Path) -> Iterator[tuple[int, MinimalPair]]:
+def _read_tsv(path: Path) -> Iterator[tuple[int, MinimalPair]]:
     lines = read_lines(path)
     names = next(lines).split("\t")
     for name in names:
@@ -131,7 +131,7 @@ def _tsv(path: Path) -> Iterator[tuple[int, MinimalPair]]:
             raise DataError(where, wrong_column_count(cells, str(len(names)), "\t"))
         row = dict(zip(names, cells, strict=True))
         count_text = row.get("attractors", "")
-        attractors = _count(count_text, where, "attractors") if count_text else None
+        attractors = _parse_attractors(count_text, where, "attractors") if count_text else None
         choice = first_difference(row["good"], row["bad"])
         yield number, MinimalPair(row["good"], row["bad"], row.get("phenomenon", ""), "", attractors, choice)
 
@@ -145,7 +145,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _verb_pair(words: Sequence[str], index: int, forms: tuple[str, str], paradigm: str, attractors: int) -> MinimalPair:
-    """A sentence with either form of the verb at the index of the verb."""
+    """The pair of a sentence with both forms of the verb at `index`."""
     good, bad = ([*words[:index], form, *words[index + 1 :]] for form in forms)
     choice = " ".join(good[: index + 1]), " ".join(bad[: index + 1])
     return MinimalPair(" ".join(good), " ".join(bad), AGREEMENT, paradigm, attractors, choice, forced=True)
@@ -167,8 +167,8 @@ def _generated_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         yield start, dict(zip(names, cells, strict=True))
 
 
-def _generated(path: Path) -> Iterator[tuple[int, MinimalPair]]:
-    """Pairs of two lines each: the same sentence with the correct and the wrong form."""
+def _read_generated(path: Path) -> Iterator[tuple[int, MinimalPair]]:
+    """Pairs from two rows each: the same sentence with the correct and the wrong form."""
     unpaired: dict[tuple[str, ...], tuple[int, dict[str, str]]] = {}
     for number, row in _generated_rows(path):
         where = file_location(path, number)
@@ -184,11 +184,11 @@ def _generated(path: Path) -> Iterator[tuple[int, MinimalPair]]:
             problem = f"form is {row['class']}, as on line {earlier[0]}"
             raise DataError(where, problem, "write one correct and one wrong form per sentence")
         words, prefix = _tokens(row["sent"]), row["prefix"].split()
-        # <unk>: words that were not in the vocabulary of the authors
+        # <unk> is a word outside the vocabulary of the authors
         if len(words) <= len(prefix) or any(a not in (b, "<unk>") for a, b in zip(prefix, words, strict=False)):
             raise DataError(where, f"the sentence does not continue its prefix {quote(row['prefix'])}")
         forms = rows["correct"]["form"], rows["wrong"]["form"]
-        attractors = _count(row["n_attr"], where, "n_attr")
+        attractors = _parse_attractors(row["n_attr"], where, "n_attr")
         yield number, _verb_pair(words, len(prefix), forms, row.get("type", ""), attractors)
     if unpaired:
         number, row = next(iter(unpaired.values()))
@@ -197,7 +197,7 @@ def _generated(path: Path) -> Iterator[tuple[int, MinimalPair]]:
 
 
 def _sentences_of(gold: Path) -> Path:
-    """x.text of x.gold, compressed or not."""
+    """The file x.text for x.gold, compressed or not."""
     plain = gold.with_suffix("") if gold.suffix in COMPRESSED_SUFFIXES else gold
     text = plain.with_suffix(".text")
     for path in (text, *(text.with_name(text.name + suffix) for suffix in COMPRESSED_SUFFIXES)):
@@ -206,7 +206,7 @@ def _sentences_of(gold: Path) -> Path:
     raise DataError(gold, f"{text.name}, which has its sentences, not found", "put it into the same directory")
 
 
-def _gold(path: Path) -> Iterator[tuple[int, MinimalPair]]:
+def _read_gold(path: Path) -> Iterator[tuple[int, MinimalPair]]:
     text = _sentences_of(path)
     plain = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     verbs, sentences = list(read_lines(path)), list(read_lines(text))
@@ -219,7 +219,7 @@ def _gold(path: Path) -> Iterator[tuple[int, MinimalPair]]:
             raise DataError(where, problem)
         index, words, forms = int(cells[0]), _tokens(sentence), (cells[1], cells[2])
         verb = words[index] if index < len(words) else "nothing"
-        if verb.islower():  # the sentences are lowercase, but a few of the forms are not
+        if verb.islower():  # sentences are lowercase, a few of the forms are not
             forms = forms[0].lower(), forms[1].lower()
         if verb != forms[0]:
             problem = f"the verb is {quote(forms[0], 40)}, but {file_location(text, number)} has {quote(verb, 40)} at {index}"
@@ -234,37 +234,38 @@ def _is_gold(cells: Sequence[str]) -> bool:
     return len(cells) == 4 and all(cell.isascii() and cell.isdecimal() and len(cell) < 6 for cell in (cells[0], cells[3]))
 
 
-def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, MinimalPair]]]:
+def _choose_reader(path: Path) -> Callable[[Path], Iterator[tuple[int, MinimalPair]]]:
     """The reader for a file, chosen by its first line."""
     first = next(iter(read_lines(path)))
     cells = first.split("\t")
     if {"good", "bad"} <= set(cells):
-        return _tsv
-    if set(GENERATED) <= set(cells):
-        return _generated
+        return _read_tsv
+    if set(GENERATED_COLUMNS) <= set(cells):
+        return _read_generated
     if _is_gold(cells):
-        return _gold
-    if first.startswith("{") and {"sentence_good", "sentence_bad"} & _object(first, file_location(path, 1)).keys():
-        return _blimp
+        return _read_gold
+    if first.startswith("{") and {"sentence_good", "sentence_bad"} & _parse_object(first, file_location(path, 1)).keys():
+        return _read_blimp
     raise _NotASuite(first)
 
 
 def _is_usable(pair: MinimalPair, where: str) -> bool:
-    """Whether the sentences of a pair differ. An empty sentence, or equal sentences written by hand, are an error."""
+    """Whether the sentences of a pair differ. Empty sentences, and equal ones that were not extracted automatically, are
+    errors."""
     for name, text in (("good", pair.good), ("bad", pair.bad)):
         if not check_text(text, where).strip():
             raise DataError(where, f"{name} sentence is empty")
     if pair.good != pair.bad:
         return True
-    if not pair.forced:  # automatically extracted verbs sometimes have two identical forms
+    if not pair.forced:  # some automatically extracted verbs have two identical forms
         raise DataError(where, f"good and bad sentence are identical: {quote(pair.good)}")
     return False
 
 
-def _read(path: Path) -> tuple[list[MinimalPair], int]:
-    """The pairs of a file in order, and the number of skipped ones."""
+def _read_pairs(path: Path) -> tuple[list[MinimalPair], int]:
+    """The pairs of a file, and the number of skipped pairs."""
     try:
-        read = _reader(path)
+        read = _choose_reader(path)
     except _NotASuite as error:
         problem = f"not a suite of minimal pairs, first line is {quote(str(error), 60)}"
         raise DataError(path, problem, f"use {FORMATS}") from None
@@ -279,11 +280,11 @@ def _read(path: Path) -> tuple[list[MinimalPair], int]:
 
 
 def _suites_in(directory: Path) -> tuple[list[Path], list[Path]]:
-    """The files of a directory that are suites, sorted by name, and the other files."""
+    """Suites in a directory, sorted by name, and the other files."""
     suites, skipped = list[Path](), list[Path]()
     for path in sorted(file for file in directory.iterdir() if file.is_file() and file.name[0] != "."):
         try:
-            _reader(path)
+            _choose_reader(path)
         except (_NotASuite, DataError):
             skipped.append(path)
         else:
@@ -294,12 +295,12 @@ def _suites_in(directory: Path) -> tuple[list[Path], list[Path]]:
 
 
 def read_suite(paths: Sequence[Path]) -> Suite:
-    """The pairs of files, and of all suites in directories."""
-    pairs, read, skipped, identical = list[MinimalPair](), list[Path](), list[Path](), 0
+    """Read the pairs of files, and of all suites in directories."""
+    pairs, read_paths, skipped, identical = list[MinimalPair](), list[Path](), list[Path](), 0
     for path in paths:
         suites, other_files = _suites_in(path) if path.is_dir() else ([path], [])
-        read, skipped = [*read, *suites], [*skipped, *other_files]
+        read_paths, skipped = [*read_paths, *suites], [*skipped, *other_files]
         for suite in suites:
-            suite_pairs, num_identical = _read(suite)
+            suite_pairs, num_identical = _read_pairs(suite)
             pairs, identical = pairs + suite_pairs, identical + num_identical
-    return Suite(pairs, read, skipped, identical)
+    return Suite(pairs, read_paths, skipped, identical)

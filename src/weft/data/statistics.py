@@ -1,6 +1,6 @@
-"""Statistics of a split, a few numbers per row, from which the data check computes its findings.
+"""Per-row statistics of a split, from which the data check computes its findings.
 
-Shapes: N rows, S sides (1 in a text, 2 in pairs).
+Shapes: N rows, S sides (1 for texts, 2 for pairs).
 """
 
 from __future__ import annotations
@@ -20,41 +20,42 @@ from weft.data.source import Row
 from weft.text.tokenizers import Tokenizer
 
 BATCH_ROWS = 1 << 12  # rows tokenized at once
-MAX_UNKNOWN_ROWS = 20_000  # rows with unknown tokens whose unknown texts are counted
-MAX_DECODED_ROWS = 1_000  # rows that are detokenized to find changes
+MAX_UNKNOWN_ROWS = 20_000  # rows whose unknown tokens are collected
+MAX_DECODED_ROWS = 1_000  # rows that are detokenized to detect changes
 
-# bits for unusual texts
+# bits of `SplitStatistics.unusual`
 OUTER_SPACE, NOT_NFC, RETURN, NEWLINE = 1, 2, 4, 8
 
 
 class Split(Protocol):
-    """A text or pairs, read row by row."""
+    """Texts or pairs, read row by row."""
 
     @property
     def summary(self) -> Any:
-        """A summary of the whole files, with `crlf`."""
+        """Summary of the whole files, with `num_crlf`."""
 
     def rows(self) -> Iterator[Row]: ...
 
 
 @dataclass(frozen=True)
 class SplitStatistics:
-    """Numbers about N rows with S sides."""
+    """Statistics of N rows with S sides."""
 
     lengths: np.ndarray  # int64 (N, S), characters
     hashes: np.ndarray  # int64 (N, S)
-    unusual: np.ndarray  # uint8 (N, S), the bits above
-    crlf: int  # CRLF line endings of the whole files
+    unusual: np.ndarray  # uint8 (N, S): OUTER_SPACE, NOT_NFC, RETURN, NEWLINE
+    num_crlf: int  # CRLF line endings in the whole files
 
     def keys(self) -> np.ndarray:
-        """int64 (N,): equal for equal rows."""
+        """int64 (N,): hash of each row."""
         key = self.hashes[:, 0].copy()
         for column in self.hashes[:, 1:].T:
-            key = key * 1_000_003 ^ column  # wraps around
+            key = key * 1_000_003 ^ column  # int64 arithmetic wraps around
         return key
 
 
 def _find_unusual(text: str) -> int:
+    """The bits of a text."""
     outer_space = OUTER_SPACE if text != text.strip() else 0
     not_nfc = 0 if text.isascii() or unicodedata.is_normalized("NFC", text) else NOT_NFC
     return outer_space | not_nfc | (RETURN if "\r" in text else 0) | (NEWLINE if "\n" in text else 0)
@@ -78,25 +79,25 @@ class TokenCounts:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._tokens, self._unknown = array("q"), array("q")
-        # of the first MAX_UNKNOWN_ROWS rows with an unknown token
+        # in the first MAX_UNKNOWN_ROWS rows with an unknown token
         self.unknown_texts: Counter[str] = Counter()
         self._num_unknown_rows = 0
-        # of the first MAX_DECODED_ROWS rows without one: how many decode to another text, and the first of these
+        # of the first MAX_DECODED_ROWS rows without unknown tokens: how many change when decoded, and the first that does
         self.decoded = self.changed = 0
         self.first_change: tuple[str, str] | None = None
 
     @property
     def tokens(self) -> np.ndarray:
-        """int64 (N,): tokens per row, with </s>."""
+        """int64 (N,): number of tokens of each row, with </s>."""
         return np.asarray(self._tokens)
 
     @property
     def unknown(self) -> np.ndarray:
-        """int64 (N,): <unk> tokens per row."""
+        """int64 (N,): number of <unk> tokens in each row."""
         return np.asarray(self._unknown)
 
     def add(self, texts: Sequence[str], sizes: np.ndarray | None = None) -> None:
-        """Add rows. Each row is one text, or `sizes` (rows,) texts followed by one </s>."""
+        """Add rows. Each row is one text, or consists of `sizes` (rows,) texts. A row ends with one </s>."""
         ids, lengths = self.tokenizer.encode_concatenated(texts)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         unknown_before = np.concatenate([[0], np.cumsum(ids == self.tokenizer.unk_id)])[ends]
@@ -131,7 +132,7 @@ def count_tokens(split: Split, tokenizers: Sequence[Tokenizer]) -> list[TokenCou
 
 
 def count_words(dataset: Dataset[R], tokenizer: Tokenizer, words: Callable[[R], Sequence[str]]) -> TokenCounts:
-    """Token counts of sentences, word by word: a tokenizer may split a word differently inside a text."""
+    """Token counts of sentences whose words are tokenized separately, which can give other tokens than the whole text."""
     counts, records = TokenCounts(tokenizer), dataset.records()
     while batch := [words(record) for record in islice(records, BATCH_ROWS)]:
         counts.add(list(chain.from_iterable(batch)), np.array([len(sentence) for sentence in batch], np.int64))

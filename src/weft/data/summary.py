@@ -1,4 +1,4 @@
-"""Parts of the summaries of data files."""
+"""Helpers for summaries of data files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.text.reading import preview
 
-MAX_LISTED = 10  # labels or notes that a summary lists
+MAX_LISTED = 10  # labels or notes in a summary
 
 
 @dataclass
@@ -25,7 +25,7 @@ class ColumnSize:
 
 
 def listed(counts: Counter[str]) -> str:
-    """'a (10), b (5) and 3 more', the most frequent first; 'a, b' if each occurs once."""
+    """'a (10), b (5) and 3 more', most frequent first; without counts if every name occurs once."""
     names = sorted(counts, key=lambda name: (-counts[name], name))
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     numbers = [f" ({counts[name]:,})" if counts[names[0]] > 1 else "" for name in names]

@@ -57,7 +57,7 @@ def lines(dataset: Dataset[Any]) -> Iterator[tuple[str, None]]:
 def in_memory(config: Any) -> MemoryFormat:
     """The text columns, followed by the other columns."""
     format = config.sources(Path())["train"].format
-    return MemoryFormat((*format.columns, *format.values), inputs=len(format.columns))
+    return MemoryFormat((*format.columns, *format.values), num_inputs=len(format.columns))
 
 
 def table_data(config: type[Config], tokenizer: type[Config] = WordTokenizerConfig) -> Data:

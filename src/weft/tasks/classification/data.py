@@ -344,4 +344,4 @@ def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:
 
 def in_memory(config: LabeledDataConfig) -> MemoryFormat:
     """A text, or two, and the label; where an example may have several, a list of them."""
-    return MemoryFormat((*config.columns(), config.label_column), inputs=len(config.columns()))
+    return MemoryFormat((*config.columns(), config.label_column), num_inputs=len(config.columns()))

@@ -221,6 +221,6 @@ def in_memory(config: QADataConfig) -> MemoryFormat:
     """A question, its passage, the answer (a text, a list of texts, or None), and where it starts, which may be missing."""
     return MemoryFormat(
         (config.question_column, config.passage_column, config.answer_column, config.answer_start_column),
-        inputs=2,
+        num_inputs=2,
         optional=(config.answer_start_column,),
     )

@@ -57,4 +57,4 @@ def in_memory(config: TaggedDataConfig) -> MemoryFormat:
     """The words of a sentence, and their tags: lists of strings."""
     places = _places(config)
     suffix = ".conllu" if places[2] == len(CONLLU) else ".conll"
-    return MemoryFormat((WORDS, TAGS), suffix=suffix, write=partial(_write, places))
+    return MemoryFormat((WORDS, TAGS), suffix=suffix, to_lines=partial(_write, places))
