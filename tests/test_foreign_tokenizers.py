@@ -110,7 +110,7 @@ def with_rules(**rules: Any) -> bytes:
 def test_a_pattern_that_backtracks_is_one_line(capfd):
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     tokenizer = Tokenizer(with_rules(pre_tokenizer=split), "here")
-    for ask in (tokenizer.encode, tokenizer.offsets, lambda text: tokenizer.count_unknown([text])):
+    for ask in (tokenizer.encode, tokenizer.offsets, lambda text: tokenizer.unknown_parts([text])):
         with pytest.raises(ModelError) as caught:
             ask("a" * 40 + "b")
         told = "tokenizer: cannot encode a text: Onig: Regex search error: retry-limit-in-match over"

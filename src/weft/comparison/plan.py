@@ -344,7 +344,7 @@ def previous_plan(output_dir: Path) -> Backup:
 def drop_backup(output_dir: Path) -> None:
     """Remove the backup once the new comparison of a run file is finished."""
     if (output_dir / PLAN).is_file() and (output_dir / COMPARISON).is_file():
-        previous_plan(output_dir).drop()
+        previous_plan(output_dir).delete()
 
 
 def restore_backup(output_dir: Path) -> bool:

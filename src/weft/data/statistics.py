@@ -108,7 +108,7 @@ class TokenCounts:
         with_unknown = [text for text, count in zip(texts, unknown, strict=True) if count]
         with_unknown = with_unknown[: MAX_UNKNOWN_ROWS - self._num_unknown_rows]
         self._num_unknown_rows += len(with_unknown)
-        self.unknown_texts.update(self.tokenizer.count_unknown(with_unknown))
+        self.unknown_texts.update(self.tokenizer.unknown_parts(with_unknown))
         if not self.tokenizer.lossless:
             self._decode([text for text, count in zip(texts, unknown, strict=True) if not count])
 

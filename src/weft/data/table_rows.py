@@ -1,9 +1,10 @@
-"""Rows of tables (.tsv, .csv, .xlsx), with the line or row where each starts. Text is read and checked by `weft.text.reading`.
+"""Reads rows of tables (.tsv, .csv, .xlsx), with the line or row where each starts. `weft.text.reading` reads and checks the
+text.
 
 TSV has no quoting: a line is split at its tabs. CSV is read with Python's csv module in strict mode: a quoted field may contain
-commas and newlines. The delimiter is `data.delimiter`, or else the comma, semicolon or tab in the first line. Every row of a
-table must have as many columns as the first: otherwise a stray tab would silently move the target to another column. Blank
-lines are skipped.
+commas and newlines. The delimiter is `data.delimiter`, or else the comma, semicolon or tab in the first line. All rows must
+have the same number of columns: otherwise a stray tab would silently move the target to another column. Blank lines are
+skipped.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +22,11 @@ from weft.errors import DataError
 from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import FileSummary, RawLine, check_text, preview, read_lines
 
-OBJECT_FORMATS = ("jsonl", "json", "parquet")  # have keys, and values that may be objects
+OBJECT_FORMATS = ("jsonl", "json", "parquet")  # with keys, and values that may be objects
 TEXT_TABLES = ("tsv", "csv")
-TYPED_TABLES = ("xlsx", "parquet")  # have rows of typed cells, not lines
+TYPED_TABLES = ("xlsx", "parquet")  # with typed cells instead of lines
 NOT_A_TABLE = "not a table (.tsv, .csv, .xlsx, .jsonl, .json or .parquet)"
-DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}  # that are recognized, in this order
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}  # recognized in this order
 _DELIMITER_NAMES = {**DELIMITERS, "|": "pipe", ":": "colon", " ": "space"}
 CONLL = (".conllu", ".conll", ".conll03", ".iob", ".iob2", ".bio")
 _QUOTED = re.compile('"(?:[^"]|"")*"?')
@@ -34,31 +35,31 @@ _QUOTED = re.compile('"(?:[^"]|"")*"?')
 def file_format(path: Path) -> str:
     """'tsv', 'csv', 'xlsx', 'jsonl', 'json' or 'parquet' by the file name, compressed or not; otherwise 'text'."""
     name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
-    kind = name.suffix.lower().removeprefix(".").replace("xlsm", "xlsx")
-    return kind if kind in (*TEXT_TABLES, *TYPED_TABLES, *OBJECT_FORMATS) else "text"
+    suffix = name.suffix.lower().removeprefix(".").replace("xlsm", "xlsx")
+    return suffix if suffix in (*TEXT_TABLES, *TYPED_TABLES, *OBJECT_FORMATS) else "text"
 
 
 def is_conll(path: Path) -> bool:
-    """Whether a file is CoNLL (words with tags) by its name, compressed or not."""
+    """Whether a file, compressed or not, has the name of a CoNLL file (words with tags)."""
     name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     return name.suffix.lower() in CONLL
 
 
 def file_location(path: Path, number: int) -> str:
-    """A line, or a row of a table without lines, for messages: 'a.csv:7'."""
+    """Location of a line, or of a row of a table without lines, for messages: 'a.csv:7'."""
     return f"{path}:{number}"
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How tables are read."""
+    """Options for reading tables."""
 
     encoding: str = "utf-8"
-    delimiter: str | None = None  # between the columns of .csv and .tsv; None: detected in the first line
-    sheet: str | int | None = None  # of .xlsx: a name, or an index from 1; None: the first
+    delimiter: str | None = None  # of .csv and .tsv; None: detected in the first line
+    sheet: str | int | None = None  # of .xlsx: a name or a 1-based index; None: the first
 
     def provenance(self) -> dict[str, Any]:
-        """The options that are set, except the encoding: a corpus depends on them."""
+        """The options that are set, except the encoding, for the provenance of a corpus."""
         options = {"delimiter": self.delimiter, "sheet": self.sheet}
         return {name: value for name, value in options.items() if value is not None}
 
@@ -76,26 +77,26 @@ def preview_cells(cells: Sequence[str]) -> list[str]:
 class Row(NamedTuple):
     """A row of a table."""
 
-    line: int  # where it starts, from 1
+    line: int  # first line, from 1
     cells: list[str]
-    raw: str  # as it is in the file; the row of a workbook as CSV
-    end: str = "\n"  # the line ending after it
+    raw: str  # unchanged text of the file; for a workbook, the row as CSV
+    end: str = "\n"  # line ending
 
 
 def detect_delimiter(path: Path, first: str) -> str:
-    """The delimiter of a table with this first line; in CSV the first of DELIMITERS that occurs outside quotes."""
+    """The delimiter of a table by its first line; for CSV, the first of DELIMITERS that occurs outside quotes."""
     if file_format(path) == "tsv":
         return "\t"
     unquoted = _QUOTED.sub("", first)
     return next((delimiter for delimiter in DELIMITERS if delimiter in unquoted), ",")
 
 
-def _tsv(lines: Iterator[RawLine], delimiter: str) -> Iterator[Row]:
+def _split_tsv(lines: Iterator[RawLine], delimiter: str) -> Iterator[Row]:
     for number, (text, end, start) in enumerate(lines, 1):
         yield Row(number, text.split(delimiter), start + text, end)
 
 
-def _csv(lines: Iterator[RawLine], path: Path, delimiter: str) -> Iterator[Row]:
+def _split_csv(lines: Iterator[RawLine], path: Path, delimiter: str) -> Iterator[Row]:
     row_lines: list[RawLine] = []
 
     def text_lines() -> Iterator[str]:
@@ -127,7 +128,7 @@ def _csv(lines: Iterator[RawLine], path: Path, delimiter: str) -> Iterator[Row]:
 
 def split_rows(path: Path, lines: Iterator[RawLine], delimiter: str) -> Iterator[Row]:
     """The rows of a table. A blank line is a row with one blank cell."""
-    return _tsv(lines, delimiter) if file_format(path) == "tsv" else _csv(lines, path, delimiter)
+    return _split_tsv(lines, delimiter) if file_format(path) == "tsv" else _split_csv(lines, path, delimiter)
 
 
 def csv_cell(text: str, delimiter: str = ",") -> str:
@@ -138,18 +139,18 @@ def csv_cell(text: str, delimiter: str = ",") -> str:
 
 
 def _sheet_rows(rows: Iterator[tuple[int, list[str]]], summary: FileSummary) -> Iterator[Row]:
-    """Rows of a workbook, without empty rows at the end and empty cells beyond the width of the first row."""
-    blank, width = 0, 0
+    """Rows of a workbook, without empty rows at the end and empty cells beyond the last column of the first row."""
+    num_blank, num_columns = 0, 0
     for number, cells in rows:
-        filled = len(cells)
-        while filled > 0 and not cells[filled - 1]:
-            filled -= 1
-        width = width or max(1, filled)
-        if not filled and number > 1:
-            blank += 1
+        num_filled = len(cells)
+        while num_filled > 0 and not cells[num_filled - 1]:
+            num_filled -= 1
+        num_columns = num_columns or max(1, num_filled)
+        if not num_filled and number > 1:
+            num_blank += 1
             continue
-        summary.blank, blank = summary.blank + blank, 0
-        row_cells = cells[: max(filled, width)] + [""] * (width - len(cells))
+        summary.blank, num_blank = summary.blank + num_blank, 0
+        row_cells = cells[: max(num_filled, num_columns)] + [""] * (num_columns - len(cells))
         yield Row(number, row_cells, ",".join(map(csv_cell, row_cells)))
 
 
@@ -166,7 +167,7 @@ class OpenTable:
     first_row: Row
     summary: FileSummary
     _rest: Iterator[Row]
-    delimiter_is_set: bool = False  # by data.delimiter
+    is_delimiter_set: bool = False  # by data.delimiter
 
     @property
     def first(self) -> list[str]:
@@ -178,23 +179,19 @@ class OpenTable:
         return DataError(file_location(self.path, line), problem, self.delimiter_fix() if line == 1 else "")
 
     def describe_first(self) -> str:
-        """The cells of the first row and the delimiter, for messages."""
+        """Cells of the first row and the delimiter, for messages."""
         cells = ", ".join(map(repr, preview_cells(self.first)))
-        return f"{cells} ({_delimited(self.delimiter)})" if self.delimiter else cells
+        return f"{cells} ({_describe_delimiter(self.delimiter)})" if self.delimiter else cells
 
     def delimiter_fix(self) -> str:
-        """The fix for a first line with one column, whose delimiter may be wrong; "" if it has more."""
+        """The fix for a first line with one column: the delimiter may be wrong. "" if there are more columns."""
         if len(self.first) > 1 or not self.delimiter:
             return ""
-        return "check data.delimiter" if self.delimiter_is_set else "set data.delimiter if the delimiter is different"
+        return "check data.delimiter" if self.is_delimiter_set else "set data.delimiter if the delimiter is different"
 
     def peek(self, limit: int) -> list[list[str]]:
-        """The cells of the next rows, including blank lines, without consuming them."""
-        rows = []
-        for row in self._rest:
-            rows.append(row)
-            if len(rows) == limit:
-                break
+        """Cells of the next rows, including blank lines, without consuming them."""
+        rows = list(islice(self._rest, limit))
         self._rest = chain(rows, self._rest)
         return [row.cells for row in rows]
 
@@ -203,7 +200,7 @@ class OpenTable:
         return chain([self.first_row], self._rest)
 
     def raw_rows(self) -> Iterator[Row]:
-        """The rows after the first, with any number of columns; blank lines are skipped."""
+        """The rows after the first, with any number of columns, without blank lines."""
         for row in self._rest:
             if is_blank(row.cells):
                 self.summary.blank += 1
@@ -211,25 +208,25 @@ class OpenTable:
                 yield row
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """The rows after the first, and the line where each starts. All have the same number of columns."""
+        """First line and cells of the rows after the first. Another number of columns is an error."""
         for line, cells, _, _ in self.raw_rows():
             if len(cells) != len(self.first):
                 raise self.wrong_column_count(line, cells, str(len(self.first)))
             yield line, cells
 
 
-def _delimited(delimiter: str) -> str:
+def _describe_delimiter(delimiter: str) -> str:
     name = _DELIMITER_NAMES.get(delimiter)
     return f"{name}-separated" if name else f"separated by {delimiter!r}"
 
 
 def wrong_column_count(cells: Sequence[str], expected: str, delimiter: str) -> str:
-    """The problem of a row with too few or too many columns; `expected` is '2' or 'at least 2'."""
+    """The problem of a row with the wrong number of columns; `expected` is '2' or 'at least 2'."""
     columns = "column" if expected == "1" else "columns"
     if delimiter in _DELIMITER_NAMES:
-        columns = f"{_delimited(delimiter)} {columns}"
+        columns = f"{_describe_delimiter(delimiter)} {columns}"
     elif delimiter:
-        columns = f"{columns} {_delimited(delimiter)}"
+        columns = f"{columns} {_describe_delimiter(delimiter)}"
     return f"expected {expected} {columns}, got {len(cells)}: {', '.join(map(repr, preview_cells(cells)))}"
 
 
@@ -239,7 +236,7 @@ def _refuse_blank(path: Path, first: Row) -> None:
 
 
 def open_rows(path: Path, lines: Iterator[RawLine], options: TableOptions, summary: FileSummary) -> OpenTable:
-    """Open a .tsv or .csv, given its lines, and read its first row."""
+    """Open a .tsv or .csv table, given its lines, and read its first row."""
     first_line = next(lines, None)
     if first_line is None:
         raise DataError(path, "file is empty")
@@ -254,10 +251,10 @@ def open_rows(path: Path, lines: Iterator[RawLine], options: TableOptions, summa
 
 
 def open_workbook(path: Path, options: TableOptions, summary: FileSummary) -> OpenTable:
-    """Open a sheet of an .xlsx and read its first row."""
+    """Open a sheet of an .xlsx workbook and read its first row."""
     sheet = open_sheet(path, options.sheet)
-    among = f", one of {sheet.sheets}" if sheet.sheets > 1 else ""
-    summary.notes.append(f"{path.name}: sheet {sheet.name!r}{among}")
+    others = f", one of {sheet.num_sheets}" if sheet.num_sheets > 1 else ""
+    summary.notes.append(f"{path.name}: sheet {sheet.name!r}{others}")
     summary.container = "Excel"
     rows = _sheet_rows(sheet.rows, summary)
     first = next(rows, None)
@@ -267,17 +264,17 @@ def open_workbook(path: Path, options: TableOptions, summary: FileSummary) -> Op
     return OpenTable(path, "", first, summary, rows)
 
 
-def _checked(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
-    """Rows of a workbook, checked for characters that no text file can contain."""
+def _check_rows(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
+    """Rows of a workbook; characters that a text file cannot contain are an error."""
     for row in rows:
         check_text("\t".join(row.cells), file_location(path, row.line))
         yield row
 
 
 def open_table(path: Path, options: TableOptions, summary: FileSummary) -> OpenTable:
-    """Open a .tsv, .csv or .xlsx and read its first row."""
+    """Open a .tsv, .csv or .xlsx table and read its first row."""
     if file_format(path) != "xlsx":
         return open_rows(path, map(RawLine, read_lines(path, options.encoding, summary)), options, summary)
     table = open_workbook(path, options, summary)
-    rows = _checked(path, table.all_rows())
+    rows = _check_rows(path, table.all_rows())
     return replace(table, first_row=next(rows), _rest=rows)

@@ -25,7 +25,7 @@ from weft.text.tokenizers import Tokenizer
 class TagBatch(NamedTuple):
     tokens: Tensor  # int64 (B, S): <s>, the tokens of all words, </s>; padded with 0
     token_mask: Tensor  # bool (B, S)
-    first: Tensor  # int64 (B, W): the first token of each word
+    first: Tensor  # int64 (B, W): index of the first token of each word
     word_mask: Tensor  # bool (B, W), False on padding
     char_ids: Tensor | None  # int64 (B, W, C), padded with 0; None without a character encoder
     char_mask: Tensor | None  # bool (B, W, C), True for at least one character per word
@@ -33,7 +33,7 @@ class TagBatch(NamedTuple):
 
 
 def padded_rows(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Arrays of different lengths as rows padded with 0, and a mask that is False on padding."""
+    """Rows padded with 0 to equal length, and their mask, False on padding: both (B, T)."""
     lengths = np.array([len(row) for row in rows], np.int64)
     mask = np.arange(max(1, int(lengths.max(initial=0)))) < lengths[:, None]
     padded = np.zeros(mask.shape, np.int64)
@@ -42,7 +42,7 @@ def padded_rows(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _char_batch(corpus: Corpus, members: list[range], word_mask: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The characters of the words in each row and their mask, (B, W, C), given the mask of the words (B, W)."""
+    """Character IDs and mask, both (B, W, C), of the words `members` of each row, given the word mask (B, W)."""
     starts = corpus.line_starts()
     flat_ids, flat_mask = padded_rows(
         [corpus.tokens[starts[word] : starts[word + 1]].astype(np.int64) for row in members for word in row]
@@ -56,15 +56,15 @@ def _char_batch(corpus: Corpus, members: list[range], word_mask: np.ndarray) -> 
 
 @dataclass(frozen=True)
 class Sentences(Examples[TagBatch]):
-    """Sentences whose words are the lines of a corpus. The </s> after the tokens of each word is removed."""
+    """Tagged sentences. The words are the lines of a corpus, without the </s> after each."""
 
     words: Corpus
     char_ids: Corpus | None  # the characters of the same words
-    edges: np.ndarray  # int64 (N + 1,): the number of each sentence's first word, and the number of all words
+    edges: np.ndarray  # int64 (N + 1,): index of the first word of each sentence, and the number of all words
     tags: np.ndarray  # int64 (words,), -1 for a tag that is not in the training data
 
     def lengths(self) -> np.ndarray:
-        """int64 (N,): the tokens of each sentence, with <s> and </s>."""
+        """int64 (N,): number of tokens of each sentence, with <s> and </s>."""
         starts = self.words.line_starts()
         sizes: np.ndarray = np.maximum(3, 2 + np.diff((starts - np.arange(len(starts)))[self.edges]))
         return sizes
@@ -72,12 +72,12 @@ class Sentences(Examples[TagBatch]):
     def batch(self, members: np.ndarray) -> TagBatch:
         starts = self.words.line_starts()
         tokens, first, tags, words = [], [], [], []
-        for number in members.tolist():
-            low, high = self.edges[number], self.edges[number + 1]
+        for index in members.tolist():
+            low, high = self.edges[index], self.edges[index + 1]
             sizes = np.diff(starts[low : high + 1]) - 1  # without </s>
             row = np.delete(self.words.tokens[starts[low] : starts[high]].astype(np.int64), np.cumsum(sizes + 1) - 1)
             tokens.append(np.concatenate([[Tokenizer.bos_id], row, [Tokenizer.eos_id]]))
-            first.append(np.minimum(1 + np.cumsum(sizes) - sizes, len(row) + 1))  # a word without tokens: the next token
+            first.append(np.minimum(1 + np.cumsum(sizes) - sizes, len(row) + 1))  # without tokens: the next token
             tags.append(self.tags[low:high])
             words.append(range(low, high))
         token_rows, token_mask = padded_rows(tokens)
@@ -88,17 +88,17 @@ class Sentences(Examples[TagBatch]):
         return TagBatch(tensors[0], tensors[1], tensors[2], tensors[3], char_ids, char_mask, tensors[4])
 
     def known(self) -> np.ndarray:
-        """Sentences whose tags are all in the training data."""
+        """int64 (M,): indices of sentences whose tags are all in the training data."""
         ranges = enumerate(pairwise(self.edges.tolist()))
-        return np.array([number for number, (low, high) in ranges if high > low and self.tags[low:high].min() >= 0], np.int64)
+        return np.array([index for index, (low, high) in ranges if high > low and self.tags[low:high].min() >= 0], np.int64)
 
     def loss_count(self, members: np.ndarray) -> int:
         """Number of words."""
         return int(np.diff(self.edges)[members].sum())
 
     def largest(self, members: np.ndarray, fraction: Fraction = FULL) -> TagBatch:
-        """The sentences with characters padded to the longest word of all. Every word starts at <s>, so that a shortened batch
-        is valid."""
+        """A batch with characters padded to the longest word of all sentences. Every word starts at <s>, so that a truncated
+        batch is valid."""
         batch = self.batch(members)
         batch = batch._replace(first=torch.zeros_like(batch.first))
         if self.char_ids is not None and batch.char_ids is not None and batch.char_mask is not None:

@@ -30,7 +30,7 @@ class TextBatch(NamedTuple):
 
 
 def pack_rows(rows: Sequence[Sequence[np.ndarray]], *, max_length: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Rows of one or two token arrays that end with </s>, as padded tensors: tokens, token mask, segments. Rows of more than
+    """Tokens, token mask and segments of rows of one or two texts, each of which ends with </s>. Rows with more than
     `max_length` positions are truncated: the longer text first, each before its </s>."""
     tokens = [np.concatenate([[Tokenizer.bos_id], *_truncate(row, max_length - 1)]) for row in rows]
     width = max(map(len, tokens))
@@ -46,7 +46,7 @@ def pack_rows(rows: Sequence[Sequence[np.ndarray]], *, max_length: int) -> tuple
 
 def _truncate(row: Sequence[np.ndarray], max_length: int) -> list[np.ndarray]:
     """The one or two texts of a row, truncated to `max_length` tokens in total, each with its </s>. Neither of two texts is
-    truncated to less than half."""
+    truncated to less than half of `max_length`."""
     lengths, sizes = [len(text) for text in row], [max_length]
     if sum(lengths) <= max_length:
         return list(row)
@@ -57,22 +57,22 @@ def _truncate(row: Sequence[np.ndarray], max_length: int) -> list[np.ndarray]:
 
 
 class TextExamples(Examples[B], Protocol[B]):
-    """Tokenized texts with one corpus per column: the base class of examples with one or two texts."""
+    """Base class of examples with one or two texts, in one corpus per column."""
 
     columns: Sequence[Corpus]
-    max_length: int  # maximum positions of an example; longer ones are truncated
+    max_length: int  # in positions; longer examples are truncated
 
     def lengths(self) -> np.ndarray:
-        """int64 (N,): the positions of each text."""
+        """int64 (N,): number of positions of each example."""
         sizes = sum(np.diff(column.line_starts()) for column in self.columns)
         return np.minimum(1 + sizes, self.max_length)
 
     def packed_rows(self, members: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The texts of these examples as tensors: tokens, token mask, segments."""
+        """Tokens, token mask and segments of these examples."""
         starts = [column.line_starts() for column in self.columns]
         rows = [
-            [column.tokens[start[number] : start[number + 1]] for column, start in zip(self.columns, starts, strict=True)]
-            for number in members.tolist()
+            [column.tokens[start[index] : start[index + 1]] for column, start in zip(self.columns, starts, strict=True)]
+            for index in members.tolist()
         ]
         return pack_rows(rows, max_length=self.max_length)
 
@@ -89,17 +89,17 @@ class LabeledTexts(TextExamples[TextBatch]):
 
     columns: Sequence[Corpus]
     labels: np.ndarray  # int64 (N, 1), -1 for a label that is not in the training data; or (N, K) of 0 and 1
-    unseen: np.ndarray  # int64 (N,): how many labels of each text are not in the training data
+    unseen: np.ndarray  # int64 (N,): number of labels of each text that are not in the training data
     max_length: int
 
     def batch(self, members: np.ndarray) -> TextBatch:
         return TextBatch(*self.packed_rows(members), as_tensor(self.labels[members]))
 
     def known(self) -> np.ndarray:
-        """Texts whose label is in the training data."""
+        """int64 (M,): indices of texts whose label is in the training data."""
         return np.flatnonzero(self.labels.min(axis=1) >= 0)
 
     def largest(self, members: np.ndarray, fraction: Fraction = FULL) -> TextBatch:
-        """A batch of these examples with shortened texts; labels have no positions to shorten."""
+        """A batch of these examples with truncated texts; labels have no positions to truncate."""
         batch = self.batch(members)
         return crop_batch(batch, fraction)._replace(labels=batch.labels)

@@ -1,6 +1,6 @@
-"""Counts text in the units of metrics: characters, UTF-8 bytes and words.
+"""Counts the units of metrics in texts: characters, UTF-8 bytes and words.
 
-Words are separated by whitespace. A newline is a character, a byte and a word of its own, because a model predicts it.
+Words are separated by whitespace. A newline counts as a character, a byte and a word, because a model predicts it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _IS_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])
 
 
 def count_units(texts: list[str]) -> np.ndarray:
-    """int64 (texts, 3): characters, bytes and words of each text. A word split by the end of a text counts where it starts."""
+    """int64 (N, 3): characters, bytes and words of N consecutive texts. A word that continues in the next text counts where it
+    starts."""
     joined = "".join(texts)
     ends = np.fromiter(accumulate(map(len, texts)), np.int64, len(texts))
     codes = np.frombuffer(joined.encode("utf-32-le"), dtype=np.uint32)
@@ -33,5 +34,5 @@ def _extra_bytes(codes: np.ndarray) -> np.ndarray:
 
 
 def _cumulative(ends: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """int64 (E,): the sum of `counts` before each of `ends`."""
+    """int64 (E,): sum of `counts` before each of `ends` (E,)."""
     return np.asarray(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])[ends])

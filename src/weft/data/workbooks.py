@@ -1,8 +1,8 @@
-"""Rows of Excel workbooks (.xlsx) and Parquet files, which have typed cells instead of lines. Each format needs an optional
-package, which is imported only when such a file is read.
+"""Reads rows of Excel workbooks (.xlsx) and Parquet files, which have typed cells. Each format needs an optional package, which
+is imported only to read such a file.
 
-Cells become text as a spreadsheet shows them: integers without a decimal point, dates as 2026-11-16, an empty cell as "". Rows
-are streamed, but the shared strings of a workbook are read at once.
+Cells become text as in a spreadsheet: integers without a decimal point, dates as 2026-11-16, empty cells as "". Rows are
+streamed, but the shared strings of a workbook are read at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weft.text.compression import COMPRESSED_SUFFIXES, MAX_RATIO, check_regular_
 from weft.text.reading import FileSummary, preview
 
 BATCH_ROWS = 1024
-PACKAGES: dict[str, tuple[str, Callable[[], Any]]] = {  # by format: the package, and a function that imports it
+PACKAGES: dict[str, tuple[str, Callable[[], Any]]] = {  # by format: name, and a function that imports it
     "xlsx": ("openpyxl", lambda: importlib.import_module("openpyxl")),
     "parquet": ("pyarrow", lambda: importlib.import_module("pyarrow.parquet")),
 }
@@ -33,12 +33,12 @@ class Sheet(NamedTuple):
     """A sheet of a workbook."""
 
     name: str
-    sheets: int  # in its workbook
-    rows: Iterator[tuple[int, list[str]]]  # with their numbers, from 1, including empty ones
+    num_sheets: int  # of the workbook
+    rows: Iterator[tuple[int, list[str]]]  # 1-based row and cells, including empty rows
 
 
 def available(name: str, names: Sequence[str]) -> str:
-    """The fix for a missing column or key: the closest name, else all of them if they are few."""
+    """The fix for a missing column or key: the closest name, else a list of all names if there are few."""
     closest = closest_name(name, names)
     if closest is not None:
         return f"did you mean {closest!r}?"
@@ -46,7 +46,7 @@ def available(name: str, names: Sequence[str]) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """A value as a spreadsheet shows it in the default format."""
+    """The text that a spreadsheet displays for a value in the default format."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
@@ -59,15 +59,16 @@ def cell_text(value: Any) -> str:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def _package(path: Path, kind: str) -> Any:
-    name, load = PACKAGES[kind]
+def _import_package(path: Path, format: str) -> Any:
+    """The package for a format; an error with the install command if it is missing."""
+    name, load = PACKAGES[format]
     check_regular_file(path)
     if path.suffix in COMPRESSED_SUFFIXES:
-        raise DataError(path, f"compressed .{kind} files are not supported", f"decompress the {path.suffix} first")
+        raise DataError(path, f"compressed .{format} files are not supported", f"decompress the {path.suffix} first")
     try:
         return load()
     except ImportError:
-        raise DataError(path, f".{kind} files need the package {name}", f'pip install "weft[{kind}]"') from None
+        raise DataError(path, f".{format} files need the package {name}", f'pip install "weft[{format}]"') from None
 
 
 # ---- workbooks
@@ -96,7 +97,7 @@ def _damaged(path: Path, expected: str, error: Exception) -> DataError:
 
 
 def choose_sheet(path: Path, names: Sequence[str], sheet: str | int | None) -> str:
-    """The name of a sheet, given its name or its index from 1; None: the first."""
+    """The name of a sheet, given its name or 1-based index; None: the first."""
     if not names:
         raise DataError(path, "no sheet with cells")
     if (isinstance(sheet, int) and sheet > len(names)) or (isinstance(sheet, str) and sheet not in names):
@@ -105,14 +106,14 @@ def choose_sheet(path: Path, names: Sequence[str], sheet: str | int | None) -> s
 
 
 def open_sheet(path: Path, sheet: str | int | None) -> Sheet:
-    """A sheet of a workbook. Formulas are read as their saved results."""
-    openpyxl = _package(path, "xlsx")
+    """Open a sheet of a workbook. Formulas are read as their saved results."""
+    openpyxl = _import_package(path, "xlsx")
     _check_workbook(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # e.g. about styles
+            warnings.simplefilter("ignore")  # for example, about styles
             book = openpyxl.load_workbook(path, read_only=True, data_only=True, keep_links=False)
-    except Exception as error:  # openpyxl raises many types
+    except Exception as error:  # openpyxl raises exceptions of many types
         raise _damaged(path, "an Excel workbook", error) from None
     names = [worksheet.title for worksheet in book.worksheets]
     name = choose_sheet(path, names, sheet)
@@ -143,23 +144,23 @@ def _next_rows(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> list[tu
 
 class ParquetRow(NamedTuple):
     number: int  # from 1
-    row: dict[str, Any]  # values as text, and lists and objects of texts
+    row: dict[str, Any]  # values as text; lists and objects contain texts
     values: dict[str, Any]  # typed values
 
 
-def _texts(value: Any) -> Any:
-    """A value with its numbers, dates and so on as text; objects and lists stay objects and lists."""
+def _to_text(value: Any) -> Any:
+    """Convert numbers, dates and other values to text, also inside objects and lists."""
     if isinstance(value, dict):
-        return {name: _texts(inner) for name, inner in value.items()}
+        return {name: _to_text(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_texts(inner) for inner in value]
+        return [_to_text(inner) for inner in value]
     if isinstance(value, bool):
         return "true" if value else "false"  # as in JSON
     return value.decode("utf-8") if isinstance(value, bytes) else cell_text(value)
 
 
 def _json_value(value: Any) -> Any:
-    """A value that JSON can represent: binary data, NaN and infinities become null."""
+    """Convert to a value that JSON can represent: binary data, NaN and infinities become null."""
     if isinstance(value, dict):
         return {name: _json_value(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -172,25 +173,25 @@ def _json_value(value: Any) -> Any:
 
 
 def _contains(column: str, key: str) -> bool:
-    """Whether a key, possibly a dotted key of nested objects, is in a column."""
+    """Whether a key, which may be a dotted key of nested objects, is in a column."""
     return key == column or key.startswith(f"{column}.")
 
 
-def _text_of(value: Any) -> Any:
-    """A cell as text; binary data that is not UTF-8 stays bytes."""
+def _cell_to_text(value: Any) -> Any:
+    """`_to_text`, but binary data that is not UTF-8 stays bytes."""
     try:
-        return _texts(value)
+        return _to_text(value)
     except UnicodeDecodeError:
         return value
 
 
 def as_json(row: dict[str, Any]) -> dict[str, Any]:
-    """A row that JSON can represent."""
+    """Convert a row to values that JSON can represent."""
     return {name: _json_value(value) for name, value in row.items()}
 
 
 def _columns(path: Path, names: Sequence[str], required: Sequence[str], optional: Sequence[str] | None) -> list[str] | None:
-    """The columns to read; None: all."""
+    """Names of the columns to read; None: all."""
     for key in required:
         if not any(_contains(name, key) for name in names):
             raise DataError(path, f"no column {key!r}", available(key, [preview(name, 40) for name in names]))
@@ -201,15 +202,15 @@ def _columns(path: Path, names: Sequence[str], required: Sequence[str], optional
 def read_parquet(
     path: Path, required: Sequence[str], optional: Sequence[str] | None, summary: FileSummary
 ) -> Iterator[ParquetRow]:
-    """The rows of a Parquet file with the `required` columns, and the `optional` ones that exist; None: all columns."""
-    parquet = _package(path, "parquet")
+    """Rows of a Parquet file with the `required` columns and the `optional` ones that exist; None: all columns."""
+    parquet = _import_package(path, "parquet")
     try:
         with parquet.ParquetFile(path) as file:
             summary.columns, summary.container = tuple(file.schema_arrow.names), "Parquet"
             columns = _columns(path, summary.columns, required, optional)
             batches = file.iter_batches(batch_size=BATCH_ROWS, columns=columns, use_threads=False)
             for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
-                yield ParquetRow(number, {name: _text_of(value) for name, value in row.items()}, row)
+                yield ParquetRow(number, {name: _cell_to_text(value) for name, value in row.items()}, row)
     except DataError:
         raise
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Read the bytes of plain and compressed files in chunks. Other file types and decompression bombs are errors."""
+"""Reads plain and compressed files in chunks. Other file types and decompression bombs are errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from typing import Any, BinaryIO
 
 from weft.errors import DataError, ResourceError, WeftError
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
-# text compresses 3 to 20 times; only decompression bombs exceed this
-MAX_RATIO = 200
-MIN_RATIO_BYTES = 64 << 20
-READ_SIZE = 2048  # bytes of zstd data decompressed at once: a bomb becomes at most 64 MB
+MAX_RATIO = 200  # of decompressed to compressed size; text has 3 to 20
+MIN_RATIO_BYTES = 64 << 20  # smaller files are not checked
+ZSTD_READ_BYTES = 2048  # compressed bytes per call: even a bomb decompresses to at most 64 MB
 
 # fmt: off
 _ZIP, _PARQUET, _EXCEL = b"PK\x03\x04", b"PAR1", "an Excel workbook; save its texts as lines first"
@@ -40,34 +39,34 @@ _ZIPPED = {  # file types that are zip archives
 
 
 def read_error(path: Path, error: OSError) -> WeftError:
-    """The error for a file that cannot be read: a data error, or a resource error without descriptors or memory."""
-    exhausted = error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-    return (ResourceError if exhausted else DataError)(path, f"cannot read the file: {error.strerror}")
+    """The error for a file that cannot be read: a ResourceError if file descriptors or memory are exhausted, else a DataError."""
+    is_exhausted = error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    return (ResourceError if is_exhausted else DataError)(path, f"cannot read the file: {error.strerror}")
 
 
-class _Zstd:
-    """Decompress consecutive frames. (The reader of the library takes the end of a truncated file for the end of the text.)"""
+class _ZstdReader:
+    """Decompresses consecutive frames. (The reader of the library does not detect that a file is truncated.)"""
 
     def __init__(self, raw: BinaryIO, zstandard: Any) -> None:
-        self.raw, self.begin = raw, zstandard.ZstdDecompressor().decompressobj
-        self.frame, self.packed, self.inside = self.begin(), b"", False
+        self.raw, self.new_frame = raw, zstandard.ZstdDecompressor().decompressobj
+        self.frame, self.unused, self.is_inside_frame = self.new_frame(), b"", False
 
     def read(self, size: int) -> bytes:
-        """At least `size` bytes; fewer at the end."""
-        parts, num_read = list[bytes](), 0
-        while num_read < size and (packed := self.packed or self.raw.read(READ_SIZE)):
-            parts.append(self.frame.decompress(packed))
-            num_read += len(parts[-1])
-            self.packed, self.inside = self.frame.unused_data, not self.frame.eof
-            self.frame = self.frame if self.inside else self.begin()
-        if self.inside and num_read < size:
+        """At least `size` bytes; fewer at the end of the file."""
+        chunks, num_read = list[bytes](), 0
+        while num_read < size and (compressed := self.unused or self.raw.read(ZSTD_READ_BYTES)):
+            chunks.append(self.frame.decompress(compressed))
+            num_read += len(chunks[-1])
+            self.unused, self.is_inside_frame = self.frame.unused_data, not self.frame.eof
+            self.frame = self.frame if self.is_inside_frame else self.new_frame()
+        if self.is_inside_frame and num_read < size:
             raise EOFError("compressed file ended in the middle of a frame")
-        return b"".join(parts)
+        return b"".join(chunks)
 
 
-def _zstd(raw: BinaryIO, path: Path) -> Any:
+def _open_zstd(raw: BinaryIO, path: Path) -> Any:
     try:
-        return _Zstd(raw, importlib.import_module("zstandard"))
+        return _ZstdReader(raw, importlib.import_module("zstandard"))
     except ImportError:
         raise DataError(path, ".zst needs zstandard", 'pip install "weft[data]"') from None
 
@@ -77,16 +76,16 @@ def _decompressor(raw: BinaryIO, path: Path) -> Any:
         return gzip.GzipFile(fileobj=raw)
     if path.suffix == ".xz":
         return lzma.LZMAFile(raw)
-    return _zstd(raw, path) if path.suffix == ".zst" else raw
+    return _open_zstd(raw, path) if path.suffix == ".zst" else raw
 
 
 def is_pattern(path: Path) -> bool:
     """Whether a path is a glob pattern such as texts/*.txt."""
-    return any(mark in str(path) for mark in "*?[")
+    return any(char in str(path) for char in "*?[")
 
 
 def check_regular_file(path: Path) -> None:
-    """Reject everything but regular files before opening it: opening a pipe would wait for its writer."""
+    """Refuse everything but regular files before opening it: opening a pipe would wait for its writer."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
@@ -100,7 +99,7 @@ def check_regular_file(path: Path) -> None:
 
 
 def read_bytes(path: Path) -> Iterator[bytes]:
-    """The decompressed bytes of a file, in chunks of at most CHUNK."""
+    """Decompressed bytes of a file, in chunks of about CHUNK_BYTES."""
     check_regular_file(path)
     try:
         with path.open("rb") as raw:
@@ -117,17 +116,17 @@ def read_bytes(path: Path) -> Iterator[bytes]:
         raise _corrupted(path, str(error)) from None
 
 
-def is_bomb(total: int, packed: int) -> bool:
-    """Whether `total` bytes decompressed from `packed` bytes cannot be text."""
-    return total > MIN_RATIO_BYTES and total > MAX_RATIO * packed
+def is_bomb(decompressed: int, compressed: int) -> bool:
+    """Whether a ratio of sizes, in bytes, is too large for text."""
+    return decompressed > MIN_RATIO_BYTES and decompressed > MAX_RATIO * compressed
 
 
 class DecompressionBomb(OSError):
     """Compressed data that expands too much to be text."""
 
 
-class _Gzip(io.RawIOBase):
-    """A gzip stream that stops at a decompression bomb."""
+class _GzipReader(io.RawIOBase):
+    """A gzip stream that raises DecompressionBomb."""
 
     def __init__(self, path: Path) -> None:
         self.raw = path.open("rb")
@@ -149,19 +148,19 @@ class _Gzip(io.RawIOBase):
 
 
 def open_gzip(path: Path) -> io.BufferedReader:
-    """Open a gzip file for reading line by line; reading raises DecompressionBomb if it expands too much."""
-    return io.BufferedReader(_Gzip(path), CHUNK)
+    """Open a gzip file; reading raises DecompressionBomb if it expands too much."""
+    return io.BufferedReader(_GzipReader(path), CHUNK_BYTES)
 
 
 def _corrupted(path: Path, reason: str) -> DataError:
     return DataError(path, f"corrupted or not {path.suffix} data: {reason[:1].lower()}{reason[1:]}")
 
 
-def _other_format(chunk: bytes, path: Path) -> str | None:
-    """The file format that begins like this chunk, if it is not text."""
+def _detect_format(chunk: bytes, path: Path) -> str | None:
+    """Format and fix for a file that starts with `chunk` and is not text; None for text."""
     if chunk.startswith(_ZIP):
-        plain = "an Excel workbook; name it .xlsx" if b"xl/workbook.xml" in chunk else _MAGIC[_ZIP]
-        return _ZIPPED.get(path.suffix.lower(), plain)
+        default = "an Excel workbook; name it .xlsx" if b"xl/workbook.xml" in chunk else _MAGIC[_ZIP]
+        return _ZIPPED.get(path.suffix.lower(), default)
     if chunk.startswith(_PARQUET) and path.suffix.lower() == ".parquet":
         return "a Parquet file; export its texts as lines first"
     return next((name for magic, name in _MAGIC.items() if chunk.startswith(magic)), None)
@@ -169,9 +168,9 @@ def _other_format(chunk: bytes, path: Path) -> str | None:
 
 def _chunks(raw: BinaryIO, path: Path) -> Iterator[bytes]:
     stream, total = _decompressor(raw, path), 0
-    while chunk := stream.read(CHUNK):
-        if total == 0 and stream is raw and (other := _other_format(chunk, path)):
-            name, _, fix = other.partition("; ")
+    while chunk := stream.read(CHUNK_BYTES):
+        if total == 0 and stream is raw and (format := _detect_format(chunk, path)):
+            name, _, fix = format.partition("; ")
             raise DataError(path, f"is {name}", fix)
         total += len(chunk)
         if stream is not raw and is_bomb(total, raw.tell()):

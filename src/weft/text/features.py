@@ -8,9 +8,9 @@
 The values equal those of scikit-learn's CountVectorizer and TfidfVectorizer with the same options: token pattern
 `(?u)\\b\\w\\w+\\b` for `word`, `\\S+` for `whitespace`; columns in the order of their terms; idf = ln((1 + texts) / (1 + texts
 with the term)) + 1; rows of length 1. If `max_features` cuts between equally frequent terms, the first in alphabetical order
-stay; scikit-learn does not define that.
+are kept; scikit-learn does not define that.
 
-Strings are created only for terms of the vocabulary: before, an n-gram is a row of its level (see `term_counts`).
+Strings are created only for terms of the vocabulary. Other n-grams are rows of a level (see `term_counts`).
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from weft.text.term_counts import (
     UNIT_BITS,
     WORD_ANALYZERS,
     Ints,
+    KnownWordIds,
     NgramPositions,
-    Numbers,
-    TermIds,
     Units,
-    batches,
-    codes,
+    WordIds,
+    code_points,
     find_rows,
+    text_batches,
     unique_counts,
 )
 
 
 class Sparse(NamedTuple):
-    """A matrix in CSR format: row i has values[indptr[i]:indptr[i + 1]] in the ascending columns indices[...]."""
+    """A CSR matrix: row i has values[indptr[i]:indptr[i + 1]] in the ascending columns indices[indptr[i]:indptr[i + 1]]."""
 
     indptr: Ints  # (rows + 1,)
     indices: Ints  # (M,)
     values: NDArray[np.float64]  # (M,)
-    columns: int
+    columns: int  # number of columns
 
     @property
     def rows(self) -> int:
@@ -60,7 +60,7 @@ class Sparse(NamedTuple):
 
 
 def hstack(parts: list[Sparse]) -> Sparse:
-    """Concatenate matrices horizontally, such as the features of the two texts of a pair."""
+    """Concatenate matrices horizontally, for example the features of the two texts of a pair."""
     rows = [np.repeat(np.arange(part.rows), np.diff(part.indptr)) for part in parts]
     order = np.argsort(np.concatenate(rows), kind="stable")  # within a row, left parts come first
     shifts = np.cumsum([0, *(part.columns for part in parts)])
@@ -104,12 +104,12 @@ class _Level(NamedTuple):
     """All n-grams of one length."""
 
     keys: Ints  # (M,) ascending
-    texts: Ints  # (M,) number of texts with the term
-    occurrences: Ints  # (M,) number of occurrences
+    texts: Ints  # (M,) document frequencies
+    occurrences: Ints  # (M,) total counts
 
 
 def _count_level(batches: list[NgramPositions], config: FeatureConfig) -> _Level:
-    """Extend all n-grams by one unit and count them. N-grams in fewer than min_df texts are not extended further."""
+    """Extend all n-grams by one unit and count them. N-grams in fewer than min_df texts are dropped: longer ones are as rare."""
     keys, inverses = list[Ints](), list[Ints]()
     for batch in batches:
         unique, inverse = np.unique(batch.grow(), return_inverse=True)
@@ -121,7 +121,7 @@ def _count_level(batches: list[NgramPositions], config: FeatureConfig) -> _Level
         batch.row = np.searchsorted(level, unique).astype(np.int32)[inverse]
         rows, owner = batch.row, batch.text[batch.start]
         if batch.length < config.ngram_range[0]:
-            # too short; only a whole char_wb word is a term by itself
+            # too short, except that char_wb counts words that are shorter than the shortest n-gram
             is_term = batch.is_whole_segment() if config.analyzer == "char_wb" else slice(0)
             rows, owner = rows[is_term], owner[is_term]
         pairs, counts = unique_counts(owner.astype(np.int64) * len(level) + rows)
@@ -134,8 +134,8 @@ def _count_level(batches: list[NgramPositions], config: FeatureConfig) -> _Level
     return _Level(level, texts, occurrences)
 
 
-def _strings(levels: list[_Level], k: int, rows: Ints, words: list[str] | None) -> list[str]:
-    """The n-grams in these rows of level k as strings, from the keys of all levels up to k."""
+def _decode_ngrams(levels: list[_Level], k: int, rows: Ints, words: list[str] | None) -> list[str]:
+    """Strings of the n-grams in these rows of level k, from the keys of all levels up to k."""
     columns, row = list[Ints](), rows
     for level in reversed(levels[: k + 1]):
         key = level.keys[row]
@@ -149,24 +149,24 @@ def _strings(levels: list[_Level], k: int, rows: Ints, words: list[str] | None) 
 
 
 def _select_terms(terms: list[str], occurrences: Ints, max_features: int | None) -> Ints:
-    """The most frequent terms, in alphabetical order."""
+    """Indices of the `max_features` most frequent terms, in alphabetical order."""
     order = np.array(sorted(range(len(terms)), key=terms.__getitem__), np.int64)
     if max_features is not None:
         order = order[np.sort(np.argsort(-occurrences[order], kind="stable")[:max_features])]
     return order
 
 
-def _index_terms(terms: list[str], config: FeatureConfig) -> tuple[Numbers, list[tuple[Ints, Ints]]]:
-    """IDs of the words in the terms; and for each n-gram length the ascending keys with their columns, or -1."""
-    number: Numbers = TermIds()
+def _index_terms(terms: list[str], config: FeatureConfig) -> tuple[WordIds, list[tuple[Ints, Ints]]]:
+    """IDs of the words in the terms, and for each n-gram length the ascending keys with their columns (-1: not a term)."""
+    word_ids: WordIds = KnownWordIds()
     if config.analyzer in WORD_ANALYZERS:
         flat = " ".join(terms).split(" ")
         words = dict.fromkeys(flat)
-        number = TermIds(zip(words, range(len(words)), strict=True))
+        word_ids = KnownWordIds(zip(words, range(len(words)), strict=True))
         lengths = np.fromiter((term.count(" ") + 1 for term in terms), np.int64, len(terms))
-        units = np.fromiter(map(number.__getitem__, flat), np.int32, len(flat))
+        units = np.fromiter(map(word_ids.__getitem__, flat), np.int32, len(flat))
     else:
-        lengths, units = np.fromiter(map(len, terms), np.int64, len(terms)), codes(terms)
+        lengths, units = np.fromiter(map(len, terms), np.int64, len(terms)), code_points(terms)
     positions = NgramPositions(Units(units, lengths, np.arange(len(terms))))
     positions.start = (np.cumsum(lengths) - lengths).astype(np.int32)
     positions.row = np.zeros(len(terms), np.int32)
@@ -177,33 +177,33 @@ def _index_terms(terms: list[str], config: FeatureConfig) -> tuple[Numbers, list
         column[inverse[is_end]] = positions.text[positions.start[is_end]]
         positions.row = inverse.astype(np.int32)
         levels.append((keys, column))
-    return number, levels
+    return word_ids, levels
 
 
 class Features:
-    """A vocabulary of terms with their document frequencies, stored as features.json. It is to a baseline what a tokenizer is
-    to a network; `hash` identifies it."""
+    """A vocabulary of terms with their document frequencies, stored as features.json; the counterpart of a tokenizer for
+    baselines. `hash` identifies it."""
 
     def __init__(self, config: FeatureConfig, terms: list[str], counts: Ints, documents: int) -> None:
         self.config, self.terms, self.counts, self.documents = config, terms, counts, documents
         self.num_features = len(terms)
         self.idf = np.log((1 + documents) / (1 + counts)) + 1  # (num_features,)
-        self._number, self._levels = _index_terms(terms, config)
+        self._word_ids, self._levels = _index_terms(terms, config)
 
     @classmethod
     def fit(cls, texts: Iterable[str], config: FeatureConfig) -> Self:
-        """Build the vocabulary of these texts."""
-        number = defaultdict[str, int](count().__next__)
+        """Build the vocabulary of the texts."""
+        word_ids = defaultdict[str, int](count().__next__)
         positions, documents = list[NgramPositions](), 0
-        for batch in batches(texts, config.lowercase):
-            positions.append(NgramPositions(ANALYZERS[config.analyzer](batch, number)))
+        for batch in text_batches(texts, config.lowercase):
+            positions.append(NgramPositions(ANALYZERS[config.analyzer](batch, word_ids)))
             documents += len(batch)
         levels = [_count_level(positions, config) for _ in range(config.ngram_range[1])] if positions else []
         terms, counts, occurrences = list[str](), list[Ints](), list[Ints]()
-        words = list(number) if config.analyzer in WORD_ANALYZERS else None
+        words = list(word_ids) if config.analyzer in WORD_ANALYZERS else None
         for k, level in enumerate(levels):
             rows = np.flatnonzero(level.texts >= config.min_df)
-            terms += _strings(levels, k, rows, words)
+            terms += _decode_ngrams(levels, k, rows, words)
             counts.append(level.texts[rows])
             occurrences.append(level.occurrences[rows])
         if not terms:
@@ -217,8 +217,8 @@ class Features:
         return cls(config, [terms[index] for index in order], np.concatenate(counts)[order], documents)
 
     def transform(self, texts: Iterable[str]) -> Sparse:
-        """One row per text, one column per term; terms that are not in the vocabulary are ignored."""
-        parts = [self._count(batch) for batch in batches(texts, self.config.lowercase)]
+        """A matrix with a row per text and a column per term; terms outside the vocabulary are ignored."""
+        parts = [self._count(batch) for batch in text_batches(texts, self.config.lowercase)]
         num_terms, columns, counts = ([part[i] for part in parts] for i in range(3))
         indptr = np.append(0, np.cumsum(np.concatenate([np.zeros(0, np.int64), *num_terms])))
         indices = np.concatenate([np.zeros(0, np.int64), *columns])
@@ -226,8 +226,8 @@ class Features:
         return Sparse(indptr, indices, self._weight(indptr, indices, values), self.num_features)
 
     def _count(self, batch: list[str]) -> tuple[Ints, Ints, Ints]:
-        """The number of terms in each text; the column of each term, and its count."""
-        positions = NgramPositions(ANALYZERS[self.config.analyzer](batch, self._number))
+        """Number of distinct terms in each text, and column and count of each of them."""
+        positions = NgramPositions(ANALYZERS[self.config.analyzer](batch, self._word_ids))
         occurrences = list[Ints]()  # text * num_features + column
         for keys, columns in self._levels:
             row = find_rows(keys, positions.grow())
@@ -267,7 +267,7 @@ class Features:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Load a file that `save` wrote; an error if it is corrupted."""
+        """Load a saved vocabulary; an error if it is corrupted."""
         content = files.read_json(path)
         if not isinstance(content, dict) or content.get("version") != 1:
             raise ModelError(path, "corrupted, or not a features file of version 1")

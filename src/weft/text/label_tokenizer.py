@@ -1,4 +1,4 @@
-"""Tokenizers and label vocabulary of a classification or tagging run."""
+"""Tokenizers and label vocabulary of classification and tagging runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TOKENIZER_FILE, CHAR_TOKENIZER_FILE, LABELS_FILE = "tokenizer.json", "tokenizer.
 class LabelTokenizer(NamedTuple):
     tokenizer: Tokenizer
     labels: LabelVocabulary
-    char_tokenizer: Tokenizer | None = None  # of taggers with a character encoder
+    char_tokenizer: Tokenizer | None = None  # for taggers with a character encoder
 
     @property
     def hash(self) -> str:
-        """A hash of all of them."""
+        """Hash of the tokenizers and the labels."""
         hashes = [part.hash for part in self if part is not None]
         return sha256(" ".join(hashes).encode()).hexdigest()
 
     def by_name(self) -> dict[str, Tokenizer]:
-        """The tokenizers by their name in output."""
+        """Tokenizers by their names in output."""
         return self.tokenizer.by_name() | ({} if self.char_tokenizer is None else {"character tokenizer": self.char_tokenizer})
 
     def save(self, directory: Path) -> None:
@@ -37,8 +37,9 @@ class LabelTokenizer(NamedTuple):
 
 
 def load_label_tokenizer(directory: Path) -> LabelTokenizer:
-    """Load what `save` wrote."""
-    char_tokenizer = Tokenizer.load(directory / CHAR_TOKENIZER_FILE) if (directory / CHAR_TOKENIZER_FILE).exists() else None
+    """Load the files that `save` wrote."""
+    char_file = directory / CHAR_TOKENIZER_FILE
+    char_tokenizer = Tokenizer.load(char_file) if char_file.exists() else None
     return LabelTokenizer(
         Tokenizer.load(directory / TOKENIZER_FILE), LabelVocabulary.load(directory / LABELS_FILE), char_tokenizer
     )

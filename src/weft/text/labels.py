@@ -1,4 +1,4 @@
-"""Label vocabularies: the labels of texts or the tags of words, and their IDs. Stored as `labels.json`."""
+"""Label vocabularies: labels of texts or tags of words, and their IDs. Stored as `labels.json`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_BYTES = 64 << 20  # enough for a million labels of 60 characters
 
 @dataclass(frozen=True)
 class LabelVocabulary:
-    """Labels and their IDs; `names[label_id]` is a label. `hash` is the SHA-256 of the file: equal hashes, equal labels."""
+    """Labels by ID. `hash` is the SHA-256 of the file: equal hashes mean equal labels."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the index is the label ID
 
     @property
     def size(self) -> int:
@@ -30,9 +30,9 @@ class LabelVocabulary:
 
     @cached_property
     def data(self) -> bytes:
-        """The content of the file."""
-        value = {"version": VERSION, "labels": self.names}
-        return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
+        """Content of the file."""
+        content = {"version": VERSION, "labels": self.names}
+        return (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode()
 
     @cached_property
     def hash(self) -> str:
@@ -43,12 +43,12 @@ class LabelVocabulary:
         return {name: label_id for label_id, name in enumerate(self.names)}
 
     def index(self, name: str) -> int | None:
-        """The ID of a label, None if it is unknown."""
+        """ID of a label; None if it is unknown."""
         return self._ids.get(name)
 
     @classmethod
     def count(cls, names: Iterable[str]) -> Self:
-        """The labels that occur, most frequent first, ties by name: their order in the data does not matter."""
+        """The distinct labels, most frequent first, ties by name, so that the order of the data does not matter."""
         counts = Counter(names)
         if not counts:
             raise DataError("labels", "the training data has no labels")
@@ -59,16 +59,16 @@ class LabelVocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Load a file that `save` wrote; an error if it is corrupted."""
-        value = files.read_json(path, max_bytes=MAX_BYTES)
-        if not isinstance(value, dict) or not isinstance(value.get("labels"), list):
+        """Load a saved vocabulary; an error if it is corrupted."""
+        content = files.read_json(path, max_bytes=MAX_BYTES)
+        if not isinstance(content, dict) or not isinstance(content.get("labels"), list):
             raise ModelError(path, "corrupted: the list of labels is missing")
-        if value.get("version") != VERSION:
-            raise ModelError(path, f"unsupported version {value.get('version')!r}; expected {VERSION}")
-        names: list[str] = value["labels"]
-        invalid = next((label_id for label_id, name in enumerate(names) if not _is_name(name)), None)
-        if invalid is not None or not names:
-            raise ModelError(path, f"corrupted: label {invalid or 0} is missing or not a string")
+        if content.get("version") != VERSION:
+            raise ModelError(path, f"unsupported version {content.get('version')!r}; expected {VERSION}")
+        names: list[str] = content["labels"]
+        invalid_id = next((label_id for label_id, name in enumerate(names) if not _is_name(name)), None)
+        if invalid_id is not None or not names:
+            raise ModelError(path, f"corrupted: label {invalid_id or 0} is missing or not a string")
         if len(set(names)) < len(names):
             duplicate = Counter(names).most_common(1)[0][0]
             raise ModelError(path, f"corrupted: duplicate label {duplicate!r}")
@@ -76,5 +76,5 @@ class LabelVocabulary:
 
 
 def _is_name(value: Any) -> bool:
-    """Whether it is a text that a file can store: JSON can encode lone surrogates."""
+    """Whether a value is a nonempty string without lone surrogates, which JSON can encode but a text file cannot."""
     return isinstance(value, str) and bool(value) and not any("\ud800" <= char <= "\udfff" for char in value)

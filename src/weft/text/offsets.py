@@ -1,4 +1,4 @@
-"""Character offsets of tokens: convert answers to token spans and back.
+"""Character offsets of tokens: converts answers to token spans and back.
 
 Shapes: T tokens.
 """
@@ -11,18 +11,18 @@ from weft.text.tokenizers import Tokenizer
 
 
 def token_offsets(tokenizer: Tokenizer, text: str) -> np.ndarray:
-    """Start and end (exclusive) of each token in characters, int64 (T, 2)."""
+    """int64 (T, 2): start and end (exclusive) of each token in characters."""
     return np.array(tokenizer.offsets(text), np.int64).reshape(-1, 2)
 
 
 def tokens_between(offsets: np.ndarray, start: int, stop: int) -> tuple[int, int] | None:
-    """The first and the last token that overlap the characters from `start` to `stop` (exclusive); None if no token does."""
-    overlapping = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < stop))
-    return (int(overlapping[0]), int(overlapping[-1])) if len(overlapping) else None
+    """First and last token that overlap the characters from `start` to `stop` (exclusive); None if no token does."""
+    tokens = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < stop))
+    return (int(tokens[0]), int(tokens[-1])) if len(tokens) else None
 
 
 def text_between(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """Start and end (exclusive), in characters, of the text of the tokens from `first` to `last`, without outer whitespace."""
+    """Start and end (exclusive), in characters, of the tokens from `first` to `last`, without surrounding whitespace."""
     start, stop = int(offsets[first, 0]), int(offsets[last, 1])
     span = text[start:stop]
     start += len(span) - len(span.lstrip())

@@ -1,8 +1,8 @@
-"""The seven types of tokenizers, as pipelines of Hugging Face `tokenizers`, and how each vocabulary is trained.
+"""The seven tokenizer types as pipelines of Hugging Face `tokenizers`, with the training of their vocabularies.
 
-A newline is always a separate pre-token, so that a text split after any newline is tokenized like the whole. The length of
-pre-tokens of subword models is bounded, so that a megabyte without spaces does not take quadratic time. The file depends on the
-text alone: where the trainers depend on the order of a hash map (IDs of "##x", scores of unseen bytes, last digits), the result
+A newline is always a separate pre-token, so that the lines of a text can be tokenized separately. The pre-tokens of subword
+models have a maximum length, so that a megabyte without spaces does not take quadratic time. The tokenizer file depends only on
+the text: where the trainers depend on the order of a hash map (IDs of "##x", scores of unseen bytes, last digits), the result
 is made deterministic.
 """
 
@@ -19,29 +19,31 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 UNK, BOS, EOS = "<unk>", "<s>", "</s>"
 SPECIALS = (UNK, BOS, EOS)
+JOINED_CHARS = 1 << 18
 
-# letters never join punctuation, so none of these can build a special token out of text that looks like one
+# letters and punctuation are never in one pre-token, so text that looks like a special token never becomes one
 _SUBWORD = (
     r"\n|'(?:s|t|re|ve|m|ll|d)| ?[\p{L}\p{M}]{1,64}| ?\p{N}{1,3}| ?[^\s\p{L}\p{M}\p{N}]{1,32}"
     r"|[^\S\n]{1,64}(?!\S)|[^\S\n]"
 )
-# an apostrophe, straight or curly, or a hyphen between letters belongs to the word
+# a straight or curly apostrophe or a hyphen between letters is part of the word
 _WORD = r"\n|[\p{L}\p{M}\p{N}_]+(?:['\x{2019}\-][\p{L}\p{M}\p{N}_]+)*|[^\s\p{L}\p{M}\p{N}_]"
 _WORDPIECE = r"\n|[\p{L}\p{M}\p{N}_]{1,40}|[^\s\p{L}\p{M}\p{N}_]"
-# <s> and </s> in a text are split in two; <unk> is left, since it means an unknown word anyway
+# <s> and </s> in a text are split in two; <unk> is not, because it means an unknown word anyway
 _WHITESPACE = r"\n|(?<!\S)<(?=/?s>(?!\S))|\S+"
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+BYTE_ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 class Pipeline(NamedTuple):
-    model: str
+    model: str  # type in tokenizer.json
     split: Callable[[], pre_tokenizers.PreTokenizer]
     decoder: Callable[[], decoders.Decoder]
-    train: Callable[[Iterable[str], int], models.Model]
+    train: Callable[[Iterable[str], int], models.Model]  # from texts and vocabulary size
     lossless: bool
 
 
 def _isolated(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """Every match is a pre-token, and so is the text between matches."""
     return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
@@ -51,7 +53,7 @@ def _byte_level(pattern: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _matches(pattern: str) -> pre_tokenizers.PreTokenizer:
-    """Every match is a pre-token; the text between matches is removed."""
+    """Every match is a pre-token; the text between matches is dropped."""
     return pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
 
 
@@ -70,23 +72,23 @@ def word_level_model(words: Iterable[str]) -> models.Model:
     return models.WordLevel(vocab=_with_ids(words), unk_token=UNK)
 
 
-def _joined(texts: Iterable[str]) -> Iterator[str]:
-    """The same text in fewer, larger parts."""
+def _join_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The same text in chunks of about JOINED_CHARS."""
     pending: list[str] = []
     size = 0
     for text in texts:
         pending.append(text)
         size += len(text)
-        if size > 1 << 18:
+        if size > JOINED_CHARS:
             yield "".join(pending)
             pending, size = [], 0
     yield "".join(pending)
 
 
 def count_characters(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Every character with its count, most frequent first, ties by code point."""
+    """Characters with their counts, most frequent first, ties by code point."""
     counts = np.zeros(0x110000, dtype=np.int64)
-    for text in _joined(texts):
+    for text in _join_texts(texts):
         text_counts = np.bincount(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32))
         counts[: len(text_counts)] += text_counts
     for code in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]:
@@ -103,26 +105,28 @@ def _train_words(split: pre_tokenizers.PreTokenizer, texts: Iterable[str], size:
     draft.pre_tokenizer = split
     trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=list(SPECIALS), show_progress=False)
     draft.train_from_iterator(texts, trainer)
-    vocabulary = draft.get_vocab()
-    return word_level_model(word for word in sorted(vocabulary, key=lambda word: vocabulary[word]) if word not in SPECIALS)
+    vocab = draft.get_vocab()
+    return word_level_model(word for word in sorted(vocab, key=lambda word: vocab[word]) if word not in SPECIALS)
 
 
 def _train_byte(texts: Iterable[str], size: int) -> models.Model:
-    # ordered by value, so that id = byte + 3; the byte-level alphabet has another order
+    # in the order of values, so that the ID of a byte is its value + 3
     return models.BPE(vocab=_with_ids(byte_chars()), merges=[], unk_token=UNK)
 
 
 def byte_chars() -> list[str]:
-    """The character of the byte-level alphabet for each byte value."""
+    """Character of the byte-level alphabet (GPT-2) for each byte value."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = iter(range(256, 512))
-    return [chr(value) if value in printable else chr(next(others)) for value in range(256)]
+    substitutes = iter(range(256, 512))
+    return [chr(value) if value in printable else chr(next(substitutes)) for value in range(256)]
 
 
 def _train_bpe(texts: Iterable[str], size: int) -> models.Model:
     draft = Tokenizer(models.BPE(unk_token=UNK))
     draft.pre_tokenizer = _byte_level(_SUBWORD)
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIALS), initial_alphabet=BYTES, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), initial_alphabet=BYTE_ALPHABET, show_progress=False
+    )
     draft.train_from_iterator(texts, trainer)
     trained: models.Model = draft.model
     return trained
@@ -132,7 +136,7 @@ def _train_unigram(texts: Iterable[str], size: int) -> models.Model:
     draft = Tokenizer(models.Unigram())
     draft.pre_tokenizer = _byte_level(_SUBWORD)
     trainer = trainers.UnigramTrainer(
-        vocab_size=size, unk_token=UNK, initial_alphabet=BYTES, show_progress=False, special_tokens=list(SPECIALS)
+        vocab_size=size, unk_token=UNK, initial_alphabet=BYTE_ALPHABET, show_progress=False, special_tokens=list(SPECIALS)
     )
     draft.train_from_iterator(texts, trainer)
     return models.Unigram(_deterministic_scores(draft), unk_id=0, byte_fallback=False)
@@ -141,11 +145,11 @@ def _train_unigram(texts: Iterable[str], size: int) -> models.Model:
 def _deterministic_scores(draft: Tokenizer) -> list[tuple[str, float]]:
     """The tokens of a trained unigram model, with scores that do not depend on the order of a hash map."""
     scores: list[tuple[str, float | None]] = json.loads(draft.to_str())["model"]["vocab"]
-    # without any text every score is infinite, which JSON cannot represent
+    # without any text, every score is infinite and null in JSON
     tokens = {token: -1.0 if score is None else score for token, score in scores if token not in SPECIALS}
     lowest = min(tokens.values())
-    # unseen bytes get the lowest score minus 0.0001, 0.0002 ... in an order that changes from run to run
-    threshold = lowest + 0.0001 * (len(BYTES) + 1)
+    # the trainer gives unseen bytes the lowest score minus 0.0001, 0.0002, ... in random order
+    threshold = lowest + 0.0001 * (len(BYTE_ALPHABET) + 1)
     rounded = {token: round(lowest if len(token) == 1 and score < threshold else score, 4) for token, score in tokens.items()}
     ordered = sorted(rounded.items(), key=lambda pair: (-pair[1], pair[0]))
     return [(special, 0.0) for special in SPECIALS] + ordered
@@ -160,20 +164,20 @@ def _train_wordpiece(texts: Iterable[str], size: int) -> models.Model:
     for word, count in words.items():
         chars.update(dict.fromkeys(word, count))
     alphabet = sorted(sorted(chars, key=lambda char: (-chars[char], char))[: size // 4])
-    # passed as special tokens in this order: the trainer would number them in the order of a hash map
-    inner = ["##" + char for char in alphabet if char == "_" or unicodedata.category(char)[0] in "LMN"]
+    # passed as special tokens to fix their order: the trainer would use the order of a hash map
+    continuations = ["##" + char for char in alphabet if char == "_" or unicodedata.category(char)[0] in "LMN"]
     draft = Tokenizer(models.WordPiece(unk_token=UNK))
     draft.pre_tokenizer = _matches(_WORDPIECE)
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=[*SPECIALS, *inner], initial_alphabet=alphabet, limit_alphabet=len(alphabet),
+        vocab_size=size, special_tokens=[*SPECIALS, *continuations], initial_alphabet=alphabet, limit_alphabet=len(alphabet),
         show_progress=False,
     )  # fmt: skip
-    draft.train_from_iterator(_repeated(words), trainer)
+    draft.train_from_iterator(_repeat_words(words), trainer)
     return models.WordPiece(vocab=draft.get_vocab(), unk_token=UNK, max_input_chars_per_word=100)
 
 
-def _repeated(words: Counter[str]) -> Iterator[str]:
-    """Every word as often as it occurs."""
+def _repeat_words(words: Counter[str]) -> Iterator[str]:
+    """Texts with every word repeated as often as it was counted."""
     for word in sorted(words):
         for start in range(0, words[word], 1000):
             yield " ".join([word] * min(1000, words[word] - start))
@@ -203,14 +207,14 @@ PIPELINES: dict[str, Pipeline] = {
 
 
 def lowercased(text: str) -> str:
-    """Lowercase a text like the `Lowercase` normalizer: character by character, independent of context."""
-    # str.lower depends on neighbors (final sigma) and may know fewer scripts than the library
-    folded: str = text.lower() if text.isascii() else normalizers.Lowercase().normalize_str(text)
-    return folded
+    """Lowercase a text like the `Lowercase` normalizer: every character independently."""
+    # str.lower depends on the context (final sigma), and its Unicode version may be older than that of the library
+    lower: str = text.lower() if text.isascii() else normalizers.Lowercase().normalize_str(text)
+    return lower
 
 
 def assemble(type: str, model: models.Model, *, lowercase: bool = False) -> Tokenizer:
-    """The complete tokenizer of a type with this model. It does not add special tokens by itself."""
+    """A tokenizer of a type with this model. It does not add special tokens."""
     tokenizer = Tokenizer(model)
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()

@@ -1,11 +1,11 @@
-"""Read text files. All text that weft reads comes through this module.
+"""Reads text files. All text that weft reads passes through this module.
 
-Bytes are decoded as UTF-8, or as the encoding that is set, and a line ends at `\\n` only: U+2028, U+0085, form feed and the
-like are content. A `\\r` right before `\\n` is removed and counted; a lone `\\r` is content. A byte order mark at the start is
-removed and noted. A last line without `\\n` is a line. Nothing is normalized, replaced or guessed: invalid bytes, NUL
-characters and lone surrogates are errors with their position. Files may be compressed (.gz, .xz, .zst).
+Text is decoded as UTF-8 or another encoding that the user sets. Only `\\n` ends a line: U+2028, U+0085, form feeds and the like
+are content. A `\\r` before `\\n` is removed and counted; any other `\\r` is content. A byte order mark at the start is removed
+and noted. A last line without `\\n` is a line. Nothing is normalized, replaced or guessed: invalid bytes, NUL characters and
+lone surrogates are errors with their position. Files may be compressed (.gz, .xz, .zst).
 
-Memory use is bounded by a chunk or a line, not by the file.
+Memory is proportional to a chunk or a line, not to the file.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from typing import NamedTuple
 from weft.errors import DataError
 from weft.text.compression import read_bytes
 
-# running text is yielded in chunks of at most this many characters; longer lines are tokenized in parts
-CHUNK_CHARS = 1 << 18
+CHUNK_CHARS = 1 << 18  # maximum size of a chunk of running text; longer lines are tokenized in parts
 PREVIEW_CHARS = 100
-MAX_LINE_CHARS = 1 << 24  # limit on a line that is a text by itself: a longer one is not a text file
-# characters that would change the direction of terminal output or are invisible: shown as escapes
-_BIDI = re.compile("[\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+MAX_LINE_CHARS = 1 << 24  # of a line that is a separate text: a file with longer lines is no text file
+# invisible characters and those that change the text direction, which are printed as escapes
+_INVISIBLE = re.compile("[\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 
 
 @dataclass
 class FileSummary:
-    """Counts and properties of one or several files, shown to the user so that a wrong assumption is noticed early."""
+    """Counts and properties of one or several files, printed so that a wrong assumption is noticed early."""
 
     paths: list[Path]
     encoding: str
@@ -39,13 +38,13 @@ class FileSummary:
     blank: int = 0
     bytes: int = 0
     characters: int = 0
-    num_crlf: int = 0
+    num_crlf: int = 0  # CRLF line endings
     notes: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
     columns: tuple[str, ...] = ()  # of the last table: names in its header, or keys of its first object
-    container: str = ""  # format of rows that are not lines of text, such as "Parquet"
-    skipped: int = 0  # records that cannot be used and are skipped
-    first_skipped: str = ""  # location of the first of them
+    container: str = ""  # format of a table that has no lines of text, such as "Parquet"
+    skipped: int = 0  # records without text
+    first_skipped: str = ""  # location of the first skipped record
 
     def skip(self, location: str) -> None:
         self.skipped += 1
@@ -60,7 +59,7 @@ class FileSummary:
 
     @property
     def encoding_info(self) -> str:
-        """Encoding and line endings in a few words."""
+        """Encoding and line endings, for messages."""
         if self.container and not self.bytes:
             return self.container
         return f"{self.encoding}, " + (f"{self.num_crlf:,} CRLF line endings" if self.num_crlf else "LF line endings")
@@ -80,10 +79,10 @@ class FileSummary:
 
 
 class RawLine(NamedTuple):
-    """A line of a file; `start + text + end` is exactly what was read."""
+    """A line of a file; `start + text + end` is the unchanged text of the file."""
 
     text: str
-    end: str = "\n"  # or "\r\n"; "" at the end of a file without one
+    end: str = "\n"  # or "\r\n", or "" at the end of the file
     start: str = ""  # a byte order mark
 
 
@@ -98,28 +97,28 @@ def subject(count: int, name: str, singular: str, plural: str) -> str:
 
 
 def listed_files(paths: Sequence[Path]) -> str:
-    """A short list of files: the first two by name."""
+    """The names of the first two files, and the number of the others."""
     more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
     return preview(" and ".join(map(str, paths[:2])), 200) + more
 
 
 def preview(text: str, max_chars: int = PREVIEW_CHARS) -> str:
-    """`text` for one line of a terminal: shortened, with control and direction characters as escapes."""
-    parts = [
-        f"\\u{{{ord(char):x}}}" if unicodedata.category(char) in ("Cc", "Cs") or _BIDI.match(char) else char
+    """`text` for one line of a terminal: shortened, with control and invisible characters as escapes."""
+    chars = [
+        f"\\u{{{ord(char):x}}}" if unicodedata.category(char) in ("Cc", "Cs") or _INVISIBLE.match(char) else char
         for char in text[:max_chars]
     ]
-    return "".join(parts) + ("..." if len(text) > max_chars else "")
+    return "".join(chars) + ("..." if len(text) > max_chars else "")
 
 
 def quote(text: str, max_chars: int = PREVIEW_CHARS) -> str:
-    """A preview in quotes; repr would escape the escapes."""
+    """A preview in quotes; repr would escape its escapes again."""
     mark = '"' if "'" in text and '"' not in text else "'"
     return f"{mark}{preview(text, max_chars)}{mark}"
 
 
 def invalid_text(text: object) -> str | None:
-    """The reason why `text` cannot be stored in a text file: not a string, a NUL, or a lone surrogate; None if it can."""
+    """The reason why a text file cannot contain `text`: not a string, a NUL, or a lone surrogate; None if it can."""
     if not isinstance(text, str):
         return f"expected a string, got {type(text).__name__}"
     position = text.find("\0")
@@ -134,7 +133,7 @@ def invalid_text(text: object) -> str | None:
 
 
 def check_text(text: str, where: str) -> str:
-    """Return `text`; an error if it cannot be stored in a text file."""
+    """Return `text`; an error if a text file cannot contain it."""
     if (reason := invalid_text(text)) is not None:
         raise DataError(where, reason)
     return text
@@ -152,52 +151,53 @@ def check_encoding(name: str) -> str:
 
 
 def as_paths(paths: str | Path | Sequence[str | Path]) -> list[Path]:
-    """A list of paths from one or several."""
+    """One or several paths as a list."""
     return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
 
 
 class _Reader:
-    """Iterate over a file as decoded text with `\\n` line endings, chunk by chunk."""
+    """Iterates over chunks of decoded text with `\\n` line endings."""
 
     def __init__(self, path: Path, encoding: str, summary: FileSummary) -> None:
         self.path, self.encoding, self.summary = path, check_encoding(encoding), summary
         self.line = 1
 
     def __iter__(self) -> Iterator[str]:
-        pending, first = "", True
-        for chunk in self._decoded():
+        pending, is_start = "", True
+        for chunk in self._decode():
             text = pending + chunk
-            if first and text:
-                first = False
+            if is_start and text:
+                is_start = False
                 if text[0] == "\ufeff":
                     text = text[1:]
                     self.summary.notes.append(f"{self.path.name}: removed a byte order mark at the start")
-            # its \n may be at the start of the next chunk
+            # the \n of a final \r may be at the start of the next chunk
             pending = "\r" if text.endswith("\r") else ""
-            yield self._checked(text[: len(text) - len(pending)])
+            yield self._check(text[: len(text) - len(pending)])
         if pending:
-            yield self._checked(pending)
+            yield self._check(pending)
 
-    def _decoded(self) -> Iterator[str]:
+    def _decode(self) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder(self.encoding)("strict")
-        start = 0
+        num_bytes = 0
         for chunk in read_bytes(self.path):
-            if start == 0 and self.encoding == "utf-8" and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            if num_bytes == 0 and self.encoding == "utf-8" and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 raise DataError(self.path, "looks like UTF-16, not UTF-8", 'convert the file or set data.encoding = "utf-16"')
             num_pending = len(decoder.getstate()[0])
             try:
                 yield decoder.decode(chunk)
             except UnicodeError as error:
-                raise self._invalid(error, start - num_pending) from None
-            start += len(chunk)
+                raise self._decoding_error(error, num_bytes - num_pending) from None
+            num_bytes += len(chunk)
             self.summary.bytes += len(chunk)
         num_pending = len(decoder.getstate()[0])
         try:
             yield decoder.decode(b"", final=True)
         except UnicodeError as error:
-            raise self._invalid(error, start - num_pending) from None
+            raise self._decoding_error(error, num_bytes - num_pending) from None
 
-    def _checked(self, text: str) -> str:
+    def _check(self, text: str) -> str:
+        """Refuse invalid characters, convert CRLF to LF, and update the summary."""
         position = text.find("\0")
         if position >= 0:
             line = self.line + text.count("\n", 0, position)
@@ -207,23 +207,24 @@ class _Reader:
             check_text(text, f"{self.path}: after line {self.line}")
         self.line += text.count("\n")
         if "\r\n" in text:
-            whole, text = len(text), text.replace("\r\n", "\n")
-            self.summary.num_crlf += whole - len(text)
+            length, text = len(text), text.replace("\r\n", "\n")
+            self.summary.num_crlf += length - len(text)
         self.summary.characters += len(text)
         return text
 
-    def _invalid(self, error: UnicodeError, before: int) -> DataError:
+    def _decoding_error(self, error: UnicodeError, start: int) -> DataError:
+        """The error for a chunk that starts at byte `start` of the file."""
         if not isinstance(error, UnicodeDecodeError):
             return DataError(self.path, f"invalid {self.encoding}: {error}", "set data.encoding")
         line = self.line + error.object[: error.start].count(b"\n")
-        byte, offset = error.object[error.start], before + error.start
+        byte, offset = error.object[error.start], start + error.start
         fix = "convert the file or set data.encoding" + (', e.g. "latin-1"' if self.encoding == "utf-8" else "")
         name = "UTF-8" if self.encoding == "utf-8" else self.encoding
         return DataError(f"{self.path}:{line}", f"invalid {name} (byte 0x{byte:02x} at offset {offset})", fix)
 
 
 def _split_point(text: str, max_chars: int) -> int:
-    """Where to split a line longer than `max_chars`: before its last whitespace in the second half, or at the limit."""
+    """Where to split a line of more than `max_chars`: before the last whitespace in the second half, or at the limit."""
     for position in range(max_chars, max_chars // 2, -1):
         if text[position].isspace():
             return position
@@ -231,8 +232,7 @@ def _split_point(text: str, max_chars: int) -> int:
 
 
 def split_at_newlines(text: str) -> list[str]:
-    """The lines of `text`, each with its `\\n`; those longer than CHUNK_CHARS are split at whitespace. Joined, they are
-    `text`."""
+    """Split `text` after every `\\n`, and lines longer than CHUNK_CHARS at whitespace. Joined, the result is `text`."""
     if len(text) <= CHUNK_CHARS and text.find("\n") in (-1, len(text) - 1):
         return [text] if text else []
     lines = [line + "\n" for line in text.split("\n")]
@@ -251,12 +251,12 @@ def split_at_newlines(text: str) -> list[str]:
 
 
 def _rechunk(chunks: Iterable[str]) -> Iterator[str]:
-    """The same text in chunks of at most CHUNK_CHARS that end at a line ending, or where `split_at_newlines` would split."""
+    """The same text in chunks of at most CHUNK_CHARS that end after a newline, or where `split_at_newlines` splits a line."""
     buffer = ""
     for chunk in chunks:
         buffer += chunk
         start = 0
-        # one character more than a chunk: _split_point looks at the one after it
+        # one character more than a chunk, because _split_point reads the character at the limit
         while len(buffer) - start > CHUNK_CHARS:
             end = buffer.rfind("\n", start, start + CHUNK_CHARS) + 1
             if end <= start:
@@ -274,15 +274,15 @@ def _files(paths: str | Path | Sequence[str | Path], summary: FileSummary) -> It
 
 
 def _read_file(path: Path, summary: FileSummary) -> Iterator[str]:
-    """The chunks of one file; an error at its end if it has no text."""
-    before, is_blank = summary.characters, True
+    """Chunks of one file; an error at its end if it has no text."""
+    num_before, is_blank = summary.characters, True
     for chunk in _rechunk(_Reader(path, summary.encoding, summary)):
         is_blank = is_blank and not chunk.strip("\n")
         yield chunk
-    if summary.characters == before:
+    if summary.characters == num_before:
         raise DataError(path, "file is empty")
     if is_blank:
-        raise DataError(path, f"no text, only {pluralize(summary.characters - before, 'empty line')}")
+        raise DataError(path, f"no text, only {pluralize(summary.characters - num_before, 'empty line')}")
 
 
 def read_text(
@@ -292,27 +292,26 @@ def read_text(
     *,
     separate_files: bool = False,
 ) -> Iterator[str]:
-    """Running text in chunks of at most CHUNK_CHARS. Between files, a missing last `\\n` is inserted, and with
-    `separate_files` an empty line."""
+    """Running text in chunks of at most CHUNK_CHARS. Between files, a missing `\\n` is inserted; with `separate_files`, also an
+    empty line."""
     summary = summary or FileSummary(as_paths(paths), encoding)
-    last = ""
+    last_char = ""
     for file in _files(paths, summary):
-        if last and (separate_files or last != "\n"):
-            yield "\n" if last == "\n" or not separate_files else "\n\n"
+        if last_char and (separate_files or last_char != "\n"):
+            yield "\n" if last_char == "\n" or not separate_files else "\n\n"
         for chunk in file:
-            last = chunk[-1]
+            last_char = chunk[-1]
             yield chunk
 
 
 def read_file_text(path: Path, encoding: str = "utf-8", summary: FileSummary | None = None) -> str:
-    """A whole file as one text, which may be empty."""
+    """A file as one text, which may be empty."""
     summary = summary or FileSummary([path], encoding)
     return "".join(_rechunk(_Reader(path, summary.encoding, summary)))
 
 
 def _lines(chunks: Iterable[str], where: str, max_length: int | None) -> Iterator[str]:
-    # parts of a line that spans chunks
-    open_line: list[str] = []
+    open_line: list[str] = []  # parts of a line that spans chunks
     number, size = 1, 0
     for chunk in chunks:
         first, *rest = chunk.split("\n")
@@ -335,17 +334,17 @@ def read_lines(
     *,
     max_length: int | None = MAX_LINE_CHARS,
 ) -> Iterator[str]:
-    """Every line without its `\\n`; an error if one is longer than `max_length`, unless that is None."""
+    """Lines without `\\n`. A line longer than `max_length` characters is an error; None: no limit."""
     summary = summary or FileSummary(as_paths(paths), encoding)
     for path, file in zip(as_paths(paths), _files(paths, summary), strict=True):
         yield from _lines(file, str(path), max_length)
 
 
 def summarize(paths: str | Path | Sequence[str | Path], encoding: str = "utf-8") -> FileSummary:
-    """Read everything once: check that it can be read, count, and keep three examples."""
+    """Read all files once to check them, count their content and collect three examples."""
     summary = FileSummary(as_paths(paths), check_encoding(encoding))
     for file in _files(paths, summary):
-        # only the start of a line longer than a chunk is kept: it may be as long as the file
+        # of a line longer than a chunk, only the start is kept
         start = ""
         for chunk in file:
             lines = chunk.split("\n")

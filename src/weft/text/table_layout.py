@@ -1,4 +1,4 @@
-"""Lay out tables and texts for a terminal, where some characters take two columns and combining marks none."""
+"""Layout of tables and texts for a terminal, where some characters take two columns and combining marks none."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Container, Sequence
 
 
 def display_width(text: str) -> int:
-    """The number of columns that a text takes in a monospaced font."""
+    """Number of terminal columns that a text takes."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # imported late: most commands do not need it
+    from rich.cells import cell_len  # imported here, because most commands do not need it
 
     return cell_len(text)
 
 
 def align(rows: Sequence[Sequence[str]], *, left: Container[int] = (0,)) -> list[str]:
-    """Rows as aligned lines: the columns in `left` left-aligned, all others right-aligned."""
+    """Lines of a table, with the columns in `left` left-aligned and all others right-aligned."""
     widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -29,13 +29,13 @@ def align(rows: Sequence[Sequence[str]], *, left: Container[int] = (0,)) -> list
 
 
 def columns(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Rows as an aligned table: the first `left` columns left-aligned, all others right-aligned."""
+    """A table with the first `left` columns left-aligned and all others right-aligned."""
     return "".join(f"{line}\n" for line in align(rows, left=range(left)))
 
 
 def wrap(head: str, text: str, width: int) -> str:
-    """Wrap a text to lines of at most `width` columns; a longer word gets its own line. The first line starts with `head`, the
-    others are indented to match."""
+    """Wrap a text to lines of at most `width` columns; a longer word gets its own line. The first line starts with `head`, and
+    the others are indented by its width."""
     lines, indent = list[str](), " " * display_width(head)
     for word in text.split():
         if lines and display_width(f"{lines[-1]} {word}") <= width:
@@ -52,5 +52,5 @@ def count_of(count: int, item: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """An output on one line: newlines and NUL as escapes."""
+    """Replace newlines and NUL with escapes."""
     return text.replace("\n", "\\n").replace("\0", "\\0")

@@ -1,4 +1,4 @@
-"""Tokenizers of source and target: one for both (joint subwords), or one for each (letters in, phones out)."""
+"""Tokenizers of source and target: a joint one (for example, shared subwords), or one for each (letters to phones)."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class TokenizerPair(NamedTuple):
 
     @property
     def hash(self) -> str:
-        """A hash of both; the tokenizer's own hash if they share one."""
+        """Hash of both tokenizers; the hash of the tokenizer if they share one."""
         return self.source.hash if self.is_shared else sha256(f"{self.source.hash} {self.target.hash}".encode()).hexdigest()
 
     def by_name(self) -> dict[str, Tokenizer]:
-        """The tokenizers by their name in output."""
+        """Tokenizers by their names in output."""
         return self.source.by_name() if self.is_shared else {"source tokenizer": self.source, "target tokenizer": self.target}
 
     @property
@@ -60,7 +60,7 @@ class TokenizerPair(NamedTuple):
 
 
 def train_tokenizer_pair(config: TokenizerPairConfig, source_texts: Texts, target_texts: Texts) -> TokenizerPair:
-    """Train a joint tokenizer, or one for each side. The same texts give byte-identical files."""
+    """Train a joint tokenizer, or one for each side. Equal texts give byte-identical files."""
     if config.source is None or config.target is None:
         joint = train_tokenizer(config, chain.from_iterable(texts() for texts in (source_texts, target_texts)))
         return TokenizerPair(joint, joint)
@@ -68,7 +68,7 @@ def train_tokenizer_pair(config: TokenizerPairConfig, source_texts: Texts, targe
 
 
 def save_tokenizer_pair(pair: TokenizerPair, directory: Path) -> None:
-    """Save one file for a joint tokenizer, else two. Files of the other form, from an earlier run, are removed."""
+    """Save one file for a joint tokenizer, else two. Files of the other kind, from a previous run, are removed."""
     for name in SEPARATE if pair.is_shared else (JOINT,):
         files.remove(directory / name)
     if pair.is_shared:
@@ -79,7 +79,7 @@ def save_tokenizer_pair(pair: TokenizerPair, directory: Path) -> None:
 
 
 def load_tokenizer_pair(directory: Path) -> TokenizerPair:
-    """Load what `save_tokenizer_pair` wrote."""
+    """Load the files that `save_tokenizer_pair` wrote."""
     if (directory / JOINT).exists():
         joint = Tokenizer.load(directory / JOINT)
         return TokenizerPair(joint, joint)

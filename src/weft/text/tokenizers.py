@@ -1,7 +1,7 @@
 """Tokenizers: text to token IDs and back. Each is a `tokenizer.json` that Hugging Face `tokenizers` can load.
 
-All start with the special tokens <unk> = 0, <s> = 1 (BOS), </s> = 2 (EOS). These strings in a text are not special: they never
-get the special IDs. (The type `whitespace` reads the word <unk> as an unknown word.)
+The first IDs are the special tokens <unk> = 0, <s> = 1 (BOS), </s> = 2 (EOS). In a text, these strings are not special: they
+never get the special IDs. (For the type `whitespace`, the word <unk> is an unknown word.)
 
     char        characters; lossless for those in the training data
     byte        UTF-8 bytes; lossless, always 259 tokens
@@ -37,13 +37,15 @@ from weft.text.word_cache import WordCache
 TYPES = tuple(PIPELINES)
 LOSSLESS = {name: pipeline.lossless for name, pipeline in PIPELINES.items()}
 MAX_BYTES = 128 << 20  # the largest tokenizers in use have 35 MB
-UNSUPPORTED = "tokenizer: cannot encode a text"
-# special tokens and 256 bytes
-MIN_VOCAB_SIZE = {"bpe": 259, "unigram": 259}
-# their trainers allocate memory for the whole vocabulary at once
-MAX_VOCAB_SIZE = {"bpe": 1 << 20, "unigram": 1 << 20, "wordpiece": 1 << 20}
+ENCODE_ERROR = "tokenizer: cannot encode a text"
+MIN_VOCAB_SIZE = {"bpe": 259, "unigram": 259}  # special tokens and 256 bytes
+MAX_VOCAB_SIZE = {
+    "bpe": 1 << 20,
+    "unigram": 1 << 20,
+    "wordpiece": 1 << 20,
+}  # trainers allocate memory for all tokens
 
-Flat = tuple[np.ndarray, np.ndarray]
+Flat = tuple[np.ndarray, np.ndarray]  # token IDs of B texts, concatenated, (T,), and number of tokens of each, (B,)
 
 
 class TokenizerConfig(Config):
@@ -65,38 +67,38 @@ class TokenizerConfig(Config):
             raise invalid("vocab_size", f"must be at least {minimum} for type {self.type!r}, got {self.vocab_size}")
         if self.vocab_size > maximum:
             raise invalid("vocab_size", f"must be at most {maximum} for type {self.type!r}, got {self.vocab_size}")
-        if self.file is not None and (others := self.model_fields_set & {"type", "vocab_size", "lowercase"}):
-            raise invalid("file", f"cannot be combined with {', '.join(sorted(others))}", "remove one of them")
+        if self.file is not None and (conflicts := self.model_fields_set & {"type", "vocab_size", "lowercase"}):
+            raise invalid("file", f"cannot be combined with {', '.join(sorted(conflicts))}", "remove one of them")
         return self
 
 
 class Tokenizer:
-    """Text to token IDs and back. `hash` is the SHA-256 of the file: equal hashes, equal vocabularies."""
+    """Text to token IDs and back. `hash` is the SHA-256 of the file: equal hashes mean equal tokenizers."""
 
     unk_id, bos_id, eos_id = 0, 1, 2
 
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.hash = data, hashlib.sha256(data).hexdigest()
-        self._inner = _parse(data, where)
-        self.vocab_size = _vocab_size(self._inner, where)
+        self._tokenizer = _parse(data, where)
+        self.vocab_size = _vocab_size(self._tokenizer, where)
         self.type, self.lowercase = _detect_type(data)
-        self._foreign = self.type not in TYPES
+        self._is_external = self.type not in TYPES
         self.lossless = LOSSLESS.get(self.type, False) and not self.lowercase
         self._encode_flat = self._fastest_encoder()
 
     def _fastest_encoder(self) -> Callable[[list[str]], Flat]:
-        """The fastest function that gives the same token IDs as the library."""
+        """The fastest function with the same results as the library."""
         if self.type in ("char", "byte"):
-            encode = _CharEncoder(self._inner).encode if self.type == "char" else _encode_bytes
+            encode = _CharEncoder(self._tokenizer).encode if self.type == "char" else _encode_bytes
             return (lambda texts: encode([lowercased(text) for text in texts])) if self.lowercase else encode
         return WordCache(self._encode_with_library).encode if self.type in TYPES else self._encode_texts
 
     def _encode_with_library(self, texts: list[str]) -> list[list[int]]:
         """Encode each text with the library."""
         try:
-            # a foreign file may lack its unknown token, or have a pattern with exponential run time
-            with wrap_errors(UNSUPPORTED, foreign=self._foreign):
-                return [encoding.ids for encoding in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
+            # an external file may lack its unknown token, or have a pattern with exponential run time
+            with wrap_errors(ENCODE_ERROR, external=self._is_external):
+                return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError:
             raise _invalid_input(texts) from None
 
@@ -105,23 +107,23 @@ class Tokenizer:
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.fromiter(chain.from_iterable(encoded), np.int64, int(lengths.sum())), lengths
 
-    def encode_lines(self, pieces: list[str]) -> Flat:
-        """`encode_concatenated` for the output of `split_at_newlines`: no inner newlines, limited length."""
+    def encode_lines(self, lines: list[str]) -> Flat:
+        """Encode lines that `split_at_newlines` returned: without inner newlines, of limited length."""
         try:
-            return self._encode_flat(pieces)
+            return self._encode_flat(lines)
         except UnicodeEncodeError:
-            raise _invalid_input(pieces) from None
+            raise _invalid_input(lines) from None
 
     def encode_concatenated(self, texts: Sequence[str]) -> Flat:
-        """The token IDs of all texts, concatenated, int64 (T,), and the number of each (B,)."""
-        pieces = [split_at_newlines(text) for text in texts]
-        ids, lengths = self.encode_lines(list(chain.from_iterable(pieces)))
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        edges = ends[np.fromiter(accumulate(map(len, pieces), initial=0), np.int64, len(pieces) + 1)]
+        """Encode texts line by line."""
+        lines = [split_at_newlines(text) for text in texts]
+        ids, lengths = self.encode_lines(list(chain.from_iterable(lines)))
+        line_edges = np.concatenate([[0], np.cumsum(lengths)])
+        edges = line_edges[np.fromiter(accumulate(map(len, lines), initial=0), np.int64, len(lines) + 1)]
         return ids, np.diff(edges)
 
     def encode(self, text: str) -> np.ndarray:
-        """Token IDs, int64 (T,). Lines are encoded separately and concatenated, as for a file."""
+        """Token IDs, int64 (T,). Lines are encoded separately, as for a file."""
         return self.encode_concatenated([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -131,19 +133,19 @@ class Tokenizer:
         return [ids[start:stop] for start, stop in pairwise(edges)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Start and end of each token of `encode(text)` in characters; the bytes of one character all have its offsets."""
-        pieces, offsets, start = split_at_newlines(text), list[tuple[int, int]](), 0
-        with wrap_errors(UNSUPPORTED, foreign=self._foreign):
-            encoded = self._inner.encode_batch(pieces, add_special_tokens=False)
-        for piece, encoding in zip(pieces, encoded, strict=True):
+        """Start and end of each token of `encode(text)` in characters. All bytes of a character have its offsets."""
+        lines, offsets, start = split_at_newlines(text), list[tuple[int, int]](), 0
+        with wrap_errors(ENCODE_ERROR, external=self._is_external):
+            encoded = self._tokenizer.encode_batch(lines, add_special_tokens=False)
+        for line, encoding in zip(lines, encoded, strict=True):
             offsets += [(start + low, start + high) for low, high in encoding.offsets]
-            start += len(piece)
+            start += len(line)
         return offsets
 
-    def count_unknown(self, texts: list[str]) -> list[str]:
-        """The parts of the texts that have no token and become <unk>, in order."""
-        with wrap_errors(UNSUPPORTED, foreign=self._foreign):
-            encoded = self._inner.encode_batch(texts, add_special_tokens=False)
+    def unknown_parts(self, texts: list[str]) -> list[str]:
+        """The parts of the texts that are encoded as <unk>, in order."""
+        with wrap_errors(ENCODE_ERROR, external=self._is_external):
+            encoded = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         return [
             text[low:high]
             for text, encoding in zip(texts, encoded, strict=True)
@@ -154,26 +156,26 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the token IDs, without special tokens; incomplete characters become U+FFFD."""
         token_ids = [int(token_id) for token_id in ids if token_id >= len(SPECIALS)]
-        with wrap_errors("tokenizer: cannot decode tokens", foreign=self._foreign):
-            text: str = self._inner.decode(token_ids, skip_special_tokens=False)
+        with wrap_errors("tokenizer: cannot decode tokens", external=self._is_external):
+            text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
 
     def id_to_token(self, token_id: int) -> str:
-        """The vocabulary entry, which is unique. `token_text` gives its appearance in a text."""
-        token: str | None = self._inner.id_to_token(token_id)
+        """The vocabulary entry of a token, which is unique. `token_text` is for display."""
+        token: str | None = self._tokenizer.id_to_token(token_id)
         if token is None:
             raise IndexError(f"token ID {token_id} is not in the vocabulary of {self.vocab_size} tokens")
         return token
 
     def token_text(self, token_id: int) -> str:
-        """The token as it appears in a text: incomplete characters as escapes, special tokens by name."""
+        """The text of a token; incomplete characters are escapes, special tokens have their names."""
         token = self.id_to_token(token_id)
         if token_id < len(SPECIALS) or self.type not in ("byte", "bpe", "unigram"):
             return token
         return bytes(_byte_values()[char] for char in token).decode("utf-8", "backslashreplace")
 
     def by_name(self) -> dict[str, Tokenizer]:
-        """The tokenizer by its name in output."""
+        """The tokenizer by its name in output, as for a pair."""
         return {"tokenizer": self}
 
     def save(self, path: Path) -> None:
@@ -193,13 +195,13 @@ class Tokenizer:
 
 
 class _CharEncoder:
-    """Encode characters with a lookup table over code points."""
+    """Encodes characters with a lookup table over code points."""
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        vocabulary = {ord(char): token_id for char, token_id in inner.get_vocab().items() if token_id >= len(SPECIALS)}
-        # the last entry is for all code points beyond the table
-        self.table = np.zeros(max(vocabulary, default=0) + 2, dtype=np.int64)
-        self.table[list(vocabulary)] = list(vocabulary.values())
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+        vocab = {ord(char): token_id for char, token_id in tokenizer.get_vocab().items() if token_id >= len(SPECIALS)}
+        # the last entry is for all larger code points
+        self.table = np.zeros(max(vocab, default=0) + 2, dtype=np.int64)
+        self.table[list(vocab)] = list(vocab.values())
 
     def encode(self, texts: list[str]) -> Flat:
         codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
@@ -228,31 +230,31 @@ def _invalid_input(texts: Sequence[str]) -> Exception:
 
 
 def _parse(data: bytes, where: str) -> tokenizers.Tokenizer:
-    inner = parse_tokenizer(data, where)
+    tokenizer = parse_tokenizer(data, where)
     check_expansion(json.loads(data), where)
     for token_id, special in enumerate(SPECIALS):
-        if inner.id_to_token(token_id) != special:
+        if tokenizer.id_to_token(token_id) != special:
             raise ModelError(
                 where,
-                f"token {token_id} is {inner.id_to_token(token_id)!r}, expected {special!r}",
+                f"token {token_id} is {tokenizer.id_to_token(token_id)!r}, expected {special!r}",
                 f"the first three tokens must be {', '.join(SPECIALS)}",
             )
-    inner.encode_special_tokens = True
-    inner.no_truncation()
-    inner.no_padding()
-    return inner
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
-def _vocab_size(inner: tokenizers.Tokenizer, where: str) -> int:
+def _vocab_size(tokenizer: tokenizers.Tokenizer, where: str) -> int:
     """The vocabulary size. Token IDs must be consecutive, because they index the rows of the embedding."""
-    token_ids = set(inner.get_vocab().values())
-    if token_ids != set(range(len(token_ids))) or len(token_ids) != inner.get_vocab_size():
-        raise ModelError(where, f"the IDs of its {inner.get_vocab_size()} tokens are not consecutive from 0")
+    token_ids = set(tokenizer.get_vocab().values())
+    if token_ids != set(range(len(token_ids))) or len(token_ids) != tokenizer.get_vocab_size():
+        raise ModelError(where, f"the IDs of its {tokenizer.get_vocab_size()} tokens are not consecutive from 0")
     return len(token_ids)
 
 
 def _detect_type(data: bytes) -> tuple[str, bool]:
-    """The type of a tokenizer file, by its pipeline, and whether it lowercases; 'file' and False if it is not one of ours."""
+    """The type of a tokenizer file, by its pipeline, and whether it lowercases; 'file' and False for other pipelines."""
     parts: dict[str, Any] = json.loads(data)
     normalizer = parts.get("normalizer")
     if normalizer not in (None, {"type": "Lowercase"}) or parts.get("added_tokens"):
@@ -264,8 +266,8 @@ def _detect_type(data: bytes) -> tuple[str, bool]:
 def _type_of_parts(parts: dict[str, Any]) -> str:
     model = parts["model"]
     pipeline = (model.get("type"), parts.get("pre_tokenizer"), parts.get("decoder"))
-    name = next((name for name in TYPES if pipeline == _own_pipeline(name)), "file")
-    # char and byte are encoded without the library, which is correct only for their own vocabularies
+    name = next((name for name in TYPES if pipeline == _pipeline_parts(name)), "file")
+    # weft encodes char and byte without the library, which is correct only for such vocabularies
     if name == "char" and any(len(token) != 1 for token, token_id in model["vocab"].items() if token_id >= len(SPECIALS)):
         return "file"
     if name == "byte" and (model["merges"] or list(model["vocab"])[len(SPECIALS) :] != byte_chars()):
@@ -274,7 +276,8 @@ def _type_of_parts(parts: dict[str, Any]) -> str:
 
 
 @cache
-def _own_pipeline(name: str) -> tuple[str, Any, Any]:
+def _pipeline_parts(name: str) -> tuple[str, Any, Any]:
+    """Model type, pre-tokenizer and decoder of a type, as in tokenizer.json."""
     parts = json.loads(assemble(name, word_level_model([])).to_str())
     return PIPELINES[name].model, parts["pre_tokenizer"], parts["decoder"]
 
@@ -289,7 +292,7 @@ def _build(name: str, model: tokenizers.models.Model, *, lowercase: bool = False
 
 
 def train_tokenizer(config: TokenizerConfig, texts: Iterator[str]) -> Tokenizer:
-    """Train a tokenizer, or load `config.file`. The same texts give a byte-identical file."""
+    """Train a tokenizer, or load `config.file`. Equal texts give a byte-identical file."""
     if config.file is not None:
         return Tokenizer.load(Path(config.file))
     if config.lowercase:

@@ -1,4 +1,4 @@
-"""Which tokens start a word, for tokenizers whose tokens show it."""
+"""Word starts for whole-word masking, for tokenizers whose tokens determine them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from weft.text.tokenizers import Tokenizer
 
 
 def word_starts(tokenizer: Tokenizer) -> np.ndarray | None:
-    """Whether each token starts a word, bool (V,): False if it continues the previous one. None if that depends on context.
+    """bool (V,): whether each token starts a word instead of continuing one; None if that depends on the context.
 
-    A byte-level token continues a word if it starts with a letter, a digit or part of a character, without a space before it.
+    A byte-level token continues a word if it starts with a letter, a digit or part of a character, without a preceding space.
     """
     if tokenizer.type in ("char", "byte"):
         return None
@@ -30,7 +30,8 @@ def word_starts(tokenizer: Tokenizer) -> np.ndarray | None:
 
 
 def word_boundaries(tokenizer: Tokenizer) -> str:
-    """How tokens show where words start: 'prefixed' (##), 'bytes' (with the space before), 'words', or 'unknown'."""
+    """How tokens mark word starts: 'prefixed' (## marks a continuation), 'bytes' (a space marks a start), 'words' (each token
+    is a word), or 'unknown'."""
     parts = json.loads(tokenizer.data)
     model, split = parts["model"], json.dumps(parts.get("pre_tokenizer"))
     if model["type"] == "WordPiece" and model.get("continuing_subword_prefix") == "##":
@@ -41,7 +42,7 @@ def word_boundaries(tokenizer: Tokenizer) -> str:
 
 
 def _continues_word(token: str, values: dict[str, int]) -> bool:
-    if any(char not in values for char in token):  # a special token
+    if any(char not in values for char in token):  # special tokens
         return False
     text = bytes(values[char] for char in token).decode("utf-8", "replace")
     return text[:1].isalnum() or text[:1] == "\ufffd"

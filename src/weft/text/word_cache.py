@@ -1,7 +1,7 @@
-"""Tokenize every distinct word once: a text then costs one lookup per word.
+"""Cache of tokenized words: every distinct word is tokenized once, and a text costs one lookup per word.
 
-This is exact, because in no pattern of `pipelines` does a pre-token reach across a single space into the next word: the space
-starts a pre-token or is outside of all. Texts with other whitespace, or with more of it between words, are tokenized whole.
+The result is exact, because no pre-token of `pipelines` contains a single space except at its start. Texts with other or
+repeated whitespace are tokenized as a whole.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from itertools import chain
 
 import numpy as np
 
-# runs of mixed whitespace are pre-tokens of some types
+# other or repeated whitespace, which is a pre-token of some types; NUL is used as a mark below
 _OTHER_WHITESPACE = re.compile(r"  |[^\S \n]|\0")
-# marks the first word of a text, which has no space before it
-_FIRST = "\0"
-# size of the cache; when it is full, it is cleared
+_FIRST = "\0"  # marks the first word of a text, which has no space before it
+# limits of the cache; when it is full, it is cleared
 MAX_WORDS = 1 << 19
 MAX_CHARS = 1 << 24
 
 
 class WordCache:
-    """The token IDs of every word seen so far; `encode(texts)` tokenizes new ones."""
+    """Token IDs of all words so far; `encode(texts)` tokenizes new words."""
 
     def __init__(self, encode: Callable[[list[str]], list[list[int]]]) -> None:
         self._encode = encode
@@ -37,7 +36,7 @@ class WordCache:
         self._start = np.zeros(1, dtype=np.int64)
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The token IDs of all texts in one array, and the number of each; equal to encoding each text as a whole."""
+        """Token IDs of all texts, concatenated, (T,), and number of tokens of each text, (B,)."""
         if not texts:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         words, counts = _split(texts)
@@ -70,7 +69,7 @@ class WordCache:
 
 
 def _put(array: np.ndarray, start: int, new: np.ndarray) -> np.ndarray:
-    """Write `new` into `array` from `start`; if it does not fit, into an array of twice the size."""
+    """Write `new` to `array` from `start`, and return the array, a larger copy if `new` does not fit."""
     if start + len(new) > len(array):
         array = np.concatenate([array[:start], np.zeros(start + 2 * len(new), dtype=array.dtype)])
     array[start : start + len(new)] = new
@@ -78,10 +77,10 @@ def _put(array: np.ndarray, start: int, new: np.ndarray) -> np.ndarray:
 
 
 def _split(texts: list[str]) -> tuple[list[str], np.ndarray]:
-    """The words of all texts, with the first of each text marked, and the number of words per text."""
-    whole = _FIRST + f" {_FIRST}".join(texts)
+    """Words of all texts, the first of each text with the mark _FIRST, and the number of words of each text."""
+    joined = _FIRST + f" {_FIRST}".join(texts)
     if not _OTHER_WHITESPACE.search("".join(texts)):
         counts = np.fromiter((text.count(" ") for text in texts), np.int64, len(texts))
-        return whole.split(" "), counts + 1
-    parts = [[_FIRST + text] if _OTHER_WHITESPACE.search(text) else (_FIRST + text).split(" ") for text in texts]
-    return list(chain.from_iterable(parts)), np.fromiter(map(len, parts), np.int64, len(parts))
+        return joined.split(" "), counts + 1
+    words = [[_FIRST + text] if _OTHER_WHITESPACE.search(text) else (_FIRST + text).split(" ") for text in texts]
+    return list(chain.from_iterable(words)), np.fromiter(map(len, words), np.int64, len(words))

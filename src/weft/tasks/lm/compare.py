@@ -34,9 +34,9 @@ def text_edges(corpus: Corpus) -> np.ndarray:
     text, which do not depend on the tokenizer."""
     if corpus.starts is not None:
         return np.asarray(corpus.starts)
-    marks = np.asarray(corpus.cumulative_counts)
-    block_starts = np.flatnonzero(np.diff(marks[:, 2] // text_block(corpus)) > 0) + 1
-    return np.unique(np.concatenate([[0], marks[block_starts, 0], [len(corpus.tokens)]]))
+    counts = np.asarray(corpus.cumulative_counts)
+    block_starts = np.flatnonzero(np.diff(counts[:, 2] // text_block(corpus)) > 0) + 1
+    return np.unique(np.concatenate([[0], counts[block_starts, 0], [len(corpus.tokens)]]))
 
 
 def observe(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Predictions:

@@ -204,7 +204,7 @@ class LanguageReader:
         """The parts of the prompts that become <unk>, in order."""
         tokenizer = self.tokenizer
         with_unk = [text for text, ids in zip(prompts, tokenizer.encode_batch(prompts), strict=True) if tokenizer.unk_id in ids]
-        return tokenizer.count_unknown(with_unk)
+        return tokenizer.unknown_parts(with_unk)
 
     def invalid_prompts(self, prompts: Sequence[str], options: GenerationConfig) -> dict[int, str]:
         """Prompts that cannot be continued by `max_new_tokens`, by number from 0, with the problem."""

@@ -166,8 +166,8 @@ def fit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, max_length:
         keep[starts[line] + max_length - 1 : starts[line + 1] - 1] = False
     ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, max_length))])
     # the characters of the whole line still count, so that losses per character refer to the original text
-    marks = np.concatenate([ends[:, None], corpus.cumulative_counts[:, 1:]], axis=1)
-    return replace(corpus, tokens=corpus.tokens[keep], starts=ends, marks=marks)
+    counts = np.concatenate([ends[:, None], corpus.cumulative_counts[:, 1:]], axis=1)
+    return replace(corpus, tokens=corpus.tokens[keep], starts=ends, cumulative_counts=counts)
 
 
 def _check_file_types(split: str, paths: list[Path]) -> None:

@@ -113,7 +113,7 @@ class Seq2SeqRun:
         unknown = []
         for tokenizer in (member.tokenizer.source for member in self.members):
             with_unk = [line for line, ids in zip(texts, tokenizer.encode_batch(texts), strict=True) if tokenizer.unk_id in ids]
-            unknown.append(tokenizer.count_unknown(with_unk))
+            unknown.append(tokenizer.unknown_parts(with_unk))
         return max(unknown, key=len)
 
     def invalid_pairs(self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False) -> dict[int, str]:
