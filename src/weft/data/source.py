@@ -54,7 +54,7 @@ class Readable(Protocol):
         """Approximate size of the text in bytes."""
 
     def provenance(self) -> dict[str, Any]:
-        """Everything that the text depends on, so that equal provenance means equal text. `files` has a fingerprint per path."""
+        """Everything that the text depends on: equal provenance means equal text. `files` has a fingerprint per path."""
 
 
 def display_name(paths: Sequence[Path]) -> str:

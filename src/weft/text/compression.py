@@ -39,7 +39,7 @@ _ZIPPED = {  # file types that are zip archives
 
 
 def read_error(path: Path, error: OSError) -> WeftError:
-    """The error for a file that cannot be read: a ResourceError if file descriptors or memory are exhausted, else a DataError."""
+    """The error for a file that cannot be read: a DataError, or a ResourceError without descriptors or memory."""
     is_exhausted = error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
     return (ResourceError if is_exhausted else DataError)(path, f"cannot read the file: {error.strerror}")
 

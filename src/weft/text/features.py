@@ -109,7 +109,7 @@ class _Level(NamedTuple):
 
 
 def _count_level(batches: list[NgramPositions], config: FeatureConfig) -> _Level:
-    """Extend all n-grams by one unit and count them. N-grams in fewer than min_df texts are dropped: longer ones are as rare."""
+    """Extend all n-grams by one unit and count them. N-grams in fewer than min_df texts are not extended further."""
     keys, inverses = list[Ints](), list[Ints]()
     for batch in batches:
         unique, inverse = np.unique(batch.grow(), return_inverse=True)

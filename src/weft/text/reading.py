@@ -23,7 +23,7 @@ from weft.text.compression import read_bytes
 
 CHUNK_CHARS = 1 << 18  # maximum size of a chunk of running text; longer lines are tokenized in parts
 PREVIEW_CHARS = 100
-MAX_LINE_CHARS = 1 << 24  # of a line that is a separate text: a file with longer lines is no text file
+MAX_LINE_CHARS = 1 << 24  # of a line that is a separate text: longer lines suggest a binary file
 # invisible characters and those that change the text direction, which are printed as escapes
 _INVISIBLE = re.compile("[\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 
