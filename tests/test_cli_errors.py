@@ -232,7 +232,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made(here, capsys):
 def test_a_search_that_does_not_fit_is_refused_before_its_first_step(trained, capsys, monkeypatch):
     """16 positions of a layer of 8 numbers: keys, values, where they stand; and how far it read. Characters and special
     tokens have log-probabilities, twice; and all of it, with 16 tokens, is there three times."""
-    monkeypatch.setattr("weft.decode.batch_size.free", lambda device: 10_000_000)
+    monkeypatch.setattr("weft.decode.batch_size.free_device_memory", lambda device: 10_000_000)
     monkeypatch.setattr("weft.decode.generate.beam_search", lambda *given, **named: 1 // 0)
     row = 16 * (2 * 8 * 4 + 8) + 8 + 2 * 4 * (len(set(TEXT)) + 3) + 8 * 16
     assert refused(capsys, "generate", "runs/run", "To", "--max-new-tokens", "13", "--beam-size", "9000") == (

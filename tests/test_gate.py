@@ -32,7 +32,7 @@ def refusal(action) -> str:
 @pytest.fixture
 def short_pieces(monkeypatch):
     monkeypatch.setattr(gate, "CHUNK_CHARS", 16)
-    monkeypatch.setattr(unpack, "CHUNK", 5)
+    monkeypatch.setattr(unpack, "CHUNK_BYTES", 5)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_size_of_chunks_and_pieces_changes_nothing(tmp_path_factory, data, c
     whole = data.replace("\r\n", "\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gate, "CHUNK_CHARS", 8)
-        patch.setattr(unpack, "CHUNK", chunk)
+        patch.setattr(unpack, "CHUNK_BYTES", chunk)
         pieces = list(read_text(path))
         # what a file is cut into is what the same text is cut into
         assert [part for piece in pieces for part in split_at_newlines(piece)] == split_at_newlines(whole)

@@ -51,9 +51,7 @@ class MinimalPair(NamedTuple):
     phenomenon: str = ""
     paradigm: str = ""  # a subset of a phenomenon
     attractors: int | None = None  # nouns between subject and verb that differ in number from the subject; None if unknown
-    choice: tuple[str, str] | None = (
-        None  # both sentences up to and including the critical word; None if no single word differs
-    )
+    choice: tuple[str, str] | None = None  # both sentences up to and including the critical word; None without one
     forced: bool = False  # whether the authors of the suite compare `choice` instead of whole sentences
 
 
