@@ -71,12 +71,12 @@ def contents(out: Path) -> dict[str, bytes]:
 def test_a_run_folder_is_this_and_no_more(finished):
     assert sorted(path.name for path in finished.iterdir()) == [
         ".lock",
+        "bos.json",
         "checkpoints",
         "data",
         "environment.json",
         "metrics.jsonl",
         "model.safetensors",
-        "bos.json",
         "resolved.toml",
         "run.toml",
         "timings.jsonl",
@@ -220,7 +220,7 @@ def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypa
 
     monkeypatch.setattr(Path, "rename", killed)
     message = refusal(ResourceError, lambda: train_here(small(text, seed=4), run, fresh=True))
-    assert message == f"{run / 'environment.json'}: cannot move to {run / '.previous'}: Input/output error"
+    assert message == f"{run / 'data'}: cannot move to {run / '.previous'}: Input/output error"
     assert contents(run) == before
     monkeypatch.undo()
     settings = resolve(small(text, seed=4), base=run)
