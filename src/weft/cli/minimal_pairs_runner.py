@@ -27,11 +27,11 @@ def refuse_files(paths: Sequence[Path], option: str) -> None:
 
 def read_pairs(paths: Sequence[Path], *, by: str | None = None, quiet: bool = False) -> list[MinimalPair]:
     """Read the pairs to score, and report those that are skipped."""
-    from weft.comparison.minimal_pairs import decided_by_one_token
+    from weft.comparison.minimal_pairs import scorable_pairs
     from weft.data.minimal_pair_files import read_suite
 
     suite = read_suite(paths)
-    pairs = decided_by_one_token(suite.pairs, by)
+    pairs = scorable_pairs(suite.pairs, by)
     if not pairs:
         raise DataError(
             "score_by word", f"none of the {len(suite.pairs):,} pairs differs in exactly one word", "use `score_by` sentence"

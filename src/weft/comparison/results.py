@@ -26,7 +26,7 @@ from weft.tensors import read_arrays, write_tensors
 
 ProgressCallback = Callable[[int, int], None]
 VERSION = 5  # of the stored format
-JSON_FIELDS = (  # fields of RunResults that are stored as they are
+JSON_FIELDS = (  # fields of RunResults that are stored unchanged
     "arch",
     "seed",
     "task",
@@ -40,15 +40,15 @@ JSON_FIELDS = (  # fields of RunResults that are stored as they are
     "unknown",
 )
 RESULTS = "results.json"
-MAX_TRIES = 3  # to save results where another process saves the same ones
-NUM_SAMPLES, SAMPLE_TOKENS = 4, 100  # texts that a language model generates, and their length
+MAX_TRIES = 3  # attempts to save results while another process may save the same ones
+NUM_SAMPLES, SAMPLE_TOKENS = 4, 100  # number and length of the texts that a language model generates
 
 
 class EvaluationOptions(NamedTuple):
-    """How runs are evaluated: the same way for all runs of a comparison, otherwise their scores are not comparable."""
+    """How runs are evaluated: the same way for all runs of a comparison, so that their scores are comparable."""
 
-    tokenize: str | None = None  # the BLEU tokenizer; None: chosen by the outputs
-    context: str | None = None  # the context policy of a language model; None: the whole past
+    tokenize: str | None = None  # the BLEU tokenizer; None: chosen automatically
+    context: str | None = None  # the context policy of a language model; None: all preceding tokens
 
 
 DEFAULT_OPTIONS = EvaluationOptions()
@@ -64,7 +64,7 @@ class RunResults(NamedTuple):
     scores: list[Score]
     items: ItemStatistics  # keys, additive statistics, outputs
     inputs: list[str]  # one per item: source line, text, sentence; for running text the block
-    references: list[str]  # one per item: target, labels, tags separated by blanks; "" if there is none
+    references: list[str]  # one per item: target, labels, tags separated by blanks; "" if missing
     lengths: np.ndarray  # int64 (N,): tokens of each input; words for tagged sentences
     cost: Cost
     data: str = ""  # description of the test data
@@ -79,8 +79,8 @@ class RunResults(NamedTuple):
     context: str = ""  # the policy as the run applied it
 
 
-class _Clock:
-    """Forwards progress and remembers when the last report came: the work after it is scoring, not inference."""
+class _InferenceTimer:
+    """Forwards progress and times it up to the last report: the work after that is scoring, not inference."""
 
     def __init__(self, progress: ProgressCallback | None) -> None:
         self.progress, self.start, self.last = progress, time.perf_counter(), 0.0
@@ -100,9 +100,9 @@ def _only_evaluating(progress: ProgressCallback) -> Progress:
 
 
 def evaluate(run: AnyRun, data: Files | None, evaluation: EvaluationOptions, progress: ProgressCallback) -> Evaluation:
-    """Evaluate the run on `data` with those of the options that its task has."""
-    known = run.spec.evaluate_options.model_fields
-    options = {name: value for name, value in evaluation._asdict().items() if name in known}
+    """Evaluate the run on `data` with the options that its task supports."""
+    fields = run.spec.evaluate_options.model_fields
+    options = {name: value for name, value in evaluation._asdict().items() if name in fields}
     return run.evaluate(data, progress=_only_evaluating(progress), **options)
 
 
@@ -114,11 +114,11 @@ def evaluate_run(
     progress: ProgressCallback | None = None,
 ) -> RunResults:
     """Evaluate a loaded run on `data`, or on its own test or validation data; calls `progress(done, total)`."""
-    import_module("torch")  # before the clock starts: models import it lazily
+    import_module("torch")  # before the timer starts: models import it lazily
     num_parameters, _ = run.num_parameters, run.reader  # loads the weights, which is not inference
-    clock = _Clock(progress)
-    result = evaluate(run, data, evaluation, clock)
-    seconds, observed = clock.seconds(), result.details()
+    timer = _InferenceTimer(progress)
+    result = evaluate(run, data, evaluation, timer)
+    seconds, details = timer.seconds(), result.details()
     config, contexts = run.config, run.spec.compare.contexts
     return RunResults(
         run=run.directory.path,
@@ -126,19 +126,19 @@ def evaluate_run(
         seed=config.seed,
         task=config.task,
         scores=list(result),
-        items=observed.items,
-        inputs=observed.inputs,
-        references=observed.references,
-        lengths=np.asarray(observed.lengths, np.int64),
+        items=details.items,
+        inputs=details.inputs,
+        references=details.references,
+        lengths=np.asarray(details.lengths, np.int64),
         cost=compute_cost(run.directory, num_parameters, inference_rate=result.units / seconds, inference_unit=result.unit),
         data=_describe_data(run, data),
         labels=run.labels,
-        frequencies=observed.frequencies,
-        rarest=observed.rarest,
+        frequencies=details.frequencies,
+        rarest=details.rarest,
         samples=_samples(run),
         cache_key=cache_key(run, data, evaluation),
-        item=observed.item,
-        unknown=observed.unknown,
+        item=details.item,
+        unknown=details.unknown,
         policy=_policy(run, evaluation.context),
         context="" if contexts is None else contexts.follow(run, evaluation.context),
     )
@@ -154,8 +154,8 @@ def _describe_data(run: AnyRun, data: Files | None) -> str:
         return ", ".join(map(str, as_paths(data)))
     split, source = own_split(run.directory, run.config)
     # names without directories: the page may be opened on another machine, and the full paths are in the configuration
-    first, *others = dict.fromkeys(path.name for path in source.paths)
-    more = f" and {others[0] if len(others) == 1 else f'{len(others)} more'}" if others else ""
+    first, *rest = dict.fromkeys(path.name for path in source.paths)
+    more = f" and {rest[0] if len(rest) == 1 else f'{len(rest)} more'}" if rest else ""
     return f"{first}{more} ({split})"
 
 
@@ -169,7 +169,7 @@ def _samples(run: AnyRun) -> tuple[str, ...]:
 
 
 def cache_key(run: AnyRun, data: Files | None = None, evaluation: EvaluationOptions = DEFAULT_OPTIONS) -> str:
-    """A hash of all that the results depend on: weights, configuration, data files and evaluation options."""
+    """Hash of everything the results depend on: weights, configuration, data files and evaluation options."""
     paths = own_split(run.directory, run.config)[1].paths if data is None else as_paths(data)
     # without its text file, a run reads the tokens that training stored
     data_hashes = [files.sha256(path) if path.exists() else "gone" for path in files.within(paths)]
@@ -181,7 +181,7 @@ def cache_key(run: AnyRun, data: Files | None = None, evaluation: EvaluationOpti
 
 
 def save(results: RunResults, directory: Path) -> None:
-    """Create or atomically replace `directory` with all that `load` needs: numbers as safetensors, texts as JSON."""
+    """Create or atomically replace `directory` with everything that `load` needs: numbers as safetensors, texts as JSON."""
     bounds = [[np.nan if value is None else value for value in score[1:4]] for score in results.scores]
     tensors = {
         "keys": results.items.keys,
@@ -213,30 +213,30 @@ def load(directory: Path) -> RunResults:
     document = files.read_json(directory / RESULTS)
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise ModelError(directory, "not results of this version of weft", "remove the directory to evaluate the run again")
-    arrays = _plain(read_arrays(directory / "numbers.safetensors")[0])
-    if invalid := find_problem(document, arrays, _under(arrays, "statistics.")):
+    arrays = _supported(read_arrays(directory / "numbers.safetensors")[0])
+    if invalid := find_problem(document, arrays, _with_prefix(arrays, "statistics.")):
         raise ModelError(directory, f"corrupted results: invalid {invalid}", "remove the directory to evaluate the run again")
     named_scores = zip(document["scores"], arrays["scores"].tolist(), strict=True)
     return RunResults(
         run=Path(document["run"]),
         scores=[Score(name, *_bounds(values), signature) for (name, signature), values in named_scores],
-        items=ItemStatistics(arrays["keys"], _under(arrays, "statistics."), document["outputs"]),
+        items=ItemStatistics(arrays["keys"], _with_prefix(arrays, "statistics."), document["outputs"]),
         lengths=arrays["lengths"],
         cost=Cost(**document["cost"]),
         labels=tuple(document["labels"]),
-        frequencies=_under(arrays, "frequencies."),
+        frequencies=_with_prefix(arrays, "frequencies."),
         rarest=arrays.get("rarest"),
         samples=tuple(document["samples"]),
         **{name: document[name] for name in JSON_FIELDS},
     )
 
 
-def _plain(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays of the types that results have: numpy does not know all other types."""
+def _supported(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays with a dtype that results use; a safetensors file may have others, some unknown to numpy."""
     return {name: array for name, array in arrays.items() if array.dtype in (np.float64, np.int64)}
 
 
-def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+def _with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 
 
@@ -254,12 +254,12 @@ def load_or_evaluate(
     evaluation: EvaluationOptions = DEFAULT_OPTIONS,
     device: str = "auto",
     progress: ProgressCallback | None = None,
-    named: bool = False,
+    has_own_run_file: bool = False,
 ) -> RunResults:
     """The results of the run in `path`: those stored in `directory` if weights, data and options are the same, otherwise
-    evaluated and stored there. `named`: the caller's run file names the run's own data."""
+    evaluated and stored there. `has_own_run_file`: the caller's run file names the data."""
     run = load_run(path, device=device)
-    run.directory.has_own_run_file = named
+    run.directory.has_own_run_file = has_own_run_file
     key = cache_key(run, data, evaluation)
     if (stored := _stored(directory, key)) is not None:
         return stored._replace(run=path)

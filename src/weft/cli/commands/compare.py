@@ -284,7 +284,9 @@ class Compare(ModelCommand):
             with Lock(output_dir), Display(quiet=self.quiet) as display:
                 is_plan = all(map(os.path.isfile, self.inputs))  # a run file of the user; runs may be somebody else's
                 stored = cached_results(rows, output_dir)
-                results, damaged = evaluate_runs(rows, stored, display, how, data=self.data, device=self.device, named=is_plan)
+                results, damaged = evaluate_runs(
+                    rows, stored, display, how, data=self.data, device=self.device, has_own_run_file=is_plan
+                )
                 info = info._replace(failures=[*info.failures, *damaged])
                 document = write_results(results, info, output_dir, display) if results else {}
                 is_restored = not results and restore_backup(output_dir)
