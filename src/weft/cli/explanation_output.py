@@ -28,26 +28,26 @@ def check_format(option: str, output: Path | None) -> None:
         check_raster(option)
 
 
-def _names(views: Sequence[Explanation]) -> str:
+def _view_names(views: Sequence[Explanation]) -> str:
     """'attention and units'."""
-    *others, last = (view.view for view in views)
-    return f"{', '.join(others)} and {last}" if others else last
+    *first, last = (view.view for view in views)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def write_explanations(
     output: Path, views: Sequence[Explanation], *, title: str, numbers: Mapping[str, Any], quiet: bool
 ) -> None:
-    """All views as one page (.html), their figures one by one (.svg, .png), or their `numbers` (.json)."""
+    """Write all views as one page (.html), each figure to a file (.svg, .png), or the `numbers` (.json)."""
     from weft import files
     from weft.explain.page import page
 
     if output.suffix == ".json":
         files.write_json(output, numbers, named=True)
-        status(f"{_names(views).capitalize()} written to {output}", quiet=quiet)
+        status(f"{_view_names(views).capitalize()} written to {output}", quiet=quiet)
         return
     if output.suffix == ".html":
         files.write_text(output, page(views, title=title), named=True)
-        status(f"{_names(views).capitalize()} written to {output}", quiet=quiet)
+        status(f"{_view_names(views).capitalize()} written to {output}", quiet=quiet)
         return
     figures = [figure for view in views for figure in view.figures]
     if not figures:

@@ -22,7 +22,7 @@ from weft.text.table_layout import count_of
 
 SCRIPTS = ("base", "chart", "legend", "table", "scrolling", "curves", "cost", "breakdowns", "items", "confusions", "start")
 REQUIRED = ("rows", "metric")
-MAX_NAMES_CHARS = 60  # of the names of all models in the title
+MAX_NAMES_CHARS = 60  # total length of the model names in the title
 
 
 class Section(NamedTuple):
@@ -37,7 +37,7 @@ def _resource(name: str) -> str:
 
 
 def _script() -> str:
-    """All scripts in one function, so that their names are not global."""
+    """All scripts wrapped in one function, so that their names are not global."""
     return '(() => {\n"use strict";\n' + "\n".join(_resource(f"script/{name}.js") for name in SCRIPTS) + "\n})();\n"
 
 
@@ -144,23 +144,23 @@ def _about(document: Document) -> str:
 def _hardware(environment: Mapping[str, Any]) -> str:
     gpu, threads = environment.get("gpu"), environment.get("threads")
     device = "CPU" if gpu in (None, "", "none") else str(gpu)
-    known = [environment.get("system"), device, count_of(threads, "thread") if isinstance(threads, int) else None]
-    return ", ".join(str(part) for part in known if part) if environment else ""
+    parts = [environment.get("system"), device, count_of(threads, "thread") if isinstance(threads, int) else None]
+    return ", ".join(str(part) for part in parts if part) if environment else ""
 
 
 def _facts(document: Document) -> str:
     """The conditions of the comparison: data, budget, tuning, hardware, versions, date."""
-    known, environment = document.get("about") or {}, document.get("environment") or {}
+    about, environment = document.get("about") or {}, document.get("environment") or {}
     trials = max(
         (len({trial["trial"] for trial in search["trials"]}) for search in (document.get("tuning") or {}).values()), default=0
     )
     versions = {"weft": "weft", "torch": "torch", "python": "Python"}
     facts = {
-        **{name: known.get(name) for name in ("training data", "tokenizer", "budget")},
+        **{name: about.get(name) for name in ("training data", "tokenizer", "budget")},
         "tuning": f"{count_of(trials, 'trial')} per model" if trials else None,
         "hardware": _hardware(environment),
         "versions": ", ".join(f"{title} {environment[name]}" for name, title in versions.items() if environment.get(name)),
-        "date": known.get("date"),
+        "date": about.get("date"),
     }
     entries = "".join(f"<div><dt>{name}</dt><dd>{html(fact)}</dd></div>" for name, fact in facts.items() if fact)
     return f'<dl class="measured">{entries}</dl>' if entries else ""
