@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weft.report.comparison import ComparisonInfo
 
 Groups = Mapping[str, Sequence["RunResults"]]
-JSON_KEYS = (
+JSON_KEYS = (  # of comparison.json, printed by --json
     "title",
     "task",
     "data",
@@ -80,9 +80,9 @@ def write_results(results: Groups, info: ComparisonInfo, output_dir: Path, displ
 
 def write_failures(info: ComparisonInfo) -> None:
     """Print the JSON of a comparison in which all runs failed, with the same keys as any other."""
-    missing = dict.fromkeys(("task", "data", "metric", "test", "test_items", "insufficient_data", "context"))
+    keys = [key for key in JSON_KEYS if key != "minimal_pairs"]
     failures = [failure._asdict() for failure in info.failures]
-    write_json({"title": info.title, **missing, "rows": [], "failures": failures})
+    write_json({**dict.fromkeys(keys), "title": info.title, "rows": [], "failures": failures})
 
 
 def context_line(document: Mapping[str, Any]) -> str:

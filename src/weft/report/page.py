@@ -52,13 +52,13 @@ def _policy(style: str, script: str) -> str:
 
 def _chart(name: str) -> str:
     """The placeholder that the script draws a chart into."""
-    return f'<div class="drawn" data-chart="{name}"></div>'
+    return f'<div class="chart-box" data-chart="{name}"></div>'
 
 
 def _breakdowns(document: Document) -> str:
     return "".join(
         f'<div class="breakdown"><h3>By {html(breakdown["by"])}</h3>'
-        f'<div class="drawn" data-chart="breakdown" data-place="{index}"></div>'
+        f'<div class="chart-box" data-chart="breakdown" data-index="{index}"></div>'
         f"{parts.breakdown_table(document, breakdown)}</div>"
         for index, breakdown in enumerate(document.get("breakdowns") or [])
     )
@@ -94,8 +94,8 @@ def _details(document: Document) -> Iterator[Section]:
             "The items on which the models differ most, the worst and the best, for the first seed of each model. They are a "
             "selection: counts over them do not reflect the whole test set."
         )
-        fallback = f'<div class="without">{parts.first_items(document)}</div>'
-        yield Section("items", "Test items", lead, f'<div class="drawn" data-chart="items"></div>{fallback}')
+        fallback = f'<div class="no-script">{parts.first_items(document)}</div>'
+        yield Section("items", "Test items", lead, f'<div class="chart-box" data-chart="items"></div>{fallback}')
     if document.get("confusions"):
         lead = "Rows are gold labels, columns are predicted labels. The color shows the fraction of the gold label."
         yield Section("confusions", "Confusion matrices", lead, _chart("confusions") + parts.confusion_tables(document))
@@ -109,7 +109,7 @@ def _details(document: Document) -> Iterator[Section]:
         yield Section("tuning", "Hyperparameter search", lead, tuning(document))
     if document.get("configs"):
         yield Section("configs", "Configurations", "", parts.configs(document))
-    yield Section("repeat", "Reproduce", "", parts.repeat(document) + parts.environment(document))
+    yield Section("reproduce", "Reproduce", "", parts.reproduce(document) + parts.environment(document))
 
 
 def _section(section: Section) -> str:
@@ -163,7 +163,7 @@ def _facts(document: Document) -> str:
         "date": about.get("date"),
     }
     entries = "".join(f"<div><dt>{name}</dt><dd>{html(fact)}</dd></div>" for name, fact in facts.items() if fact)
-    return f'<dl class="measured">{entries}</dl>' if entries else ""
+    return f'<dl class="conditions">{entries}</dl>' if entries else ""
 
 
 def _test_size(document: Document) -> str:
@@ -177,9 +177,9 @@ def _body(document: Document) -> str:
     return (
         f'<header><div><h1 dir="auto">{_title(document)}</h1>'
         f'<p class="about">{_about(document)}</p>{_facts(document)}</div>'
-        '<button type="button" id="theme" class="scripted">Dark</button></header>'
+        '<button type="button" id="theme" class="needs-script">Dark</button></header>'
         f'<nav aria-label="sections">{links}</nav><main>'
-        '<p class="without note">Charts, sorting and filters need JavaScript; the numbers are in the tables.</p>'
+        '<p class="no-script note">Charts, sorting and filters need JavaScript; the numbers are in the tables.</p>'
         f"{''.join(map(_section, sections))}</main><footer>Made with weft.</footer>"
     )
 

@@ -261,7 +261,7 @@ def confusion_tables(document: Document) -> str:
         ]
         table = _table(["gold", "predicted", "count", "of gold"], lines, label=f"errors of {row['name']}")
         parts.append(f"<div><h4>{head}</h4>{table}</div>")
-    return f'<details><summary>Most frequent errors</summary><div class="beside">{"".join(parts)}</div></details>'
+    return f'<details><summary>Most frequent errors</summary><div class="columns">{"".join(parts)}</div></details>'
 
 
 def first_items(document: Document) -> str:
@@ -283,7 +283,7 @@ def samples(document: Document) -> str:
         texts = (document.get("samples") or {}).get(row["name"]) or []
         blocks = "".join(f'<pre class="sample" dir="auto">{html(truncate(text, 2000))}</pre>' for text in texts)
         parts += [f"<div><h3>{head}</h3>{blocks}</div>"] if texts else []
-    return f'<div class="beside">{"".join(parts)}</div>' if parts else ""
+    return f'<div class="columns">{"".join(parts)}</div>' if parts else ""
 
 
 def _sample(record: Mapping[str, Any]) -> str:
@@ -294,7 +294,7 @@ def _sample(record: Mapping[str, Any]) -> str:
         return f'<pre class="sample" dir="auto">{f"<b>{prompt}</b>" if prompt else ""}{text}</pre>'
     fields = [("source", record["source"]), ("reference", record.get("reference") or "")]
     lines = [f"<small>{name}: <bdi>{html(truncate(value, 600))}</bdi></small>" for name, value in fields if value]
-    return f'<div class="written"><pre class="sample" dir="auto">{text}</pre>{"<br>".join(lines)}</div>'
+    return f'<div><pre class="sample" dir="auto">{text}</pre>{"<br>".join(lines)}</div>'
 
 
 def samples_over_training(document: Document) -> str:
@@ -308,7 +308,7 @@ def samples_over_training(document: Document) -> str:
             for step in steps
         )
         parts += [f"<div><h3>{head}</h3>{blocks}</div>"] if records else []
-    return f'<div class="beside">{"".join(parts)}</div>' if parts else ""
+    return f'<div class="columns">{"".join(parts)}</div>' if parts else ""
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -369,7 +369,7 @@ def _text(value: Any) -> str:
     return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def repeat(document: Document) -> str:
+def reproduce(document: Document) -> str:
     """The command that reproduces the comparison, and the run directories."""
     command = document.get("command")
     text = f'<pre class="command">{html(command)}</pre>' if command else ""

@@ -152,12 +152,12 @@ def _cell(cell: Cell, *, extra: str = "", attributes: str = "") -> str:
     value = cell.value
     key = "" if value is None else f' data-value="{html(value)}"'
     note = f"<small>{cell.note}</small>" if cell.note else ""
-    content = f'<span class="drawing"><span>{cell.text}{note}</span>{extra}</span>' if extra else cell.text + note
+    content = f'<span class="with-chart"><span>{cell.text}{note}</span>{extra}</span>' if extra else cell.text + note
     return f"<td{key}{attributes}>{content}</td>"
 
 
 def _name(row: Mapping[str, Any], index: int) -> str:
-    star = '&nbsp;<span class="star" title="best">★<span class="unseen"> best</span></span>' if row.get("best") else ""
+    star = '&nbsp;<span class="star" title="best">★<span class="visually-hidden"> best</span></span>' if row.get("best") else ""
     text = re.sub("([,=])", r"\1<wbr>", html(row["name"]))  # "lstm,attention=none" may break after , and =
     css_class = ' class="short"' if len(row["name"]) <= MAX_UNBROKEN_CHARS else ""
     name = f'<span class="name">{sign(index)}<span><bdi{css_class}>{text}</bdi>{star}</span></span>'
@@ -205,7 +205,7 @@ def table(document: Document) -> str:
         cells = [_cell(_score_cell(scores[index], decimals), extra=drawing, attributes=' class="wide"')]
         for column, top in zip(columns, best_values, strict=True):
             cell = column.cell(row)
-            cells.append(_cell(cell, attributes=' class="top"' if top is not None and cell.value == top else ""))
+            cells.append(_cell(cell, attributes=' class="best-value"' if top is not None and cell.value == top else ""))
         lines.append(f"<tr{' class=best' if row.get('best') else ''}>{_name(row, index)}{''.join(cells)}</tr>")
     legend = "Bars are 95% confidence intervals, the dashed line is the best model; bold marks the best value of a column."
     return (

@@ -50,7 +50,7 @@ def _point(value: float | None, scale: tuple[float, float], index: int) -> str:
 
 
 def _line(trial: Trial, options: Sequence[str], chosen: int, score: str) -> str:
-    star = '&nbsp;<span class="star" title="chosen">\u2605<span class="unseen"> chosen</span></span>'
+    star = '&nbsp;<span class="star" title="chosen">\u2605<span class="visually-hidden"> chosen</span></span>'
     name = f"{trial['trial']}{' (run file)' if trial['trial'] == 0 else ''}{star if trial['trial'] == chosen else ''}"
     values = trial["options"]
     cells = "".join(f"<td>{html(format_option(values[name])) if name in values else ''}</td>" for name in options)
@@ -73,7 +73,7 @@ def _table(document: Document, name: str, index: int) -> str:
     for trial in trials:
         value = _score(trial)
         text = html(trial.get("reason") or MISSING) if value is None else number(value, decimals)
-        cell = f'<span class="drawing"><span>{text}</span>{_point(value, scale, index)}</span>'
+        cell = f'<span class="with-chart"><span>{text}</span>{_point(value, scale, index)}</span>'
         lines.append(_line(trial, options, search["chosen"], cell))
     heads = ["trial", *map(html, options), "budget", html(f"validation {score_label(document, metric_name)}")]
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
