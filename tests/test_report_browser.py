@@ -410,7 +410,9 @@ def test_a_confusion_is_told_by_pointer_and_by_keyboard(look):
     assert told.startswith(f"gold Chinese, predicted Chinese: {matrix[1][1]} of {sum(matrix[1])} (")
     figure.locator("rect.cell").first.hover()
     assert (
-        figure.locator(".status").inner_text().startswith(f"gold Arabic, predicted Arabic: {matrix[0][0]} of {sum(matrix[0])} (")
+        figure.locator(".status")
+        .inner_text()
+        .startswith(f"gold Arabic, predicted Arabic: {matrix[0][0]} of {sum(matrix[0])} (")
     )
 
 

@@ -44,7 +44,7 @@ def _counts(runs: Sequence[ItemStatistics]) -> dict[str, int]:
 
 
 def as_json(rows: Sequence[Row], groups: Mapping[str, Sequence[ItemStatistics]]) -> dict[str, Any]:
-    """The JSON result: the rows, what each model agrees with, and counts of unknown words."""
+    """The JSON result: the rows, the noun that each model agrees with, and counts of unknown words."""
     listed = [
         {
             "by": row.by,

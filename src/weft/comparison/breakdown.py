@@ -85,7 +85,8 @@ def _bin_names(borders: Sequence[int]) -> list[str]:
     return [*spans, f"over {borders[-1]:,}"]
 
 
-def _subset(items: ItemStatistics, members: Array) -> ItemStatistics:
+def subset(items: ItemStatistics, members: Array) -> ItemStatistics:
+    """The items at these indices."""
     return ItemStatistics(items.keys[members], {name: values[members] for name, values in items.statistics.items()})
 
 
@@ -97,7 +98,7 @@ def by_bins(groups: Groups, bins: Array, names: Sequence[str], function: Functio
         if not len(members):
             continue
         scores = {
-            row: estimate([sample[""] for sample in bootstrap([_subset(run.items, members) for run in runs], {"": function})])
+            row: estimate([sample[""] for sample in bootstrap([subset(run.items, members) for run in runs], {"": function})])
             for row, runs in groups.items()
         }
         cells.append(Cell(name, len(members), scores))

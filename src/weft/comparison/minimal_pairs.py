@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.comparison.breakdown import Cell, as_json
+from weft.comparison.breakdown import Cell, as_json, subset
 from weft.comparison.significance import Estimate, bootstrap, clip_to_range, estimate
 from weft.data.minimal_pair_files import MinimalPair
 from weft.errors import UsageError, unknown_name
@@ -166,11 +166,6 @@ def _recency(pairs: Sequence[MinimalPair]) -> Iterator[tuple[str, str, Array]]:
         yield "recency", "1 or more attractors" if count else "no attractor", members
     for _, members in _indices_by_key([pair.paradigm.startswith(DISTRACTORS) or None for pair in pairs]).items():
         yield "recency", "distractor paradigms", members
-
-
-def subset(items: ItemStatistics, members: Array) -> ItemStatistics:
-    """The items at these indices."""
-    return ItemStatistics(items.keys[members], {name: values[members] for name, values in items.statistics.items()})
 
 
 def _estimates(groups: Mapping[str, Sequence[ItemStatistics]], members: Array) -> dict[str, Estimate]:

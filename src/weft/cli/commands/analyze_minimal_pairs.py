@@ -126,7 +126,7 @@ class AnalyzeMinimalPairs(ModelCommand):
         """The pairs that differ only in words in the vocabulary of all runs."""
         import numpy as np
 
-        from weft.comparison.minimal_pairs import subset
+        from weft.comparison.breakdown import subset
 
         unknown = np.any([item.statistics["unknown_choice"] > 0 for item in items.values()], axis=0)
         selected = np.flatnonzero(~unknown)

@@ -27,7 +27,7 @@ SPLITS = {"test": "test data", "valid": "validation data"}
 
 
 def as_json(score: Score) -> dict[str, Any]:
-    """A score for programs: JSON has no infinity, so an infinite value is null and `infinite` is true."""
+    """The JSON of a score: JSON has no infinity, so an infinite value is null and `infinite` is true."""
     numbers = {"name": score.name, "value": finite(score.value), "low": finite(score.low), "high": finite(score.high)}
     infinite = {"infinite": True} if math.isinf(score.value) else {}
     return {**numbers, **infinite, "signature": score.signature}

@@ -45,7 +45,7 @@ def as_json(prompt: str | None, continuations: Sequence[Continuation]) -> dict[s
 def _results_json(
     lines: Sequence[Line], problems: Mapping[int, str], results: Sequence[Sequence[Continuation]]
 ) -> list[dict[str, Any]]:
-    """All lines with their continuations or errors, for programs."""
+    """The JSON of all lines, with their continuations or errors."""
     results_json = list[dict[str, Any]]()
     for index, line in enumerate(lines):
         result = as_json(None if isinstance(line, DataError) else line, [] if index in problems else results[index])
@@ -54,7 +54,7 @@ def _results_json(
 
 
 def _read_all(lines: Iterator[Line], source: str) -> list[Line]:
-    """The prompts. They are sorted by length before the first is continued, so endless input is refused."""
+    """Read all prompts. They are sorted by length before the first is continued, so endless input is refused."""
     prompts = list(islice(lines, MAX_PROMPTS + 1))
     if len(prompts) > MAX_PROMPTS:
         raise UsageError(source, f"more than {MAX_PROMPTS:,} prompts", "split it")

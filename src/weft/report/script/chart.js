@@ -48,8 +48,8 @@ function range(values, { log = false, margin = 0.05 } = {}) {
 
 // As many digits as neighboring ticks differ in.
 function tickText(ticks) {
-  const gaps = ticks.slice(1).map((value, i) => Math.abs(value - ticks[i]));
-  const step = gaps.length ? Math.min(...gaps) : Math.abs(ticks[0]) || 1;
+  const distances = ticks.slice(1).map((value, i) => Math.abs(value - ticks[i]));
+  const step = distances.length ? Math.min(...distances) : Math.abs(ticks[0]) || 1;
   const decimals = Math.min(6, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
   return (value) => (Math.abs(value) >= 10000 ? short(value) : fixed(value, decimals));
 }
