@@ -68,7 +68,7 @@ class BootstrapSamples(NamedTuple):
 
     value: float
     resamples: Array  # (R,); empty if there is only one item
-    items: int
+    items: int  # number of items
 
 
 class _RecordingSums(dict[str, Array]):
@@ -135,7 +135,7 @@ def _degrees_of_freedom(parts: Sequence[_Variance]) -> float:
 def _covariances(runs: Sequence[BootstrapSamples]) -> Array:
     """Covariances of the scores of runs over resamples of the items, (runs, runs)."""
     resamples = np.stack([run.resamples for run in runs])
-    resamples = resamples[:, ~np.isnan(resamples).any(0)]  # resamples without any example of a class
+    resamples = resamples[:, ~np.isnan(resamples).any(0)]  # NaN: a resample without any example of a class
     if resamples.shape[1] < 2:
         return np.zeros((len(runs), len(runs)))
     items = runs[0].items
@@ -189,7 +189,7 @@ class _Contrast(NamedTuple):
 
 
 def _contrast(a: Sequence[BootstrapSamples], b: Sequence[BootstrapSamples]) -> _Contrast | None:
-    """None if a score is infinite or there is only one item."""
+    """The difference of the means with its variance components; None if a score is infinite or there is only one item."""
     if not _are_finite([*a, *b]) or a[0].items < 2:
         return None
     covariances, num_a = _covariances([*a, *b]), len(a)
@@ -256,6 +256,11 @@ def _sum_exchanged(a: Array, b: Array, coins: Array) -> Array:
     return total
 
 
+def is_exact(items: int, samples: int) -> bool:
+    """Whether all combinations of exchanges are enumerated."""
+    return (1 << min(items - 1, 62)) <= samples
+
+
 def _exchanges(items: int, samples: int, seed: int) -> Iterator[Array]:
     """Which items are exchanged, (rows, N) at a time: every combination once if there are at most `samples`, else random ones.
     Exchanging the complement gives the same difference, so the last item is never exchanged."""
@@ -269,11 +274,6 @@ def _exchanges(items: int, samples: int, seed: int) -> Iterator[Array]:
     rng = np.random.default_rng(seed)
     for start in range(0, samples, chunk):
         yield rng.integers(0, 2, (min(chunk, samples - start), items)).astype(np.float64)
-
-
-def is_exact(items: int, samples: int) -> bool:
-    """Whether all combinations of exchanges are enumerated."""
-    return (1 << min(items - 1, 62)) <= samples
 
 
 def randomization_test(

@@ -34,8 +34,8 @@ def to_document(groups: Groups, *, title: str = "", metric_name: str | None = No
     `metric_name` or the task's default."""
     rows = table.rows(groups, metric_name)
     metric, ordered = rows[0].metric, {row.name: groups[row.name] for row in rows}
-    first = {row: runs[0] for row, runs in ordered.items()}
-    best = first[rows[0].name]
+    first_runs = {row: runs[0] for row, runs in ordered.items()}
+    best = first_runs[rows[0].name]
     single = item_metric(metric, metrics(best.task, best.scores))
     return {
         "title": title,
@@ -51,13 +51,13 @@ def to_document(groups: Groups, *, title: str = "", metric_name: str | None = No
         "curves": [_curve(row, run, metric) for row, runs in ordered.items() for run in runs],
         "breakdowns": list(breakdowns(ordered, metric)),
         "item_metric": {"name": single.name, "better": single.better},
-        "items": items(first, single),
-        "confusions": confusions(first) if same_labels(ordered) else None,
-        "samples": {row: list(run.samples) for row, run in first.items() if run.samples},
-        "samples_over_training": {row: texts for row, run in first.items() if (texts := samples_of(run.run))},
-        "configs": {row: _config(run) for row, run in first.items()},
+        "items": items(first_runs, single),
+        "confusions": confusions(first_runs) if same_labels(ordered) else None,
+        "samples": {row: list(run.samples) for row, run in first_runs.items() if run.samples},
+        "samples_over_training": {row: texts for row, run in first_runs.items() if (texts := samples_of(run.run))},
+        "configs": {row: _config(run) for row, run in first_runs.items()},
         "environment": _environment(best),
-        "about": _about(first.values()),
+        "about": _about(first_runs.values()),
         "command": command,
     }
 
@@ -69,21 +69,21 @@ def _curve(row: str, run: RunResults, metric: Metric) -> dict[str, Any]:
 # ---- items
 
 
-def items(first: Mapping[str, RunResults], metric: Metric) -> list[dict[str, Any]]:
+def items(first_runs: Mapping[str, RunResults], metric: Metric) -> list[dict[str, Any]]:
     """The items where rows differ most, and those that are worst and best for all rows, from one run of each row."""
-    any_run = next(iter(first.values()))
-    values = np.stack([item_values(run.items, metric.of) for run in first.values()])  # (rows, N)
-    chosen = select(values, _finer_values(first, metric), higher=metric.upwards)
+    any_run = next(iter(first_runs.values()))
+    values = np.stack([item_values(run.items, metric.of) for run in first_runs.values()])  # (rows, N)
+    selected = select(values, _finer_values(first_runs, metric), higher=metric.upwards)
     return [
         {
             "key": int(any_run.items.keys[i]),
             "input": any_run.inputs[i],
             "reference": any_run.references[i],
-            "outputs": {row: run.items.outputs[i] for row, run in first.items() if run.items.outputs is not None},
-            "values": {row: _number(values[j, i]) for j, row in enumerate(first)},
-            **_infinite([row for j, row in enumerate(first) if math.isinf(values[j, i])]),
+            "outputs": {row: run.items.outputs[i] for row, run in first_runs.items() if run.items.outputs is not None},
+            "values": {row: _number(values[j, i]) for j, row in enumerate(first_runs)},
+            **_infinite([row for j, row in enumerate(first_runs) if math.isinf(values[j, i])]),
         }
-        for i in chosen
+        for i in selected
     ]
 
 
@@ -96,9 +96,9 @@ def _infinite(rows: list[str]) -> dict[str, list[str]]:
     return {"infinite": rows} if rows else {}
 
 
-def _finer_values(first: Mapping[str, RunResults], metric: Metric) -> Array | None:
+def _finer_values(first_runs: Mapping[str, RunResults], metric: Metric) -> Array | None:
     """Item values (rows, N) of a finer metric, higher is better, to break the many ties of accuracy."""
-    runs = list(first.values())
+    runs = list(first_runs.values())
     finer = None if metric.finer is None else metrics(runs[0].task, runs[0].scores).get(metric.finer)
     if finer is None:
         return None
@@ -119,16 +119,16 @@ def select(values: Array, finer: Array | None, *, higher: bool) -> list[int]:
 # ---- confusions
 
 
-def _confused(run: RunResults) -> Confused | None:
+def _gold_and_predicted(run: RunResults) -> Confused | None:
     confusion = find_task(run.task).compare.confusion
     return None if confusion is None else confusion(run)
 
 
-def confusions(first: Mapping[str, RunResults]) -> dict[str, Any] | None:
+def confusions(first_runs: Mapping[str, RunResults]) -> dict[str, Any] | None:
     """Confusion matrices: gold labels as rows, predicted ones as columns; None for multilabel tasks."""
-    any_run = next(iter(first.values()))
-    pairs = {row: pair for row, run in first.items() if (pair := _confused(run)) is not None}
-    if len(pairs) < len(first):
+    any_run = next(iter(first_runs.values()))
+    pairs = {row: pair for row, run in first_runs.items() if (pair := _gold_and_predicted(run)) is not None}
+    if len(pairs) < len(first_runs):
         return None
     labels = [*any_run.labels, UNSEEN]
     gold_counts = np.bincount(next(iter(pairs.values())).meant, minlength=len(labels))
@@ -137,7 +137,7 @@ def confusions(first: Mapping[str, RunResults]) -> dict[str, Any] | None:
     selected = list(range(len(labels)))
     if len(labels) > MAX_LABELS + 1:
         selected = sorted(np.argsort(-gold_counts, kind="stable")[:MAX_LABELS].tolist())
-    index = np.full(len(any_run.labels) + 1, len(selected))  # all others are merged
+    index = np.full(len(any_run.labels) + 1, len(selected))  # all other labels are merged
     index[selected] = np.arange(len(selected))
     names = [labels[i] for i in selected] + [OTHERS] * (len(selected) < len(labels))
     matrices = {}
