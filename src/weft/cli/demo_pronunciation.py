@@ -178,7 +178,7 @@ def plot_attention(run: Run[str, Prediction], output_dir: Path) -> tuple[str, Pa
     return attention_text(alignment), path
 
 
-def prompted(lines: Iterator[str]) -> Iterator[str]:
+def with_prompt(lines: Iterator[str]) -> Iterator[str]:
     """The lines, with a prompt before each."""
     while True:
         write("> ")
@@ -189,12 +189,12 @@ def prompted(lines: Iterator[str]) -> Iterator[str]:
         yield line
 
 
-def converse(runs: dict[str, Run[str, Prediction]]) -> None:
+def pronounce_typed_words(runs: dict[str, Run[str, Prediction]]) -> None:
     """Pronounce the words that the user types, until an empty line or the end of input."""
     from weft.cli.input_lines import stdin_lines
 
     print_error("\nType a word, or an empty line to stop.")
-    lines = prompted(stdin_lines("utf-8"))
+    lines = with_prompt(stdin_lines("utf-8"))
     for line in itertools.takewhile(str.strip, lines):
         word = "".join(char for char in line.lower() if char in ascii_lowercase)
         if not word:
@@ -231,7 +231,7 @@ def show(output_dir: Path, results: Mapping[str, RunResults], *, json: bool, qui
     write(f"\nAttention of {PLOTTED_MODEL} for {PLOTTED_WORD} (also in {path}):\n{indented}")
     status(f"\nReport: {report}", quiet=quiet)
     if sys.stdin.isatty() and sys.stdout.isatty() and not quiet:
-        converse(runs)
+        pronounce_typed_words(runs)
         return
     name = shlex.quote(str(output_dir / best.model))
     status(f"Next: weft predict {name} serendipity --n-best 3\n      weft init seq2seq > run.toml", quiet=quiet)

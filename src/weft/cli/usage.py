@@ -60,9 +60,9 @@ def show_error(error: WeftError, flags: Collection[str]) -> str:
         name = _flag(match[1])
         return name if name in flags else match[1]
 
-    where = re.sub(r"(?:^|(?<= and ))`?([a-z][a-z_]*)`?(?= |$)", flag, error.where)
+    location = re.sub(r"(?:^|(?<= and ))`?([a-z][a-z_]*)`?(?= |$)", flag, error.where)
     texts = [re.sub("`([a-z][a-z_]*)`", flag, text) for text in (error.problem, error.fix)]
-    return one_line("; ".join(filter(None, (": ".join(filter(None, (where, texts[0]))), texts[1]))))
+    return one_line("; ".join(filter(None, (": ".join(filter(None, (location, texts[0]))), texts[1]))))
 
 
 def _flag(option: str) -> str:

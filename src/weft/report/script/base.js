@@ -30,6 +30,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
+// Create an HTML element (h) or an SVG element (s).
 const h = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 const s = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
