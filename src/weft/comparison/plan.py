@@ -217,8 +217,7 @@ def _with_unique_names(variants: Iterable[Variant]) -> list[Variant]:
 
 
 def variants(values: Mapping[str, Any], options: ComparisonOptions, *, base: Path) -> Variants:
-    """Every architecture with every combination of the grid. Invalid combinations are listed as failed; if all are
-    invalid, ConfigError is raised."""
+    """Every architecture with every combination of the grid. Invalid combinations are failures, unless all are invalid."""
     run_file = {name: value for name, value in values.items() if name != "seed"}
     archs = select_archs(run_file, options.models)
     parts = [_arch_variants(run_file, arch, options, base=base) for arch in archs]
@@ -276,11 +275,8 @@ def to_toml(values: Mapping[str, Any], options: ComparisonOptions) -> dict[str, 
     plan: dict[str, Any] = {"models": list(options.models), "seeds": options.seeds}
     if options.budget is not None:
         plan["budget"] = {options.budget[0]: options.budget[1]}
-    plan |= {
-        name: value
-        for name, value in (("match_params", options.match_params), ("tune_trials", options.tune_trials))
-        if value is not None
-    }
+    numbers = {"match_params": options.match_params, "tune_trials": options.tune_trials}
+    plan |= {name: number for name, number in numbers.items() if number is not None}
     if options.grid:
         plan["grid"] = {option: choices for option, choices in options.grid}
     return {**plan, "run": dict(values), DATA_HASHES: _data_hashes(values)}
