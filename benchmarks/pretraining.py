@@ -27,7 +27,7 @@ import numpy as np
 import tomli_w
 
 import weft
-from weft.comparison.significance import BootstrapSamples, Estimate, estimate, resampled
+from weft.comparison.significance import BootstrapSamples, Estimate, bootstrap, estimate
 from weft.metrics.classification import SINGLE_LABEL
 from weft.metrics.items import Function, ItemStatistics
 from weft.metrics.tagging import TAGS
@@ -301,7 +301,7 @@ def report(work: str, runner: Runner, names: Mapping[str, Sequence[str]], about:
     """A table of one task: of each arm the score over seeds, and what it gains."""
     every = [name for group in names.values() for name in group]
     function: Callable[..., Any] = WORK[work].function
-    scored = dict(zip(every, resampled(measured(runner, every), {"": function}), strict=True))
+    scored = dict(zip(every, bootstrap(measured(runner, every), {"": function}), strict=True))
     arms = {arm: [scored[name][""] for name in group] for arm, group in names.items()}
     print(f"\n{work}: {WORK[work].score} on {arms[SCRATCH][0].items:,} test items, mean of {len(names[SCRATCH])} seeds")
     print(f"{'':<18} {'score (95%)':<26} {'gain over scratch':<26} by seed; what was chosen")

@@ -20,7 +20,7 @@ from small_runs import train_here
 
 import weft
 from weft.cli.main import main
-from weft.comparison.minimal_pairs import breakdowns, decided_by_one_token, evaluate_minimal_pairs, rows
+from weft.comparison.minimal_pairs import breakdowns, evaluate_minimal_pairs, rows, scorable_pairs
 from weft.data.minimal_pair_files import MinimalPair, first_difference, read_suite
 from weft.errors import DataError, UsageError
 from weft.metrics.items import total
@@ -90,8 +90,8 @@ def test_the_word_that_decides_is_the_first_that_differs():
     assert first_difference("a b c", "a  x c") == ("a b", "a x")
     assert first_difference("a b", "a b c") is None
     blimp = [MinimalPair("a b", "a b c"), MinimalPair("a b", "a c", choice=("a b", "a c"))]
-    assert decided_by_one_token(blimp, None) == decided_by_one_token(blimp, "sentence") == blimp
-    assert decided_by_one_token(blimp, "word") == blimp[1:]
+    assert scorable_pairs(blimp, None) == scorable_pairs(blimp, "sentence") == blimp
+    assert scorable_pairs(blimp, "word") == blimp[1:]
 
 
 def test_blimp_is_read_by_phenomenon_and_paradigm(tmp_path):
