@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import refused
+from label_runs import LabelRuns
 from pair_runs import PairRuns
 from small_runs import Silent, make_text, run_file, train_here
 from torch import Tensor
@@ -273,6 +274,16 @@ def test_heads_are_apart_by_the_mean_over_positions(pairs: PairRuns) -> None:
     assert found["encoder"].num_positions == count
     view = head_similarity(run, max_words=30, top=2)
     assert len(view.figures) == 3 and len(view.lines) == 3 * 4 + 2 and view.lines[1].startswith("most similar heads")
+
+
+def test_attention_pooling_has_no_heads_to_compare(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = LabelRuns(place).values("labels-lstm", "model.pooling=attention", "train.max_steps=2", "train.num_validations=1")
+    path = train_here(values, place / "pooled", Silent()).path
+    with pytest.raises(UsageError) as caught:
+        head_divergence(weft.load(path, device="cpu"))
+    assert str(caught.value) == f"similarity: lstm has no attention ({path})"
+    assert main(["analyze", "similarity", str(path), "--max-words", "100", "--quiet"]) == 0
+    assert "Heads" not in capsys.readouterr().out
 
 
 def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,8 +198,8 @@ def _read_vectors(
     run: AnyRun, texts: Sample, sequences: Sequence[SequenceStages], progress: ProgressCallback | None, passes: tuple[int, int]
 ) -> Iterator[tuple[Example, int, list[Tensor]]]:
     """Each text, each of its sides, and the vectors of that side in every stage. `passes`: index and number of passes."""
-    step, num_passes = passes
-    for done, (example,) in enumerate(texts.examples, 1 + step * len(texts.examples)):
+    pass_index, num_passes = passes
+    for done, (example,) in enumerate(texts.examples, 1 + pass_index * len(texts.examples)):
         for side, vectors in enumerate(word_vectors(example, sequences, run.device)):
             yield example, side, vectors
         if progress is not None:
@@ -223,11 +223,11 @@ def measure_geometry(
     mev = dict[tuple[int, int], tuple[float, float]]()
     # the similarities require only sums and are computed in the first pass; MEV requires all vectors of a stage
     passes = split_passes(widths, [side_counts.total() for side_counts in counts])
-    for step, stages in enumerate(passes):
+    for pass_index, stages in enumerate(passes):
         stores = {stage: VectorStore() for stage in stages}
-        for example, side, vectors in _read_vectors(run, texts, sequences, progress, (step, len(passes))):
+        for example, side, vectors in _read_vectors(run, texts, sequences, progress, (pass_index, len(passes))):
             ids = torch.tensor([type_ids[side].get(unit.text, -1) for unit in example.units[side]], dtype=torch.long)
-            if step == 0 and example.units[side]:
+            if pass_index == 0 and example.units[side]:
                 for stage_statistics, rows in zip(statistics[side], vectors, strict=True):
                     stage_statistics.add(rows, ids)
                 _add_occurrences(example, side, vectors[projected_stages[side]], projected_words[side], occurrences[side])

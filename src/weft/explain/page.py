@@ -79,15 +79,15 @@ def _section(view: Explanation) -> str:
 
 def page(views: Sequence[Explanation], *, title: str = "") -> str:
     """The HTML page of several explanations; `title` is the explained text."""
-    name = html(visible(title).replace("␣", " ") if title else ", ".join(view.view for view in views))
+    heading = html(visible(title).replace("␣", " ") if title else ", ".join(view.view for view in views))
     css, script = ((ASSETS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>{name}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>{heading}</title>'
         f"<style>{css}\n{_styles(views)}</style>"
     )
     body = "\n".join(map(_section, views))
     return (
-        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><main><h1>{name}</h1>\n{body}\n</main>\n'
+        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><main><h1>{heading}</h1>\n{body}\n</main>\n'
         f"<script>{script}</script></body></html>\n"
     )

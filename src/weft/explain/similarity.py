@@ -236,7 +236,7 @@ def head_divergence(
 ) -> list[HeadDivergence]:
     """Divergence of each pair of heads of each component, averaged over query positions."""
     model = network(run)
-    attention_sites = [] if model is None else [site for site in sites(model) if site.component != "pool"]
+    attention_sites = [] if model is None else [site for site in sites(model) if site.component != "pooling"]
     if not attention_sites:
         raise UsageError("similarity", f"{run.config.arch} has no attention ({run.directory.path})")
     texts = sample([run], data, max_words=max_words)
