@@ -206,6 +206,17 @@ def _read_vectors(
             progress(done, num_passes * len(texts.examples))
 
 
+def _add_to_statistics(statistics: Sequence[StageStatistics], vectors: Sequence[Tensor], ids: Tensor) -> None:
+    for stage_statistics, rows in zip(statistics, vectors, strict=True):
+        stage_statistics.add(rows, ids)
+
+
+def _add_to_stores(stores: Mapping[tuple[int, int], VectorStore], side: int, vectors: Sequence[Tensor], ids: Tensor) -> None:
+    for stage, rows in enumerate(vectors):
+        if (side, stage) in stores:
+            stores[side, stage].add(rows, ids)
+
+
 def measure_geometry(
     run: AnyRun, texts: Sample, *, words: Sequence[str] = (), layer: int | None = None, progress: ProgressCallback | None = None
 ) -> list[GeometryResult]:
@@ -228,10 +239,9 @@ def measure_geometry(
         for example, side, vectors in _read_vectors(run, texts, sequences, progress, (pass_index, len(passes))):
             ids = torch.tensor([type_ids[side].get(unit.text, -1) for unit in example.units[side]], dtype=torch.long)
             if pass_index == 0 and example.units[side]:
-                for stage_statistics, rows in zip(statistics[side], vectors, strict=True):
-                    stage_statistics.add(rows, ids)
+                _add_to_statistics(statistics[side], vectors, ids)
                 _add_occurrences(example, side, vectors[projected_stages[side]], projected_words[side], occurrences[side])
-            _store(stores, side, vectors, ids)
+            _add_to_stores(stores, side, vectors, ids)
         mev |= {(side, stage): store.mev(len(type_ids[side])) for (side, stage), store in stores.items()}
     return [
         GeometryResult(
@@ -244,12 +254,6 @@ def measure_geometry(
         )
         for side, sequence in enumerate(sequences)
     ]
-
-
-def _store(stores: Mapping[tuple[int, int], VectorStore], side: int, vectors: Sequence[Tensor], ids: Tensor) -> None:
-    for stage, rows in enumerate(vectors):
-        if (side, stage) in stores:
-            stores[side, stage].add(rows, ids)
 
 
 # ---- output
