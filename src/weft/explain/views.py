@@ -108,6 +108,6 @@ def explain_runs(
     return compare_gradient_flow(runs, text, options, progress)
 
 
-def explain(run: AnyRun, text: str, view: str | None, options: ExplainConfig | None, named: Mapping[str, Any]) -> Explanation:
+def explain(run: AnyRun, text: str, view: str | None, options: ExplainConfig | None, kwargs: Mapping[str, Any]) -> Explanation:
     """`explain_text` with options as an object or as keyword arguments."""
-    return explain_text(run, text, view, options_from(ExplainConfig, options, named))
+    return explain_text(run, text, view, options_from(ExplainConfig, options, kwargs))
