@@ -52,11 +52,11 @@ GEOMETRY = (
     "first two principal components: points that are close have similar vectors."
 )
 LAYERS = "Each cell compares two layers by linear CKA on the same words: 1 (dark) for the same geometry, 0 for unrelated ones."
-HEAD_DIVERGENCE = (
+HEADS_DIVERGENCE = (
     "Each cell compares two attention heads by the divergence of their weights, in bits: 0 for equal weights, 1 "
     "for heads that never attend to the same tokens."
 )
-HEAD_IMPORTANCE = (
+HEADS_IMPORTANCE = (
     "Each cell is one head: orange if the loss rises without it, blue if it falls. The curve is the loss as the least "
     "important heads are removed one after another; where it rises, the model needs the remaining heads."
 )

@@ -200,7 +200,7 @@ def view(run: AnyRun, found: Pruning, measured: dict[str, Any], *, top: int = 8)
         pictures.insert(0, _curve(found, _unit(run)))
         said += ["", *_steps(found)]
     return Explanation(
-        "heads", f"Heads of {run.directory.path}", record(run, found, measured), pictures, said, guides.HEAD_IMPORTANCE
+        "heads", f"Heads of {run.directory.path}", record(run, found, measured), pictures, said, guides.HEADS_IMPORTANCE
     )
 
 
