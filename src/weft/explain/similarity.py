@@ -281,4 +281,6 @@ def head_similarity(
         lines += [*([""] if lines else []), f"{name}, {heads.num_positions:,} positions", *_most_similar(heads, top)]
         values = {"positions": heads.num_positions, "heads": heads.names, "bits": heads.bits.tolist()}
         components.append({"part": heads.component, **values})
-    return Explanation("heads", f"Heads of {run.directory.path}", {"parts": components}, figures, lines, guides.HEADS_DIVERGENCE)
+    return Explanation(
+        "heads", f"Heads of {run.directory.path}", {"parts": components}, figures, lines, guides.HEADS_DIVERGENCE
+    )
