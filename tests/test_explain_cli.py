@@ -215,13 +215,13 @@ def test_a_browser_shows_any_head(run, capsys, tmp_path, quiet_machine):
         tab.on("request", lambda request: asked.append(request.url))
         tab.on("pageerror", lambda error: pytest.fail(str(error)))
         tab.goto((tmp_path / "a.html").as_uri())
-        assert tab.locator(".detail").count() == 3
+        assert tab.locator(".head-panel").count() == 3
         tab.locator("[data-key=grid-encoder-0-1]").click()
-        panel = tab.locator(".detail").nth(1)
-        assert panel.locator(".name").inner_text() == "Layer 1, head 2"
-        panel.locator(".rows").press("ArrowLeft")
-        assert panel.locator(".rows .chosen").inner_text() == "a"
-        assert re.match(r"a looks most at \S+ \(0\.\d\d\)", panel.locator("output").inner_text())
+        panel = tab.locator(".head-panel").nth(1)
+        assert panel.locator(".head-name").inner_text() == "Layer 1, head 2"
+        panel.locator(".queries").press("ArrowLeft")
+        assert panel.locator(".queries .selected").inner_text() == "a"
+        assert re.match(r"a attends most to \S+ \(0\.\d\d\)", panel.locator("output").inner_text())
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
         browser.close()
     assert all(url.startswith(("file:", "data:")) for url in asked)

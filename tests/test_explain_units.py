@@ -318,7 +318,7 @@ def test_a_short_text_has_its_activations_and_scores_in_the_terminal(hello):
     assert cells[0] == ["layer", "1", "<s>", "h", "e", "l", "l", "o"]
     assert cells[1:5] == [["hidden", str(unit + 1), *(f"{h:+.2f}" for h in hidden[:, unit])] for unit in range(4)]
     assert cells[5] == []
-    assert cells[6] == ["output", "scores", "<s>", "h", "e", "l", "l", "o"]
+    assert cells[6] == ["logits", "<s>", "h", "e", "l", "l", "o"]
     assert cells[7 : 7 + len(names)] == [[name, *(f"{y:+.2f}" for y in scores[:, at])] for at, name in enumerate(names)]
     shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     assert cells[7 + len(names)] == ["next", *(w for p in shares for w in (names[p.argmax()], f"{p.max():.0%}"))]
@@ -333,7 +333,7 @@ def test_one_unit_has_a_row_and_a_long_text_no_table(hello):
     assert view.lines[0].split() == ["layer", "1,", "1", "of", "4", "units", "<s>", "h", "e", "l", "l", "o"]
     assert view.lines[1].split() == ["hidden", "3", *(f"{h:+.2f}" for h in hidden[:, 2])]
     long = units(run, "hello" * 4, ExplainConfig())
-    assert not any("hidden" in line or "scores" in line for line in long.lines) and "output" not in long.data
+    assert not any("hidden" in line or "logits" in line for line in long.lines) and "output" not in long.data
 
 
 def test_one_unit_has_its_gates_as_well(lstm):

@@ -28,7 +28,7 @@ def stacks(run: Run[str, Prediction]) -> list[Stack]:
     config = run.config.model
     return [
         Stack("encoder", "encoder.stack", "source", config.encoder, ("encoder",), backwards=config.encoder.reverse_source),
-        Stack("decoder", "decoder.stack", "output", config.decoder, ("decoder",), crosses=True),
+        Stack("decoder", "decoder.stack", "output", config.decoder, ("decoder",), has_cross_attention=True),
     ]
 
 
