@@ -22,7 +22,7 @@ from weft.cli.main import main
 from weft.config import override
 from weft.data.dataset import Dataset
 from weft.errors import DataError
-from weft.explain.eval_loss import eval_batches, loss
+from weft.explain.eval_loss import eval_batches, mean_loss
 from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.page import page
 from weft.models.encoder import EncoderInput
@@ -195,8 +195,8 @@ def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
         ends = first, first + len(answer.split()) - 1
         nats.append(-sum(float(scores[:, side].log_softmax(0)[at]) for side, at in enumerate(ends)))
     data = write_tsv(tmp_path / "data.tsv", rows)
-    found = eval_batches(run, [data], tmp_path, tokens=10**6)
-    assert loss(found) == pytest.approx(np.mean(nats), rel=1e-5) and sum(one.items for one in found) == len(rows)
+    found = eval_batches(run, [data], tmp_path, max_tokens=10**6)
+    assert mean_loss(found) == pytest.approx(np.mean(nats), rel=1e-5) and sum(one.num_items for one in found) == len(rows)
 
 
 def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, capsys):

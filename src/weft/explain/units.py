@@ -79,7 +79,7 @@ def layer_activations(run: AnyRun, inputs: ModelInput) -> list[LayerActivations]
     with record_activations(inputs.model, names) as activations:
         inputs.log_probs(torch.zeros(1, dtype=torch.long, device=run.device))
     for number, name in enumerate(names, 1):
-        # a decoder is called once per step
+        # a decoder with input feeding is called once per position
         calls = [cell_values(activation) for activation in activations if activation.name == name]
         values = {
             quantity: np.concatenate([call[quantity][0].double().cpu().numpy() for call in calls]) for quantity in calls[0]
