@@ -343,7 +343,7 @@ def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
         group.get("class") for group in ET.fromstring(svg).findall("./{*}g") if (group.get("class") or "").startswith("s")
     ]
     assert groups[:4] == ["s0", "s0", "s1", "s1"]
-    assert "read" in svg and "layer 1" in svg and svg.count("stroke-dasharray") == 4
+    assert "input" in svg and "layer 1" in svg and svg.count("stroke-dasharray") == 4
 
 
 @pytest.mark.parametrize(

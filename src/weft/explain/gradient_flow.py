@@ -105,7 +105,7 @@ def gradients_over_time(
 ) -> TimeGradients:
     """d loss / d h(i) of a model that predicts the next token, for the loss of the last of tokens (B, T + 2).
 
-    Position i is token i + 1: the first token is not part of the text.
+    Position i is the i-th token after the first, which is <s> or precedes the text.
     """
     modules, cells, num_steps = _recorded_modules(model), set(recurrent(model)), tokens.size(1) - 1
     with (
@@ -321,10 +321,9 @@ def _table(over_time: Mapping[str, TimeGradients]) -> list[str]:
         ["steps back", *over_time],
         *([f"{step:,}", *(f"{relative[step - 1]:.2g}" for relative in norms)] for step in steps),
     ]
-    zero = [
-        f"{weights}: all gradients are zero" for weights, relative in zip(over_time, norms, strict=True) if not relative.any()
-    ]
-    return [*align_columns(rows, left=()), "gradient norm relative to one step back", *zero]
+    all_zero = [weights for weights, relative in zip(over_time, norms, strict=True) if not relative.any()]
+    notes = [f"{weights}: all gradients are zero" for weights in all_zero]
+    return [*align_columns(rows, left=()), "gradient norm relative to one step back", *notes]
 
 
 def why_no_gradients(run: AnyRun) -> str | None:
