@@ -50,7 +50,9 @@ DRAWN = {
     "scatter": lambda: scatter([Points(EVIL, POINTS, [EVIL, EVIL])], axes=(EVIL, EVIL), title=EVIL),
     "grid": lambda: grid([(EVIL, [Map(EVIL, ONE, EVIL)])], key="k", title=EVIL),
     "coloured": lambda: token_heatmap([EVIL], np.array([1.0]), name=EVIL, title=EVIL),
-    "lines": lambda: lines([Series(EVIL, [0, 1], [0, 1], labels=[EVIL, EVIL])], across=Axis(EVIL), up=Axis(EVIL), title=EVIL),
+    "lines": lambda: lines(
+        [Series(EVIL, [0, 1], [0, 1], labels=[EVIL, EVIL])], x_axis=Axis(EVIL), y_axis=Axis(EVIL), title=EVIL
+    ),
     "heatmap": lambda: heatmap(ONE, rows=[EVIL], columns=[EVIL], title=EVIL, axes=(EVIL, EVIL)),
     "signed": lambda: diverging_heatmap(ONE, rows=[EVIL], columns=[EVIL], name=EVIL, title=EVIL, axes=(EVIL, EVIL)),
     "matrix": lambda: similarity_matrix(ONE, rows=[EVIL], columns=[EVIL], name=EVIL, title=EVIL, axes=(EVIL, EVIL)),

@@ -285,8 +285,8 @@ def marks(svg: str) -> list[str]:
 def test_a_chart_has_a_line_a_marker_and_a_name_for_each_series():
     svg = lines(
         [Series("a < b", [0, 1, 2], [1.0, 10.0, 100.0], labels=["x", "y", "z"]), Series("c", [0, 1, 2], [5.0, 0.0, 1e-3])],
-        across=Axis("step"),
-        up=Axis("norm", log=True),
+        x_axis=Axis("step"),
+        y_axis=Axis("norm", log=True),
         title="what & why",
     )
     root = ET.fromstring(svg)
@@ -302,8 +302,8 @@ def test_a_chart_has_a_line_a_marker_and_a_name_for_each_series():
 def labels_below(names: list[str]) -> list[tuple[str, bool]]:
     """What stands below a chart whose axis names every point, and whether it is turned."""
     size = len(names)
-    axis = Axis("token", names=["", *names], every=True)
-    svg = lines([Series("", list(range(1, size + 1)), [1.0] * size)], across=axis, up=Axis("bits"))
+    axis = Axis("token", names=["", *names], show_all=True)
+    svg = lines([Series("", list(range(1, size + 1)), [1.0] * size)], x_axis=axis, y_axis=Axis("bits"))
     root = ET.fromstring(svg)
     low = float(root.get("height"))
     spots = [float(y) for y in re.findall(r'<text x="[^"]+" y="([0-9.]+)">token<', svg)]
@@ -319,12 +319,12 @@ def test_an_axis_of_tokens_names_as_many_as_there_is_room_for():
     assert found[0] == ("Donaudampfschif…", True) and found[1:] == [("long-token", True)] * 19
     many = labels_below([str(at) for at in range(400)])
     assert 30 <= len(many) <= 42 and many[0][0] == "0"
-    plain = lines([Series("", [0, 1], [1, 2])], across=Axis("x", names=["layer 1", "b"]), up=Axis("y"))
+    plain = lines([Series("", [0, 1], [1, 2])], x_axis=Axis("x", names=["layer 1", "b"]), y_axis=Axis("y"))
     assert ">layer 1<" in plain  # only tokens have their spaces spelled
 
 
 def heights(values: list[float], *, log: bool) -> list[float]:
-    svg = lines([Series("s", [0, 1, 2], values)], across=Axis("x"), up=Axis("y", log=log))
+    svg = lines([Series("s", [0, 1, 2], values)], x_axis=Axis("x"), y_axis=Axis("y", log=log))
     path = next(path for path in ET.fromstring(svg).findall(".//{*}path") if path.get("class") == "line")
     return [float(point.split()[1]) for point in path.get("d")[1:].split("L")]
 
@@ -338,7 +338,7 @@ def test_equal_ratios_are_equal_steps_on_a_logarithmic_axis():
 
 def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
     series = [Series(f"{name}, {when}", [0, 1], [1, 2], name, when == "first") for name in "ab" for when in ("first", "then")]
-    svg = lines(series, across=Axis("layer", names=["input", "layer 1"]), up=Axis("y"))
+    svg = lines(series, x_axis=Axis("layer", names=["input", "layer 1"]), y_axis=Axis("y"))
     groups = [
         group.get("class") for group in ET.fromstring(svg).findall("./{*}g") if (group.get("class") or "").startswith("s")
     ]
@@ -356,14 +356,14 @@ def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
 )
 def test_a_chart_of_nothing_is_refused(series, message):
     with pytest.raises(UsageError) as caught:
-        lines(series, across=Axis("x"), up=Axis("y"))
+        lines(series, x_axis=Axis("x"), y_axis=Axis("y"))
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("values", [[1.0], [3.0, 3.0], [float("nan"), float("inf")], [0.0, 1e-300], [-1e9, 1e9]])
 @pytest.mark.parametrize("log", [False, True])
 def test_odd_values_are_drawn_all_the_same(values, log):
-    svg = lines([Series("", list(range(len(values))), values)], across=Axis("x"), up=Axis("y", log=log))
+    svg = lines([Series("", list(range(len(values))), values)], x_axis=Axis("x"), y_axis=Axis("y", log=log))
     assert ET.fromstring(svg).tag.endswith("svg")
     assert not re.search(r"\b(nan|inf)\b", svg)  # as a coordinate no browser would draw it
 
@@ -414,9 +414,11 @@ def test_a_legend_says_why_a_series_has_no_line():
         Series("gone", [0, 1], [float("nan")] * 2),
         Series("there", [0, 1], [1.0, 2.0]),
     ]
-    texts = {one.text for one in ET.fromstring(lines(series, across=Axis("x"), up=Axis("y", log=True))).findall(".//{*}text")}
+    texts = {
+        one.text for one in ET.fromstring(lines(series, x_axis=Axis("x"), y_axis=Axis("y", log=True))).findall(".//{*}text")
+    }
     assert {"zero (0 everywhere)", "gone (no values)", "there"} <= texts
-    plain = {one.text for one in ET.fromstring(lines(series, across=Axis("x"), up=Axis("y"))).findall(".//{*}text")}
+    plain = {one.text for one in ET.fromstring(lines(series, x_axis=Axis("x"), y_axis=Axis("y"))).findall(".//{*}text")}
     assert {"zero", "gone (no values)", "there"} <= plain
 
 

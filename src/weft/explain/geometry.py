@@ -273,7 +273,7 @@ def _charts(found: GeometryResult, unit: str) -> list[Figure]:
         (explained, [of_all, *both(f"MEV of a {unit[:-1]}", "mev")], Axis("fraction of the variance")),
     ]
     return [
-        Figure(f"{what}: {found.track.side}", lines(series, across=across, up=up, title=f"{what}: {found.track.side}"))
+        Figure(f"{what}: {found.track.side}", lines(series, x_axis=across, y_axis=up, title=f"{what}: {found.track.side}"))
         for what, series, up in drawn
     ]
 

@@ -180,7 +180,7 @@ def time_figure(runs: Mapping[str, Mapping[str, TimeGradients]], *, title: str) 
         for weights, gradients in by_weights.items()
     ]
     y_axis = Axis("gradient norm relative to 1 step back", log=True)
-    return lines(series, across=Axis(STEPS_BACK), up=y_axis, title=title)
+    return lines(series, x_axis=Axis(STEPS_BACK), y_axis=y_axis, title=title)
 
 
 def _ticks(names: Sequence[str]) -> list[str]:
@@ -205,7 +205,7 @@ def layer_figure(runs: Mapping[str, Mapping[str, LayerGradients]], *, title: str
     ]
     deepest = max((gradients.names for by_weights in runs.values() for gradients in by_weights.values()), key=len)
     x_axis = Axis("layer", names=_ticks(deepest))
-    return lines(series, across=x_axis, up=Axis("gradient norm", log=True), title=title)
+    return lines(series, x_axis=x_axis, y_axis=Axis("gradient norm", log=True), title=title)
 
 
 def _time_by_layer_figure(by_weights: Mapping[str, TimeGradients], *, title: str) -> str:
@@ -221,7 +221,7 @@ def _time_by_layer_figure(by_weights: Mapping[str, TimeGradients], *, title: str
         for weights, gradients in by_weights.items()
         for layer, norms in zip(gradients.layers, gradients.norms, strict=True)
     ]
-    return lines(series, across=Axis(STEPS_BACK), up=Axis("gradient norm", log=True), title=title)
+    return lines(series, x_axis=Axis(STEPS_BACK), y_axis=Axis("gradient norm", log=True), title=title)
 
 
 # ---- the view

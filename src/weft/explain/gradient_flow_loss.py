@@ -134,7 +134,7 @@ def _token_figure(by_weights: Mapping[str, TimeGradients], tokens: Sequence[str]
         for weights, gradients in by_weights.items()
         for layer, norms in zip(gradients.layers, gradients.norms, strict=True)
     ]
-    return lines(series, across=Axis("token", names=tokens), up=Axis("gradient norm", log=True), title=title)
+    return lines(series, x_axis=Axis("token", names=tokens), y_axis=Axis("gradient norm", log=True), title=title)
 
 
 def _table(by_weights: Mapping[str, TimeGradients], tokens: Sequence[str], loss: str) -> list[str]:

@@ -231,7 +231,7 @@ def _figures(site: Site) -> Iterator[Figure]:
         y_axis = Axis(encoding.quantity)
     else:
         y_axis = Axis(series[0].name if len(series) == 1 else "relative to distance 0")
-    svg = lines(series, across=Axis("distance"), up=y_axis, title=f"{title}: by distance")
+    svg = lines(series, x_axis=Axis("distance"), y_axis=y_axis, title=f"{title}: by distance")
     yield Figure(f"By distance: {title}", svg)
 
 

@@ -151,7 +151,7 @@ def _loss_figure(pruning: Pruning, unit: str) -> Figure:
     labels = [", ".join(head_name(pruning.layers, head) for head in step.removed) or "unpruned" for step in pruning.steps]
     title = "Loss by number of removed heads"
     series = Series("", num_removed, [step.loss for step in pruning.steps], labels=labels)
-    return Figure(title, lines([series], across=Axis("heads removed"), up=Axis(f"loss, {unit}"), title=title))
+    return Figure(title, lines([series], x_axis=Axis("heads removed"), y_axis=Axis(f"loss, {unit}"), title=title))
 
 
 IMPORTANCE_LABEL = {"masking": "loss without it", "gradient": "loss without it, about"}

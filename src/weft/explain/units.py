@@ -181,7 +181,7 @@ def _layer_figures(layer: LayerActivations, units: Sequence[int]) -> Iterator[Fi
         x, labels = list(range(1, 1 + len(layer.tokens))), [token.text for token in layer.tokens]
         series = [Series(name, x, layer.values[name].mean(1).tolist(), labels=labels) for name in gates]
         title = f"Layer {layer.number}: gate activations, mean over units"
-        yield Figure(title, lines(series, across=Axis("token"), up=Axis("gate (0 closed, 1 open)"), title=title))
+        yield Figure(title, lines(series, x_axis=Axis("token"), y_axis=Axis("gate (0 closed, 1 open)"), title=title))
 
 
 def _unit_figures(layer: LayerActivations, unit: int) -> Iterator[Figure]:
