@@ -154,7 +154,7 @@ def _loss_figure(pruning: Pruning, unit: str) -> Figure:
     return Figure(title, lines([series], x_axis=Axis("heads removed"), y_axis=Axis(f"loss, {unit}"), title=title))
 
 
-IMPORTANCE_LABEL = {"masking": "loss without it", "gradient": "loss without it, about"}
+IMPORTANCE_LABEL = {"masking": "loss increase", "gradient": "loss change (estimate)"}
 
 
 def _importance_table(pruning: Pruning, label: str, top: int) -> list[str]:

@@ -264,4 +264,4 @@ def units(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
         *_activation_tables([layer for layer, _ in selected], options, scores),
         *_correlation_table(correlations, sample),
     ]
-    return Explanation("units", f"Inside {run.config.arch}", data, figures, lines, guides.UNITS)
+    return Explanation("units", f"Recurrent units of {run.config.arch}", data, figures, lines, guides.UNITS)

@@ -251,12 +251,12 @@ def heading(title: str) -> str:
     return "".join(char if char.isspace() else _escape(char) for char in title)
 
 
-def check_shape(where: str, values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
+def check_shape(function: str, values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
     """Raise unless there is one value per row and column."""
     if values.shape != (len(rows), len(columns)):
-        raise UsageError(where, f"shape {values.shape} does not match {len(rows)} rows and {len(columns)} columns")
+        raise UsageError(function, f"shape {values.shape} does not match {len(rows)} rows and {len(columns)} columns")
     if not values.size:
-        raise UsageError(where, f"nothing to draw: the shape is {values.shape}")
+        raise UsageError(function, f"nothing to draw: the shape is {values.shape}")
 
 
 def _check_weights(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
