@@ -162,7 +162,7 @@ def _path(series: Series, x_scale: Scale, y_scale: Scale) -> str:
     return f'<path class="line"{dashes} d="{"".join(parts)}"/>' if parts else ""
 
 
-def _markers(series: Series, number: int, x_scale: Scale, y_scale: Scale) -> str:
+def _markers(series: Series, group_index: int, x_scale: Scale, y_scale: Scale) -> str:
     """Markers at some points, with the values in their tooltips; pale if the line is dashed."""
     size = len(series.x)
     count = min(size, MAX_MARKERS)
@@ -175,7 +175,7 @@ def _markers(series: Series, number: int, x_scale: Scale, y_scale: Scale) -> str
             label = f"{visible(series.labels[index])}\n" if series.labels else ""
             position = f"translate({coordinate(x_scale.point(x))} {coordinate(y_scale.point(y))})"
             tooltip = html(f"{series.name}\n{label}{x_scale.axis.name}: {x:.6g}\n{y_scale.axis.name}: {y:.4g}")
-            shape = SHAPES[number % len(SHAPES)]
+            shape = SHAPES[group_index % len(SHAPES)]
             marks.append(f'<path class="mark"{faint} transform="{position}" d="{shape}"><title>{tooltip}</title></path>')
     return "".join(marks)
 
@@ -235,7 +235,7 @@ def _legend_text(series: Series, x_axis: Axis, y_axis: Axis) -> str:
     return _short(series.name) + ("" if is_shown else " (0 everywhere)" if is_zero else " (no values)")
 
 
-def _legend(series: Sequence[Series], numbers: Sequence[int], names: Sequence[str], top: float) -> tuple[str, float]:
+def _legend(series: Sequence[Series], group_indices: Sequence[int], names: Sequence[str], top: float) -> tuple[str, float]:
     """The legend in as many columns as fit, and its height."""
     if len(series) == 1 and not series[0].name:
         return "", 0.0
@@ -243,12 +243,12 @@ def _legend(series: Sequence[Series], numbers: Sequence[int], names: Sequence[st
     columns = max(1, min(len(series), int((WIDTH + LEFT) // width)))
     rows = -(-len(series) // columns)
     parts = []
-    for index, (line, number, name) in enumerate(zip(series, numbers, names, strict=True)):
+    for index, (line, group_index, name) in enumerate(zip(series, group_indices, names, strict=True)):
         x, y = MARGIN + (index // rows) * width, top + (index % rows) * LINE + LINE / 2
         dashes, faint = (' stroke-dasharray="6 5"', ' fill-opacity=".35"') if line.dashed else ("", "")
-        shape = SHAPES[number % len(SHAPES)]
+        shape = SHAPES[group_index % len(SHAPES)]
         parts.append(
-            f'<g class="s{number % len(LIGHT)}" transform="translate({coordinate(x)} {coordinate(y)})">'
+            f'<g class="s{group_index % len(LIGHT)}" transform="translate({coordinate(x)} {coordinate(y)})">'
             f'<path class="line"{dashes} d="M0 0H{SAMPLE}"/>'
             f'<path class="mark"{faint} transform="translate({SAMPLE / 2})" d="{shape}"/>'
             f'<text x="{SAMPLE + GAP}" dy=".35em">{html(name)}</text></g>'
@@ -268,10 +268,10 @@ def _check(series: Sequence[Series]) -> None:
             )
 
 
-def _draw(series: Sequence[Series], x_scale: Scale, y_scale: Scale, numbers: Sequence[int]) -> str:
+def _draw(series: Sequence[Series], x_scale: Scale, y_scale: Scale, group_indices: Sequence[int]) -> str:
     return "\n".join(
-        f'<g class="s{number % len(LIGHT)}">{_path(line, x_scale, y_scale)}{_markers(line, number, x_scale, y_scale)}</g>'
-        for line, number in zip(series, numbers, strict=True)
+        f'<g class="s{group % len(LIGHT)}">{_path(line, x_scale, y_scale)}{_markers(line, group, x_scale, y_scale)}</g>'
+        for line, group in zip(series, group_indices, strict=True)
     )
 
 
@@ -286,7 +286,7 @@ def lines(series: Sequence[Series], *, x_axis: Axis, y_axis: Axis, title: str = 
     """The series as an SVG; each group has its own color and marker, in order of occurrence."""
     _check(series)
     groups = list(dict.fromkeys(line.group or line.name for line in series))
-    numbers = [groups.index(line.group or line.name) for line in series]
+    group_indices = [groups.index(line.group or line.name) for line in series]
     heading, height = draw_title(title, (LEFT + WIDTH) // 8)
     top = MARGIN + height + 2 * GAP
     bottom, right = top + HEIGHT, LEFT + WIDTH
@@ -294,7 +294,7 @@ def lines(series: Sequence[Series], *, x_axis: Axis, y_axis: Axis, title: str = 
     y_scale = _scale(y_axis, [y for line in series for y in line.y], bottom, top, tight=False)
     names = [_legend_text(line, x_axis, y_axis) for line in series]
     legend_top = bottom + 2.6 * LINE + _rotated_height(x_scale)
-    legend, legend_height = _legend(series, numbers, names, legend_top)
+    legend, legend_height = _legend(series, group_indices, names, legend_top)
     size = f'width="{right + RIGHT}" height="{coordinate(legend_top + legend_height + MARGIN)}"'
     box = f'viewBox="0 0 {right + RIGHT} {coordinate(legend_top + legend_height + MARGIN)}"'
     return "\n".join(
@@ -304,7 +304,7 @@ def lines(series: Sequence[Series], *, x_axis: Axis, y_axis: Axis, title: str = 
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>',
             heading,
             _frame(x_scale, y_scale) + _axis_names(x_scale, y_scale),
-            _draw(series, x_scale, y_scale, numbers),
+            _draw(series, x_scale, y_scale, group_indices),
             legend,
             "</svg>\n",
         ]

@@ -120,8 +120,8 @@ def _legend(kinds: Sequence[str], y: float) -> tuple[str, float]:
     return "".join(parts), len(kinds) * LEGEND_LINE
 
 
-def tree(nodes: Sequence[Node], *, heads: str = "step {}") -> str:
-    """The nodes as an SVG; `heads` formats the title of a column from its number, from 1."""
+def tree(nodes: Sequence[Node], *, column_title: str = "step {}") -> str:
+    """The nodes as an SVG; `column_title` is formatted with the number of the column, from 1."""
     invalid = [i for i, node in enumerate(nodes) if node.kind not in KINDS or (node.parent is not None and node.parent >= i)]
     if not nodes or invalid:
         raise UsageError("tree", f"{len(invalid)} of {len(nodes)} nodes have an unknown kind or precede their parent")
@@ -146,7 +146,8 @@ def tree(nodes: Sequence[Node], *, heads: str = "step {}") -> str:
             start = lefts[parent_column] + widths[parent_column], tops[node.parent] + BOX_HEIGHT / 2
             edges.append(_edge(node, start, (lefts[cell.column], top + BOX_HEIGHT / 2)))
     titles = [
-        f'<text x="{lefts[i] + widths[i] / 2:g}" y="{MARGIN + 10}">{heads.format(i)}</text>' for i in range(1, num_columns)
+        f'<text x="{lefts[i] + widths[i] / 2:g}" y="{MARGIN + 10}">{column_title.format(i)}</text>'
+        for i in range(1, num_columns)
     ]
     bottom = max(tops) + BOX_HEIGHT + 2 * BOX_SPACE
     legend, legend_height = _legend([kind for kind in KINDS if any(node.kind == kind for node in nodes)], bottom)
