@@ -181,7 +181,7 @@ def test_every_view_says_how_its_pictures_are_read():
 
 def test_pictures_stand_in_two_columns_and_what_is_wider_says_that_it_scrolls(tmp_path):
     wide = '<svg width="1500" height="50" viewBox="0 0 1500 50"></svg>'
-    chart = lines([Series("", [1, 2], [1, 2])], across=Axis("x"), up=Axis("y"))
+    chart = lines([Series("", [1, 2], [1, 2])], x_axis=Axis("x"), y_axis=Axis("y"))
     one = Explanation("a", "A", {}, [Figure("1", chart), Figure("2", chart), Figure("3", wide)], ["in words"])
     html = page(
         [one, Explanation("b", "B", {}, [Figure("4", chart)], ["in words"]), Explanation("c", "C", {}, [], ["in words"])]

@@ -297,7 +297,7 @@ def _charts(result: GeometryResult, unit: str) -> list[Figure]:
         ("Maximum explainable variance (MEV) by layer", variances, Axis("fraction of the variance")),
     ):
         title = f"{name}: {result.sequence.side}"
-        figures.append(Figure(title, lines(curves, across=layer_axis, up=axis, title=title)))
+        figures.append(Figure(title, lines(curves, x_axis=layer_axis, y_axis=axis, title=title)))
     return figures
 
 

@@ -130,7 +130,7 @@ def _curve(found: Lens, wanted: Sequence[int | None]) -> list[Figure]:
         return []
     means = [float(np.mean([-said[at, token] for at, token in known])) for said in found.log_probs]
     line = Series("", list(range(len(means))), means, labels=found.layers)
-    chart = lines([line], across=Axis("layer", names=found.layers), up=Axis("loss (nats/token)"))
+    chart = lines([line], x_axis=Axis("layer", names=found.layers), y_axis=Axis("loss (nats/token)"))
     return [Figure("Loss by layer", chart)]
 
 

@@ -51,7 +51,7 @@ def _pictures(found: SurprisalResult, bits: np.ndarray) -> list[Figure]:
         Figure("Surprisal of each token", token_heatmap(tokens, shown, name="surprisal (bits)")),
         Figure(
             "Surprisal by position",
-            lines([line], across=Axis("token", names=["", *tokens], every=True), up=Axis("surprisal (bits)")),
+            lines([line], x_axis=Axis("token", names=["", *tokens], show_all=True), y_axis=Axis("surprisal (bits)")),
         ),
     ]
 
