@@ -30,11 +30,11 @@ class Scores(NamedTuple):
 @torch.no_grad()
 def output_scores(reading: ModelInput) -> Scores | None:
     """The scores at each position of a short text; None where there are too many, or nothing is predicted token by token."""
-    if reading.scores is None or len(reading.sides[0].tokens) > TOKENS:
+    if reading.logits is None or len(reading.sides[0].tokens) > TOKENS:
         return None
-    values = reading.scores().double().cpu().numpy()
+    values = reading.logits().double().cpu().numpy()
     count = values.shape[1]
-    return None if count > CHOICES else Scores([reading.show(at) for at in range(count)], values)
+    return None if count > CHOICES else Scores([reading.target_text(at) for at in range(count)], values)
 
 
 def _rows(names: Sequence[str], values: np.ndarray) -> list[list[str]]:

@@ -24,7 +24,7 @@ from weft.explain.hooks import Activation, differentiable, patch_activations, re
 from weft.explain.inputs import ModelInput, network, read
 from weft.explain.options import ExplainConfig
 from weft.explain.progress import ProgressCallback, no_progress, sub_progress
-from weft.explain.recurrent_gates import recurrent
+from weft.explain.recurrent_gates import recurrent_modules
 from weft.explain.stacks import is_recurrent, labels, layers_of, named_parts, side_of
 from weft.nn.state import tree_leaves, tree_map
 from weft.plots.lines import Axis, Series, lines
@@ -73,7 +73,7 @@ def exact(model: nn.Module) -> nn.Module:
 
 def _watched_parts(model: nn.Module) -> dict[str, str]:
     """The parts to watch, and the layer that each is: the cell of a recurrent layer, other layers themselves."""
-    cells, found = recurrent(model), dict[str, str]()
+    cells, found = recurrent_modules(model), dict[str, str]()
     for layer in layers_of(model):
         own = [name for name in cells if name.startswith(f"{layer}.")]
         found |= dict.fromkeys(own, layer) if own else {layer: layer}
@@ -103,7 +103,7 @@ def through_time(model: Any, tokens: Tensor, state: Any = None, progress: Progre
 
     Position i is the i-th token after the first, which starts the text and belongs to nobody.
     """
-    parts, cells = _watched_parts(model), set(recurrent(model))
+    parts, cells = _watched_parts(model), set(recurrent_modules(model))
     with (
         differentiable(),
         patch_activations(model, dict.fromkeys(cells, _apart)),
@@ -222,9 +222,9 @@ def reinitialized(run: AnyRun) -> nn.Module:
 def _tokens(reading: ModelInput, options: ExplainConfig) -> tuple[Tensor, int]:
     """What is read, (1, T + 2), to the token whose loss is meant, and how many tokens there are to choose from."""
     side = reading.sides[-1]
-    following = reading.choices[-1:] if reading.choices else []
+    following = reading.targets[-1:] if reading.targets else []
     every = [*side.tokens, *following]
-    before = max(1, side.opening)  # <s>, or what else the text comes after
+    before = max(1, side.prefix_length)  # <s>, or what else the text comes after
     last = len(every) - before
     if last < 3:  # two before the loss: the newest is read directly, the other is one step back
         fix = "set a longer `target`" if side.name == "output" else "use a longer text"
@@ -281,7 +281,7 @@ def measure_gradient_flow(
     """The gradients of the loss of one token (--position; the last)."""
     reading = read(run, text, options)
     tokens, at = _tokens(reading, options)
-    pieces = [*reading.sides[-1].pieces, *reading.places[-1:]][: tokens.size(1)]
+    pieces = [*reading.sides[-1].spans, *reading.output_spans[-1:]][: tokens.size(1)]
     found = {
         STARTED: _followed(reinitialized(run), reading, tokens, sub_progress(progress, 0.0, 0.5)),
         TRAINED: _followed(reading.model, reading, tokens, sub_progress(progress, 0.5, 1.0)),

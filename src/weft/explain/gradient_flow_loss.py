@@ -34,7 +34,7 @@ from weft.explain.gradient_flow import (
 from weft.explain.hooks import differentiable, record_activations
 from weft.explain.inputs import ExplainedOutput, outputs_to_explain, read
 from weft.explain.options import ExplainConfig
-from weft.explain.recurrent_gates import recurrent
+from weft.explain.recurrent_gates import recurrent_modules
 from weft.explain.stacks import layers_of, named_parts
 from weft.nn.state import tree_leaves, tree_map
 from weft.plots.lines import Axis, Series, lines
@@ -80,7 +80,7 @@ def through_text(model: nn.Module, loss: Callable[[], Tensor]) -> TimeGradients:
     """The norms of the gradient of what `loss` computes with an encoder and one text: at the states of recurrent layers, at
     what other layers read."""
     names = [name for name in layers_of(model) if ".embedder." not in name]
-    cells = {layer: [name for name in recurrent(model) if name.startswith(f"{layer}.")] for layer in names}
+    cells = {layer: [name for name in recurrent_modules(model) if name.startswith(f"{layer}.")] for layer in names}
     others = [layer for layer in names if not cells[layer]]
     with differentiable(), unrolled(model, [*chain(*cells.values())]) as kept, record_activations(model, others) as seen:
         value = loss()
@@ -108,10 +108,10 @@ def _followed(
 ) -> tuple[TimeGradients, LayerGradients]:
     doubled = exact(model)
     reading = read(_with(run, doubled), text, options)
-    place = torch.tensor([asked.place], device=run.device)
+    place = torch.tensor([asked.position], device=run.device)
 
     def loss() -> Tensor:
-        return -reading.log_probs(place)[0, asked.choice]
+        return -reading.log_probs(place)[0, asked.target]
 
     return through_text(doubled, loss), through_layers(doubled, loss)
 
@@ -141,12 +141,12 @@ def gradient_flow_to_loss(run: AnyRun, text: str, options: ExplainConfig) -> Exp
         for when, model in ((STARTED, reinitialized(run)), (TRAINED, reading.model))
     }
     flows, depths = {when: flow for when, (flow, _) in found.items()}, {when: depth for when, (_, depth) in found.items()}
-    pieces, name = reading.sides[0].pieces, run.config.arch
-    place = reading.places[asked.place].text
+    pieces, name = reading.sides[0].spans, run.config.arch
+    place = reading.output_spans[asked.position].text
     loss = f"the loss of {asked.token.text!r}" + (f" at {place!r}" if place else "")
     data = {
         "tokens": list_tokens(pieces),
-        "position": asked.place + 1,
+        "position": asked.position + 1,
         "output": asked.token.text,
         "text": {when: flow.to_json() for when, flow in flows.items()},
         "layers": {when: depth.to_json() for when, depth in depths.items()},

@@ -16,7 +16,7 @@ from weft.data.bos import FILE as OPENING
 from weft.data.provenance import read_record, write_record
 from weft.errors import UsageError, unknown_name
 from weft.explain import guides
-from weft.explain.attention import NAMES
+from weft.explain.attention import COMPONENT_NAMES
 from weft.explain.eval_loss import EvalBatch, loss
 from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.heads import Head, LayerHeads, all_heads, masked_heads, named, pruned_config, remaining_heads, remove_heads
@@ -124,7 +124,7 @@ def _importance(found: Pruning) -> list[Figure]:
         for row, at in enumerate(mine):
             own = [found.importance[Head(at, head)] for head in range(found.layers[at].heads)]
             values[row, : len(own)] = 1000 * np.array(own)
-        what = f"What each head is worth: {NAMES[part]}"
+        what = f"What each head is worth: {COMPONENT_NAMES[part]}"
         svg = diverging_heatmap(
             values,
             rows=[str(found.layers[at].layer) for at in mine],

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.attention import NAMES, AttentionMap, read_attention, sites
+from weft.explain.attention import COMPONENT_NAMES, AttentionMap, read_attention, sites
 from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.inputs import network, stacks
 from weft.explain.vectors import MAX_WORDS, Sample, Track, Unit, sample, tracks, vectors
@@ -262,9 +262,9 @@ def head_similarity(
     found = head_divergence(run, data, max_words=max_words, progress=progress)
     pictures, said, parts = list[Figure](), list[str](), list[dict[str, Any]]()
     for one in found:
-        what = f"How far apart heads look, layer.head: {NAMES[one.part]}"
+        what = f"How far apart heads look, layer.head: {COMPONENT_NAMES[one.part]}"
         bits = one.bits.clip(0, 1)
         pictures.append(Figure(what, similarity_matrix(bits, rows=one.names, columns=one.names, name="bits apart", title=what)))
-        said += [*([""] if said else []), f"{NAMES[one.part]}, {one.words:,} positions", *_nearest(one, top)]
+        said += [*([""] if said else []), f"{COMPONENT_NAMES[one.part]}, {one.words:,} positions", *_nearest(one, top)]
         parts.append({"part": one.part, "positions": one.words, "heads": one.names, "bits": one.bits.tolist()})
     return Explanation("heads", f"Heads of {run.directory.path}", {"parts": parts}, pictures, said, guides.HEADS_APART)

@@ -17,9 +17,9 @@ from weft.explain import guides
 from weft.explain.activations import TOKENS, UNITS, Scores, layer_table, output_scores, score_table
 from weft.explain.explanation import Explanation, Figure, TokenSpan, align_columns, list_tokens
 from weft.explain.hooks import record_activations
-from weft.explain.inputs import ModelInput, explaining, network, read
+from weft.explain.inputs import ModelInput, explain_spec, network, read
 from weft.explain.options import ExplainConfig
-from weft.explain.recurrent_gates import cell_values, recurrent
+from weft.explain.recurrent_gates import cell_values, recurrent_modules
 from weft.explain.stacks import stack_of
 from weft.explain.unit_correlations import UnitCorrelation, features, ranked
 from weft.plots.diverging_heatmap import diverging_heatmap
@@ -53,7 +53,7 @@ def _pieces(reading: ModelInput, name: str, length: int) -> list[TokenSpan]:
     """The token spans at the positions that a part reads: of its own sequence, or words."""
     stack = stack_of(name, reading.stacks)
     sides = sorted(reading.sides, key=lambda side: stack is None or side.name != stack.side)
-    known = [*(side.pieces for side in sides), reading.places]
+    known = [*(side.spans for side in sides), reading.output_spans]
     return next(
         (pieces for pieces in known if len(pieces) == length), [TokenSpan(str(at), 0, 0) for at in range(1, length + 1)]
     )
@@ -61,7 +61,7 @@ def _pieces(reading: ModelInput, name: str, length: int) -> list[TokenSpan]:
 
 def _names(model: nn.Module) -> list[str]:
     """The recurrent layers, without those that spell words letter by letter."""
-    return [name for name in recurrent(model) if ".embedder." not in name]
+    return [name for name in recurrent_modules(model) if ".embedder." not in name]
 
 
 def why_no_units(run: AnyRun) -> str | None:
@@ -103,7 +103,7 @@ def _told(found: Sequence[Layer], text: str) -> tuple[list[dict[str, np.ndarray]
 
 def correlate(run: AnyRun, text: str, found: Sequence[Layer], options: ExplainConfig) -> tuple[str, int, list[UnitCorrelation]]:
     """What units are judged by, how many tokens that is, and the units that follow each feature best."""
-    sample = explaining(run).sample
+    sample = explain_spec(run).sample
     split, texts = ("", list[str]()) if sample is None else sample(run, JUDGED)
     if texts:
         readings = [read(run, one, ExplainConfig()) for one in texts]
@@ -128,7 +128,7 @@ def correlate(run: AnyRun, text: str, found: Sequence[Layer], options: ExplainCo
 def _read_by(layer: Layer, reading: ModelInput, text: str, options: ExplainConfig) -> str:
     """The text whose tokens a layer reads: of a decoder the output."""
     stack = stack_of(layer.name, reading.stacks)
-    return text if stack is None or stack.side == reading.sides[0].name else options.target or reading.written
+    return text if stack is None or stack.side == reading.sides[0].name else options.target or reading.output_text
 
 
 # ---- pictures

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from weft.data.input_records import InputFile
 from weft.errors import DataError, UsageError
 from weft.explain.hooks import Activation, record_activations
-from weft.explain.inputs import InputSide, ModelInput, explaining, network, read, stacks
+from weft.explain.inputs import InputSide, ModelInput, explain_spec, network, read, stacks
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import layers_of
 from weft.runs.eval_data import Files, as_paths, eval_source, first_split
@@ -112,7 +112,7 @@ def _texts(run: AnyRun, path: Path) -> Iterator[str]:
 def _lines(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
     """Texts, and of pairs their targets: of files, or of the run's own validation or test data."""
     config = run.config
-    if data is not None and not explaining(run).records:
+    if data is not None and not explain_spec(run).records:
         for path in as_paths(data):
             yield from ((text, None) for text in _texts(run, path))
         return
@@ -125,7 +125,7 @@ def _lines(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
 
 def _pieces(run: AnyRun, text: str) -> Iterator[str]:
     """A text in pieces that the model can read, broken at spaces where there are any."""
-    explain = explaining(run)
+    explain = explain_spec(run)
     room, tokenizer = explain.room(run), explain.tokenizers(run)[0]
     while room is not None:
         spans = tokenizer.offsets(text)
@@ -141,7 +141,7 @@ def _pieces(run: AnyRun, text: str) -> Iterator[str]:
 
 def _read(run: AnyRun, text: str, target: str | None) -> ModelInput:
     """A text as the network reads it; nothing in it is hidden."""
-    unmasked = explaining(run).read_unmasked
+    unmasked = explain_spec(run).read_unmasked
     if unmasked is None:
         return read(run, text, ExplainConfig(target=target))
     return unmasked(run, check_text(text, "input"))
@@ -149,7 +149,7 @@ def _read(run: AnyRun, text: str, target: str | None) -> ModelInput:
 
 def units(side: InputSide, text: str, *, words: bool) -> list[Unit]:
     """The words of a text with their tokens; or its tokens."""
-    places = [(at, piece) for at, piece in enumerate(side.pieces) if piece.end > piece.start]
+    places = [(at, piece) for at, piece in enumerate(side.spans) if piece.end > piece.start]
     if not words:
         return [Unit(piece.text, piece.start, [at]) for at, piece in places]
     found = []
@@ -162,8 +162,8 @@ def units(side: InputSide, text: str, *, words: bool) -> list[Unit]:
 
 def in_words(runs: Sequence[AnyRun]) -> bool:
     """Whether words are looked at: where tokens are pieces of them, or where two runs have tokens of their own."""
-    kinds = {tokenizer.type for run in runs for tokenizer in explaining(run).tokenizers(run)}
-    hashes = {tuple(tokenizer.hash for tokenizer in explaining(run).tokenizers(run)) for run in runs}
+    kinds = {tokenizer.type for run in runs for tokenizer in explain_spec(run).tokenizers(run)}
+    hashes = {tuple(tokenizer.hash for tokenizer in explain_spec(run).tokenizers(run)) for run in runs}
     return not kinds <= set(WHOLE) or len(hashes) > 1
 
 
