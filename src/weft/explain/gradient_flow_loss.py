@@ -143,11 +143,11 @@ def gradient_flow_to_loss(run: AnyRun, text: str, options: ExplainConfig) -> Exp
     flows, depths = {when: flow for when, (flow, _) in found.items()}, {when: depth for when, (_, depth) in found.items()}
     pieces, name = reading.sides[0].spans, run.config.arch
     place = reading.output_spans[asked.position].text
-    loss = f"the loss of {asked.token.text!r}" + (f" at {place!r}" if place else "")
+    loss = f"the loss of {asked.span.text!r}" + (f" at {place!r}" if place else "")
     data = {
         "tokens": list_tokens(pieces),
         "position": asked.position + 1,
-        "output": asked.token.text,
+        "output": asked.span.text,
         "text": {when: flow.to_json() for when, flow in flows.items()},
         "layers": {when: depth.to_json() for when, depth in depths.items()},
     }

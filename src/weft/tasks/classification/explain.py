@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.data.text_batching import pack_rows
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, repeat_tokens, label_id, make_side, special_token, token_spans
+from weft.explain.inputs import ModelInput, label_id, make_side, repeat_tokens, special_token, token_spans
 from weft.explain.options import ExplainConfig
 from weft.explain.sparse_attribution import SparseAttribution, check_method
 from weft.explain.stacks import Stack

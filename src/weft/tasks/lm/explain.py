@@ -11,7 +11,15 @@ from torch import Tensor
 
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, repeat_tokens, make_side, raise_if_invalid, special_token, token_spans, target_tokens
+from weft.explain.inputs import (
+    ModelInput,
+    make_side,
+    raise_if_invalid,
+    repeat_tokens,
+    special_token,
+    target_tokens,
+    token_spans,
+)
 from weft.explain.logit_lens import Readout
 from weft.explain.options import ExplainConfig
 from weft.explain.sparse_attribution import SparseAttribution, check_method

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, repeat_tokens, make_side, special_token, token_spans, target_tokens
+from weft.explain.inputs import ModelInput, make_side, repeat_tokens, special_token, target_tokens, token_spans
 from weft.explain.logit_lens import Readout
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
@@ -62,8 +62,12 @@ def read(run: Run[str, Filled], text: str, options: ExplainConfig) -> ModelInput
 def read_unmasked(run: Run[str, Filled], text: str) -> ModelInput:
     """A text without masks, for its hidden states; it has no predictions."""
     tokenizer, model = run.vocabulary, run.model
-    tokens = [special_token(tokenizer, tokenizer.bos_id), *token_spans(tokenizer, text), special_token(tokenizer, tokenizer.eos_id)]
-    side = make_side("text", "encoder.embedder", tokens)
+    tokens = [
+        special_token(tokenizer, tokenizer.bos_id),
+        *token_spans(tokenizer, text),
+        special_token(tokenizer, tokenizer.eos_id),
+    ]
+    side = make_side("text", "encoder.embedder", [bos, *token_spans(tokenizer, text), eos])
 
     def hidden_states(positions: Tensor) -> Tensor:
         row = torch.tensor([side.tokens], device=positions.device)

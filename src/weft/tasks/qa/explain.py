@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, repeat_tokens, make_side, special_token, token_spans
+from weft.explain.inputs import ModelInput, make_side, repeat_tokens, special_token, token_spans
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
 from weft.models.encoder import EncoderInput

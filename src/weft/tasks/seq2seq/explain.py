@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, repeat_tokens, make_side, raise_if_invalid, special_token, token_spans
+from weft.explain.inputs import ModelInput, make_side, raise_if_invalid, repeat_tokens, special_token, token_spans
 from weft.explain.logit_lens import Readout
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
@@ -100,7 +100,10 @@ def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> S
     target = options.target
     if target is None:
         target = run.vocabulary.target.decode([token for token, _ in tokens])
-        tokens = [*token_spans(run.vocabulary.target, target), special_token(run.vocabulary.target, run.vocabulary.target.eos_id)]
+        tokens = [
+            *token_spans(run.vocabulary.target, target),
+            special_token(run.vocabulary.target, run.vocabulary.target.eos_id),
+        ]
     score = run.score((text, target))
     spans = [span for _, span in tokens]
     return SurprisalResult(spans, -np.array(score.token_log_probs), "the source and the tokens before it")
