@@ -44,7 +44,7 @@ def compute_surprisal(run: AnyRun, text: str, options: ExplainConfig) -> Surpris
 
 def _figures(result: SurprisalResult, bits: np.ndarray) -> list[Figure]:
     tokens, is_finite = [span.text for span in result.spans], np.isfinite(bits)
-    # tokens of probability 0 are a gap in the line, and get the color of the largest finite value
+    # a token of probability 0 has no point in the chart, and the color of the largest finite value
     finite = np.where(is_finite, bits, np.nan)
     maximum = float(np.nanmax(finite)) if is_finite.any() else 1.0
     line = Series("", list(range(1, len(tokens) + 1)), finite.tolist(), labels=tokens)

@@ -62,11 +62,7 @@ def read(run: Run[str, Filled], text: str, options: ExplainConfig) -> ModelInput
 def read_unmasked(run: Run[str, Filled], text: str) -> ModelInput:
     """A text without masks, for its hidden states; it has no predictions."""
     tokenizer, model = run.vocabulary, run.model
-    tokens = [
-        special_token(tokenizer, tokenizer.bos_id),
-        *token_spans(tokenizer, text),
-        special_token(tokenizer, tokenizer.eos_id),
-    ]
+    bos, eos = special_token(tokenizer, tokenizer.bos_id), special_token(tokenizer, tokenizer.eos_id)
     side = make_side("text", "encoder.embedder", [bos, *token_spans(tokenizer, text), eos])
 
     def hidden_states(positions: Tensor) -> Tensor:

@@ -96,14 +96,11 @@ def readout(run: Run[str, Prediction], reading: ModelInput) -> Readout:
 
 def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> SurprisalResult:
     """The surprisal of each token of the target in `options`, or of the model's output."""
-    tokens = output(run, text, options)
+    tokens, tokenizer = output(run, text, options), run.vocabulary.target
     target = options.target
     if target is None:
-        target = run.vocabulary.target.decode([token for token, _ in tokens])
-        tokens = [
-            *token_spans(run.vocabulary.target, target),
-            special_token(run.vocabulary.target, run.vocabulary.target.eos_id),
-        ]
+        target = tokenizer.decode([token for token, _ in tokens])
+        tokens = [*token_spans(tokenizer, target), special_token(tokenizer, tokenizer.eos_id)]
     score = run.score((text, target))
     spans = [span for _, span in tokens]
     return SurprisalResult(spans, -np.array(score.token_log_probs), "the source and the tokens before it")
