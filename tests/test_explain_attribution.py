@@ -198,7 +198,7 @@ def test_the_difference_is_that_of_the_text_and_of_one_without_words(runs, name)
         side.tokens[:] = [0 if is_text else token for token, is_text in zip(side.tokens, side.text_mask, strict=True)]
     with torch.no_grad():
         blank = [float(reading.log_probs(torch.tensor([one.position]))[0, one.target]) for one in asked]
-    np.testing.assert_allclose(found.expected_sum, found.output - blank, atol=1e-4)
+    np.testing.assert_allclose(found.expected_sum, found.log_probs - blank, atol=1e-4)
 
 
 def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):

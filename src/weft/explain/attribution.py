@@ -47,7 +47,7 @@ class AttributionResult(NamedTuple):
     outputs: list[TokenSpan]  # K
     names: list[str]  # K, the explained outputs as displayed
     values: np.ndarray  # (K, N), all sides concatenated
-    output: np.ndarray  # (K,): log-probabilities
+    log_probs: np.ndarray  # (K,): of the outputs
     method: str
     baseline: str | None  # as displayed
     steps: int | None = None
@@ -78,7 +78,7 @@ def _attribute_network(run: AnyRun, text: str, options: ExplainConfig, progress:
         [output.span for output in outputs],
         [_output_name(output, model_input, with_position=explain_spec(run).places) for output in outputs],
         result.values,
-        result.output,
+        result.log_probs,
         result.method,
         None if result.baseline is None else BASELINES[result.baseline],
         result.steps,
@@ -94,7 +94,7 @@ def _from_sparse(sparse: SparseAttribution) -> AttributionResult:
         sparse.outputs,
         [span.text for span in sparse.outputs],
         sparse.values,
-        sparse.output,
+        sparse.log_probs,
         sparse.method,
         sparse.baseline,
         expected_sum=sparse.expected_sum,
@@ -135,7 +135,7 @@ def _completeness(result: AttributionResult) -> list[dict[str, float]]:
 def _data(result: AttributionResult) -> dict[str, Any]:
     outputs = [
         {**span._asdict(), "name": name, "log_prob": float(log_prob), "probability": float(np.exp(log_prob))}
-        for span, name, log_prob in zip(result.outputs, result.names, result.output, strict=True)
+        for span, name, log_prob in zip(result.outputs, result.names, result.log_probs, strict=True)
     ]
     sides = [
         {"name": name, "tokens": list_tokens(spans), "values": values.round(6).tolist()}
@@ -202,7 +202,7 @@ def _token_table(result: AttributionResult, top: int) -> list[str]:
 def _output_table(result: AttributionResult, top: int) -> list[str]:
     """Several outputs: a line per output with the tokens of the largest contributions."""
     labels, rows = _token_labels(result), [("output", "probability", "strongest")]
-    for name, log_prob, values in zip(result.names, result.output, result.values, strict=True):
+    for name, log_prob, values in zip(result.names, result.log_probs, result.values, strict=True):
         largest = [i for i in np.argsort(-np.abs(values), kind="stable")[:top].tolist() if values[i]]
         contributions = "  ".join(f"{labels[i]} {values[i]:+.2f}" for i in largest)
         rows.append((visible(name), f"{np.exp(log_prob):.3f}", contributions))
@@ -213,7 +213,7 @@ def _lines(result: AttributionResult, top: int) -> list[str]:
     if len(result.names) > 1:
         lines = _output_table(result, top)
     else:
-        lines = [f"{visible(result.names[0])}: probability {np.exp(result.output[0]):.4g}", *_token_table(result, top)]
+        lines = [f"{visible(result.names[0])}: probability {np.exp(result.log_probs[0]):.4g}", *_token_table(result, top)]
     lines += [_describe_method(result), *([TRUNCATED] if result.truncated else [])]
     error = max((output["error"] for output in _completeness(result)), default=None)
     if error is not None and error > MAX_COMPLETENESS_ERROR:

@@ -39,7 +39,7 @@ class AttributionValues(NamedTuple):
     """The attributions of one method."""
 
     values: np.ndarray  # (K, N), all inputs concatenated
-    output: np.ndarray  # (K,): the log-probability of each output
+    log_probs: np.ndarray  # (K,): of the outputs
     method: str
     baseline: str | None  # None: the method has none
     steps: int | None

@@ -23,7 +23,7 @@ class SparseAttribution(NamedTuple):
     spans: list[TokenSpan]  # N: tokens, words or terms
     outputs: list[TokenSpan]  # K
     values: np.ndarray  # (K, N)
-    output: np.ndarray  # (K,): log-probabilities
+    log_probs: np.ndarray  # (K,): of the outputs
     method: str
     baseline: str  # as displayed
     expected_sum: np.ndarray | None = None  # (K,): the exact sum of the values, if the method has one
