@@ -90,7 +90,7 @@ def make_side(name: str, embedder: str, tokens: Sequence[tuple[int, TokenSpan]])
     return InputSide(name, embedder, embedding, [token for token, _ in tokens], [span for _, span in tokens])
 
 
-def target_tokens(tokenizer: Tokenizer, target: str) -> list[tuple[int, TokenSpan]]:
+def encode_target(tokenizer: Tokenizer, target: str) -> list[tuple[int, TokenSpan]]:
     """The tokens of a target text; a final "</s>" is the EOS token."""
     tokens = token_spans(tokenizer, check_text(target.removesuffix(EOS), "target"))
     if any(token == tokenizer.unk_id for token, _ in tokens):

@@ -13,11 +13,11 @@ from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
 from weft.explain.inputs import (
     ModelInput,
+    encode_target,
     make_side,
     raise_if_invalid,
     repeat_tokens,
     special_token,
-    target_tokens,
     token_spans,
 )
 from weft.explain.logit_lens import Readout
@@ -51,7 +51,7 @@ def read(run: Run[str, None], text: str, options: ExplainConfig) -> ModelInput:
     raise_if_invalid(run.reader.invalid_inputs([text]))
     tokenizer, model = run.vocabulary, run.model
     prompt = [*_bos(run), *token_spans(tokenizer, text)]
-    target = [] if options.target is None else target_tokens(tokenizer, options.target)
+    target = [] if options.target is None else encode_target(tokenizer, options.target)
     # the target has no position in the text
     side = make_side("text", "embedding", [*prompt, *((token, TokenSpan(span.text, 0, 0)) for token, span in target[:-1])])
     side = side._replace(prefix_length=len(run.reader.bos_ids))
@@ -99,7 +99,7 @@ def attribute(run: Run[str, None], text: str, options: ExplainConfig) -> SparseA
         log_probs[:, banned_tokens(run)] = float("-inf")
         target = [special_token(tokenizer, int(log_probs.argmax()))]
     else:
-        target = target_tokens(tokenizer, options.target)
+        target = encode_target(tokenizer, options.target)
     tokens = [token for token, _ in [*prompt, *target]]
     rows = torch.tensor([tokens] * len(tokens))
     for position in range(len(run.reader.bos_ids), len(tokens) - 1):

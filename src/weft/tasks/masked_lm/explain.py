@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, make_side, repeat_tokens, special_token, target_tokens, token_spans
+from weft.explain.inputs import ModelInput, encode_target, make_side, repeat_tokens, special_token, token_spans
 from weft.explain.logit_lens import Readout
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
@@ -51,7 +51,7 @@ def read(run: Run[str, Filled], text: str, options: ExplainConfig) -> ModelInput
 
     choices = None
     if options.target is not None:
-        target = target_tokens(tokenizer, options.target)
+        target = encode_target(tokenizer, options.target)
         if len(target) > 1:
             raise UsageError("target", f"expected one token for a mask, got {len(target)}: {options.target!r}")
         choices = [target[0][0]] * len(spans)
