@@ -96,8 +96,8 @@ def readout(run: Run[str, Prediction], reading: ModelInput) -> Readout:
 
 def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> SurprisalResult:
     """The surprisal of each token of the target in `options`, or of the model's output."""
-    tokens, tokenizer = output(run, text, options), run.vocabulary.target
-    target = options.target
+    tokens = output(run, text, options)
+    target, tokenizer = options.target, run.vocabulary.target
     if target is None:
         target = tokenizer.decode([token for token, _ in tokens])
         tokens = [*token_spans(tokenizer, target), special_token(tokenizer, tokenizer.eos_id)]
