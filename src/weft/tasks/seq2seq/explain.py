@@ -97,8 +97,9 @@ def readout(run: Run[str, Prediction], reading: ModelInput) -> Readout:
 def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> SurprisalResult:
     """The surprisal of each token of the target in `options`, or of the model's output."""
     tokens = output(run, text, options)
-    target, tokenizer = options.target, run.vocabulary.target
+    target = options.target
     if target is None:
+        tokenizer = run.vocabulary.target
         target = tokenizer.decode([token for token, _ in tokens])
         tokens = [*token_spans(tokenizer, target), special_token(tokenizer, tokenizer.eos_id)]
     score = run.score((text, target))
