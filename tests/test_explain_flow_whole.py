@@ -142,7 +142,7 @@ def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
         layer.register_forward_pre_hook(lambda part, given: kept.append(given[0]) or given[0].retain_grad())
         for layer in model.encoder.stack.layers
     ]
-    (-reading.log_probs(torch.tensor([1]))[0, reading.choices[1]]).backward()
+    (-reading.log_probs(torch.tensor([1]))[0, reading.targets[1]]).backward()
     for handle in handles:
         handle.remove()
     expected = [one.grad[0].norm(dim=1).tolist() for one in kept]

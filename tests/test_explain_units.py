@@ -20,7 +20,7 @@ from weft.explain.explanation import TokenSpan
 from weft.explain.hooks import record_activations
 from weft.explain.inputs import read
 from weft.explain.options import ExplainConfig
-from weft.explain.recurrent_gates import CELLS, cell_values, recurrent
+from weft.explain.recurrent_gates import CELLS, cell_values, recurrent_modules
 from weft.explain.unit_correlations import FEATURES, correlations, rank_units, token_features
 from weft.explain.units import layer_activations, units, why_no_units
 from weft.nn.mixers import MIXERS
@@ -209,7 +209,7 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
     # by hand, over the same text
     (text,) = ["".join(lstm.config.datasets["valid"].texts())[:4000]]
     tokens = torch.tensor([[*lstm.reader.bos_ids, *lstm.vocabulary.encode(text)]])
-    with torch.no_grad(), record_activations(lstm.model, recurrent(lstm.model)) as seen:
+    with torch.no_grad(), record_activations(lstm.model, recurrent_modules(lstm.model)) as seen:
         lstm.model(tokens)
     best = next(one for one in view.data["follows"] if one["feature"] == "spaces")
     values = cell_values(seen[best["layer"] - 1])[best["quantity"]][0, len(lstm.reader.bos_ids) :, best["unit"] - 1]

@@ -33,11 +33,11 @@ class Scores(NamedTuple):
 @torch.no_grad()
 def output_scores(reading: ModelInput) -> Scores | None:
     """The logits at each position; None if the table would be too large, or if the task does not predict tokens."""
-    if reading.scores is None or len(reading.sides[0].tokens) > TOKENS:
+    if reading.logits is None or len(reading.sides[0].tokens) > TOKENS:
         return None
-    values = reading.scores().double().cpu().numpy()
+    values = reading.logits().double().cpu().numpy()
     vocab_size = values.shape[1]
-    return None if vocab_size > VOCAB else Scores([reading.show(token_id) for token_id in range(vocab_size)], values)
+    return None if vocab_size > VOCAB else Scores([reading.target_text(token_id) for token_id in range(vocab_size)], values)
 
 
 def _rows(names: Sequence[str], values: np.ndarray) -> list[list[str]]:

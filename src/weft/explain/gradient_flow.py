@@ -25,7 +25,7 @@ from weft.explain.hooks import Activation, differentiable, patch_activations, re
 from weft.explain.inputs import ModelInput, network, read
 from weft.explain.options import ExplainConfig
 from weft.explain.progress import ProgressCallback, no_progress, sub_progress
-from weft.explain.recurrent_gates import recurrent
+from weft.explain.recurrent_gates import recurrent_modules
 from weft.explain.stacks import is_recurrent, labels, layers_of, named_parts, side_of
 from weft.nn.state import tree_leaves, tree_map
 from weft.plots.lines import Axis, Series, lines
@@ -107,7 +107,7 @@ def gradients_over_time(
 
     Position i is the i-th token after the first, which is <s> or precedes the text.
     """
-    modules, cells, num_steps = _recorded_modules(model), set(recurrent(model)), tokens.size(1) - 1
+    modules, cells, num_steps = _recorded_modules(model), set(recurrent_modules(model)), tokens.size(1) - 1
     with (
         differentiable(),
         patch_activations(model, dict.fromkeys(cells, _separate_states)),
@@ -242,9 +242,9 @@ def reinitialized(run: AnyRun) -> nn.Module:
 def _tokens_up_to_loss(inputs: ModelInput, options: ExplainConfig) -> tuple[Tensor, int]:
     """The tokens (1, T + 2) up to the one whose loss is explained, and the position of that token, from 1."""
     side = inputs.sides[-1]
-    next_token = inputs.choices[-1:] if inputs.choices else []
+    next_token = inputs.targets[-1:] if inputs.targets else []
     tokens = [*side.tokens, *next_token]
-    num_bos = max(1, side.opening)  # <s>, or the tokens that precede a separate text
+    num_bos = max(1, side.prefix_length)  # <s>, or the tokens that precede a separate text
     last = len(tokens) - num_bos
     if last < 3:  # two before the loss: the output depends on one directly, the other is one step back
         fix = "set a longer `target`" if side.name == "output" else "use a longer text"
@@ -302,7 +302,7 @@ def measure_gradient_flow(
     """The gradients of the loss of one token (`position`; default: the last)."""
     inputs = read(run, text, options)
     token_ids, position = _tokens_up_to_loss(inputs, options)
-    tokens = [*inputs.sides[-1].pieces, *inputs.places[-1:]][: token_ids.size(1)]
+    tokens = [*inputs.sides[-1].spans, *inputs.output_spans[-1:]][: token_ids.size(1)]
     gradients = {
         UNTRAINED: _measure(reinitialized(run), inputs, token_ids, sub_progress(progress, 0.0, 0.5)),
         TRAINED: _measure(inputs.model, inputs, token_ids, sub_progress(progress, 0.5, 1.0)),

@@ -35,7 +35,7 @@ from weft.explain.gradient_flow import (
 from weft.explain.hooks import differentiable, record_activations
 from weft.explain.inputs import ExplainedOutput, outputs_to_explain, read
 from weft.explain.options import ExplainConfig
-from weft.explain.recurrent_gates import recurrent
+from weft.explain.recurrent_gates import recurrent_modules
 from weft.explain.stacks import layers_of, named_parts
 from weft.nn.state import tree_leaves, tree_map
 from weft.plots.lines import Axis, Series, lines
@@ -80,7 +80,7 @@ def _squared_norms(loss: Tensor, states: list[list[Tensor]]) -> np.ndarray:
 def gradients_by_token(model: nn.Module, compute_loss: Callable[[], Tensor]) -> TimeGradients:
     """The gradient norms of a loss of an encoder on one text: at the states of recurrent layers, at the inputs of others."""
     names = [name for name in layers_of(model) if ".embedder." not in name]  # without character encoders
-    cells = {layer: [name for name in recurrent(model) if name.startswith(f"{layer}.")] for layer in names}
+    cells = {layer: [name for name in recurrent_modules(model) if name.startswith(f"{layer}.")] for layer in names}
     not_recurrent = [layer for layer in names if not cells[layer]]
     with (
         differentiable(),
@@ -113,10 +113,10 @@ def _measure(
 ) -> tuple[TimeGradients, LayerGradients]:
     model64 = to_float64(model)
     inputs = read(_with_model(run, model64), text, options)
-    position = torch.tensor([output.place], device=run.device)
+    position = torch.tensor([output.position], device=run.device)
 
     def loss() -> Tensor:
-        return -inputs.log_probs(position)[0, output.choice]
+        return -inputs.log_probs(position)[0, output.target]
 
     return gradients_by_token(model64, loss), gradients_by_layer(model64, loss)
 
@@ -152,13 +152,13 @@ def gradient_flow_to_loss(run: AnyRun, text: str, options: ExplainConfig) -> Exp
     gradients = {weights: _measure(run, model, text, options, output) for weights, model in models.items()}
     by_token = {weights: tokens for weights, (tokens, _) in gradients.items()}
     by_layer = {weights: layers for weights, (_, layers) in gradients.items()}
-    spans, arch = inputs.sides[0].pieces, run.config.arch
-    word = inputs.places[output.place].text
-    loss = f"the loss of {output.token.text!r}" + (f" at {word!r}" if word else "")
+    spans, arch = inputs.sides[0].spans, run.config.arch
+    word = inputs.output_spans[output.position].text
+    loss = f"the loss of {output.span.text!r}" + (f" at {word!r}" if word else "")
     data = {
         "tokens": list_tokens(spans),
-        "position": output.place + 1,
-        "output": output.token.text,
+        "position": output.position + 1,
+        "output": output.span.text,
         "text": {weights: tokens.to_json() for weights, tokens in by_token.items()},
         "layers": {weights: layers.to_json() for weights, layers in by_layer.items()},
     }

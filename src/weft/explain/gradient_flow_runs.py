@@ -16,7 +16,7 @@ from weft.explain.gradient_flow import (
     time_figure,
     why_no_gradients,
 )
-from weft.explain.inputs import explaining
+from weft.explain.inputs import explain_spec
 from weft.explain.options import ExplainConfig
 from weft.explain.progress import ProgressCallback, item_progress, no_progress
 from weft.runs.run import AnyRun
@@ -34,7 +34,7 @@ def _check(runs: Mapping[str, AnyRun]) -> None:
     for name, run in runs.items():
         if reason := why_no_gradients(run):
             raise UsageError("compare_with", f"{name}: {reason}")
-        if not explaining(run).stepwise:
+        if not explain_spec(run).stepwise:
             raise UsageError("compare_with", f"not available for task {run.config.task!r} ({name})", "remove it")
         if run.spec is not first.spec:
             raise UsageError(

@@ -15,7 +15,7 @@ from weft.data.bos import FILE as BOS_FILE
 from weft.data.provenance import read_record, write_record
 from weft.errors import UsageError, unknown_name
 from weft.explain import guides
-from weft.explain.attention import NAMES
+from weft.explain.attention import COMPONENT_NAMES
 from weft.explain.eval_loss import EvalBatch, mean_loss
 from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.heads import (
@@ -132,7 +132,7 @@ def _importance_figures(pruning: Pruning) -> list[Figure]:
         for row, i in enumerate(indices):
             importance = [pruning.importance[Head(i, head)] for head in range(pruning.layers[i].num_heads)]
             values[row, : len(importance)] = 1000 * np.array(importance)
-        title = f"Head importance: {NAMES[component]}"
+        title = f"Head importance: {COMPONENT_NAMES[component]}"
         svg = diverging_heatmap(
             values,
             rows=[str(pruning.layers[i].layer) for i in indices],

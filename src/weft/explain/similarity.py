@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.attention import NAMES, AttentionMap, read_attention, sites
+from weft.explain.attention import COMPONENT_NAMES, AttentionMap, read_attention, sites
 from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.inputs import network, stacks
 from weft.explain.vectors import MAX_WORDS, Sample, SequenceStages, Unit, sample, sequence_stages, word_vectors

@@ -17,9 +17,9 @@ from weft.explain import guides
 from weft.explain.activations import TOKENS, UNITS, Scores, layer_table, output_scores, score_table
 from weft.explain.explanation import Explanation, Figure, TokenSpan, align_columns, list_tokens
 from weft.explain.hooks import record_activations
-from weft.explain.inputs import ModelInput, explaining, network, read
+from weft.explain.inputs import ModelInput, explain_spec, network, read
 from weft.explain.options import ExplainConfig
-from weft.explain.recurrent_gates import cell_values, recurrent
+from weft.explain.recurrent_gates import cell_values, recurrent_modules
 from weft.explain.stacks import stack_of
 from weft.explain.unit_correlations import UnitCorrelation, rank_units, token_features
 from weft.plots.diverging_heatmap import diverging_heatmap
@@ -54,14 +54,14 @@ def _input_tokens(inputs: ModelInput, name: str, length: int) -> list[TokenSpan]
     """The `length` tokens that a layer reads: those of its own side or another, or words; numbers if nothing matches."""
     stack = stack_of(name, inputs.stacks)
     sides = sorted(inputs.sides, key=lambda side: stack is None or side.name != stack.side)
-    candidates = [*(side.pieces for side in sides), inputs.places]
+    candidates = [*(side.spans for side in sides), inputs.output_spans]
     numbered = [TokenSpan(str(number), 0, 0) for number in range(1, length + 1)]
     return next((tokens for tokens in candidates if len(tokens) == length), numbered)
 
 
 def _recurrent_layers(model: nn.Module) -> list[str]:
     """The names of the recurrent layers, without those of character encoders."""
-    return [name for name in recurrent(model) if ".embedder." not in name]
+    return [name for name in recurrent_modules(model) if ".embedder." not in name]
 
 
 def why_no_units(run: AnyRun) -> str | None:
@@ -112,7 +112,7 @@ def correlate(
     run: AnyRun, text: str, layers: Sequence[LayerActivations], options: ExplainConfig
 ) -> tuple[str, int, list[UnitCorrelation]]:
     """The name of the data that units are correlated on, its number of tokens, and the best units for each feature."""
-    sample = explaining(run).sample
+    sample = explain_spec(run).sample
     split, texts = ("", list[str]()) if sample is None else sample(run, SAMPLE_CHARS)
     if texts:
         samples = [(read(run, sample_text, ExplainConfig()), sample_text) for sample_text in texts]
@@ -140,7 +140,7 @@ def correlate(
 def _layer_text(layer: LayerActivations, inputs: ModelInput, text: str, options: ExplainConfig) -> str:
     """The text that a layer reads: the output if it belongs to a decoder."""
     stack = stack_of(layer.name, inputs.stacks)
-    return text if stack is None or stack.side == inputs.sides[0].name else options.target or inputs.written
+    return text if stack is None or stack.side == inputs.sides[0].name else options.target or inputs.output_text
 
 
 # ---- figures

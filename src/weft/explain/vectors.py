@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from weft.data.input_records import InputFile
 from weft.errors import DataError, UsageError
 from weft.explain.hooks import Activation, record_activations
-from weft.explain.inputs import InputSide, ModelInput, explaining, network, read, stacks
+from weft.explain.inputs import InputSide, ModelInput, explain_spec, network, read, stacks
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import layers_of
 from weft.runs.eval_data import Files, as_paths, eval_source, first_split
@@ -97,7 +97,7 @@ def _file_texts(run: AnyRun, path: Path) -> Iterator[str]:
 def _texts(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
     """Texts with their targets, if any: of files, or of the run's validation or test data."""
     config = run.config
-    if data is not None and not explaining(run).records:
+    if data is not None and not explain_spec(run).records:
         for path in as_paths(data):
             yield from ((text, None) for text in _file_texts(run, path))
         return
@@ -110,7 +110,7 @@ def _texts(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
 
 def _split_to_length(run: AnyRun, text: str) -> Iterator[str]:
     """A text in parts that are short enough for the model, split at spaces if possible."""
-    explain = explaining(run)
+    explain = explain_spec(run)
     max_length, tokenizer = explain.room(run), explain.tokenizers(run)[0]
     while max_length is not None:
         offsets = tokenizer.offsets(text)
@@ -137,7 +137,7 @@ class Unit(NamedTuple):
 
 def split_units(side: InputSide, text: str, *, words: bool) -> list[Unit]:
     """The words of a text with the positions of their tokens, or its tokens."""
-    tokens = [(position, token) for position, token in enumerate(side.pieces) if token.end > token.start]
+    tokens = [(position, token) for position, token in enumerate(side.spans) if token.end > token.start]
     if not words:
         return [Unit(token.text, token.start, [position]) for position, token in tokens]
     units = []
@@ -150,8 +150,8 @@ def split_units(side: InputSide, text: str, *, words: bool) -> list[Unit]:
 
 def uses_words(runs: Sequence[AnyRun]) -> bool:
     """Whether units are words: if tokens are subwords, or if the tokenizers of the runs differ."""
-    types = {tokenizer.type for run in runs for tokenizer in explaining(run).tokenizers(run)}
-    hashes = {tuple(tokenizer.hash for tokenizer in explaining(run).tokenizers(run)) for run in runs}
+    types = {tokenizer.type for run in runs for tokenizer in explain_spec(run).tokenizers(run)}
+    hashes = {tuple(tokenizer.hash for tokenizer in explain_spec(run).tokenizers(run)) for run in runs}
     return not types <= set(TOKEN_LEVEL_TOKENIZERS) or len(hashes) > 1
 
 

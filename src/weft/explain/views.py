@@ -15,7 +15,7 @@ from weft.explain.explanation import Explanation
 from weft.explain.gradient_flow import gradient_flow, why_no_gradients
 from weft.explain.gradient_flow_loss import gradient_flow_to_loss
 from weft.explain.gradient_flow_runs import compare_gradient_flow
-from weft.explain.inputs import explaining, network
+from weft.explain.inputs import explain_spec, network
 from weft.explain.logit_lens import logit_lens, why_no_lens
 from weft.explain.ngram_counts import counts, why_no_counts
 from weft.explain.options import ExplainConfig
@@ -48,7 +48,7 @@ def _always_available(run: AnyRun) -> str | None:
 
 
 def _gradient_flow(run: AnyRun, text: str, options: ExplainConfig, progress: ProgressCallback) -> Explanation:
-    if explaining(run).stepwise:
+    if explain_spec(run).stepwise:
         return gradient_flow(run, text, options, progress)
     return gradient_flow_to_loss(run, text, options)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from weft.data.text_batching import pack_rows
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, copies, label, make_side, special, token_spans
+from weft.explain.inputs import ModelInput, label_id, make_side, repeat_tokens, special_token, token_spans
 from weft.explain.options import ExplainConfig
-from weft.explain.sparse_attribution import SparseAttribution, refuse_gradients
+from weft.explain.sparse_attribution import SparseAttribution, check_method
 from weft.explain.stacks import Stack
 from weft.models.encoder import EncoderInput
 from weft.tasks.classification.predict import THRESHOLD, ClassPrediction, Texts
@@ -39,17 +39,17 @@ def read(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfig) ->
     tokenizer, model = run.vocabulary.tokenizer, run.model
     found, rows, before = list[tuple[int, TokenSpan]](), list[np.ndarray](), 0
     for part in _texts(run, text):
-        own = [*token_spans(tokenizer, part, before), special(tokenizer, tokenizer.eos_id)]
+        own = [*token_spans(tokenizer, part, before), special_token(tokenizer, tokenizer.eos_id)]
         rows.append(np.arange(len(found), len(found) + len(own)))
         found, before = found + own, before + len(part) + 1
     # numbers of tokens are laid out instead of tokens: so it is known which of them were cut
     order, token_mask, segments = pack_rows([rows], max_length=run.config.data.max_length)
-    kept = [special(tokenizer, tokenizer.bos_id), *(found[at] for at in order[0, 1:].tolist())]
+    kept = [special_token(tokenizer, tokenizer.bos_id), *(found[at] for at in order[0, 1:].tolist())]
     side = make_side("text", "encoder.embedder", kept)
 
     def say(at: Tensor) -> Tensor:
         each = None if segments is None else segments.to(at.device).expand(len(at), -1)
-        read = EncoderInput(copies(side.tokens, at), token_mask.to(at.device).expand(len(at), -1), each)
+        read = EncoderInput(repeat_tokens(side.tokens, at), token_mask.to(at.device).expand(len(at), -1), each)
         said: Tensor = model.head.log_probs(model(read))
         return said
 
@@ -64,10 +64,10 @@ def read(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfig) ->
         [side],
         say,
         [TokenSpan("", 0, 0)],
-        None if options.target is None else [label(run, options.target)],
+        None if options.target is None else [label_id(run, options.target)],
         lambda at: run.labels[at],
         len(kept) <= len(found),
-        said=said if run.config.data.multilabel else None,
+        predict=said if run.config.data.multilabel else None,
         stacks=stacks(run),
     )
 
@@ -77,7 +77,7 @@ def read(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfig) ->
 
 def _asked(run: Run[Texts, ClassPrediction], log_probs: np.ndarray, options: ExplainConfig) -> list[int]:
     if options.target is not None:
-        return [label(run, options.target)]
+        return [label_id(run, options.target)]
     multilabel = np.flatnonzero(np.exp(log_probs) > THRESHOLD).tolist() if run.config.data.multilabel else []
     return multilabel or [int(log_probs.argmax())]
 
@@ -90,7 +90,7 @@ def _some(pieces: list[TokenSpan]) -> list[TokenSpan]:
 
 def attribute(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfig) -> SparseAttribution:
     """Labels by a linear model of terms: exactly, unless occlusion is asked for."""
-    refuse_gradients(run, options.method, ("coefficients", "occlusion"))
+    check_method(run, options.method, ("coefficients", "occlusion"))
     if options.baseline is not None:
         raise UsageError("baseline", f"not available for {run.config.arch}, which has no embeddings", "remove it")
     whole = tuple(_texts(run, text))

@@ -13,7 +13,7 @@ from weft.data.corpus import lines_of
 from weft.data.tag_batching import Sentences
 from weft.errors import DataError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, label, make_side, refuse, special, token_spans
+from weft.explain.inputs import ModelInput, label_id, make_side, raise_if_invalid, special_token, token_spans
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
 from weft.models.tagger import TaggerInput
@@ -30,7 +30,7 @@ def stacks(run: Run[Sentence, TagPrediction]) -> list[Stack]:
 
 def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -> ModelInput:
     tokenizer, model, device = run.vocabulary.tokenizer, run.model, run.device
-    refuse(run.reader.invalid_inputs([text]))
+    raise_if_invalid(run.reader.invalid_inputs([text]))
     places = [TokenSpan(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", text)]
     if not places:
         raise DataError("input", "empty text")
@@ -39,7 +39,7 @@ def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -
     edges, none = np.array([0, len(words)]), np.zeros(len(words), np.int64)
     batch = Sentences(lines_of(tokenizer, words), letters, edges, none).batch(np.array([0]))
     found = [one for place in places for one in token_spans(tokenizer, place.text, place.start)]
-    tokens = [special(tokenizer, tokenizer.bos_id), *found, special(tokenizer, tokenizer.eos_id)]
+    tokens = [special_token(tokenizer, tokenizer.bos_id), *found, special_token(tokenizer, tokenizer.eos_id)]
 
     def say(at: Tensor) -> Tensor:
         parts: list[Any] = [part if part is None else part.to(device).expand(len(at), *part.shape[1:]) for part in batch[:-1]]
@@ -50,9 +50,9 @@ def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -
 
     def said() -> list[tuple[int, int]]:
         """A chain's best tags, which are not the best of each word."""
-        return [(place, label(run, tag)) for place, tag in enumerate(run.predict([words])[0].tags)]
+        return [(place, label_id(run, tag)) for place, tag in enumerate(run.predict([words])[0].tags)]
 
-    choices = None if options.target is None else [label(run, options.target)] * len(places)
+    choices = None if options.target is None else [label_id(run, options.target)] * len(places)
     return ModelInput(
         model,
         [make_side("text", "encoder.embedder", tokens)],
@@ -60,7 +60,7 @@ def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -
         places,
         choices,
         lambda at: run.labels[at],
-        said=said,
+        predict=said,
         stacks=stacks(run),
     )
 
