@@ -175,7 +175,7 @@ def subset(items: ItemStatistics, members: Array) -> ItemStatistics:
 
 def _estimates(groups: Mapping[str, Sequence[ItemStatistics]], members: Array) -> dict[str, Estimate]:
     """The accuracy of every model on some of the pairs; all runs at once, so that they share the resamples."""
-    again = iter(resampled([subset(run, members) for runs in groups.values() for run in runs], {"": ACCURACY.of}))
+    again = iter(resampled([subset(run, members) for runs in groups.values() for run in runs], {"": ACCURACY.compute}))
     samples = {name: [next(again)[""] for _ in runs] for name, runs in groups.items()}
     return {name: clipped(estimate(runs), ACCURACY) for name, runs in samples.items()}
 

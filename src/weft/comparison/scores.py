@@ -62,7 +62,7 @@ def ranking_metric(task: str, runs: Sequence[Sequence[Score]], name: str | None)
 
 def item_metric(metric: Metric, known: Mapping[str, Metric]) -> Metric:
     """The metric for single items where runs are ranked by `metric`."""
-    return metric if metric.single is None else known.get(metric.single, metric)
+    return metric if metric.item_metric is None else known.get(metric.item_metric, metric)
 
 
 def item_values(items: ItemStatistics, function: Function) -> Array:

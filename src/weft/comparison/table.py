@@ -158,7 +158,7 @@ def insufficient_data(rows: Sequence[Row], groups: Groups) -> str:
 
 def _order(value: float, metric: Metric) -> float:
     """The sort key of a score: smaller is better, NaN is last."""
-    return math.inf if math.isnan(value) else -value if metric.upwards else value
+    return math.inf if math.isnan(value) else -value if metric.higher_is_better else value
 
 
 class _Test(NamedTuple):
@@ -204,7 +204,7 @@ def rows(groups: Groups, metric_name: str | None = None) -> list[Row]:
     runs = [run for group in groups.values() for run in group]
     metric = ranking_metric(runs[0].task, [run.scores for run in runs], metric_name)
     common = {name: known for name, known in metrics(runs[0].task, runs[0].scores).items() if _in_all_runs(name, runs)}
-    samples_of_runs = iter(resampled([run.items for run in runs], {name: known.of for name, known in common.items()}))
+    samples_of_runs = iter(resampled([run.items for run in runs], {name: known.compute for name, known in common.items()}))
     samples = {row: [next(samples_of_runs) for _ in group] for row, group in groups.items()}
     scores = {
         row: {name: _estimate_score([run[name] for run in row_samples], known) for name, known in common.items()}
@@ -215,7 +215,7 @@ def rows(groups: Groups, metric_name: str | None = None) -> list[Row]:
     sides = {row: ([run.items for run in groups[row]], [run[metric.name] for run in samples[row]]) for row in names}
     tested = [row for row in names if row != best]
     num_samples = max(SAMPLES, SAMPLES_PER_ROW * len(tested))
-    tests = _corrected({row: _compare_rows(sides[row], sides[best], metric.of, num_samples) for row in tested})
+    tests = _corrected({row: _compare_rows(sides[row], sides[best], metric.compute, num_samples) for row in tested})
     table = [_row(row, groups[row], metric, scores[row], tests.get(row)) for row in names]
     return sorted(table, key=lambda row: (not row.best, _order(row.score.value, metric)))
 

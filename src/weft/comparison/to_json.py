@@ -72,8 +72,8 @@ def _curve(row: str, run: RunResults, metric: Metric) -> dict[str, Any]:
 def items(first: Mapping[str, RunResults], metric: Metric) -> list[dict[str, Any]]:
     """The items where rows differ most, and those that are worst and best for all rows, from one run of each row."""
     any_run = next(iter(first.values()))
-    values = np.stack([item_values(run.items, metric.of) for run in first.values()])  # (rows, N)
-    chosen = select(values, _second(first, metric), higher=metric.upwards)
+    values = np.stack([item_values(run.items, metric.compute) for run in first.values()])  # (rows, N)
+    chosen = select(values, _second(first, metric), higher=metric.higher_is_better)
     return [
         {
             "key": int(any_run.items.keys[at]),
@@ -99,11 +99,11 @@ def _infinite(rows: list[str]) -> dict[str, list[str]]:
 def _second(first: Mapping[str, RunResults], metric: Metric) -> Array | None:
     """A finer metric (rows, N), higher is better: correct and wrong labels alone give many ties."""
     runs = list(first.values())
-    finer = None if metric.finer is None else metrics(runs[0].task, runs[0].scores).get(metric.finer)
+    finer = None if metric.tie_breaker is None else metrics(runs[0].task, runs[0].scores).get(metric.tie_breaker)
     if finer is None:
         return None
-    values = np.stack([item_values(run.items, finer.of) for run in runs])
-    return values if finer.upwards else -values
+    values = np.stack([item_values(run.items, finer.compute) for run in runs])
+    return values if finer.higher_is_better else -values
 
 
 def select(values: Array, finer: Array | None, *, higher: bool) -> list[int]:

@@ -34,8 +34,8 @@ def confusion(evidence: Evidence) -> Confused | None:
     if not metrics_of((SINGLE_LABEL,), [score.name for score in evidence.scores]):
         return None
     label_ids = evidence.items.statistics
-    gold = np.where(label_ids["unseen"] > 0, len(evidence.labels), label_ids["meant"].argmax(1))
-    return Confused(gold, label_ids["said"].argmax(1))
+    gold = np.where(label_ids["unseen"] > 0, len(evidence.labels), label_ids["gold"].argmax(1))
+    return Confused(gold, label_ids["predicted"].argmax(1))
 
 
 def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
@@ -43,7 +43,7 @@ def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterato
     if not about["labels"]:
         yield "labels"
     shape = (len(about["inputs"]), len(about["labels"]))
-    for name in ("statistics.said", "statistics.meant", "statistics.both"):
+    for name in ("statistics.predicted", "statistics.gold", "statistics.correct"):
         if name not in arrays or arrays[name].shape != shape:
             yield name
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from weft.errors import DataError, UsageError
-from weft.metrics.classification import LabeledSplit, label_scores
+from weft.metrics.classification import ClassificationSetup, label_scores
 from weft.metrics.items import ItemStatistics
 from weft.runs.eval_data import eval_source, no_known_labels
 from weft.tasks import embedding
@@ -158,7 +158,7 @@ class ClassifierReader:
         items = score_predictions(
             log_probs, targets(labels, self.tokenizer.labels, multilabel=multilabel), new, multilabel=multilabel
         )
-        setup = LabeledSplit(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
+        setup = ClassificationSetup(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
         names = Counter(name for name in chain.from_iterable(labels) if self.tokenizer.labels.index(name) is None)
         report = label_report(self.labels, items, multilabel=multilabel)
         items_with_outputs = replace(items, outputs=self._outputs(items))
@@ -168,7 +168,7 @@ class ClassifierReader:
 
     def _outputs(self, items: ItemStatistics) -> list[str]:
         """The predicted labels of each example, separated by ", "."""
-        predicted = items.statistics["said"] > 0
+        predicted = items.statistics["predicted"] > 0
         return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in predicted.tolist()]
 
 

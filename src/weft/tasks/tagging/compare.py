@@ -40,7 +40,7 @@ def observe(run: Run[Any, Any], given: Sequence[Any], found: ItemStatistics) -> 
         predicted = [tag for line in found.outputs or () for tag in line.split()]
         correct = np.array([a == b for a, b in zip(predicted, " ".join(references).split(), strict=True)], np.float64)
         owners = np.repeat(np.arange(len(given)), lengths)
-        classed = by_frequency({"right": correct, "tokens": np.ones(len(correct))}, owners, occurrences, len(given))
+        classed = by_frequency({"correct": correct, "tokens": np.ones(len(correct))}, owners, occurrences, len(given))
     return Predictions(found, inputs, references, lengths, "sentence", classed)
 
 
@@ -55,7 +55,7 @@ def _tag_counts(evidence: Evidence, names: Sequence[str]) -> ItemStatistics:
 
 def _span_counts(evidence: Evidence) -> ItemStatistics:
     """Of each sentence how many spans of each type, without those of types that training never saw."""
-    names = {"said": "spans_said", "meant": "spans_meant", "both": "spans_both"}
+    names = {"predicted": "spans_predicted", "gold": "spans_gold", "correct": "spans_correct"}
     return ItemStatistics(evidence.items.keys, {ours: evidence.items.statistics[name][:, :-1] for ours, name in names.items()})
 
 
@@ -91,13 +91,13 @@ def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterato
         yield "labels"
     if scheme_of(names):
         shape = (len(about["inputs"]), len(types_of(names)) + 1)
-        columns = [f"statistics.spans_{name}" for name in ("said", "meant", "both")]
+        columns = [f"statistics.spans_{name}" for name in ("predicted", "gold", "correct")]
         yield from (name for name in columns if name not in arrays or arrays[name].shape != shape)
 
 
 COMPARE = Compare(
     length_unit="words",
-    rate=Rate("token_accuracy", "right", 100.0),
+    rate=Rate("token_accuracy", "correct", 100.0),
     by_label=label_counts,
     confusion=confusion,
     check=check,
