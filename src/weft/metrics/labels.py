@@ -14,7 +14,7 @@ class Label(NamedTuple):
 
     text: str
     style: Style  # percentages have one decimal, losses three; perplexities have three significant digits
-    unit: str = ""  # shown after the text where there is room
+    unit: str = ""  # part of the full label
     is_default: bool = True  # False: shown only with --all
 
 

@@ -97,7 +97,7 @@ def metric_names(suites: Iterable[Suite]) -> list[str]:
 
 
 def metrics_of(suites: Iterable[Suite], names: Iterable[str]) -> dict[str, Metric]:
-    """Metrics by name from the first suite that has all `names`; {} if there is no such suite."""
+    """Metrics by name from the first suite that has all `names`; {} if no suite has them."""
     names = list(names)
     for suite in suites:
         by_name = {metric.name: metric for metric in suite}
