@@ -145,8 +145,6 @@ class TaggingSetup(NamedTuple):
 
 
 Tags = Sequence[Sequence[str]]  # the tags of each sentence
-
-
 SPAN_COUNTS = ("spans_correct", "spans_predicted", "spans_gold")
 
 
@@ -208,7 +206,7 @@ def _span_f1(totals: Sums) -> Array:
     return f1(*(totals[name].sum(1) for name in SPAN_COUNTS))
 
 
-def _item_as_tokens(name: str, compute: Function, requires: str) -> Metric:
+def _span_or_oov_metric(name: str, compute: Function, requires: str) -> Metric:
     """A metric of spans or OOV words. Single sentences are ranked by token accuracy, because they have few of them or none."""
     return Metric(name, compute, "higher", item_metric="token_accuracy", requires=requires, percent=True)
 
@@ -216,10 +214,10 @@ def _item_as_tokens(name: str, compute: Function, requires: str) -> Metric:
 TAGS = (
     Metric("token_accuracy", _percentage("correct", "tokens"), "higher", percent=True),
     Metric("sentence_accuracy", _percentage("exact", "sentences"), "higher", percent=True),
-    _item_as_tokens("oov_accuracy", _percentage("oov_correct", "oov"), "oov"),
-    _item_as_tokens("span_f1", _span_f1, "spans_correct"),
-    _item_as_tokens("span_precision", _span_percentage("spans_predicted"), "spans_correct"),
-    _item_as_tokens("span_recall", _span_percentage("spans_gold"), "spans_correct"),
+    _span_or_oov_metric("oov_accuracy", _percentage("oov_correct", "oov"), "oov"),
+    _span_or_oov_metric("span_f1", _span_f1, "spans_correct"),
+    _span_or_oov_metric("span_precision", _span_percentage("spans_predicted"), "spans_correct"),
+    _span_or_oov_metric("span_recall", _span_percentage("spans_gold"), "spans_correct"),
 )
 
 
