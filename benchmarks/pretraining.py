@@ -54,12 +54,12 @@ class Work(NamedTuple):
 
 WORK = {
     "trec": Work(
-        "classification", "accuracy", SINGLE_LABEL[0].of, "txt",
+        "classification", "accuracy", SINGLE_LABEL[0].compute, "txt",
         {"lstm by default": {"arch": "lstm"}, "regression": {"arch": "logistic-regression", "C": 10.0}},
         ({"pooling": "mean"}, {"pooling": "max"}),
     ),
     "ewt": Work(
-        "tagging", "token_accuracy", TAGS[0].of, "conllu",
+        "tagging", "token_accuracy", TAGS[0].compute, "conllu",
         {"lstm by default": {"arch": "lstm", "head": "linear"}},
         ({"head": "linear", "char_encoder": False}, {"head": "linear", "char_encoder": {}}),
     ),

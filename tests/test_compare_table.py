@@ -19,7 +19,7 @@ from weft.errors import UsageError
 from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import LANGUAGE
 
-RATE = LANGUAGE[0].of
+RATE = LANGUAGE[0].compute
 
 
 def kinds(**means: float):

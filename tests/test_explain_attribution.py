@@ -389,7 +389,7 @@ REFUSALS = {
     ("lm:masked", "the [MASK]", "target=the cat"): "target: expected one token for a mask, got 2: 'the cat'",
     ("lm:masked", "the cat", ""): "input: no [MASK] in the text; write it where a token is missing",
     ("labels:labels-lstm", "x", "target=anmal"): ("target: unknown label 'anmal'; did you mean 'animal'?"),
-    ("labels:pairs-transformer", "x", ""): "input: needs 2 texts, separated by tabs, and has 1",
+    ("labels:pairs-transformer", "x", ""): "input: expected 2 tab-separated texts, got 1",
     ("qa:transformer", "who ?", ""): "input: expected a question and a passage separated by a tab, got 1 columns",
     ("qa:transformer", "who ?\tada .", "target=ben"): ("target: 'ben' does not occur in the passage"),
     ("qa:transformer", "who ?\t" + "ada " * 1000, ""): ("input: 1,005 tokens exceed the model's limit of 64; shorten it"),

@@ -160,7 +160,7 @@ def test_minimal_pairs_begin_alike(runs, tmp_path):
     suite = read_suite([tmp_path / "pairs.tsv"])
     items = evaluate_minimal_pairs(runs["gpt"], suite.pairs)
     good, bad = (line.log_prob for line in runs["gpt"].score(["Ida finds a letter.", "ida finds a letter."]))
-    assert items.statistics["right"].tolist() == [float(good > bad)]
+    assert items.statistics["correct"].tolist() == [float(good > bad)]
 
 
 def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):

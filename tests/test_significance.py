@@ -28,8 +28,8 @@ from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import LANGUAGE
 from weft.metrics.seq2seq import TRANSLATION, seq2seq_items
 
-RATE = LANGUAGE[0].of
-BLEU = next(metric.of for metric in TRANSLATION if metric.name == "bleu")
+RATE = LANGUAGE[0].compute
+BLEU = next(metric.compute for metric in TRANSLATION if metric.name == "bleu")
 
 
 def mean_items(values: np.ndarray) -> ItemStatistics:

@@ -155,7 +155,7 @@ def _rate(numerator: str, scale: float) -> Function:
 
 def _rate_metric(task: AnyTask, rate: Rate) -> Metric:
     """The task's metric for tokens, or words, of one frequency class."""
-    return metrics_of(task.suites, [rate.metric])[rate.metric]._replace(of=_rate(rate.statistic, rate.scale))
+    return metrics_of(task.suites, [rate.metric])[rate.metric]._replace(compute=_rate(rate.statistic, rate.scale))
 
 
 def _by_frequency(groups: Groups, function: Function) -> list[Cell]:
@@ -183,8 +183,8 @@ def _by_frequency(groups: Groups, function: Function) -> list[Cell]:
 
 def _f1(totals: Sums) -> Array:
     """F1 of each label; NaN for a label that is neither predicted nor gold."""
-    values = f1(totals["both"], totals["said"], totals["meant"])
-    return np.where(totals["said"] + totals["meant"] > 0, values, math.nan)
+    values = f1(totals["correct"], totals["predicted"], totals["gold"])
+    return np.where(totals["predicted"] + totals["gold"] > 0, values, math.nan)
 
 
 LABEL_F1 = Metric("f1", _f1, "higher", percent=True)
@@ -192,7 +192,7 @@ LABEL_F1 = Metric("f1", _f1, "higher", percent=True)
 
 def _select_labels(items: ItemStatistics, labels: Sequence[int]) -> ItemStatistics:
     """The counts of these labels only."""
-    return ItemStatistics(items.keys, {name: items.statistics[name][:, labels] for name in ("said", "meant", "both")})
+    return ItemStatistics(items.keys, {name: items.statistics[name][:, labels] for name in ("predicted", "gold", "correct")})
 
 
 def _precision_recall(
@@ -202,8 +202,8 @@ def _precision_recall(
     scores: dict[str, dict[str, list[float]]] = {"precision": {}, "recall": {}}
     for row, runs in items_by_row.items():
         totals = [total(_select_labels(run, order).statistics) for run in runs]
-        for name, denominator in (("precision", "said"), ("recall", "meant")):
-            fractions = np.concatenate([100 * ratio(total["both"], total[denominator]) for total in totals])
+        for name, denominator in (("precision", "predicted"), ("recall", "gold")):
+            fractions = np.concatenate([100 * ratio(total["correct"], total[denominator]) for total in totals])
             scores[name][row] = fractions.mean(0).tolist()
     return scores
 
@@ -213,11 +213,11 @@ def _by_label(groups: Groups, counts: Callable[[RunResults], LabelCounts]) -> di
     label_counts = {row: [counts(run) for run in runs] for row, runs in groups.items()}
     by, unit, names, _ = next(iter(label_counts.values()))[0]
     items_by_row = {row: [run.items for run in runs] for row, runs in label_counts.items()}
-    gold_counts = next(iter(items_by_row.values()))[0].statistics["meant"].sum(0)
+    gold_counts = next(iter(items_by_row.values()))[0].statistics["gold"].sum(0)
     order = [label for label in np.argsort(-gold_counts, kind="stable").tolist() if gold_counts[label]][:MAX_LABELS]
     # only these labels: each resample has one column per label
     samples = {
-        row: _columns([_select_labels(run, order) for run in runs], LABEL_F1.of, len(order))
+        row: _columns([_select_labels(run, order) for run in runs], LABEL_F1.compute, len(order))
         for row, runs in items_by_row.items()
     }
     cells = [
@@ -249,14 +249,14 @@ def breakdowns(groups: Groups, metric: Metric) -> Iterator[dict[str, Any]]:
     first, rows = next(iter(groups.values()))[0], list(groups)
     task = find_task(first.task)
     compare, unit = task.compare, task.compare.length_unit
-    if len(cells := _by_length(groups, metric.of)) > 1:
+    if len(cells := _by_length(groups, metric.compute)) > 1:
         yield as_json(f"input length in {unit}", metric, cells, rows)
-    if len(cells := _by_rarest(groups, metric.of)) > 1:
+    if len(cells := _by_rarest(groups, metric.compute)) > 1:
         yield as_json("training frequency of the rarest input token", metric, cells, rows)
     if compare.rate is not None and same_tokens(groups):
         rate = _rate_metric(task, compare.rate)
         by = f"training frequency of the {unit.removesuffix('s')}"
-        if len(cells := _by_frequency(groups, rate.of)) > 1:
+        if len(cells := _by_frequency(groups, rate.compute)) > 1:
             yield as_json(by, rate, cells, rows, unit=unit)
     if compare.by_label is not None and same_labels(groups) and (table := _by_label(groups, compare.by_label)) is not None:
         yield table

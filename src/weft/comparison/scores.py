@@ -64,7 +64,7 @@ def ranking_metric(task: str, runs: Sequence[Sequence[Score]], name: str | None)
 
 def item_metric(metric: Metric, metrics_by_name: Mapping[str, Metric]) -> Metric:
     """The metric for single items if runs are ranked by `metric`."""
-    return metric if metric.single is None else metrics_by_name.get(metric.single, metric)
+    return metric if metric.item_metric is None else metrics_by_name.get(metric.item_metric, metric)
 
 
 def item_values(items: ItemStatistics, function: Function) -> Array:

@@ -158,7 +158,7 @@ def insufficient_data(rows: Sequence[Row], groups: Groups) -> str:
 
 def _sort_key(value: float, metric: Metric) -> float:
     """The sort key of a score: smaller is better, NaN is last."""
-    return math.inf if math.isnan(value) else -value if metric.upwards else value
+    return math.inf if math.isnan(value) else -value if metric.higher_is_better else value
 
 
 class _Test(NamedTuple):
@@ -205,7 +205,7 @@ def rows(groups: Groups, metric_name: str | None = None) -> list[Row]:
     metric = ranking_metric(runs[0].task, [run.scores for run in runs], metric_name)
     task_metrics = metrics(runs[0].task, runs[0].scores)
     common = {name: task_metrics[name] for name in task_metrics if _in_all_runs(name, runs)}
-    functions = {name: shared.of for name, shared in common.items()}
+    functions = {name: shared.compute for name, shared in common.items()}
     samples_of_runs = iter(bootstrap([run.items for run in runs], functions))
     samples = {row: [next(samples_of_runs) for _ in group] for row, group in groups.items()}
     scores = {
@@ -217,7 +217,7 @@ def rows(groups: Groups, metric_name: str | None = None) -> list[Row]:
     sides = {row: ([run.items for run in groups[row]], [run[metric.name] for run in samples[row]]) for row in names}
     tested = [row for row in names if row != best]
     num_samples = max(SAMPLES, SAMPLES_PER_ROW * len(tested))
-    tests = _corrected({row: _compare_rows(sides[row], sides[best], metric.of, num_samples) for row in tested})
+    tests = _corrected({row: _compare_rows(sides[row], sides[best], metric.compute, num_samples) for row in tested})
     table = [_row(row, groups[row], metric, scores[row], tests.get(row)) for row in names]
     return sorted(table, key=lambda row: (not row.best, _sort_key(row.score.value, metric)))
 

@@ -72,8 +72,8 @@ def _curve(row: str, run: RunResults, metric: Metric) -> dict[str, Any]:
 def items(first_runs: Mapping[str, RunResults], metric: Metric) -> list[dict[str, Any]]:
     """The items where rows differ most, and those that are worst and best for all rows, from one run of each row."""
     any_run = next(iter(first_runs.values()))
-    values = np.stack([item_values(run.items, metric.of) for run in first_runs.values()])  # (rows, N)
-    selected = select(values, _finer_values(first_runs, metric), higher=metric.upwards)
+    values = np.stack([item_values(run.items, metric.compute) for run in first_runs.values()])  # (rows, N)
+    selected = select(values, _finer_values(first_runs, metric), higher=metric.higher_is_better)
     return [
         {
             "key": int(any_run.items.keys[i]),
@@ -99,11 +99,11 @@ def _infinite(rows: list[str]) -> dict[str, list[str]]:
 def _finer_values(first_runs: Mapping[str, RunResults], metric: Metric) -> Array | None:
     """Item values (rows, N) of a finer metric, higher is better, to break the many ties of accuracy."""
     runs = list(first_runs.values())
-    finer = None if metric.finer is None else metrics(runs[0].task, runs[0].scores).get(metric.finer)
+    finer = None if metric.tie_breaker is None else metrics(runs[0].task, runs[0].scores).get(metric.tie_breaker)
     if finer is None:
         return None
-    values = np.stack([item_values(run.items, finer.of) for run in runs])
-    return values if finer.upwards else -values
+    values = np.stack([item_values(run.items, finer.compute) for run in runs])
+    return values if finer.higher_is_better else -values
 
 
 def select(values: Array, finer: Array | None, *, higher: bool) -> list[int]:

@@ -63,7 +63,7 @@ def _line(trial: Trial, options: Sequence[str], chosen: int, score: str) -> str:
 def _table(document: Document, name: str, index: int) -> str:
     search = document["tuning"][name]
     metric_name = next((trial["score"]["name"] for trial in search["trials"] if trial.get("score")), "score")
-    upwards = (metric := metric_of(document, metric_name)) is not None and metric.upwards
+    upwards = (metric := metric_of(document, metric_name)) is not None and metric.higher_is_better
     trials = _latest(search["trials"], upwards=upwards)
     options = list(dict.fromkeys(option for trial in trials for option in trial["options"]))
     scores = [value for value in map(_score, search["trials"]) if value is not None]

@@ -33,7 +33,7 @@ def as_csv(rows: Sequence[Row], names: Sequence[str]) -> str:
 
 def pairs_csv(pairs: Sequence[MinimalPair], items: Mapping[str, ItemStatistics]) -> str:
     """One line per pair, with three columns per run: log-probability of both sentences, and whether the pair is correct."""
-    parts = ("good", "bad", "right")
+    parts = ("good", "bad", "correct")
     head = ["phenomenon", "paradigm", "attractors", "good", "bad", *(f"{run} {part}" for run in items for part in parts)]
     numbers = [item.statistics[part].tolist() for item in items.values() for part in parts]
     lines = [
