@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "docs" / "tutorials" / "python.ipynb"
 pytestmark = pytest.mark.usefixtures("quiet_machine")

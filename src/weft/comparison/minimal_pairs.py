@@ -170,7 +170,9 @@ def _recency(pairs: Sequence[MinimalPair]) -> Iterator[tuple[str, str, Array]]:
 
 def _estimates(groups: Mapping[str, Sequence[ItemStatistics]], members: Array) -> dict[str, Estimate]:
     """The accuracy of every model on some pairs. All runs are resampled at once, so that they share the resamples."""
-    samples_of_runs = iter(bootstrap([subset(run, members) for runs in groups.values() for run in runs], {"": ACCURACY.compute}))
+    samples_of_runs = iter(
+        bootstrap([subset(run, members) for runs in groups.values() for run in runs], {"": ACCURACY.compute})
+    )
     samples = {name: [next(samples_of_runs)[""] for _ in runs] for name, runs in groups.items()}
     return {name: clip_to_range(estimate(runs), ACCURACY) for name, runs in samples.items()}
 

@@ -76,7 +76,7 @@ def _attribute_network(run: AnyRun, text: str, options: ExplainConfig, progress:
     return AttributionResult(
         [(side.name, side.spans) for side in model_input.sides],
         [output.span for output in outputs],
-        [_output_name(output, model_input, with_position=explain_spec(run).places) for output in outputs],
+        [_output_name(output, model_input, with_position=explain_spec(run).has_positions) for output in outputs],
         result.values,
         result.log_probs,
         result.method,

@@ -49,11 +49,11 @@ class AttributionValues(NamedTuple):
 def baseline_of(run: AnyRun, options: ExplainConfig) -> str:
     """The name of the baseline: the selected one, or a vector that occurs in training."""
     spec = explain_spec(run)
-    if options.baseline == "mask" and not spec.masks:
+    if options.baseline == "mask" and not spec.has_mask_token:
         raise UsageError("baseline", "mask is only available for masked language models", "use unk")
     if options.baseline is not None:
         return options.baseline
-    if spec.masks:
+    if spec.has_mask_token:
         return "mask"
     return "unk" if all(tokenizer.type in WORD_TOKENIZERS for tokenizer in spec.tokenizers(run)) else "mean"
 

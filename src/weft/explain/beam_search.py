@@ -161,19 +161,27 @@ def _prepare(run: AnyRun, text: str, options: ExplainConfig) -> _Search:
         raise UsageError("view", f"beam-search is not available: {why_no_search(run)}")
     tokenizer, state = explain_spec(run).tokenizers(run)[0], None
     tokens = token_spans(tokenizer, text)
-    if decode.source is not None:
+    if decode.encode_source is not None:
         tokens.append(special_token(tokenizer, tokenizer.eos_id))
         with torch.no_grad():
-            state = decode.source(run, text)
+            state = decode.encode_source(run, text)
     beam_options = BeamOptions(
-        decode.beam if options.beam_size is None else options.beam_size,
-        decode.limit(run, text) if options.max_new_tokens is None else options.max_new_tokens,
-        decode.end(run),
-        decode.alpha if options.length_penalty is None else options.length_penalty,
+        decode.beam_size if options.beam_size is None else options.beam_size,
+        decode.max_new_tokens(run, text) if options.max_new_tokens is None else options.max_new_tokens,
+        decode.eos_id(run),
+        decode.length_penalty if options.length_penalty is None else options.length_penalty,
     )
-    prompt = torch.tensor([list(decode.prompt(run, text))], device=run.device)
+    prompt = torch.tensor([list(decode.prompt_ids(run, text))], device=run.device)
     spans = [span for _, span in tokens]
-    return _Search(decode.steps(run), prompt, state, beam_options, decode.never(run), decode.target(run), spans)
+    return _Search(
+        decode.incremental_model(run),
+        prompt,
+        state,
+        beam_options,
+        decode.suppressed_tokens(run),
+        decode.target_tokenizer(run),
+        spans,
+    )
 
 
 def _run_search(search: _Search) -> tuple[SearchTree, Hypothesis]:

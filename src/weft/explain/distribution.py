@@ -72,25 +72,25 @@ def filters(options: ExplainConfig, banned_tokens: Sequence[int]) -> list[Filter
 
 def why_no_distribution(run: AnyRun) -> str | None:
     """Why the next-token distribution is not available, or None."""
-    if run.spec.decode is None or explain_spec(run).output is None:
+    if run.spec.decode is None or explain_spec(run).target_tokens is None:
         return f"task {run.config.task!r} does not generate tokens"
     return why_not_single_model(run)
 
 
 def _prepare(run: AnyRun, text: str, options: ExplainConfig) -> _Decoding:
     """The prompt, followed by `target` or by the model's own output."""
-    decode, output = run.spec.decode, explain_spec(run).output
+    decode, output = run.spec.decode, explain_spec(run).target_tokens
     if decode is None or output is None:
         raise UsageError("view", f"distribution is not available: {why_no_distribution(run)}")
-    continuation, prompt = output(run, text, options), list(decode.prompt(run, text))
-    state = None if decode.source is None else decode.source(run, text)
+    continuation, prompt = output(run, text, options), list(decode.prompt_ids(run, text))
+    state = None if decode.encode_source is None else decode.encode_source(run, text)
     return _Decoding(
-        decode.steps(run),
+        decode.incremental_model(run),
         [*prompt, *(token for token, _ in continuation)],
         len(prompt),
         state,
-        decode.never(run),
-        decode.target(run),
+        decode.suppressed_tokens(run),
+        decode.target_tokenizer(run),
         [span for _, span in continuation],
     )
 

@@ -80,7 +80,7 @@ def _norm(gradients: Sequence[Tensor | None]) -> float:
 
 def _recorded_modules(model: nn.Module) -> dict[str, str]:
     """The modules to record, with the name of their layer: the cells of recurrent layers, and other layers themselves."""
-    cells, modules = recurrent(model), dict[str, str]()
+    cells, modules = recurrent_modules(model), dict[str, str]()
     for layer in layers_of(model):
         layer_cells = [name for name in cells if name.startswith(f"{layer}.")]
         modules |= dict.fromkeys(layer_cells, layer) if layer_cells else {layer: layer}

@@ -140,7 +140,7 @@ def stacks(run: AnyRun) -> Sequence[Stack]:
 
 def read(run: AnyRun, text: str, options: ExplainConfig) -> ModelInput:
     """The text as input of the run's network."""
-    return explain_spec(run).read(run, check_text(text, "input"), options)
+    return explain_spec(run).encode_input(run, check_text(text, "input"), options)
 
 
 def _positions(model_input: ModelInput, position: int | None) -> list[int]:

@@ -52,7 +52,7 @@ def _corpus(run: AnyRun) -> Corpus | None:
 
 def why_no_counts(run: AnyRun) -> str | None:
     """Why counts are not available, or None."""
-    if explain_spec(run).context is None:
+    if explain_spec(run).max_ngram_context is None:
         return f"task {run.config.task!r} does not predict the next token"
     return None if _corpus(run) is not None else "the training tokens are not in the run directory"
 
@@ -138,7 +138,7 @@ def _figures(contexts: list[dict[str, Any]]) -> list[Figure]:
 
 def counts(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     """The counts of the last tokens of a text in the training text, and of the tokens that follow them."""
-    corpus, max_context = _corpus(run), explain_spec(run).context
+    corpus, max_context = _corpus(run), explain_spec(run).max_ngram_context
     if corpus is None or max_context is None:
         raise UsageError("view", f"counts is not available: {why_no_counts(run)}")
     vocab = run.vocabulary

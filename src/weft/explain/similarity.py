@@ -274,7 +274,7 @@ def head_similarity(
     """Divergence of each pair of heads of each component: 0 bits for equal attention weights, 1 for disjoint ones."""
     figures, lines, components = list[Figure](), list[str](), list[dict[str, Any]]()
     for heads in head_divergence(run, data, max_words=max_words, progress=progress):
-        name = NAMES[heads.component]
+        name = COMPONENT_NAMES[heads.component]
         title = f"Divergence of attention heads (layer.head): {name}"
         svg = similarity_matrix(heads.bits.clip(0, 1), rows=heads.names, columns=heads.names, name="bits", title=title)
         figures.append(Figure(title, svg))

@@ -164,7 +164,7 @@ class Example(NamedTuple):
 
 
 def _read_unmasked(run: AnyRun, text: str, target: str | None) -> ModelInput:
-    unmasked = explaining(run).read_unmasked
+    unmasked = explain_spec(run).read_unmasked
     if unmasked is None:
         return read(run, text, ExplainConfig(target=target))
     return unmasked(run, check_text(text, "input"))
