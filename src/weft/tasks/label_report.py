@@ -43,7 +43,7 @@ def label_report(names: Sequence[str], items: ItemStatistics, *, multilabel: boo
     if multilabel:
         return "\n" + label_table(names, per_label(items))
     confused = confusion(items) if len(names) <= MAX_LABELS else None
-    return _tables(names, per_label(items), (items.statistics["said"].sum(0) > 0).tolist(), confused)
+    return _tables(names, per_label(items), (items.statistics["predicted"].sum(0) > 0).tolist(), confused)
 
 
 def _tables(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, copies, make_side, special, token_spans
+from weft.explain.inputs import ModelInput, make_side, repeat_tokens, special_token, token_spans
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
 from weft.models.encoder import EncoderInput
@@ -35,14 +35,14 @@ def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) ->
     asked, passage = (token_spans(tokenizer, part, at) for part, at in zip(parts, (0, before), strict=True))
     if not (asked and passage):
         raise DataError("input", f"has an empty {'passage' if asked else 'question'}")
-    end = special(tokenizer, tokenizer.eos_id)
-    side = make_side("text", "encoder.embedder", [special(tokenizer, tokenizer.bos_id), *asked, end, *passage, end])
+    end = special_token(tokenizer, tokenizer.eos_id)
+    side = make_side("text", "encoder.embedder", [special_token(tokenizer, tokenizer.bos_id), *asked, end, *passage, end])
     if len(side.tokens) > max_length:
         raise DataError("input", f"{len(side.tokens):,} tokens exceed the model's limit of {max_length}", "shorten it")
     second = torch.arange(len(side.tokens)) >= len(asked) + 2
 
     def say(at: Tensor) -> Tensor:
-        tokens = copies(side.tokens, at)
+        tokens = repeat_tokens(side.tokens, at)
         segments = second.to(at.device).long().expand(len(at), -1)
         scores = model(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))
         said: Tensor = scores.log_softmax(1)[torch.arange(len(at)), :, at]
@@ -50,7 +50,7 @@ def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) ->
 
     def ends(start: int, stop: int) -> list[int]:
         """The first and last token of a part of the passage, by characters."""
-        places = [(at, piece) for at, piece in enumerate(side.pieces) if second[at]]
+        places = [(at, piece) for at, piece in enumerate(side.spans) if second[at]]
         inside = [at for at, piece in places if piece.end > before + start and piece.start < before + stop]
         return [inside[0], inside[-1]] if inside else []
 
@@ -66,8 +66,8 @@ def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) ->
         choices = ends(start, start + len(options.target)) if start >= 0 else []
         if not choices:
             raise UsageError("target", f"{options.target!r} does not occur in the passage")
-    places, shown = [TokenSpan("start", 0, 0), TokenSpan("end", 0, 0)], side.pieces
-    return ModelInput(model, [side], say, places, choices, lambda at: shown[at].text, said=said, stacks=stacks(run))
+    places, shown = [TokenSpan("start", 0, 0), TokenSpan("end", 0, 0)], side.spans
+    return ModelInput(model, [side], say, places, choices, lambda at: shown[at].text, predict=said, stacks=stacks(run))
 
 
 EXPLAIN = Explain(read, stacks, places=True, records=True)

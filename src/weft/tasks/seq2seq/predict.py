@@ -77,10 +77,10 @@ def reader(run: Run[str, Prediction]) -> Seq2SeqRun:
 
 def source(run: Run[str, Prediction], line: str) -> Any:
     """The state of a decoder after encoding a line; a line that is too long is an error."""
-    from weft.explain.inputs import refuse as refuse_input
+    from weft.explain.inputs import raise_if_invalid
 
     reader: Seq2SeqRun = run.reader
-    refuse_input(reader.invalid_inputs([line]))
+    raise_if_invalid(reader.invalid_inputs([line]))
     return reader.encode([line])
 
 
