@@ -87,7 +87,7 @@ def test_every_kind_trains_and_loads(runs, name):
     assert set(valid[0]) == {
         "step",
         "crc32",
-        *(f"valid_{score}" for score in metric_names(run.spec.validation)),
+        *(f"valid_{score}" for score in metric_names(run.spec.validation_suites)),
     }
     assert valid[-1]["valid_loss"] < valid[0]["valid_loss"]
     info = run.info()

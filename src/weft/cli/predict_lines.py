@@ -36,9 +36,9 @@ def predict_lines(
 ) -> int:
     """Print the prediction of every record, and return the exit code. Additional files, such as alignments, go to `extra_dir`;
     a terminal gets the `header` above the results."""
-    if run.spec.lines is None:
+    if run.spec.line_format is None:
         raise run.wrong_task()
-    lines = run.spec.lines(run.config, options)
+    lines = run.spec.line_format(run.config, options)
     note_if_file(command.text, f"use --input {command.text} to read the file", quiet=command.quiet)
     inputs = Inputs(run, command.text, command.input, InputFormat(lines.split, lines.batch))
     run.try_predict([], lines.options([]))  # options that the model does not support are refused before a line is read
@@ -90,7 +90,7 @@ class _Loop:
         predictions = {index: item for index, item in results.items() if index not in problems}
         self.truncated += sum(map(self.lines.truncated, predictions.values()))
         texts = [inputs[index] for index in predictions]
-        self.unknown.update(self.run.spec.unknown(self.run, texts) if predictions else ())
+        self.unknown.update(self.run.spec.unknown_tokens(self.run, texts) if predictions else ())
         return problems, predictions
 
     def _print(self, entry: Entry, number: int, prediction: Any, problem: str | None) -> None:

@@ -154,7 +154,7 @@ def _rate(above: str, scale: float) -> Function:
 
 def _rate_metric(task: AnyTask, rate: Rate) -> Metric:
     """The task's metric for tokens, or words, of one frequency class."""
-    return metrics_of(task.suites, [rate.metric])[rate.metric]._replace(of=_rate(rate.statistic, rate.scale))
+    return metrics_of(task.eval_suites, [rate.metric])[rate.metric]._replace(of=_rate(rate.statistic, rate.scale))
 
 
 def _by_classes(groups: Groups, function: Function) -> list[Cell]:

@@ -134,13 +134,13 @@ def evaluate_run(
         data=_describe_data(run, data),
         labels=run.labels,
         frequencies=observed.frequencies,
-        rarest=observed.rarest,
+        rarest=observed.min_frequencies,
         samples=_samples(run),
         cache_key=cache_key(run, data, evaluation),
         item=observed.item,
-        unknown=observed.unknown,
+        unknown=observed.unk_ratio,
         policy=_policy(run, evaluation.context),
-        context="" if contexts is None else contexts.follow(run, evaluation.context),
+        context="" if contexts is None else contexts.resolve(run, evaluation.context),
     )
 
 
@@ -175,7 +175,7 @@ def cache_key(run: AnyRun, data: Files | None = None, evaluation: EvaluationOpti
     data_hashes = [files.sha256(path) if path.exists() else "gone" for path in files.within(paths)]
     run_hashes = [files.sha256(path) for path in (run.directory.weights, run.directory.resolved)]
     contexts = run.spec.compare.contexts
-    opening = [] if contexts is None else list(contexts.opening(run))
+    opening = [] if contexts is None else list(contexts.bos_ids(run))
     parts = [VERSION, __version__, *run_hashes, data_hashes, evaluation.tokenize, _policy(run, evaluation.context), opening]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

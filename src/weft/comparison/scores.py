@@ -17,7 +17,7 @@ _TOKENIZER = re.compile(r"\|tokenizer:(\w+)")
 
 def metrics(task: str, scores: Iterable[Score]) -> dict[str, Metric]:
     """The metric of each score of a run, by name."""
-    return metrics_of(find_task(task).suites, [score.name for score in scores])
+    return metrics_of(find_task(task).eval_suites, [score.name for score in scores])
 
 
 def metric_label(metric: Metric) -> str:
@@ -31,7 +31,7 @@ def _tokenizers(scores: Iterable[Score]) -> frozenset[str]:
 
 def check_metric(task: str, name: str | None) -> None:
     """Raise UsageError if no run of the task has the metric, before anything is trained or evaluated."""
-    known = metric_names(find_task(task).suites)
+    known = metric_names(find_task(task).eval_suites)
     if name is not None and name not in known:
         raise UsageError("metric", *unknown_name("metric", name, known))
 
@@ -48,7 +48,7 @@ def ranking_metric(task: str, runs: Sequence[Sequence[Score]], name: str | None)
             raise UsageError("metric", *unknown_name("metric", name, common))
         candidates = [name]
     else:
-        candidates = [*find_task(task).decides, *common]
+        candidates = [*find_task(task).ranking_metrics, *common]
     known, several = metrics(task, runs[0]), has_several_tokenizers(runs)
     comparable = [known[key] for key in candidates if key in common and not (several and known[key].per_token)]
     if not comparable:

@@ -74,7 +74,7 @@ def _network_attribution(run: AnyRun, text: str, options: ExplainConfig, progres
     return AttributionResult(
         [(side.name, side.pieces) for side in reading.sides],
         [question.token for question in asked],
-        [_name(question, reading, places=explaining(run).places) for question in asked],
+        [_name(question, reading, places=explaining(run).has_positions) for question in asked],
         found.values,
         found.output,
         found.method,

@@ -48,11 +48,11 @@ class AttributionValues(NamedTuple):
 def baseline_of(run: AnyRun, options: ExplainConfig) -> str:
     """The name of the baseline: the selected one, or one that occurs in training."""
     explain = explaining(run)
-    if options.baseline == "mask" and not explain.masks:
+    if options.baseline == "mask" and not explain.has_mask_token:
         raise UsageError("baseline", "mask is only available for masked language models", "use unk")
     if options.baseline is not None:
         return options.baseline
-    if explain.masks:
+    if explain.has_mask_token:
         return "mask"
     return "unk" if all(tokenizer.type in WORD_TOKENIZERS for tokenizer in explain.tokenizers(run)) else "mean"
 

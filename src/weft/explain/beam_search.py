@@ -135,19 +135,27 @@ def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
         raise UsageError("view", f"beam-search is not available: {why_no_search(run)}")
     tokenizer, state = explaining(run).tokenizers(run)[0], None
     found = token_spans(tokenizer, text)
-    if decode.source is not None:
+    if decode.encode_source is not None:
         found.append(special(tokenizer, tokenizer.eos_id))
         with torch.no_grad():
-            state = decode.source(run, text)
+            state = decode.encode_source(run, text)
     search = BeamOptions(
-        decode.beam if options.beam_size is None else options.beam_size,
-        decode.limit(run, text) if options.max_new_tokens is None else options.max_new_tokens,
-        decode.end(run),
-        decode.alpha if options.length_penalty is None else options.length_penalty,
+        decode.beam_size if options.beam_size is None else options.beam_size,
+        decode.max_new_tokens(run, text) if options.max_new_tokens is None else options.max_new_tokens,
+        decode.eos_id(run),
+        decode.length_penalty if options.length_penalty is None else options.length_penalty,
     )
-    prompt = torch.tensor([list(decode.prompt(run, text))], device=run.device)
+    prompt = torch.tensor([list(decode.prompt_ids(run, text))], device=run.device)
     pieces = [piece for _, piece in found]
-    return _Asked(decode.steps(run), prompt, state, search, decode.never(run), decode.target(run), pieces)
+    return _Asked(
+        decode.incremental_model(run),
+        prompt,
+        state,
+        search,
+        decode.suppressed_tokens(run),
+        decode.target_tokenizer(run),
+        pieces,
+    )
 
 
 def several_models(run: AnyRun) -> str | None:

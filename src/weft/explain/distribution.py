@@ -70,18 +70,26 @@ def filters(options: ExplainConfig, banned_tokens: Sequence[int]) -> list[Filter
 
 def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
     """After what comes before it, the target given, or what the run itself writes."""
-    decode, output = run.spec.decode, explaining(run).output
+    decode, output = run.spec.decode, explaining(run).target_tokens
     if decode is None or output is None:
         raise UsageError("view", f"distribution is not available: {why_no_distribution(run)}")
-    found, before = output(run, text, options), list(decode.prompt(run, text))
-    state = None if decode.source is None else decode.source(run, text)
+    found, before = output(run, text, options), list(decode.prompt_ids(run, text))
+    state = None if decode.encode_source is None else decode.encode_source(run, text)
     tokens, pieces = [*before, *(number for number, _ in found)], [piece for _, piece in found]
-    return _Asked(decode.steps(run), tokens, len(before), state, decode.never(run), decode.target(run), pieces)
+    return _Asked(
+        decode.incremental_model(run),
+        tokens,
+        len(before),
+        state,
+        decode.suppressed_tokens(run),
+        decode.target_tokenizer(run),
+        pieces,
+    )
 
 
 def why_no_distribution(run: AnyRun) -> str | None:
     """Why a run has no next token, if it has none."""
-    if run.spec.decode is None or explaining(run).output is None:
+    if run.spec.decode is None or explaining(run).target_tokens is None:
         return f"task {run.config.task!r} does not generate tokens"
     return several_models(run)
 

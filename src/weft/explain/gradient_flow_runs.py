@@ -33,7 +33,7 @@ def _check(runs: Mapping[str, AnyRun]) -> None:
     for name, run in runs.items():
         if reason := why_no_gradients(run):
             raise UsageError("compare_with", f"{name}: {reason}")
-        if not explaining(run).stepwise:
+        if not explaining(run).is_recurrent:
             raise UsageError(
                 "compare_with",
                 f"not available for task {run.config.task!r} ({name})",

@@ -139,7 +139,7 @@ def stacks(run: AnyRun) -> Sequence[Stack]:
 
 def read(run: AnyRun, text: str, options: ExplainConfig) -> ModelInput:
     """The text as the run's network reads it."""
-    return explaining(run).read(run, check_text(text, "input"), options)
+    return explaining(run).encode_input(run, check_text(text, "input"), options)
 
 
 def _places(reading: ModelInput, position: int | None) -> list[int]:

@@ -42,7 +42,7 @@ class NgramContext(NamedTuple):
 
 
 def why_no_counts(run: AnyRun) -> str | None:
-    if explaining(run).context is None:
+    if explaining(run).max_ngram_context is None:
         return f"task {run.config.task!r} does not predict the next token"
     return None if _corpus(run) is not None else "the training tokens are not in the run directory"
 
@@ -132,7 +132,7 @@ def _picture(contexts: list[dict[str, Any]]) -> list[Figure]:
 
 def counts(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     """The counts of the last tokens of a text in the training text, and of the tokens that follow them."""
-    corpus, context = _corpus(run), explaining(run).context
+    corpus, context = _corpus(run), explaining(run).max_ngram_context
     if corpus is None or context is None:
         raise UsageError("view", f"counts is not available: {why_no_counts(run)}")
     own = token_spans(run.vocabulary, check_text(text, "input"))

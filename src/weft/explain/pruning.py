@@ -172,7 +172,7 @@ def _steps(found: Pruning) -> list[str]:
 
 
 def _unit(run: AnyRun) -> str:
-    return f"nats per {run.spec.item}"
+    return f"nats per {run.spec.loss_unit}"
 
 
 def record(run: AnyRun, found: Pruning, measured: dict[str, Any]) -> dict[str, Any]:

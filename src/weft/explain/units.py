@@ -103,7 +103,7 @@ def _told(found: Sequence[Layer], text: str) -> tuple[list[dict[str, np.ndarray]
 
 def correlate(run: AnyRun, text: str, found: Sequence[Layer], options: ExplainConfig) -> tuple[str, int, list[UnitCorrelation]]:
     """What units are judged by, how many tokens that is, and the units that follow each feature best."""
-    sample = explaining(run).sample
+    sample = explaining(run).sample_texts
     split, texts = ("", list[str]()) if sample is None else sample(run, JUDGED)
     if texts:
         readings = [read(run, one, ExplainConfig()) for one in texts]

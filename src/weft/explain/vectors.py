@@ -99,7 +99,7 @@ def _texts(run: AnyRun, path: Path) -> Iterator[str]:
     """The texts of a file, read as those of training are, or its lines."""
     table = run.config.data
     lines = partial(read_lines, path, table.encoding)
-    opened = run.spec.data.open(table, InputFile(path, lines, run.labels))
+    opened = run.spec.data.open_input(table, InputFile(path, lines, run.labels))
     if opened is None:
         yield from lines()
         return
@@ -112,7 +112,7 @@ def _texts(run: AnyRun, path: Path) -> Iterator[str]:
 def _lines(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
     """Texts, and of pairs their targets: of files, or of the run's own validation or test data."""
     config = run.config
-    if data is not None and not explaining(run).records:
+    if data is not None and not explaining(run).reads_records:
         for path in as_paths(data):
             yield from ((text, None) for text in _texts(run, path))
         return
@@ -120,13 +120,13 @@ def _lines(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
         source = first_split(run.directory, config, ("valid", "test"))[1]
     else:
         source = eval_source(run.directory, config, data)
-    yield from run.spec.data.lines(source)
+    yield from run.spec.data.input_output_pairs(source)
 
 
 def _pieces(run: AnyRun, text: str) -> Iterator[str]:
     """A text in pieces that the model can read, broken at spaces where there are any."""
     explain = explaining(run)
-    room, tokenizer = explain.room(run), explain.tokenizers(run)[0]
+    room, tokenizer = explain.max_tokens(run), explain.tokenizers(run)[0]
     while room is not None:
         spans = tokenizer.offsets(text)
         if len(spans) <= room:
@@ -141,7 +141,7 @@ def _pieces(run: AnyRun, text: str) -> Iterator[str]:
 
 def _read(run: AnyRun, text: str, target: str | None) -> ModelInput:
     """A text as the network reads it; nothing in it is hidden."""
-    unmasked = explaining(run).read_unmasked
+    unmasked = explaining(run).encode_unmasked
     if unmasked is None:
         return read(run, text, ExplainConfig(target=target))
     return unmasked(run, check_text(text, "input"))

@@ -48,7 +48,7 @@ def _always(run: AnyRun) -> str | None:
 
 
 def _gradient_flow(run: AnyRun, text: str, options: ExplainConfig, progress: ProgressCallback) -> Explanation:
-    if explaining(run).stepwise:
+    if explaining(run).is_recurrent:
         return gradient_flow(run, text, options, progress)
     return gradient_flow_to_loss(run, text, options)
 

@@ -110,7 +110,7 @@ def ensemble(
 
     members = [load(path, device=device) for path in paths]
     for path, run in zip(paths, members, strict=True):
-        if not run.spec.joins:
+        if not run.spec.supports_ensembles:
             raise UsageError("ensemble", f"{path} has task {run.task!r}; only seq2seq runs can be combined")
     if lm is None:
         return with_model(EnsembleRun(members, weights=weights))

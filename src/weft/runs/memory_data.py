@@ -25,7 +25,7 @@ def _format(task: AnyTask, data: Mapping[str, Any]) -> MemoryFormat:
     if task.data.in_memory is None:
         raise UsageError("data", f"task {task.name!r} reads files only", "pass their paths")
     own = {name: value for name, value in data.items() if name not in SPLITS}
-    return task.data.in_memory(parse_config(task.data.table, {**own, "train": "memory.jsonl"}, at="data"))
+    return task.data.in_memory(parse_config(task.data.data_config, {**own, "train": "memory.jsonl"}, at="data"))
 
 
 def _absolute(value: object) -> Any:

@@ -53,8 +53,8 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> RunConfig:
     preset = task.presets[arch]
     model = parse_config(preset.config_class, preset.merged(options), at="model")
     train = parse_config(TrainConfig, _merge_train(preset.train_defaults, run.train), at="train")
-    data: Any = parse_config(task.data.table, run.data, at="data")
-    tokenizer = parse_config(task.data.tokenizer, run.tokenizer, at="tokenizer")
+    data: Any = parse_config(task.data.data_config, run.data, at="data")
+    tokenizer = parse_config(task.data.tokenizer_config, run.tokenizer, at="tokenizer")
     config = RunConfig(
         run.task,
         run.seed,

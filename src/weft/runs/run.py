@@ -107,8 +107,8 @@ class Run(Generic[I, P]):
 
     def wrong_task(self, fix: str = "") -> UsageError:
         """The error for an operation that models of this task do not have."""
-        article = "an" if self.spec.noun[0] in "aeiou" else "a"
-        return UsageError(self.path, f"is {article} {self.spec.noun}", fix or f"use weft {self.spec.use}")
+        article = "an" if self.spec.model_noun[0] in "aeiou" else "a"
+        return UsageError(self.path, f"is {article} {self.spec.model_noun}", fix or f"use weft {self.spec.command}")
 
     def _options(self, config: type[T], options: Config | None, named: Mapping[str, Any]) -> T:
         from weft.decode.options import options_from
@@ -267,7 +267,7 @@ class Run(Generic[I, P]):
         Example:
             >>> weft.load("runs/run").score("Ida lives by the river.").perplexity
         """
-        is_single = is_tuple_of_texts(inputs) if self._decode.pairs else isinstance(inputs, str)
+        is_single = is_tuple_of_texts(inputs) if self._decode.scores_pairs else isinstance(inputs, str)
         batch = [inputs] if is_single else inputs
         scores = raise_first_invalid(self.try_score(batch, truncate=truncate, progress=progress))
         return scores[0] if is_single else scores
@@ -390,7 +390,7 @@ class Run(Generic[I, P]):
         return {
             **{"path": str(self.path), "task": self.task, "arch": self.arch},
             "parameters": self.num_parameters,
-            **self.spec.sizes(self),
+            **self.spec.vocab_info(self),
             "tokenizer": self.vocabulary.hash,
             "config": self.config.to_dict(),
         }

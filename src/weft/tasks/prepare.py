@@ -45,7 +45,7 @@ def _vocabulary(task: Task[Any, Any], config: RunConfig, directory: RunDir, call
     callback.on_data(train.summary.describe())
     total = train.summary.characters
 
-    def watched(texts: Iterator[str]) -> Iterator[str]:
+    def with_progress(texts: Iterator[str]) -> Iterator[str]:
         done = 0
         for text in texts:
             callback.on_progress("reading training data", done, total)
@@ -53,7 +53,7 @@ def _vocabulary(task: Task[Any, Any], config: RunConfig, directory: RunDir, call
             yield text
         callback.on_progress("training tokenizer", 0, 1)
 
-    vocabulary = builder.make(config, train, watched, callback.on_note)
+    vocabulary = builder.build(config, train, with_progress, callback.on_note)
     builder.save(vocabulary, directory.path)
     return vocabulary
 
@@ -70,7 +70,7 @@ def tokenize(task: Task[Any, Any], config: RunConfig, vocabulary: Any, dataset: 
         write_corpus(_readable(dataset, column), column.tokenizer, directory, f"data.{column.name}" if column.name else "data")
         for column in task.data.columns(config, vocabulary)
     ]
-    return task.data.fit(config, dataset, corpora).corpora
+    return task.data.limit_lengths(config, dataset, corpora).corpora
 
 
 def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback: JobCallback) -> Prepared:
@@ -84,11 +84,11 @@ def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback
             _tokenized(name, _readable(dataset, column), column.tokenizer, directory, callback)
             for name, column in zip(names, columns, strict=True)
         ]
-        fitted = task.data.fit(config, dataset, columns_of_split)
+        fitted = task.data.limit_lengths(config, dataset, columns_of_split)
         corpora |= zip(names, fitted.corpora, strict=True)
-        if fitted.on_note is not None:
-            callback.on_note(f"{split}: {fitted.on_note}")
+        if fitted.note is not None:
+            callback.on_note(f"{split}: {fitted.note}")
     prepared = Prepared(vocabulary, corpora)
-    if task.data.finish is not None and not checkpoint.names(directory.path):
-        task.data.finish(config, prepared, directory.path, callback.on_note)
+    if task.data.on_prepared is not None and not checkpoint.names(directory.path):
+        task.data.on_prepared(config, prepared, directory.path, callback.on_note)
     return prepared

@@ -10,7 +10,7 @@ import numpy as np
 from weft.metrics.classification import SINGLE_LABEL
 from weft.metrics.items import ItemStatistics
 from weft.metrics.metric import metrics_of
-from weft.tasks.compare_spec import Compare, Confused, Evidence, LabelCounts, Predictions
+from weft.tasks.compare_spec import Compare, EvaluatedRun, LabelCounts, LabelPairs, Predictions
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -25,17 +25,17 @@ def observe(run: Run[Any, Any], examples: Sequence[Any], found: ItemStatistics) 
     return Predictions(found, inputs, references, lengths, "text")
 
 
-def label_counts(evidence: Evidence) -> LabelCounts:
+def label_counts(evidence: EvaluatedRun) -> LabelCounts:
     return LabelCounts("label", "items", evidence.labels, evidence.items)
 
 
-def confusion(evidence: Evidence) -> Confused | None:
+def confusion(evidence: EvaluatedRun) -> LabelPairs | None:
     """Of one label for each text."""
     if not metrics_of((SINGLE_LABEL,), [score.name for score in evidence.scores]):
         return None
     label_ids = evidence.items.statistics
     gold = np.where(label_ids["unseen"] > 0, len(evidence.labels), label_ids["meant"].argmax(1))
-    return Confused(gold, label_ids["said"].argmax(1))
+    return LabelPairs(gold, label_ids["said"].argmax(1))
 
 
 def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
@@ -48,4 +48,4 @@ def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterato
             yield name
 
 
-COMPARE = Compare(by_label=label_counts, confusion=confusion, check=check)
+COMPARE = Compare(by_label=label_counts, confusion=confusion, invalid_fields=check)

@@ -11,7 +11,7 @@ from weft.errors import UsageError
 from weft.metrics.frequency import by_frequency
 from weft.metrics.lm import block_size
 from weft.runs.eval_data import token_counts
-from weft.tasks.compare_spec import Compare, Contexts, Predictions, Rate, Sentences, SentenceScores
+from weft.tasks.compare_spec import Compare, ContextPolicies, Predictions, Rate, SentenceScores, SentenceScoring
 from weft.tasks.lm.contexts import FULL, chosen_context
 from weft.tasks.lm.scoring import items
 from weft.tasks.plain_text import decode_between
@@ -52,7 +52,7 @@ def observe(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Predictions
     mean_bytes = round(int(corpus.marks[-1, 2]) / max(1, len(inputs)), -1)  # blocks are whole lines and so exceed block_size
     item = f"block of about {mean_bytes:,.0f} bytes" if corpus.starts is None else "line"
     unknown = float(np.mean(tokens == run.vocabulary.unk_id))
-    return Predictions(items(nll, corpus, edges), inputs, [""] * len(inputs), lengths, item, by_class, unknown=unknown)
+    return Predictions(items(nll, corpus, edges), inputs, [""] * len(inputs), lengths, item, by_class, unk_ratio=unknown)
 
 
 def refuse_context(config: RunConfig, text: str, name: str) -> None:
@@ -84,13 +84,13 @@ def score_sentences(
 
 
 COMPARE = Compare(
-    outputs=False,
+    has_outputs=False,
     rate=Rate("loss", "nats"),
-    contexts=Contexts(
+    contexts=ContextPolicies(
         default=FULL,
         check=refuse_context,
-        follow=lambda run, policy: str(run.reader.context(policy)),
-        opening=lambda run: run.reader.bos_ids,
+        resolve=lambda run, policy: str(run.reader.context(policy)),
+        bos_ids=lambda run: run.reader.bos_ids,
     ),
-    sentences=Sentences(score_sentences),
+    sentences=SentenceScoring(score_sentences),
 )

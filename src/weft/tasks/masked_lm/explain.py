@@ -117,10 +117,10 @@ def _line(run: Run[str, Filled]) -> bool:
 EXPLAIN = Explain(
     read,
     stacks,
-    read_unmasked=read_unmasked,
+    encode_unmasked=read_unmasked,
     surprisal=surprisal,
     readout=readout,
-    room=room,
-    line=_line,
-    masks=True,
+    max_tokens=room,
+    is_single_line=_line,
+    has_mask_token=True,
 )

@@ -20,4 +20,4 @@ def observe(run: Run[Any, Any], records: Sequence[Any], found: ItemStatistics) -
     return Predictions(found, inputs, references, lengths, "question")
 
 
-COMPARE = Compare(models="span reader")
+COMPARE = Compare(model_noun="span reader")

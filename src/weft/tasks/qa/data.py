@@ -20,7 +20,7 @@ from weft.data.input_records import ColumnUse
 from weft.data.memory import MemoryFormat
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.tasks.data_spec import Column, Fitted
+from weft.tasks.data_spec import Column, SplitCorpora
 from weft.tasks.qa.batching import question_tokens
 from weft.tasks.qa.files import Reading, Record, read_records
 from weft.tasks.vocabulary import all_texts
@@ -195,13 +195,13 @@ def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
     return [Column(name, vocabulary) for name in COLUMNS]
 
 
-def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
+def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitCorpora:
     max_length, sizes = config.data.max_length, np.diff(corpora[0].line_starts()) - 1
     truncated = int((question_tokens(sizes, max_length) < sizes).sum())
     verb = "is" if truncated == 1 else "are"
     questions = subject(truncated, "question", "has", "have")
     note = f"{questions} more than half of data.max_length ({max_length}) and {verb} truncated"
-    return Fitted(corpora, note if truncated else None)
+    return SplitCorpora(corpora, note if truncated else None)
 
 
 def check(config: RunConfig) -> CheckPlan:

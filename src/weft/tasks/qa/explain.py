@@ -70,4 +70,4 @@ def read(run: Run[Pair, AnswerPrediction], text: str, options: ExplainConfig) ->
     return ModelInput(model, [side], say, places, choices, lambda at: shown[at].text, said=said, stacks=stacks(run))
 
 
-EXPLAIN = Explain(read, stacks, places=True, records=True)
+EXPLAIN = Explain(read, stacks, has_positions=True, reads_records=True)

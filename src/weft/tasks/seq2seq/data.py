@@ -24,14 +24,14 @@ from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
 from weft.data.table_rows import DEFAULT_TABLE_OPTIONS, NOT_A_TABLE, TableOptions, kind_of
 from weft.errors import DataError, UsageError
-from weft.tasks.data_spec import Column, Fitted
+from weft.tasks.data_spec import Column, SplitCorpora
 from weft.tasks.seq2seq.files import DEFAULT_COLUMNS, Columns, Record, read_records
 from weft.text.reading import PREVIEW_CHARS, FileSummary, as_paths, listed_files, pluralize, preview
 from weft.text.tokenizer_pair import TokenizerPair, load_tokenizer_pair, save_tokenizer_pair, train_tokenizer_pair
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
-    from weft.tasks.data_spec import Note, Watched
+    from weft.tasks.data_spec import Note, TextsWithProgress
 
 SIDES = ("source", "target")
 
@@ -242,8 +242,8 @@ class PairDataConfig(TableFilesConfig):
 class PairVocabulary:
     """One tokenizer for sources and targets, or one each."""
 
-    def make(self, config: RunConfig, dataset: Dataset[Record], watched: Watched, note: Note) -> TokenizerPair:
-        source, target = (partial(_watched_texts, dataset, side, watched) for side in SIDES)
+    def build(self, config: RunConfig, dataset: Dataset[Record], with_progress: TextsWithProgress, note: Note) -> TokenizerPair:
+        source, target = (partial(_texts_with_progress, dataset, side, with_progress) for side in SIDES)
         return train_tokenizer_pair(config.tokenizer, source, target)
 
     def save(self, vocabulary: TokenizerPair, directory: Path) -> None:
@@ -253,17 +253,17 @@ class PairVocabulary:
         return load_tokenizer_pair(directory)
 
 
-def _watched_texts(dataset: Dataset[Record], side: str, watched: Watched) -> Iterator[str]:
-    return watched(dataset.texts(side))
+def _texts_with_progress(dataset: Dataset[Record], side: str, with_progress: TextsWithProgress) -> Iterator[str]:
+    return with_progress(dataset.texts(side))
 
 
 def columns(config: RunConfig, vocabulary: TokenizerPair) -> list[Column]:
     return [Column(side, tokenizer) for side, tokenizer in zip(SIDES, vocabulary, strict=True)]
 
 
-def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
+def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitCorpora:
     data = config.data
-    return Fitted(
+    return SplitCorpora(
         [
             fit_side(corpus, dataset, side, max_length=data.max_length, truncate=data.truncate)
             for side, corpus in zip(SIDES, corpora, strict=True)

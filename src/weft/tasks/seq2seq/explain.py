@@ -112,7 +112,7 @@ EXPLAIN = Explain(
     tokenizers=lambda run: [run.vocabulary.source, run.vocabulary.target],
     surprisal=surprisal,
     readout=readout,
-    output=output,
-    stepwise=True,
-    records=True,
+    target_tokens=output,
+    is_recurrent=True,
+    reads_records=True,
 )

@@ -12,7 +12,7 @@ from weft.metrics.frequency import by_frequency
 from weft.metrics.items import ItemStatistics
 from weft.metrics.tagging import scheme_of, tag_counts, types_of
 from weft.runs.eval_data import own_source_or_none
-from weft.tasks.compare_spec import Compare, Confused, Evidence, LabelCounts, Predictions, Rate
+from weft.tasks.compare_spec import Compare, EvaluatedRun, LabelCounts, LabelPairs, Predictions, Rate
 from weft.tasks.tagging.data import words
 
 if TYPE_CHECKING:
@@ -47,19 +47,19 @@ def observe(run: Run[Any, Any], given: Sequence[Any], found: ItemStatistics) -> 
 # ---- by tag, or by type of span
 
 
-def _tag_counts(evidence: Evidence, names: Sequence[str]) -> ItemStatistics:
+def _tag_counts(evidence: EvaluatedRun, names: Sequence[str]) -> ItemStatistics:
     """Of each sentence how often each tag was said, meant, and both: (N, K) each."""
     predicted, gold = ([line.split() for line in lines] for lines in (evidence.items.outputs or (), evidence.references))
     return ItemStatistics(evidence.items.keys, tag_counts(predicted, gold, names))
 
 
-def _span_counts(evidence: Evidence) -> ItemStatistics:
+def _span_counts(evidence: EvaluatedRun) -> ItemStatistics:
     """Of each sentence how many spans of each type, without those of types that training never saw."""
     names = {"said": "spans_said", "meant": "spans_meant", "both": "spans_both"}
     return ItemStatistics(evidence.items.keys, {ours: evidence.items.statistics[name][:, :-1] for ours, name in names.items()})
 
 
-def label_counts(evidence: Evidence) -> LabelCounts:
+def label_counts(evidence: EvaluatedRun) -> LabelCounts:
     """Of types of spans, where tags mark some; else of tags."""
     if scheme_of(evidence.labels):
         return LabelCounts("type of span", "spans", types_of(evidence.labels), _span_counts(evidence))
@@ -67,12 +67,12 @@ def label_counts(evidence: Evidence) -> LabelCounts:
     return LabelCounts("tag", "words", names, _tag_counts(evidence, names))
 
 
-def confusion(evidence: Evidence) -> Confused:
+def confusion(evidence: EvaluatedRun) -> LabelPairs:
     """Of the tags of all words."""
     column = {_one_word(name): index for index, name in enumerate(evidence.labels)}
     tags = [column.get(tag, len(column)) for line in evidence.references for tag in line.split()]
     predicted = [column[tag] for line in evidence.items.outputs or () for tag in line.split()]
-    return Confused(np.array(tags, np.int64), np.array(predicted))
+    return LabelPairs(np.array(tags, np.int64), np.array(predicted))
 
 
 def _tags_fit(about: Mapping[str, Any]) -> bool:
@@ -100,5 +100,5 @@ COMPARE = Compare(
     rate=Rate("token_accuracy", "right", 100.0),
     by_label=label_counts,
     confusion=confusion,
-    check=check,
+    invalid_fields=check,
 )

@@ -22,7 +22,7 @@ from weft.data.source import fingerprints
 from weft.data.summary import listed
 from weft.errors import DataError
 from weft.metrics.tagging import repair, scheme_of, validate
-from weft.tasks.data_spec import Column, Fitted
+from weft.tasks.data_spec import Column, SplitCorpora
 from weft.tasks.tagging.files import Reading, Sentence, read_sentences
 from weft.text.label_tokenizer import LabelTokenizer, load_label_tokenizer
 from weft.text.labels import LabelVocabulary
@@ -31,7 +31,7 @@ from weft.text.tokenizers import TYPES, Tokenizer, TokenizerConfig, train_tokeni
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
-    from weft.tasks.data_spec import Note, Watched
+    from weft.tasks.data_spec import Note, TextsWithProgress
 
 AS_USUAL = Reading()
 
@@ -220,9 +220,11 @@ def spells(config: RunConfig) -> bool:
 class TaggedVocabulary:
     """A tokenizer of words, one of letters where words are spelled, and the tags of training."""
 
-    def make(self, config: RunConfig, dataset: Dataset[Sentence], watched: Watched, note: Note) -> LabelTokenizer:
+    def build(
+        self, config: RunConfig, dataset: Dataset[Sentence], with_progress: TextsWithProgress, note: Note
+    ) -> LabelTokenizer:
         def made(config: TokenizerConfig) -> Tokenizer:
-            return train_tokenizer(config, watched(words(dataset).texts()))
+            return train_tokenizer(config, with_progress(words(dataset).texts()))
 
         letters = made(TokenizerConfig(type="char")) if spells(config) else None
         tags, mended = learned_tags(dataset)
@@ -244,9 +246,9 @@ def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
     return columns if vocabulary.char_tokenizer is None else [*columns, Column("letters", vocabulary.char_tokenizer, words_of)]
 
 
-def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]) -> Fitted:
+def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]) -> SplitCorpora:
     refuse_long(corpora[0], dataset, max_length=config.data.max_length)
-    return Fitted(corpora)
+    return SplitCorpora(corpora)
 
 
 def has_invalid_tags(labels: Sequence[tuple[str, ...]]) -> np.ndarray:

@@ -65,4 +65,4 @@ def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -
     )
 
 
-EXPLAIN = Explain(read, stacks, tokenizers=lambda run: [run.vocabulary.tokenizer], places=True)
+EXPLAIN = Explain(read, stacks, tokenizers=lambda run: [run.vocabulary.tokenizer], has_positions=True)

@@ -93,7 +93,7 @@ class TaggingBuilder(NetworkTask[TaggedExamples]):
         monitor = config.train.monitor
         if monitor is None:
             return
-        needs = metrics_of(config.spec.validation, [monitor])[monitor].needs
+        needs = metrics_of(config.spec.validation_suites, [monitor])[monitor].needs
         if needs == "spans_both" and scheme_of(labels.names) is None:
             raise ConfigError("train.monitor", f"{monitor!r} needs tags that mark spans", "use 'token_accuracy'")
         if needs == "oov" and all(words.all() for words in known):
