@@ -1,4 +1,4 @@
-"""Question answering: a part of a passage as the answer, or none."""
+"""The question answering task: predict the span of a passage that answers a question, or that there is none."""
 
 from __future__ import annotations
 
