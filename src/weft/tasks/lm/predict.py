@@ -22,7 +22,7 @@ from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.runs.eval_data import EvalData
 from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text
 from weft.tasks.lm.compare import observe
-from weft.tasks.lm.contexts import Context, chosen_context
+from weft.tasks.lm.contexts import Context, resolve_context
 from weft.tasks.lm.scoring import BATCH_TOKENS, items, nll_function, surprisal, token_nll
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.reading import check_text
@@ -101,7 +101,7 @@ class LanguageReader:
 
     def context(self, text: str | None) -> Context:
         """The context policy `text` for this run; None: `full`."""
-        return chosen_context(self.config, text)
+        return resolve_context(self.config, text)
 
     @property
     def device(self) -> torch.device | None:
@@ -151,7 +151,7 @@ class LanguageReader:
         eos = [] if self.end is None else [self.end]
         texts = [[*ids.tolist(), *eos] for ids in self.tokenizer.encode_batch(checked)]
         order = np.argsort([len(text) for text in texts], kind="stable")
-        # the preceding tokens are inputs, too
+        # BOS tokens are inputs as well
         edges = batch_edges(np.array([len(texts[index]) + len(self.bos_ids) for index in order], np.int64), BATCH_TOKENS)
         log_probs: dict[int, list[float]] = {}
         done, total = 0, sum(map(len, texts))
@@ -217,13 +217,13 @@ def _texts(texts: str | Sequence[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
 
 
-def prompt(run: Run[str, None], text: str) -> list[int]:
+def prompt_ids(run: Run[str, None], text: str) -> list[int]:
     """The tokens of a text and those that precede it."""
     return [*run.reader.bos_ids, *run.vocabulary.encode(text).tolist()]
 
 
-def banned_tokens(run: Run[str, None]) -> list[int]:
-    """Tokens that no continuation contains: special tokens, except </s> if texts end with it."""
+def suppressed_tokens(run: Run[str, None]) -> list[int]:
+    """Tokens that are never generated: special tokens, except </s> if texts end with it."""
     eos = [Tokenizer.eos_id] if run.reader.end is None else []
     return [Tokenizer.unk_id, Tokenizer.bos_id, *eos]
 
@@ -248,7 +248,7 @@ def score(
     return process_valid(checked, lambda valid: reader.score(valid, progress=phase(progress, "scoring")))
 
 
-def unknown(run: Run[str, None], prompts: Sequence[str]) -> list[str]:
+def unknown_tokens(run: Run[str, None], prompts: Sequence[str]) -> list[str]:
     reader: LanguageReader = run.reader
     return reader.unknown_tokens(prompts)
 

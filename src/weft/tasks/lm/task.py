@@ -13,13 +13,13 @@ from weft.tasks.lm.data import choose_bos, reads_windows
 from weft.tasks.lm.predict import (
     LanguageOptions,
     LanguageReader,
-    banned_tokens,
     evaluate,
     generate,
-    prompt,
+    prompt_ids,
     score,
     stream,
-    unknown,
+    suppressed_tokens,
+    unknown_tokens,
 )
 from weft.tasks.lm.presets import PRESETS
 from weft.tasks.lm.samples import SAMPLES
@@ -29,7 +29,7 @@ from weft.tasks.spec import Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
 
-BEAM_SIZE, MAX_NEW_TOKENS = 3, 12  # of a shown search: running text has no end
+BEAM_SIZE, MAX_NEW_TOKENS = 3, 12  # defaults for explanations of a search: running text has no EOS token that ends it
 
 if TYPE_CHECKING:
     from weft.tasks.spec import Explain
@@ -73,13 +73,13 @@ LM: Task[str, None] = Task(
     reader=LanguageReader,
     evaluate=evaluate,
     evaluate_options=LanguageOptions,
-    unknown_tokens=unknown,
+    unknown_tokens=unknown_tokens,
     decode=Decode(
         score,
-        prompt,
+        prompt_ids,
         max_new_tokens=lambda run, text: MAX_NEW_TOKENS,
         eos_id=lambda run: run.reader.end,
-        suppressed_tokens=banned_tokens,
+        suppressed_tokens=suppressed_tokens,
         beam_size=BEAM_SIZE,
         generate=generate,
         stream=stream,

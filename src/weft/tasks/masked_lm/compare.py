@@ -33,7 +33,7 @@ def observe(run: Run[Any, Any], likelihood: PseudoLogLikelihood, items: ItemStat
 
 
 def score_sentences(
-    run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray, progress: ProgressCallback | None
+    run: Run[Any, Any], texts: Sequence[str], is_complete: np.ndarray, progress: ProgressCallback | None
 ) -> SentenceScores:
     """The pseudo-log-likelihood (Salazar et al. 2020) of each text: every token is predicted while only it is masked."""
     import torch

@@ -32,14 +32,16 @@ _SPACE_MASK = re.compile(" ?(?:" + "|".join(map(re.escape, MASKS)) + ")")  # if 
 
 
 class TokenPrediction(NamedTuple):
+    """A token for a mask."""
+
     token: str
     probability: float
 
 
-Filled = list[list[TokenPrediction]]  # the best tokens for each mask, best first
+MaskPredictions = list[list[TokenPrediction]]  # the best tokens for each mask, best first
 
 
-class FillOptions(Options):
+class MaskedLMOptions(Options):
     """Options of prediction."""
 
     n_best: int = 5  # tokens per mask
@@ -48,7 +50,7 @@ class FillOptions(Options):
 class MaskedReader:
     """Predicts and scores the masked tokens of texts."""
 
-    def __init__(self, run: Run[str, Filled]) -> None:
+    def __init__(self, run: Run[str, MaskPredictions]) -> None:
         self.run, self.directory, self.config, self.device = run, run.directory, run.config, run.device
         self.tokenizer: Tokenizer = run.vocabulary
 
@@ -79,13 +81,13 @@ class MaskedReader:
 
     def tokens(self, text: str) -> list[int]:
         """<s>, the tokens of a text with masks, </s>."""
-        first, *others = self.tokenizer.encode_batch(self.mask_pattern.split(text))
+        first, *rest = self.tokenizer.encode_batch(self.mask_pattern.split(text))
         tokens = [self.tokenizer.bos_id, *first.tolist()]
-        for ids in others:
+        for ids in rest:
             tokens += [self.tokenizer.vocab_size, *ids.tolist()]
         return [*tokens, self.tokenizer.eos_id]
 
-    def predict_masks(self, tokens: list[int], n_best: int) -> Filled:
+    def predict_masks(self, tokens: list[int], n_best: int) -> MaskPredictions:
         from weft.tasks.masked_lm.objective import best_tokens
 
         # without special tokens and the mask
@@ -124,13 +126,13 @@ class MaskedReader:
 
 
 def predict(
-    run: Run[str, Filled], texts: Sequence[str], options: FillOptions, progress: Progress | None
-) -> list[Filled | InvalidInput]:
+    run: Run[str, MaskPredictions], texts: Sequence[str], options: MaskedLMOptions, progress: Progress | None
+) -> list[MaskPredictions | InvalidInput]:
     """The `n_best` most probable tokens for each [MASK] of each text, best first."""
     if options.n_best < 1:
         raise UsageError("n_best", f"must be at least 1, got {options.n_best}")
     reader: MaskedReader = run.reader
-    predictions: list[Filled | InvalidInput] = []
+    predictions: list[MaskPredictions | InvalidInput] = []
     for number, value in enumerate(texts, 1):
         text = read_text(value)
         if isinstance(text, InvalidInput):
@@ -138,16 +140,15 @@ def predict(
         else:
             tokens = reader.tokens(text)
             problem = reader.problem(tokens)
-            valid = problem is None
             predictions.append(
-                reader.predict_masks(tokens, options.n_best) if valid else InvalidInput("; ".join(problem or ()))
+                reader.predict_masks(tokens, options.n_best) if problem is None else InvalidInput("; ".join(problem))
             )
         if progress is not None:
             progress("predicting", number, len(texts))
     return predictions
 
 
-def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
+def evaluate(run: Run[str, MaskPredictions], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
     """Pseudo-perplexity of a whole text, by line, or by window of running text."""
     from weft.tasks.masked_lm.objective import pseudo_likelihood_items
 
@@ -162,5 +163,5 @@ def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progre
     )
 
 
-def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:
-    return embedding.embed_texts(run, run.vocabulary, texts, pool, max_length=run.model.max_positions, progress=progress)
+def embed(run: Run[str, MaskPredictions], texts: Sequence[str], pooling: str, progress: Progress | None) -> EmbeddingOutput:
+    return embedding.embed_texts(run, run.vocabulary, texts, pooling, max_length=run.model.max_positions, progress=progress)

@@ -9,8 +9,8 @@ from weft.data.input_files import open_text
 from weft.metrics.masked_lm import MASKED, PSEUDO
 from weft.tasks.data_spec import Data
 from weft.tasks.masked_lm.compare import COMPARE
-from weft.tasks.masked_lm.lines import FillLines
-from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
+from weft.tasks.masked_lm.lines import MaskLines
+from weft.tasks.masked_lm.predict import MaskedLMOptions, MaskedReader, MaskPredictions, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
 from weft.tasks.masked_lm.weights import WEIGHTS
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
@@ -38,7 +38,7 @@ DATA = Data(
     input_output_pairs=lines,
     in_memory=in_memory,
 )
-MASKED_LM: Task[str, Filled] = Task(
+MASKED_LM: Task[str, MaskPredictions] = Task(
     name="masked-lm",
     model_noun="masked language model",
     example_input='"A text with a [MASK]"',
@@ -57,8 +57,8 @@ MASKED_LM: Task[str, Filled] = Task(
     reader=MaskedReader,
     evaluate=evaluate,
     predict=predict,
-    predict_options=FillOptions,
-    line_format=FillLines,
+    predict_options=MaskedLMOptions,
+    line_format=MaskLines,
     embed=embed,
     explain=find_explain,
 )

@@ -96,7 +96,7 @@ class QAExamples(Examples[QABatch]):
         return positions
 
     def targets(self, members: np.ndarray) -> np.ndarray:
-        """int64 (B, 2): positions of the first and last token of the answer; both 0 if the window does not contain all of it."""
+        """int64 (B, 2): positions of the first and last token of the answer; 0 if the window does not contain all of it."""
         spans = self.spans[self.windows.question[members]]
         in_window = spans - self.windows.start[members][:, None]
         is_inside = (spans[:, 0] >= 0) & (in_window[:, 0] >= 0) & (in_window[:, 1] < self.windows.size[members])

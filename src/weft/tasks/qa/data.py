@@ -195,7 +195,7 @@ def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
     return [Column(name, vocabulary) for name in COLUMNS]
 
 
-def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitCorpora:
+def limit_lengths(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitCorpora:
     """Accept all texts; long questions are truncated when windows are made, which a note mentions."""
     max_length, lengths = config.data.max_length, np.diff(corpora[0].line_starts()) - 1
     num_truncated = int((truncated_lengths(lengths, max_length) < lengths).sum())

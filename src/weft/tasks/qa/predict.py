@@ -64,5 +64,5 @@ def evaluate(run: Run[Pair, AnswerPrediction], data: Files | None, options: Opti
     return Evaluation(scores_by_name(scores), items, partial(observe, run, records, items), "questions/s", len(records))
 
 
-def embed(run: Run[Pair, AnswerPrediction], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:
-    return embedding.embed_texts(run, run.vocabulary, texts, pool, max_length=run.config.data.max_length, progress=progress)
+def embed(run: Run[Pair, AnswerPrediction], texts: Sequence[str], pooling: str, progress: Progress | None) -> EmbeddingOutput:
+    return embedding.embed_texts(run, run.vocabulary, texts, pooling, max_length=run.config.data.max_length, progress=progress)

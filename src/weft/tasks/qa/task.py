@@ -8,7 +8,7 @@ from weft.metrics.qa import ANSWERS, ANSWERS_OR_NONE
 from weft.tasks.data_spec import Data
 from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.compare import COMPARE
-from weft.tasks.qa.data import QADataConfig, check, columns, fit, in_memory, lines
+from weft.tasks.qa.data import QADataConfig, check, columns, in_memory, limit_lengths, lines
 from weft.tasks.qa.lines import AnswerLines
 from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, reader
 from weft.tasks.qa.presets import PRESETS
@@ -35,7 +35,7 @@ DATA = Data(
     check=check,
     open_input=open_questions,
     input_output_pairs=lines,
-    limit_lengths=fit,
+    limit_lengths=limit_lengths,
     in_memory=in_memory,
 )
 QA: Task[Pair, AnswerPrediction] = Task(

@@ -21,16 +21,16 @@ def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], items: ItemSta
     """Statistics of each line, with its source, target, length and rarest token."""
     inputs, tokenizer = [source for source, _ in pairs], run.vocabulary.source
     token_ids = tokenizer.encode_batch(inputs)
-    counts, rarest = token_counts(run.directory, "train.source", tokenizer.vocab_size), None
-    if counts is not None:  # an empty line has no rare token
-        rarest = np.array([counts[ids].min() if len(ids) else counts.max() for ids in token_ids], np.int64)
+    counts, min_frequencies = token_counts(run.directory, "train.source", tokenizer.vocab_size), None
+    if counts is not None:  # an empty line counts as frequent
+        min_frequencies = np.array([counts[ids].min() if len(ids) else counts.max() for ids in token_ids], np.int64)
     lengths = np.array([len(ids) for ids in token_ids], np.int64)
-    return Predictions(items, inputs, [target for _, target in pairs], lengths, "line", min_frequencies=rarest)
+    return Predictions(items, inputs, [target for _, target in pairs], lengths, "line", min_frequencies=min_frequencies)
 
 
-def bleu_setup(evidence: EvaluatedRun) -> str:
+def bleu_setup(run: EvaluatedRun) -> str:
     """The number of references and the tokenizer from the signature of BLEU."""
-    signature = next((score.signature for score in evidence.scores if score.name == "bleu"), "")
+    signature = next((score.signature for score in run.scores if score.name == "bleu"), "")
     return " ".join(part for part in signature.split("|") if part.startswith(("nrefs:", "tok:")))
 
 

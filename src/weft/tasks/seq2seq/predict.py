@@ -75,7 +75,7 @@ def reader(run: Run[str, Prediction]) -> Seq2SeqRun:
     return Seq2SeqRun(run)
 
 
-def source(run: Run[str, Prediction], line: str) -> Any:
+def encode_source(run: Run[str, Prediction], line: str) -> Any:
     """The state of a decoder after encoding a line; a line that is too long is an error."""
     from weft.explain.inputs import refuse as refuse_input
 
@@ -84,7 +84,7 @@ def source(run: Run[str, Prediction], line: str) -> Any:
     return reader.encode([line])
 
 
-def limit(run: Run[str, Prediction], line: str) -> int:
+def max_new_tokens(run: Run[str, Prediction], line: str) -> int:
     """The maximum number of output tokens for a line."""
     from weft.decode.predict import PredictionRequest, limit_of
 
@@ -119,7 +119,7 @@ def predict(
     outputs = reader.predict(sources, options, prefixes, numbers, phase(progress, "predicting"))
     if options.return_alignments:
         outputs = reader.with_alignments(sources, outputs, options.layer, options.head)
-    predictions = [best._replace(alternatives=tuple(others)) for best, *others in outputs]
+    predictions = [best._replace(alternatives=tuple(rest)) for best, *rest in outputs]
     return [line if isinstance(line, InvalidInput) else output for line, output in zip(checked, predictions, strict=True)]
 
 
@@ -143,6 +143,6 @@ def score(
     return process_valid(checked, lambda valid: reader.score(valid, truncate=truncate, progress=phase(progress, "scoring")))
 
 
-def unknown(run: Run[str, Prediction], lines: Sequence[str]) -> list[str]:
+def unknown_tokens(run: Run[str, Prediction], lines: Sequence[str]) -> list[str]:
     reader: Seq2SeqRun = run.reader
     return reader.unknown_tokens(lines)

@@ -16,8 +16,8 @@ from weft.tasks.seq2seq.data import (
     check,
     check_pairs_complete,
     columns,
-    fit,
     in_memory,
+    limit_lengths,
     open_pairs,
     pairs,
 )
@@ -25,13 +25,13 @@ from weft.tasks.seq2seq.lines import OutputLines
 from weft.tasks.seq2seq.predict import (
     Seq2SeqEvaluation,
     Seq2SeqOptions,
+    encode_source,
     evaluate,
-    limit,
+    max_new_tokens,
     predict,
     reader,
     score,
-    source,
-    unknown,
+    unknown_tokens,
 )
 from weft.tasks.seq2seq.presets import PRESETS
 from weft.tasks.seq2seq.samples import SAMPLES
@@ -57,7 +57,7 @@ DATA = Data(
     check=check,
     open_input=open_pairs,
     input_output_pairs=pairs,
-    limit_lengths=fit,
+    limit_lengths=limit_lengths,
     in_memory=in_memory,
     check_files=check_pairs_complete,
 )
@@ -81,17 +81,17 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     predict=predict,
     predict_options=Seq2SeqOptions,
     line_format=OutputLines,
-    unknown_tokens=unknown,
+    unknown_tokens=unknown_tokens,
     evaluate_options=Seq2SeqEvaluation,
     decode=Decode(
         score,
         prompt_ids=lambda run, line: [run.vocabulary.target.bos_id],
-        max_new_tokens=limit,
+        max_new_tokens=max_new_tokens,
         eos_id=lambda run: run.vocabulary.target.eos_id,
         suppressed_tokens=lambda run: [run.vocabulary.target.unk_id, run.vocabulary.target.bos_id],
         beam_size=BEAM,
         length_penalty=ALPHA,
-        encode_source=source,
+        encode_source=encode_source,
         scores_pairs=True,
         target_tokenizer=lambda run: run.vocabulary.target,
     ),
