@@ -305,7 +305,8 @@ def run_file_page() -> str:
     model_seen: dict[type[Config], str] = {}
     for task in TASKS:
         spec = find_task(task)
-        lines += [f"## Task `{task}`", "", f"{TASKS[task].about[:1].upper()}{TASKS[task].about[1:].rstrip('.')}.", ""]
+        description = TASKS[task].description
+        lines += [f"## Task `{task}`", "", f"{description[:1].upper()}{description[1:].rstrip('.')}.", ""]
         for name, config in (("data", spec.data.data_config), ("tokenizer", spec.data.tokenizer_config)):
             heading = f"`[{name}]`: `{task}`"
             lines += [f"### {heading}", ""]

@@ -23,7 +23,7 @@ from weft.config import read_toml
 from weft.errors import DataError, TrainingInterrupted
 from weft.runs.load import load
 from weft.tasks import registry, templates
-from weft.tasks.registry import Registered, find_task
+from weft.tasks.registry import TaskEntry, find_task
 from weft.tasks.spec import InvalidInput
 
 VALUES = {"good": 2.0, "fine": 1.0, "poor": -1.0, "bad": -2.0, "film": 0.0, "the": 0.0, "was": 0.0}
@@ -63,7 +63,7 @@ def write(path: Path, rows: list[tuple[str, float]]) -> Path:
 @pytest.fixture(autouse=True)
 def regress(monkeypatch, tmp_path) -> Iterator[None]:
     """The line of the registry, and data to learn from."""
-    monkeypatch.setitem(registry.TASKS, "regress", Registered("regress", "gru", "give a text a number"))  # type: ignore[arg-type]
+    monkeypatch.setitem(registry.TASKS, "regress", TaskEntry("regress", "gru", "give a text a number"))  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "films.tsv", films(160))
     (tmp_path / "run.toml").write_text(RUN)

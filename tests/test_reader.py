@@ -215,7 +215,7 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
     folder = runs.folder("lstm")
     kept = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
     run = loaded(folder)
-    assert kept.item() != 0 and math.isfinite(kept.item()) and run.reader.threshold == pytest.approx(kept.item())
+    assert kept.item() != 0 and math.isfinite(kept.item()) and run.predictor.threshold == pytest.approx(kept.item())
     valid = list(run.config.datasets["valid"].records())
     pairs = [(record.question, record.passage) for record in valid]
     references = [[answer.text for answer in record.answers] for record in valid]
@@ -229,7 +229,7 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
     # where every question has an answer, none is never said
     every = write_tsv(tmp_path / "all.tsv", asked(60, none=0.0))
     sure = loaded(train_here(span_file(every, "gru", "train.max_steps=2"), tmp_path / "run").path)
-    assert sure.reader.threshold == -math.inf
+    assert sure.predictor.threshold == -math.inf
     assert set(values_of(sure)) == {"f1", "exact_match"}
     assert all(answer.text for answer in sure.predict([("where is it ?", "we have a new one today .")]))
 

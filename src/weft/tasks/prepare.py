@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
 
 
-def _tokenized(name: str, source: Readable, tokenizer: Tokenizer, directory: RunDir, callback: JobCallback) -> Corpus:
-    """The token file of a column; an existing one is used if the text has not changed."""
+def _tokenize_column(name: str, source: Readable, tokenizer: Tokenizer, directory: RunDir, callback: JobCallback) -> Corpus:
+    """Write the token file of a column, or open the existing one if the text has not changed."""
 
     def progress(done: int, total: int) -> None:
         callback.on_progress(f"tokenizing {name}", done, total)
 
     names = checkpoint.names(directory.path)
-    known = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
+    checksums = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
     files.own_directory(directory.data)
-    must_match = str(known.get(name, "")) if names else None
+    must_match = str(checksums.get(name, "")) if names else None
     return write_corpus(
         source, tokenizer, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
     )
@@ -80,14 +80,14 @@ def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback
     corpora: dict[str, Corpus] = {}
     for split, dataset in config.datasets.items() if columns else ():
         names = [f"{split}.{column.name}" if column.name else split for column in columns]
-        columns_of_split = [
-            _tokenized(name, _readable(dataset, column), column.tokenizer, directory, callback)
+        tokenized = [
+            _tokenize_column(name, _readable(dataset, column), column.tokenizer, directory, callback)
             for name, column in zip(names, columns, strict=True)
         ]
-        fitted = task.data.limit_lengths(config, dataset, columns_of_split)
-        corpora |= zip(names, fitted.corpora, strict=True)
-        if fitted.note is not None:
-            callback.on_note(f"{split}: {fitted.note}")
+        split_corpora = task.data.limit_lengths(config, dataset, tokenized)
+        corpora |= zip(names, split_corpora.corpora, strict=True)
+        if split_corpora.note is not None:
+            callback.on_note(f"{split}: {split_corpora.note}")
     prepared = Prepared(vocabulary, corpora)
     if task.data.on_prepared is not None and not checkpoint.names(directory.path):
         task.data.on_prepared(config, prepared, directory.path, callback.on_note)

@@ -298,7 +298,7 @@ class Task(Generic[I, P]):
     command: str = "predict"  # the command that runs a model: predict or generate
     example_input: str = "< input.txt"  # an argument of that command, for a hint that can be pasted into a shell
     output_header: str = ""  # header of the columns that `weft predict` prints on a terminal; "" for a single column
-    reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # the model with its vocabulary: `run.reader`
+    predictor: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # the model with its vocabulary
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | InvalidInput]] | None = None
     is_single: Callable[[Run[I, P], object], bool] = is_text  # whether a value is one input instead of a list of inputs
     predict_options: type[Config] = Options

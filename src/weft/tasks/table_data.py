@@ -61,7 +61,7 @@ def in_memory(config: Any) -> MemoryFormat:
 
 
 def table_data(config: type[Config], tokenizer: type[Config] = WordTokenizerConfig) -> Data:
-    """`table` has `train` and `sources(base)`, data sets whose format is a `TableFormat`."""
+    """`Data` of a task whose `config` has `train` and `sources(base)`, data sets whose format is a `TableFormat`."""
     return Data(
         data_config=config,
         tokenizer_config=tokenizer,

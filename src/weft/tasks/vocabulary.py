@@ -30,7 +30,7 @@ def all_texts(dataset: Dataset[Any]) -> Iterator[str]:
 
 
 class TokenizerOnly:
-    """A vocabulary that is one tokenizer, trained on `texts` of the training data."""
+    """Builds a vocabulary that is one tokenizer, trained on `texts(dataset)` of the training data."""
 
     def __init__(self, texts: Callable[[Any], Iterator[str]]) -> None:
         self.texts = texts

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def observe(run: Run[Any, Any], examples: Sequence[Any], found: ItemStatistics) -> Predictions:
+def item_predictions(run: Run[Any, Any], examples: Sequence[Any], found: ItemStatistics) -> Predictions:
     """Text by text; of several texts, all of them."""
     columns = zip(*(example.texts for example in examples), strict=True)
     lengths = np.sum([run.vocabulary.tokenizer.encode_concatenated(column)[1] for column in columns], axis=0)

@@ -29,9 +29,9 @@ def stacks(run: Run[Texts, ClassPrediction]) -> list[Stack]:
 
 
 def _texts(run: Run[Texts, ClassPrediction], text: str) -> list[str]:
-    parts = text.split("\t") if run.reader.columns > 1 else [text]
-    if len(parts) != run.reader.columns:
-        raise DataError("input", f"needs {run.reader.columns} texts, separated by tabs, and has {len(parts)}")
+    parts = text.split("\t") if run.predictor.columns > 1 else [text]
+    if len(parts) != run.predictor.columns:
+        raise DataError("input", f"needs {run.predictor.columns} texts, separated by tabs, and has {len(parts)}")
     return parts
 
 

@@ -16,7 +16,7 @@ from weft.metrics.classification import LabeledSplit, label_scores
 from weft.metrics.items import ItemStatistics
 from weft.runs.eval_data import eval_source, no_known_labels
 from weft.tasks import embedding
-from weft.tasks.classification.compare import observe
+from weft.tasks.classification.compare import item_predictions
 from weft.tasks.classification.evaluation import ClassifierOutput, score_predictions, targets, unseen
 from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_texts
@@ -162,7 +162,7 @@ class ClassifierReader:
         names = Counter(name for name in chain.from_iterable(labels) if self.tokenizer.labels.index(name) is None)
         report = label_report(self.labels, items, multilabel=multilabel)
         items_with_outputs = replace(items, outputs=self._outputs(items))
-        observed = partial(observe, self.run, examples, items_with_outputs)
+        observed = partial(item_predictions, self.run, examples, items_with_outputs)
         scores, notes = label_scores(items, setup), source.summary.skipped_notes()
         return Evaluation(scores_by_name(scores), items_with_outputs, observed, "texts/s", len(examples), report, names, notes)
 
@@ -174,13 +174,13 @@ class ClassifierReader:
 
 def is_single(run: Run[Texts, ClassPrediction], given: object) -> bool:
     """A string is one text; for runs that read two, a tuple of two strings is one input."""
-    return isinstance(given, str) or (run.reader.columns > 1 and is_tuple_of_texts(given))
+    return isinstance(given, str) or (run.predictor.columns > 1 and is_tuple_of_texts(given))
 
 
 def predict(
     run: Run[Texts, ClassPrediction], texts: Sequence[Texts], options: Options, progress: Progress | None
 ) -> list[ClassPrediction | InvalidInput]:
-    reader: ClassifierReader = run.reader
+    reader: ClassifierReader = run.predictor
     rows = mark_invalid([reader.read(text) for text in texts], reader.invalid_inputs)
     return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
@@ -188,7 +188,7 @@ def predict(
 def evaluate(
     run: Run[Texts, ClassPrediction], data: Files | None, options: LabelOptions, progress: Progress | None
 ) -> Evaluation:
-    reader: ClassifierReader = run.reader
+    reader: ClassifierReader = run.predictor
     return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 

@@ -39,7 +39,7 @@ def text_edges(corpus: Corpus) -> np.ndarray:
     return np.unique(np.concatenate([[0], marks[block_starts, 0], [len(corpus.tokens)]]))
 
 
-def observe(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Predictions:
+def item_predictions(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Predictions:
     """Statistics of each line, or of each block of running text."""
     edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
     lengths, by_class = np.diff(edges), {}
@@ -71,11 +71,11 @@ def score_sentences(
 ) -> SentenceScores:
     """The log-probability of each text; without that of </s> if the text is not a complete sentence."""
     too_long = np.zeros(len(texts), bool)
-    too_long[list(run.reader.invalid_inputs(texts))] = True
+    too_long[list(run.predictor.invalid_inputs(texts))] = True
     scorable = ["" if is_long else text for text, is_long in zip(texts, too_long, strict=True)]
-    scores = run.reader.score(scorable, progress=progress)
+    scores = run.predictor.score(scorable, progress=progress)
     token_log_probs = [
-        score.token_log_probs[: len(score.token_log_probs) - (run.reader.reads_lines and not complete)]
+        score.token_log_probs[: len(score.token_log_probs) - (run.predictor.reads_lines and not complete)]
         for score, complete in zip(scores, is_complete, strict=True)
     ]
     log_probs = np.array([sum(values) for values in token_log_probs], np.float64)
@@ -89,8 +89,8 @@ COMPARE = Compare(
     contexts=ContextPolicies(
         default=FULL,
         check=check_context,
-        resolve=lambda run, policy: str(run.reader.context(policy)),
-        bos_ids=lambda run: run.reader.bos_ids,
+        resolve=lambda run, policy: str(run.predictor.context(policy)),
+        bos_ids=lambda run: run.predictor.bos_ids,
     ),
     sentences=SentenceScoring(score_sentences),
 )

@@ -18,7 +18,7 @@ from weft.explain.sparse_attribution import SparseAttribution, refuse_gradients
 from weft.explain.stacks import Stack
 from weft.explain.surprisal import SurprisalResult
 from weft.runs.eval_data import own_source_or_none
-from weft.tasks.lm.predict import LanguageReader, suppressed_tokens
+from weft.tasks.lm.predict import LanguagePredictor, suppressed_tokens
 from weft.tasks.spec import Explain
 from weft.text.reading import check_text
 
@@ -31,7 +31,7 @@ CONTEXT_TOKENS = 4  # of a network, which has no n-gram order
 
 def _bos_tokens(run: Run[str, None]) -> list[tuple[int, TokenSpan]]:
     """The tokens that precede a text, without character offsets."""
-    return [special(run.vocabulary, token) for token in run.reader.bos_ids]
+    return [special(run.vocabulary, token) for token in run.predictor.bos_ids]
 
 
 def stacks(run: Run[str, None]) -> list[Stack]:
@@ -40,13 +40,13 @@ def stacks(run: Run[str, None]) -> list[Stack]:
 
 def encode_input(run: Run[str, None], text: str, options: ExplainConfig) -> ModelInput:
     """The text followed by the target without its last token. The explained outputs are the tokens of the target."""
-    refuse(run.reader.invalid_inputs([text]))
+    refuse(run.predictor.invalid_inputs([text]))
     tokenizer, model = run.vocabulary, run.model
     prompt = [*_bos_tokens(run), *token_spans(tokenizer, text)]
     target = [] if options.target is None else wanted_tokens(tokenizer, options.target)
     # the target has no character offsets in the text
     side = make_side("text", "embedding", [*prompt, *((token, TokenSpan(span.text, 0, 0)) for token, span in target[:-1])])
-    side = side._replace(opening=len(run.reader.bos_ids))
+    side = side._replace(opening=len(run.predictor.bos_ids))
 
     def logits(positions: Tensor) -> Tensor:
         y, _ = model(copies(side.tokens, positions))
@@ -94,7 +94,7 @@ def attribute(run: Run[str, None], text: str, options: ExplainConfig) -> SparseA
         target = wanted_tokens(tokenizer, options.target)
     tokens = [token for token, _ in [*prompt, *target]]
     rows = torch.tensor([tokens] * len(tokens))
-    for position in range(len(run.reader.bos_ids), len(tokens) - 1):
+    for position in range(len(run.predictor.bos_ids), len(tokens) - 1):
         if tokens[position] not in (tokenizer.bos_id, tokenizer.eos_id):
             rows[position + 1, position] = tokenizer.unk_id  # row 0 is the text itself
     positions = list(range(len(target))) if options.position is None else [options.position - 1]
@@ -112,7 +112,7 @@ def attribute(run: Run[str, None], text: str, options: ExplainConfig) -> SparseA
 
 def surprisal(run: Run[str, None], text: str, options: ExplainConfig) -> SurprisalResult:
     """The surprisal of each token, for any language model, including n-gram models."""
-    eos = [special(run.vocabulary, run.reader.end)] if run.reader.end is not None else []
+    eos = [special(run.vocabulary, run.predictor.eos_id)] if run.predictor.eos_id is not None else []
     spans = [span for _, span in [*token_spans(run.vocabulary, text), *eos]]
     if not spans:  # a word tokenizer has no tokens for spaces
         raise DataError("input", "empty text")
@@ -127,7 +127,7 @@ def target_tokens(run: Run[str, None], text: str, options: ExplainConfig) -> lis
         max_new_tokens = options.max_new_tokens or MAX_NEW_TOKENS
         token_ids = run.generate(text, max_new_tokens=max_new_tokens, temperature=0.0).token_ids
         return [special(tokenizer, token) for token in token_ids]
-    eos = [] if run.reader.end is None else [special(tokenizer, tokenizer.eos_id)]
+    eos = [] if run.predictor.eos_id is None else [special(tokenizer, tokenizer.eos_id)]
     return [*token_spans(tokenizer, check_text(options.target, "target")), *eos]
 
 
@@ -162,19 +162,19 @@ def sample_texts(run: Run[str, None], max_chars: int) -> tuple[str, list[str]]:
     """The first split of the run's data that still exists, and texts from it; ("", []) if none does."""
     for split in ("valid", "test", "train"):
         if (source := own_source_or_none(run.directory, run.config, split)) is not None:
-            texts = _first_texts(source.texts(), max_chars, join=not run.reader.reads_lines)
+            texts = _first_texts(source.texts(), max_chars, join=not run.predictor.reads_lines)
             return split, [_truncate(run, text) for text in texts]
     return "", []
 
 
 def max_tokens(run: Run[str, None]) -> int:
     """The maximum number of tokens of a text that are read at once."""
-    return int(run.config.data.context_length) - len(run.reader.bos_ids)
+    return int(run.config.data.context_length) - len(run.predictor.bos_ids)
 
 
 def is_single_line(run: Run[str, None]) -> bool:
-    reader: LanguageReader = run.reader
-    return reader.lines
+    predictor: LanguagePredictor = run.predictor
+    return predictor.reads_lines
 
 
 EXPLAIN = Explain(

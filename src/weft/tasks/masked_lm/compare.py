@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.tasks.masked_lm.objective import PseudoLogLikelihood
 
 
-def observe(run: Run[Any, Any], likelihood: PseudoLogLikelihood, items: ItemStatistics, corpus: Corpus) -> Predictions:
+def item_predictions(run: Run[Any, Any], likelihood: PseudoLogLikelihood, items: ItemStatistics, corpus: Corpus) -> Predictions:
     """Statistics of each line, or of each window of running text."""
     lengths, by_class = items.statistics["tokens"].astype(np.int64), {}
     counts = token_counts(run.directory, "train", run.vocabulary.vocab_size)

@@ -15,7 +15,7 @@ from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
 from weft.explain.surprisal import SurprisalResult
 from weft.models.encoder import EncoderInput
-from weft.tasks.masked_lm.predict import MaskedReader, MaskPredictions
+from weft.tasks.masked_lm.predict import MaskedPredictor, MaskPredictions
 from weft.tasks.spec import Explain
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def encode_input(run: Run[str, MaskPredictions], text: str, options: ExplainConf
     """A text with masks. The explained outputs are the masks."""
     tokenizer, model, position = run.vocabulary, run.model, 0
     tokens, spans = [special(tokenizer, tokenizer.bos_id)], list[TokenSpan]()
-    for match in run.reader.mask_pattern.finditer(text):
+    for match in run.predictor.mask_pattern.finditer(text):
         tokens += token_spans(tokenizer, text[position : match.start()], position)
         spans.append(TokenSpan("[MASK]", match.start(), match.end()))
         tokens.append((tokenizer.vocab_size, spans[-1]))
         position = match.end()
     tokens += [*token_spans(tokenizer, text[position:], position), special(tokenizer, tokenizer.eos_id)]
     side = make_side("text", "encoder.embedder", tokens)
-    if problem := run.reader.problem(side.tokens):
+    if problem := run.predictor.problem(side.tokens):
         raise DataError("input", *problem)
     masks = torch.tensor([index for index, token in enumerate(side.tokens) if token == tokenizer.vocab_size])
 
@@ -111,8 +111,8 @@ def max_tokens(run: Run[str, MaskPredictions]) -> int:
 
 
 def is_single_line(run: Run[str, MaskPredictions]) -> bool:
-    reader: MaskedReader = run.reader
-    return reader.lines
+    predictor: MaskedPredictor = run.predictor
+    return predictor.reads_lines
 
 
 EXPLAIN = Explain(

@@ -17,8 +17,8 @@ def _visible(token: str) -> str:
 
 
 class MaskLines(Lines[str, MaskPredictions]):
-    batch = 256
-    tables = False
+    batch_size = 256
+    outputs_tables = False
 
     def parse(self, texts: tuple[str, ...]) -> str:
         return texts[0]

@@ -17,7 +17,7 @@ from weft.runs.eval_data import EvalData
 from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import read_text
-from weft.tasks.masked_lm.compare import observe
+from weft.tasks.masked_lm.compare import item_predictions
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.tokenizers import Tokenizer
 from weft.text.whole_words import word_boundaries
@@ -47,7 +47,7 @@ class MaskedLMOptions(Options):
     n_best: int = 5  # tokens per mask
 
 
-class MaskedReader:
+class MaskedPredictor:
     """Predicts and scores the masked tokens of texts."""
 
     def __init__(self, run: Run[str, MaskPredictions]) -> None:
@@ -60,7 +60,8 @@ class MaskedReader:
         return self.run.model
 
     @property
-    def lines(self) -> bool:
+    def reads_lines(self) -> bool:
+        """Whether each line is a separate text."""
         return bool(self.config.data.read_as == "lines")
 
     # ---- masks
@@ -118,10 +119,10 @@ class MaskedReader:
             corpus = EvalData(self.directory, self.config, self.tokenizer).corpus(data, Path(directory), tokenize_progress)
             return token_pseudo_nll(self.model, corpus, window=window, device=self.device, progress=progress), corpus
 
-    def measured(self) -> EvaluationSetup:
+    def evaluation_setup(self) -> EvaluationSetup:
         """The evaluation setup for signatures."""
-        unit = "line" if self.lines else "window"
-        context = "masked:line" if self.lines else f"masked:window/{self.config.data.context_length}"
+        unit = "line" if self.reads_lines else "window"
+        context = "masked:line" if self.reads_lines else f"masked:window/{self.config.data.context_length}"
         return EvaluationSetup(context, unit, self.tokenizer.hash)
 
 
@@ -131,17 +132,17 @@ def predict(
     """The `n_best` most probable tokens for each [MASK] of each text, best first."""
     if options.n_best < 1:
         raise UsageError("n_best", f"must be at least 1, got {options.n_best}")
-    reader: MaskedReader = run.reader
+    predictor: MaskedPredictor = run.predictor
     predictions: list[MaskPredictions | InvalidInput] = []
     for number, value in enumerate(texts, 1):
         text = read_text(value)
         if isinstance(text, InvalidInput):
             predictions.append(text)
         else:
-            tokens = reader.tokens(text)
-            problem = reader.problem(tokens)
+            tokens = predictor.tokens(text)
+            problem = predictor.problem(tokens)
             predictions.append(
-                reader.predict_masks(tokens, options.n_best) if problem is None else InvalidInput("; ".join(problem))
+                predictor.predict_masks(tokens, options.n_best) if problem is None else InvalidInput("; ".join(problem))
             )
         if progress is not None:
             progress("predicting", number, len(texts))
@@ -152,14 +153,14 @@ def evaluate(run: Run[str, MaskPredictions], data: Files | None, options: Option
     """Pseudo-perplexity of a whole text, by line, or by window of running text."""
     from weft.tasks.masked_lm.objective import pseudo_likelihood_items
 
-    reader: MaskedReader = run.reader
-    likelihood, corpus = reader.token_losses(
+    predictor: MaskedPredictor = run.predictor
+    likelihood, corpus = predictor.token_losses(
         data, progress=phase(progress, "evaluating"), tokenize_progress=phase(progress, "tokenizing")
     )
     items = pseudo_likelihood_items(likelihood)
-    scores, tokens = masked_scores(items, reader.measured()), int(items.statistics["tokens"].sum())
+    scores, tokens = masked_scores(items, predictor.evaluation_setup()), int(items.statistics["tokens"].sum())
     return Evaluation(
-        scores_by_name(scores), items, partial(observe, run, likelihood, items, corpus), "tokens/s filled", tokens
+        scores_by_name(scores), items, partial(item_predictions, run, likelihood, items, corpus), "tokens/s filled", tokens
     )
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def observe(run: Run[Any, Any], records: Sequence[Any], items: ItemStatistics) -> Predictions:
+def item_predictions(run: Run[Any, Any], records: Sequence[Any], items: ItemStatistics) -> Predictions:
     """Inputs and references of each question; the lengths are those of the passages."""
     lengths = run.vocabulary.encode_concatenated([record.passage for record in records])[1]
     references = [" / ".join(dict.fromkeys(answer.text for answer in record.answers)) for record in records]
@@ -20,4 +20,4 @@ def observe(run: Run[Any, Any], records: Sequence[Any], items: ItemStatistics) -
     return Predictions(items, inputs, references, lengths, "question")
 
 
-COMPARE = Compare(model_noun="span reader")
+COMPARE = Compare(model_noun="span predictor")

@@ -21,7 +21,7 @@ def _problem(texts: Sequence[str], separator: str = "") -> str:
 
 
 class AnswerLines(Lines[Pair, AnswerPrediction]):
-    item = "question"
+    unit = "question"
     columns = ("prediction", "probability")
 
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:

@@ -161,7 +161,7 @@ class QATask:
         return values(answer_items(answers, valid.references, np.arange(len(answers))), self.monitors)
 
 
-class QAModel:
+class QAPredictor:
     """Answers questions about passages that are given as texts."""
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, data: Any, device: torch.device) -> None:

@@ -14,20 +14,20 @@ from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import process_valid, read_texts
 from weft.tasks.qa.answer import AnswerPrediction
-from weft.tasks.qa.compare import observe
+from weft.tasks.qa.compare import item_predictions
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, is_tuple_of_texts, phase, scores_by_name
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
-    from weft.tasks.qa.objective import QAModel
+    from weft.tasks.qa.objective import QAPredictor
 
 Pair = tuple[str, str]  # a question, and the passage that it is about
 
 
-def reader(run: Run[Pair, AnswerPrediction]) -> QAModel:
-    from weft.tasks.qa.objective import QAModel
+def predictor(run: Run[Pair, AnswerPrediction]) -> QAPredictor:
+    from weft.tasks.qa.objective import QAPredictor
 
-    return QAModel(run.model, run.vocabulary, data=run.config.data, device=run.device)
+    return QAPredictor(run.model, run.vocabulary, data=run.config.data, device=run.device)
 
 
 def is_single(run: Run[Pair, AnswerPrediction], value: object) -> bool:
@@ -50,18 +50,20 @@ def predict(
     """The answer to each question about its passage; an empty text if there is none."""
     return process_valid(
         [_read_pair(pair) for pair in pairs],
-        lambda valid: run.reader.answers(valid, phase(progress, "predicting")) if valid else [],
+        lambda valid: run.predictor.answers(valid, phase(progress, "predicting")) if valid else [],
     )
 
 
 def evaluate(run: Run[Pair, AnswerPrediction], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
     """Scores over all questions; the outputs of the items are the answers."""
     records = list(eval_source(run.directory, run.config, data).records())
-    answers = run.reader.answers([(record.question, record.passage) for record in records], phase(progress, "evaluating"))
+    answers = run.predictor.answers([(record.question, record.passage) for record in records], phase(progress, "evaluating"))
     references = [[answer.text for answer in record.answers] for record in records]
     items = answer_items([answer.text for answer in answers], references, np.arange(len(answers)))
-    scores = answer_scores(items, QASetup(run.vocabulary.hash, run.reader.threshold))
-    return Evaluation(scores_by_name(scores), items, partial(observe, run, records, items), "questions/s", len(records))
+    scores = answer_scores(items, QASetup(run.vocabulary.hash, run.predictor.threshold))
+    return Evaluation(
+        scores_by_name(scores), items, partial(item_predictions, run, records, items), "questions/s", len(records)
+    )
 
 
 def embed(run: Run[Pair, AnswerPrediction], texts: Sequence[str], pooling: str, progress: Progress | None) -> EmbeddingOutput:

@@ -10,7 +10,7 @@ from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.compare import COMPARE
 from weft.tasks.qa.data import QADataConfig, check, columns, in_memory, limit_lengths, lines
 from weft.tasks.qa.lines import AnswerLines
-from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, reader
+from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, predictor
 from weft.tasks.qa.presets import PRESETS
 from weft.tasks.qa.records import open_questions
 from weft.tasks.qa.weights import WEIGHTS
@@ -52,7 +52,7 @@ QA: Task[Pair, AnswerPrediction] = Task(
     validation_suites=(ANSWERS, ANSWERS_OR_NONE),
     ranking_metrics=("f1",),
     compare=COMPARE,
-    reader=reader,
+    predictor=predictor,
     evaluate=evaluate,
     predict=predict,
     is_single=is_single,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], items: ItemStatistics) -> Predictions:
+def item_predictions(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], items: ItemStatistics) -> Predictions:
     """Statistics of each line, with its source, target, length and rarest token."""
     inputs, tokenizer = [source for source, _ in pairs], run.vocabulary.source
     token_ids = tokenizer.encode_batch(inputs)

@@ -24,7 +24,7 @@ from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.metrics.seq2seq import scored, seq2seq_items, seq2seq_scores
 from weft.runs.eval_data import as_paths, own_split
-from weft.tasks.seq2seq.compare import observe
+from weft.tasks.seq2seq.compare import item_predictions
 from weft.tasks.seq2seq.data import PairDataConfig, check_pairs_complete
 from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.tasks.seq2seq.data import references as references_of
@@ -72,7 +72,7 @@ class EnsembleMember:
         return [np.append(ids[: max_length - 1], eos_id) for ids in self.tokenizer.source.encode_batch(texts)]
 
 
-class Seq2SeqRun:
+class Seq2SeqPredictor:
     """One run or an ensemble of runs with the same target tokenizer, optionally with a language model (shallow fusion)."""
 
     def __init__(self, run: Run[str, Prediction]) -> None:
@@ -262,12 +262,14 @@ class Seq2SeqRun:
         search_signature = "/".join([options.describe(), *self._ensemble_signature()])
         scores = seq2seq_scores(items, scored(references, search=search_signature, tokenize=tokenize))
         if self.lm is not None:  # the sum of log-probabilities ranks outputs, but is not a probability
-            return Evaluation(scores_by_name(scores), items, partial(observe, self.run, pairs, items), "lines/s", len(pairs))
+            return Evaluation(
+                scores_by_name(scores), items, partial(item_predictions, self.run, pairs, items), "lines/s", len(pairs)
+            )
         losses = self._losses(pairs, truncate=options.truncate)
         all_items = replace(items, statistics={**items.statistics, **losses.statistics})
         scores += language_scores(losses, EvaluationSetup("source", "line", self.tokenizer.target.hash))
         return Evaluation(
-            scores_by_name(scores), all_items, partial(observe, self.run, pairs, all_items), "lines/s", len(pairs)
+            scores_by_name(scores), all_items, partial(item_predictions, self.run, pairs, all_items), "lines/s", len(pairs)
         )
 
     def _ensemble_signature(self) -> list[str]:

@@ -36,9 +36,9 @@ def target_tokens(run: Run[str, Prediction], text: str, options: ExplainConfig) 
     """The tokens of the target in `options` with </s>, or of the model's output."""
     tokenizer = run.vocabulary.target
     if options.target is not None:
-        refuse(run.reader.invalid_pairs([(text, options.target)]))
+        refuse(run.predictor.invalid_pairs([(text, options.target)]))
         return [*token_spans(tokenizer, check_text(options.target, "target")), special(tokenizer, tokenizer.eos_id)]
-    refuse(run.reader.invalid_inputs([text]))
+    refuse(run.predictor.invalid_inputs([text]))
     prediction = run.predict(
         text,
         beam_size=options.beam_size,

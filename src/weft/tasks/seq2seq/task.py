@@ -29,7 +29,7 @@ from weft.tasks.seq2seq.predict import (
     evaluate,
     max_new_tokens,
     predict,
-    reader,
+    predictor,
     score,
     unknown_tokens,
 )
@@ -76,7 +76,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     validation_suites=(TRANSLATION_VALIDATION,),
     ranking_metrics=("chrf",),  # BLEU is undefined for lines of fewer than four tokens, and there are bins of such lines
     compare=COMPARE,
-    reader=reader,
+    predictor=predictor,
     evaluate=evaluate,
     predict=predict,
     predict_options=Seq2SeqOptions,

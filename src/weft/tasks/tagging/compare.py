@@ -29,7 +29,7 @@ def in_line(tags: Sequence[str]) -> str:
     return " ".join(map(_one_word, tags))
 
 
-def observe(run: Run[Any, Any], given: Sequence[Any], found: ItemStatistics) -> Predictions:
+def item_predictions(run: Run[Any, Any], given: Sequence[Any], found: ItemStatistics) -> Predictions:
     """Sentence by sentence."""
     inputs, references = [" ".join(sentence.words) for sentence in given], [in_line(sentence.tags) for sentence in given]
     lengths = np.array([len(sentence.words) for sentence in given], np.int64)

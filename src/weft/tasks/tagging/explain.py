@@ -30,7 +30,7 @@ def stacks(run: Run[Sentence, TagPrediction]) -> list[Stack]:
 
 def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -> ModelInput:
     tokenizer, model, device = run.vocabulary.tokenizer, run.model, run.device
-    refuse(run.reader.invalid_inputs([text]))
+    refuse(run.predictor.invalid_inputs([text]))
     places = [TokenSpan(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", text)]
     if not places:
         raise DataError("input", "empty text")

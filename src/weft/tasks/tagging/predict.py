@@ -28,7 +28,7 @@ from weft.tasks.spec import (
     phase,
     scores_by_name,
 )
-from weft.tasks.tagging.compare import in_line, observe
+from weft.tasks.tagging.compare import in_line, item_predictions
 from weft.tasks.tagging.data import words
 from weft.text.label_tokenizer import LabelTokenizer
 from weft.text.reading import check_text
@@ -122,7 +122,7 @@ class TaggerReader:
         unseen = Counter({tag: count for tag, count in counts.items() if self.tokenizer.labels.index(tag) is None})
         items_with_outputs = replace(items, outputs=list(map(in_line, predicted)))
         observed, gold = (
-            partial(observe, self.run, sentences, items_with_outputs),
+            partial(item_predictions, self.run, sentences, items_with_outputs),
             [in_line(sentence.tags).split() for sentence in sentences],
         )
         report = tag_report(self.labels, items_with_outputs, gold)
@@ -154,7 +154,7 @@ def _words(given: Any) -> list[str] | InvalidInput:
 def predict(
     run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], options: Options, progress: Progress | None
 ) -> list[TagPrediction | InvalidInput]:
-    reader: TaggerReader = run.reader
+    reader: TaggerReader = run.predictor
     read = mark_invalid([_words(sentence) for sentence in sentences], reader.long)
     return process_valid(read, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
@@ -162,7 +162,7 @@ def predict(
 def evaluate(
     run: Run[Sentence, TagPrediction], data: Files | None, options: LabelOptions, progress: Progress | None
 ) -> Evaluation:
-    reader: TaggerReader = run.reader
+    reader: TaggerReader = run.predictor
     return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 
@@ -171,7 +171,7 @@ def embed(
 ) -> EmbeddingOutput:
     """A sentence that is too long for the model loses its last words."""
     embedding.check_pooling(pool)
-    reader: TaggerReader = run.reader
+    reader: TaggerReader = run.predictor
     read = reader.words(sentences)
     long = reader.long(read)
     for index in long:
