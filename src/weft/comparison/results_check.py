@@ -85,7 +85,7 @@ def _numbers(document: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
 def _frequencies(document: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
     """Statistics by frequency that the task does not have, or of a wrong shape."""
     names = {name.removeprefix("frequencies.") for name in arrays if name.startswith("frequencies.")}
-    rate = find_task(document["task"]).compare.rate
+    rate = find_task(document["task"]).compare.frequency_metric
     if names and (rate is None or names != {rate.statistic, "tokens"}):
         yield "frequencies"
     shape = (len(document["inputs"]), len(FREQUENCIES) + 1)

@@ -46,7 +46,7 @@ class EvaluatedRun(Protocol):
     def labels(self) -> tuple[str, ...]: ...
 
 
-class Rate(NamedTuple):
+class FrequencyMetric(NamedTuple):
     """A metric by frequency class of tokens or words: a statistic of `Predictions.frequencies` divided by their number."""
 
     metric: str  # a metric of the task
@@ -110,7 +110,7 @@ class Compare:
     model_noun: str = ""  # in reports; "": that of the task
     has_outputs: bool = True  # each item has an output; otherwise items are blocks of a text
     length_unit: str = "tokens"
-    rate: Rate | None = None  # metric by frequency in the training data
+    frequency_metric: FrequencyMetric | None = None  # metric by frequency in the training data
     by_label: Callable[[EvaluatedRun], LabelCounts] | None = None  # for tasks with labels
     confusion: Callable[[EvaluatedRun], LabelPairs | None] | None = None  # returns None for multilabel data
     invalid_fields: Callable[[Mapping[str, Any], Mapping[str, np.ndarray]], Iterator[str]] = refuse_labels  # of stored results

@@ -257,7 +257,7 @@ class Decode(Generic[I]):
 
 @dataclass(frozen=True)
 class Explain:
-    """How models of a task are explained. An optional function is None if the task has no such view."""
+    """How models of a task are explained. An optional function is None if the task does not have that view."""
 
     encode_input: Callable[[Run[Any, Any], str, ExplainConfig], ModelInput]  # a text as network input
     stacks: Callable[[Run[Any, Any]], Sequence[Stack]]  # the stacks of a network, one per input sequence

@@ -11,7 +11,7 @@ from weft.errors import UsageError
 from weft.metrics.frequency import by_frequency
 from weft.metrics.lm import block_size
 from weft.runs.eval_data import token_counts
-from weft.tasks.compare_spec import Compare, ContextPolicies, Predictions, Rate, SentenceScores, SentenceScoring
+from weft.tasks.compare_spec import Compare, ContextPolicies, FrequencyMetric, Predictions, SentenceScores, SentenceScoring
 from weft.tasks.lm.contexts import FULL, resolve_context
 from weft.tasks.lm.scoring import items
 from weft.tasks.plain_text import decode_between
@@ -85,7 +85,7 @@ def score_sentences(
 
 COMPARE = Compare(
     has_outputs=False,
-    rate=Rate("loss", "nats"),
+    frequency_metric=FrequencyMetric("loss", "nats"),
     contexts=ContextPolicies(
         default=FULL,
         check=check_context,

@@ -11,7 +11,7 @@ from weft.data.corpus import Corpus, lines_of
 from weft.metrics.frequency import by_frequency
 from weft.metrics.items import ItemStatistics
 from weft.runs.eval_data import token_counts
-from weft.tasks.compare_spec import Compare, Predictions, Rate, SentenceScores, SentenceScoring
+from weft.tasks.compare_spec import Compare, FrequencyMetric, Predictions, SentenceScores, SentenceScoring
 from weft.tasks.plain_text import decode_between
 from weft.tasks.spec import ProgressCallback
 
@@ -50,6 +50,6 @@ def score_sentences(
 
 COMPARE = Compare(
     has_outputs=False,
-    rate=Rate("pseudo_loss", "nats"),
+    frequency_metric=FrequencyMetric("pseudo_loss", "nats"),
     sentences=SentenceScoring(score_sentences, bidirectional=True),
 )

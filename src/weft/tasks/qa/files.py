@@ -1,6 +1,6 @@
 """Readers of files of questions about passages.
 
-    .tsv .csv .xlsx  columns by name: question, passage, answer and, optionally, answer_start; an empty answer is no answer
+    .tsv .csv .xlsx  columns by name: question, passage, answer and, optionally, answer_start; an empty answer means no answer
     .jsonl .parquet  keys by name; an answer is a text, a list of alternative texts, or null
     .json            SQuAD 1.1 or 2.0 (data, paragraphs, qas), or a list of objects like those of .jsonl
 
@@ -87,7 +87,7 @@ def _reference(text: str, start: int | None, passage: str, location: str) -> tup
 
 
 def _record(cells: tuple[str, str], answers: Sequence[tuple[str, int | None]], path: Path, line: int, location: str) -> Record:
-    """Check the texts of a question. An empty answer is no answer."""
+    """Check the texts of a question. An empty answer means that there is none."""
     question, passage = cells
     for name, text in (("question", question), ("passage", passage)):
         if not text.strip():

@@ -12,7 +12,7 @@ from weft.metrics.frequency import by_frequency
 from weft.metrics.items import ItemStatistics
 from weft.metrics.tagging import scheme_of, tag_counts, types_of
 from weft.runs.eval_data import own_source_or_none
-from weft.tasks.compare_spec import Compare, EvaluatedRun, LabelCounts, LabelPairs, Predictions, Rate
+from weft.tasks.compare_spec import Compare, EvaluatedRun, FrequencyMetric, LabelCounts, LabelPairs, Predictions
 from weft.tasks.tagging.data import words
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterato
 
 COMPARE = Compare(
     length_unit="words",
-    rate=Rate("token_accuracy", "right", 100.0),
+    frequency_metric=FrequencyMetric("token_accuracy", "right", 100.0),
     by_label=label_counts,
     confusion=confusion,
     invalid_fields=check,
