@@ -681,7 +681,7 @@ def test_a_line_that_is_cut_is_told_of(runs, capsys):
 
 
 def test_lines_that_are_cut_are_told_of_once(runs, capsys, monkeypatch):
-    monkeypatch.setattr("weft.tasks.classification.lines.LabelLines.batch", 1)
+    monkeypatch.setattr("weft.tasks.classification.lines.LabelLines.batch_size", 1)
     feed(monkeypatch, b"the old cat " * 1000 + b"\nthe cat\n" + b"a new axe " * 1000 + b"\n")
     code, out, err = said_by(capsys, "predict", str(runs.folder("labels-lstm")))
     assert (code, out.count("\n"), err) == (0, 3, "weft: warning: truncated 2 lines that were too long for the model\n")

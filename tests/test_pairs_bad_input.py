@@ -162,7 +162,7 @@ def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
 
 def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
     folder = str(runs.folder("lstm"))
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     feed(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
     code, found, said = predicted(capsys, folder)
     assert (code, len(found)) == (0, 4)

@@ -600,7 +600,7 @@ def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch)
     message = "numbers: expected one per line (2), got 1"
     assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
     # neither a line that can't be read, nor one that is too long, nor the end of a batch changes those of the others
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 3)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 3)
     feed(monkeypatch, b"\xff\n" + b"ab" * 10 + b"\nabc\nbad\n")
     code, lines, _ = predicted(capsys, folder, "--num-samples", "2", "--seed", "4")
     rows = [line.split("\t") for line in lines]
@@ -645,7 +645,7 @@ def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, m
     assert code == 3
     assert json.loads(lines[1]) == {"source": "ab" * 10, "predictions": [], "error": fault}
     # numbers go on from one batch to the next
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     feed(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
     code, lines, said = predicted(capsys, str(folder))
     assert (code, lines, said) == (3, [*expected, "", expected[0]], f"weft: warning: line 3: {fault}; skipped\n")
