@@ -25,7 +25,8 @@ import numpy as np
 import tomli_w
 
 import weft
-from weft.comparison.minimal_pairs import evaluate_minimal_pairs, rows, subset
+from weft.comparison.breakdown import subset
+from weft.comparison.minimal_pairs import evaluate_minimal_pairs, rows
 from weft.data.minimal_pair_files import MinimalPair, read_suite
 from weft.metrics.items import ItemStatistics
 

@@ -27,7 +27,7 @@ import numpy as np
 import tomli_w
 
 import weft
-from weft.comparison.significance import BootstrapSamples, Estimate, estimate, resampled
+from weft.comparison.significance import BootstrapSamples, Estimate, bootstrap, estimate
 from weft.metrics.classification import SINGLE_LABEL
 from weft.metrics.items import Function, ItemStatistics
 from weft.metrics.tagging import TAGS
@@ -54,12 +54,12 @@ class Work(NamedTuple):
 
 WORK = {
     "trec": Work(
-        "classification", "accuracy", SINGLE_LABEL[0].of, "txt",
+        "classification", "accuracy", SINGLE_LABEL[0].compute, "txt",
         {"lstm by default": {"arch": "lstm"}, "regression": {"arch": "logistic-regression", "C": 10.0}},
         ({"pooling": "mean"}, {"pooling": "max"}),
     ),
     "ewt": Work(
-        "tagging", "token_accuracy", TAGS[0].of, "conllu",
+        "tagging", "token_accuracy", TAGS[0].compute, "conllu",
         {"lstm by default": {"arch": "lstm", "head": "linear"}},
         ({"head": "linear", "char_encoder": False}, {"head": "linear", "char_encoder": {}}),
     ),
@@ -301,7 +301,7 @@ def report(work: str, runner: Runner, names: Mapping[str, Sequence[str]], about:
     """A table of one task: of each arm the score over seeds, and what it gains."""
     every = [name for group in names.values() for name in group]
     function: Callable[..., Any] = WORK[work].function
-    scored = dict(zip(every, resampled(measured(runner, every), {"": function}), strict=True))
+    scored = dict(zip(every, bootstrap(measured(runner, every), {"": function}), strict=True))
     arms = {arm: [scored[name][""] for name in group] for arm, group in names.items()}
     print(f"\n{work}: {WORK[work].score} on {arms[SCRATCH][0].items:,} test items, mean of {len(names[SCRATCH])} seeds")
     print(f"{'':<18} {'score (95%)':<26} {'gain over scratch':<26} by seed; what was chosen")

@@ -25,9 +25,9 @@ from dates import write_data
 import weft
 from weft.cli.threads import set_threads
 from weft.explain.eval_loss import eval_batches
-from weft.explain.heads import all_heads, heads_of
+from weft.explain.heads import all_heads, attention_layers
 from weft.explain.inputs import network
-from weft.explain.pruning import prune, view, write
+from weft.explain.pruning import prune, view, write_pruned_run
 from weft.runs.resolve import resolve
 from weft.runs.run_dir import RunDir
 from weft.tasks.prepare import prepare
@@ -53,18 +53,18 @@ class Silent:
 def pruned(directory: Path, out: Path) -> None:
     """The run without half its heads, and the loss on the way."""
     run: Any = weft.load(directory, device="cpu")
-    layers, measured = heads_of(run), {"measure": "masking", "data": "validation data"}
+    layers, measured = attention_layers(run), {"measure": "masking", "data": "validation data"}
     model = network(run)
     if model is None:
         raise SystemExit("no network")
     with tempfile.TemporaryDirectory() as place:
-        parts = eval_batches(run, None, Path(place), tokens=10_000)
+        parts = eval_batches(run, None, Path(place), max_tokens=10_000)
         began = time.perf_counter()
-        found = prune(model, layers, parts, wanted=len(all_heads(layers)) // 2)
+        found = prune(model, layers, parts, num_removed=len(all_heads(layers)) // 2)
     print("\n".join(view(run, found, measured).lines))
     print(f"measured in {time.perf_counter() - began:.0f} s\n")
     if not out.exists():
-        write(run, out, found, measured)
+        write_pruned_run(run, out, found, measured)
 
 
 def decoding(run: Any, lines: list[str]) -> Callable[[], object]:

@@ -33,7 +33,7 @@ def measured(task: str, items: ItemStatistics) -> list[Score]:
     sums, found = total(items.statistics), []
     for metric in find_task(task).eval_suites[0]:
         try:
-            found.append(Score(metric.name, metric.of(sums).item(), None, None, "weft:test|tokenizer:abc"))
+            found.append(Score(metric.name, metric.compute(sums).item(), None, None, "weft:test|tokenizer:abc"))
         except KeyError:
             continue
     return found

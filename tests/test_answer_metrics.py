@@ -109,14 +109,14 @@ def some_items(seed: int = 1, count: int = 60) -> ItemStatistics:
 
 def test_scores_are_means_over_questions_with_and_without_an_answer():
     items = answer_items(["ada", "", "ben", ""], [["Ada"], ["Ben"], [], []], np.arange(4))
-    assert values(items, answer_metrics(items.statistics["none"])) == {
+    assert values(items, answer_metrics(items.statistics["no_answer"])) == {
         "f1": 50.0,
         "exact_match": 50.0,
         "f1_has_answer": 50.0,
         "accuracy_no_answer": 50.0,
     }
     alone = answer_items(["ada", "ada king"], [["Ada"], ["Ada"]], np.arange(2))
-    assert values(alone, answer_metrics(alone.statistics["none"])) == {"f1": pytest.approx(500 / 6), "exact_match": 50.0}
+    assert values(alone, answer_metrics(alone.statistics["no_answer"])) == {"f1": pytest.approx(500 / 6), "exact_match": 50.0}
     assert items.outputs == ["ada", "", "ben", ""]
 
 
@@ -137,7 +137,7 @@ def test_intervals_hold_the_score_and_the_signature_says_how():
     scores = answer_scores(some_items(), QASetup("0123456789abcdef", -0.25))
     assert [score.name for score in scores] == [metric.name for metric in ANSWERS_OR_NONE]
     assert all(score.low is not None and score.low <= score.value <= score.high for score in scores)
-    none = int(some_items().statistics["none"].sum())
+    none = int(some_items().statistics["no_answer"].sum())
     assert re.fullmatch(
         r"weft:\d+\.\d+\.\d+\|tokenizer:01234567\|normalized:squad\|threshold:-0\.25\|unit:question\|questions:60"
         rf"\|unanswerable:{none}\|resamples:1000\|seed:0\|interval:95%",

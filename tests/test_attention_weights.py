@@ -11,7 +11,7 @@ import torch
 from pair_parts import ATTENTION, PLACES, shaken_pair, sources, targets
 
 from weft.errors import UsageError
-from weft.explain.alignment import Alignment, has_source_attention, source_attention_weights
+from weft.explain.alignment import Alignment, cross_attention_modules, source_attention_weights
 from weft.explain.hooks import attention_weights, record_activations
 from weft.models.seq2seq import EncoderDecoder
 from weft.nn.choices import SCORES
@@ -51,7 +51,7 @@ def test_one_pass_sees_what_was_seen_step_by_step(name):
     """What a beam's winner looked at while it was searched is what it looks at when it is read again."""
     model, (source, target) = model_of(name), rows()
     found = source_attention_weights(model, source, target)
-    names = has_source_attention(model)
+    names = cross_attention_modules(model)
     for row, (width, length) in enumerate(zip(LENGTHS, TARGETS, strict=True)):
         state = model.encode(source[0][row : row + 1, :width], source[1][row : row + 1, :width])
         for at in range(length - 1):
@@ -108,17 +108,19 @@ def test_a_layer_or_head_that_is_not_there_is_refused(name, chosen, message):
 )
 def test_a_model_without_attention_to_its_source_has_no_alignment(options):
     model = shaken_pair(**options)
-    assert has_source_attention(model) == []
+    assert cross_attention_modules(model) == []
     with pytest.raises(UsageError) as caught:
         source_attention_weights(model, *rows())
     assert str(caught.value) == ("alignments: the model has no cross-attention; train one with model.attention = 'additive'")
 
 
 def test_the_leaves_that_look_are_named_from_the_lowest_on():
-    assert has_source_attention(model_of("transformer")) == [f"decoder.stack.layers.{at}.mixer.attend" for at in (1, 4, 7)]
-    assert has_source_attention(model_of("dot-after")) == ["decoder.stack.layers.1.mixer.attention.attend"]
-    assert has_source_attention(model_of("dot-before")) == ["decoder.stack.layers.0.mixer.attention.attention.attend"]
-    assert has_source_attention(model_of("dot-feeding")) == ["decoder.stack.layers.0.mixer.attention.output.attention.attend"]
+    assert cross_attention_modules(model_of("transformer")) == [f"decoder.stack.layers.{at}.mixer.attend" for at in (1, 4, 7)]
+    assert cross_attention_modules(model_of("dot-after")) == ["decoder.stack.layers.1.mixer.attention.attend"]
+    assert cross_attention_modules(model_of("dot-before")) == ["decoder.stack.layers.0.mixer.attention.attention.attend"]
+    assert cross_attention_modules(model_of("dot-feeding")) == [
+        "decoder.stack.layers.0.mixer.attention.output.attention.attend"
+    ]
 
 
 def test_an_alignment_as_json_has_four_decimals():

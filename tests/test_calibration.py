@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.metrics.calibration import HIGHEST, LOWEST, sigmoid_temperature, softmax_temperature
+from weft.metrics.calibration import MAX_TEMPERATURE, MIN_TEMPERATURE, sigmoid_temperature, softmax_temperature
 
 
 def softmax(scores):
@@ -50,7 +50,7 @@ def test_the_loss_is_the_least_of_all_and_so_never_worse(seed):
     scores = rng.normal(size=(rng.integers(1, 30), 3)) * rng.uniform(0.1, 20)
     gold = rng.integers(-1, 3, size=len(scores))
     gold[0] = scores[0].argmin()  # one at least is wrong: of what is all right the loss has no least value
-    every = np.geomspace(LOWEST, HIGHEST, 300)
+    every = np.geomspace(MIN_TEMPERATURE, MAX_TEMPERATURE, 300)
     best = log_loss(scores, gold, softmax_temperature(scores, gold))
     assert best <= min(log_loss(scores, gold, t) for t in [1.0, *every]) + 1e-12
     several = rng.random(scores.shape) < 0.5
@@ -82,11 +82,11 @@ def test_labels_never_seen_are_left_out():
 
 def test_data_that_is_all_wrong_or_known_too_well_ends_at_the_bounds():
     scores = np.array([[2.0, 0.0], [0.0, 1.0]])
-    assert softmax_temperature(scores, np.array([1, 0])) == pytest.approx(HIGHEST)
-    assert sigmoid_temperature(scores - 0.5, scores < 0.5) == pytest.approx(HIGHEST)
+    assert softmax_temperature(scores, np.array([1, 0])) == pytest.approx(MAX_TEMPERATURE)
+    assert sigmoid_temperature(scores - 0.5, scores < 0.5) == pytest.approx(MAX_TEMPERATURE)
     faint = np.array([[0.02, 0.0], [0.0, 0.02], [0.0, 0.02], [0.0, 0.001]])
-    assert softmax_temperature(faint, np.array([0, 1, 1, 0])) == pytest.approx(LOWEST)
-    assert sigmoid_temperature(faint - 0.01, np.array([[1, 0], [0, 1], [0, 1], [0, 1]]) > 0) == pytest.approx(LOWEST)
+    assert softmax_temperature(faint, np.array([0, 1, 1, 0])) == pytest.approx(MIN_TEMPERATURE)
+    assert sigmoid_temperature(faint - 0.01, np.array([[1, 0], [0, 1], [0, 1], [0, 1]]) > 0) == pytest.approx(MIN_TEMPERATURE)
 
 
 @pytest.mark.parametrize("count", [1, 30, 100])
@@ -118,6 +118,6 @@ def test_nothing_to_fit_leaves_scores_as_they_are():
 def test_scores_without_end_make_no_nan():
     scores = np.array([[0.0, -np.inf, -1.0], [-np.inf, 0.0, -2.0], [3e30, 0.0, 0.0]])
     for gold in (np.array([0, 2, 0]), np.array([1, 1, 0])):
-        assert LOWEST <= softmax_temperature(scores, gold) <= HIGHEST
+        assert MIN_TEMPERATURE <= softmax_temperature(scores, gold) <= MAX_TEMPERATURE
     wide = np.array([[np.inf, -np.inf], [1e30, -3.0]])
-    assert LOWEST <= sigmoid_temperature(wide, np.array([[True, False], [False, True]])) <= HIGHEST
+    assert MIN_TEMPERATURE <= sigmoid_temperature(wide, np.array([[True, False], [False, True]])) <= MAX_TEMPERATURE

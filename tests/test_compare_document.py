@@ -16,7 +16,7 @@ from weft.comparison.breakdown import LABEL_F1, MAX_LABELS, Cell, as_json, break
 from weft.comparison.curves import curve
 from weft.comparison.results import RunResults
 from weft.comparison.scores import item_metric, item_values, ranking_metric
-from weft.comparison.significance import Estimate, estimate, resampled
+from weft.comparison.significance import Estimate, bootstrap, estimate
 from weft.comparison.to_json import MAX_DIFFERING, MAX_EXTREME, confusions, items, select, to_document
 from weft.comparison.to_json import MAX_LABELS as MAX_CLASSES
 from weft.errors import UsageError
@@ -31,8 +31,8 @@ from weft.tasks.registry import find_task
 
 LOSS, ACCURACY, TOKEN_ACCURACY = LANGUAGE[0], SINGLE_LABEL[0], TAGS[0]
 SPAN_F1 = metrics_of([TAGS], ["span_f1"])["span_f1"]
-RATE = LOSS.of
-KNOWN = metric_names(find_task("seq2seq").validation_suites)
+RATE = LOSS.compute
+KNOWN = metric_names(find_task("seq2seq").validation)
 CONTRACT = {"title", "task", "data", "metric", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
     "configs", "environment", "command"}  # fmt: skip
 
@@ -164,7 +164,7 @@ def test_lines_by_their_rarest_token():
 def test_bins_have_the_interval_of_their_own_items():
     groups = two_kinds()
     (cell,) = by_bins(groups, np.zeros(120), ["all"], RATE)
-    whole = estimate([one[""] for one in resampled([run.items for run in groups["better"]], {"": RATE})])
+    whole = estimate([one[""] for one in bootstrap([run.items for run in groups["better"]], {"": RATE})])
     assert cell.scores["better"] == whole
 
 

@@ -108,7 +108,7 @@ def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
     sums = total(found.items.statistics)
     for score_name, metric in metrics(found.task, found.scores).items():
         value = next(score.value for score in found.scores if score.name == score_name)
-        assert metric.of(sums).item() == pytest.approx(value, rel=1e-6), score_name
+        assert metric.compute(sums).item() == pytest.approx(value, rel=1e-6), score_name
     assert metrics(found.task, found.scores).keys() == {score.name for score in found.scores}
     size = len(found.items.keys)
     assert size == len(found.inputs) == len(found.references) == len(found.lengths) > 1
@@ -228,8 +228,8 @@ def test_frequencies_of_words_by_hand(runs):
     known = Counter(word for sentence in train.records() for word in sentence.words)
     new = sum(not known[word] for text in found.inputs for word in text.split())
     assert found.frequencies["tokens"].sum(0)[0] == new == found.items.statistics["oov"].sum() > 0
-    assert found.frequencies["right"].sum() == found.items.statistics["right"].sum()
-    assert found.frequencies["right"].sum(0)[0] == found.items.statistics["oov_right"].sum()
+    assert found.frequencies["correct"].sum() == found.items.statistics["correct"].sum()
+    assert found.frequencies["correct"].sum(0)[0] == found.items.statistics["oov_correct"].sum()
 
 
 def test_the_rarest_letter_of_a_source_by_hand(runs):

@@ -17,6 +17,7 @@ from comparing import Here, compare
 from report_documents import language
 
 from weft import files
+from weft.cli.compare_result import JSON_KEYS
 from weft.cli.main import main
 from weft.cli.minimal_pairs_table import as_table
 from weft.comparison import runner as comparing
@@ -138,20 +139,7 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
     capsys.readouterr()
     code, out, _ = compare(capsys, *words, "--minimal-pairs", "moved.tsv", "--json")
     found = json.loads(out)
-    names = [
-        "title",
-        "task",
-        "data",
-        "metric",
-        "test",
-        "test_items",
-        "insufficient_data",
-        "context",
-        "rows",
-        "failures",
-        "minimal_pairs",
-    ]
-    assert list(found) == names
+    assert list(found) == list(JSON_KEYS)
     assert found["minimal_pairs"] == {**after["minimal_pairs"], "suite": ["moved.tsv"]}
     assert compare(capsys, *words)[1] == plain and pages(there / "all")[0] == before
 

@@ -14,7 +14,7 @@ from small_runs import Silent, make_text, run_file, train_here
 from weft.comparison import applicable_options as fitting
 from weft.comparison import match_params as sizes
 from weft.comparison import shared_tokenizer as tokens
-from weft.comparison.applicable_options import applicable_options, leaves, try_config, with_option
+from weft.comparison.applicable_options import applicable_options, flatten_options, try_config, with_option
 from weft.comparison.architectures import default_archs, describe_choice, parse_models
 from weft.comparison.groups import group_runs, is_comparison, open_runs
 from weft.comparison.plan import (
@@ -131,11 +131,11 @@ def test_a_kind_keeps_what_applies_to_it():
     found = {kind: applicable_options(LM, kind, base=BASE) for kind in find_task("lm").presets}
     assert found["gpt"] == (LM, [])
     assert found["ngram"].values["model"] == {"arch": "ngram"}
-    assert set(found["ngram"].dropped) == {
+    assert set(found["ngram"].ignored) == {
         "model.hidden_size", "model.num_heads", "model.num_layers", "model.dropout", "model.position_encoding", "train.muon_lr"
     }  # fmt: skip
     assert found["lstm"].values["model"] == {"arch": "lstm", "hidden_size": 96, "num_layers": 2, "dropout": 0.2}
-    assert set(found["lstm"].dropped) == {"model.num_heads", "model.position_encoding", "train.muon_lr"}
+    assert set(found["lstm"].ignored) == {"model.num_heads", "model.position_encoding", "train.muon_lr"}
     # its positions are what tells it from a gpt
     assert found["transformer"].values["model"] == {
         "arch": "transformer", "hidden_size": 96, "num_heads": 4, "num_layers": 2, "dropout": 0.2
@@ -160,9 +160,9 @@ def test_every_kind_of_a_task_can_be_had_from_any_run_file(values):
         one = applicable_options(values, kind, base=BASE)
         assert resolve(one.values, base=BASE).arch == kind
         # nothing is lost without a word
-        given = {f"model.{name}" for name in leaves(values["model"])} - {"model.arch"}
-        kept = {f"model.{name}" for name in leaves(one.values["model"])}
-        assert given - kept == {name for name in one.dropped if name.startswith("model.")}
+        given = {f"model.{name}" for name in flatten_options(values["model"])} - {"model.arch"}
+        kept = {f"model.{name}" for name in flatten_options(one.values["model"])}
+        assert given - kept == {name for name in one.ignored if name.startswith("model.")}
 
 
 @pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])

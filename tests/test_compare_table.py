@@ -14,12 +14,12 @@ from evidence_parts import COST, labelled, language, system
 
 from weft.comparison import table, table_text
 from weft.comparison.results import RunResults
-from weft.comparison.significance import hierarchical, holm, paired
+from weft.comparison.significance import holm, randomization_test, welch_test_of_items
 from weft.errors import UsageError
 from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import LANGUAGE
 
-RATE = LANGUAGE[0].of
+RATE = LANGUAGE[0].compute
 
 
 def kinds(**means: float):
@@ -41,7 +41,7 @@ def test_rows_are_ordered_and_those_as_good_as_the_best_are_marked():
     assert [row.tied_with_best for row in rows] == [True, True, False]
     assert rows[0].p is None
     items = {name: [run.items for run in runs] for name, runs in groups.items()}
-    by_hand = holm([hierarchical(items[row.name], items[rows[0].name], RATE) for row in rows[1:]])
+    by_hand = holm([welch_test_of_items(items[row.name], items[rows[0].name], RATE) for row in rows[1:]])
     assert [row.p for row in rows[1:]] == pytest.approx(by_hand)
     assert rows[0].score.value == pytest.approx(np.mean([RATE({n: v.sum(0, keepdims=True) for n, v in
         run.items.statistics.items()}).item() for run in groups[rows[0].name]]))  # fmt: skip
@@ -52,7 +52,7 @@ def test_rows_are_ordered_and_those_as_good_as_the_best_are_marked():
 def test_single_runs_are_tested_over_items():
     groups = {name: runs[:1] for name, runs in kinds(a=2.0, b=2.1).items()}
     rows = table.rows(groups)
-    assert rows[1].p == paired(groups["b"][0].items, groups["a"][0].items, RATE)
+    assert rows[1].p == randomization_test(groups["b"][0].items, groups["a"][0].items, RATE)
     assert table.describe_test(groups) == (
         "One run per model. CI over test items (bootstrap). "
         "p: difference from the best model (paired approximate randomization test)."

@@ -172,7 +172,7 @@ def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
     assert all("test" not in one.values["data"] for one in asked)
     assert found.trial.number == 4 and found.variant.values["model"] == asked[4].values["model"]
     assert found.to_json()["chosen"] == 4 and [one["budget"] for one in found.trials] == [1.0] * 6
-    assert found.trials[0]["options"] == tune.own_options(resolve(variant.values, base=BASE))
+    assert found.trials[0]["options"] == tune.initial_options(resolve(variant.values, base=BASE))
     again, wanted = search(6, tmp_path, lambda one: 0.0)
     tune.tune([variant], wanted)
     assert [one.values for one in again] == [one.values for one in asked]

@@ -88,7 +88,7 @@ def test_where_there_are_no_columns_it_is_refused(tmp_path):
     tables = ".tsv, .csv, .xlsx, .jsonl, .json or .parquet"
     assert (
         str(caught.value)
-        == f"{path}: is not a table ({tables}), but data.delimiter = ';'; drop that, or name it as the table it is"
+        == f"{path}: is not a table ({tables}), but data.delimiter = ';'; remove data.delimiter or use a table"
     )
     with pytest.raises(ConfigError) as refusal:
         parse_config(PairDataConfig, {"train": ["a.en", "a.de"], "delimiter": ";"}, at="data")

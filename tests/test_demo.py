@@ -53,7 +53,7 @@ def dictionary() -> str:
 def shrink(monkeypatch):
     """Few words, and models that learn nothing in a second."""
     monkeypatch.setattr(demo_pronunciation, "dictionary", dictionary)
-    monkeypatch.setattr(demo_pronunciation, "HELD_OUT", {"test": 12, "valid": 4})
+    monkeypatch.setattr(demo_pronunciation, "SPLIT_SIZES", {"test": 12, "valid": 4})
     monkeypatch.setattr(demo_pronunciation, "LONG_WORD", 7)
     models = {
         name: {"model": {**values["model"], "hidden_size": 16}, "train": SHORT}
@@ -222,7 +222,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, capfd, monkeypatch)
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    monkeypatch.setattr(demo_language, "text", lambda: "The cat sat on the mat. A class is a class.\n" * 200)
+    monkeypatch.setattr(demo_language, "help_text", lambda: "The cat sat on the mat. A class is a class.\n" * 200)
     monkeypatch.setattr(
         demo_language, "COMMON", {**demo_language.COMMON, "data": {"train": "text.txt", "valid": 0.1, "context_length": 16}}
     )
@@ -270,4 +270,4 @@ def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_tra
 
 
 def test_the_demo_of_language_models_reads_a_text_that_every_python_has():
-    assert len(demo_language.text()) > 100_000 and "statement" in demo_language.text()
+    assert len(demo_language.help_text()) > 100_000 and "statement" in demo_language.help_text()

@@ -326,7 +326,7 @@ def test_padding_and_other_sentences_change_nothing(mixer, spelling):
 def test_gradients_reach_every_weight_of_a_tagger_also_under_bfloat16(mixer, spelling, head):
     data, model = make_sentences(letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling, head)
     batch = data.batch(np.arange(8))
-    task = TaggingTask(valid=None, gold=[], known=[], labels=LabelVocabulary(("a", "b", "c", "d")), device=CPU)
+    task = TaggingTask(valid=None, gold=[], is_known=[], labels=LabelVocabulary(("a", "b", "c", "d")), device=CPU)
     for precision in (torch.float32, torch.bfloat16):
         model.zero_grad()
         with DeviceConfig(CPU, precision).autocast():
@@ -445,7 +445,7 @@ def learners() -> dict[str, tuple[LossModule, Any]]:
     corpus = Corpus("train.0", np.full(int(starts[-1]), 5), starts, np.zeros((1, 4), np.int64), "")
     labelled = LabeledTexts([corpus, corpus], np.zeros((40, 1), np.int64), np.zeros(40, np.int64), LONGEST)
     names = LabelVocabulary(("a", "b", "c", "d"))
-    tagging = TaggingTask(valid=None, gold=[], known=[], labels=names, device=CPU)
+    tagging = TaggingTask(valid=None, gold=[], is_known=[], labels=names, device=CPU)
     return {
         "classifier": (
             LossModule(ClassificationTask(valid=None, device=CPU), make_classifier(segments=True)),
@@ -478,7 +478,7 @@ def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(nam
 def test_words_without_tokens_do_not_break_the_measure():
     words = Corpus("train.words", np.array([2, 2, 2, 2, 2]), np.arange(6), np.zeros((1, 4), np.int64), "")
     data = Sentences(words, None, np.array([0, 5]), np.zeros(5, np.int64))
-    task = TaggingTask(valid=None, gold=[], known=[], labels=LabelVocabulary(("a",)), device=CPU)
+    task = TaggingTask(valid=None, gold=[], is_known=[], labels=LabelVocabulary(("a",)), device=CPU)
     order = ExampleBatchSampler(data, batch_tokens=60, seed=0)
     assert order.largest_batch().first.size(1) > order.largest_batch().tokens.size(1)
     assert (

@@ -22,7 +22,7 @@ from weft.cli.main import main
 from weft.config import override
 from weft.data.dataset import Dataset
 from weft.errors import DataError
-from weft.explain.eval_loss import eval_batches, loss
+from weft.explain.eval_loss import eval_batches, mean_loss
 from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.page import page
 from weft.models.encoder import EncoderInput
@@ -50,7 +50,9 @@ DRAWN = {
     "scatter": lambda: scatter([Points(EVIL, POINTS, [EVIL, EVIL])], axes=(EVIL, EVIL), title=EVIL),
     "grid": lambda: grid([(EVIL, [Map(EVIL, ONE, EVIL)])], key="k", title=EVIL),
     "coloured": lambda: token_heatmap([EVIL], np.array([1.0]), name=EVIL, title=EVIL),
-    "lines": lambda: lines([Series(EVIL, [0, 1], [0, 1], labels=[EVIL, EVIL])], across=Axis(EVIL), up=Axis(EVIL), title=EVIL),
+    "lines": lambda: lines(
+        [Series(EVIL, [0, 1], [0, 1], labels=[EVIL, EVIL])], x_axis=Axis(EVIL), y_axis=Axis(EVIL), title=EVIL
+    ),
     "heatmap": lambda: heatmap(ONE, rows=[EVIL], columns=[EVIL], title=EVIL, axes=(EVIL, EVIL)),
     "signed": lambda: diverging_heatmap(ONE, rows=[EVIL], columns=[EVIL], name=EVIL, title=EVIL, axes=(EVIL, EVIL)),
     "matrix": lambda: similarity_matrix(ONE, rows=[EVIL], columns=[EVIL], name=EVIL, title=EVIL, axes=(EVIL, EVIL)),
@@ -195,8 +197,8 @@ def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
         ends = first, first + len(answer.split()) - 1
         nats.append(-sum(float(scores[:, side].log_softmax(0)[at]) for side, at in enumerate(ends)))
     data = write_tsv(tmp_path / "data.tsv", rows)
-    found = eval_batches(run, [data], tmp_path, tokens=10**6)
-    assert loss(found) == pytest.approx(np.mean(nats), rel=1e-5) and sum(one.items for one in found) == len(rows)
+    found = eval_batches(run, [data], tmp_path, max_tokens=10**6)
+    assert mean_loss(found) == pytest.approx(np.mean(nats), rel=1e-5) and sum(one.num_items for one in found) == len(rows)
 
 
 def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, capsys):

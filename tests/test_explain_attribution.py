@@ -122,7 +122,7 @@ def forward_of(task: str, reading: ModelInput, model: Any, place: int) -> Any:
         tokens = [side.expand(rows, -1) for side in sides]
         ones = [torch.ones_like(side, dtype=torch.bool) for side in tokens]
         if task == "lm":
-            return model.head(model(tokens[0])[0][:, len(sides[0][0]) - len(reading.places) + place])
+            return model.head(model(tokens[0])[0][:, len(sides[0][0]) - len(reading.output_spans) + place])
         if task == "seq2seq":
             state = model.encode(tokens[0], ones[0])
             return model.head(model(tokens[1], state)[0][:, place], state[1])
@@ -145,20 +145,20 @@ def test_captum_finds_the_same(runs, name):
     asked = outputs_to_explain(run, reading, options)[-1]
     vectors = EmbeddingInputs(reading, "unk", run.device)
     model, fronts = handed(reading)
-    say = forward_of(run.config.task, reading, model, asked.place)
+    say = forward_of(run.config.task, reading, model, asked.position)
 
     def said(*given: Tensor) -> Tensor:
         for front, x in zip(fronts, given, strict=True):
             front.x = x
-        return say(len(given[0]))[:, asked.choice]
+        return say(len(given[0]))[:, asked.target]
 
-    own, blank = tuple(vectors.own), tuple(vectors.blank)
+    own, blank = tuple(vectors.inputs), tuple(vectors.baselines)
     whole = captum.IntegratedGradients(said).attribute(own, blank, n_steps=40, method="gausslegendre")
     expected = torch.cat([part.sum(-1) for part in whole], dim=1)[0].detach().numpy()
-    np.testing.assert_allclose(credit.integrated_gradients(vectors, asked, 40, rows=7), expected, atol=1e-4)
+    np.testing.assert_allclose(credit.integrated_gradients(vectors, asked, 40, batch_size=7), expected, atol=1e-4)
     times = captum.InputXGradient(said).attribute(tuple(part.clone().requires_grad_() for part in own))
     expected = torch.cat([part.sum(-1) for part in times], dim=1)[0].detach().numpy()
-    np.testing.assert_allclose(credit.gradient_times_input(vectors, [asked])[0], expected, atol=1e-4)
+    np.testing.assert_allclose(credit.input_x_gradient(vectors, [asked])[0], expected, atol=1e-4)
     # a feature is all coordinates of a token
     masks, first = [], 0
     for part in own:
@@ -166,7 +166,7 @@ def test_captum_finds_the_same(runs, name):
         first += part.size(1)
     gone = captum.FeatureAblation(said).attribute(own, blank, feature_mask=tuple(masks))
     expected = torch.cat([part[..., 0] for part in gone], dim=1)[0].detach().numpy()
-    np.testing.assert_allclose(credit.occlusion(vectors, asked, rows=3), expected, atol=1e-4)
+    np.testing.assert_allclose(credit.occlusion(vectors, asked, batch_size=3), expected, atol=1e-4)
 
 
 # ---- completeness
@@ -195,10 +195,10 @@ def test_the_difference_is_that_of_the_text_and_of_one_without_words(runs, name)
     asked = outputs_to_explain(run, reading, options)[:2]
     found = attribute(run, reading, asked, options)
     for side in reading.sides:
-        side.tokens[:] = [0 if is_text else token for token, is_text in zip(side.tokens, side.of_text, strict=True)]
+        side.tokens[:] = [0 if is_text else token for token, is_text in zip(side.tokens, side.text_mask, strict=True)]
     with torch.no_grad():
-        blank = [float(reading.log_probs(torch.tensor([one.place]))[0, one.choice]) for one in asked]
-    np.testing.assert_allclose(found.added, found.output - blank, atol=1e-4)
+        blank = [float(reading.log_probs(torch.tensor([one.position]))[0, one.target]) for one in asked]
+    np.testing.assert_allclose(found.expected_sum, found.log_probs - blank, atol=1e-4)
 
 
 def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
@@ -229,14 +229,14 @@ def test_what_stands_in_a_tokens_place(runs):
     rows = {"unk": weight[0], "mean": weight.mean(0), "zero": torch.zeros_like(weight[0])}
     for name, row in rows.items():
         vectors = EmbeddingInputs(reading, name, run.device)
-        torch.testing.assert_close(vectors.own[0][0], weight[torch.tensor(reading.sides[0].tokens)])
-        before = len(run.predictor.bos_ids)
-        torch.testing.assert_close(vectors.blank[0][0, before:], row.expand(3, -1))
+        torch.testing.assert_close(vectors.inputs[0][0], weight[torch.tensor(reading.sides[0].tokens)])
+        before = len(run.reader.bos_ids)
+        torch.testing.assert_close(vectors.baselines[0][0, before:], row.expand(3, -1))
         # what the text comes after stays
-        torch.testing.assert_close(vectors.blank[0][0, :before], weight[torch.tensor(run.predictor.bos_ids)])
+        torch.testing.assert_close(vectors.baselines[0][0, :before], weight[torch.tensor(run.reader.bos_ids)])
     masked = runs("lm:masked")
     vectors = EmbeddingInputs(read(masked, "the [MASK]", options), "mask", masked.device)
-    torch.testing.assert_close(vectors.blank[0][0, 1], masked.model.encoder.embedder.embedding.weight[-1].detach())
+    torch.testing.assert_close(vectors.baselines[0][0, 1], masked.model.encoder.embedder.embedding.weight[-1].detach())
 
 
 def test_a_shared_embedding_is_blanked_on_both_sides(runs):
@@ -245,8 +245,8 @@ def test_a_shared_embedding_is_blanked_on_both_sides(runs):
     assert run.model.encoder.embedder.embedding is run.model.decoder.embedder.embedding
     vectors, scale = EmbeddingInputs(reading, "unk", run.device), run.model.decoder.embedder.scale
     unknown = run.model.encoder.embedder.embedding.weight[0].detach() * scale
-    for blank, side in zip(vectors.blank, reading.sides, strict=True):
-        torch.testing.assert_close(blank[0, torch.tensor(side.of_text)], unknown.expand(sum(side.of_text), -1))
+    for blank, side in zip(vectors.baselines, reading.sides, strict=True):
+        torch.testing.assert_close(blank[0, torch.tensor(side.text_mask)], unknown.expand(sum(side.text_mask), -1))
 
 
 def test_the_baseline_is_one_that_training_has_shown(runs):
@@ -389,7 +389,7 @@ REFUSALS = {
     ("lm:masked", "the [MASK]", "target=the cat"): "target: expected one token for a mask, got 2: 'the cat'",
     ("lm:masked", "the cat", ""): "input: no [MASK] in the text; write it where a token is missing",
     ("labels:labels-lstm", "x", "target=anmal"): ("target: unknown label 'anmal'; did you mean 'animal'?"),
-    ("labels:pairs-transformer", "x", ""): "input: needs 2 texts, separated by tabs, and has 1",
+    ("labels:pairs-transformer", "x", ""): "input: expected 2 tab-separated texts, got 1",
     ("qa:transformer", "who ?", ""): "input: expected a question and a passage separated by a tab, got 1 columns",
     ("qa:transformer", "who ?\tada .", "target=ben"): ("target: 'ben' does not occur in the passage"),
     ("qa:transformer", "who ?\t" + "ada " * 1000, ""): ("input: 1,005 tokens exceed the model's limit of 64; shorten it"),
@@ -452,7 +452,7 @@ class Heard(list[tuple[float, str]]):
     [("gradient-flow", {}), ("attribution", {"n_steps": 20}), ("attribution", {"method": "occlusion"})],
 )
 def test_what_takes_long_tells_of_its_progress(runs, monkeypatch, what, options):
-    monkeypatch.setattr(credit, "MAX_POSITIONS", 32)  # few copies at a time, as of a long text
+    monkeypatch.setattr(credit, "MAX_BATCH_TOKENS", 32)  # few copies at a time, as of a long text
     heard, text = Heard(), "the old cat sees"
     explain_text(runs("lm:lstm"), text, what, ExplainConfig(**options), progress=heard)
     assert heard[0] == (0.0, "") and len(heard) >= 8

@@ -181,7 +181,7 @@ def test_every_view_says_how_its_pictures_are_read():
 
 def test_pictures_stand_in_two_columns_and_what_is_wider_says_that_it_scrolls(tmp_path):
     wide = '<svg width="1500" height="50" viewBox="0 0 1500 50"></svg>'
-    chart = lines([Series("", [1, 2], [1, 2])], across=Axis("x"), up=Axis("y"))
+    chart = lines([Series("", [1, 2], [1, 2])], x_axis=Axis("x"), y_axis=Axis("y"))
     one = Explanation("a", "A", {}, [Figure("1", chart), Figure("2", chart), Figure("3", wide)], ["in words"])
     html = page(
         [one, Explanation("b", "B", {}, [Figure("4", chart)], ["in words"]), Explanation("c", "C", {}, [], ["in words"])]
@@ -215,13 +215,13 @@ def test_a_browser_shows_any_head(run, capsys, tmp_path, quiet_machine):
         tab.on("request", lambda request: asked.append(request.url))
         tab.on("pageerror", lambda error: pytest.fail(str(error)))
         tab.goto((tmp_path / "a.html").as_uri())
-        assert tab.locator(".detail").count() == 3
+        assert tab.locator(".head-panel").count() == 3
         tab.locator("[data-key=grid-encoder-0-1]").click()
-        panel = tab.locator(".detail").nth(1)
-        assert panel.locator(".name").inner_text() == "Layer 1, head 2"
-        panel.locator(".rows").press("ArrowLeft")
-        assert panel.locator(".rows .chosen").inner_text() == "a"
-        assert re.match(r"a looks most at \S+ \(0\.\d\d\)", panel.locator("output").inner_text())
+        panel = tab.locator(".head-panel").nth(1)
+        assert panel.locator(".head-name").inner_text() == "Layer 1, head 2"
+        panel.locator(".queries").press("ArrowLeft")
+        assert panel.locator(".queries .selected").inner_text() == "a"
+        assert re.match(r"a attends most to \S+ \(0\.\d\d\)", panel.locator("output").inner_text())
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
         browser.close()
     assert all(url.startswith(("file:", "data:")) for url in asked)

@@ -13,7 +13,7 @@ from command_line import refused
 from small_runs import run_file, train_here
 
 from weft.cli.main import main
-from weft.explain.ngram_counts import followers, why_no_counts
+from weft.explain.ngram_counts import next_tokens, why_no_counts
 from weft.explain.options import ExplainConfig
 from weft.explain.views import explain
 from weft.runs.load import load
@@ -60,15 +60,15 @@ def test_counts_are_those_of_a_plain_loop_over_the_lines(students):
 def test_a_context_that_never_came_says_so(students, capsys):
     assert main(["explain", "runs/students", "books opened", "--view", "counts", "--top", "2"]) == 0
     out = capsys.readouterr().out.split("\n")
-    assert "never seen: no counts to go by" in out[1] and out[1].startswith("<s> books opened")
+    assert "not in the training text" in out[1] and out[1].startswith("<s> books opened")
     assert any("(+" in line and "more)" in line for line in out)
 
 
 def test_followers_are_found_at_every_place():
     text = np.array([1, 2, 1, 2, 3, 1, 2])
-    assert followers(text, [1, 2]).tolist() == [1, 3]
-    assert followers(text, []).tolist() == text.tolist()
-    assert followers(text, [9]).tolist() == followers(np.array([1]), [1, 2]).tolist() == []
+    assert next_tokens(text, [1, 2]).tolist() == [1, 3]
+    assert next_tokens(text, []).tolist() == text.tolist()
+    assert next_tokens(text, [9]).tolist() == next_tokens(np.array([1]), [1, 2]).tolist() == []
 
 
 def test_networks_have_counts_of_their_training_text_and_others_have_none(tmp_path, capsys):

@@ -18,14 +18,14 @@ import weft
 from weft.errors import DataError, UsageError
 from weft.explain.gradient_flow import (
     TimeGradients,
-    depth_figure,
-    exact,
     gradient_flow,
+    gradients_by_layer,
+    gradients_over_time,
+    layer_figure,
     reinitialized,
     relative_norms,
-    through_layers,
-    through_time,
     time_figure,
+    to_float64,
     why_no_gradients,
 )
 from weft.explain.options import ExplainConfig
@@ -58,7 +58,7 @@ def rms(gradient: Tensor) -> float:
 
 @pytest.mark.parametrize("kind", ["tanh", "relu", "sigmoid"])
 def test_a_vanilla_rnn_equals_the_formula(kind):
-    model, tokens = exact(model_of("rnn", nonlinearity=kind)), tokens_of(9)
+    model, tokens = to_float64(model_of("rnn", nonlinearity=kind)), tokens_of(9)
     u, w, b, b2 = model.stack.layers[0].mixer.cell.all_weights[0]
     x, h, kept = model.embedding(tokens), torch.zeros(2, 16, dtype=torch.float64), []
     for at in range(8):
@@ -67,7 +67,7 @@ def test_a_vanilla_rnn_equals_the_formula(kind):
         kept.append(h)
     scores = h @ model.head.weight.T + model.head.bias
     nn.functional.cross_entropy(scores, tokens[:, 8], reduction="sum").backward()
-    flow = through_time(model, tokens)
+    flow = gradients_over_time(model, tokens)
     assert flow.layers == ["layer 1"]
     np.testing.assert_allclose(flow.norms[0], [rms(one.grad) for one in kept[1:]], rtol=1e-6)
 
@@ -75,8 +75,8 @@ def test_a_vanilla_rnn_equals_the_formula(kind):
 @pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru", "gru-reset-before"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_states_equal_the_rest_of_the_text_read_in_one_go(mixer, layers):
-    model, tokens = exact(model_of(mixer, num_layers=layers)), tokens_of(7)
-    flow = through_time(model, tokens)
+    model, tokens = to_float64(model_of(mixer, num_layers=layers)), tokens_of(7)
+    flow = gradients_over_time(model, tokens)
     for at in range(1, 5):
         np.testing.assert_allclose(flow.norms[:, at - 1], side_by_side(model, tokens, at), rtol=1e-6)
 
@@ -101,7 +101,7 @@ def side_by_side(model: LanguageModel, tokens: Tensor, at: int) -> list[float]:
 
 
 def test_attention_equals_one_pass_over_the_whole_text():
-    model = exact(
+    model = to_float64(
         model_of(
             "attention", num_layers=2, num_heads=2, position_encoding="sinusoidal", skip_connection="residual", norm="layernorm"
         )
@@ -116,7 +116,7 @@ def test_attention_equals_one_pass_over_the_whole_text():
     nats[:, -1].sum().backward()
     for handle in handles:
         handle.remove()
-    flow = through_time(model, tokens)
+    flow = gradients_over_time(model, tokens)
     assert flow.layers == ["layer 1", "layer 2"]
     expected = [[rms(one.grad[:, at]) for at in range(1, 7)] for one in kept]
     np.testing.assert_allclose(flow.norms, expected, rtol=1e-6)
@@ -129,11 +129,11 @@ def test_at_the_output_of_a_fused_layer_nothing_is_seen():
     y.retain_grad()
     model.head.loss(y, tokens[:, 1:])[:, -1].sum().backward()
     assert (y.grad[:, :-1] == 0).all()
-    assert (through_time(exact(model), tokens).norms > 0).all()
+    assert (gradients_over_time(to_float64(model), tokens).norms > 0).all()
 
 
 def test_layers_equal_gradients_that_are_kept_by_hand():
-    model, tokens = exact(model_of("gru", num_layers=3)), tokens_of(6)
+    model, tokens = to_float64(model_of("gru", num_layers=3)), tokens_of(6)
     x = model.embedding(tokens[:, :-1])
     kept = [x]
     for layer in model.stack.layers:
@@ -143,8 +143,8 @@ def test_layers_equal_gradients_that_are_kept_by_hand():
         one.retain_grad()
     loss = model.head.loss(model.stack.final_norm(x), tokens[:, 1:]).mean()
     loss.backward()
-    depth = through_layers(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
-    assert depth.places == ["read", "layer 1", "layer 2", "layer 3"]
+    depth = gradients_by_layer(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
+    assert depth.names == ["input", "layer 1", "layer 2", "layer 3"]
     np.testing.assert_allclose(depth.norms, [rms(one.grad) for one in kept], rtol=1e-6)
 
 
@@ -175,7 +175,7 @@ FAR = torch.tensor([[1, key] + [3] * 101 + [2, key] for key in KEYS])
 def test_over_100_steps_a_vanilla_rnn_loses_what_an_lstm_keeps():
     """The bar of this view: by more than 1e3, against less than 1e1; the LSTM's forget gate starts open."""
     trained = {"rnn": remembering("rnn", steps=100), "lstm": remembering("lstm", steps=300)}
-    rnn, lstm = (relative_norms(through_time(exact(model), FAR))[:101] for model in trained.values())
+    rnn, lstm = (relative_norms(gradients_over_time(to_float64(model), FAR))[:101] for model in trained.values())
     assert rnn[0] == lstm[0] == 1.0
     assert rnn[100] < 1e-3
     assert lstm.min() > 0.1 and lstm.max() < 10
@@ -187,16 +187,16 @@ def test_a_forget_gate_that_starts_open_reaches_further():
     with torch.no_grad():
         shut.stack.layers[0].mixer.cell.all_weights[0][2][16:32] = 0.0
     tokens = tokens_of(53)
-    open_, closed = (relative_norms(through_time(exact(one), tokens))[49] for one in (lstm, shut))
+    open_, closed = (relative_norms(gradients_over_time(to_float64(one), tokens))[49] for one in (lstm, shut))
     assert open_ > 100 * closed
 
 
 def test_connections_carry_gradients_down_a_deep_stack():
     tokens, found = tokens_of(12), {}
     for kind in ("none", "residual", "highway", "dense"):
-        model = exact(model_of("rnn", num_layers=12, skip_connection=kind))
-        depth = through_layers(model, lambda model=model: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
-        assert len(depth.places) == 13
+        model = to_float64(model_of("rnn", num_layers=12, skip_connection=kind))
+        depth = gradients_by_layer(model, lambda model=model: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
+        assert len(depth.names) == 13
         found[kind] = depth.norms[0] / depth.norms[-1]
     assert found["none"] < 0.05
     assert all(found[kind] > 5 * found["none"] for kind in ("residual", "highway", "dense"))
@@ -226,10 +226,10 @@ def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
     view = gradient_flow(lstm, "the old cat", ExplainConfig())
     tokens = torch.tensor([[*lstm.predictor.bos_ids, *lstm.vocabulary.encode("the old cat")]])
     for when, model in (("untrained", started), ("trained", lstm.model)):
-        flow = through_time(exact(model), tokens)
+        flow = gradients_over_time(to_float64(model), tokens)
         np.testing.assert_allclose(view.data["time"][when]["norms"], flow.norms)
         assert view.data["time"][when]["layers"] == ["layer 1", "layer 2"]
-        assert view.data["layers"][when]["places"] == ["read", "layer 1", "layer 2"]
+        assert view.data["layers"][when]["places"] == ["input", "layer 1", "layer 2"]
     assert [token["text"] for token in view.data["tokens"]] == [".", "\n", *"the old cat"]
     assert view.data["position"] == 11
     assert view.lines[0].split() == ["steps", "back", "untrained", "trained"]
@@ -254,7 +254,7 @@ def test_decoders_of_a_source_are_followed_as_well(runs, name):
     assert norms.shape[1] == expected and (norms[:, :-1] > 0).any()
     assert all(label.startswith("decoder") for label in view.data["time"]["trained"]["layers"])
     places = view.data["layers"]["trained"]["places"]
-    assert "encoder reads" in places and "decoder reads" in places
+    assert "encoder input" in places and "decoder input" in places
 
 
 def test_what_has_no_gradients_to_follow_says_so(lstm, runs):
@@ -285,8 +285,8 @@ def marks(svg: str) -> list[str]:
 def test_a_chart_has_a_line_a_marker_and_a_name_for_each_series():
     svg = lines(
         [Series("a < b", [0, 1, 2], [1.0, 10.0, 100.0], labels=["x", "y", "z"]), Series("c", [0, 1, 2], [5.0, 0.0, 1e-3])],
-        across=Axis("step"),
-        up=Axis("norm", log=True),
+        x_axis=Axis("step"),
+        y_axis=Axis("norm", log=True),
         title="what & why",
     )
     root = ET.fromstring(svg)
@@ -302,8 +302,8 @@ def test_a_chart_has_a_line_a_marker_and_a_name_for_each_series():
 def labels_below(names: list[str]) -> list[tuple[str, bool]]:
     """What stands below a chart whose axis names every point, and whether it is turned."""
     size = len(names)
-    axis = Axis("token", names=["", *names], every=True)
-    svg = lines([Series("", list(range(1, size + 1)), [1.0] * size)], across=axis, up=Axis("bits"))
+    axis = Axis("token", names=["", *names], show_all=True)
+    svg = lines([Series("", list(range(1, size + 1)), [1.0] * size)], x_axis=axis, y_axis=Axis("bits"))
     root = ET.fromstring(svg)
     low = float(root.get("height"))
     spots = [float(y) for y in re.findall(r'<text x="[^"]+" y="([0-9.]+)">token<', svg)]
@@ -319,12 +319,12 @@ def test_an_axis_of_tokens_names_as_many_as_there_is_room_for():
     assert found[0] == ("Donaudampfschif…", True) and found[1:] == [("long-token", True)] * 19
     many = labels_below([str(at) for at in range(400)])
     assert 30 <= len(many) <= 42 and many[0][0] == "0"
-    plain = lines([Series("", [0, 1], [1, 2])], across=Axis("x", names=["layer 1", "b"]), up=Axis("y"))
+    plain = lines([Series("", [0, 1], [1, 2])], x_axis=Axis("x", names=["layer 1", "b"]), y_axis=Axis("y"))
     assert ">layer 1<" in plain  # only tokens have their spaces spelled
 
 
 def heights(values: list[float], *, log: bool) -> list[float]:
-    svg = lines([Series("s", [0, 1, 2], values)], across=Axis("x"), up=Axis("y", log=log))
+    svg = lines([Series("s", [0, 1, 2], values)], x_axis=Axis("x"), y_axis=Axis("y", log=log))
     path = next(path for path in ET.fromstring(svg).findall(".//{*}path") if path.get("class") == "line")
     return [float(point.split()[1]) for point in path.get("d")[1:].split("L")]
 
@@ -338,12 +338,12 @@ def test_equal_ratios_are_equal_steps_on_a_logarithmic_axis():
 
 def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
     series = [Series(f"{name}, {when}", [0, 1], [1, 2], name, when == "first") for name in "ab" for when in ("first", "then")]
-    svg = lines(series, across=Axis("layer", names=["read", "layer 1"]), up=Axis("y"))
+    svg = lines(series, x_axis=Axis("layer", names=["input", "layer 1"]), y_axis=Axis("y"))
     groups = [
         group.get("class") for group in ET.fromstring(svg).findall("./{*}g") if (group.get("class") or "").startswith("s")
     ]
     assert groups[:4] == ["s0", "s0", "s1", "s1"]
-    assert "read" in svg and "layer 1" in svg and svg.count("stroke-dasharray") == 4
+    assert "input" in svg and "layer 1" in svg and svg.count("stroke-dasharray") == 4
 
 
 @pytest.mark.parametrize(
@@ -356,14 +356,14 @@ def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
 )
 def test_a_chart_of_nothing_is_refused(series, message):
     with pytest.raises(UsageError) as caught:
-        lines(series, across=Axis("x"), up=Axis("y"))
+        lines(series, x_axis=Axis("x"), y_axis=Axis("y"))
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("values", [[1.0], [3.0, 3.0], [float("nan"), float("inf")], [0.0, 1e-300], [-1e9, 1e9]])
 @pytest.mark.parametrize("log", [False, True])
 def test_odd_values_are_drawn_all_the_same(values, log):
-    svg = lines([Series("", list(range(len(values))), values)], across=Axis("x"), up=Axis("y", log=log))
+    svg = lines([Series("", list(range(len(values))), values)], x_axis=Axis("x"), y_axis=Axis("y", log=log))
     assert ET.fromstring(svg).tag.endswith("svg")
     assert not re.search(r"\b(nan|inf)\b", svg)  # as a coordinate no browser would draw it
 
@@ -375,23 +375,23 @@ def test_several_models_go_on_one_plot():
     assert {"rnn, at the start", "rnn, trained", "lstm, trained"} <= {
         one.text for one in ET.fromstring(svg).findall(".//{*}text")
     }
-    model, tokens = exact(model_of("rnn", num_layers=2)), tokens_of(5)
-    depth = through_layers(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
-    ET.fromstring(depth_figure({"rnn": {"trained": depth}}, title="t"))
+    model, tokens = to_float64(model_of("rnn", num_layers=2)), tokens_of(5)
+    depth = gradients_by_layer(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
+    ET.fromstring(layer_figure({"rnn": {"trained": depth}}, title="t"))
 
 
 # ---- names that agree with those of other views
 
 
 def test_attention_and_feed_forward_are_two_parts_of_one_layer(runs):
-    model, tokens = exact(model_of("attention", num_heads=2, num_layers=2, skip_connection="residual")), tokens_of(6)
-    depth = through_layers(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
+    model, tokens = to_float64(model_of("attention", num_heads=2, num_layers=2, skip_connection="residual")), tokens_of(6)
+    depth = gradients_by_layer(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
     parts = ["layer 1 attention", "layer 1 feed-forward", "layer 2 attention", "layer 2 feed-forward"]
-    assert depth.places == ["read", *parts]
-    assert through_time(model, tokens).layers == ["layer 1", "layer 2"]  # what remembers: attention alone
-    svg = depth_figure({"gpt": {"trained": depth}}, title="t")
+    assert depth.names == ["input", *parts]
+    assert gradients_over_time(model, tokens).layers == ["layer 1", "layer 2"]  # what remembers: attention alone
+    svg = layer_figure({"gpt": {"trained": depth}}, title="t")
     ticks = {one.text for one in ET.fromstring(svg).findall(".//{*}text")}
-    assert {"read", "layer 1", "layer 2"} <= ticks and "layer 1 attention" not in ticks
+    assert {"input", "layer 1", "layer 2"} <= ticks and "layer 1 attention" not in ticks
     assert "layer␣2␣feed-forward" in svg  # for the pointer
     translator: Any = weft.load(runs.folder("transformer"), device="cpu")
     names = [name for name in layers_of(translator.members[0].model) if name.startswith("decoder")]
@@ -414,9 +414,11 @@ def test_a_legend_says_why_a_series_has_no_line():
         Series("gone", [0, 1], [float("nan")] * 2),
         Series("there", [0, 1], [1.0, 2.0]),
     ]
-    texts = {one.text for one in ET.fromstring(lines(series, across=Axis("x"), up=Axis("y", log=True))).findall(".//{*}text")}
+    texts = {
+        one.text for one in ET.fromstring(lines(series, x_axis=Axis("x"), y_axis=Axis("y", log=True))).findall(".//{*}text")
+    }
     assert {"zero (0 everywhere)", "gone (no values)", "there"} <= texts
-    plain = {one.text for one in ET.fromstring(lines(series, across=Axis("x"), up=Axis("y"))).findall(".//{*}text")}
+    plain = {one.text for one in ET.fromstring(lines(series, x_axis=Axis("x"), y_axis=Axis("y"))).findall(".//{*}text")}
     assert {"zero", "gone (no values)", "there"} <= plain
 
 

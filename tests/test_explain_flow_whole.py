@@ -12,8 +12,8 @@ from small_runs import make_text, run_file, train_here
 from torch import Tensor, nn
 
 import weft
-from weft.explain.gradient_flow import exact, reinitialized, why_no_gradients
-from weft.explain.gradient_flow_loss import gradient_flow_to_loss, through_text, unrolled
+from weft.explain.gradient_flow import reinitialized, to_float64, why_no_gradients
+from weft.explain.gradient_flow_loss import gradient_flow_to_loss, gradients_by_token, unrolled
 from weft.explain.inputs import read
 from weft.explain.options import ExplainConfig
 from weft.models.encoder import EncoderInput
@@ -88,14 +88,14 @@ def test_a_label_of_recurrent_layers_equals_states_that_are_moved(runs, name):
     saturate, a pool of maxima has ties.)"""
     run = weft.load(runs.folder(name))
     view = gradient_flow_to_loss(run, TEXT, ExplainConfig())
-    model = exact(reinitialized(run))
+    model = to_float64(reinitialized(run))
     tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode(TEXT), 2]])
     row, label = EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool)), run.labels.index(view.data["output"])
 
     def loss() -> Tensor:
         return -model(row).log_softmax(-1)[0, label]  # in float32: steps can not be tiny
 
-    flow = through_text(model, loss)
+    flow = gradients_by_token(model, loss)
     np.testing.assert_allclose(view.data["text"]["untrained"]["norms"], flow.norms, rtol=1e-5)
     mixer = model.encoder.stack.layers[0].mixer
     at, step, squares = 2, 1e-3, 0.0
@@ -134,7 +134,7 @@ def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
     view = gradient_flow_to_loss(run, "the bcdfo near dcbgi", ExplainConfig(position=2, target="NOUN"))
     assert (view.data["output"], view.data["position"]) == ("NOUN", 2)
     assert view.title == "Gradient flow from the loss of 'NOUN' at 'bcdfo'"
-    model, kept = exact(run.model), []
+    model, kept = to_float64(run.model), []
     other = Run(run.directory, run.config, run.vocabulary, run.device_name)
     other.model = model
     reading = read(other, "the bcdfo near dcbgi", ExplainConfig(target="NOUN"))
@@ -142,7 +142,7 @@ def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
         layer.register_forward_pre_hook(lambda part, given: kept.append(given[0]) or given[0].retain_grad())
         for layer in model.encoder.stack.layers
     ]
-    (-reading.log_probs(torch.tensor([1]))[0, reading.choices[1]]).backward()
+    (-reading.log_probs(torch.tensor([1]))[0, reading.targets[1]]).backward()
     for handle in handles:
         handle.remove()
     expected = [one.grad[0].norm(dim=1).tolist() for one in kept]
@@ -155,7 +155,7 @@ def test_a_tagger_reaches_both_ways_from_its_word(runs):
     assert [token["text"] for token in view.data["tokens"]] == ["<s>", "the", "old", "mr", "bcdfo", "near", "here", "</s>"]
     norms = np.array(view.data["text"]["untrained"]["norms"])
     assert norms.shape == (1, 8) and (norms > 0).all() and norms[0].argmax() == 4
-    assert view.data["layers"]["untrained"]["places"] == ["encoder reads", "encoder 1"]  # letters are no layer of it
+    assert view.data["layers"]["untrained"]["places"] == ["encoder input", "encoder 1"]  # letters are no layer of it
     assert len(view.lines) == 1 + 8 + 1
     assert view.lines[0].split() == ["token", "untrained", "trained"]
     assert view.lines[-1] == "the gradient of the loss of 'B-PER' at 'bcdfo' at each token, relative to the largest"

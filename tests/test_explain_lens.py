@@ -225,7 +225,7 @@ def test_a_wide_table_is_broken_into_bands_and_right_guesses_are_framed():
     row = [TokenGuess(f"word{at}", 0.5, "told <", at == 3) for at in range(30)]
     root = ET.fromstring(token_table([row, row], rows=["b", "a"], columns=[str(at) for at in range(30)], corner="read"))
     assert float(root.get("width")) < 720
-    assert len([box for box in root.findall(".//{*}rect") if box.get("class") == "right"]) == 2
+    assert len([box for box in root.findall(".//{*}rect") if box.get("class") == "correct"]) == 2
     assert len([text for text in root.findall(".//{*}text") if text.text == "read"]) >= 3
 
 

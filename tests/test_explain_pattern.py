@@ -12,7 +12,7 @@ from pair_parts import ATTENTION, PLACES, shaken_pair, sources, targets
 from parts import shaken
 
 from weft.decode.beam import BeamOptions, beam_search
-from weft.explain.attention import Site, one_head, sites
+from weft.explain.attention import Site, select_head, sites
 from weft.explain.hooks import Activation, attention_weights, record_activations
 from weft.models.classifier import classifier
 from weft.models.config import ATTENTION_ENCODINGS, INPUT_ENCODINGS, LanguageModelConfig
@@ -34,7 +34,7 @@ def check(seen: list[Activation], calls: int) -> None:
         assert (whole @ v - call.output).abs().max() < 1e-5
         torch.testing.assert_close(whole.sum(-1), torch.ones_like(whole.sum(-1)))
         for head in range(whole.size(1)):
-            alone = attention_weights(one_head(call, head + 1))
+            alone = attention_weights(select_head(call, head + 1))
             assert (alone @ v[:, head : head + 1] - call.output[:, head : head + 1]).abs().max() < 1e-5
 
 

@@ -18,7 +18,7 @@ import weft
 from weft.cli.main import main
 from weft.errors import UsageError
 from weft.explain.options import ExplainConfig
-from weft.explain.positions import KINDS, positions, sites
+from weft.explain.positions import ENCODINGS, find_sites, positions
 from weft.models.config import ATTENTION_ENCODINGS, LanguageModelConfig
 from weft.models.lm import LanguageModel, language_model
 from weft.nn import positions as parts
@@ -37,7 +37,7 @@ def model_of(kind: str) -> LanguageModel:
 
 def shown(kind: str) -> Any:
     """What is seen of a model with such positions, where all its layers know the same."""
-    (site,) = sites(model_of(kind), COUNT, ExplainConfig())
+    (site,) = find_sites(model_of(kind), COUNT, ExplainConfig())
     return site
 
 
@@ -46,22 +46,22 @@ def test_sinusoidal_positions_are_the_formula_and_their_products_depend_on_dista
     site = shown("sinusoidal")
     rates = [10000 ** (-2 * s / WIDTH) for s in range(WIDTH // 2)]
     vectors = [[f(w * at) for w in rates for f in (math.sin, math.cos)] for at in range(COUNT)]
-    np.testing.assert_allclose(site.shown.values, vectors, atol=1e-6)
+    np.testing.assert_allclose(site.encoding.values, vectors, atol=1e-6)
     products = [[sum(math.cos(w * (i - j)) for w in rates) for j in range(COUNT)] for i in range(COUNT)]
-    np.testing.assert_allclose(site.shown.products, products, atol=1e-5)
-    np.testing.assert_allclose(site.shown.by_distance["mean p(i) · p(j)"], products[0], atol=1e-5)
-    assert site.places == [""]
+    np.testing.assert_allclose(site.encoding.products, products, atol=1e-5)
+    np.testing.assert_allclose(site.encoding.by_distance["mean p(i) · p(j)"], products[0], atol=1e-5)
+    assert site.names == [""]
 
 
 def test_learned_positions_are_the_run_s_own_vectors():
     model = model_of("learned")
-    (site,) = sites(model, COUNT, ExplainConfig())
+    (site,) = find_sites(model, COUNT, ExplainConfig())
     vectors = model.stack.positions.table.weight.detach().double().numpy()[:COUNT]
-    np.testing.assert_array_equal(site.shown.values, vectors)
+    np.testing.assert_array_equal(site.encoding.values, vectors)
     wanted = [np.mean([vectors[i] @ vectors[i + k] for i in range(COUNT - k)]) for k in range(COUNT)]
-    np.testing.assert_allclose(site.shown.by_distance["mean p(i) · p(j)"], wanted, atol=1e-9)
-    (all_of_them,) = sites(model, 1000, ExplainConfig())
-    assert len(all_of_them.shown.rows) == WINDOW
+    np.testing.assert_allclose(site.encoding.by_distance["mean p(i) · p(j)"], wanted, atol=1e-9)
+    (all_of_them,) = find_sites(model, 1000, ExplainConfig())
+    assert len(all_of_them.encoding.rows) == WINDOW
 
 
 def test_rotary_positions_turn_pairs_and_their_products_fall():
@@ -70,48 +70,48 @@ def test_rotary_positions_turn_pairs_and_their_products_fall():
     site = shown("rotary")
     rates = [10000 ** (-2 * s / SIZE) for s in range(SIZE // 2)]
     np.testing.assert_allclose(
-        site.shown.values[:, : SIZE // 2], [[math.cos(m * w) for w in rates] for m in range(COUNT)], atol=1e-6
+        site.encoding.values[:, : SIZE // 2], [[math.cos(m * w) for w in rates] for m in range(COUNT)], atol=1e-6
     )
     np.testing.assert_allclose(
-        site.shown.values[:, SIZE // 2 :], [[math.sin(m * w) for w in rates] for m in range(COUNT)], atol=1e-6
+        site.encoding.values[:, SIZE // 2 :], [[math.sin(m * w) for w in rates] for m in range(COUNT)], atol=1e-6
     )
     equal = [np.mean([math.cos(m * w) for w in rates]) for m in range(COUNT)]
-    np.testing.assert_allclose(site.shown.by_distance["q · k of equal q, k"], equal, atol=1e-6)
+    np.testing.assert_allclose(site.encoding.by_distance["q · k of equal q, k"], equal, atol=1e-6)
     sums = [
         np.mean([abs(sum(complex(math.cos(m * w), math.sin(m * w)) for w in rates[: i + 1])) for i in range(len(rates))])
         for m in range(COUNT)
     ]
-    np.testing.assert_allclose(site.shown.by_distance["bound (Su et al.)"], np.array(sums) / sums[0], atol=1e-6)
-    assert site.places == ["layer 1", "layer 2"]  # one picture, for they are the same
+    np.testing.assert_allclose(site.encoding.by_distance["bound (Su et al.)"], np.array(sums) / sums[0], atol=1e-6)
+    assert site.names == ["layer 1", "layer 2"]  # one picture, for they are the same
 
 
 def test_alibi_takes_off_a_slope_times_the_distance():
     """Slopes 2^(-8 h / H) of heads h = 1 ... H (Press et al. 2022)."""
     site = shown("alibi")
     wanted = [[-(2 ** (-8 * head / HEADS)) * k for k in range(COUNT)] for head in (1, 2)]
-    np.testing.assert_allclose(site.shown.values, wanted, atol=1e-9)
-    np.testing.assert_allclose(site.shown.by_distance["head 2"], wanted[1], atol=1e-9)
-    assert site.shown.products is None
+    np.testing.assert_allclose(site.encoding.values, wanted, atol=1e-9)
+    np.testing.assert_allclose(site.encoding.by_distance["head 2"], wanted[1], atol=1e-9)
+    assert site.encoding.products is None
 
 
 def test_relative_positions_have_a_key_for_each_distance_in_each_layer():
     model = model_of("relative")
-    found = sites(model, COUNT, ExplainConfig())
-    assert [site.places for site in found] == [["layer 1"], ["layer 2"]]
+    found = find_sites(model, COUNT, ExplainConfig())
+    assert [site.names for site in found] == [["layer 1"], ["layer 2"]]
     keys = model.stack.layers[2].mixer.positions.keys.weight.detach().double().numpy()  # attention, feed-forward, attention
     reach = COUNT - 1
-    assert found[1].shown.distances == list(range(-reach, reach + 1))
-    np.testing.assert_array_equal(found[1].shown.values, keys[32 - reach : 32 + reach + 1])
+    assert found[1].encoding.distances == list(range(-reach, reach + 1))
+    np.testing.assert_array_equal(found[1].encoding.values, keys[32 - reach : 32 + reach + 1])
     norms = np.sqrt((keys[32 - reach : 32 + reach + 1] ** 2).sum(1))
-    np.testing.assert_allclose(found[1].shown.by_distance["norm of the key vector"], norms)
-    (second,) = sites(model, COUNT, ExplainConfig(layer=2))
-    np.testing.assert_array_equal(second.shown.values, found[1].shown.values)
+    np.testing.assert_allclose(found[1].encoding.by_distance["norm of the key vector"], norms)
+    (second,) = find_sites(model, COUNT, ExplainConfig(layer=2))
+    np.testing.assert_array_equal(second.encoding.values, found[1].encoding.values)
 
 
 def test_every_kind_of_positions_is_shown():
     kinds = {one for one in vars(parts).values() if isinstance(one, type) and issubclass(one, parts.PositionEncoding)}
-    assert set(KINDS) == kinds - {parts.PositionEncoding}
-    assert {shown(kind).shown.kind for kind in ("sinusoidal", "learned", "rotary", "alibi")} | {"relative"} >= set(
+    assert set(ENCODINGS) == kinds - {parts.PositionEncoding}
+    assert {shown(kind).encoding.kind for kind in ("sinusoidal", "learned", "rotary", "alibi")} | {"relative"} >= set(
         ATTENTION_ENCODINGS
     )
 

@@ -21,7 +21,7 @@ from weft.cli.main import app
 from weft.decode.beam import BeamOptions, beam_search
 from weft.decode.logits_processors import ban_tokens
 from weft.errors import DataError, UsageError
-from weft.explain.beam_search import Tree, beam_search_tree, why_no_search
+from weft.explain.beam_search import SearchTree, beam_search_tree, why_no_search
 from weft.explain.distribution import distribution, why_no_distribution
 from weft.explain.options import ExplainConfig
 from weft.explain.views import VIEWS
@@ -70,38 +70,38 @@ def plainly(model, options: BeamOptions, banned: list[int]) -> tuple[list[tuple[
 @pytest.mark.parametrize("banned", [[], [0, 1, 4]])
 def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
     model = TOYS[toy](WORDS)
-    found = Tree(options)
+    found = SearchTree(options)
     ((best,),) = beam_search(
-        model, torch.tensor([[1]]), options=options, processor=found.adjusting(ban_tokens(banned)), progress=found.watch
+        model, torch.tensor([[1]]), options=options, processor=found.record_banned(ban_tokens(banned)), progress=found.record
     )
-    found.close()
+    found.finish()
     expected, winner = plainly(model, options, banned)
-    own = [step for step in found.steps[1:] if step.fate != "banned"]
-    said = [tuple(found.output(at)) for at, step in enumerate(found.steps) if at and step.fate != "banned"]
+    own = [step for step in found.nodes[1:] if step.fate != "banned"]
+    said = [tuple(found.output(at)) for at, step in enumerate(found.nodes) if at and step.fate != "banned"]
     assert list(zip(said, [step.fate for step in own], strict=True)) == [(said, fate) for said, _, fate in expected]
     np.testing.assert_allclose([step.log_prob for step in own], [total for _, total, _ in expected], atol=1e-5)
     for step in own:
         assert step.score == pytest.approx(step.log_prob / step.length**options.length_penalty)
     assert tuple(best.tokens) == winner
     way = found.path(best.tokens)
-    assert [found.steps[at].token for at in way] == best.tokens
-    assert found.steps[way[-1]].score == pytest.approx(best.score)
+    assert [found.nodes[at].token for at in way] == best.tokens
+    assert found.nodes[way[-1]].score == pytest.approx(best.score)
 
 
 def test_what_a_ban_took_away_is_told():
     """At each step the banned tokens that would have gone on, were they allowed."""
     model, options, banned = TOYS["hashed"](WORDS), BeamOptions(3, 5, END), [0, 3, 5]
-    found = Tree(options)
+    found = SearchTree(options)
     beam_search(
-        model, torch.tensor([[1]]), options=options, processor=found.adjusting(ban_tokens(banned)), progress=found.watch
+        model, torch.tensor([[1]]), options=options, processor=found.record_banned(ban_tokens(banned)), progress=found.record
     )
-    lost = [step for step in found.steps if step.fate == "banned"]
+    lost = [step for step in found.nodes if step.fate == "banned"]
     assert lost and {step.token for step in lost} <= set(banned)
     for step in lost:
         said = found.output(step.parent) if step.parent else []
         value = model.start(torch.tensor([[1, *said]]))[0][0, step.token].item()
-        assert step.log_prob == pytest.approx(found.steps[step.parent].log_prob + value, abs=1e-5)
-        alive = [other.log_prob for other in found.steps if other.length == step.length and other.fate in ("kept", "hopeless")]
+        assert step.log_prob == pytest.approx(found.nodes[step.parent].log_prob + value, abs=1e-5)
+        alive = [other.log_prob for other in found.nodes if other.length == step.length and other.fate in ("kept", "hopeless")]
         assert not alive or step.log_prob > min(alive)
 
 

@@ -19,7 +19,7 @@ import weft
 import weft.runs.load
 from weft.cli.main import main
 from weft.errors import UsageError
-from weft.explain.alignment import has_source_attention
+from weft.explain.alignment import cross_attention_modules
 from weft.explain.gradient_flow import TimeGradients, relative_norms
 from weft.explain.gradient_flow_runs import compare_gradient_flow
 from weft.explain.hooks import attention_weights, record_activations
@@ -161,7 +161,7 @@ def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_p
         capsys, str(run.directory.path), "badac", "--view", "attention", "--component", "cross", "--beam-size", "1"
     )["views"]
     model = run.members[0].model
-    names = has_source_attention(model)
+    names = cross_attention_modules(model)
     with record_activations(model, names) as seen:
         best = run.predict("badac", beam_size=1)
     steps = [attention_weights(one)[0].detach().numpy() for one in seen if one.name == names[-1]]

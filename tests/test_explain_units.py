@@ -1,4 +1,4 @@
-"""Inside recurrent layers: gates and cells equal a cell written by hand, and units are judged by what they follow."""
+"""Inside recurrent layers: gates and cells equal a cell written by hand, and units are judged by what they correlate with."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from weft.explain.explanation import TokenSpan
 from weft.explain.hooks import record_activations
 from weft.explain.inputs import read
 from weft.explain.options import ExplainConfig
-from weft.explain.recurrent_gates import CELLS, cell_values, recurrent
-from weft.explain.unit_correlations import FEATURES, correlations, features, ranked
-from weft.explain.units import layers, units, why_no_units
+from weft.explain.recurrent_gates import CELLS, cell_values, recurrent_modules
+from weft.explain.unit_correlations import FEATURES, correlations, rank_units, token_features
+from weft.explain.units import layer_activations, units, why_no_units
 from weft.nn.mixers import MIXERS
 from weft.plots.token_heatmap import token_heatmap
 
@@ -137,8 +137,8 @@ def test_features_are_what_they_say():
     found = {name: find(TEXT) for name, find in FEATURES.items()}
     assert found["quotes"] == [0] * 3 + [1] * 9 + [0] * 9
     assert found["brackets"] == [0] * 6 + [1, 1, 2, 2, 1, 0] + [0] * 9
-    assert found["place in the line"] == [*range(1, 16), 0, *range(1, 6)]
-    assert found["place in the word"][:4] == [1, 2, 0, 0]
+    assert found["position in line"] == [*range(1, 16), 0, *range(1, 6)]
+    assert found["position in word"][:4] == [1, 2, 0, 0]
     assert [at for at, value in enumerate(found["spaces"]) if value] == [2, 5, 13, 15, 18]
     assert [at for at, value in enumerate(found["capitals"]) if value] == [0, 16]
     assert [at for at, value in enumerate(found["digits"]) if value] == [19, 20]
@@ -148,9 +148,9 @@ def test_features_are_what_they_say():
 
 def test_a_feature_of_a_token_is_that_of_its_last_letter():
     pieces = [TokenSpan("Ab", 0, 2), TokenSpan(' "c', 2, 5)]
-    assert features(TEXT, pieces)["quotes"].tolist() == [0, 1]
-    assert features(TEXT, pieces)["place in the word"].tolist() == [2, 1]
-    assert features(TEXT, []) == {}
+    assert token_features(TEXT, pieces)["quotes"].tolist() == [0, 1]
+    assert token_features(TEXT, pieces)["position in word"].tolist() == [2, 1]
+    assert token_features(TEXT, []) == {}
 
 
 def test_the_unit_that_follows_a_feature_is_found():
@@ -164,7 +164,7 @@ def test_the_unit_that_follows_a_feature_is_found():
         [np.corrcoef(values[:, unit], told["quotes"])[0, 1] for unit in range(5)],
     )
     assert correlations(values, told["quotes"])[5] == 0.0
-    found = ranked([(1, {"hidden": chance.normal(size=(300, 4))}), (2, {"hidden": values})], told, 3)
+    found = rank_units([(1, {"hidden": chance.normal(size=(300, 4))}), (2, {"hidden": values})], told, 3)
     assert [one.feature for one in found] == ["quotes"] * 3
     assert found[0][:4] == ("quotes", 2, 4, "hidden")
     assert found[0].r < -0.98
@@ -205,11 +205,11 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
     assert view.data["judged"]["by"] == "valid"
     assert view.data["judged"]["tokens"] > 200
     by = {one["feature"] for one in view.data["follows"]}
-    assert {"spaces", "place in the word", "place in the line"} <= by
+    assert {"spaces", "position in word", "position in line"} <= by
     # by hand, over the same text
     (text,) = ["".join(lstm.config.datasets["valid"].texts())[:4000]]
-    tokens = torch.tensor([[*lstm.predictor.bos_ids, *lstm.vocabulary.encode(text)]])
-    with torch.no_grad(), record_activations(lstm.model, recurrent(lstm.model)) as seen:
+    tokens = torch.tensor([[*lstm.reader.bos_ids, *lstm.vocabulary.encode(text)]])
+    with torch.no_grad(), record_activations(lstm.model, recurrent_modules(lstm.model)) as seen:
         lstm.model(tokens)
     best = next(one for one in view.data["follows"] if one["feature"] == "spaces")
     values = cell_values(seen[best["layer"] - 1])[best["quantity"]][0, len(lstm.predictor.bos_ids) :, best["unit"] - 1]
@@ -221,7 +221,7 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
 def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, name):
     run = weft.load(runs.folder(name))
     reading = read(run, "fade", ExplainConfig(target="F A D D E"))
-    found = {one.name: one for one in layers(run, reading)}
+    found = {one.name: one for one in layer_activations(run, reading)}
     source = torch.tensor([reading.sides[0].tokens])
     with torch.no_grad():
         values = run.model.encoder(source, torch.ones_like(source, dtype=torch.bool)).values[0]
@@ -232,15 +232,15 @@ def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, 
     else:
         shown = top[-1].values["hidden"]
     np.testing.assert_allclose(shown, values, atol=1e-5)
-    assert [piece.text for piece in top[0].pieces] == ["f", "a", "d", "e", "</s>"]
-    (decoder,) = {tuple(piece.text for piece in one.pieces) for part, one in found.items() if part.startswith("decoder")}
+    assert [piece.text for piece in top[0].tokens] == ["f", "a", "d", "e", "</s>"]
+    (decoder,) = {tuple(piece.text for piece in one.tokens) for part, one in found.items() if part.startswith("decoder")}
     assert decoder == ("<s>", "F", "A", "D", "D", "E")
 
 
 def test_a_short_text_without_data_says_that_it_is_too_short(runs):
     view = units(weft.load(runs.folder("lstm")), "fade", ExplainConfig())
     assert view.data["follows"] == []
-    assert view.lines[-1] == "what units follow takes a longer text to tell: judged by 4 tokens of the text"
+    assert view.lines[-1] == "too few tokens to correlate units with features of the text: 4 tokens of the text"
 
 
 def test_what_is_not_there_is_refused(lstm, runs):
@@ -252,8 +252,8 @@ def test_what_is_not_there_is_refused(lstm, runs):
             units(lstm, "a dog", ExplainConfig(**options))
         assert str(caught.value) == message
     assert why_no_units(lstm) is None
-    assert why_no_units(weft.load(runs.folder("transformer"))) == "a run of kind 'transformer' has no recurrent layer"
-    assert why_no_units(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' has no recurrent layer"
+    assert why_no_units(weft.load(runs.folder("transformer"))) == "architecture 'transformer' has no recurrent layers"
+    assert why_no_units(weft.load(runs.folder("lm-ngram"))) == "architecture 'ngram' has no recurrent layers"
 
 
 # ---- coloured text
@@ -318,7 +318,7 @@ def test_a_short_text_has_its_activations_and_scores_in_the_terminal(hello):
     assert cells[0] == ["layer", "1", "<s>", "h", "e", "l", "l", "o"]
     assert cells[1:5] == [["hidden", str(unit + 1), *(f"{h:+.2f}" for h in hidden[:, unit])] for unit in range(4)]
     assert cells[5] == []
-    assert cells[6] == ["output", "scores", "<s>", "h", "e", "l", "l", "o"]
+    assert cells[6] == ["logits", "<s>", "h", "e", "l", "l", "o"]
     assert cells[7 : 7 + len(names)] == [[name, *(f"{y:+.2f}" for y in scores[:, at])] for at, name in enumerate(names)]
     shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     assert cells[7 + len(names)] == ["next", *(w for p in shares for w in (names[p.argmax()], f"{p.max():.0%}"))]
@@ -333,7 +333,7 @@ def test_one_unit_has_a_row_and_a_long_text_no_table(hello):
     assert view.lines[0].split() == ["layer", "1,", "1", "of", "4", "units", "<s>", "h", "e", "l", "l", "o"]
     assert view.lines[1].split() == ["hidden", "3", *(f"{h:+.2f}" for h in hidden[:, 2])]
     long = units(run, "hello" * 4, ExplainConfig())
-    assert not any("hidden" in line or "scores" in line for line in long.lines) and "output" not in long.data
+    assert not any("hidden" in line or "logits" in line for line in long.lines) and "output" not in long.data
 
 
 def test_one_unit_has_its_gates_as_well(lstm):

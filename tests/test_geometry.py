@@ -21,8 +21,8 @@ import weft
 from weft.cli.main import main
 from weft.errors import DataError, UsageError
 from weft.explain import explained_variance as explained
-from weft.explain.geometry import Pairs, Stage, geometry, measure_geometry, principal
-from weft.explain.vectors import sample, tracks, vectors
+from weft.explain.geometry import PairwiseCosine, StageStatistics, geometry, measure_geometry, principal_components
+from weft.explain.vectors import sample, sequence_stages, word_vectors
 from weft.plots.scatter import Points, scatter
 from weft.tasks.seq2seq.data import pairs as pairs_of
 
@@ -148,13 +148,13 @@ def test_numbers_are_those_of_all_pairs(language: Any, text: Path) -> None:
 def test_vectors_that_take_too_much_room_are_read_again(language: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = sample([language], text, max_words=200, distinct=True)
     whole, told = measure_geometry(language, given), list[tuple[int, int]]()
-    monkeypatch.setattr(explained, "ROOM", 2 * 4 * 12 * whole[0].words)  # two of four stages at once
-    assert explained.batches([[12] * 4], [whole[0].words]) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
+    monkeypatch.setattr(explained, "MAX_BYTES", 2 * 4 * 12 * whole[0].num_words)  # two of four stages at once
+    assert explained.split_passes([[12] * 4], [whole[0].num_words]) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
     again = measure_geometry(language, given, progress=lambda done, total: told.append((done, total)))
-    assert again[0].spreads == whole[0].spreads and again[0].spots.word == whole[0].spots.word
-    assert told[-1] == (2 * len(given.lines), 2 * len(given.lines))
-    monkeypatch.setattr(explained, "ROOM", 1)
-    assert explained.batches([[12], [12]], [9, 9]) == [[(0, 0)], [(1, 0)]]
+    assert again[0].scores == whole[0].scores and again[0].occurrences.words == whole[0].occurrences.words
+    assert told[-1] == (2 * len(given.examples), 2 * len(given.examples))
+    monkeypatch.setattr(explained, "MAX_BYTES", 1)
+    assert explained.split_passes([[12], [12]], [9, 9]) == [[(0, 0)], [(1, 0)]]
 
 
 def test_explained_variance() -> None:
@@ -170,14 +170,14 @@ def test_explained_variance() -> None:
     kept = explained.VectorStore()
     kept.add(torch.from_numpy(rows), torch.tensor([1, -1, 0, 0, 1, 0, 1, 1, -1]))
     wanted = (first_share(rows[[2, 3, 5]]) + first_share(rows[[0, 4, 6, 7]])) / 2
-    assert kept.shares(2) == pytest.approx((wanted, first_share(rows)), abs=1e-5)
-    assert np.isnan(kept.shares(0)[0])
+    assert kept.mev(2) == pytest.approx((wanted, first_share(rows)), abs=1e-5)
+    assert np.isnan(kept.mev(0)[0])
 
 
 def test_sums_give_the_mean_of_all_pairs() -> None:
     rows = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rows /= rows.norm(dim=1, keepdim=True)
-    pairs, sentences = Pairs(2, 3), [0, 0, 0, 1, 1, 2, 2]
+    pairs, sentences = PairwiseCosine(2, 3), [0, 0, 0, 1, 1, 2, 2]
     groups = torch.tensor([0, 1, 0, 0, 0, 1, 0])
     for number in range(3):
         here = torch.tensor(sentences) == number
@@ -185,11 +185,11 @@ def test_sums_give_the_mean_of_all_pairs() -> None:
     for group in range(2):
         own = [(sentences[at], rows[at].numpy()) for at in range(7) if groups[at] == group]
         assert float(pairs.mean()[group]) == pytest.approx(between(own), abs=1e-12)
-    alone = Stage(0)
+    alone = StageStatistics(0, 3)
     alone.add(rows[:1], torch.tensor([-1]))
-    assert all(np.isnan(value) for value in alone.spread())
+    assert all(np.isnan(value) for value in alone.scores())
     alone.add(rows[1:2], torch.tensor([-1]))  # a second sentence
-    assert alone.spread().anisotropy == pytest.approx(float(rows[0] @ rows[1]), abs=1e-12)
+    assert alone.scores().anisotropy == pytest.approx(float(rows[0] @ rows[1]), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["transformer", "luong", "bahdanau", "sutskever", "cho", "joint"])
@@ -199,10 +199,10 @@ def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
 
     MODELS.setdefault("cho", {"arch": "cho", "hidden_size": 16})
     run: Any = weft.load(pairs.folder(name), device="cpu")
-    known = tracks(run)
+    known = sequence_stages(run)
     given = sample([run], None, max_words=40)
-    (line,) = given.lines[0]
-    sides = vectors(line, known, run.device)
+    (line,) = given.examples[0]
+    sides = word_vectors(line, known, run.device)
     source, target = next(iter(pairs_of(run.config.datasets["valid"])))
     assert [len(rows[-1]) for rows in sides] == [len(line.units[0]), len(line.units[1])]
     assert [unit.text for unit in line.units[0]] == list(source)
@@ -234,13 +234,13 @@ def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
         assert [one["layer"] for one in side["layers"]] == layers
         assert all(-1 <= one["anisotropy"] <= 1 for one in side["layers"])
     run: Any = weft.load(masked.path, device="cpu")
-    (line,) = sample([run], text, max_words=5).lines[0]
+    (line,) = sample([run], text, max_words=5).examples[0]
     from weft.models.encoder import EncoderInput
 
-    tokens = torch.tensor([line.reading.sides[0].tokens])
+    tokens = torch.tensor([line.model_input.sides[0].tokens])
     with torch.no_grad():
         y = run.model(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool)))
-    torch.testing.assert_close(vectors(line, tracks(run), run.device)[0][-1], y[0, 1:-1].double())
+    torch.testing.assert_close(word_vectors(line, sequence_stages(run), run.device)[0][-1], y[0, 1:-1].double())
 
 
 def test_long_lines_are_read_in_pieces(language: Any, place: Path) -> None:
@@ -248,24 +248,24 @@ def test_long_lines_are_read_in_pieces(language: Any, place: Path) -> None:
     long.write_text(" ".join(["the old cat sees a bird"] * 30) + "\n\n" + "x" * 60 + "\n")
     given = sample([language], long)
     window = language.config.data.context_length
-    assert all(len(line.reading.sides[0].tokens) <= window for (line,) in given.lines)
-    assert "".join(line.text for (line,) in given.lines[:-1]).startswith("the old cat") and given.left_out == 1
-    words = [unit.text for (line,) in given.lines for unit in line.units[0]]
+    assert all(len(line.model_input.sides[0].tokens) <= window for (line,) in given.examples)
+    assert "".join(line.text for (line,) in given.examples[:-1]).startswith("the old cat") and given.left_out == 1
+    words = [unit.text for (line,) in given.examples for unit in line.units[0]]
     assert words[:180] == ["the", "old", "cat", "sees", "a", "bird"] * 30  # none was torn
-    assert len(sample([language], long, max_words=3).lines) < len(given.lines)
+    assert len(sample([language], long, max_words=3).examples) < len(given.examples)
 
 
 def test_principal_directions() -> None:
     """Against the eigenvectors of the covariance."""
     rows = np.random.default_rng(0).normal(size=(40, 5)) @ np.diag([3.0, 2.0, 1.0, 0.5, 0.1]) + 7
-    places, shares = principal(rows)
+    places, shares = principal_components(rows)
     values, directions = np.linalg.eigh(np.cov(rows.T))
     wanted = (rows - rows.mean(axis=0)) @ directions[:, ::-1][:, :2]
     wanted *= np.sign((wanted * places).sum(axis=0))
     np.testing.assert_allclose(places, wanted, atol=1e-10)
     np.testing.assert_allclose(shares, values[::-1][:2] / values.sum(), atol=1e-12)
     assert all(places[np.abs(places[:, at]).argmax(), at] > 0 for at in range(2))
-    assert principal(np.ones((3, 1)))[0].shape == (3, 2)
+    assert principal_components(np.ones((3, 1)))[0].shape == (3, 2)
 
 
 def test_a_map_shows_the_words_that_are_named(language: Any, text: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_map_shows_the_words_that_are_named(language: Any, text: Path) -> None
     ]
     given = sample([language], text, max_words=500, distinct=True)
     (found,) = measure_geometry(language, given, words=["cat", "river"], layer=1)
-    places, _ = principal(torch.stack(found.spots.vectors).numpy())
+    places, _ = principal_components(torch.stack(found.occurrences.vectors).numpy())
     assert [one["x"] for one in told["points"]] == pytest.approx(places[:, 0].tolist())
     assert len(geometry(language, text, max_words=500).data["sides"][0]["map"]["points"]) > 10  # chosen for us
 

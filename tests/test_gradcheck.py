@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.cli.main import main
 from weft.config import override
-from weft.explain.gradcheck import ExactMath, Problem, check_tensors, problem
+from weft.explain.gradcheck import ExactMath, LossFunction, check_tensors, make_loss_function
 from weft.nn.lm_head import LMHead
 from weft.runs.resolve import resolve
 
@@ -37,8 +37,8 @@ batch_tokens = 64
 def errors(values: dict, place: Path) -> dict[str, float]:
     work = place / "work"
     work.mkdir(exist_ok=True)
-    given = problem(resolve(values, base=place), work, Silent())
-    return {one.name: one.error for one in check_tensors(given, entries=3)}
+    function = make_loss_function(resolve(values, base=place), work, Silent())
+    return {one.name: one.error for one in check_tensors(function, entries=3)}
 
 
 @pytest.mark.parametrize("kind", ["window", "lstm", "gpt"])
@@ -92,11 +92,11 @@ def test_a_derivative_that_is_known_and_one_that_is_wrong():
 
     model = nn.ParameterDict({"cubed": torch.tensor([2.0, -1.0]), "wrong": torch.tensor([3.0]), "unused": torch.ones(2, 2)})
     model = model.double()
-    given = Problem(model, lambda: model["cubed"].pow(3).sum() + Wrong.apply(model["wrong"]).sum())
-    found = {one.name: one for one in check_tensors(given, entries=4)}
-    assert found["cubed"].error < 1e-9 and found["cubed"].max_error == 12.0 and found["cubed"].entries == 2
+    function = LossFunction(model, lambda: model["cubed"].pow(3).sum() + Wrong.apply(model["wrong"]).sum())
+    found = {one.name: one for one in check_tensors(function, entries=4)}
+    assert found["cubed"].error < 1e-9 and found["cubed"].max_gradient == 12.0 and found["cubed"].entries == 2
     assert found["wrong"].error == pytest.approx(0.5) and found["wrong"].shape == (1,)
-    assert found["unused"].error == 0.0 and found["unused"].max_error == 0.0
+    assert found["unused"].error == 0.0 and found["unused"].max_gradient == 0.0
     assert model["cubed"].tolist() == [2.0, -1.0]  # as they were
 
 

@@ -10,10 +10,10 @@ import pytest
 from weft import __version__
 from weft.errors import DataError
 from weft.metrics.classification import (
-    BINS,
     MULTI_LABEL,
+    NUM_BINS,
     SINGLE_LABEL,
-    LabeledSplit,
+    ClassificationSetup,
     confusion,
     label_items,
     label_scores,
@@ -23,8 +23,8 @@ from weft.metrics.classification import (
 )
 from weft.metrics.items import ItemStatistics, join, total
 
-HOW = LabeledSplit(labels="0123456789abcdef")
-SEVERAL = LabeledSplit(labels="0123456789abcdef", multilabel=True)
+HOW = ClassificationSetup(labels="0123456789abcdef")
+SEVERAL = ClassificationSetup(labels="0123456789abcdef", multilabel=True)
 # three examples of three labels and one of a label never seen; said: 0, 1, 0, 2
 PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.5, 0.4], [0.58, 0.32, 0.1], [0.25, 0.25, 0.5]])
 GOLD = np.array([0, 1, 1, -1])
@@ -82,7 +82,7 @@ def test_what_a_label_and_a_confusion_are_by_hand():
 
 def test_the_reliability_curve_by_hand():
     curve = reliability(one(PROBS, GOLD))
-    assert len(curve) == BINS and curve[0].low == 0 and curve[-1].high == 1
+    assert len(curve) == NUM_BINS and curve[0].low == 0 and curve[-1].high == 1
     assert {at: bin.size for at, bin in enumerate(curve) if bin.size} == {7: 2, 8: 1, 10: 1}
     assert (curve[7].confidence, curve[7].accuracy) == (pytest.approx(0.5), 0.5)
     assert (curve[10].confidence, curve[10].accuracy) == (pytest.approx(0.7), 1.0)
@@ -90,7 +90,7 @@ def test_the_reliability_curve_by_hand():
 
 
 def test_a_bin_has_its_upper_edge():
-    edges = np.linspace(0, 1, BINS + 1)[None, 1:]
+    edges = np.linspace(0, 1, NUM_BINS + 1)[None, 1:]
     curve = reliability(several(edges, edges > 0.5))
     assert [(bin.size, bin.confidence) for bin in curve] == [(1, bin.high) for bin in curve]
 
@@ -182,7 +182,7 @@ def test_the_reliability_curve_is_scikit_learn_s(seed):
     probs, gold = drawn(seed)
     right, sure = probs.argmax(1) == gold, probs.max(1)
     curve = [bin for bin in reliability(one(probs, gold)) if bin.size]
-    accuracy, confidence = calibration.calibration_curve(right, sure, n_bins=BINS)
+    accuracy, confidence = calibration.calibration_curve(right, sure, n_bins=NUM_BINS)
     np.testing.assert_allclose([bin.accuracy for bin in curve], accuracy)
     np.testing.assert_allclose([bin.confidence for bin in curve], confidence)
     gaps = [bin.size * abs(bin.accuracy - bin.confidence) for bin in curve]
@@ -243,7 +243,7 @@ def test_a_signature_names_every_choice():
 
 def test_scores_are_functions_of_sums():
     sums = total(one(PROBS, GOLD).statistics)
-    assert {metric.name: metric.of(sums).item() for metric in SINGLE_LABEL} == values(one(PROBS, GOLD))
+    assert {metric.name: metric.compute(sums).item() for metric in SINGLE_LABEL} == values(one(PROBS, GOLD))
 
 
 def test_nothing_to_score():
@@ -263,6 +263,6 @@ def test_memory_is_that_of_labels_by_examples():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20e6
-    assert found.statistics["meant"].sum(1).tolist() == (gold >= 0).astype(float).tolist()
-    assert found.statistics["said"].argmax(1).tolist() == log_probs.argmax(1).tolist()
-    assert found.statistics["said"].sum() == 50
+    assert found.statistics["gold"].sum(1).tolist() == (gold >= 0).astype(float).tolist()
+    assert found.statistics["predicted"].argmax(1).tolist() == log_probs.argmax(1).tolist()
+    assert found.statistics["predicted"].sum() == 50

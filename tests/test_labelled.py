@@ -166,7 +166,7 @@ def test_a_folder_with_a_file_for_every_label(tmp_path):
         ("a", "__label__z one"), ("a", "two"), ("b.x", "three"), ("b.x", " four"), ("Ä", "five six"),
     ]  # fmt: skip
     assert source.location(3) == f"{tmp_path / 'names' / 'b.x.txt.gz'}:3"
-    assert source.summary.notes()[:1] == ["names: a file for every label, every line in it is an example"]
+    assert source.summary.notes()[:1] == ["names: one file per label, one example per line"]
     # names with points that are no suffix
     write(tmp_path / "news" / "alt.atheism", "x\n")
     write(tmp_path / "news" / "comp.graphics", "y\n")
@@ -180,7 +180,7 @@ def test_a_folder_with_a_folder_for_every_label(tmp_path):
     assert read(tmp_path / "films") == [("neg", "label\ttext"), ("pos", "a"), ("pos", "b\nc\n")]
     source = labelled(tmp_path / "films")
     assert source.location(2) == f"{tmp_path / 'films' / 'pos' / '2.txt'}:1"
-    assert source.summary.notes()[:1] == ["films: a directory for every label, every file in it is an example"]
+    assert source.summary.notes()[:1] == ["films: one directory per label, one example per file"]
     assert source.column("0").size() == 15
 
 
@@ -218,7 +218,7 @@ def test_labels_that_are_none_and_many_files_are_told(tmp_path):
     for number in range(13):
         write(tmp_path / "many" / "x" / str(number), "\ufefftext")
     seen = labelled(tmp_path / "many").summary
-    assert seen.notes()[10:11] == ["and 4 such notes more"]
+    assert seen.notes()[10:11] == ["and 4 more notes on files"]
     assert "  labels: w0, w1, w10, w11, w2, w3, w4, w5, w6, w7 and 2 more\n" in labelled(plain_text).summary.describe()
 
 
@@ -599,6 +599,6 @@ def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
 
 
 def test_one_label_for_all_is_told_of(tmp_path):
-    told = "all examples have the same label; there is nothing to tell apart"
+    told = "all examples have the same label; there is nothing to learn"
     assert labelled(write(tmp_path / "a.csv", "label,text\na,x\na,y\n")).summary.notes() == [told]
     assert labelled(write(tmp_path / "b.csv", "label,text\na,x\na,y\nb,z\nb,z\n")).summary.notes() == []

@@ -184,7 +184,7 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     watcher = Silent()
     values = class_file(data, "lstm", "train.max_steps=1", "data.max_length=20")
     train_here(values, tmp_path / "run", watcher)
-    assert any(note == "train: 1 text is longer than data.max_length = 20 tokens, and is cut" for note in watcher.notes)
+    assert any(note == "train: 1 text is longer than data.max_length = 20 tokens and is truncated" for note in watcher.notes)
     run = weft.load(tmp_path / "run")
     assert run.task == "classification"
     fits, long = run.predict("axe " * 18), run.predict("axe " * 300)
@@ -211,7 +211,7 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     assert main(["predict", str(folder)]) == 3
     said = capsys.readouterr()
     assert said.err == (
-        f"weft: warning: line 1: {told}; skipped\nweft: warning: line 3: needs 2 texts, separated by tabs, and has 1; skipped\n"
+        f"weft: warning: line 1: {told}; skipped\nweft: warning: line 3: expected 2 tab-separated texts, got 1; skipped\n"
     )
     assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False, False]
     held = write_tsv(tmp_path / "held.tsv", [("first", *fits), ("second", *long)], "label\tone\ttwo")
@@ -476,8 +476,8 @@ def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
     assert [row.split("\t")[0] for row in out.split("\n")] == ["first", "second", "", "", "", ""]
     assert code == 3
     assert err == (
-        "weft: warning: line 3: needs 2 texts, separated by tabs, and has 1; skipped\n"
-        "weft: warning: line 5: needs 2 texts, separated by tabs, and has 3; skipped\n"
+        "weft: warning: line 3: expected 2 tab-separated texts, got 1; skipped\n"
+        "weft: warning: line 5: expected 2 tab-separated texts, got 3; skipped\n"
     )
 
 

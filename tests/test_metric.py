@@ -50,8 +50,8 @@ def test_directions_are_recorded():
 def test_percents_have_two_decimals_and_shares_end_at_a_hundred():
     every = [metric for _, suite in EVERY for metric in suite]
     assert {metric.name for metric in every if metric.percent} == HIGHER | {"token_error_rate"}
-    assert {metric.name for metric in every if metric.most == 100.0} == HIGHER
-    assert {metric.most for metric in every if metric.name not in HIGHER} == {math.inf}
+    assert {metric.name for metric in every if metric.max_value == 100.0} == HIGHER
+    assert {metric.max_value for metric in every if metric.name not in HIGHER} == {math.inf}
 
 
 def test_what_compares_between_tokenizers_and_what_has_an_interval():
@@ -63,19 +63,19 @@ def test_what_compares_between_tokenizers_and_what_has_an_interval():
 
 def test_what_tells_single_items_apart():
     for task, expected in SINGLE.items():
-        found = {metric.name: metric.single for suite in find_task(task).eval_suites for metric in suite if metric.single}
+        found = {metric.name: metric.item_metric for suite in find_task(task).suites for metric in suite if metric.item_metric}
         assert found == expected, task
     for right, suite in (("accuracy", SINGLE_LABEL), ("exact_match", MULTI_LABEL)):
-        found = {metric.name: metric.single for metric in suite if metric.single}
+        found = {metric.name: metric.item_metric for metric in suite if metric.item_metric}
         assert found == {"f1_macro": right, "f1_micro": right, "ece": "log_loss"}
-        assert {metric.name: metric.finer for metric in suite if metric.finer} == {right: "log_loss"}
+        assert {metric.name: metric.tie_breaker for metric in suite if metric.tie_breaker} == {right: "log_loss"}
 
 
 @pytest.mark.parametrize(("task", "suite"), EVERY, ids=lambda one: one if isinstance(one, str) else "")
 def test_a_suite_is_whole(task, suite):
     names = [metric.name for metric in suite]
     assert len(set(names)) == len(names) > 0
-    assert {other for metric in suite for other in (metric.single, metric.finer) if other} <= set(names)
+    assert {other for metric in suite for other in (metric.item_metric, metric.tie_breaker) if other} <= set(names)
 
 
 def test_every_task_has_what_decides_and_what_is_validated():
@@ -122,7 +122,7 @@ def test_names_that_no_suite_has_together_mean_nothing():
 
 
 def mean(name: str) -> Metric:
-    return Metric(name, lambda totals: totals[name] / totals["count"], "lower", needs=name)
+    return Metric(name, lambda totals: totals[name] / totals["count"], "lower", requires=name)
 
 
 def test_what_was_not_counted_or_is_of_nothing_is_left_out():

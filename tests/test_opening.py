@@ -146,10 +146,10 @@ def test_every_view_of_a_text_begins_alike(runs, name):
 def test_what_a_text_comes_after_is_none_of_its_tokens(runs, name):
     run = runs[name]
     (side,) = read(run, "Ida", ExplainConfig()).sides
-    count = len(run.predictor.bos_ids)
-    assert side.tokens == [*run.predictor.bos_ids, *run.vocabulary.encode("Ida").tolist()]
-    assert side.of_text == [False] * count + [True] * 3
-    assert [(piece.start, piece.end) for piece in side.pieces] == [(0, 0)] * count + [(0, 1), (1, 2), (2, 3)]
+    count = len(run.reader.bos_ids)
+    assert side.tokens == [*run.reader.bos_ids, *run.vocabulary.encode("Ida").tolist()]
+    assert side.text_mask == [False] * count + [True] * 3
+    assert [(piece.start, piece.end) for piece in side.spans] == [(0, 0)] * count + [(0, 1), (1, 2), (2, 3)]
 
 
 def test_minimal_pairs_begin_alike(runs, tmp_path):
@@ -160,7 +160,7 @@ def test_minimal_pairs_begin_alike(runs, tmp_path):
     suite = read_suite([tmp_path / "pairs.tsv"])
     items = evaluate_minimal_pairs(runs["gpt"], suite.pairs)
     good, bad = (line.log_prob for line in runs["gpt"].score(["Ida finds a letter.", "ida finds a letter."]))
-    assert items.statistics["right"].tolist() == [float(good > bad)]
+    assert items.statistics["correct"].tolist() == [float(good > bad)]
 
 
 def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):

@@ -211,7 +211,7 @@ def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, mon
 
 def test_scoring_counts_lines_from_the_first_of_all(runs, capsys, monkeypatch):
     folder = str(runs.folder("learned"))
-    monkeypatch.setattr("weft.cli.commands.score.MAX_LINES", 2)
+    monkeypatch.setattr("weft.cli.commands.score.BATCH_LINES", 2)
     feed(monkeypatch, b"a\tA\n" * 2 + b"a\tA\n" + b"ab" * 10 + b"\tA\n")
     assert main(["score", folder, "--quiet"]) == 3
     fix = "21 tokens exceed the model's limit of 16; shorten it or set --truncate"

@@ -149,7 +149,7 @@ def test_weft_score_gives_an_output_the_number_that_weft_predict_gave_it(runs, n
 
 
 def test_a_pair_that_is_too_long_is_named_by_its_own_line(runs, capsys, monkeypatch):
-    monkeypatch.setattr("weft.cli.commands.score.MAX_LINES", 2)
+    monkeypatch.setattr("weft.cli.commands.score.BATCH_LINES", 2)
     feed(monkeypatch, b"a\tA\nb\tB\n" + b"ab" * 10 + b"\tA\n")
     code, _, error = said(capsys, "score", str(runs.folder("lstm")))
     assert (

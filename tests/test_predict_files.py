@@ -490,7 +490,7 @@ def test_labels_that_are_all_unseen_are_an_error(bayes, runs, tmp_path, capsys):
     assert refused(capsys, "evaluate", tags, "--data", str(columns)) == (
         3,
         f"{columns}: has no tags of {tags} ({names}), only 'DET' (1), 'NOUN' (1);"
-        " a.conll: words are in column 1, tags in column 2 of 2, with blanks between; set data.tag_column for another",
+        " a.conll: words are in column 1, tags in column 2 of 2, separated by spaces; set data.tag_column to another column",
     )
 
 

@@ -20,7 +20,7 @@ from small_runs import train_here
 
 import weft
 from weft.cli.main import main
-from weft.comparison.minimal_pairs import breakdowns, decided_by_one_token, evaluate_minimal_pairs, rows
+from weft.comparison.minimal_pairs import breakdowns, evaluate_minimal_pairs, rows, scorable_pairs
 from weft.data.minimal_pair_files import MinimalPair, first_difference, read_suite
 from weft.errors import DataError, UsageError
 from weft.metrics.items import total
@@ -90,8 +90,8 @@ def test_the_word_that_decides_is_the_first_that_differs():
     assert first_difference("a b c", "a  x c") == ("a b", "a x")
     assert first_difference("a b", "a b c") is None
     blimp = [MinimalPair("a b", "a b c"), MinimalPair("a b", "a c", choice=("a b", "a c"))]
-    assert decided_by_one_token(blimp, None) == decided_by_one_token(blimp, "sentence") == blimp
-    assert decided_by_one_token(blimp, "word") == blimp[1:]
+    assert scorable_pairs(blimp, None) == scorable_pairs(blimp, "sentence") == blimp
+    assert scorable_pairs(blimp, "word") == blimp[1:]
 
 
 def test_blimp_is_read_by_phenomenon_and_paradigm(tmp_path):
@@ -236,7 +236,7 @@ def test_ties_count_half_and_so_does_what_cannot_be_told_apart():
     equal = [False] * 5 + [True, False, False]
     long = [False] * 6 + [True, False]
     items = pair_items(good, bad, no_faults(8, equal=equal, long=long))
-    assert items.statistics["right"].tolist() == [1, 0, 0.5, 0.5, 0.5, 0.5, 0.5, 0]
+    assert items.statistics["correct"].tolist() == [1, 0, 0.5, 0.5, 0.5, 0.5, 0.5, 0]
     assert pair_accuracy(total(items.statistics)).item() == pytest.approx(100 * 3.5 / 8)
 
 
@@ -296,7 +296,7 @@ def test_a_sentence_has_the_probability_of_its_tokens_and_a_choice_no_end(runs, 
         expected = [log_prob(run, sentence, end=name != "windows" and by == "sentence") for sentence in texts]
         assert items.statistics[side] == pytest.approx(expected, abs=1e-4)
     better = items.statistics["good"] - items.statistics["bad"]  # counting has ties: words that it never saw together
-    assert items.statistics["right"].tolist() == [0.5 if abs(by_much) < 1e-5 else float(by_much > 0) for by_much in better]
+    assert items.statistics["correct"].tolist() == [0.5 if abs(by_much) < 1e-5 else float(by_much > 0) for by_much in better]
 
 
 def test_the_mean_is_a_token_s(runs, suite):
@@ -345,7 +345,7 @@ def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
     assert found["unknown"].tolist() == [0, 1, 1, 1]
     assert found["unknown_choice"].tolist() == [0, 0, 1, 1]
     assert found["equal"].tolist() == [0, 0, 0, 1]
-    assert found["right"][3] == 0.5
+    assert found["correct"][3] == 0.5
 
 
 @pytest.mark.parametrize("name", ["lstm", "masked"])
@@ -355,7 +355,7 @@ def test_what_is_longer_than_a_model_reads_counts_half(runs, monkeypatch, name):
     pairs = [MinimalPair("the cat", "cat the"), MinimalPair("the cat near the dogs sleeps", "the cat near the dogs sleep")]
     found = evaluate_minimal_pairs(run, pairs).statistics
     assert found["long"].tolist() == [0, 1]
-    assert found["right"][1] == 0.5
+    assert found["correct"][1] == 0.5
     assert found["good"][0] != found["bad"][0]
 
 
@@ -499,7 +499,7 @@ def test_the_command_puts_runs_side_by_side(runs, suite, tmp_path, capsys):
     assert found["runs"] == {"ngram": str(runs / "ngram"), "masked": str(runs / "masked")}
     pairs = list(csv.DictReader(io.StringIO(each.read_text())))
     assert [row["good"] for row in pairs] == [pair.good for pair in pairs_of(suite)]
-    mean = 100 * np.mean([float(row["masked right"]) for row in pairs])
+    mean = 100 * np.mean([float(row["masked correct"]) for row in pairs])
     assert mean == found["rows"][0]["accuracy"]["masked"]["value"]
 
 

@@ -20,11 +20,11 @@ import weft
 from weft.cli.main import main
 from weft.errors import ConfigError, DataError, UsageError
 from weft.explain.attention import sites
-from weft.explain.eval_loss import eval_batches, loss
-from weft.explain.heads import Head, all_heads, heads_of, masked_heads, named, remaining_heads, remove_heads
+from weft.explain.eval_loss import eval_batches, mean_loss
+from weft.explain.heads import Head, all_heads, attention_layers, head_name, masked_heads, remaining_heads, remove_heads
 from weft.explain.importance import importance_by_gradient, importance_by_masking
 from weft.explain.inputs import network
-from weft.explain.pruning import count, count_passes, prune, write
+from weft.explain.pruning import count_passes, parse_num_heads, prune, write_pruned_run
 from weft.models.config import LanguageModelConfig, StackConfig
 from weft.models.lm import language_model
 from weft.models.seq2seq_config import DecoderConfig
@@ -75,7 +75,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def parts_of(run: Any, place: Path, data: Any = None) -> Any:
     place.mkdir(exist_ok=True)
-    return eval_batches(run, data, place, tokens=10**6)
+    return eval_batches(run, data, place, max_tokens=10**6)
 
 
 def shaken(run: Any) -> Any:
@@ -105,40 +105,40 @@ KINDS = [
 @pytest.mark.parametrize("name", KINDS)
 def test_a_pruned_run_says_what_the_whole_one_says_with_those_heads_silent(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
-    model, layers = shaken(run), heads_of(run)
+    model, layers = shaken(run), attention_layers(run)
     # one layer loses all, others none, one and three
     gone = {Head(0, 2), *(Head(1, head) for head in range(4))}
     gone |= (
         {Head(3, 0), Head(3, 1), Head(3, 3), Head(4, 1), *(Head(5, head) for head in range(4))} if len(layers) > 2 else set()
     )
-    found = prune(model, layers, parts_of(run, tmp_path / "data")[:1], wanted=0)
+    found = prune(model, layers, parts_of(run, tmp_path / "data")[:1], num_removed=0)
     found = found._replace(steps=[*found.steps, found.steps[0]._replace(removed=sorted(gone))])
-    write(run, tmp_path / "small", found, MEASURED)
+    write_pruned_run(run, tmp_path / "small", found, MEASURED)
     smaller: Any = weft.load(tmp_path / "small", device="cpu")
-    before = [part.nats().detach() for part in parts_of(run, tmp_path / "data")]
+    before = [part.total_loss().detach() for part in parts_of(run, tmp_path / "data")]
     with masked_heads(model, layers, gone):
-        silent = [part.nats().detach() for part in parts_of(run, tmp_path / "data")]
-    after = [part.nats().detach() for part in parts_of(smaller, tmp_path / "data")]
+        silent = [part.total_loss().detach() for part in parts_of(run, tmp_path / "data")]
+    after = [part.total_loss().detach() for part in parts_of(smaller, tmp_path / "data")]
     for one, two, whole in zip(silent, after, before, strict=True):
         torch.testing.assert_close(two, one, rtol=1e-5, atol=1e-5)
         assert not torch.allclose(two, whole, rtol=1e-4)  # they did say something
     theirs, ours = network(run), network(smaller)
     assert theirs is not None and ours is not None
     assert sum(weight.numel() for weight in ours.parameters()) < sum(weight.numel() for weight in theirs.parameters())
-    assert [one.heads for one in heads_of(smaller)] == [len(stay) for stay in remaining_heads(layers, gone)]
+    assert [one.num_heads for one in attention_layers(smaller)] == [len(stay) for stay in remaining_heads(layers, gone)]
     assert sum(isinstance(part, PrunedAttention) for part in ours.modules()) == (2 if len(layers) > 2 else 1)
     # layers keep their numbers, whatever they have lost
-    wanted = {(one.part, one.layer) for at, one in enumerate(layers) if remaining_heads(layers, gone)[at]}
+    wanted = {(one.component, one.layer) for at, one in enumerate(layers) if remaining_heads(layers, gone)[at]}
     assert {(site.component, site.layer) for site in sites(ours)} == wanted
 
 
 def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
     """Position by position and step by step, with the cache of those that are left."""
     run = runs.load("lm-rotary")
-    model, layers = shaken(run), heads_of(run)
+    model, layers = shaken(run), attention_layers(run)
     gone = [Head(0, 0), Head(0, 3), *(Head(1, head) for head in range(4))]
-    found = prune(model, layers, parts_of(run, tmp_path / "data")[:1], wanted=0)
-    write(run, tmp_path / "small", found._replace(steps=[found.steps[0]._replace(removed=gone)]), MEASURED)
+    found = prune(model, layers, parts_of(run, tmp_path / "data")[:1], num_removed=0)
+    write_pruned_run(run, tmp_path / "small", found._replace(steps=[found.steps[0]._replace(removed=gone)]), MEASURED)
     smaller: Any = weft.load(tmp_path / "small", device="cpu").model
     tokens = torch.randint(3, 9, (3, 11), generator=torch.Generator().manual_seed(1))
     with torch.no_grad(), masked_heads(model, layers, gone):
@@ -169,7 +169,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
         "300",
     ]
     assert main([*words, "--output-dir", small, "--quiet"]) == 0
-    assert "heads gone" in capsys.readouterr().out
+    assert "heads removed" in capsys.readouterr().out
     smaller: Any = weft.load(small, device="cpu")
     with torch.no_grad():
         greedy, wide = smaller.predict(["abc", "fade"], beam_size=1), smaller.predict(["abc", "fade"], beam_size=3)
@@ -188,13 +188,13 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
     train = ["train", small + "2/run.toml", "--output-dir", str(tmp_path / "on"), "--set", "train.max_steps=2"]
     assert main(train) == 0
     assert "Initialized " in capsys.readouterr().err
-    assert [one.heads for one in heads_of(weft.load(tmp_path / "on"))] == [
-        one.heads for one in heads_of(weft.load(small + "2"))
+    assert [one.num_heads for one in attention_layers(weft.load(tmp_path / "on"))] == [
+        one.num_heads for one in attention_layers(weft.load(small + "2"))
     ]
     told = json.loads((tmp_path / "small2" / "prune.json").read_text())
     assert told["heads"] == 12 and len(told["steps"]) == 3 and told["unit"] == "nats per token"
     # what was measured, and not how much was allowed: whole batches until there are 300
-    sizes = [one.size for one in eval_batches(weft.load(small), data, tmp_path / "again", tokens=300)]
+    sizes = [one.num_tokens for one in eval_batches(weft.load(small), data, tmp_path / "again", max_tokens=300)]
     assert told["tokens"] == sum(sizes) >= 300 > sum(sizes[:-1])
 
 
@@ -206,7 +206,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
 )
 def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
-    found = loss(parts_of(run, tmp_path / "data"))
+    found = mean_loss(parts_of(run, tmp_path / "data"))
     own = run.config.datasets["valid"]
     if name.startswith("lm"):
         with torch.no_grad():
@@ -226,26 +226,28 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
         assert found == pytest.approx(torch.nn.functional.cross_entropy(scores, right).item(), rel=1e-5)
     elif name.startswith("tagging"):
         sentences = list(own.records())
-        assert 0 < found < 10 and sum(one.items for one in parts_of(run, tmp_path / "data")) == sum(
+        assert 0 < found < 10 and sum(one.num_items for one in parts_of(run, tmp_path / "data")) == sum(
             len(one.words) for one in sentences
         )
     else:
-        gaps = [part.items for part in parts_of(run, tmp_path / "data")]
-        assert found == loss(parts_of(run, tmp_path / "again")) and sum(gaps) > 0  # the same gaps each time
+        gaps = [part.num_items for part in parts_of(run, tmp_path / "data")]
+        assert found == mean_loss(parts_of(run, tmp_path / "again")) and sum(gaps) > 0  # the same gaps each time
 
 
 def test_a_part_of_the_data_is_always_the_same(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("lm-alibi")
     (tmp_path / "data").mkdir()
-    whole = eval_batches(run, runs.text, tmp_path / "data", tokens=10**6)
-    some = eval_batches(run, runs.text, tmp_path / "data", tokens=1)
-    assert len(some) == 1 <= len(whole) and loss(some) == loss(eval_batches(run, runs.text, tmp_path / "data", tokens=1))
+    whole = eval_batches(run, runs.text, tmp_path / "data", max_tokens=10**6)
+    some = eval_batches(run, runs.text, tmp_path / "data", max_tokens=1)
+    assert len(some) == 1 <= len(whole) and mean_loss(some) == mean_loss(
+        eval_batches(run, runs.text, tmp_path / "data", max_tokens=1)
+    )
 
 
 def test_importance_by_masking_is_the_loss_without_a_head(runs: Runs, tmp_path: Path) -> None:
     """Against weights that were set to zero by hand."""
     run = runs.load("pairs-learned")
-    model, layers = shaken(run), heads_of(run)
+    model, layers = shaken(run), attention_layers(run)
     parts = parts_of(run, tmp_path / "data")
     found = importance_by_masking(model, layers, parts, removed=[Head(1, 1)])
     assert set(found) == set(all_heads(layers)) - {Head(1, 1)}
@@ -253,16 +255,16 @@ def test_importance_by_masking_is_the_loss_without_a_head(runs: Runs, tmp_path: 
     outlets: list[Any] = [model.get_submodule(f"{name}.to_out") for _, name, _ in names]
     with torch.no_grad():
         outlets[0].weight[:, 4:8] = 0.0
-        before = loss(parts)
+        before = mean_loss(parts)
         outlets[1].weight[:, 12:16] = 0.0
-        after = loss(parts)
-    assert layers[4].part == "cross" and layers[4].name == names[1][1]
+        after = mean_loss(parts)
+    assert layers[4].component == "cross" and layers[4].name == names[1][1]
     assert found[Head(4, 3)] == pytest.approx(after - before, rel=1e-4, abs=1e-6)
 
 
 def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("classification-rotary")
-    model, layers = shaken(run), heads_of(run)
+    model, layers = shaken(run), attention_layers(run)
     model.double()
     rows = ["the cat is old", "a drill", "some new green there"]
     data = tmp_path / "three.tsv"
@@ -281,7 +283,7 @@ def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_
             weight = outlet.weight.detach().clone()
             with torch.no_grad():
                 outlet.weight[:, 8:12] *= share
-                values.append(part.nats().item())
+                values.append(part.total_loss().item())
                 outlet.weight.copy_(weight)
         wanted += abs(values[0] - values[1]) / 0.01  # the head computes in float32
     assert found[Head(1, 2)] == pytest.approx(wanted / 3, rel=2e-3)
@@ -289,9 +291,11 @@ def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_
 
 def test_heads_go_in_the_order_of_their_worth_and_are_measured_anew(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("lm-learned")
-    model, layers = shaken(run), heads_of(run)
+    model, layers = shaken(run), attention_layers(run)
     parts, seen = parts_of(run, tmp_path / "data"), list[tuple[int, int]]()
-    found = prune(model, layers, parts, wanted=3, heads_per_round=1, progress=lambda done, total: seen.append((done, total)))
+    found = prune(
+        model, layers, parts, num_removed=3, heads_per_round=1, progress=lambda done, total: seen.append((done, total))
+    )
     assert seen == [(at, 25) for at in range(1, 26)] and count_passes(8, 3, 1, "masking") == 25  # 8 + 7 + 6, and four losses
     gone = list[Head]()
     for step in found.steps[1:]:
@@ -299,9 +303,9 @@ def test_heads_go_in_the_order_of_their_worth_and_are_measured_anew(runs: Runs, 
         assert step.removed == [min(worth, key=lambda head: worth[head])]
         gone += step.removed
         with masked_heads(model, layers, gone):
-            assert loss(parts) == step.loss
+            assert mean_loss(parts) == step.loss
     assert found.removed == gone and found.importance == importance_by_masking(model, layers, parts)
-    fast = prune(model, layers, parts, wanted=3, heads_per_round=2, measure="gradient")
+    fast = prune(model, layers, parts, num_removed=3, heads_per_round=2, measure="gradient")
     assert [len(step.removed) for step in fast.steps] == [0, 2, 1]
     assert count_passes(8, 3, 2, "gradient") == 5 and count_passes(8, 0, 1, "masking") == 10
 
@@ -334,7 +338,7 @@ def test_weights_of_a_head_are_found_where_they_stand() -> None:
     assert found["other"] is tensors["other"]
     bare = remove_heads(tensors, [own], [[]])
     assert set(bare) == {"other", "m.bias"} and bare["m.bias"].tolist() == list(range(5))
-    assert named([own], Head(0, 2)) == "decoder 1.3"
+    assert head_name([own], Head(0, 2)) == "decoder 1.3"
 
 
 # ---- heads by layer in a run file
@@ -428,7 +432,7 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     del values["data"]["valid"]
     train_here(values, tmp_path / "bare", Silent())
     assert line(str(tmp_path / "bare")) == f"{tmp_path / 'bare'}: the run has no validation data; set --data"
-    assert count("50%", 9) == 4 and count("3", 9) == 3
+    assert parse_num_heads("50%", 9) == 4 and parse_num_heads("3", 9) == 3
 
 
 def test_data_that_measures_nothing_and_several_runs_together_are_refused(runs: Runs, tmp_path: Path) -> None:
@@ -449,7 +453,7 @@ def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.
     place, page = str(run.directory.path), tmp_path / "x.html"
     assert main(["prune", place, "--plot", str(page), "--quiet"]) == 0  # only measured
     out = capsys.readouterr().out
-    assert "encoder 1.1" in out and "heads gone" not in out and page.read_text().count("<svg") == 1
+    assert "encoder 1.1" in out and "heads removed" not in out and page.read_text().count("<svg") == 1
     assert main(["prune", place, "--remove", "3", "--importance", "gradient", "--json", "--quiet"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
@@ -466,10 +470,10 @@ def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.
 def test_the_smaller_run_file_is_whole(runs: Runs, tmp_path: Path) -> None:
     """What is written resolves to itself."""
     run = runs.load("lm-alibi")
-    model, layers = network(run), heads_of(run)
+    model, layers = network(run), attention_layers(run)
     assert model is not None
-    found = prune(model, layers, parts_of(run, tmp_path / "data"), wanted=5, heads_per_round=5)
-    folder = write(run, tmp_path / "small", found, MEASURED)
+    found = prune(model, layers, parts_of(run, tmp_path / "data"), num_removed=5, heads_per_round=5)
+    folder = write_pruned_run(run, tmp_path / "small", found, MEASURED)
     settings = resolve(folder.read_resolved(), base=folder.path)
     stay = remaining_heads(layers, set(found.removed))
     assert settings.model.num_heads == [len(own) for own in stay] and settings.model.head_dim == 4

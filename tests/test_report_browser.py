@@ -167,18 +167,18 @@ def test_a_model_is_switched_off_and_on_in_all_charts(look):
     seen.page.locator('[data-chart="curves"] .chip', has_text="rnn").click()
     assert lines(seen, 0) == 0 and lines(seen, 0, "breakdown") == 0 and lines(seen, 1) == 4
     assert seen.count('.chip[aria-pressed="false"]') == 3  # beside each chart
-    assert "rnn" not in seen.page.locator('[data-chart="cost"] .told').inner_text()
+    assert "rnn" not in seen.page.locator('[data-chart="cost"] .status').inner_text()
     seen.page.locator('[data-chart="breakdown"] .chip', has_text="rnn").click()
     assert lines(seen, 0) == 4
 
 
 def ticks(seen: Look) -> list[str]:
     """What stands below the two learning curves."""
-    return seen.all('[data-chart="curves"] svg.zooms text[text-anchor="middle"]')
+    return seen.all('[data-chart="curves"] svg.zoomable text[text-anchor="middle"]')
 
 
 def drag(seen: Look, start: tuple[float, float], end: tuple[float, float]) -> None:
-    box = seen.page.locator('[data-chart="curves"] svg.zooms').first.bounding_box()
+    box = seen.page.locator('[data-chart="curves"] svg.zoomable').first.bounding_box()
     x, y = (
         [box[side] + share * box[size] for share in pair]
         for side, size, pair in (("x", "width", (start[0], end[0])), ("y", "height", (start[1], end[1])))
@@ -202,9 +202,9 @@ def test_a_part_of_the_curves_is_zoomed_into_and_out_again(look):
     assert ticks(seen) == whole and reset.is_disabled()
     drag(seen, (0.3, 0.5), (0.5, 0.5))
     assert ticks(seen) == near
-    seen.page.locator('[data-chart="curves"] svg.zooms').first.dblclick()
+    seen.page.locator('[data-chart="curves"] svg.zoomable').first.dblclick()
     assert ticks(seen) == whole
-    seen.page.locator('[data-chart="curves"] svg.zooms').first.focus()
+    seen.page.locator('[data-chart="curves"] svg.zoomable').first.focus()
     seen.page.keyboard.press("+")
     closer = ticks(seen)
     assert closer != whole
@@ -267,7 +267,7 @@ def test_the_pareto_line_has_the_rows_that_nothing_beats(look, better):
     }
     for cost, title in titles.items():
         box.get_by_text(title, exact=True).first.click()
-        told = box.locator(".told").inner_text()
+        told = box.locator(".status").inner_text()
         assert told == f"On the Pareto front, from the cheapest: {', '.join(pareto(document, cost))}.", cost
 
 
@@ -406,11 +406,13 @@ def test_a_confusion_is_told_by_pointer_and_by_keyboard(look):
     figure.locator("svg.heat").focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         seen.page.keyboard.press(key)
-    told = figure.locator(".told").inner_text()
+    told = figure.locator(".status").inner_text()
     assert told.startswith(f"gold Chinese, predicted Chinese: {matrix[1][1]} of {sum(matrix[1])} (")
     figure.locator("rect.cell").first.hover()
     assert (
-        figure.locator(".told").inner_text().startswith(f"gold Arabic, predicted Arabic: {matrix[0][0]} of {sum(matrix[0])} (")
+        figure.locator(".status")
+        .inner_text()
+        .startswith(f"gold Arabic, predicted Arabic: {matrix[0][0]} of {sum(matrix[0])} (")
     )
 
 
@@ -460,4 +462,4 @@ def test_the_tables_can_be_read_without_a_script(look):
     assert seen.all("table.results tbody th bdi") == ["transformer", "lstm,attention", "lstm", "rnn"]
     assert seen.page.get_by_text("need JavaScript").is_visible()
     assert not seen.page.locator('[data-chart="curves"]').is_visible()
-    assert seen.page.locator(".without dl").first.is_visible()
+    assert seen.page.locator(".no-script dl").first.is_visible()

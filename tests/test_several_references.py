@@ -24,7 +24,7 @@ from weft.config import parse_config, to_dict
 from weft.decode.predict_options import PredictionConfig
 from weft.errors import ConfigError, DataError, UsageError
 from weft.metrics.bleu_tokenizers import TOKENIZERS, check_tokenizer, detect_tokenizer
-from weft.metrics.seq2seq import Seq2SeqSetup, scored, seq2seq_items, seq2seq_scores
+from weft.metrics.seq2seq import Seq2SeqSetup, seq2seq_items, seq2seq_scores, seq2seq_setup
 from weft.tasks.seq2seq.data import PairDataConfig
 from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.tasks.seq2seq.data import references as references_of
@@ -75,7 +75,7 @@ def streams(references: list[list[str]]) -> list[list[str | None]]:
 def test_scores_are_those_of_sacrebleu_with_the_same_references_and_tokenizer(alphabet, tokenize, most):
     for seed in range(4):
         outputs, references = corpus(seed, alphabet, most)
-        how = scored(references, search="greedy", tokenize=tokenize)
+        how = seq2seq_setup(references, search="greedy", tokenize=tokenize)
         found = {one.name: one for one in seq2seq_scores(seq2seq_items(outputs, references, tokenize=tokenize), how)}
         theirs = {"bleu": BLEU(tokenize=tokenize), "bleu_lc": BLEU(tokenize=tokenize, lowercase=True), "chrf": CHRF()}
         for name, metric in theirs.items():

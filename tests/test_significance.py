@@ -13,23 +13,23 @@ from scipy import stats
 from weft.comparison import significance
 from weft.comparison.significance import (
     BootstrapSamples,
+    bootstrap,
     contrast,
-    difference,
     estimate,
-    hierarchical,
     holm,
-    paired,
-    resampled,
+    randomization_test,
     smallest_p,
-    smallest_p_overall,
+    smallest_p_corrected,
+    welch_test,
+    welch_test_of_items,
 )
 from weft.comparison.student_t import quantile, two_sided_p
 from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import LANGUAGE
 from weft.metrics.seq2seq import TRANSLATION, seq2seq_items
 
-RATE = LANGUAGE[0].of
-BLEU = next(metric.of for metric in TRANSLATION if metric.name == "bleu")
+RATE = LANGUAGE[0].compute
+BLEU = next(metric.compute for metric in TRANSLATION if metric.name == "bleu")
 
 
 def mean_items(values: np.ndarray) -> ItemStatistics:
@@ -55,16 +55,16 @@ def test_randomisation_comes_near_the_count_of_all_exchanges():
     seen = abs((a - b).mean())
     swaps = [abs(((a - b) * np.array(signs)).mean()) for signs in itertools.product((1, -1), repeat=10)]
     exact = np.mean([value >= seen - 1e-12 for value in swaps])
-    assert paired(mean_items(a), mean_items(b), RATE, samples=500) == pytest.approx(exact, abs=0.03)
+    assert randomization_test(mean_items(a), mean_items(b), RATE, samples=500) == pytest.approx(exact, abs=0.03)
     # where there are no more exchanges than samples, each is looked at once
-    assert paired(mean_items(a), mean_items(b), RATE, samples=512) == exact
+    assert randomization_test(mean_items(a), mean_items(b), RATE, samples=512) == exact
 
 
 def test_the_same_runs_are_not_different_and_all_lines_better_is_no_luck():
     rng = np.random.default_rng(0)
     a = mean_items(rng.normal(0, 1, 40))
-    assert paired(a, a, RATE) == 1.0
-    assert paired(a, mean_items(a.statistics["nats"] + 0.5), RATE, samples=400) == 1 / 401
+    assert randomization_test(a, a, RATE) == 1.0
+    assert randomization_test(a, mean_items(a.statistics["nats"] + 0.5), RATE, samples=400) == 1 / 401
 
 
 def test_scores_that_are_no_means_are_tested_too():
@@ -72,9 +72,9 @@ def test_scores_that_are_no_means_are_tested_too():
     worse = [line.replace("sat on", "was by") for line in lines]
     some = [w if at < 2 else line for at, (w, line) in enumerate(zip(worse, lines, strict=True))]
     right, wrong, nearly = (seq2seq_items(said, lines) for said in (lines, worse, some))
-    assert paired(right, wrong, BLEU, samples=300) < 0.01
-    assert paired(right, nearly, BLEU, samples=300) > 0.2
-    assert paired(right, right, BLEU, samples=50) == 1.0
+    assert randomization_test(right, wrong, BLEU, samples=300) < 0.01
+    assert randomization_test(right, nearly, BLEU, samples=300) > 0.2
+    assert randomization_test(right, right, BLEU, samples=50) == 1.0
 
 
 def test_infinite_scores():
@@ -83,10 +83,10 @@ def test_infinite_scores():
     a = rng.normal(3, 1, 30)
     one, half = a.copy(), a.copy()
     one[4], half[::2] = math.inf, math.inf
-    assert paired(mean_items(a), mean_items(one), RATE, samples=200) == 1.0
-    assert paired(mean_items(a), mean_items(half), RATE, samples=200) < 0.01
-    assert paired(mean_items(half), mean_items(half), RATE, samples=200) == 1.0
-    assert math.isnan(hierarchical([mean_items(a)] * 2, [mean_items(half)] * 2, RATE, samples=50))
+    assert randomization_test(mean_items(a), mean_items(one), RATE, samples=200) == 1.0
+    assert randomization_test(mean_items(a), mean_items(half), RATE, samples=200) < 0.01
+    assert randomization_test(mean_items(half), mean_items(half), RATE, samples=200) == 1.0
+    assert math.isnan(welch_test_of_items([mean_items(a)] * 2, [mean_items(half)] * 2, RATE, samples=50))
 
 
 # ---- two kinds
@@ -107,7 +107,7 @@ def test_the_variance_of_two_kinds_is_that_of_a_crossed_design():
     distance = np.mean([x.mean() for x in a]) - np.mean([x.mean() for x in b])
     by_hand = 2 * stats.t.sf(abs(distance) / math.sqrt(sum(seeds) + items), freedom)
     assert 0.01 < by_hand < 0.9
-    found = hierarchical([mean_items(x) for x in a], [mean_items(x) for x in b], RATE, samples=20_000)
+    found = welch_test_of_items([mean_items(x) for x in a], [mean_items(x) for x in b], RATE, samples=20_000)
     assert found == pytest.approx(by_hand, abs=0.01)
 
 
@@ -115,20 +115,20 @@ def test_kinds_without_luck_in_training():
     """Counting has no seeds: the same numbers each time. What is left is the luck of items."""
     rng = np.random.default_rng(5)
     a, b = mean_items(rng.normal(0, 1, 100)), mean_items(rng.normal(0, 1, 100))
-    assert hierarchical([a, a], [a, a, a], RATE, samples=100) == 1.0
-    many = hierarchical([a, a, a], [b, b, b], RATE, samples=4000)
-    assert many == pytest.approx(paired(a, b, RATE, samples=4000), abs=0.05)
+    assert welch_test_of_items([a, a], [a, a, a], RATE, samples=100) == 1.0
+    many = welch_test_of_items([a, a, a], [b, b, b], RATE, samples=4000)
+    assert many == pytest.approx(randomization_test(a, b, RATE, samples=4000), abs=0.05)
     constant = mean_items(np.ones(20))
-    assert hierarchical([constant] * 2, [mean_items(np.full(20, 2.0))] * 2, RATE, samples=20) == 0.0
+    assert welch_test_of_items([constant] * 2, [mean_items(np.full(20, 2.0))] * 2, RATE, samples=20) == 0.0
 
 
 def test_a_single_run_borrows_the_luck_of_the_other_kind():
     runs = [BootstrapSamples(value, np.zeros(3), 10) for value in (1.0, 1.2, 1.4, 2.0)]
-    p = difference(runs[3:], runs[:3])
+    p = welch_test(runs[3:], runs[:3])
     assert p == pytest.approx(2 * stats.t.sf(0.8 / math.sqrt(0.04 * (1 + 1 / 3)), 2), rel=1e-6)
-    with pytest.raises(ValueError, match="difference: two single runs are tested by `paired`"):
-        difference(runs[:1], runs[1:2])
-    assert math.isnan(difference([BootstrapSamples(1.0, np.zeros(0), 1)] * 2, [BootstrapSamples(2.0, np.zeros(0), 1)]))
+    with pytest.raises(ValueError, match="welch_test: two single runs are tested by `randomization_test`"):
+        welch_test(runs[:1], runs[1:2])
+    assert math.isnan(welch_test([BootstrapSamples(1.0, np.zeros(0), 1)] * 2, [BootstrapSamples(2.0, np.zeros(0), 1)]))
 
 
 def simulated(cases: int, sides: tuple[int, int], **how: float) -> float:
@@ -138,7 +138,7 @@ def simulated(cases: int, sides: tuple[int, int], **how: float) -> float:
         tokens, difficulty = rng.integers(3, 40, 50).astype(np.float64), rng.normal(0, 0.6, 50)
         a = system(rng, tokens, difficulty, seeds=sides[0], **how)
         b = system(rng, tokens, difficulty, seeds=sides[1], mean=2.0 + apart, **how)
-        p = paired(a[0], b[0], RATE, samples=99) if sides == (1, 1) else hierarchical(a, b, RATE, samples=60)
+        p = randomization_test(a[0], b[0], RATE, samples=99) if sides == (1, 1) else welch_test_of_items(a, b, RATE, samples=60)
         called += p < 0.05
     return called / cases
 
@@ -179,7 +179,7 @@ def test_the_interval_holds_the_truth_in_95_percent_of_cases():
     for _ in range(400):
         tokens = rng.integers(3, 40, 50).astype(np.float64)
         runs = system(rng, tokens, np.zeros(50), seeds=3, seed_sd=0.05)
-        found = estimate([run[""] for run in resampled(runs, {"": RATE}, samples=60)])
+        found = estimate([run[""] for run in bootstrap(runs, {"": RATE}, samples=60)])
         held += found.low <= 2.0 <= found.high
     assert 0.92 <= held / 400 <= 0.98
 
@@ -189,20 +189,20 @@ def test_the_interval_of_one_run_is_that_of_evaluate():
 
     items = system(np.random.default_rng(0), np.full(40, 7.0), np.zeros(40))[0]
     score = language_scores(items, EvaluationSetup("reset:line", "line", "abc"))[0]
-    assert estimate([resampled([items], {"": RATE})[0][""]]) == (score.value, score.low, score.high)
+    assert estimate([bootstrap([items], {"": RATE})[0][""]]) == (score.value, score.low, score.high)
 
 
 def test_one_item_has_no_interval():
-    assert estimate([resampled([mean_items(np.ones(1))], {"": RATE})[0][""]]) == (1.0, None, None)
+    assert estimate([bootstrap([mean_items(np.ones(1))], {"": RATE})[0][""]]) == (1.0, None, None)
 
 
 def test_runs_are_resampled_alike_whether_together_or_alone(monkeypatch):
     rng = np.random.default_rng(0)
     runs = [mean_items(rng.normal(0, 1, 30)) for _ in range(3)]
-    together = resampled(runs, {"": RATE}, samples=50)
+    together = bootstrap(runs, {"": RATE}, samples=50)
     monkeypatch.setattr(significance, "CHUNK", 1)
-    for run, other in zip(together, resampled(runs, {"": RATE}, samples=50), strict=True):
-        np.testing.assert_allclose(run[""].again, other[""].again)
+    for run, other in zip(together, bootstrap(runs, {"": RATE}, samples=50), strict=True):
+        np.testing.assert_allclose(run[""].resamples, other[""].resamples)
 
 
 # ---- how small a p can be
@@ -215,26 +215,30 @@ def test_the_smallest_p_of_two_runs_is_that_of_a_difference_on_every_item(items)
     a = rng.normal(0, 1, items)
     worse = a + rng.uniform(1, 2, items)
     exact = 2 / 2**items
-    assert paired(mean_items(a), mean_items(worse), RATE) == pytest.approx(exact)
+    assert randomization_test(mean_items(a), mean_items(worse), RATE) == pytest.approx(exact)
     assert smallest_p((1, 1), items) == pytest.approx(exact)
 
 
 def test_the_smallest_p_of_many_items_is_that_of_the_samples():
     rng = np.random.default_rng(0)
     a = rng.normal(0, 1, 40)
-    assert paired(mean_items(a), mean_items(a + 1), RATE, samples=400) == smallest_p((1, 1), 40, samples=400) == 1 / 401
+    assert (
+        randomization_test(mean_items(a), mean_items(a + 1), RATE, samples=400)
+        == smallest_p((1, 1), 40, samples=400)
+        == 1 / 401
+    )
     assert smallest_p((2, 1), 6) == 0.0  # Student's t has no smallest
     assert smallest_p((2, 2), 1) == 1.0  # but one item tells nothing
 
 
 def test_the_smallest_p_of_several_rows_is_holms():
-    assert smallest_p_overall([0.03125, 0.03125]) == [0.0625, 0.0625]
-    assert smallest_p_overall([0.001] * 3) == pytest.approx([0.003] * 3)
+    assert smallest_p_corrected([0.03125, 0.03125]) == [0.0625, 0.0625]
+    assert smallest_p_corrected([0.001] * 3) == pytest.approx([0.003] * 3)
     # whoever can have less comes first and is out of the way
-    assert smallest_p_overall([0.0, 0.03, 0.03, 1.0]) == pytest.approx([0.0, 0.09, 0.09, 1.0])
+    assert smallest_p_corrected([0.0, 0.03, 0.03, 1.0]) == pytest.approx([0.0, 0.09, 0.09, 1.0])
     for values in ([0.03125] * 2, [0.002, 0.01, 0.01]):
-        assert all(a >= b for a, b in zip(holm(values), smallest_p_overall(values), strict=True))
-    assert smallest_p_overall([]) == []
+        assert all(a >= b for a, b in zip(holm(values), smallest_p_corrected(values), strict=True))
+    assert smallest_p_corrected([]) == []
 
 
 # ---- how large a difference is
@@ -245,7 +249,7 @@ def test_the_interval_of_a_difference_is_a_paired_t_interval():
     rng = np.random.default_rng(3)
     shared = rng.normal(0, 5, 60)
     a, b = shared + rng.normal(0, 1, 60), shared + rng.normal(0.5, 1, 60)
-    one, other = ([run[""]] for run in resampled([mean_items(a), mean_items(b)], {"": RATE}, samples=20_000))
+    one, other = ([run[""]] for run in bootstrap([mean_items(a), mean_items(b)], {"": RATE}, samples=20_000))
     found = contrast(one, other)
     low, high = stats.t.interval(0.95, 59, (a - b).mean(), stats.sem(a - b))
     assert found == pytest.approx(((a - b).mean(), low, high), abs=0.01)
@@ -272,7 +276,7 @@ def test_the_interval_of_a_difference_holds_the_truth_in_95_percent_of_cases(sid
         tokens, difficulty = rng.integers(3, 40, items).astype(np.float64), rng.normal(0, 0.6, items)
         a = system(rng, tokens, difficulty, seeds=sides[0], seed_sd=seed_sd, mean=2.3)
         b = system(rng, tokens, difficulty, seeds=sides[1], seed_sd=seed_sd)
-        runs = [run[""] for run in resampled([*a, *b], {"": RATE}, samples=60)]
+        runs = [run[""] for run in bootstrap([*a, *b], {"": RATE}, samples=60)]
         found = contrast(runs[: sides[0]], runs[sides[0] :])
         held += found.low <= 0.3 <= found.high
     assert 0.92 <= held / 500 <= 0.98
@@ -286,7 +290,7 @@ def test_blocks_of_neighbours_that_are_alike_are_called_different_hardly_more_of
         tokens = np.convolve(rng.normal(0, 1, 5000 + 200), 0.9 ** np.arange(100), "valid")[:5000]
         for size in called:
             apart = tokens.reshape(-1, size).sum(1)
-            called[size] += paired(mean_items(apart), mean_items(np.zeros(len(apart))), RATE, samples=99) < 0.05
+            called[size] += randomization_test(mean_items(apart), mean_items(np.zeros(len(apart))), RATE, samples=99) < 0.05
     assert called[100] / 300 < 0.08 and called[10] / 300 > 0.15
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import refused
+from label_runs import LabelRuns
 from pair_runs import PairRuns
 from small_runs import Silent, make_text, run_file, train_here
 from torch import Tensor
@@ -22,8 +23,8 @@ from weft.errors import UsageError
 from weft.explain import similarity
 from weft.explain.attention import read_attention, sites
 from weft.explain.model_similarity import model_similarity, short_names
-from weft.explain.similarity import Products, divergence, head_divergence, head_similarity, layer_similarity, linear_cka
-from weft.explain.vectors import in_words, sample, tracks, vectors
+from weft.explain.similarity import CrossProduct, head_divergence, head_similarity, js_divergence, layer_similarity, linear_cka
+from weft.explain.vectors import sample, sequence_stages, uses_words, word_vectors
 from weft.plots.similarity_matrix import similarity_matrix
 
 TRAIN = {"max_steps": 4, "batch_tokens": 300, "device": "cpu", "num_validations": 1}
@@ -81,8 +82,8 @@ def test_memory_is_bounded_by_reading_again(monkeypatch: pytest.MonkeyPatch) -> 
 
     whole = linear_cka(parts, [4] * 4, range(2), range(2, 4))
     assert passes == 1
-    monkeypatch.setattr(similarity, "ROOM", 3 * 8 * 4 * 4)  # three of the eight sums at once
-    monkeypatch.setattr(similarity, "CHUNK", 5)
+    monkeypatch.setattr(similarity, "MAX_BYTES", 3 * 8 * 4 * 4)  # three of the eight sums at once
+    monkeypatch.setattr(similarity, "CHUNK_WORDS", 5)
     np.testing.assert_allclose(linear_cka(parts, [4] * 4, range(2), range(2, 4)), whole, atol=1e-12)
     assert passes == 1 + 3
 
@@ -90,19 +91,19 @@ def test_memory_is_bounded_by_reading_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_products_are_centred_whatever_the_mean() -> None:
     """A mean a million times as large as what differs leaves nine digits."""
     x, y = random(50, 3), random(50, 2, seed=1)
-    sums = Products()
-    assert sums.norm() == 0.0
+    sums = CrossProduct()
+    assert sums.squared_norm() == 0.0
     for low in (0, 20):
         sums.add(1e6 + x[low : low + 20], -1e6 + y[low : low + 20])
     sums.add(1e6 + x[40:], -1e6 + y[40:])
     wanted = ((x - x.mean(0)).T @ (y - y.mean(0))).square().sum()
-    assert sums.norm() == pytest.approx(float(wanted), rel=1e-8)
+    assert sums.squared_norm() == pytest.approx(float(wanted), rel=1e-8)
 
 
 def test_divergence_of_patterns() -> None:
     weights = random(3, 5, 4).softmax(-1)
     weights[2, 0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    found = divergence(weights)
+    found = js_divergence(weights)
 
     def kl(p: np.ndarray, q: np.ndarray) -> float:
         return float(sum(a * np.log2(a / b) for a, b in zip(p, q, strict=True) if a > 0))
@@ -113,7 +114,7 @@ def test_divergence_of_patterns() -> None:
             wanted = np.mean([(kl(p, (p + q) / 2) + kl(q, (p + q) / 2)) / 2 for p, q in rows])
             assert float(found[one, two]) == pytest.approx(wanted, abs=1e-12)
     apart_wholly = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]], dtype=torch.float64)
-    assert divergence(apart_wholly).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert js_divergence(apart_wholly).tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
 def test_drawings_of_matrices() -> None:
@@ -174,13 +175,13 @@ def test_two_runs_of_other_tokens_are_compared_by_words(words: Any, letters: Any
     """One reads words, the other letters: of each word the mean of its letters."""
     view = layer_similarity(words, text, letters, max_words=200)
     (side,) = view.data["sides"]
-    assert in_words([words, letters]) and view.data["unit"] == "words" and not in_words([letters])
+    assert uses_words([words, letters]) and view.data["unit"] == "words" and not uses_words([letters])
     assert side["rows"] == ["input", "layer 1", "layer 2", "top"] and side["columns"] == ["input", "layer 1"]
     given = sample([words, letters], text, max_words=200)
     rows = [list[Tensor](), list[Tensor]()]
-    for lines in given.lines:
+    for lines in given.examples:
         for at, (run, line) in enumerate(zip((words, letters), lines, strict=True)):
-            rows[at].append(vectors(line, tracks(run), run.device)[0][1])
+            rows[at].append(word_vectors(line, sequence_stages(run), run.device)[0][1])
         assert [unit.text for unit in lines[0].units[0]] == [unit.text for unit in lines[1].units[0]]
     x, y = map(torch.cat, rows)
     assert side["words"] == len(x)
@@ -214,7 +215,8 @@ def test_several_runs_are_compared_as_each_two_are(words: Any, letters: Any, thi
     np.testing.assert_allclose(np.diagonal(side["best"]["cka"]), 1.0, atol=1e-12)
     given = sample(runs, text, max_words=200)
     rows = [
-        torch.cat([vectors(lines[at], tracks(run), run.device)[0][1] for lines in given.lines]) for at, run in enumerate(runs)
+        torch.cat([word_vectors(lines[at], sequence_stages(run), run.device)[0][1] for lines in given.examples])
+        for at, run in enumerate(runs)
     ]
     (first,) = model_similarity(runs, text, layer=1, max_words=200).data["sides"]
     assert first["layers"] == ["layer 1"] * 3 and "best" not in first
@@ -245,7 +247,7 @@ def test_the_command_of_several_runs(
     assert title == f"Models {', '.join(folders)}" and about.startswith("text: 20")
     assert head.split() == ["last", "layers", "words", "letters", "third"] and first.split()[:3] == ["words,", "top", "1.00"]
     assert rest[3].split() == ["best", "layers", "words", "letters", "third"]
-    assert rest[8].split() == ["runs", "most", "alike", "CKA"] and len(rest[9:]) == 3 and not rest[-1]  # two, and the end
+    assert rest[8].split() == ["most", "similar", "runs", "CKA"] and len(rest[9:]) == 3 and not rest[-1]  # two, and the end
     page = (place / "three.html").read_text()
     assert page.count("<svg") == 2 and ">letters:1<" in page and ">words:top<" in page
     assert main(["analyze", "similarity", *folders, *data, "--layer", "0", "--json"]) == 0
@@ -255,23 +257,33 @@ def test_the_command_of_several_runs(
 
 def test_heads_are_apart_by_the_mean_over_positions(pairs: PairRuns) -> None:
     run: Any = weft.load(pairs.folder("transformer"), device="cpu")
-    found = {one.part: one for one in head_divergence(run, max_words=30)}
+    found = {one.component: one for one in head_divergence(run, max_words=30)}
     assert set(found) == {"cross", "encoder", "decoder"} and found["cross"].names == ["1.1", "1.2", "2.1", "2.2"]
     model = run.members[0].model
     total, count = 0.0, 0
-    for (line,) in sample([run], None, max_words=30).lines:
+    for (line,) in sample([run], None, max_words=30).examples:
         looked = {
             (one.site.component, one.site.layer): one.weights
-            for one in read_attention(line.reading, sites(model), None, run.device)
+            for one in read_attention(line.model_input, sites(model), None, run.device)
         }
         p, q = looked["encoder", 1][1].astype(np.float64), looked["encoder", 2][0].astype(np.float64)
         m = (p + q) / 2
         total += float((p * np.log2(p / m) + q * np.log2(q / m)).sum() / 2)
         count += len(p)
     assert found["encoder"].bits[1, 2] == found["encoder"].bits[2, 1] == pytest.approx(total / count, rel=1e-6)
-    assert found["encoder"].words == count
+    assert found["encoder"].num_positions == count
     view = head_similarity(run, max_words=30, top=2)
-    assert len(view.figures) == 3 and len(view.lines) == 3 * 4 + 2 and view.lines[1].startswith("heads most alike")
+    assert len(view.figures) == 3 and len(view.lines) == 3 * 4 + 2 and view.lines[1].startswith("most similar heads")
+
+
+def test_attention_pooling_has_no_heads_to_compare(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = LabelRuns(place).values("labels-lstm", "model.pooling=attention", "train.max_steps=2", "train.num_validations=1")
+    path = train_here(values, place / "pooled", Silent()).path
+    with pytest.raises(UsageError) as caught:
+        head_divergence(weft.load(path, device="cpu"))
+    assert str(caught.value) == f"similarity: lstm has no attention ({path})"
+    assert main(["analyze", "similarity", str(path), "--max-words", "100", "--quiet"]) == 0
+    assert "Heads" not in capsys.readouterr().out
 
 
 def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +291,10 @@ def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: 
     assert main(["analyze", "similarity", one, *data, "--output", str(place / "x.html"), "--quiet"]) == 0
     out = capsys.readouterr().out
     assert (
-        "Layers of" in out and "Heads of" in out and "bits apart" in out and (place / "x.html").read_text().count("<svg") == 2
+        "Layers of" in out
+        and "Heads of" in out
+        and "divergence (bits)" in out
+        and (place / "x.html").read_text().count("<svg") == 2
     )
     assert main(["analyze", "similarity", one, two, *data, "--json", "--quiet"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
@@ -290,7 +305,7 @@ def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: 
     out = capsys.readouterr().out
     assert "Heads" not in out and "few tokens" not in out
     assert main(["analyze", "similarity", one, "--data", str(text), "--max-words", "20", "--quiet"]) == 0
-    assert "few tokens for vectors of 12: CKA comes out too high; give more text" in capsys.readouterr().out
+    assert "warning: few tokens for vectors of size 12: CKA is biased upward; use more text" in capsys.readouterr().out
 
 
 def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
@@ -299,8 +314,13 @@ def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.Capt
     def line(*given: str) -> str:
         return refused(capsys, "analyze", "similarity", *given, "--quiet")[1]
 
-    assert line(one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare two that read the same"
-    assert line(one, one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare runs that read the same"
+    assert (
+        line(one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare runs with the same kind of input"
+    )
+    assert (
+        line(one, one, str(other))
+        == f"similarity: {one} and {other} read texts and pairs; compare runs with the same kind of input"
+    )
     assert line(one, one, "--layer", "1") == "--layer: requires three or more runs; one or two are compared by all layers"
     two = str(letters.directory.path)
     assert line(one, one, two, "--layer", "2") == f"--layer: must be from 0 (the input) to 1 for {two}, got 2"

@@ -301,7 +301,7 @@ def test_batches_in_any_order_give_the_same_scores_and_intervals():
     assert tag_scores(join(parts), HOW) == whole
     assert all(score.low < score.value < score.high for score in whole)
     sums = total(join(parts).statistics)
-    functions = {metric.name: metric.of for metric in TAGS}
+    functions = {metric.name: metric.compute for metric in TAGS}
     for score in whole:
         assert functions[score.name](sums).item() == score.value
 
@@ -325,4 +325,4 @@ def test_nothing_to_score():
 def test_sentences_of_different_lengths_are_a_mistake():
     with pytest.raises(ValueError) as caught:
         tag_items([["O"]], [["O", "O"]], np.arange(1))
-    assert str(caught.value) == "tag_items: a sentence has other numbers of tags said and meant"
+    assert str(caught.value) == "tag_items: a sentence has different numbers of predicted and gold tags"

@@ -139,7 +139,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     other = write(tmp_path / "b.conll", ENTITIES)
     assert Dataset((other, other, other), TaggedFormat()).summary.describe().split("\n")[:2] == [
         f"{other} and {other} and 1 more: 6 sentences of 9 words (the longest of 2) with 3 tags, utf-8, LF line endings",
-        "  note: b.conll: words are in column 1, tags in column 4 of 4, with blanks between",
+        "  note: b.conll: words are in column 1, tags in column 4 of 4, separated by spaces",
     ]
 
 

@@ -24,7 +24,7 @@ from weft.models.tagger import TaggerInput
 from weft.runs.job import with_tokenizer_from
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
-from weft.tasks.tagging.network import moves
+from weft.tasks.tagging.network import allowed_transitions
 from weft.tasks.tagging.presets import PRESETS as TAG
 from weft.tensors import read_tensors
 from weft.text.labels import LabelVocabulary
@@ -128,7 +128,7 @@ def test_tags_that_no_scheme_writes_so_are_mended(tmp_path):
     sentences = [[("the", "O"), ("ann", "I-PER"), ("lee", "I-PER")], [("bob", "B-PER"), ("sees", "O"), ("al", "I-PER")]] * 10
     data, watcher = write_conll(tmp_path / "data.txt", sentences), Silent()
     folder = train_here(tag_file(data, "lstm", *QUICK), tmp_path / "run", watcher).path
-    mended = "14 sentences have tags that no scheme writes so; they are mended, and mark the same spans"
+    mended = "14 sentences have invalid span tags; the tags were repaired, the spans are unchanged"
     assert mended in watcher.notes
     run = loaded(folder)
     assert run.labels == ("B-PER", "O", "I-PER")
@@ -136,8 +136,8 @@ def test_tags_that_no_scheme_writes_so_are_mended(tmp_path):
 
 
 def test_moves_follow_from_the_labels():
-    assert moves(LabelVocabulary(("NOUN", "VERB"))) is None
-    table = moves(LabelVocabulary(("O", "B-X", "I-X")))
+    assert allowed_transitions(LabelVocabulary(("NOUN", "VERB"))) is None
+    table = allowed_transitions(LabelVocabulary(("O", "B-X", "I-X")))
     assert table is not None
     assert table.tolist() == [
         [True, True, False, True],

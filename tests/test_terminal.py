@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pty
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +70,22 @@ def test_lines_and_bars_on_standard_error(monkeypatch, capsys):
 
 def on_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
     """What a command writes to a terminal as its standard output."""
-    ours, theirs = pty.openpty()
-    with monkeypatch.context() as patch, os.fdopen(theirs, "w", encoding="utf-8") as stream:
+    controller, terminal = pty.openpty()
+    chunks = list[bytes]()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # how a terminal ends that is closed on its other side
+            while chunk := os.read(controller, 1 << 16):
+                chunks.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with monkeypatch.context() as patch, os.fdopen(terminal, "w", encoding="utf-8") as stream:
         patch.setattr(sys, "stdout", stream)
         assert main(words) == 0
-        stream.flush()
-        found = os.read(ours, 1 << 16).decode()
-    os.close(ours)
-    return found
+    reader.join()
+    os.close(controller)
+    return b"".join(chunks).decode()
 
 
 @pytest.fixture(scope="module")

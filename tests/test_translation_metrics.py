@@ -157,7 +157,7 @@ def test_a_score_of_a_resample_is_that_of_the_lines_it_drew():
     for sample in range(20):
         drawn = rng.integers(30, size=30)
         there = expected([outputs[line] for line in drawn], [references[line] for line in drawn])
-        assert {metric.name: metric.of(again)[sample] for metric in TRANSLATION if metric.name in there} == pytest.approx(
+        assert {metric.name: metric.compute(again)[sample] for metric in TRANSLATION if metric.name in there} == pytest.approx(
             there, abs=1e-9
         )
 
@@ -247,7 +247,7 @@ def test_nothing_to_score_is_refused():
 def test_outputs_and_references_come_in_pairs():
     with pytest.raises(ValueError) as caught:
         seq2seq_items(["a", "b"], ["a"])
-    assert str(caught.value) == "translation_items: 2 outputs, but 1 references"
+    assert str(caught.value) == "seq2seq_items: 2 outputs, but 1 references"
 
 
 def test_every_score_has_a_better_direction():

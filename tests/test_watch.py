@@ -134,7 +134,7 @@ def test_hooks_of_others_stay():
             "linear",
             "record_activations: unknown module 'linear'; did you mean 'layers.1.linear'? the model has: layers, head, tied",
         ),
-        ("head.weight", "record_activations: unknown module 'head.weight'; did you mean 'head'? 'head' has: no parts"),
+        ("head.weight", "record_activations: unknown module 'head.weight'; did you mean 'head'? 'head' has: no submodules"),
         ("???", "record_activations: unknown module '???'; the model has: layers, head, tied"),
         ("layers", "record_activations: 'layers' is a container and never called; choose from 0, 1"),
     ],

@@ -80,7 +80,7 @@ def _pearson(total: Sums) -> np.ndarray:
 METRICS = (
     Metric("rmse", lambda total: np.sqrt(total["squared"] / total["count"]), "lower"),
     Metric("mae", lambda total: total["absolute"] / total["count"], "lower"),
-    Metric("pearson", _pearson, "higher", single="rmse"),
+    Metric("pearson", _pearson, "higher", item_metric="rmse"),
 )
 
 

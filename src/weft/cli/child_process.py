@@ -1,4 +1,4 @@
-"""A command that ends with its parent process: when its standard input closes, it saves and stops as after SIGTERM.
+"""Runs a command that stops with its parent process: when standard input closes, it saves and stops as after SIGTERM.
 
 `weft compare` starts its runs this way: a comparison that is killed leaves no process behind.
 """

@@ -1,4 +1,4 @@
-"""The runs of a comparison on the terminal while they are trained."""
+"""Terminal progress of the runs of a comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.runs.status import read_run_status
 if TYPE_CHECKING:
     from weft.comparison.train import Outcome, State
 
-MAX_RUNS = 12  # runs that are listed at once
+MAX_LISTED_RUNS = 12
 
 
 def _describe(state: State, width: int) -> str:
@@ -30,26 +30,26 @@ def _describe(state: State, width: int) -> str:
 
 
 class ComparisonProgress:
-    """All runs in one display; a finished run becomes a line above it."""
+    """Shows all runs in one display; a finished run becomes a line above it."""
 
     def __init__(self, display: Display, stop: Stop, phase: str) -> None:
         self.display, self.stop, self.phase = display, stop, phase
-        self._is_introduced, self._width = False, 0
+        self._has_header, self._width = False, 0
 
     def on_note(self, text: str) -> None:
         show_note(self.display, text)
 
     def on_runs(self, states: Sequence[State]) -> None:
-        if not self._is_introduced:
-            self._is_introduced = True
+        if not self._has_header:
+            self._has_header = True
             self._width = max((len(state.planned.output_dir.name) for state in states), default=0)
             self.display.line(f"{self.phase.capitalize()} {len(states)} run{'' if len(states) == 1 else 's'}")
         fraction = sum(state.progress.fraction for state in states) / max(1, len(states))
         done = sum(state.progress.fraction >= 1.0 and not state.running for state in states)
-        running = [state for state in states if state.running][:MAX_RUNS]
+        running = [state for state in states if state.running][:MAX_LISTED_RUNS]
         count = f"{done}/{len(states)} runs"
         if self.display.live:
-            # the display appends the ETA, which is that of all runs, to the last line
+            # the display appends the ETA of all runs to the last line
             lines = [count, *(_describe(state, self._width) for state in running), "total"]
             self.display.show(self.phase, fraction, "\n".join(lines))
         else:
@@ -74,7 +74,7 @@ class ComparisonProgress:
 
 
 class CompareObserver:
-    """A comparison on the terminal; a signal stops it."""
+    """Shows a comparison on the terminal; a signal stops it."""
 
     def __init__(self, display: Display, stop: Stop) -> None:
         self.display, self.stop = display, stop
@@ -82,8 +82,8 @@ class CompareObserver:
     def line(self, text: str) -> None:
         show_note(self.display, with_flags(text))
 
-    def show(self, what: str, fraction: float, detail: str = "") -> None:
-        self.display.show(what, fraction, detail)
+    def show(self, phase: str, fraction: float, detail: str = "") -> None:
+        self.display.show(phase, fraction, detail)
 
     def clear(self) -> None:
         self.display.clear()
@@ -91,8 +91,8 @@ class CompareObserver:
     def training(self) -> TrainProgress:
         return TrainProgress(self.display, self.stop)
 
-    def runs(self, what: str) -> ComparisonProgress:
-        return ComparisonProgress(self.display, self.stop, what)
+    def runs(self, phase: str) -> ComparisonProgress:
+        return ComparisonProgress(self.display, self.stop, phase)
 
     def saving(self) -> None:
         self.stop.saves = True

@@ -1,4 +1,4 @@
-"""The end of a comparison: results, table, comparison.json and report."""
+"""Output of a comparison: comparison.json, report, and the printed tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weft.report.comparison import ComparisonInfo
 
 Groups = Mapping[str, Sequence["RunResults"]]
-JSON_KEYS = (
+JSON_KEYS = (  # of comparison.json, printed by --json
     "title",
     "task",
     "data",
@@ -39,7 +39,7 @@ class OutputOptions(NamedTuple):
     quiet: bool
 
     def check(self, output_dir: Path) -> None:
-        """Refuse output files that could only fail after hours of training; the comparison creates `output_dir`."""
+        """Refuse invalid output files before hours of training; the comparison itself creates `output_dir`."""
         from weft.errors import UsageError
 
         tables = {"csv": self.csv, "markdown": self.markdown, "latex": self.latex}
@@ -47,11 +47,11 @@ class OutputOptions(NamedTuple):
         if len(printed) > 1:
             names = " and ".join(f"`{option}`" for option in printed)
             raise UsageError("", f"{names} cannot both use standard output", "write one of them to a file")
-        check_files(tables, will_be=output_dir)
+        check_files(tables, new_dir=output_dir)
 
 
 def _with_minimal_pairs(document: Mapping[str, Any], results: Groups, info: ComparisonInfo, display: Display) -> dict[str, Any]:
-    """The comparison with the accuracy of its runs on minimal pairs, as breakdowns and as a table."""
+    """The comparison document with the accuracy of its runs on minimal pairs, as breakdowns and as a table."""
     from weft.cli.minimal_pairs_runner import MinimalPairsRunner
     from weft.cli.minimal_pairs_table import as_json, signature
     from weft.comparison.minimal_pairs import breakdowns
@@ -79,14 +79,14 @@ def write_results(results: Groups, info: ComparisonInfo, output_dir: Path, displ
 
 
 def write_failures(info: ComparisonInfo) -> None:
-    """JSON of a comparison in which all runs failed, in the same form as any other."""
-    nothing = dict.fromkeys(("task", "data", "metric", "test", "test_items", "insufficient_data", "context"))
+    """Print the JSON of a comparison in which all runs failed, with the same keys as any other."""
+    keys = [key for key in JSON_KEYS if key != "minimal_pairs"]
     failures = [failure._asdict() for failure in info.failures]
-    write_json({"title": info.title, **nothing, "rows": [], "failures": failures})
+    write_json({**dict.fromkeys(keys), "title": info.title, "rows": [], "failures": failures})
 
 
 def context_line(document: Mapping[str, Any]) -> str:
-    """The line below a table that names the context policy of its scores, if they have one."""
+    """The line below a table that describes the context policy of its scores; '' for tasks without one."""
     text = document["context"]["text"] if document.get("context") else ""
     return "".join(char if char.isprintable() else " " for char in text) + "\n" * bool(text)
 

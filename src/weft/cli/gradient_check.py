@@ -34,13 +34,13 @@ class DataProgress:
 
 def check_gradients(config: RunConfig, entries: int, display: Display) -> list[TensorCheck]:
     """Compare `entries` entries of each weight tensor, in float64 on the CPU."""
-    from weft.explain.gradcheck import check_tensors, problem
+    from weft.explain.gradcheck import check_tensors, make_loss_function
 
     checks = list[Any]()
     with TemporaryDirectory() as directory:
-        objective = problem(config, Path(directory), DataProgress(display))
-        total = len(list(objective.model.parameters()))
-        for check in check_tensors(objective, entries=entries):
+        function = make_loss_function(config, Path(directory), DataProgress(display))
+        total = len(list(function.model.parameters()))
+        for check in check_tensors(function, entries=entries):
             checks.append(check)
             display.show("checking gradients", len(checks) / total, f"{len(checks)} of {total} tensors")
     return checks
@@ -56,12 +56,12 @@ def as_table(checks: Sequence[TensorCheck], tolerance: float) -> str:
     for check in checks:
         shape = "x".join(map(str, check.shape)) or "1"
         mark = "" if check.error <= tolerance else "wrong"
-        rows.append([check.name, shape, str(check.entries), f"{check.max_error:.2e}", f"{check.error:.1e}", mark])
+        rows.append([check.name, shape, str(check.entries), f"{check.max_gradient:.2e}", f"{check.error:.1e}", mark])
     wrong = len(wrong_tensors(checks, tolerance))
     verdict = f"{wrong} of {len(checks)} gradients are wrong" if wrong else f"All {len(checks)} gradients are correct"
     return columns(rows, left=2) + f"{verdict} (relative error up to {tolerance:g})\n"
 
 
 def as_json(check: TensorCheck, tolerance: float) -> dict[str, Any]:
-    numbers = {"entries": check.entries, "largest": finite(check.max_error), "error": finite(check.error)}
+    numbers = {"entries": check.entries, "largest": finite(check.max_gradient), "error": finite(check.error)}
     return {"tensor": check.name, "shape": list(check.shape), **numbers, "correct": check.error <= tolerance}

@@ -18,17 +18,17 @@ T = TypeVar("T")
 Line = str | DataError  # a line, or why it cannot be read
 CHUNK_BYTES = 1 << 16
 STANDARD_INPUT = "standard input"
-_ESCAPED = re.compile("[\udc80-\udcff]")  # a surrogate that represents a byte which is not valid in the encoding
+_ESCAPED = re.compile("[\udc80-\udcff]")  # the surrogate escape of an invalid byte
 
 
 def _stdin_bytes() -> Iterator[bytes]:
     source: Any = sys.stdin.buffer
-    while chunk := source.read1(CHUNK_BYTES):  # what is available, so that a terminal gets an answer after each line
+    while chunk := source.read1(CHUNK_BYTES):  # reads what is available, so that a terminal gets an answer after each line
         yield chunk
 
 
-def _decoded(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[str]:
-    """The text of the bytes; invalid bytes become surrogates, so that they spoil only their own line."""
+def _decode(chunks: Iterator[bytes], encoding: str, source: str) -> Iterator[str]:
+    """Decode the bytes; invalid bytes become surrogate escapes, so that they invalidate only their own line."""
     decoder, line = codecs.getincrementaldecoder(encoding)("surrogateescape"), 1
     for chunk in chain(chunks, [b""]):
         try:
@@ -36,31 +36,31 @@ def _decoded(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[str
         except UnicodeDecodeError as error:  # without surrogates, as in UTF-16, no later line can be recognized
             line += error.object[: error.start].count(b"\n")
             byte = error.object[error.start]
-            raise DataError(f"{where}:{line}", f"invalid {encoding} (byte 0x{byte:02x})", "convert it first") from None
+            raise DataError(f"{source}:{line}", f"invalid {encoding} (byte 0x{byte:02x})", "convert it first") from None
         except UnicodeError as error:  # UTF-16 without a byte order mark
-            raise DataError(where, f"invalid {encoding}: {error}", "convert it first") from None
+            raise DataError(source, f"invalid {encoding}: {error}", "convert it first") from None
         line += text.count("\n")
         yield text
 
 
-def invalid_line(line: str, encoding: str, where: str) -> DataError | None:
+def invalid_line(line: str, encoding: str, location: str) -> DataError | None:
     """Why a line is not text; None if it is."""
     if match := _ESCAPED.search(line):
         byte = ord(match[0]) - 0xDC00
-        return DataError(where, f"invalid {encoding} (byte 0x{byte:02x})", "convert it first")
+        return DataError(location, f"invalid {encoding} (byte 0x{byte:02x})", "convert it first")
     if "\0" in line:
-        return DataError(where, "NUL character", "is this binary data?")
+        return DataError(location, "NUL character", "is this binary data?")
     try:
-        check_text(line, where)  # some encodings, like UTF-7, can encode half a surrogate pair
+        check_text(line, location)  # some encodings, like UTF-7, can encode half a surrogate pair
     except DataError as error:
         return error
     return None
 
 
-def _refuse_long_line(parts: Sequence[str], number: int, where: str) -> None:
+def _refuse_long_line(parts: Sequence[str], number: int, source: str) -> None:
     if any("\0" in part for part in parts):
-        raise DataError(f"{where}:{number}", "NUL character", "is this binary data?")
-    raise DataError(f"{where}:{number}", f"line has more than {MAX_LINE_CHARS:,} characters", "is this text?")
+        raise DataError(f"{source}:{number}", "NUL character", "is this binary data?")
+    raise DataError(f"{source}:{number}", f"line has more than {MAX_LINE_CHARS:,} characters", "is this text?")
 
 
 def _raw_line(text: str, number: int, end: str) -> RawLine:
@@ -70,16 +70,16 @@ def _raw_line(text: str, number: int, end: str) -> RawLine:
     return RawLine(text[len(start) :], end, start)
 
 
-def _raw_groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[list[RawLine]]:
-    """The lines that end in each chunk, with invalid bytes as surrogates. A line that never ends is refused."""
+def _raw_groups(chunks: Iterator[bytes], encoding: str, source: str) -> Iterator[list[RawLine]]:
+    """The lines that end in each chunk, with invalid bytes as surrogate escapes. A line that is too long is refused."""
     open_line: list[str] = []
     number, size = 1, 0
-    for text in _decoded(chunks, encoding, where):
+    for text in _decode(chunks, encoding, source):
         first, *rest_lines = text.split("\n")
         open_line.append(first)
         size += len(first)
         if size > MAX_LINE_CHARS:
-            _refuse_long_line(open_line, number, where)
+            _refuse_long_line(open_line, number, source)
         lines: list[RawLine] = []
         for line in rest_lines:
             lines.append(_raw_line("".join(open_line), number, "\n"))
@@ -90,18 +90,20 @@ def _raw_groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[
         yield [rest]
 
 
-def _groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[list[Line]]:
-    """The same with an error in place of each line that is not valid text."""
+def _groups(chunks: Iterator[bytes], encoding: str, source: str) -> Iterator[list[Line]]:
+    """The lines that end in each chunk, with an error in place of each line that is not valid text."""
     number = 0
-    for group in _raw_groups(chunks, encoding, where):
-        places = (f"{where}:{number + index}" for index in range(1, len(group) + 1))
-        yield [invalid_line(line.text, encoding, place) or line.text for line, place in zip(group, places, strict=True)]
+    for group in _raw_groups(chunks, encoding, source):
+        locations = (f"{source}:{number + index}" for index in range(1, len(group) + 1))
+        yield [
+            invalid_line(line.text, encoding, location) or line.text for line, location in zip(group, locations, strict=True)
+        ]
         number += len(group)
 
 
-def _lines(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[Line]:
-    """Lines as they arrive."""
-    return chain.from_iterable(_groups(chunks, encoding, where))
+def _lines(chunks: Iterator[bytes], encoding: str, source: str) -> Iterator[Line]:
+    """Lines in the order of arrival, or an error for each invalid one."""
+    return chain.from_iterable(_groups(chunks, encoding, source))
 
 
 def raw_lines(path: Path, encoding: str) -> Iterator[RawLine]:
@@ -126,7 +128,7 @@ def stdin_lines(encoding: str) -> Iterator[str]:
 
 
 def batched(items: Iterator[T], batch_size: int) -> Iterator[list[T]]:
-    """Lists of up to `batch_size` items; before an error, the items up to it."""
+    """Lists of up to `batch_size` items; if an error is raised, the items before it come first."""
     batch: list[T] = []
     try:
         for item in items:
@@ -142,8 +144,8 @@ def batched(items: Iterator[T], batch_size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def standard_groups(encoding: str, batch_size: int) -> Iterator[list[Line]]:
-    """Lines of standard input that are available, up to `batch_size` at a time: the writer may wait for their results before it
-    writes more."""
+def stdin_batches(encoding: str, batch_size: int) -> Iterator[list[Line]]:
+    """The available lines of standard input, up to `batch_size` at a time: the writer may wait for results before it writes
+    more."""
     for group in _groups(_stdin_bytes(), encoding, STANDARD_INPUT):
         yield from (group[low : low + batch_size] for low in range(0, len(group), batch_size))

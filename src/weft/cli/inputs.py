@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.data.input_records import Entry, Form, OpenedRecords, Values
     from weft.runs.run import AnyRun
 
-# the texts of a line, and what is wrong with them, if anything
+# the texts of a line, and their problem, if any
 Parse = Callable[[str], "tuple[tuple[str, ...], str | None]"]
 MAX_NAME_CHARS = 255  # of a file
 
@@ -43,7 +43,7 @@ class InputFormat(NamedTuple):
 
     parse: Parse = whole_line
     batch_size: int = 1024  # records at a time
-    targets: bool = False  # read the targets of pairs, too
+    targets: bool = False  # also read the targets of pairs
     waits: bool = False  # read all of standard input before the first result
 
 
@@ -73,11 +73,11 @@ class Inputs:
         file = InputFile(path, lambda: (line.text for line in read()), run.labels, self.format.targets, read)
         opened = run.spec.data.open_input(run.config.data, file)
         if opened is None:
-            return OpenedRecords(PlainForm(), self._of_lines(path))
+            return OpenedRecords(PlainForm(), self._line_entries(path))
         return OpenedRecords(opened.form, self._checked(opened.entries), opened.notes, opened.writes)
 
     def note_formats(self, *, quiet: bool, writes: bool = False) -> None:
-        """Report how files are read, and, if the command `writes` them again, how."""
+        """Report how files are read and, if the command `writes` them, how they are written."""
         for file in self.files:
             for index, text in enumerate(file.notes):
                 note(one_line(text + (file.writes if writes and index == 0 else "")), quiet=quiet)
@@ -100,7 +100,7 @@ class Inputs:
         texts, problem = self.format.parse(line)
         return Entry(line, texts, f"line {self.count}", line, problem)
 
-    def _of_lines(self, path: Path) -> Iterator[Entry]:
+    def _line_entries(self, path: Path) -> Iterator[Entry]:
         from weft.cli.input_lines import any_lines
 
         return map(self._entry, any_lines([path], self.encoding))
@@ -110,13 +110,13 @@ class Inputs:
         from weft.cli.input_lines import invalid_line
 
         for entry in entries:
-            text = f"{entry.raw}\n{entry.text}"  # of SQuAD's questions, `raw` is an ID
+            text = f"{entry.raw}\n{entry.text}"  # for SQuAD's questions, `raw` is an ID
             problem = invalid_line(text, self.encoding, entry.where) if entry.fault is None else None
             yield entry if problem is None else entry._replace(text=None, texts=(), where="", fault=str(problem))
 
     def batches(self) -> Iterator[list[Entry]]:
-        """All records, in batches; of standard input the lines that are available."""
-        from weft.cli.input_lines import any_lines, batched, standard_groups
+        """All records in batches; from standard input, the lines that are available."""
+        from weft.cli.input_lines import any_lines, batched, stdin_batches
 
         if self.text is not None:
             yield [self._entry(self.text)]
@@ -126,7 +126,7 @@ class Inputs:
         elif self.format.waits:
             yield from batched(map(self._entry, any_lines(None, self.encoding)), self.format.batch_size)
         else:
-            for group in standard_groups(self.encoding, self.format.batch_size):
+            for group in stdin_batches(self.encoding, self.format.batch_size):
                 yield [self._entry(line) for line in group]
 
 
@@ -141,9 +141,9 @@ def problems_in(entries: Sequence[Entry]) -> dict[int, str]:
 def warn_problems(entries: Sequence[Entry], problems: Mapping[int, str]) -> None:
     """Report the records that give no result."""
     for index in sorted(problems):
-        where = f"{entries[index].where}: " if entries[index].where else ""
+        location = f"{entries[index].where}: " if entries[index].where else ""
         problem = problems[index].replace("`truncate`", "--truncate")
-        warn(one_line(f"{where}{problem}; skipped"))
+        warn(one_line(f"{location}{problem}; skipped"))
 
 
 def first_texts(entries: Sequence[Entry], problems: Mapping[int, str]) -> list[str]:
@@ -159,5 +159,5 @@ def as_line(entry: Entry) -> Line:
 
 
 def with_values(inputs: Inputs, entry: Entry, values: Values, problem: str | None) -> str:
-    """A record of a file with the columns that are added to it."""
+    """A record of a file with the new columns added."""
     return inputs.form.row(entry if problem is None else entry._replace(fault=problem), values)

@@ -85,8 +85,8 @@ for _title, _commands in GROUPS.items():
     _add(app, _commands, _title)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"weft {__version__}")
         raise typer.Exit
 
@@ -119,9 +119,9 @@ def _flags(words: Sequence[str]) -> set[str]:
     return {flag for param in command.params for flag in param.opts}
 
 
-def _run(words: list[str]) -> int:
+def _run(args: list[str]) -> int:
     set_threads(None)
-    result: Any = _root_command()(words, prog_name="weft", standalone_mode=False)
+    result: Any = _root_command()(args, prog_name="weft", standalone_mode=False)
     if not isinstance(result, Command):  # help and version have been printed
         return int(result or 0)
     if isinstance(result, ModelCommand) and result.threads is not None:
@@ -169,15 +169,15 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Output that could not be written cannot be written at exit either, and Python would complain."""
+    """Redirect standard output to the null device, so that Python does not fail to flush it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _resource_problem(error: Exception) -> str | None:
-    """What the operating system refused, in words; None for a bug of our own."""
+    """A message for an error of the operating system or memory; None for a bug in weft."""
     if isinstance(error, OSError):
-        where = "input or output" if error.filename is None else os.fsdecode(error.filename)
-        return None if error.strerror is None else f"{where}: {error.strerror}"
+        name = "input or output" if error.filename is None else os.fsdecode(error.filename)
+        return None if error.strerror is None else f"{name}: {error.strerror}"
     # torch has no exception type for main memory
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "t allocate memory" in str(error):
         return "memory: not enough memory; use less text, a smaller batch or a smaller model"

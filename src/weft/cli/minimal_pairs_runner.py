@@ -27,11 +27,11 @@ def refuse_files(paths: Sequence[Path], option: str) -> None:
 
 def read_pairs(paths: Sequence[Path], *, by: str | None = None, quiet: bool = False) -> list[MinimalPair]:
     """Read the pairs to score, and report those that are skipped."""
-    from weft.comparison.minimal_pairs import decided_by_one_token
+    from weft.comparison.minimal_pairs import scorable_pairs
     from weft.data.minimal_pair_files import read_suite
 
     suite = read_suite(paths)
-    pairs = decided_by_one_token(suite.pairs, by)
+    pairs = scorable_pairs(suite.pairs, by)
     if not pairs:
         raise DataError(
             "score_by word", f"none of the {len(suite.pairs):,} pairs differs in exactly one word", "use `score_by` sentence"
@@ -55,17 +55,17 @@ class MinimalPairsRunner:
     def __init__(self, pairs: Sequence[MinimalPair], display: Display, *, device: str = "auto") -> None:
         self.pairs, self.display, self.device = pairs, display, device
 
-    def evaluate(self, named: Mapping[str, Path], *, by: str | None = None, mean: bool = False) -> dict[str, ItemStatistics]:
-        """The items of each run, by its name."""
+    def evaluate(self, runs: Mapping[str, Path], *, by: str | None = None, mean: bool = False) -> dict[str, ItemStatistics]:
+        """Score the pairs with each run; returns the item statistics by name."""
         from weft.comparison.minimal_pairs import evaluate_minimal_pairs
         from weft.runs.load import load
 
-        items, total = dict[str, "ItemStatistics"](), len(named)
-        for done, (name, path) in enumerate(named.items()):
+        items, num_runs = dict[str, "ItemStatistics"](), len(runs)
+        for done, (name, path) in enumerate(runs.items()):
 
-            def progress(part: int, whole: int, name: str = name, done: int = done) -> None:
+            def progress(part: int, total: int, name: str = name, done: int = done) -> None:
                 self.display.show(
-                    "scoring minimal pairs", (done + part / max(1, whole)) / total, f"{name}  {done} of {total} runs"
+                    "scoring minimal pairs", (done + part / max(1, total)) / num_runs, f"{name}  {done} of {num_runs} runs"
                 )
 
             progress(0, 1)
@@ -75,7 +75,7 @@ class MinimalPairsRunner:
         return items
 
     def rows(self, groups: Mapping[str, Sequence[ItemStatistics]]) -> list[Row]:
-        """The accuracies of each name, over all its seeds."""
+        """Accuracies of each model over its seeds."""
         from weft.comparison.minimal_pairs import rows
 
         self.display.show("comparing", 0.0)

@@ -24,7 +24,7 @@ COUNTS = {
 
 
 def verdict(accuracy: Estimate) -> str:
-    """What a model agrees with, by the interval of its accuracy on pairs with attractors."""
+    """Whether the verb agrees with the subject or the nearest noun, by the confidence interval on pairs with attractors."""
     from weft.metrics.minimal_pairs import CHANCE
 
     if accuracy.low is None or accuracy.high is None or accuracy.low <= CHANCE <= accuracy.high:
@@ -32,19 +32,19 @@ def verdict(accuracy: Estimate) -> str:
     return "the subject" if accuracy.low > CHANCE else "the nearest noun"
 
 
-def decisive_rows(rows: Sequence[Row]) -> Row | None:
+def decisive_row(rows: Sequence[Row]) -> Row | None:
     """The row that distinguishes syntax from recency: BLiMP's paradigms if present, else all pairs with attractors."""
-    known = {row.name: row for row in rows if row.by == "recency"}
-    return known.get("distractor paradigms", known.get("1 or more attractors"))
+    rows_by_name = {row.name: row for row in rows if row.by == "recency"}
+    return rows_by_name.get("distractor paradigms", rows_by_name.get("1 or more attractors"))
 
 
 def _counts(runs: Sequence[ItemStatistics]) -> dict[str, int]:
-    """How many pairs have an unknown word, and so on: the mean over the runs of one name."""
+    """Number of pairs with each problem, averaged over the seeds of one model."""
     return {name: round(sum(float(run.statistics[name].sum()) for run in runs) / len(runs)) for name in COUNTS}
 
 
 def as_json(rows: Sequence[Row], groups: Mapping[str, Sequence[ItemStatistics]]) -> dict[str, Any]:
-    """For programs: the rows, what each model agrees with, and counts of unknown words."""
+    """The JSON result: the rows, the noun that each model agrees with, and counts of unknown words."""
     listed = [
         {
             "by": row.by,
@@ -57,17 +57,17 @@ def as_json(rows: Sequence[Row], groups: Mapping[str, Sequence[ItemStatistics]])
         }
         for row in rows
     ]
-    row = decisive_rows(rows)
+    row = decisive_row(rows)
     follows = None if row is None else {name: verdict(accuracy) for name, accuracy in row.scores.items()}
     return {"rows": listed, "follows": follows, "counts": {name: _counts(runs) for name, runs in groups.items()}}
 
 
-def signature(pairs: int, *, by: str | None = None, mean: bool = False, known: bool = False) -> str:
-    """Every option that the numbers depend on."""
+def signature(pairs: int, *, by: str | None = None, mean: bool = False, skip_unknown: bool = False) -> str:
+    """All options that the scores depend on, as a signature."""
     from weft import __version__
     from weft.comparison.significance import SAMPLES
 
-    options = f"by:{by or 'suite'}|{'mean' if mean else 'sum'}|{'known' if known else 'all'}|ties:half"
+    options = f"by:{by or 'suite'}|{'mean' if mean else 'sum'}|{'known' if skip_unknown else 'all'}|ties:half"
     return f"weft:{__version__}|{options}|pairs:{pairs}|resamples:{SAMPLES}|interval:95%"
 
 
@@ -78,7 +78,7 @@ def _format(accuracy: Mapping[str, Any]) -> str:
 
 
 def as_table(result: Mapping[str, Any]) -> str:
-    """The result of `as_json` with its signature: one row per phenomenon, one column per model; below, counts."""
+    """The result of `as_json` with its signature: one row per phenomenon, one column per model; counts of problems below."""
     counts = result["counts"]
     heads = ["".join(char if char.isprintable() else " " for char in name) for name in counts]  # no newline in a row
     lines = [["accuracy (%)", "pairs", *heads]]

@@ -1,6 +1,6 @@
-"""What commands share. A command is a dataclass: its fields are its arguments and options, `run` does the work.
+"""Base classes and options of commands. A command is a dataclass: fields are its arguments and options, `run` does the work.
 
-So that help and completion answer at once, a command's module imports at its top what is light, and the rest in `run`.
+To keep help and completion fast, the module of a command imports only light modules at its top, and the others in `run`.
 """
 
 # no postponed annotations here: typer reads those of inherited fields in the subclass's module, where names may be missing
@@ -166,7 +166,7 @@ class GroupedHelp(TyperCommand):
 
 
 def _help_record(param: Any, ctx: Any) -> tuple[str, str] | None:
-    """Name and help of a parameter; of an argument without its type, and without [required], which the usage shows."""
+    """Name and help of a parameter; for an argument without its type and [required], which the usage line shows."""
     record: tuple[str, str] | None = param.get_help_record(ctx)
     if record is None or param.param_type_name != "argument":
         return record

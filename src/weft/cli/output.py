@@ -21,21 +21,21 @@ Style = Literal["", "bold", "dim", "green", "red", "yellow"]
 # C0 except tab and newline, DEL, C1, and all bidirectional controls of Unicode
 _CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
-_BYTES = re.compile("([\udc80-\udcff]+)")  # surrogates that represent bytes which are not text
+_BYTES = re.compile("([\udc80-\udcff]+)")  # surrogate escapes of bytes that are not text
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
 _LEVEL_STYLES: dict[Level, Style] = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
-def check_files(named: Mapping[str, Path | None], *, will_be: Path | None = None) -> None:
-    """Refuse output files, by option, that cannot be written, before any work; the command itself creates `will_be`."""
+def check_files(paths: Mapping[str, Path | None], *, new_dir: Path | None = None) -> None:
+    """Refuse output files (by option) that cannot be written, before any work. The command itself creates `new_dir`."""
     options = dict[Path, str]()
-    for option, path in named.items():
+    for option, path in paths.items():
         if path is None or str(path) == "-":
             continue
         if path.is_dir():
             raise UsageError(option, f"{path} is a directory", "name a file")
-        if not (path.parent.is_dir() or (will_be is not None and path.parent.absolute() == will_be.absolute())):
+        if not (path.parent.is_dir() or (new_dir is not None and path.parent.absolute() == new_dir.absolute())):
             raise UsageError(option, f"directory {path.parent} does not exist")
         if (other := options.setdefault(path.absolute(), option)) != option:
             raise UsageError(f"{other} and {option}", f"both name {path}", "use two files")
@@ -76,8 +76,8 @@ def styled(text: str, style: Style, stream: TextIO) -> str:
 
 
 def write(text: str) -> None:
-    """To standard output: unchanged, except that a terminal gets escapes for control characters. Characters that its encoding
-    lacks are escaped too, so that a result is never lost to a code page."""
+    """Write to standard output. On a terminal, control characters are escaped. Characters that the encoding lacks are escaped
+    as well, so that no result is lost."""
     if sys.stdout.isatty():
         text = escape_control_chars(text)
     encoding = sys.stdout.encoding or "utf-8"
@@ -85,7 +85,7 @@ def write(text: str) -> None:
 
 
 def write_styled(lines: Iterable[tuple[str, Style]]) -> None:
-    """Lines to standard output, each in a style that a terminal shows."""
+    """Write lines to standard output, each in its style if it is a terminal."""
     for line, style in lines:
         if style and has_color(sys.stdout):
             encoding = sys.stdout.encoding or "utf-8"
@@ -95,14 +95,14 @@ def write_styled(lines: Iterable[tuple[str, Style]]) -> None:
 
 
 def write_table(table: str) -> None:
-    """An aligned table whose first line is its header."""
+    """Write an aligned table whose first line is its header."""
     head, *rows = table.removesuffix("\n").split("\n")
     write_styled([(head, "bold"), *((row, "") for row in rows)])
 
 
 def write_exact(text: str) -> None:
-    """The same as `write` for parts of a file: bytes that are not text, which surrogates represent, are written unchanged
-    unless standard output is a terminal."""
+    """Write parts of a file: like `write`, but surrogate escapes are written as the bytes they represent, unless standard
+    output is a terminal."""
     if _BYTES.search(text) is None or sys.stdout.isatty() or not isinstance(sys.stdout, io.TextIOWrapper):
         write(text)
         return
@@ -116,7 +116,7 @@ def write_exact(text: str) -> None:
 
 
 def write_json(value: Mapping[str, Any], *, indent: int | None = 2) -> None:
-    """One JSON value; without indent one line of JSON Lines."""
+    """Write a JSON value; without indent, as one line of JSON Lines."""
     write(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent) + "\n")
 
 
@@ -124,18 +124,18 @@ def write_json(value: Mapping[str, Any], *, indent: int | None = 2) -> None:
 
 
 def print_error(text: str, stream: TextIO | None = None, style: Style = "") -> None:
-    """A line to standard error. If it cannot be written it is lost: the work matters more than the message."""
+    """Print a line to standard error. Errors are ignored: the work matters more than the message."""
     stream = stream or sys.stderr
     try:
         print(styled(escape_control_chars(text), style, stream), file=stream, flush=True)
     except BrokenPipeError:
-        raise  # nobody reads it any more
-    except OSError:  # a log on a full disk
+        raise  # the reader has closed the stream
+    except OSError:  # for example, a log on a full disk
         pass
 
 
 def print_message(level: Level, text: str) -> None:
-    """'weft: error: text', on one line, on standard error."""
+    """Print 'weft: error: text' to standard error."""
     try:
         prefix = f"weft: {styled(level, _LEVEL_STYLES[level], sys.stderr)}: "
         print(prefix + escape_control_chars(text), file=sys.stderr, flush=True)
@@ -146,19 +146,19 @@ def print_message(level: Level, text: str) -> None:
 
 
 def warn(text: str, *, quiet: bool = False) -> None:
-    """'weft: warning: text', unless only errors are wanted."""
+    """Print 'weft: warning: text', unless quiet."""
     if not quiet:
         print_message("warning", text)
 
 
 def note(text: str, *, quiet: bool) -> None:
-    """'weft: note: text', unless only errors are wanted."""
+    """Print 'weft: note: text', unless quiet."""
     if not quiet:
         print_message("note", text)
 
 
 def status(text: str, *, quiet: bool, style: Style = "") -> None:
-    """A plain status line, unless only errors are wanted."""
+    """Print a status line, unless quiet."""
     if not quiet:
         print_error(text, style=style)
 
@@ -168,17 +168,17 @@ def status(text: str, *, quiet: bool, style: Style = "") -> None:
 
 def format_duration(seconds: float) -> str:
     """8.2 -> '8s', 85 -> '1m25s', 7500 -> '2h05m'."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    minutes = round(whole / 60)
+    rounded = max(0, round(seconds))
+    if rounded < 60:
+        return f"{rounded}s"
+    if rounded < 3600:
+        return f"{rounded // 60}m{rounded % 60:02d}s"
+    minutes = round(rounded / 60)
     return f"{minutes // 60}h{minutes % 60:02d}m"
 
 
 def format_short_duration(seconds: float) -> str:
-    """The same with one decimal below ten seconds: 4.25 -> '4.2s'."""
+    """Like `format_duration`, with one decimal below ten seconds: 4.25 -> '4.2s'."""
     return f"{seconds:.1f}s" if seconds < 9.95 else format_duration(seconds)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PredictCommand(Protocol):
-    """The fields of a command that say what is read, and how results are printed."""
+    """The fields of a command that select the input and the format of results."""
 
     text: str | None
     input: list[Path] | None
@@ -34,9 +34,9 @@ class PredictCommand(Protocol):
 def predict_lines(
     run: AnyRun, options: Config, command: PredictCommand, *, extra_dir: Path | None = None, header: str = ""
 ) -> int:
-    """Print the prediction of every record, and return the exit code. Additional files, such as alignments, go to `extra_dir`;
-    a terminal gets the `header` above the results."""
-    if run.spec.line_format is None:
+    """Print the prediction of every record, and return the exit code. Additional files, such as alignments, are written to
+    `extra_dir`; on a terminal, `header` is printed above the results."""
+    if run.spec.lines is None:
         raise run.wrong_task()
     lines = run.spec.line_format(run.config, options)
     note_if_file(command.text, f"use --input {command.text} to read the file", quiet=command.quiet)
@@ -61,7 +61,7 @@ def predict_lines(
 
 
 class _Loop:
-    """Prints batches of records, and counts what is reported at the end."""
+    """Prints the predictions of batches, and counts problems for the final report."""
 
     def __init__(
         self, run: AnyRun, lines: Lines[Any, Any], inputs: Inputs, command: PredictCommand, extra_dir: Path | None
@@ -78,7 +78,7 @@ class _Loop:
         self.done, self.num_invalid = self.done + len(entries), self.num_invalid + len(problems)
 
     def _predict(self, entries: Sequence[Entry]) -> tuple[dict[int, str], dict[int, Any]]:
-        """Why records have no prediction, and the predictions of the others, both by index in the batch."""
+        """Problems and predictions of the records, both by index in the batch."""
         problems = problems_in(entries)
         parsed = {index: self.lines.parse(entry.texts) for index, entry in enumerate(entries) if index not in problems}
         inputs = {index: item for index, item in parsed.items() if item is not None and not isinstance(item, InvalidInput)}

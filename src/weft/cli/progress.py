@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 MAX_SAMPLES = 3  # sample texts that are printed at each validation
 SAMPLE_CHARS = 100
 SMOOTHING = 0.95  # of the loss in the progress line: about the mean of the last 20 steps
-INDENT = 11  # width of the header's names
+INDENT = 11  # width of the names in the header
 LOSSES = ("loss", "mlm_loss", "log_loss")  # metrics that the column "valid loss" may show
 BUDGET_UNITS = {"max_steps": "step", "max_tokens": "token", "max_epochs": "epoch", "max_minutes": "minute"}
 LEVELS: dict[str, Level] = {"warning: ": "warning", "note: ": "note"}
 
 
 class RunningMean:
-    """An exponential moving average that is correct from its first value on."""
+    """An exponential moving average with bias correction."""
 
     def __init__(self) -> None:
         self.total, self.weight = 0.0, 0.0
@@ -53,7 +53,7 @@ class Mean:
 
 
 def show_note(display: Display, text: str) -> None:
-    """A line of the library: 'warning: ...' and 'note: ...' become messages, anything else is a status line."""
+    """Show a note of the library: 'warning: ...' and 'note: ...' become messages, anything else is a status line."""
     for prefix, level in LEVELS.items():
         if text.startswith(prefix):
             if not display.quiet:
@@ -108,8 +108,8 @@ def describe_splits(config: RunConfig) -> str:
 
 
 class TrainProgress:
-    """Prints what happens in a training run, and asks it to stop after a signal. `config` is that of the run; without it, as
-    in comparisons, the header is omitted."""
+    """Prints the progress of a training run, and requests a stop after a signal. Without `config`, as in comparisons, it prints
+    no header."""
 
     def __init__(self, display: Display, stop: Stop, config: RunConfig | None = None, output_dir: Path | None = None) -> None:
         self.display, self.stop, self.config, self.output_dir = display, stop, config, output_dir
@@ -139,7 +139,7 @@ class TrainProgress:
         self._train_loss.add(loss)
         mean = self._loss.add(loss)
         if self._tokens < 0:
-            self._introduce(loop)
+            self._model_header(loop)
         else:  # the first step of a process includes warm-up, so its time is not counted
             speed = f"{self._speed.add(state.tokens - self._tokens, seconds):,.0f} tok/s"
         self._tokens = state.tokens
@@ -153,8 +153,8 @@ class TrainProgress:
         loss = next((name for name in LOSSES if name in scores), None)
         names = [metric.name for metric in loop.loss_module.task.monitors if metric.name in scores]
         monitored = monitor if monitor in scores else next(iter(names), None)
-        shown = dict.fromkeys(filter(None, (loss, monitored)))
-        heads = {name: "valid loss" if name == loss else label_of(name).text for name in shown}
+        columns = dict.fromkeys(filter(None, (loss, monitored)))
+        heads = {name: "valid loss" if name == loss else label_of(name).text for name in columns}
         if not self._has_header:
             self._has_header = True
             widths = "".join(f"  {head:>10}" for head in heads.values())
@@ -199,7 +199,7 @@ class TrainProgress:
         if texts:
             self._header("Tokenizer", "; ".join(texts))
 
-    def _introduce(self, loop: Loop) -> None:
+    def _model_header(self, loop: Loop) -> None:
         """The lines of the header that need the model."""
         from weft.cli.threads import threads
 

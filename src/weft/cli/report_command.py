@@ -1,4 +1,4 @@
-"""`weft compare --report`: the HTML report of a comparison, written again, or for runs without a comparison."""
+"""`weft compare --report`: the HTML report of a comparison, written again, or written for runs without a comparison."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PLAN = "plan.toml"  # in a comparison that is not finished
 
 
 def is_comparison(path: Path) -> bool:
-    """Whether a path is a comparison, not a run; without heavy imports, since a page alone is written at once."""
+    """Whether a path is a comparison, not a run. No heavy imports: writing only the page is fast."""
     return path.suffix == ".json" or any((path / name).is_file() for name in (COMPARISON, PLAN))
 
 
 def read_comparison(path: Path) -> dict[str, Any]:
-    """The document of a comparison: of its directory, or comparison.json itself."""
+    """Read comparison.json; `path` is the file or the directory of the comparison."""
     from weft import files
     from weft.report.page_check import find_problem
 
@@ -50,8 +50,8 @@ def read_comparison(path: Path) -> dict[str, Any]:
 
 
 def results_dir(run: Path) -> Path | None:
-    """Where the results of a run are stored: in the comparison that trained it, else in the run itself; None if that is not
-    writable, so that somebody else's run can be compared, too."""
+    """The directory for the results of a run: in the comparison that trained it, else in the run itself; None if it is not
+    writable, so that a read-only run can be compared."""
     from weft.files import refuse_link
 
     shared = run.parent / RESULTS / run.name
@@ -62,14 +62,14 @@ def results_dir(run: Path) -> Path | None:
     return directory if os.access(directory.parent, os.W_OK) else None
 
 
-def _nowhere(run: Path) -> None:
+def _no_results_dir(run: Path) -> None:
     """Results on other data are not stored: they would replace those on the run's own data."""
 
 
 class ReportOptions(NamedTuple):
     """Where the report goes, and how runs are evaluated for it."""
 
-    file: Path | None  # default: report.html in the comparison, or here for runs
+    file: Path | None  # default: report.html in the comparison; for runs, in the working directory
     data: Sequence[Path] | None
     context: str | None
     device: str
@@ -127,9 +127,9 @@ def _evaluate(paths: Sequence[Path], options: ReportOptions) -> dict[str, Any]:
     check_context_policy(usable, options.context)
     check_data_files(options.data or ())
     with Display(quiet=options.quiet) as display:
-        how = EvaluationOptions(context=options.context)
-        stored = _nowhere if options.data else results_dir
-        results, failures = evaluate_runs(rows, stored, display, how, data=options.data, device=options.device)
+        evaluation = EvaluationOptions(context=options.context)
+        store = _no_results_dir if options.data else results_dir
+        results, failures = evaluate_runs(rows, store, display, evaluation, data=options.data, device=options.device)
         damaged = [*unreadable, *failures]
         if not results:
             raise ModelError("", damaged[0].reason)

@@ -64,10 +64,12 @@ def _properties(config_class: type[Config], values: Config | None, *, with_defau
     properties: Schema = {}
     for name, field in config_class.model_fields.items():
         value = field.get_default(call_default_factory=True) if values is None else getattr(values, name)
-        alternatives = [_plain(part) for part in generated[name].get("anyOf", [generated[name]]) if part.get("type") != "null"]
+        alternatives = [
+            _without_metadata(part) for part in generated[name].get("anyOf", [generated[name]]) if part.get("type") != "null"
+        ]
         if (inner := table_class(field)) is not None:
-            others = [part for part in alternatives if "const" in part]
-            alternatives = [_table(inner, value if isinstance(value, inner) else None), *others]
+            constants = [part for part in alternatives if "const" in part]
+            alternatives = [_table(inner, value if isinstance(value, inner) else None), *constants]
         option = dict(alternatives[0]) if len(alternatives) == 1 else {"anyOf": alternatives}
         properties[name] = {"description": field.description, **option}
         # valid and test are set in the template, but have no default
@@ -77,15 +79,15 @@ def _properties(config_class: type[Config], values: Config | None, *, with_defau
     return properties
 
 
-def _plain(schema: Schema) -> Schema:
-    """A schema without what the table says itself, and without the name that pydantic makes up."""
+def _without_metadata(schema: Schema) -> Schema:
+    """The schema without keys that are set elsewhere, and without pydantic's generated title."""
     return {key: value for key, value in schema.items() if key not in ("title", "default", "description")}
 
 
 def _shared_defaults(tables: list[Schema]) -> Schema:
     """The schema of a table, with those defaults that all architectures share."""
-    first, *others = tables
+    first, *rest = tables
     for name, option in first["properties"].items():
-        if any(other["properties"][name].get("default") != option.get("default") for other in others):
+        if any(other["properties"][name].get("default") != option.get("default") for other in rest):
             option.pop("default", None)
     return first

@@ -22,14 +22,14 @@ from weft.tasks.templates import TaskTemplate, find_template
 
 MAX_COLUMNS = 120
 COMMENT_COLUMN = 34  # at least
-SUBTABLE = "#   "  # before each line of a table that is not there by default
+SUBTABLE = "#   "  # prefix of each line of an optional table
 SIDES = ("encoder", "decoder")
 SAMPLING = ("num_samples", "sample_prompts", "sample_max_new_tokens")  # for tasks whose models generate
 # options that few run files need
 RARE = ("layer_type", "init_strict", "lr_multipliers")
-# of encoder-decoders: a resolved configuration has a value if the option applies
+# options of encoder-decoders; None in a resolved configuration if the option does not apply
 DECODER_OPTIONS = ("attention_dim", "attention_placement", "input_feeding", "bridge", "feed_context")
-# of a character encoder: the other options are those of the tagger
+# options of a character encoder; the others are those of the tagger
 CHAR_ENCODER = ("layer_type", "num_layers", "hidden_size", "embedding_dim", "pooling")
 HEADER = "# weft run file. Options that are commented out show their default value.\n#\n"
 _ONLY = re.compile(r"([\w, -]+) only: ")
@@ -53,14 +53,14 @@ def render_template(task: str, arch: str) -> str:
     commands = template.commands(arch)
     width = max(len(command) for command, _ in commands) + 4
     usage = "".join(f"#   {command:<{width}}{about}\n" for command, about in commands)
-    return HEADER + usage + "\n" + "".join(_laid_out(line, column) for line in lines)
+    return HEADER + usage + "\n" + "".join(_format_line(line, column) for line in lines)
 
 
-def _laid_out(line: Line | str, column: int) -> str:
+def _format_line(line: Line | str, column: int) -> str:
     if isinstance(line, str):
         return f"{line}\n"
-    first, *others = textwrap.wrap(line.comment, MAX_COLUMNS - column - 2, break_on_hyphens=False) or [""]
-    rows = [f"{line.text:<{column}}# {first}".rstrip(" #"), *(f"{'':<{column}}# {text}" for text in others)]
+    first, *rest = textwrap.wrap(line.comment, MAX_COLUMNS - column - 2, break_on_hyphens=False) or [""]
+    rows = [f"{line.text:<{column}}# {first}".rstrip(" #"), *(f"{'':<{column}}# {text}" for text in rest)]
     return "".join(f"{row}\n" for row in rows)
 
 
@@ -85,10 +85,10 @@ def _lines(config: RunConfig, template: TaskTemplate) -> Iterator[Line | str]:
     if config.preset.estimator.by_steps:
         yield from ("", "[train]")
         budget = next(name for name in BUDGETS if getattr(config.train, name) is not None)
-        others = {budget: f"budget: set one of {', '.join(BUDGETS)}"}
+        comments = {budget: f"budget: set one of {', '.join(BUDGETS)}"}
         continues_prompts = config.spec.decode is not None and config.spec.decode.generate is not None
         values, unused = _values(config.train), {*hidden, *(() if continues_prompts else SAMPLING[1:])}
-        yield from _options(type(config.train), values, {budget: values[budget]}, unused, others)
+        yield from _options(type(config.train), values, {budget: values[budget]}, unused, comments)
 
 
 def _model_lines(model: Config, hidden: Collection[str]) -> Iterator[Line | str]:
@@ -99,31 +99,31 @@ def _model_lines(model: Config, hidden: Collection[str]) -> Iterator[Line | str]
         return
     yield from _options(type(model), values, {}, {*hidden, *tables})
     for name, table in tables.items():
-        shown = CHAR_ENCODER if name == "char_encoder" else tuple(type(table).model_fields)
-        yield from _subtable(f"model.{name}", model, name, _values(table), shown)
+        options = CHAR_ENCODER if name == "char_encoder" else tuple(type(table).model_fields)
+        yield from _subtable(f"model.{name}", model, name, _values(table), options)
 
 
 def _side_lines(model: Config, hidden: Collection[str]) -> Iterator[Line | str]:
     """Options that both sides share are options of [model]."""
     encoder, decoder = (getattr(model, side) for side in SIDES)
-    of_encoder, of_decoder = _values(encoder), _values(decoder)
-    shared = [name for name in of_encoder if name in of_decoder and of_encoder[name] == of_decoder[name]]
-    common = {name: of_encoder[name] for name in shared}
-    yield from _options(type(encoder), common, {}, {*hidden, "bidirectional", *(set(of_encoder) - set(shared))})
+    encoder_values, decoder_values = _values(encoder), _values(decoder)
+    shared = [name for name in encoder_values if name in decoder_values and encoder_values[name] == decoder_values[name]]
+    common = {name: encoder_values[name] for name in shared}
+    yield from _options(type(encoder), common, {}, {*hidden, "bidirectional", *(set(encoder_values) - set(shared))})
     values = _values(model)
     unused = [name for name in DECODER_OPTIONS if values[name] is None]
     yield from _options(type(model), values | common, {}, {*hidden, *SIDES, *unused})
-    own = [name for name in of_encoder if name == "bidirectional" or (name not in shared and name not in hidden)]
-    yield from _subtable("model.encoder", model, "encoder", of_encoder, ["layer_type", *own])
-    own = [name for name in of_decoder if name not in shared and name not in (*hidden, "bidirectional")]
-    yield from _subtable("model.decoder", model, "decoder", of_decoder, ["layer_type", "num_layers", *own])
+    options = [name for name in encoder_values if name == "bidirectional" or (name not in shared and name not in hidden)]
+    yield from _subtable("model.encoder", model, "encoder", encoder_values, ["layer_type", *options])
+    options = [name for name in decoder_values if name not in shared and name not in (*hidden, "bidirectional")]
+    yield from _subtable("model.decoder", model, "decoder", decoder_values, ["layer_type", "num_layers", *options])
 
 
-def _subtable(path: str, owner: Config, name: str, values: Mapping[str, Any], shown: Sequence[str]) -> Iterator[Line | str]:
+def _subtable(path: str, owner: Config, name: str, values: Mapping[str, Any], options: Sequence[str]) -> Iterator[Line | str]:
     field = type(owner).model_fields[name]
     yield Line(f"{SUBTABLE}[{path}]", _comment(field))
     table = type(getattr(owner, name))
-    for line in _options(table, values, {}, [option for option in values if option not in shown]):
+    for line in _options(table, values, {}, [option for option in values if option not in options]):
         if isinstance(line, Line):
             yield Line(SUBTABLE + line.text.removeprefix("# "), line.comment)
 
@@ -135,7 +135,7 @@ def _options(
     hidden: Collection[str],
     comments: Mapping[str, str] | None = None,
 ) -> Iterator[Line | str]:
-    """The options of a table: those that are set, those with a default, and the names of those without."""
+    """The options of a table: those that are set, those with a default as comments, and the names of the rest."""
     comments = comments or {}
     fields = {name: table.model_fields[name] for name in values if name in table.model_fields and name not in hidden}
     for name in set_values:
@@ -157,7 +157,7 @@ def _values(config: Config) -> dict[str, Any]:
 
 
 def _applies(field: FieldInfo, values: Mapping[str, Any]) -> bool:
-    """Whether an option without a default can be set: the description says with which values of other options."""
+    """Whether an option without a default can be set: its description names the values of other options that it requires."""
     in_use = {value for value in values.values() if isinstance(value, str)}
     if only := _ONLY.match(field.description or ""):
         return bool(in_use & set(re.split(r", | and ", only[1])))
@@ -206,7 +206,7 @@ def _choices_in(annotation: Any) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    """A value as a run file has it."""
+    """A value as TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and 0 < abs(value) < 0.01:

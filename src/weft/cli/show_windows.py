@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weft.runs.config import RunConfig
     from weft.text.tokenizers import Tokenizer
 
-MAX_TOKENS = 6  # tokens of an input or target in a row; of longer ones the first and the last
+MAX_TOKENS = 6  # of an input or target in a row; longer ones are abbreviated in the middle
 
 
 def check_applies(config: RunConfig) -> None:
@@ -56,7 +56,7 @@ def _cell(tokens: list[str]) -> str:
 
 
 def as_table(windows: dict[str, Any]) -> str:
-    """The same for people; token 0 is <s>, before the text."""
+    """The windows as a table; token 0 is <s>, before the text."""
     rows = [["from token", "input", "label"]]
     rows += [[str(row["token"]), _cell(row["input"]), _cell(row["label"])] for row in windows["windows"]]
     size, stride = windows["context_length"], windows["stride"]

@@ -1,5 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP (a terminal that was closed): in training, the first one saves and stops, the second one stops
-at once. Elsewhere the first one stops the command."""
+"""Handling of Ctrl-C, SIGTERM and SIGHUP (a closed terminal). In training, the first signal saves and stops, the second stops
+at once. Elsewhere the first signal stops the command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Terminated(BaseException):
         self.exit_code = 128 + number
 
 
-def _handled(numbers: Sequence[int]) -> list[int]:
+def _handled_signals(numbers: Sequence[int]) -> list[int]:
     """The signals to handle: under nohup, SIGHUP is ignored."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
@@ -40,23 +40,23 @@ def terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python delivers signals only there
         yield
         return
-    before = {number: signal.signal(number, handle) for number in _handled((signal.SIGTERM, signal.SIGHUP))}
+    previous = {number: signal.signal(number, handle) for number in _handled_signals((signal.SIGTERM, signal.SIGHUP))}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 class Stop:
-    """Handles the signals while its block runs. Until `saves` is set the first one stops at once, since there is nothing to
-    save. `action` is what the first one starts, `otherwise` what the second one prevents."""
+    """Handles the signals while its block runs. Until `saves` is set, the first signal stops at once, since there is nothing to
+    save. `action` describes what the first signal starts, `otherwise` what a second one does instead."""
 
     def __init__(self, action: str = "Saving", otherwise: str = "quit without saving") -> None:
         self.action, self.otherwise = action, otherwise
         self.number: int | None = None
         self.saves = False
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     @property
     def is_requested(self) -> bool:
@@ -67,12 +67,12 @@ class Stop:
         return 128 + (self.number or signal.SIGINT)
 
     def __enter__(self) -> Stop:
-        for number in _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
-            self._before[number] = signal.signal(number, self._handle)
+        for number in _handled_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+            self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -7,7 +7,7 @@ import sys
 
 
 def open_standard_files() -> None:
-    """Open the null device for each one that is closed: the next file opened would take its number and be overwritten.
+    """Open the null device for each closed stream: the next file opened would take its number and be overwritten.
 
     Standard output is opened for reading only: a result that nobody can receive is an error, not a success.
     """

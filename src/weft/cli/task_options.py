@@ -1,4 +1,4 @@
-"""Flags of a command that serves every task: a task accepts some of them and refuses the others."""
+"""Flags of a command that serves every task: each task accepts some of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Flag(NamedTuple):
 
     value: Any
     default: Any = None
-    name: str = ""  # of the flag, if it differs from the option's
+    name: str = ""  # of the flag, if it differs from that of the option
 
 
-def options_of(table: type[T], task: str, flags: Mapping[str, Flag]) -> T:
-    """The task's options from the flags of a command; refuse a flag that is set and not one of them."""
+def options_of(config_class: type[T], task: str, flags: Mapping[str, Flag]) -> T:
+    """The task's options from the flags of a command; a flag that is set but not available for the task is refused."""
     for option, flag in flags.items():
-        if option not in table.model_fields and flag.value != flag.default:
+        if option not in config_class.model_fields and flag.value != flag.default:
             raise UsageError(f"--{flag.name or option.replace('_', '-')}", f"not available for task {task!r}")
-    return table(**{option: flag.value for option, flag in flags.items() if option in table.model_fields})
+    return config_class(**{option: flag.value for option, flag in flags.items() if option in config_class.model_fields})

@@ -1,4 +1,4 @@
-"""Errors of the command line in one line that names the nearest valid word."""
+"""Command-line errors on one line, with the nearest valid name."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ FLAGS = {
     "return_alignments": "--save-alignments",
     "alignments": "--save-alignments",
 }
-DELETING_FLAGS = ("--overwrite",)  # suggested only for a misspelling of their own name
-MIN_SIMILARITY = 0.78  # of such a misspelling: --overwirte
+DELETING_FLAGS = ("--overwrite",)  # suggested only if misspelled, never as a synonym
+MIN_SIMILARITY = 0.78  # of a misspelling such as --overwirte
 
 
 @runtime_checkable
@@ -49,20 +49,20 @@ class AboutOption(Protocol):
 
 
 def one_line(text: str) -> str:
-    """`text` with escapes for everything in it, e.g. from a file name, that could end the line or control the terminal."""
+    """Escape all characters, e.g. of a file name, that could end the line or control the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def show_error(error: WeftError, flags: Collection[str]) -> str:
-    """An error in terms of the command line: `top_p` is --top-p if the command has that flag."""
+    """The message of an error with flags instead of options: `top_p` becomes --top-p if the command has that flag."""
 
     def flag(match: re.Match[str]) -> str:
         name = _flag(match[1])
         return name if name in flags else match[1]
 
-    where = re.sub(r"(?:^|(?<= and ))`?([a-z][a-z_]*)`?(?= |$)", flag, error.where)
+    location = re.sub(r"(?:^|(?<= and ))`?([a-z][a-z_]*)`?(?= |$)", flag, error.where)
     texts = [re.sub("`([a-z][a-z_]*)`", flag, text) for text in (error.problem, error.fix)]
-    return one_line("; ".join(filter(None, (": ".join(filter(None, (where, texts[0]))), texts[1]))))
+    return one_line("; ".join(filter(None, (": ".join(filter(None, (location, texts[0]))), texts[1]))))
 
 
 def _flag(option: str) -> str:
@@ -70,18 +70,18 @@ def _flag(option: str) -> str:
 
 
 def with_flags(text: str) -> str:
-    """A message of the library with a flag for each option in it: `top_p` is --top-p."""
+    """A message of the library with flags instead of options: `top_p` becomes --top-p."""
     return re.sub("`([a-z][a-z_]*)`", lambda match: _flag(match[1]), text)
 
 
 def explain(error: TyperException, commands: Collection[str]) -> str:
-    """What typer reports about a command line, in weft's words."""
+    """A message for an error that typer reports about a command line."""
     text, context = error.format_message(), error.ctx if isinstance(error, InCommand) else None
     path = "" if context is None or context.parent is None else context.command_path.partition(" ")[2]
     prefix, fix = f"{path}: " if path else "", f"see weft {path + ' ' if path else ''}--help"
     if unknown := re.match(r"No such command '(.*?)'", text):
-        known = commands if context is None or not path else list(context.command.commands)
-        return prefix + "; ".join(filter(None, unknown_name("command", unknown[1], known)))
+        names = commands if context is None or not path else list(context.command.commands)
+        return prefix + "; ".join(filter(None, unknown_name("command", unknown[1], names)))
     if text.startswith("No such option"):
         return f"{prefix}{_unknown_option(error, context)}; {fix}"
     if invalid := re.match(r"Invalid value for '(.*?)': (.*)", text, re.DOTALL):
@@ -96,16 +96,16 @@ def _lower_first(text: str) -> str:
 
 def _unknown_option(error: TyperException, context: Any) -> str:
     name = error.option_name if isinstance(error, AboutOption) else ""
-    known = [] if context is None else [flag for param in context.command.params for flag in param.opts]
+    flags = [] if context is None else [flag for param in context.command.params for flag in param.opts]
     plain = name.lstrip("-").replace("-", "_")
     names = (plain, *SYNONYMS.get(plain, ()))
     option = next((RUN_FILE_OPTIONS[name] for name in names if name in RUN_FILE_OPTIONS), None)
-    if option is not None and "--set" in known:
+    if option is not None and "--set" in flags:
         return f"unknown option {name!r}; did you mean '--set {option}=...'?"
-    if option is not None and synonym(name, known) is None:
+    if option is not None and synonym(name, flags) is None:
         return f"unknown option {name!r}; it is an option of the run file: weft train RUN.TOML --set {option}=..."
-    # not the whole list, which would fill the screen
-    long = [flag for flag in known if flag.startswith("--") or not name.startswith("--")]
+    # suggest only similar flags: the whole list would fill the screen
+    long = [flag for flag in flags if flag.startswith("--") or not name.startswith("--")]
     safe = [flag for flag in long if flag not in DELETING_FLAGS or _is_misspelling(name, flag)]
     return "; ".join(filter(None, unknown_name("option", name, safe)))
 

@@ -1,4 +1,4 @@
-"""The BLEU tokenizer of a comparison: one for all runs, otherwise their scores are not comparable."""
+"""The BLEU tokenizer of a comparison: the same for all runs, so that their scores are comparable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_tokenizer_option(task: str, tokenize: str | None) -> None:
     check_tokenizer(tokenize)
 
 
-def one_tokenizer(paths: Iterable[Path]) -> str | None:
+def common_tokenizer(paths: Iterable[Path]) -> str | None:
     """The automatic choice for seq2seq runs; None for other tasks, or if the tasks differ."""
     runs = list[AnyRun]()
     for path in paths:

@@ -1,4 +1,4 @@
-"""The context policy of a comparison of language models: one for all rows, named beside their scores."""
+"""The context policy of a comparison of language models: the same for all rows, and reported with their scores."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from weft.runs.config import RunConfig
 from weft.tasks.registry import find_task
 
 Groups = Mapping[str, Sequence[RunResults]]
-PAST = "each token is predicted from all preceding tokens that the model can read"
-LINE = "each token is predicted from its own line"
+ALL_PRECEDING = "each token is predicted from all preceding tokens that the model can read"
+SAME_LINE = "each token is predicted from its own line"
 
 
 def check_context(config: RunConfig, policy: str, name: str) -> None:
@@ -35,23 +35,23 @@ def check_one_context(runs: Sequence[RunResults]) -> None:
             )
 
 
-def _sentence(policy: str, rows: Mapping[str, str], default: str) -> str:
+def _describe(policy: str, rows: Mapping[str, str], default: str) -> str:
     """'Context policy full: each token ... reads (carry:warm-64: lstm; stride:32/64: gpt, transformer).'"""
     applied = {row: context.removeprefix(f"{default}/") for row, context in rows.items()}
     if set(applied.values()) == {"reset:line"}:
-        return f"Context policy reset: {LINE}."
-    ways = [f"{way}: {', '.join(row for row in applied if applied[row] == way)}" for way in dict.fromkeys(applied.values())]
+        return f"Context policy reset: {SAME_LINE}."
+    parts = [f"{mode}: {', '.join(row for row in applied if applied[row] == mode)}" for mode in dict.fromkeys(applied.values())]
     if policy == default:
-        return f"Context policy {default}: {PAST} ({'; '.join(ways)})."
-    return f"Context policy {policy} ({'; '.join(ways)}); learning curves use {default}."
+        return f"Context policy {default}: {ALL_PRECEDING} ({'; '.join(parts)})."
+    return f"Context policy {policy} ({'; '.join(parts)}); learning curves use {default}."
 
 
 def context_of(groups: Groups) -> dict[str, Any] | None:
     """The policy, how each row applied it, and a sentence about both; None for tasks without a context."""
-    first = {row: runs[0] for row, runs in groups.items()}
-    run = next(iter(first.values()))
+    first_runs = {row: runs[0] for row, runs in groups.items()}
+    run = next(iter(first_runs.values()))
     policy, contexts = run.policy, find_task(run.task).compare.contexts
     if not policy or contexts is None:
         return None
-    rows = {row: run.context for row, run in first.items()}
-    return {"policy": policy, "rows": rows, "text": _sentence(policy, rows, contexts.default)}
+    rows = {row: run.context for row, run in first_runs.items()}
+    return {"policy": policy, "rows": rows, "text": _describe(policy, rows, contexts.default)}

@@ -17,11 +17,11 @@ from weft.training.sample_outputs import FILE as SAMPLES
 Record = dict[str, Any]
 
 
-def _at(step: float, known: Sequence[tuple[float, float]]) -> float | None:
-    """The value at a step, interpolated between the known steps; 0 at step 0."""
-    if not known:
+def _interpolate(step: float, points: Sequence[tuple[float, float]]) -> float | None:
+    """The value at a step, interpolated linearly between (step, value) points; 0 at step 0."""
+    if not points:
         return None
-    steps, values = zip((0.0, 0.0), *sorted(known), strict=True)
+    steps, values = zip((0.0, 0.0), *sorted(points), strict=True)
     return float(np.interp(step, steps, values))
 
 
@@ -29,8 +29,8 @@ def _points(lines: Sequence[Record], name: str, tokens: Any, seconds: Any) -> li
     return [
         {
             "step": line["step"],
-            "tokens": line.get("tokens", round(_at(line["step"], tokens) or 0)),
-            "seconds": _at(line["step"], seconds),
+            "tokens": line.get("tokens", round(_interpolate(line["step"], tokens) or 0)),
+            "seconds": _interpolate(line["step"], seconds),
             "value": line[name],
         }
         for line in lines
@@ -38,21 +38,21 @@ def _points(lines: Sequence[Record], name: str, tokens: Any, seconds: Any) -> li
     ]
 
 
-MAX_STEPS, TEXTS_PER_STEP = 8, 3  # of samples.jsonl
+MAX_SAMPLED_STEPS, TEXTS_PER_STEP = 8, 3  # read from samples.jsonl
 
 
 def samples_of(run: Path) -> list[Record]:
     """Texts generated at some validations of a run, the first and the last included; empty if train.num_samples is 0."""
     lines = read_log(run / SAMPLES, texts=True)
     steps = list(dict.fromkeys(line["step"] for line in lines))
-    chosen = {
-        steps[round(at * (len(steps) - 1) / max(1, min(len(steps), MAX_STEPS) - 1))] for at in range(min(len(steps), MAX_STEPS))
-    }
-    return [line for step in sorted(chosen) for line in [record for record in lines if record["step"] == step][:TEXTS_PER_STEP]]
+    count = min(len(steps), MAX_SAMPLED_STEPS)
+    selected = {steps[round(i * (len(steps) - 1) / max(1, count - 1))] for i in range(count)}
+    texts = {step: [line for line in lines if line["step"] == step] for step in sorted(selected)}
+    return [line for at_step in texts.values() for line in at_step[:TEXTS_PER_STEP]]
 
 
 def _max_grad_norm(run: Path) -> float | None:
-    """train.max_grad_norm of a run; None if there is no limit, or the run is gone."""
+    """train.max_grad_norm of a run; None if there is no limit, or the run directory is gone."""
     try:
         limit = read_toml(run / "resolved.toml").get("train", {}).get("max_grad_norm")
     except ConfigError:
@@ -62,14 +62,14 @@ def _max_grad_norm(run: Path) -> float | None:
 
 def curve(run: Path, metric: str, validation_metrics: Collection[str]) -> dict[str, Any]:
     """Training loss, validation metric, gradient norms and learning rate of a run. The validation metric is `metric`, or the
-    first one if the run does not log it. `validation_metrics` are the names of the metrics that the task's validation has."""
+    first one if the run does not log it. `validation_metrics` are the names of the task's validation metrics."""
     lines, timings = read_log(run / "metrics.jsonl"), read_log(run / "timings.jsonl")
     seconds = [(line["step"], line["seconds"]) for line in timings if line.get("seconds") is not None]
     tokens = [(line["step"], line["tokens"]) for line in lines if line.get("tokens") is not None]
     names = list(dict.fromkeys(name for line in lines for name in line))
     train = next((name for name in names if name.startswith("train_")), "train_loss")
-    known = [name for name in names if name.startswith("valid_") and name.removeprefix("valid_") in validation_metrics]
-    valid = f"valid_{metric}" if f"valid_{metric}" in known else next(iter(known), f"valid_{metric}")
+    valid_names = [name for name in names if name.startswith("valid_") and name.removeprefix("valid_") in validation_metrics]
+    valid = f"valid_{metric}" if f"valid_{metric}" in valid_names else next(iter(valid_names), f"valid_{metric}")
     return {
         "train": _points(lines, train, tokens, seconds),
         "valid": _points(lines, valid, tokens, seconds),

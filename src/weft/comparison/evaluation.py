@@ -17,7 +17,7 @@ COMPARISON, REPORT, RESULTS = "comparison.json", "report.html", "results"
 
 
 class EvaluatedRuns(NamedTuple):
-    """The results of all runs."""
+    """The results of the runs that could be evaluated, and the failures."""
 
     results: dict[str, list[RunResults]]  # by row; rows without any results are left out
     failures: list[FailedRun]  # runs that could not be read
@@ -30,7 +30,7 @@ def describe_failure(failure: FailedRun) -> str:
 
 
 def cached_results(groups: Mapping[str, Sequence[Path]], output_dir: Path) -> Callable[[Path], Path]:
-    """A function that gives the directory of a run's results in `output_dir`; leftovers of killed processes are removed."""
+    """A function from a run to the directory of its results in `output_dir`. Removes leftovers of killed processes."""
     from weft import files
     from weft.comparison.plan import directory_name
 
@@ -59,7 +59,7 @@ def check_context_policy(runs: Sequence[Path], context: str | None) -> None:
 
 
 def check_output_dir(output_dir: Path) -> None:
-    """Raise UsageError if the directory contains something else than a comparison of runs."""
+    """Raise UsageError if the directory contains anything but a comparison of runs."""
     from weft.comparison.plan import PLAN, previous_plan
 
     if (output_dir / PLAN).exists() or previous_plan(output_dir).exists():
@@ -86,16 +86,16 @@ def evaluate_runs(
     *,
     data: Sequence[Path] | None = None,
     device: str = "auto",
-    named: bool = False,
+    has_own_run_file: bool = False,
 ) -> EvaluatedRuns:
-    """Evaluate every run on `data`, or on its own test data, all with the same options. `results_dir` gives the directory
-    where the results of a run are stored, or None. `named`: the caller's run file names the data, so it may differ from the
-    data at training time."""
-    from weft.comparison.bleu_tokenizer import one_tokenizer
+    """Evaluate every run on `data`, or on its own test data, with the same options. `results_dir` returns the directory
+    where the results of a run are stored, or None. `has_own_run_file`: the caller's run file names the data, so
+    it may differ from the data at training time."""
+    from weft.comparison.bleu_tokenizer import common_tokenizer
 
     results, failures = dict[str, list["RunResults"]](), list["FailedRun"]()
     runs = [(name, run) for name, group in groups.items() for run in group]
-    options = options._replace(tokenize=options.tokenize or one_tokenizer(run for _, run in runs))
+    options = options._replace(tokenize=options.tokenize or common_tokenizer(run for _, run in runs))
     for done, (name, run) in enumerate(runs):
 
         def progress(part: int, total: int, run: Path = run, done: int = done) -> None:
@@ -104,7 +104,9 @@ def evaluate_runs(
 
         progress(0, 1)
         try:
-            results.setdefault(name, []).append(_results(run, results_dir(run), options, data, device, progress, named))
+            results.setdefault(name, []).append(
+                _results(run, results_dir(run), options, data, device, progress, has_own_run_file)
+            )
         except ModelError as error:  # the other runs are still compared
             failures.append(_failed(name, run, error))
     display.clear()
@@ -118,7 +120,7 @@ def _results(
     data: Sequence[Path] | None,
     device: str,
     progress: Callable[[int, int], None],
-    named: bool,
+    has_own_run_file: bool,
 ) -> RunResults:
     from weft.comparison.results import evaluate_run, load_or_evaluate
     from weft.log import read_log
@@ -128,7 +130,9 @@ def _results(
         read_log(run / name)
     if directory is None:
         return evaluate_run(load(run, device=device), data, evaluation=options, progress=progress)
-    return load_or_evaluate(run, directory, data, evaluation=options, device=device, progress=progress, named=named)
+    return load_or_evaluate(
+        run, directory, data, evaluation=options, device=device, progress=progress, has_own_run_file=has_own_run_file
+    )
 
 
 def _failed(name: str, run: Path, error: ModelError) -> FailedRun:

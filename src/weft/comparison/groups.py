@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.comparison.applicable_options import leaves
+from weft.comparison.applicable_options import flatten_options
 from weft.comparison.plan import FailedRun
 from weft.config import describe_differences
 from weft.errors import ModelError, UsageError
 from weft.runs.resolve import read_config
 from weft.runs.run_dir import open_run_dir
 
-READ_OPTIONS = ("context_length", "stride", "max_length", "truncate")  # may differ: the data is the same
-MAX_NAME_CHARS = 48  # of a row; longer ones are replaced by the name of the directory
-COMPARISON_FILES = ("comparison.json", "plan.toml")  # that only the directory of a comparison has
+READ_OPTIONS = ("context_length", "stride", "max_length", "truncate")  # may differ between runs on the same data
+MAX_NAME_CHARS = 48  # of a row; a longer name is replaced by that of the directory
+COMPARISON_FILES = ("comparison.json", "plan.toml")  # exist only in the directory of a comparison
 
 
 class ExistingRun(NamedTuple):
-    """A run that is compared."""
+    """A trained run to compare."""
 
     path: Path
     config: dict[str, Any]  # resolved.toml
@@ -39,7 +39,7 @@ def is_comparison(path: Path) -> bool:
 
 
 def split_readable(paths: Sequence[Path]) -> tuple[list[Path], list[FailedRun]]:
-    """The runs whose configuration can be read, and the others; raises an error for a path that is not a run directory."""
+    """Split runs into those whose configuration can be read, and failures; raises an error for a path that is not a run."""
     intact, damaged = list[Path](), list[FailedRun]()
     for path in paths:
         directory = open_run_dir(path)
@@ -54,7 +54,7 @@ def split_readable(paths: Sequence[Path]) -> tuple[list[Path], list[FailedRun]]:
 
 
 def open_runs(paths: Sequence[Path], *, data: bool = False) -> list[ExistingRun]:
-    """The runs in these directories, each once; they must have the same task and, unless `data` replaces it, the same data."""
+    """Open the runs, each once; they must have the same task and, unless `data` replaces it, the same data."""
     # . and .. are resolved: a row, or its directory of results, needs a name
     unique = {path.resolve(): path.resolve() if path.name in ("", "..") else path for path in paths}
     runs = [ExistingRun(path, open_run_dir(path).read_resolved()) for path in unique.values()]
@@ -90,7 +90,7 @@ def _data(run: ExistingRun) -> dict[str, Any]:
 
 
 def group_runs(runs: Sequence[ExistingRun]) -> dict[str, list[ExistingRun]]:
-    """Rows by name, in the order of their first runs; the seeds of each in order."""
+    """Rows by name, in the order of their first runs, each sorted by seed."""
     groups: list[list[ExistingRun]] = []
     for run in runs:
         same = [group for group in groups if _without_seed(group[0]) == _without_seed(run)]
@@ -98,7 +98,7 @@ def group_runs(runs: Sequence[ExistingRun]) -> dict[str, list[ExistingRun]]:
             same[0].append(run)
         else:
             groups.append([run])
-    names = _names([group[0] for group in groups])
+    names = _row_names([group[0] for group in groups])
     return {name: sorted(group, key=lambda run: run.seed) for name, group in zip(names, groups, strict=True)}
 
 
@@ -109,17 +109,18 @@ def _without_seed(run: ExistingRun) -> dict[str, Any]:
 def _options(run: ExistingRun) -> dict[str, Any]:
     """The options of a run that may be part of its name."""
     tables: Mapping[str, Any] = {name: run.config.get(name, {}) for name in ("model", "train", "tokenizer", "data")}
-    return leaves(tables)
+    return flatten_options(tables)
 
 
-def _names(runs: Sequence[ExistingRun]) -> list[str]:
-    """The architecture, with the options that differ if several rows have it; the directory if that is long or not unique."""
+def _row_names(runs: Sequence[ExistingRun]) -> list[str]:
+    """Row names: the architecture, plus the options that differ between rows of the same architecture; the name of the run
+    directory if that is too long or not unique."""
     names = []
     for run in runs:
         same_arch = [_options(other) for other in runs if other.arch == run.arch]
-        own = _options(run)
-        differing = [option for option in own if any(other.get(option) != own[option] for other in same_arch)]
-        name = ",".join([run.arch, *(f"{option.split('.')[-1]}={own[option]}" for option in differing)])
+        options = _options(run)
+        differing = [option for option in options if any(other.get(option) != options[option] for other in same_arch)]
+        name = ",".join([run.arch, *(f"{option.split('.')[-1]}={options[option]}" for option in differing)])
         names.append(name if len(name) <= MAX_NAME_CHARS else run.path.name)
     unique = [name if names.count(name) == 1 else run.path.name for name, run in zip(names, runs, strict=True)]
     return [name if unique.count(name) == 1 else str(run.path) for name, run in zip(unique, runs, strict=True)]

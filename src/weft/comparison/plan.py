@@ -1,4 +1,4 @@
-"""What a comparison trains: architectures, options and seeds, each an ordinary run on the same data with the same budget."""
+"""The plan of a comparison: one ordinary run per architecture, option value and seed, all with the same data and budget."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import tomli_w
 
 from weft import files
 from weft.backup import Backup
-from weft.comparison.applicable_options import applicable_options, everywhere, leaves, try_config, with_option
-from weft.comparison.architectures import archs_of
+from weft.comparison.applicable_options import applicable_options, flatten_options, try_config, with_model_option, with_option
+from weft.comparison.architectures import select_archs
 from weft.config import describe_differences, override, read_toml
 from weft.errors import ConfigError, DataError, ModelError, UsageError
 from weft.lock import Lock
@@ -64,7 +64,7 @@ class FailedRun(NamedTuple):
     """A variant that cannot be trained, or whose training failed."""
 
     name: str
-    seed: int | None  # None: no run of the variant
+    seed: int | None  # None: the variant has no run
     reason: str
     code: int  # the exit code of the error
 
@@ -72,12 +72,12 @@ class FailedRun(NamedTuple):
 class ComparisonOptions(NamedTuple):
     """The options of a comparison of a run file."""
 
-    models: Sequence[str] = ()  # architectures, or "all"; empty: the run file's own
+    models: Sequence[str] = ()  # architectures, or "all"; empty: that of the run file
     seeds: int = 1
     budget: tuple[str, float] | None = None  # minutes or tokens; None: the run file's
-    match_params: int | None = None  # about how many parameters each network is to have
+    match_params: int | None = None  # approximate number of parameters of each network
     grid: Sequence[Grid] = ()
-    tune_trials: int | None = None  # trials for each network
+    tune_trials: int | None = None  # trials per variant
 
 
 class Variants(NamedTuple):
@@ -153,60 +153,60 @@ def _with_budget(values: Mapping[str, Any], budget: tuple[str, float] | None) ->
 def _arch_variants(values: Mapping[str, Any], arch: str, options: ComparisonOptions, *, base: Path) -> Variants:
     applicable = applicable_options(values, arch, base=base)
     variants, failed = [Variant(arch, _with_budget(applicable.values, options.budget))], list[FailedRun]()
-    ignored = dict.fromkeys(applicable.dropped)
+    ignored = dict.fromkeys(applicable.ignored)
     for choices in options.grid:
-        tries = [_with_value(variant, choices.option, value, base=base) for variant in variants for value in choices.values]
+        tries = [_grid_variant(variant, choices.option, value, base=base) for variant in variants for value in choices.values]
         valid = [result for result in tries if isinstance(result, Variant)]
-        unknown = variants and not valid and not _has(applicable.values, choices.option, base=base)
-        if unknown or _ignores(arch, choices.option, values):
+        unknown = variants and not valid and not _has_option(applicable.values, choices.option, base=base)
+        if unknown or _is_unused(arch, choices.option, values):
             ignored[choices.option] = None  # the architecture does not have this option
             continue
         variants, failed = valid, failed + [result for result in tries if isinstance(result, FailedRun)]
-    return Variants(variants, failed, [f"{arch}: ignoring {_listed(ignored)}"] if ignored else [])
+    return Variants(variants, failed, [f"{arch}: ignoring {_join_names(ignored)}"] if ignored else [])
 
 
-def _listed(options: Iterable[str]) -> str:
+def _join_names(options: Iterable[str]) -> str:
     """'num_heads, ffn_dim and norm', without the table."""
     *first, last = [name.removeprefix("model.") for name in options]
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _with_value(variant: Variant, option: str, value: Any, *, base: Path) -> Variant | FailedRun:
-    """The variant with another value of an option, or why that is invalid."""
+def _grid_variant(variant: Variant, option: str, value: Any, *, base: Path) -> Variant | FailedRun:
+    """The variant with a grid value of an option, or a failure if the value is invalid."""
     name = f"{variant.name},{option.partition('.')[2]}={_format_value(value)}"
-    changed = _changed(variant.values, option, value)
+    changed = _with_grid_value(variant.values, option, value)
     config = try_config(changed, base=base)
     if isinstance(config, ConfigError):
         return FailedRun(name, None, str(config), config.exit_code)
     return Variant(name, changed)
 
 
-def _changed(values: dict[str, Any], option: str, value: Any) -> dict[str, Any]:
+def _with_grid_value(values: dict[str, Any], option: str, value: Any) -> dict[str, Any]:
     table, _, name = option.partition(".")
     if table == "model" and "." not in name:
-        return everywhere(values, name, value)
+        return with_model_option(values, name, value)
     return with_option(values, option, value)
 
 
-def _ignores(arch: str, option: str, values: Mapping[str, Any]) -> bool:
-    """A model that is fitted in one pass has a [train] table but does not use it."""
+def _is_unused(arch: str, option: str, values: Mapping[str, Any]) -> bool:
+    """Whether the model does not use the option: one that is fitted in one pass has a [train] table but does not read it."""
     return option.startswith("train.") and not find_task(values["task"]).presets[arch].estimator.by_steps
 
 
-def _has(values: Mapping[str, Any], option: str, *, base: Path) -> bool:
-    """Whether the architecture of a run file has an option, also in its encoder or decoder: an option that it does not have is
-    missing from its configuration, or is 'none' there."""
+def _has_option(values: Mapping[str, Any], option: str, *, base: Path) -> bool:
+    """Whether the architecture of a run file has an option, possibly in its encoder or decoder: an option that it lacks is
+    missing from the resolved configuration, or 'none'."""
     table, _, name = option.partition(".")
-    known = leaves(resolve(values, base=base).to_dict())
-    return any(known.get(name_of, "none") != "none" for name_of in (option, *(f"{table}.{side}.{name}" for side in SIDES)))
+    options = flatten_options(resolve(values, base=base).to_dict())
+    return any(options.get(path, "none") != "none" for path in (option, *(f"{table}.{side}.{name}" for side in SIDES)))
 
 
 def _format_value(value: Any) -> str:
-    """A value in the name of a row."""
+    """A value as part of the name of a row."""
     return str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
 
 
-def _numbered(variants: Iterable[Variant]) -> list[Variant]:
+def _with_unique_names(variants: Iterable[Variant]) -> list[Variant]:
     """The variants with unique names: the second `lstm` is `lstm#2`."""
     counts: dict[str, int] = {}
     numbered = []
@@ -217,34 +217,37 @@ def _numbered(variants: Iterable[Variant]) -> list[Variant]:
 
 
 def variants(values: Mapping[str, Any], options: ComparisonOptions, *, base: Path) -> Variants:
-    """Every architecture with every combination of the grid; invalid combinations are listed as failed unless all are."""
+    """Every architecture with every combination of the grid. Invalid combinations are failures, unless all are invalid."""
     run_file = {name: value for name, value in values.items() if name != "seed"}
-    archs = archs_of(run_file, options.models)
+    archs = select_archs(run_file, options.models)
     parts = [_arch_variants(run_file, arch, options, base=base) for arch in archs]
-    valid = _numbered(variant for part in parts for variant in part.variants)
+    valid = _with_unique_names(variant for part in parts for variant in part.variants)
     for choices in options.grid:
         if not any(f",{choices.option.partition('.')[2]}=" in variant.name for variant in valid):
-            raise ConfigError("grid", _why_none(run_file, archs, choices, base=base))
+            raise ConfigError("grid", _grid_error(run_file, archs, choices, base=base))
     return Variants(
         valid, [failed for part in parts for failed in part.failed], [note for part in parts for note in part.notes]
     )
 
 
-def _why_none(values: Mapping[str, Any], archs: Sequence[str], choices: Grid, *, base: Path) -> str:
-    """Why an option of the grid makes no variant: the error of an architecture that has the option, else of one that knows its
-    name, or a similar one."""
+def _grid_error(values: Mapping[str, Any], archs: Sequence[str], choices: Grid, *, base: Path) -> str:
+    """Why a grid option is invalid for every architecture: the error of an architecture that has the option if possible, else
+    of one that knows its name or a similar one."""
     run_files = {arch: applicable_options(values, arch, base=base).values for arch in archs}
-    results = {arch: try_config(_changed(one, choices.option, choices.values[0]), base=base) for arch, one in run_files.items()}
+    results = {
+        arch: try_config(_with_grid_value(run_file, choices.option, choices.values[0]), base=base)
+        for arch, run_file in run_files.items()
+    }
     errors = {arch: error for arch, error in results.items() if isinstance(error, ConfigError)}
     if not errors:
         return f"{choices.option}: not used by {', '.join(archs)}"
 
-    def distance(arch: str) -> tuple[bool, bool, bool]:
+    def relevance(arch: str) -> tuple[bool, bool, bool]:
         error = errors[arch]
         unknown = error.is_unknown and error.where == choices.option
-        return not _has(run_files[arch], choices.option, base=base), unknown, not error.has_suggestion
+        return not _has_option(run_files[arch], choices.option, base=base), unknown, not error.has_suggestion
 
-    return str(errors[min(errors, key=distance)])
+    return str(errors[min(errors, key=relevance)])
 
 
 def directory_name(name: str) -> str:
@@ -253,7 +256,7 @@ def directory_name(name: str) -> str:
 
 
 def plan_runs(variants: Sequence[Variant], seeds: Sequence[int], output_dir: Path) -> list[PlannedRun]:
-    """A run for each variant and seed, seed by seed, so that a comparison stopped early has every architecture."""
+    """A run for each variant and seed, ordered by seed, so that a comparison stopped early includes every architecture."""
     names = [directory_name(variant.name) for variant in variants]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
         raise UsageError("grid", f"two variants have the directory {duplicate}", "use shorter values")
@@ -268,15 +271,12 @@ def plan_runs(variants: Sequence[Variant], seeds: Sequence[int], output_dir: Pat
 
 
 def to_toml(values: Mapping[str, Any], options: ComparisonOptions) -> dict[str, Any]:
-    """plan.toml: everything that determines what is trained."""
+    """The content of plan.toml: everything that determines the trained models."""
     plan: dict[str, Any] = {"models": list(options.models), "seeds": options.seeds}
     if options.budget is not None:
         plan["budget"] = {options.budget[0]: options.budget[1]}
-    plan |= {
-        name: value
-        for name, value in (("match_params", options.match_params), ("tune_trials", options.tune_trials))
-        if value is not None
-    }
+    numbers = {"match_params": options.match_params, "tune_trials": options.tune_trials}
+    plan |= {name: number for name, number in numbers.items() if number is not None}
     if options.grid:
         plan["grid"] = {option: choices for option, choices in options.grid}
     return {**plan, "run": dict(values), DATA_HASHES: _data_hashes(values)}
@@ -290,7 +290,7 @@ def _data_hashes(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_files_exist(values: Mapping[str, Any]) -> None:
-    """Raise DataError for a missing data file, before an existing comparison is moved out of the way."""
+    """Raise DataError for a missing data file, before an existing comparison becomes a backup."""
     for source in resolve(values, base=Path()).datasets.values():
         for path in source.paths:
             if not path.exists():
@@ -313,13 +313,13 @@ def begin(output_dir: Path, plan: Mapping[str, Any], *, overwrite: bool) -> None
     if not path.is_file():
         files.write_text(path, tomli_w.dumps(dict(plan)))
     old, new = dict(_read(path)), dict(plan)
-    before, now = old.pop(DATA_HASHES, {}), new.pop(DATA_HASHES, {})
+    old_hashes, new_hashes = old.pop(DATA_HASHES, {}), new.pop(DATA_HASHES, {})
     if differences := describe_differences(old, new):
         fix = f"; remove {path} to restore the backup in {backup.path}" if backup.exists() else ""
         problem = f"contains a comparison with different options ({'; '.join(differences[:3])})"
         raise UsageError(output_dir, problem, f"choose another `output_dir` or use `overwrite`{fix}")
-    # finished runs have other data than new ones would have, and may have been trained on what is now test data
-    if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
+    # finished and new runs would have different data, and finished ones may have seen what is now test data
+    if changed := [name for name in old_hashes if new_hashes.get(name, old_hashes[name]) != old_hashes[name]]:
         problem = f"{changed[0]} has changed since runs were trained on it"
         raise UsageError(output_dir, problem, "choose another `output_dir` or use `overwrite`")
 
@@ -357,7 +357,7 @@ def restore_backup(output_dir: Path) -> bool:
 
 
 def _runs(output_dir: Path) -> list[Path]:
-    """The directories of runs and trials, and others at the same depth."""
+    """All directories at the depth of runs and trials, which include other directories."""
     directories = [path for path in previous_plan(output_dir).contents() if path.is_dir()]
     return [*directories, *(inner for path in directories for inner in sorted(path.iterdir()) if inner.is_dir())]
 
@@ -383,7 +383,7 @@ def restore_on_failure(output_dir: Path, *, overwrite: bool) -> Iterator[None]:
 
 
 def check_is_comparison(output_dir: Path) -> None:
-    """Raise UsageError if the directory contains something else than a comparison, or a link that leads out of it."""
+    """Raise UsageError if the directory contains anything but a comparison, or a link out of the directory."""
     _refuse_links(output_dir)
     backup = previous_plan(output_dir)
     if not (_is_plan(output_dir / PLAN) or backup.exists()) and (other := backup.contents()):

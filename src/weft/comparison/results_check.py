@@ -98,7 +98,7 @@ def _scored(document: Mapping[str, Any], statistics: Mapping[str, np.ndarray]) -
     for name, metric in metrics_of(find_task(document["task"]).eval_suites, [name for name, _ in document["scores"]]).items():
         try:
             with np.errstate(all="ignore"):
-                shape = np.shape(metric.of(sums))
+                shape = np.shape(metric.compute(sums))
         except (KeyError, ValueError, IndexError, TypeError):
             shape = ()
         if shape != (1,):

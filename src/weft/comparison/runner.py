@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft import files
-from weft.comparison import shared_tokenizer as tokens
-from weft.comparison import tune
+from weft.comparison import shared_tokenizer, tune
 from weft.comparison.architectures import ALL, default_archs, describe_choice
 from weft.comparison.context_policy import check_context
 from weft.comparison.match_params import match_num_params
@@ -70,10 +69,10 @@ class ComparisonRunner:
             values = {**values, "model": {"arch": options.models[0], **model}}
         self.values = with_absolute_paths(values, base=base)
         config = resolve(self.values, base=base)
-        self.chosen: str | None = None  # describes the default choice of architectures
+        self.default_choice: str | None = None  # describes the default choice of architectures, if it is used
         if not options.models and not options.grid:  # a grid is about the run file's own architecture
             options = options._replace(models=default_archs(self.values))
-            self.chosen = describe_choice(self.values, options.models)
+            self.default_choice = describe_choice(self.values, options.models)
         training(config.datasets)
         pick_device(config.train.device)
         if not {"valid", "test"} & config.datasets.keys():
@@ -89,10 +88,11 @@ class ComparisonRunner:
 
     @property
     def about(self) -> dict[str, str]:
-        """What all runs have in common, described: their tokenizer and their budget."""
+        """Descriptions of the tokenizer and the budget that all runs share."""
         config = resolve(self.plan.variants[0].values, base=self.runner_config.output_dir)
         table = config.to_dict()["tokenizer"]
-        names = [_tokenizer(table[side]) for side in ("source", "target") if side in table] or [_tokenizer(table)]
+        tables = [table[side] for side in ("source", "target") if side in table] or [table]
+        names = map(_describe_tokenizer, tables)
         budget = [
             f"{value:,g} {name.removeprefix('max_')}" for name in BUDGETS if (value := getattr(config.train, name)) is not None
         ]
@@ -115,7 +115,7 @@ class ComparisonRunner:
             check_context(resolve(variant.values, base=self.runner_config.output_dir), context, variant.name)
 
     def train(self, observer: Observer) -> TrainedComparison:
-        """Prepare tokenizer, sizes and hyperparameters, then train all runs; work of an earlier process is reused."""
+        """Prepare tokenizer, sizes and hyperparameters, then train all runs; the work of an earlier process is reused."""
         output_dir = self.runner_config.output_dir
         plan = to_toml(self.values, self.options)
         with remove_on_failure(output_dir):
@@ -127,23 +127,23 @@ class ComparisonRunner:
                     check_unused(output_dir)
                 with restore_on_failure(output_dir, overwrite=self.runner_config.overwrite):
                     begin(output_dir, plan, overwrite=self.runner_config.overwrite)
-                    chosen = self._prepare(observer)
+                    variants = self._prepare(observer)
         observer.saving()  # from here on, runs save when a signal arrives
         with Lock(output_dir):
-            chosen = self._tune(chosen, observer)
-            runs = plan_runs(chosen, range(self.seed, self.seed + self.options.seeds), output_dir)
+            variants = self._tune(variants, observer)
+            runs = plan_runs(variants, range(self.seed, self.seed + self.options.seeds), output_dir)
             outcomes = self._trainer(observer, "training", output_dir / RUN_FILES).train(runs)
             observer.clear()
-        return self._collect(chosen, outcomes)
+        return self._collect(variants, outcomes)
 
     def _prepare(self, observer: Observer) -> list[Variant]:
         """The variants with the shared tokenizer and, with match_params, the matched hidden size."""
         output_dir, variants = self.runner_config.output_dir, self.plan.variants
-        for note in [*([] if self.chosen is None else [self.chosen]), *self.plan.notes]:
+        for note in [*([] if self.default_choice is None else [self.default_choice]), *self.plan.notes]:
             observer.line(note)
-        tokenizer = tokens.train_once(output_dir, [variant.values for variant in variants], observer.training())
+        tokenizer = shared_tokenizer.train_once(output_dir, [variant.values for variant in variants], observer.training())
         observer.clear()
-        table = tokens.tokenizer_table(output_dir)
+        table = shared_tokenizer.tokenizer_table(output_dir)
         variants = [variant._replace(values={**variant.values, "tokenizer": table}) for variant in variants]
         if self.options.match_params is None:
             return variants
@@ -167,7 +167,7 @@ class ComparisonRunner:
         output_dir = self.runner_config.output_dir / TUNE
         files.own_directory(output_dir)
         trainer = self._trainer(observer, "tuning", output_dir / RUN_FILES)
-        search = tune.Search(self.options.tune_trials, self._fixed(), self.seed, output_dir, trainer.train, best)
+        search = tune.Search(self.options.tune_trials, self._fixed_options(), self.seed, output_dir, trainer.train, best)
         winners = {winner.variant.name: winner for winner in tune.tune(variants, search)}
         files.write_json(output_dir / "trials.json", {name: winner.trials for name, winner in winners.items()})
         self.tuned = {name: winner.to_json() for name, winner in winners.items()}
@@ -176,18 +176,18 @@ class ComparisonRunner:
             observer.line(_describe_winner(name, winner))
         return [winners[variant.name].variant for variant in variants]
 
-    def _fixed(self) -> list[str]:
-        """The hyperparameters that the search does not change: those of the grid or of match_params."""
-        named = {"train.lr": "lr", "model.dropout": "dropout", "model.hidden_size": "hidden_size"}
-        fixed = [named.get(option, option.removeprefix("model.")) for option, _ in self.options.grid]
+    def _fixed_options(self) -> list[str]:
+        """The hyperparameters that the search keeps fixed: those of the grid and of match_params."""
+        names = {"train.lr": "lr", "model.dropout": "dropout", "model.hidden_size": "hidden_size"}
+        fixed = [names.get(option, option.removeprefix("model.")) for option, _ in self.options.grid]
         return fixed + (["hidden_size"] if self.options.match_params is not None else [])
 
     def _trainer(self, observer: Observer, phase: str, run_files: Path) -> ParallelTrainer:
         budget = ThreadBudget(run_files, self.runner_config.jobs, self.runner_config.threads)
         return ParallelTrainer(budget, observer.runs(phase), is_finished)
 
-    def _collect(self, chosen: Sequence[Variant], outcomes: Sequence[Outcome]) -> TrainedComparison:
-        rows: dict[str, list[Path]] = {variant.name: [] for variant in chosen}
+    def _collect(self, variants: Sequence[Variant], outcomes: Sequence[Outcome]) -> TrainedComparison:
+        rows: dict[str, list[Path]] = {variant.name: [] for variant in variants}
         failures = list(self.plan.failed)
         for outcome in outcomes:
             run: PlannedRun = outcome.planned
@@ -198,7 +198,7 @@ class ComparisonRunner:
         return TrainedComparison({name: runs for name, runs in rows.items() if runs}, failures, self.tuned)
 
 
-def _tokenizer(table: Mapping[str, Any]) -> str:
+def _describe_tokenizer(table: Mapping[str, Any]) -> str:
     """'char', 'bpe (8,000 tokens)', or the name of a file."""
     size = f" ({table['vocab_size']:,} tokens)" if isinstance(table.get("vocab_size"), int) else ""
     return Path(table["file"]).name if "file" in table else f"{table.get('type', '')}{size}"

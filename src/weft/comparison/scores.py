@@ -1,4 +1,4 @@
-"""The metrics of a task: which one ranks runs, and which one is used for single items."""
+"""The metrics of a task: which one ranks runs, and which one scores single items."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def metrics(task: str, scores: Iterable[Score]) -> dict[str, Metric]:
 
 
 def metric_label(metric: Metric) -> str:
-    """The metric as a title: its label, or its name with blanks."""
+    """The metric as a title: its label, or its name with spaces."""
     return metric.label or re.sub(r"\bf1\b", "F1", metric.name.replace("_", " "))
 
 
@@ -31,9 +31,9 @@ def _tokenizers(scores: Iterable[Score]) -> frozenset[str]:
 
 def check_metric(task: str, name: str | None) -> None:
     """Raise UsageError if no run of the task has the metric, before anything is trained or evaluated."""
-    known = metric_names(find_task(task).eval_suites)
-    if name is not None and name not in known:
-        raise UsageError("metric", *unknown_name("metric", name, known))
+    names = metric_names(find_task(task).suites)
+    if name is not None and name not in names:
+        raise UsageError("metric", *unknown_name("metric", name, names))
 
 
 def has_several_tokenizers(runs: Iterable[Sequence[Score]]) -> bool:
@@ -48,9 +48,11 @@ def ranking_metric(task: str, runs: Sequence[Sequence[Score]], name: str | None)
             raise UsageError("metric", *unknown_name("metric", name, common))
         candidates = [name]
     else:
-        candidates = [*find_task(task).ranking_metrics, *common]
-    known, several = metrics(task, runs[0]), has_several_tokenizers(runs)
-    comparable = [known[key] for key in candidates if key in common and not (several and known[key].per_token)]
+        candidates = [*find_task(task).decides, *common]
+    metrics_by_name = metrics(task, runs[0])
+    comparable = [metrics_by_name[candidate] for candidate in candidates if candidate in common]
+    if has_several_tokenizers(runs):
+        comparable = [metric for metric in comparable if not metric.per_token]
     if not comparable:
         raise UsageError(
             "compare",
@@ -60,9 +62,9 @@ def ranking_metric(task: str, runs: Sequence[Sequence[Score]], name: str | None)
     return comparable[0]
 
 
-def item_metric(metric: Metric, known: Mapping[str, Metric]) -> Metric:
-    """The metric for single items where runs are ranked by `metric`."""
-    return metric if metric.single is None else known.get(metric.single, metric)
+def item_metric(metric: Metric, metrics_by_name: Mapping[str, Metric]) -> Metric:
+    """The metric for single items if runs are ranked by `metric`."""
+    return metric if metric.item_metric is None else metrics_by_name.get(metric.item_metric, metric)
 
 
 def item_values(items: ItemStatistics, function: Function) -> Array:

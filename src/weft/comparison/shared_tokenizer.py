@@ -18,8 +18,8 @@ TOKENIZER = "tokenizer"
 
 
 def without_test(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file without test files, so that training and tuning cannot read them. A fraction of train stays: those examples
-    must not return to train."""
+    """The run file without test files, so that training and tuning cannot read them. A test fraction of
+    the training data stays: those examples must not become training data."""
     test = values["data"].get("test")
     return dict(values) if isinstance(test, float) else with_option(values, "data.test", None)
 
@@ -29,8 +29,8 @@ def train_once(output_dir: Path, values: Sequence[Mapping[str, Any]], callback: 
     directory = RunDir(output_dir / TOKENIZER)
     configs = [resolve(without_test(run_file), base=output_dir) for run_file in values]
     if not (directory.path / files.MANIFEST).is_file():
-        # some taggers have a character encoder: its vocabulary is made if any of them does
-        chosen = next((config for config in configs if config.spec.data.has_extended_vocabulary(config)), configs[0])
+        # some taggers have a character encoder: if any does, its vocabulary is built
+        chosen = next((config for config in configs if config.spec.data.extended(config)), configs[0])
         with files.atomic_directory(directory.path) as path:
             prepare(chosen.spec, chosen, RunDir(path), callback)
             files.remove(path / "data")  # each run prepares its own
@@ -40,7 +40,7 @@ def train_once(output_dir: Path, values: Sequence[Mapping[str, Any]], callback: 
 
 def tokenizer_table(output_dir: Path) -> dict[str, Any]:
     """The [tokenizer] table of every run of the comparison in `output_dir`."""
-    directory = output_dir.resolve() / TOKENIZER  # absolute: processes may have other working directories
+    directory = output_dir.resolve() / TOKENIZER  # absolute: processes may have different working directories
     tables = {path.name.removesuffix(".json"): {"file": str(path)} for path in tokenizer_files(directory)}
     if "tokenizer" in tables:
         return tables["tokenizer"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-NORMAL_FREEDOM = 1e5  # from here on the normal distribution, within 1e-5
+NORMAL_DOF = 1e5  # from here on the normal distribution is exact to 1e-5
 MAX_TERMS, TOLERANCE = 500, 1e-15
 
 
-def _fraction(a: float, b: float, x: float) -> float:
+def _continued_fraction(a: float, b: float, x: float) -> float:
     """The continued fraction of the incomplete beta function (Lentz's method; DLMF 8.17.22), for x < (a + 1) / (a + b + 2)."""
     c, d = 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1))
     value = d
@@ -24,30 +24,30 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """I_x(a, b), regularized, from 0 to 1."""
+    """The regularized incomplete beta function I_x(a, b)."""
     if x <= 0.0 or x >= 1.0:
         return float(x >= 1.0)
-    logs = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    log_factor = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     if x < (a + 1) / (a + b + 2):
-        return math.exp(logs) * _fraction(a, b, x) / a
-    return 1.0 - math.exp(logs) * _fraction(b, a, 1 - x) / b
+        return math.exp(log_factor) * _continued_fraction(a, b, x) / a
+    return 1.0 - math.exp(log_factor) * _continued_fraction(b, a, 1 - x) / b
 
 
-def two_sided_p(t: float, freedom: float) -> float:
-    """The probability of a value at least as far from 0 as `t`, on either side."""
+def two_sided_p(t: float, dof: float) -> float:
+    """The two-sided p-value of `t`."""
     if math.isinf(t):
         return 0.0
-    if freedom >= NORMAL_FREEDOM:
+    if dof >= NORMAL_DOF:
         return math.erfc(abs(t) / math.sqrt(2))
-    return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+    return _incomplete_beta(dof / 2, 0.5, dof / (dof + t * t))
 
 
-def quantile(fraction: float, freedom: float) -> float:
-    """The t whose two tails have the probability `fraction`."""
+def quantile(p: float, dof: float) -> float:
+    """The t whose two-sided p-value is `p`, by bisection."""
     low, high = 0.0, 1.0
-    while two_sided_p(high, freedom) > fraction:
+    while two_sided_p(high, dof) > p:
         low, high = high, 2 * high
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if two_sided_p(middle, freedom) > fraction else (low, middle)
+        low, high = (middle, high) if two_sided_p(middle, dof) > p else (low, middle)
     return high

@@ -1,4 +1,4 @@
-"""The table of a comparison: rows by name, best first, for people, programs and papers."""
+"""The rows of a comparison, best first, with confidence intervals, significance tests and costs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from weft.comparison.significance import (
     SAMPLES,
     BootstrapSamples,
     Estimate,
-    clipped,
+    bootstrap,
+    clip_to_range,
     contrast,
-    difference,
     estimate,
     holm,
-    paired,
-    resampled,
+    randomization_test,
     smallest_p,
-    smallest_p_overall,
+    smallest_p_corrected,
+    welch_test,
 )
 from weft.errors import UsageError
 from weft.metrics.items import Function, ItemStatistics
@@ -38,17 +38,17 @@ SAMPLES_PER_ROW = 50  # minimum number of permutations per tested row: Holm mult
 
 
 class Row(NamedTuple):
-    """One model, or one configuration of it, over its seeds; costs are means over them."""
+    """One model or configuration; scores and costs are means over its seeds."""
 
     name: str
     runs: list[str]
     seeds: list[int]
-    metric: Metric  # that rows are ordered by
+    metric: Metric  # the ranking metric
     score: Estimate
     scores: dict[str, Estimate]
     p: float | None  # of the difference from the best row; None for the best row itself
     best: bool
-    tied_with_best: bool  # the best row, or not significantly worse where the test has enough items
+    tied_with_best: bool  # the best row, or not significantly worse on enough test items
     difference: Estimate | None  # score minus the best row's score; None for the best row itself
     smallest_p: float | None  # the smallest p that the test can give, however large the difference is
     has_enough_items: bool  # False: the test data is too small for any p below 0.05
@@ -95,30 +95,30 @@ def _seed_counts(groups: Groups) -> str:
 
 
 def describe_test(groups: Groups) -> str:
-    """The footnote of the table: seeds, interval and test in one line; also what makes scores look better than they are."""
+    """The footnote of the table: seeds, interval and test in one line; with a warning about unknown tokens."""
     counts = sorted(map(len, groups.values()))
     several = counts[-1] > 1
-    words = f"{_seed_counts(groups)}. CI over {'seeds and test items' if several else 'test items (bootstrap)'}."
+    text = f"{_seed_counts(groups)}. CI over {'seeds and test items' if several else 'test items (bootstrap)'}."
     if len(groups) < 2:
-        return f"{words}{_describe_unknown(groups)}"
+        return f"{text}{_describe_unknown(groups)}"
     single = "paired approximate randomization test"
     mixed = f"; {single} where both models have one run" if several and counts[:2] == [1, 1] else ""
     test = f"Welch's t-test{mixed}" if several else single
     holm_corrected = ", Holm-corrected" if len(groups) > 2 else ""
-    return f"{words} p: difference from the best model ({test}{holm_corrected}).{_describe_unknown(groups)}"
+    return f"{text} p: difference from the best model ({test}{holm_corrected}).{_describe_unknown(groups)}"
 
 
 def describe_test_details(groups: Groups) -> str:
-    """The same in full, for the report."""
+    """A longer version of `describe_test`, for the report."""
     counts = sorted(map(len, groups.values()))
     several = counts[-1] > 1
-    words = (
+    text = (
         "Scores are means over seeds. The interval is Student's t over seeds and test items."
         if several
         else "Scores are those of one run. The interval is a bootstrap over test items (1,000 resamples)."
     )
     if len(groups) < 2:
-        return words
+        return text
     single = "paired over test items (approximate randomization), so it is about these runs and says nothing about other seeds"
     several_seeds = (
         "by Welch's t-test over seeds, which are not paired, and test items, which are (variance over items from a bootstrap)"
@@ -126,12 +126,12 @@ def describe_test_details(groups: Groups) -> str:
     mixed = f"; where both models have one run, it is {single}" if several and counts[:2] == [1, 1] else ""
     corrected = " Holm's correction accounts for the number of models." if len(groups) > 2 else ""
     p = "p is the probability of a difference this large if both models were equally good"
-    return f"{words} {p}, {several_seeds + mixed if several else single}.{corrected}"
+    return f"{text} {p}, {several_seeds + mixed if several else single}.{corrected}"
 
 
 def _describe_unknown(groups: Groups) -> str:
-    """Which rows have unknown tokens, where rows have different tokenizers: an unknown token replaces many characters at a
-    small loss."""
+    """The fraction of unknown tokens of each row if tokenizers differ: an unknown token replaces many characters at a small
+    loss."""
     runs = [run.scores for group in groups.values() for run in group]
     fractions = {name: max(run.unknown for run in group) for name, group in groups.items()}
     if not has_several_tokenizers(runs) or not any(fractions.values()):
@@ -141,13 +141,13 @@ def _describe_unknown(groups: Groups) -> str:
 
 
 def count_items(groups: Groups) -> tuple[int, str]:
-    """The number of test items, and what one item is."""
+    """The number of test items, and the name of one item."""
     run = next(iter(groups.values()))[0]
     return len(run.items.keys), run.item
 
 
 def insufficient_data(rows: Sequence[Row], groups: Groups) -> str:
-    """If the test cannot tell a row from the best one: which row and why; else ''."""
+    """Which rows the test cannot tell from the best one, and why; '' if it can tell all of them."""
     unclear = [row for row in rows if not row.has_enough_items]
     if not unclear:
         return ""
@@ -156,9 +156,9 @@ def insufficient_data(rows: Sequence[Row], groups: Groups) -> str:
     return f"Too little test data (?) to tell {rows[0].name} from {names}: {reason}."
 
 
-def _order(value: float, metric: Metric) -> float:
+def _sort_key(value: float, metric: Metric) -> float:
     """The sort key of a score: smaller is better, NaN is last."""
-    return math.inf if math.isnan(value) else -value if metric.upwards else value
+    return math.inf if math.isnan(value) else -value if metric.higher_is_better else value
 
 
 class _Test(NamedTuple):
@@ -170,11 +170,11 @@ class _Test(NamedTuple):
 
 
 def _corrected(tests: Mapping[str, _Test]) -> dict[str, _Test]:
-    """The tests with Holm's correction; a row that cannot be tested does not count."""
-    known = [name for name, test in tests.items() if not math.isnan(test.p)]
-    values = holm([tests[name].p for name in known])
-    minima = smallest_p_overall([tests[name].smallest for name in known])
-    changed = {name: tests[name]._replace(p=p, smallest=low) for name, p, low in zip(known, values, minima, strict=True)}
+    """The tests with Holm's correction; rows without a p-value are not counted."""
+    tested = [name for name, test in tests.items() if not math.isnan(test.p)]
+    values = holm([tests[name].p for name in tested])
+    minima = smallest_p_corrected([tests[name].smallest for name in tested])
+    changed = {name: tests[name]._replace(p=p, smallest=low) for name, p, low in zip(tested, values, minima, strict=True)}
     return {**tests, **changed}
 
 
@@ -184,16 +184,16 @@ def _compare_rows(
     score: Function,
     samples: int,
 ) -> _Test:
-    """Test row a against row b."""
+    """Test row a against row b; each is a pair of item statistics and bootstrap samples of its seeds."""
     minimum = smallest_p((len(a[0]), len(b[0])), a[1][0].items, samples=samples)
     single = len(a[0]) == len(b[0]) == 1
-    p = paired(a[0][0], b[0][0], score, samples=samples) if single else difference(a[1], b[1])
+    p = randomization_test(a[0][0], b[0][0], score, samples=samples) if single else welch_test(a[1], b[1])
     return _Test(p, minimum, contrast(a[1], b[1]))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    present = [value for value in values if value is not None]
+    return float(np.mean(present)) if present else None
 
 
 def rows(groups: Groups, metric_name: str | None = None) -> list[Row]:
@@ -203,21 +203,23 @@ def rows(groups: Groups, metric_name: str | None = None) -> list[Row]:
     check_same(groups)
     runs = [run for group in groups.values() for run in group]
     metric = ranking_metric(runs[0].task, [run.scores for run in runs], metric_name)
-    common = {name: known for name, known in metrics(runs[0].task, runs[0].scores).items() if _in_all_runs(name, runs)}
-    samples_of_runs = iter(resampled([run.items for run in runs], {name: known.of for name, known in common.items()}))
+    task_metrics = metrics(runs[0].task, runs[0].scores)
+    common = {name: task_metrics[name] for name in task_metrics if _in_all_runs(name, runs)}
+    functions = {name: shared.compute for name, shared in common.items()}
+    samples_of_runs = iter(bootstrap([run.items for run in runs], functions))
     samples = {row: [next(samples_of_runs) for _ in group] for row, group in groups.items()}
     scores = {
-        row: {name: _estimate_score([run[name] for run in row_samples], known) for name, known in common.items()}
+        row: {name: _estimate_score([run[name] for run in row_samples], common[name]) for name in common}
         for row, row_samples in samples.items()
     }
     names = list(groups)
-    best = min(names, key=lambda row: _order(scores[row][metric.name].value, metric))
+    best = min(names, key=lambda row: _sort_key(scores[row][metric.name].value, metric))
     sides = {row: ([run.items for run in groups[row]], [run[metric.name] for run in samples[row]]) for row in names}
     tested = [row for row in names if row != best]
     num_samples = max(SAMPLES, SAMPLES_PER_ROW * len(tested))
-    tests = _corrected({row: _compare_rows(sides[row], sides[best], metric.of, num_samples) for row in tested})
+    tests = _corrected({row: _compare_rows(sides[row], sides[best], metric.compute, num_samples) for row in tested})
     table = [_row(row, groups[row], metric, scores[row], tests.get(row)) for row in names]
-    return sorted(table, key=lambda row: (not row.best, _order(row.score.value, metric)))
+    return sorted(table, key=lambda row: (not row.best, _sort_key(row.score.value, metric)))
 
 
 def _in_all_runs(name: str, runs: Sequence[RunResults]) -> bool:
@@ -226,16 +228,16 @@ def _in_all_runs(name: str, runs: Sequence[RunResults]) -> bool:
 
 def _estimate_score(runs: Sequence[BootstrapSamples], metric: Metric) -> Estimate:
     score = estimate(runs)
-    return clipped(score, metric) if metric.interval else Estimate(score.value, None, None)
+    return clip_to_range(score, metric) if metric.interval else Estimate(score.value, None, None)
 
 
 def _row(name: str, runs: Sequence[RunResults], metric: Metric, scores: dict[str, Estimate], test: _Test | None) -> Row:
     p = None if test is None or math.isnan(test.p) else test.p
-    infinite = test is not None and not math.isfinite(test.difference.value)  # no test, but no doubt either
-    enough = test is None or infinite or test.smallest < LEVEL
-    distance = None if test is None else test.difference
-    if distance is not None and not metric.interval:
-        distance = Estimate(distance.value, None, None)
+    infinite = test is not None and not math.isfinite(test.difference.value)  # cannot be tested, but the difference is certain
+    has_enough_items = test is None or infinite or test.smallest < LEVEL
+    difference = None if test is None else test.difference
+    if difference is not None and not metric.interval:
+        difference = Estimate(difference.value, None, None)
     costs = [run.cost for run in runs]
     memory = [cost.peak_memory for cost in costs if cost.peak_memory is not None]
     return Row(
@@ -247,10 +249,10 @@ def _row(name: str, runs: Sequence[RunResults], metric: Metric, scores: dict[str
         scores=scores,
         p=p,
         best=test is None,
-        tied_with_best=test is None or (enough and p is not None and p >= LEVEL),
-        difference=distance,
+        tied_with_best=test is None or (has_enough_items and p is not None and p >= LEVEL),
+        difference=difference,
         smallest_p=None if test is None or infinite else test.smallest,
-        has_enough_items=enough,
+        has_enough_items=has_enough_items,
         num_parameters=costs[0].num_parameters,
         seconds=_mean([cost.seconds for cost in costs]),
         tokens_per_second=_mean([cost.tokens_per_second for cost in costs]),
@@ -276,10 +278,10 @@ def estimate_json(score: Estimate) -> dict[str, Any]:
 
 def row_json(row: Row) -> dict[str, Any]:
     """A row of comparison.json."""
-    tested = ("name", "runs", "seeds", "p", "best", "tied_with_best", "has_enough_items", "smallest_p")
+    fields = ("name", "runs", "seeds", "p", "best", "tied_with_best", "has_enough_items", "smallest_p")
     costs = ("num_parameters", "seconds", "tokens_per_second", "peak_memory", "model_bytes", "inference_rate", "inference_unit")
     return {
-        **{name: getattr(row, name) for name in (*tested, *costs)},
+        **{name: getattr(row, name) for name in (*fields, *costs)},
         "score": estimate_json(row.score),
         "difference": None if row.difference is None else estimate_json(row.difference),
         "scores": {name: estimate_json(score) for name, score in row.scores.items()},

@@ -15,7 +15,7 @@ from weft.metrics.metric import Metric
 from weft.text.table_layout import align
 
 MISSING = "-"
-MIN_COLUMNS = 4  # model, score, interval, p: a narrow terminal shows these in any case
+MIN_COLUMNS = 4  # model, score, interval and p are shown even on a narrow terminal
 
 
 def format_value(value: float | None, metric: Metric) -> str:
@@ -44,12 +44,12 @@ def format_seconds(seconds: float | None) -> str:
         return MISSING
     if seconds < 9.95:
         return f"{seconds:.1f}s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole // 60 % 60:02d}m"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded}s"
+    if rounded < 3600:
+        return f"{rounded // 60}m{rounded % 60:02d}s"
+    return f"{rounded // 3600}h{rounded // 60 % 60:02d}m"
 
 
 def format_bytes(size: float | None) -> str:
@@ -90,7 +90,7 @@ def _titles(rows: Sequence[Row]) -> list[str]:
 
 
 def cells(rows: Sequence[Row]) -> list[list[str]]:
-    """The table as text, titles first, as terminal, Markdown and LaTeX show it; columns without any value are left out."""
+    """The cells of the table for terminal, Markdown and LaTeX, titles first; columns without any value are left out."""
     table = [_titles(rows)]
     for row in rows:
         table.append(
@@ -105,14 +105,13 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
                 format_bytes(row.peak_memory),
             ]
         )
-    used = [at for at in range(len(table[0])) if any(line[at] != MISSING for line in table[1:])]
-    return [[line[at] for at in used] for line in table]
+    used = [column for column in range(len(table[0])) if any(line[column] != MISSING for line in table[1:])]
+    return [[line[column] for column in used] for line in table]
 
 
 def terminal(rows: Sequence[Row], width: int | None = None) -> str:
     """Aligned columns and the legend of their marks. `*` marks the best model and those that are not significantly worse, `?`
-    those that the test data is too small to tell from it. Where the table is wider than `width`, the last columns are left
-    out."""
+    those that the test data is too small to tell from it. If the table is wider than `width`, the last columns are left out."""
     marks = ["", *("*" if row.tied_with_best else "" if row.has_enough_items else "?" for row in rows)]
     table = [[f" {mark:1} {line[0]}", *line[1:]] for line, mark in zip(cells(rows), marks, strict=True)]
     lines = align(table)
@@ -146,7 +145,7 @@ def csv(rows: Sequence[Row]) -> str:
 
 
 def _emphasized(rows: Sequence[Row], escape: Callable[[str], str], bold: Callable[[str], str]) -> list[list[str]]:
-    """The cells, escaped; name and score of the best row and of those not significantly worse in bold."""
+    """The cells, escaped; name and score of the best row, and of rows that are not significantly worse, in bold."""
     head, *lines = [[escape(cell) for cell in line] for line in cells(rows)]
     marked = [[*map(bold, line[:2]), *line[2:]] if row.tied_with_best else line for line, row in zip(lines, rows, strict=True)]
     return [head, *marked]

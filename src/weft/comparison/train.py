@@ -64,17 +64,13 @@ class ComparisonCallback(Protocol):
 
 
 class ThreadBudget(NamedTuple):
-    """The resources that the runs may use, and the directory for their run files and error output."""
+    """The resources that the runs may use, and the directory of their run files and error output."""
 
     comparison_dir: Path  # for run files
     jobs: int = 1  # runs at a time
     threads: int = 1  # for all runs
-    command: Sequence[str] = (
-        sys.executable,
-        "-P",
-        "-m",
-        "weft.cli.child_process",
-    )  # -P: import nothing from the current directory
+    # -P: import nothing from the current directory
+    command: Sequence[str] = (sys.executable, "-P", "-m", "weft.cli.child_process")
 
     @property
     def threads_per_run(self) -> int:
@@ -90,12 +86,12 @@ def progress(output_dir: Path, table: TrainConfig) -> Progress:
     with suppress(ModelError, ResourceError):
         records = read_log(output_dir / "metrics.jsonl")
     trained = [record for record in records if {"step", "epoch", "tokens"} <= record.keys()]
-    scores = [score for record in records for score in _valid(record, table.monitor)]
+    scores = [score for record in records for score in _monitored_score(record, table.monitor)]
     return Progress(_fraction(trained, table), scores[-1] if scores else None)
 
 
-def _valid(record: dict[str, Any], monitor: str | None) -> list[tuple[str, float]]:
-    """The monitored metric, if the record has it."""
+def _monitored_score(record: dict[str, Any], monitor: str | None) -> list[tuple[str, float]]:
+    """Name and value of the monitored metric, if the record has it."""
     scores = [(name.removeprefix(VALID), value) for name, value in record.items() if name.startswith(VALID)]
     return [(name, value) for name, value in scores if monitor in (None, name) and isinstance(value, float)][:1]
 
@@ -121,7 +117,7 @@ def lock_holder(output_dir: Path) -> str | None:
             return None
     except InUseError as error:
         return f"{error.where}: {error.problem}"
-    except ResourceError:  # a full disk or a read-only directory: nothing to wait for, the run itself reports it
+    except ResourceError:  # full disk or read-only directory: nothing to wait for, the run itself reports it
         return None
 
 
@@ -188,7 +184,7 @@ class ParallelTrainer:
 
     def __init__(self, budget: ThreadBudget, callback: ComparisonCallback, is_finished: IsFinished) -> None:
         self.budget, self.callback, self.is_finished = budget, callback, is_finished
-        self._known: dict[Path, Progress] = {}
+        self._progress: dict[Path, Progress] = {}
         self._locked: set[Path] = set()  # runs that another process works on
 
     def train(self, plan: Sequence[PlannedRun]) -> list[Outcome]:
@@ -204,7 +200,7 @@ class ParallelTrainer:
                 ended[planned.output_dir] = config
             else:
                 waiting.append((planned, config))
-                self._known[planned.output_dir] = progress(planned.output_dir, config.train)
+                self._progress[planned.output_dir] = progress(planned.output_dir, config.train)
         running = list[_Child]()
         try:
             while waiting or running:
@@ -247,8 +243,8 @@ class ParallelTrainer:
                 ended[child.planned.output_dir] = outcome
                 self.callback.on_run_end(outcome)
         current = {child.planned.output_dir: child.progress() for child in running}
-        self._known |= current | {output_dir: Progress(1.0) for output_dir in ended}
-        self.callback.on_runs([State(run, self._known[run.output_dir], run.output_dir in current) for run in plan])
+        self._progress |= current | {output_dir: Progress(1.0) for output_dir in ended}
+        self.callback.on_runs([State(run, self._progress[run.output_dir], run.output_dir in current) for run in plan])
 
     def _stop(self, running: list[_Child]) -> None:
         for child in running:

@@ -1,4 +1,4 @@
-"""Hyperparameter search by successive halving (Jamieson & Talwalkar 2016): many short runs, then the better half again, longer.
+"""Hyperparameter search by successive halving (Jamieson & Talwalkar 2016): many short runs, then longer ones of the best half.
 
 A model that is fitted in one pass has no budget to halve: each of its trials is a complete run (comparison/search_space.py).
 Only validation data is used for the choice; trials have no test files. Each rung trains from scratch: the learning rate decays
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.comparison import search_space as spaces
-from weft.comparison.applicable_options import everywhere, try_config, with_option
+from weft.comparison import search_space
+from weft.comparison.applicable_options import try_config, with_model_option, with_option
 from weft.comparison.plan import PlannedRun, Variant, directory_name
 from weft.comparison.shared_tokenizer import without_test
 from weft.comparison.train import Outcome
@@ -25,11 +25,11 @@ from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
 from weft.training.config import BUDGETS, TrainConfig
 
-LR_FACTOR = 5.0  # the learning rate is drawn from a fifth to five times its own
+LR_FACTOR = 5.0  # the learning rate is drawn between 1/5 and 5 times that of the run file
 DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-SCALES = (0.5, 0.71, 1.0, 1.41, 2.0)  # of the hidden size: a quarter to four times the weights
+SCALES = (0.5, 0.71, 1.0, 1.41, 2.0)  # of the hidden size: 1/4 to 4 times the number of parameters
 SIZE_MULTIPLE = 8  # hidden sizes are multiples of it
-MAX_DRAWS = 100  # per trial, until a valid one is drawn
+MAX_DRAWS = 100  # attempts per trial to draw a valid one
 
 Best = tuple[Metric, float]  # the monitored metric and its best value
 Train = Callable[[Sequence[PlannedRun]], list[Outcome]]
@@ -39,9 +39,7 @@ class Trial(NamedTuple):
     """One set of hyperparameters."""
 
     number: int
-    options: dict[
-        str, Any
-    ]  # by name: lr, dropout, hidden_size; for a model fitted in one pass its own: C, features.ngram_range
+    options: dict[str, Any]  # lr, dropout and hidden_size; for a model fitted in one pass, others such as features.ngram_range
     values: dict[str, Any]  # a run file
 
 
@@ -70,7 +68,7 @@ def check(variants: Sequence[Variant], num_trials: int, *, base: Path) -> None:
 def _draw(config: RunConfig, fixed: Sequence[str], random: np.random.Generator) -> dict[str, Any]:
     """Draw hyperparameters around those of the run file, always in the same order, so that the seed determines all of them."""
     if not config.preset.estimator.by_steps:
-        return spaces.sample_config(config, fixed, random)
+        return search_space.sample_config(config, fixed, random)
     factor = float(LR_FACTOR ** random.uniform(-1.0, 1.0))
     dropout, scale = float(random.choice(DROPOUTS)), float(random.choice(SCALES))
     drawn = {"lr": float(f"{config.train.lr * factor:.3g}"), "dropout": dropout}
@@ -78,22 +76,22 @@ def _draw(config: RunConfig, fixed: Sequence[str], random: np.random.Generator) 
     return {name: value for name, value in drawn.items() if name not in fixed}
 
 
-def own_options(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, Any]:
+def initial_options(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, Any]:
     """The run file's values of the hyperparameters that are searched."""
     if not config.preset.estimator.by_steps:
-        return spaces.own_values(config, fixed)
+        return search_space.initial_values(config, fixed)
     options = {"lr": config.train.lr, "dropout": config.model.dropout, "hidden_size": config.model.hidden_size}
     return {name: value for name, value in options.items() if name not in fixed}
 
 
 def with_choices(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file with the drawn values; the learning rate of Muon is scaled with the other one."""
+    """The run file with the drawn values; muon_lr is scaled with lr."""
     if not config.preset.estimator.by_steps:
-        return spaces.with_choices(values, config, chosen)
+        return search_space.with_choices(values, config, chosen)
     new = dict(values)
     for name in ("dropout", "hidden_size"):
         if name in chosen:
-            new = everywhere(new, name, chosen[name])
+            new = with_model_option(new, name, chosen[name])
     if "lr" in chosen:
         new = with_option(new, "train.lr", chosen["lr"])
         if config.train.muon_lr is not None:
@@ -103,7 +101,7 @@ def with_choices(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[s
 
 
 def trials(variant: Variant, number: int, fixed: Sequence[str], *, seed: int, base: Path) -> list[Trial]:
-    """`number` different trials; the first has the variant's own options, so that the search never ignores them."""
+    """`number` different trials; the first has the variant's own options, so that the search includes them."""
     config = resolve(variant.values, base=base)
     random = np.random.default_rng(np.random.SeedSequence((seed, *variant.name.encode())))
     drawn, configs = [Trial(0, {}, variant.values)], [config]
@@ -123,8 +121,8 @@ def trials(variant: Variant, number: int, fixed: Sequence[str], *, seed: int, ba
 
 
 def halving_rounds(number: int, *, by_steps: bool = True) -> list[tuple[int, float]]:
-    """The number of trials on each rung and its fraction of the budget: twice that of the rung before, half on the last. A
-    model that is fitted in one pass has one rung and no budget."""
+    """The number of trials on each rung and its fraction of the budget, which doubles from rung to rung up to one half. A model
+    that is fitted in one pass has one rung and no budget."""
     if not by_steps:
         return [(number, 1.0)]
     count = math.ceil(math.log2(number))
@@ -151,16 +149,16 @@ class _Trials(NamedTuple):
     variant: Variant
     trials: list[Trial]
     halving_rounds: list[tuple[int, float]]  # number of trials and fraction of the budget, rung by rung
-    own: dict[str, Any]  # the run file's values of the searched hyperparameters
+    initial: dict[str, Any]  # the run file's values of the searched hyperparameters
 
     def on_rung(self, rung: int) -> list[Trial]:
         """The trials of a rung; none if the variant has fewer rungs."""
         return self.trials[: self.halving_rounds[rung][0]] if rung < len(self.halving_rounds) else []
 
 
-def _rung(tuned: Sequence[_Trials], rung: int, *, seed: int, output_dir: Path) -> list[PlannedRun]:
+def _plan_rung(searches: Sequence[_Trials], rung: int, *, seed: int, output_dir: Path) -> list[PlannedRun]:
     planned = []
-    for searched in tuned:
+    for searched in searches:
         for trial in searched.on_rung(rung):
             table = resolve({**trial.values, "seed": seed}, base=output_dir).train
             values = without_test(with_budget(trial.values, table, searched.halving_rounds[rung][1]))
@@ -170,18 +168,18 @@ def _rung(tuned: Sequence[_Trials], rung: int, *, seed: int, output_dir: Path) -
 
 
 def _ranked(scored: Sequence[tuple[Trial, Best | None]]) -> list[Trial]:
-    """The trials, the best first; of equals the one drawn first; failed ones last."""
+    """The trials, best first; ties in the order drawn, failed trials last."""
     ranked: list[tuple[Trial, Best | None]] = []
     for trial, best in scored:
         rank = len(ranked)
-        while rank and _beats(best, ranked[rank - 1][1]):
+        while rank and _is_better(best, ranked[rank - 1][1]):
             rank -= 1
         ranked.insert(rank, (trial, best))
     return [trial for trial, _ in ranked]
 
 
-def _beats(score: Best | None, than: Best | None) -> bool:
-    return score is not None and (than is None or score[0].is_better(score[1], than[1]))
+def _is_better(score: Best | None, other: Best | None) -> bool:
+    return score is not None and (other is None or score[0].is_better(score[1], other[1]))
 
 
 class Search(NamedTuple):
@@ -195,21 +193,21 @@ class Search(NamedTuple):
     best: Callable[[Path], Best | None]  # the best validation score of a run
 
 
-def _start(variant: Variant, search: Search) -> _Trials:
+def _start_search(variant: Variant, search: Search) -> _Trials:
     config = resolve(variant.values, base=search.output_dir)
     drawn = trials(variant, search.num_trials, search.fixed, seed=search.seed, base=search.output_dir)
     steps = halving_rounds(search.num_trials, by_steps=config.preset.estimator.by_steps)
-    return _Trials(variant, drawn, steps, own_options(config, search.fixed))
+    return _Trials(variant, drawn, steps, initial_options(config, search.fixed))
 
 
 def tune(variants: Sequence[Variant], search: Search) -> list[TunedVariant]:
-    """Search rung by rung, all variants at once; returns the best trial of each variant."""
-    state = [_start(variant, search) for variant in variants]
+    """Search rung by rung, all variants in parallel; returns the best trial of each variant."""
+    searches = [_start_search(variant, search) for variant in variants]
     history: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in variants}
-    for rung in range(max((len(searched.halving_rounds) for searched in state), default=0)):
-        planned = _rung(state, rung, seed=search.seed, output_dir=search.output_dir)
+    for rung in range(max((len(searched.halving_rounds) for searched in searches), default=0)):
+        planned = _plan_rung(searches, rung, seed=search.seed, output_dir=search.output_dir)
         ended = {outcome.planned.output_dir: outcome for outcome in search.train(planned)}
-        for at, searched in enumerate(state):
+        for i, searched in enumerate(searches):
             directories = {
                 trial.number: _trial_dir(searched.variant, rung, trial, search.output_dir) for trial in searched.on_rung(rung)
             }
@@ -221,10 +219,10 @@ def tune(variants: Sequence[Variant], search: Search) -> list[TunedVariant]:
             history[searched.variant.name] += [
                 _record(rung, searched, trial, best, ended[directories[trial.number]].reason) for trial, best in scored
             ]
-            state[at] = searched._replace(trials=_ranked(scored)) if scored else searched
+            searches[i] = searched._replace(trials=_ranked(scored)) if scored else searched
     return [
         TunedVariant(Variant(result.variant.name, result.trials[0].values), result.trials[0], history[result.variant.name])
-        for result in state
+        for result in searches
     ]
 
 
@@ -232,5 +230,5 @@ def _record(rung: int, searched: _Trials, trial: Trial, best: Best | None, reaso
     """A trial in trials.json."""
     score = {"score": None} if best is None else {"score": {"name": best[0].name, "value": best[1]}}
     failed = {"reason": reason} if reason else {}
-    budget, options = searched.halving_rounds[rung][1], trial.options or searched.own
+    budget, options = searched.halving_rounds[rung][1], trial.options or searched.initial
     return {"rung": rung, "budget": budget, "trial": trial.number, "options": options, **score, **failed}

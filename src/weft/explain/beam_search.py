@@ -1,27 +1,28 @@
 """The search tree of beam search: every hypothesis, its score, and why it ended.
 
-Shapes: K beams, M candidates, V words.
+Shapes: K beams, V vocabulary size.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from weft.decode import logits_processors as choose
 from weft.decode.beam import BeamEvent, BeamOptions, Hypothesis, beam_search
 from weft.decode.incremental import IncrementalModel
-from weft.decode.logits_processors import LogitsProcessor
+from weft.decode.logits_processors import LogitsProcessor, ban_tokens
 from weft.errors import UsageError
 from weft.explain import guides
 from weft.explain.explanation import Explanation, Figure, TokenSpan, align_columns, list_tokens
-from weft.explain.inputs import explaining, special, token_spans
+from weft.explain.inputs import explain_spec, special_token, token_spans
 from weft.explain.options import ExplainConfig
-from weft.plots.tree import KINDS, Node, tree
+from weft.plots import tree as tree_plot
+from weft.plots.tree import KINDS, Node
 from weft.runs.run import AnyRun
 from weft.text.reading import check_text
 from weft.text.tokenizers import Tokenizer
@@ -29,136 +30,119 @@ from weft.text.tokenizers import Tokenizer
 ROOT = 0
 
 
-class Step(NamedTuple):
+class SearchNode(NamedTuple):
     """One hypothesis of the search."""
 
-    parent: int  # its number among the steps; the root continues nothing: -1
-    token: int  # the last
-    length: int  # tokens so far, the end included
-    log_prob: float  # the sum, as the search saw it
-    score: float  # under the length penalty
-    fate: str  # of tree.KINDS, but for the best
+    parent: int  # index of the node that it extends; -1 for the root
+    token: int  # its last token
+    length: int  # number of generated tokens, including EOS
+    log_prob: float  # sum of processed log-probabilities
+    score: float  # with the length penalty
+    fate: str  # a key of plots.tree.KINDS other than "best"
 
 
-class Tree:
-    """Records a search step by step."""
+class SearchTree:
+    """Records a search of one sentence, step by step."""
 
     def __init__(self, options: BeamOptions) -> None:
         self.options = options
-        self.steps = [Step(-1, -1, 0, 0.0, 0.0, "kept")]
-        self.beams: list[int | None] = [ROOT]  # the steps that are alive; None where a beam is empty
-        self._banned = list[tuple[int, int, float]]()  # beam, token, sum: of the step that is about to come
+        self.nodes = [SearchNode(-1, -1, 0, 0.0, 0.0, "kept")]
+        self.beams: list[int | None] = [ROOT]  # K active nodes; None for an empty beam
+        self._banned = list[tuple[int, int, float]]()  # banned candidates of the next step: beam, token, log_prob
 
-    def adjusting(self, adjust: LogitsProcessor) -> LogitsProcessor:
-        """The processor, with a record of the tokens that it bans."""
+    def record_banned(self, processor: LogitsProcessor) -> LogitsProcessor:
+        """The processor, with a record of the most probable tokens that it bans."""
 
-        def progress(log_probs: Tensor, tokens: Tensor) -> Tensor:
-            allowed = adjust(log_probs, tokens)
-            sums = [-math.inf if at is None else self.steps[at].log_prob for at in self.beams]
-            every = log_probs.double().cpu() + torch.tensor(sums, dtype=torch.float64)[:, None]
-            lost = every.masked_fill(~allowed.isneginf().cpu(), -math.inf)
-            values, index = lost.flatten().topk(min(self.options.beam_size, lost.numel()))
-            found = zip(values.tolist(), index.tolist(), strict=True)
-            self._banned = [(at // lost.size(1), at % lost.size(1), value) for value, at in found if value > -math.inf]
-            return allowed
+        def process(log_probs: Tensor, tokens: Tensor) -> Tensor:
+            processed = processor(log_probs, tokens)
+            sums = [-math.inf if node is None else self.nodes[node].log_prob for node in self.beams]
+            totals = log_probs.double().cpu() + torch.tensor(sums, dtype=torch.float64)[:, None]  # (K, V)
+            banned = totals.masked_fill(~processed.isneginf().cpu(), -math.inf)
+            values, indices = banned.flatten().topk(min(self.options.beam_size, banned.numel()))
+            vocab_size = banned.size(1)
+            self._banned = [
+                (index // vocab_size, index % vocab_size, value)
+                for value, index in zip(values.tolist(), indices.tolist(), strict=True)
+                if value > -math.inf
+            ]
+            return processed
 
-        return progress
+        return process
 
-    def _add(self, parent: int | None, token: int, total: float, fate: str) -> int:
+    def _add(self, parent: int | None, token: int, log_prob: float, fate: str) -> int:
         parent = ROOT if parent is None else parent
-        length = self.steps[parent].length + 1
-        self.steps.append(Step(parent, token, length, total, total / length**self.options.length_penalty, fate))
-        return len(self.steps) - 1
+        length = self.nodes[parent].length + 1
+        score = log_prob / length**self.options.length_penalty
+        self.nodes.append(SearchNode(parent, token, length, log_prob, score, fate))
+        return len(self.nodes) - 1
 
-    def _fate(self, place: int, token: int, kept: set[int]) -> str:
+    def _fate(self, rank: int, token: int, survivors: Sequence[int]) -> str:
+        """The fate of the candidate with this rank in a step."""
         if token == self.options.eos_id:
-            # the end token counts only among the `width` best candidates of a step
-            return "ended" if place < self.options.beam_size else "late"
-        # a beam of 1 goes on with its best candidate, or has ended
-        return "kept" if place in kept and (place == 0 or self.options.beam_size > 1) else "cut"
+            # EOS counts only among the `beam_size` best candidates of a step
+            return "ended" if rank < self.options.beam_size else "late"
+        # with beam size 1, only the best candidate can continue: if that is EOS, the search has ended
+        return "kept" if rank in survivors and (rank == 0 or self.options.beam_size > 1) else "cut"
 
-    def watch(self, event: BeamEvent) -> None:
-        """One step of a search of one sentence."""
-        kept = event.survivors[0].tolist()
-        rows = zip(event.tokens[0].tolist(), event.parents[0].tolist(), event.scores[0].tolist(), strict=True)
-        before, numbers = self.beams, dict[int, int]()
-        for place, (token, parent, total) in enumerate(rows):
-            if total > -math.inf:
-                numbers[place] = self._add(before[parent], token, total, self._fate(place, token, set(kept)))
-        # only what would have been among those that go on was lost by a ban
-        should_continue = {place: at for place, at in numbers.items() if self.steps[at].fate == "kept"}
-        minimum = min((self.steps[at].log_prob for at in should_continue.values()), default=-math.inf)
-        for row, token, total in self._banned:
-            if total > minimum:
-                self._add(before[row], token, total, "banned")
-        self.beams = [should_continue.get(place) for place in kept]
+    def record(self, event: BeamEvent) -> None:
+        """Add the candidates of one step."""
+        survivors = event.survivors[0].tolist()
+        candidates = zip(event.tokens[0].tolist(), event.parents[0].tolist(), event.scores[0].tolist(), strict=True)
+        parents, continued = self.beams, dict[int, int]()  # nodes by rank
+        for rank, (token, parent, log_prob) in enumerate(candidates):
+            if log_prob > -math.inf:
+                fate = self._fate(rank, token, survivors)
+                node = self._add(parents[parent], token, log_prob, fate)
+                if fate == "kept":
+                    continued[rank] = node
+        # a ban had an effect only on tokens that would have ranked among the continued candidates
+        minimum = min((self.nodes[node].log_prob for node in continued.values()), default=-math.inf)
+        for beam, token, log_prob in self._banned:
+            if log_prob > minimum:
+                self._add(parents[beam], token, log_prob, "banned")
+        self.beams = [continued.get(rank) for rank in survivors]
 
-    def close(self) -> None:
-        """Mark the active hypotheses at the end of the search: at the length limit, or before, if none could win."""
-        for at in (at for at in self.beams if at is not None and at != ROOT):
-            step = self.steps[at]
-            self.steps[at] = step._replace(fate="hopeless" if step.length < self.options.max_new_tokens else "limit")
+    def finish(self) -> None:
+        """Mark the active hypotheses at the end of the search: at the length limit, or earlier if none could win."""
+        for index in (node for node in self.beams if node is not None and node != ROOT):
+            node = self.nodes[index]
+            fate = "hopeless" if node.length < self.options.max_new_tokens else "limit"
+            self.nodes[index] = node._replace(fate=fate)
 
-    def output(self, at: int) -> list[int]:
+    def output(self, index: int) -> list[int]:
         """The tokens of a hypothesis."""
         tokens = list[int]()
-        while at != ROOT:
-            tokens.append(self.steps[at].token)
-            at = self.steps[at].parent
+        while index != ROOT:
+            tokens.append(self.nodes[index].token)
+            index = self.nodes[index].parent
         return tokens[::-1]
 
     def path(self, tokens: list[int]) -> list[int]:
-        """The numbers of the steps that lead to a hypothesis."""
-        found, at = list[int](), ROOT
+        """The indices of the nodes that lead to a hypothesis, without the root."""
+        path, parent = list[int](), ROOT
         for token in tokens:
-            at = next(number for number, step in enumerate(self.steps) if step.parent == at and step.token == token)
-            found.append(at)
-        return found
+            parent = next(i for i, node in enumerate(self.nodes) if node.parent == parent and node.token == token)
+            path.append(parent)
+        return path
+
+    def token_log_prob(self, node: SearchNode) -> float:
+        """The log-probability of the last token of a hypothesis."""
+        return node.log_prob - self.nodes[node.parent].log_prob
 
 
-class _Asked(NamedTuple):
-    """A search of one sentence."""
+class _Search(NamedTuple):
+    """The arguments of a search of one sentence."""
 
-    steps: IncrementalModel[Any]
+    model: IncrementalModel[Any]
     prompt: Tensor
     state: Any
     options: BeamOptions
     banned_tokens: Sequence[int]
-    tokenizer: Tokenizer
-    pieces: list[TokenSpan]
+    tokenizer: Tokenizer  # of the output
+    spans: list[TokenSpan]  # of the input
 
 
-def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
-    """As `generate --beam-size`, or as `predict`."""
-    decode = run.spec.decode
-    if decode is None:
-        raise UsageError("view", f"beam-search is not available: {why_no_search(run)}")
-    tokenizer, state = explaining(run).tokenizers(run)[0], None
-    found = token_spans(tokenizer, text)
-    if decode.encode_source is not None:
-        found.append(special(tokenizer, tokenizer.eos_id))
-        with torch.no_grad():
-            state = decode.encode_source(run, text)
-    search = BeamOptions(
-        decode.beam_size if options.beam_size is None else options.beam_size,
-        decode.max_new_tokens(run, text) if options.max_new_tokens is None else options.max_new_tokens,
-        decode.eos_id(run),
-        decode.length_penalty if options.length_penalty is None else options.length_penalty,
-    )
-    prompt = torch.tensor([list(decode.prompt_ids(run, text))], device=run.device)
-    pieces = [piece for _, piece in found]
-    return _Asked(
-        decode.incremental_model(run),
-        prompt,
-        state,
-        search,
-        decode.suppressed_tokens(run),
-        decode.target_tokenizer(run),
-        pieces,
-    )
-
-
-def several_models(run: AnyRun) -> str | None:
+def why_not_single_model(run: AnyRun) -> str | None:
     """Why outputs of an ensemble, or with shallow fusion, are not explained, or None."""
     return "ensembles and shallow fusion cannot be explained" if len(run.members) > 1 or run.lm is not None else None
 
@@ -167,80 +151,106 @@ def why_no_search(run: AnyRun) -> str | None:
     """Why beam search is not available, or None."""
     if run.spec.decode is None:
         return f"task {run.config.task!r} has no decoding"
-    return several_models(run)
+    return why_not_single_model(run)
 
 
-def build_tree(asked: _Asked) -> tuple[Tree, Hypothesis]:
-    """The tree of a search and its best hypothesis."""
-    found = Tree(asked.options)
-    adjust = found.adjusting(choose.ban_tokens(asked.banned_tokens))
-    ((best, *_),) = beam_search(
-        asked.steps, asked.prompt, options=asked.options, state=asked.state, processor=adjust, progress=found.watch
+def _prepare(run: AnyRun, text: str, options: ExplainConfig) -> _Search:
+    """The search of `generate --beam-size`, or of `predict`."""
+    decode = run.spec.decode
+    if decode is None:
+        raise UsageError("view", f"beam-search is not available: {why_no_search(run)}")
+    tokenizer, state = explain_spec(run).tokenizers(run)[0], None
+    tokens = token_spans(tokenizer, text)
+    if decode.encode_source is not None:
+        tokens.append(special_token(tokenizer, tokenizer.eos_id))
+        with torch.no_grad():
+            state = decode.encode_source(run, text)
+    beam_options = BeamOptions(
+        decode.beam_size if options.beam_size is None else options.beam_size,
+        decode.max_new_tokens(run, text) if options.max_new_tokens is None else options.max_new_tokens,
+        decode.eos_id(run),
+        decode.length_penalty if options.length_penalty is None else options.length_penalty,
     )
-    found.close()
-    return found, best
+    prompt = torch.tensor([list(decode.prompt_ids(run, text))], device=run.device)
+    spans = [span for _, span in tokens]
+    return _Search(
+        decode.incremental_model(run),
+        prompt,
+        state,
+        beam_options,
+        decode.suppressed_tokens(run),
+        decode.target_tokenizer(run),
+        spans,
+    )
 
 
-def _data(found: Tree, best: set[int], show: Callable[[int], str]) -> Iterator[dict[str, Any]]:
-    for at, step in enumerate(found.steps[1:], 1):
+def _run_search(search: _Search) -> tuple[SearchTree, Hypothesis]:
+    """The search tree and the best hypothesis."""
+    tree = SearchTree(search.options)
+    processor = tree.record_banned(ban_tokens(search.banned_tokens))
+    ((best, *_),) = beam_search(
+        search.model, search.prompt, options=search.options, state=search.state, processor=processor, progress=tree.record
+    )
+    tree.finish()
+    return tree, best
+
+
+def _data(tree: SearchTree, best_path: set[int], token_text: Callable[[int], str]) -> Iterator[dict[str, Any]]:
+    for i, node in enumerate(tree.nodes[1:], 1):
         yield {
-            "id": at,
-            "parent": step.parent,
-            "step": step.length,
-            "token": show(step.token),
-            "log_prob": round(step.log_prob, 6),
-            "token_log_prob": round(_last(found, step), 6),
-            "score": round(step.score, 6),
-            "fate": step.fate,
-            "best": at in best,
+            "id": i,
+            "parent": node.parent,
+            "step": node.length,
+            "token": token_text(node.token),
+            "log_prob": round(node.log_prob, 6),
+            "token_log_prob": round(tree.token_log_prob(node), 6),
+            "score": round(node.score, 6),
+            "fate": node.fate,
+            "best": i in best_path,
         }
 
 
-def _last(found: Tree, step: Step) -> float:
-    """The log-probability of the last token alone."""
-    return step.log_prob - found.steps[step.parent].log_prob
-
-
-def _nodes(found: Tree, best: set[int], show: Callable[[int], str], decode: Callable[[list[int]], str]) -> Iterator[Node]:
+def _plot_nodes(tree: SearchTree, best_path: set[int], tokenizer: Tokenizer) -> Iterator[Node]:
     yield Node(None, "start", "", "best", "start of the search")
-    for at, step in enumerate(found.steps[1:], 1):
-        kind = "best" if at in best else step.fate
-        progress = (
-            f"{decode(found.output(at))}\n{KINDS[step.fate]}\nlog-probability {step.log_prob:.4f}\nscore {step.score:.4f}"
-        )
-        progress += f"\nprobability {math.exp(step.log_prob):.4g}, last token {math.exp(_last(found, step)):.4g}"
-        yield Node(step.parent, show(step.token), f"{step.score:.2f}", kind, progress)
+    for i, node in enumerate(tree.nodes[1:], 1):
+        tooltip = [
+            tokenizer.decode(tree.output(i)),
+            KINDS[node.fate],
+            f"log-probability {node.log_prob:.4f}",
+            f"score {node.score:.4f}",
+            f"probability {math.exp(node.log_prob):.4g}, last token {math.exp(tree.token_log_prob(node)):.4g}",
+        ]
+        kind = "best" if i in best_path else node.fate
+        yield Node(node.parent, tokenizer.token_text(node.token), f"{node.score:.2f}", kind, "\n".join(tooltip))
 
 
-def _lines(found: Tree, decode: Callable[[list[int]], str], top: int) -> list[str]:
-    counts = {kind: sum(step.fate == kind for step in found.steps[1:]) for kind in KINDS}
-    progress = align_columns([[f"{count:,}", KINDS[kind]] for kind, count in counts.items() if count], left=(1,))
-    ended = sorted(
-        (at for at, step in enumerate(found.steps) if step.fate in ("ended", "limit")), key=lambda at: -found.steps[at].score
-    )
+def _lines(tree: SearchTree, decode: Callable[[list[int]], str], top: int) -> list[str]:
+    counts = Counter(node.fate for node in tree.nodes[1:])
+    fates = align_columns([[f"{counts[kind]:,}", KINDS[kind]] for kind in KINDS if counts[kind]], left=(1,))
+    finished = [i for i, node in enumerate(tree.nodes) if node.fate in ("ended", "limit")]
     rows = [["score", "log-probability", "probability", "output"]]
-    for at in ended[:top]:
-        score, total = found.steps[at].score, found.steps[at].log_prob
-        rows.append([f"{score:.4f}", f"{total:.4f}", f"{math.exp(total):.3g}", decode(found.output(at))])
-    return [f"{len(found.steps) - 1:,} hypotheses:", *progress, "best finished hypotheses:", *align_columns(rows, left=(3,))]
+    for i in sorted(finished, key=lambda i: -tree.nodes[i].score)[:top]:
+        score, log_prob = tree.nodes[i].score, tree.nodes[i].log_prob
+        rows.append([f"{score:.4f}", f"{log_prob:.4f}", f"{math.exp(log_prob):.3g}", decode(tree.output(i))])
+    return [f"{len(tree.nodes) - 1:,} hypotheses:", *fates, "best finished hypotheses:", *align_columns(rows, left=(3,))]
 
 
 def beam_search_tree(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
     """The search tree of `generate` with a beam, or of `predict`, with their `beam_size`, `length_penalty` and
     `max_new_tokens`."""
-    asked = _asked(run, check_text(text, "input"), options)
-    found, best = build_tree(asked)
-    way, tokenizer = found.path(best.tokens), asked.tokenizer
-    score = found.steps[way[-1]].score
+    search = _prepare(run, check_text(text, "input"), options)
+    tree, best = _run_search(search)
+    path, tokenizer = tree.path(best.tokens), search.tokenizer
+    output, score = tokenizer.decode(best.tokens), tree.nodes[path[-1]].score
     data = {
-        "tokens": list_tokens(asked.pieces),
-        "beam_size": asked.options.beam_size,
-        "length_penalty": asked.options.length_penalty,
-        "output": tokenizer.decode(best.tokens),
+        "tokens": list_tokens(search.spans),
+        "beam_size": search.options.beam_size,
+        "length_penalty": search.options.length_penalty,
+        "output": output,
         "score": score,
-        "hypotheses": list(_data(found, set(way), tokenizer.token_text)),
+        "hypotheses": list(_data(tree, set(path), tokenizer.token_text)),
     }
-    picture = tree(list(_nodes(found, set(way), tokenizer.token_text, tokenizer.decode)))
-    title = f"Beam search (beam size {asked.options.beam_size}): {tokenizer.decode(best.tokens)!r}, score {score:.4f}"
-    lines = _lines(found, tokenizer.decode, options.top)
-    return Explanation("beam-search", title, data, [Figure("Search tree", picture)], lines, guides.SEARCH)
+    svg = tree_plot.tree(list(_plot_nodes(tree, set(path), tokenizer)))
+    title = f"Beam search (beam size {search.options.beam_size}): {output!r}, score {score:.4f}"
+    lines = _lines(tree, tokenizer.decode, options.top)
+    return Explanation("beam-search", title, data, [Figure("Search tree", svg)], lines, guides.SEARCH)

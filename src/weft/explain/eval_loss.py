@@ -1,7 +1,7 @@
-"""The loss of a run's network on validation or test data, for any task, batch by batch: the cost of a change to the network.
+"""The loss of a run's network on validation or test data, for any task: it measures the cost of a change to the network.
 
-The batches are fixed once, masks of masked language models included, so that two losses differ by the change alone. Nothing is
-smoothed, dropped or balanced, as it may be in training.
+Batches are drawn once, including the masks of masked language models, so that two losses differ only by the change. Label
+smoothing, dropout and class weights of training do not apply.
 """
 
 from __future__ import annotations
@@ -25,62 +25,63 @@ from weft.tasks.prepare import tokenize
 from weft.training.neural import NetworkTask
 from weft.training.objective import Objective
 
-BATCH = 4096  # positions read at once
+BATCH_TOKENS = 4096
 
 
 class EvalBatch(NamedTuple):
-    """Some of the data."""
+    """A batch of evaluation data."""
 
-    nats: Callable[[], Tensor]  # summed; gradients flow from here
-    items: int  # that are predicted: tokens, texts, words, windows
-    size: int  # tokens read
+    total_loss: Callable[[], Tensor]  # computes the loss in nats, summed over the items; differentiable
+    num_items: int  # predicted items: tokens, texts, words or windows
+    num_tokens: int  # input tokens
 
 
 def _source(run: AnyRun, data: Files | None) -> Any:
-    """The files of `data`, read as the run's own are, or its own validation data."""
+    """The files of `data`, read with the run's data options, or else its validation data."""
     if data is not None:
         return eval_source(run.directory, run.config, data)
     return first_split(run.directory, run.config, ("valid",))[1]
 
 
-def _nats(objective: Objective, model: nn.Module, batch: Any, device: torch.device) -> Tensor:
-    return objective.loss(model, map_tensors(batch, lambda part: part.to(device)), None).total
+def _total_loss(objective: Objective, model: nn.Module, batch: Any, device: torch.device) -> Tensor:
+    return objective.loss(model, map_tensors(batch, lambda tensor: tensor.to(device)), None).total
 
 
-def _examples(run: AnyRun, shape: NetworkTask[Any], data: Files | None, place: Path) -> Examples[Any]:
-    """The data as the network learns from it."""
+def _examples(run: AnyRun, task: NetworkTask[Any], data: Files | None, work_dir: Path) -> Examples[Any]:
+    """The data as training examples."""
     config, source = run.config, _source(run, data)
-    made = tokenize(run.spec, config, run.vocabulary, source, place)
-    columns = [with_bos(corpus, run.directory.path, run.vocabulary) for corpus in made]
-    shape.check_lengths(config, columns, run.model.max_positions)
-    found: Examples[Any] = shape.encode(config, run.vocabulary, source, columns, learned=True)
-    return found
+    corpora = tokenize(run.spec, config, run.vocabulary, source, work_dir)
+    columns = [with_bos(corpus, run.directory.path, run.vocabulary) for corpus in corpora]
+    task.check_lengths(config, columns, run.model.max_positions)
+    examples: Examples[Any] = task.encode(config, run.vocabulary, source, columns, learned=True)
+    return examples
 
 
-def eval_batches(run: AnyRun, data: Files | None, place: Path, *, tokens: int, seed: int = 0) -> list[EvalBatch]:
-    """About `tokens` tokens of the data that has a loss, drawn from all of it by chance but always the same; what must be
-    written goes to `place`."""
+def eval_batches(run: AnyRun, data: Files | None, work_dir: Path, *, max_tokens: int, seed: int = 0) -> list[EvalBatch]:
+    """Random batches until they have `max_tokens` tokens, the same for the same seed. Token files are written to `work_dir`."""
     if len(run.members) > 1 or run.lm is not None:
         raise UsageError("loss", "not available for an ensemble", "measure one run")
-    shape = run.config.preset.estimator.network_task
-    if shape is None:
+    task = run.config.preset.estimator.network_task
+    if task is None:
         raise run.wrong_task("the loss is that of a network")
-    examples = _examples(run, shape, data, place)
-    objective = shape.objective(run.config, run.vocabulary, None, None, run.device)
-    groups, chosen, size = list(example_batches(examples, examples.known(), batch_tokens=BATCH)), list[EvalBatch](), 0
-    for at in np.random.default_rng(seed).permutation(len(groups)).tolist():
-        if size < tokens:
-            members = groups[at]
-            nats = partial(_nats, objective, run.model, examples.batch(members), run.device)
-            chosen.append(EvalBatch(nats, examples.loss_count(members), examples.tokens(members)))
-            size += chosen[-1].size
-    if not sum(one.items for one in chosen):
+    examples = _examples(run, task, data, work_dir)
+    objective = task.objective(run.config, run.vocabulary, None, None, run.device)
+    all_batches = list(example_batches(examples, examples.known(), batch_tokens=BATCH_TOKENS))
+    batches, num_tokens = list[EvalBatch](), 0
+    for i in np.random.default_rng(seed).permutation(len(all_batches)).tolist():
+        if num_tokens >= max_tokens:
+            break
+        members = all_batches[i]
+        total_loss = partial(_total_loss, objective, run.model, examples.batch(members), run.device)
+        batches.append(EvalBatch(total_loss, examples.loss_count(members), examples.tokens(members)))
+        num_tokens += batches[-1].num_tokens
+    if not sum(batch.num_items for batch in batches):
         raise DataError("data", "no examples to compute the loss on", "check that it has examples with known labels")
-    return chosen
+    return batches
 
 
 @torch.inference_mode()
-def loss(parts: Iterable[EvalBatch]) -> float:
-    """Nats a token, text, word or window."""
-    found = [(one.nats().double().item(), one.items) for one in parts]
-    return sum(nats for nats, _ in found) / sum(items for _, items in found)
+def mean_loss(batches: Iterable[EvalBatch]) -> float:
+    """The loss in nats per item: token, text, word or window."""
+    losses = [(batch.total_loss().double().item(), batch.num_items) for batch in batches]
+    return sum(total for total, _ in losses) / sum(num_items for _, num_items in losses)

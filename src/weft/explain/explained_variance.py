@@ -1,7 +1,7 @@
-"""How much of a word one direction explains: the maximum explainable variance, MEV (Ethayarajh 2019).
+"""Maximum explainable variance (MEV) of contextual word vectors (Ethayarajh 2019).
 
-As in the code of the paper, the vectors of a word are centered: it is the first eigenvalue of their covariance over the
-sum of all. Shapes: N words, D width.
+MEV is the fraction of the variance of a word's vectors that their first principal component explains. As in the paper's code,
+the vectors are centered. Shapes: N words, D vector size.
 """
 
 from __future__ import annotations
@@ -11,51 +11,55 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ROOM = 2**30  # bytes of vectors that are kept at once; where they take more, the text is read again
-NOTHING = 1e-12  # of their squared lengths: vectors that differ by less are one vector, but for rounding
-BYTES = 4  # of a number that is kept
+MAX_BYTES = 2**30  # vectors stored at once; if all stages need more, the text is read several times
+BYTES_PER_VALUE = 4  # float32
+MIN_RELATIVE_VARIANCE = 1e-12  # of the squared norms; a smaller variance is rounding error
 
 
 def explained_variance(rows: Tensor) -> float:
-    """The fraction of the variance of rows (N, D) that their first principal component explains; NaN if all are equal."""
+    """Fraction of the variance of rows (N, D) that their first principal component explains; NaN if all rows are equal."""
     rows = rows.double()
     centered = rows - rows.mean(0)
-    # the smaller of the two has the same eigenvalues, but for zeros
-    products = centered @ centered.T if len(rows) < rows.size(1) else centered.T @ centered
-    whole = float(products.trace())
-    if not whole > NOTHING * float(rows.square().sum()):
+    # the nonzero eigenvalues of both products are the same: use the smaller matrix
+    gram = centered @ centered.T if len(rows) < rows.size(1) else centered.T @ centered
+    total = float(gram.trace())
+    if not total > MIN_RELATIVE_VARIANCE * float(rows.square().sum()):
         return float("nan")
-    return min(1.0, float(torch.linalg.eigvalsh(products)[-1]) / whole)
+    return min(1.0, float(torch.linalg.eigvalsh(gram)[-1]) / total)
 
 
 class VectorStore:
-    """The vectors of all words in one stage, and which of the words each is."""
+    """Vectors of all words in one stage, with the type ID of each word."""
 
     def __init__(self) -> None:
-        self.rows, self.numbers = list[Tensor](), list[Tensor]()
+        self.rows, self.type_ids = list[Tensor](), list[Tensor]()
 
-    def add(self, rows: Tensor, numbers: Tensor) -> None:
-        """The words of a sentence (N, D) and their types (N,), -1 where they are none that are compared."""
+    def add(self, rows: Tensor, type_ids: Tensor) -> None:
+        """Add the words of a sentence (N, D) and their type IDs (N,), -1 for types that are not compared."""
         self.rows.append(rows.float())
-        self.numbers.append(numbers)
+        self.type_ids.append(type_ids)
 
-    def shares(self, types: int) -> tuple[float, float]:
-        """The MEV of a word, the mean over words, and that of all words together."""
-        rows, numbers = torch.cat(self.rows), torch.cat(self.numbers)
-        order = numbers.argsort(stable=True)
-        ends = torch.searchsorted(numbers[order], torch.arange(types))
-        each = [explained_variance(rows[own]) for own in order.tensor_split(ends)[1:]]
-        return float(torch.tensor(each, dtype=torch.float64).nanmean()), explained_variance(rows)
+    def mev(self, num_types: int) -> tuple[float, float]:
+        """MEV averaged over types 0 to num_types - 1, and the MEV of all words as the baseline."""
+        rows, type_ids = torch.cat(self.rows), torch.cat(self.type_ids)
+        order = type_ids.argsort(stable=True)
+        starts = torch.searchsorted(type_ids[order], torch.arange(num_types))
+        by_type = [explained_variance(rows[indices]) for indices in order.tensor_split(starts)[1:]]  # [0] has type ID -1
+        return float(torch.tensor(by_type, dtype=torch.float64).nanmean()), explained_variance(rows)
 
 
-def batches(widths: Sequence[Sequence[int]], words: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Side and number of every stage, in lists whose vectors fit into ROOM together; of one that does not fit, it alone."""
-    found, room = list[list[tuple[int, int]]](), 0
-    for side, (own, count) in enumerate(zip(widths, words, strict=True)):
-        for stage, width in enumerate(own):
-            room -= BYTES * width * count
-            if not found or room < 0:
-                found.append([])
-                room = ROOM - BYTES * width * count
-            found[-1].append((side, stage))
-    return found
+def split_passes(widths: Sequence[Sequence[int]], num_words: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """All stages as (side, stage index), grouped so that the vectors of each group fit in MAX_BYTES, or are one stage.
+
+    `widths` has the vector size of each stage of each side, `num_words` the number of words of each side.
+    """
+    passes, free = list[list[tuple[int, int]]](), 0
+    for side, (side_widths, count) in enumerate(zip(widths, num_words, strict=True)):
+        for stage, width in enumerate(side_widths):
+            size = BYTES_PER_VALUE * width * count
+            free -= size
+            if not passes or free < 0:
+                passes.append([])
+                free = MAX_BYTES - size
+            passes[-1].append((side, stage))
+    return passes

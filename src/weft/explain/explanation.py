@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from weft.plots.formatting import on_one_line
 from weft.plots.heatmap import visible
-from weft.text import table_layout as columns
+from weft.text import table_layout
 
 
 class TokenSpan(NamedTuple):
-    """A token and its position in the input text, in characters; 0 to 0 if it is not part of it."""
+    """A token and its character offsets in the input text; 0 and 0 if the token is not part of the text."""
 
     text: str
     start: int
@@ -31,7 +31,7 @@ class Explanation(NamedTuple):
     title: str
     data: dict[str, Any]  # JSON: {"tokens": [{"text", "start", "end"}], ...}
     figures: list[Figure]
-    lines: Sequence[str] = ()  # a short text version for a terminal
+    lines: Sequence[str] = ()  # a summary for the terminal
     guide: str = ""  # how to read the figures
 
     def save(self, path: str | Path) -> list[Path]:
@@ -48,8 +48,8 @@ class Explanation(NamedTuple):
         return list(save_explanations(path, [self], title=self.title, data=data))
 
     def _repr_html_(self) -> str:
-        """The figures, for notebooks."""
-        figures = [f"<figure>{one.svg}<figcaption>{escape(one.caption)}</figcaption></figure>" for one in self.figures]
+        """The figures as HTML, for notebooks."""
+        figures = [f"<figure>{figure.svg}<figcaption>{escape(figure.caption)}</figcaption></figure>" for figure in self.figures]
         guide = f"<p>{escape(self.guide)}</p>" if self.guide else ""
         return f"<h4>{escape(self.title)}</h4>{guide}{''.join(figures)}"
 
@@ -57,18 +57,18 @@ class Explanation(NamedTuple):
 TRUNCATED = "warning: the text was truncated to the maximum length of the model"
 
 
-def list_tokens(pieces: Sequence[TokenSpan]) -> list[dict[str, Any]]:
+def list_tokens(spans: Sequence[TokenSpan]) -> list[dict[str, Any]]:
     """The tokens as JSON data."""
-    return [piece._asdict() for piece in pieces]
+    return [span._asdict() for span in spans]
 
 
 def align_columns(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> list[str]:
-    """Rows of cells as lines for a terminal: the columns in `left` are left-aligned, the others right-aligned; control
-    characters are escaped, so that a row is one line."""
-    return columns.align([[on_one_line(cell) for cell in row] for row in rows], left=left)
+    """Rows of cells as aligned lines for a terminal. The columns in `left` are left-aligned, the others right-aligned. Control
+    characters are escaped, so that each row is one line."""
+    return table_layout.align([[on_one_line(cell) for cell in row] for row in rows], left=left)
 
 
-def unique_labels(pieces: Sequence[TokenSpan]) -> list[str]:
-    """The tokens as labels for a terminal; equal ones get their position: a(3), a(7)."""
-    counts = Counter(piece.text for piece in pieces)
-    return [visible(piece.text) + (f"({at})" if counts[piece.text] > 1 else "") for at, piece in enumerate(pieces, 1)]
+def unique_labels(spans: Sequence[TokenSpan]) -> list[str]:
+    """The tokens as labels for a terminal. Repeated tokens have their position: a(3), a(7)."""
+    counts = Counter(span.text for span in spans)
+    return [visible(span.text) + (f"({i})" if counts[span.text] > 1 else "") for i, span in enumerate(spans, 1)]

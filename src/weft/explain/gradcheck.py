@@ -1,4 +1,4 @@
-"""Are the gradients right? Analytical derivatives against numerical ones, for the model, data and task of any run file.
+"""Gradient check: analytical derivatives compared with numerical ones, for the model, data and task of any run file.
 
 Central differences, (f(w + e) - f(w - e)) / 2e, in float64 on a few rows of the run's own first batch.
 """
@@ -22,25 +22,26 @@ from weft.runs.run_dir import RunDir
 from weft.tasks.prepare import prepare
 from weft.training.neural import make_objective, read_training
 
-STEP = 1e-5
-ROWS = 2  # of the batch
-SMALL = 1e-2  # an error is measured against a derivative of at least this share of the largest of its tensor,
-MIN_GRADIENT = 1e-5  # and at least this: below lies what rounding does to the difference of two losses
-NOISE = 0.05  # on all weights: what starts at zero, as the heads of some kinds do, lets no gradient through
+STEP_SIZE = 1e-5  # e
+MAX_ROWS = 2  # of the batch
+# errors are relative to the derivative, or to the larger of these two if that is smaller
+MIN_RELATIVE_GRADIENT = 1e-2  # fraction of the largest derivative of the tensor
+MIN_GRADIENT = 1e-5  # below it, rounding errors of the two losses dominate
+NOISE = 0.05  # added to all weights, because gradients do not pass through weights that are initialized to 0
 
 
 class TensorCheck(NamedTuple):
-    """One tensor of weights."""
+    """The check of one weight tensor."""
 
     name: str
     shape: tuple[int, ...]
-    entries: int  # that were compared
-    max_error: float  # of the analytical derivatives, all of them
-    error: float  # the largest relative one
+    entries: int  # number of compared entries
+    max_gradient: float  # largest absolute analytical derivative of the tensor
+    error: float  # largest relative error of the compared entries
 
 
 class ExactMath(TorchFunctionMode):
-    """Keeps float64 where a model asks for float32: heads do, for those who train in less."""
+    """Ignores casts from float64 to float32, which output heads do for mixed-precision training."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.float and args[0].dtype == torch.float64:
@@ -48,73 +49,74 @@ class ExactMath(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Problem(NamedTuple):
-    """A model, and the loss it has on some rows of data."""
+class LossFunction(NamedTuple):
+    """A model, and its loss on a fixed batch."""
 
     model: nn.Module
     loss: Callable[[], Tensor]
 
 
-def problem(config: RunConfig, place: Path, callback: Any) -> Problem:
-    """The model of a run file in float64, near its initialization, and its own data, tokenized into `place`."""
-    shape = config.preset.estimator.network_task
-    if shape is None:
+def make_loss_function(config: RunConfig, work_dir: Path, callback: Any) -> LossFunction:
+    """The model of a run file in float64, near its initialization, and its loss on its own data, tokenized in `work_dir`."""
+    task = config.preset.estimator.network_task
+    if task is None:
         raise ConfigError("model.arch", f"{config.arch!r} is trained without gradients")
-    directory = RunDir(place)
+    directory = RunDir(work_dir)
     tokenizer, corpora = prepare(config.spec, config, directory, callback)
     job = Job(config, directory, tokenizer, corpora, callback)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)
-        model: Any = shape.build(config, tokenizer)()
+        model: Any = task.build(config, tokenizer)()
         with torch.no_grad():
             for weight in model.parameters():
                 weight.add_(NOISE * torch.randn_like(weight))
-    train, order = read_training(shape, job)
-    task = make_objective(shape, job, train, model.max_positions)
-    batch = map_tensors(order.batch(0, 0), lambda part: part[:ROWS])
+    train, sampler = read_training(task, job)
+    objective = make_objective(task, job, train, model.max_positions)
+    batch = map_tensors(sampler.batch(0, 0), lambda tensor: tensor[:MAX_ROWS])
     model = model.double().eval()
-    chance = torch.get_rng_state()
+    rng_state = torch.get_rng_state()
 
     def loss() -> Tensor:
         with torch.random.fork_rng(devices=[]), ExactMath():
-            torch.set_rng_state(chance)  # masks are drawn, and must be the same each time
-            found = task.loss(model, batch, None)
-            return found.total / found.count
+            torch.set_rng_state(rng_state)  # the masks of a masked language model must be the same each time
+            result = objective.loss(model, batch, None)
+            return result.total / result.count
 
-    return Problem(model, loss)
+    return LossFunction(model, loss)
 
 
-def _chosen(gradient: np.ndarray, entries: int, chance: np.random.Generator) -> list[int]:
-    """Indices of entries: the largest derivative, a random one, and others that are not 0."""
-    flat = np.abs(gradient.reshape(-1))
-    others = np.flatnonzero(flat)
-    drawn = chance.choice(others, min(len(others), max(0, entries - 2)), replace=False).tolist() if len(others) else []
-    found = [int(flat.argmax()), *drawn, int(chance.integers(len(flat)))]
-    return list(dict.fromkeys(found))[:entries]
+def _select_entries(gradient: np.ndarray, entries: int, rng: np.random.Generator) -> list[int]:
+    """Flat indices: the largest derivative, random ones that are not 0, and one from all entries."""
+    magnitudes = np.abs(gradient.reshape(-1))
+    nonzero = np.flatnonzero(magnitudes)
+    sampled = rng.choice(nonzero, min(len(nonzero), max(0, entries - 2)), replace=False).tolist() if len(nonzero) else []
+    indices = [int(magnitudes.argmax()), *sampled, int(rng.integers(len(magnitudes)))]
+    return list(dict.fromkeys(indices))[:entries]
 
 
 @torch.no_grad()
-def _numerical(weight: Tensor, at: int, loss: Callable[[], Tensor]) -> float:
+def _numerical_gradient(weight: Tensor, index: int, loss: Callable[[], Tensor]) -> float:
+    """The central difference for one entry of a weight, by its flat index."""
     flat = weight.view(-1)
-    before, found = flat[at].item(), list[float]()
-    for step in (STEP, -STEP):
-        flat[at] = before + step
-        found.append(loss().item())
-    flat[at] = before
-    return (found[0] - found[1]) / (2 * STEP)
+    original, losses = flat[index].item(), list[float]()
+    for step in (STEP_SIZE, -STEP_SIZE):
+        flat[index] = original + step
+        losses.append(loss().item())
+    flat[index] = original
+    return (losses[0] - losses[1]) / (2 * STEP_SIZE)
 
 
-def check_tensors(given: Problem, *, entries: int, seed: int = 0) -> Iterator[TensorCheck]:
-    """Each tensor of weights in turn: how far `entries` of its derivatives are from numerical ones."""
-    chance = np.random.default_rng(seed)
-    names, weights = zip(*given.model.named_parameters(), strict=True)
-    found = torch.autograd.grad(given.loss(), weights, allow_unused=True)
-    for name, weight, gradient in zip(names, weights, found, strict=True):
-        exact = np.zeros(tuple(weight.shape)) if gradient is None else gradient.numpy()
-        maximum, worst = float(np.abs(exact).max()), 0.0
-        chosen = _chosen(exact, entries, chance)
-        for at in chosen:
-            analytical, numerical = float(exact.reshape(-1)[at]), _numerical(weight, at, given.loss)
-            size = max(abs(analytical), abs(numerical), SMALL * maximum, MIN_GRADIENT)
-            worst = max(worst, abs(analytical - numerical) / size)
-        yield TensorCheck(name, tuple(weight.shape), len(chosen), maximum, worst)
+def check_tensors(function: LossFunction, *, entries: int, seed: int = 0) -> Iterator[TensorCheck]:
+    """Compare `entries` derivatives of each weight tensor with numerical ones."""
+    rng = np.random.default_rng(seed)
+    names, weights = zip(*function.model.named_parameters(), strict=True)
+    gradients = torch.autograd.grad(function.loss(), weights, allow_unused=True)
+    for name, weight, gradient in zip(names, weights, gradients, strict=True):
+        analytical = np.zeros(tuple(weight.shape)) if gradient is None else gradient.numpy()
+        max_gradient, max_error = float(np.abs(analytical).max()), 0.0
+        indices = _select_entries(analytical, entries, rng)
+        for index in indices:
+            expected, numerical = float(analytical.reshape(-1)[index]), _numerical_gradient(weight, index, function.loss)
+            scale = max(abs(expected), abs(numerical), MIN_RELATIVE_GRADIENT * max_gradient, MIN_GRADIENT)
+            max_error = max(max_error, abs(expected - numerical) / scale)
+        yield TensorCheck(name, tuple(weight.shape), len(indices), max_gradient, max_error)

@@ -1,9 +1,10 @@
 """Gradient flow: the norm of d loss(t) / d h(i) over time and layers, before and after training.
 
-A fused kernel hides its recurrence: gradients at its outputs are 0 for every earlier position. So a text is read one position
-at a time, and what each layer hands on to later ones is watched: the state of a recurrent layer, what attention reads.
+A fused kernel hides its recurrence: gradients at its outputs are 0 for every earlier position. So the text is processed one
+position at a time, and the tensors that each layer passes on to later positions are recorded: the state of a recurrent layer,
+the input of an attention layer.
 
-Shapes: B rows, T positions, L layers, D width.
+Shapes: B rows, T positions, L layers, D hidden size.
 """
 
 from __future__ import annotations
@@ -24,298 +25,323 @@ from weft.explain.hooks import Activation, differentiable, patch_activations, re
 from weft.explain.inputs import ModelInput, network, read
 from weft.explain.options import ExplainConfig
 from weft.explain.progress import ProgressCallback, no_progress, sub_progress
-from weft.explain.recurrent_gates import recurrent
+from weft.explain.recurrent_gates import recurrent_modules
 from weft.explain.stacks import is_recurrent, labels, layers_of, named_parts, side_of
 from weft.nn.state import tree_leaves, tree_map
 from weft.plots.lines import Axis, Series, lines
 from weft.runs.run import AnyRun
 
 VIEW = "gradient-flow"
-STARTED, TRAINED = "untrained", "trained"
-BACK = "steps before the loss"
-PROGRESS_EVERY = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps back that a terminal is told of
-FLOOR = 1e-20  # a line that falls below this share of its highest ends there
+UNTRAINED, TRAINED = "untrained", "trained"
+STEPS_BACK = "steps before the loss"
+TABLE_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps back in the table
+MIN_RELATIVE_NORM = 1e-20  # norms below this fraction of the maximum are not drawn
 
 
 class TimeGradients(NamedTuple):
-    """Norms of the gradient of one loss, the root of the mean square over rows."""
+    """Gradient norms of one loss over time, as the root mean square over rows."""
 
     layers: list[str]  # lowest first
-    norms: np.ndarray  # (L, T) float64: at what each layer hands on at each position; the last is where the loss is
+    norms: np.ndarray  # (L, T) float64: at the state of each layer after each position; the loss is at the last
 
     @property
-    def together(self) -> np.ndarray:
-        """Of all layers as one, (T,)."""
-        found: np.ndarray = np.sqrt((self.norms**2).sum(0))
-        return found
+    def total(self) -> np.ndarray:
+        """The norms over all layers, (T,)."""
+        norms: np.ndarray = np.sqrt((self.norms**2).sum(0))
+        return norms
 
     def to_json(self) -> dict[str, Any]:
         return {"layers": self.layers, "norms": self.norms.tolist()}
 
 
 class LayerGradients(NamedTuple):
-    """Norms of the gradient of a loss at what stands below the first layer and above each, lowest first."""
+    """Gradient norms of a loss at the input of each stack and at the output of each layer, lowest first."""
 
-    places: list[str]
+    names: list[str]
     norms: np.ndarray
 
     def to_json(self) -> dict[str, Any]:
-        return {"places": self.places, "norms": self.norms.tolist()}
+        return {"places": self.names, "norms": self.norms.tolist()}
 
 
-def exact(model: nn.Module) -> nn.Module:
-    """A copy in float64, where a gradient may shrink by 1e-40 and not be lost."""
+def to_float64(model: nn.Module) -> nn.Module:
+    """A copy in float64, in which gradients of 1e-40 do not underflow."""
     return copy.deepcopy(model).double().eval()
+
+
+def _norm(gradients: Sequence[Tensor | None]) -> float:
+    """The norm over all tensors of a row, as the root mean square over rows; 0 if there is no gradient."""
+    squares = [gradient.double().flatten(1).square().sum(1) for gradient in gradients if gradient is not None]
+    return float(torch.stack(squares).sum(0).mean().sqrt()) if squares else 0.0
 
 
 # ---- over time
 
 
-def _watched_parts(model: nn.Module) -> dict[str, str]:
-    """The parts to watch, and the layer that each is: the cell of a recurrent layer, other layers themselves."""
-    cells, found = recurrent(model), dict[str, str]()
+def _recorded_modules(model: nn.Module) -> dict[str, str]:
+    """The modules to record, with the name of their layer: the cells of recurrent layers, and other layers themselves."""
+    cells, modules = recurrent_modules(model), dict[str, str]()
     for layer in layers_of(model):
-        own = [name for name in cells if name.startswith(f"{layer}.")]
-        found |= dict.fromkeys(own, layer) if own else {layer: layer}
-    return found
+        layer_cells = [name for name in cells if name.startswith(f"{layer}.")]
+        modules |= dict.fromkeys(layer_cells, layer) if layer_cells else {layer: layer}
+    return modules
 
 
-def _apart(output: Any) -> Any:
-    """What a recurrent part gives at one position, h and c each by itself: all that comes after reads these, and what made
-    the one from the other stays behind."""
+def _separate_states(output: Any) -> Any:
+    """The output of a cell at one position with cloned states: later positions depend on each clone separately, so that the
+    gradient at c does not include the path through h of the same position."""
     state = tree_map(torch.clone, output[1])
     return tree_leaves(state)[0][:, None], state
 
 
-def _handed_on(seen: Activation, cells: set[str]) -> list[Tensor]:
-    """What later positions see of this one: a recurrent state, or what attention makes its keys and values from."""
-    return tree_leaves(seen.output[1]) if seen.name in cells else [seen.inputs[0]]
+def _passed_on(activation: Activation, cells: set[str]) -> list[Tensor]:
+    """The tensors that later positions depend on: a recurrent state, or the input from which attention computes keys and
+    values."""
+    return tree_leaves(activation.output[1]) if activation.name in cells else [activation.inputs[0]]
 
 
-def _norm(gradients: Sequence[Tensor | None]) -> float:
-    """Over all numbers of a row, and the root of the mean square over rows."""
-    squares = [gradient.double().flatten(1).square().sum(1) for gradient in gradients if gradient is not None]
-    return float(torch.stack(squares).sum(0).mean().sqrt()) if squares else 0.0
+def gradients_over_time(
+    model: Any, tokens: Tensor, state: Any = None, progress: ProgressCallback = no_progress
+) -> TimeGradients:
+    """d loss / d h(i) of a model that predicts the next token, for the loss of the last of tokens (B, T + 2).
 
-
-def through_time(model: Any, tokens: Tensor, state: Any = None, progress: ProgressCallback = no_progress) -> TimeGradients:
-    """d loss / d h(i) of a model that predicts next tokens, where the loss is that of the last of tokens (B, T + 2).
-
-    Position i is the i-th token after the first, which starts the text and belongs to nobody.
+    Position i is the i-th token after the first, which is <s> or precedes the text.
     """
-    parts, cells = _watched_parts(model), set(recurrent(model))
+    modules, cells, num_steps = _recorded_modules(model), set(recurrent_modules(model)), tokens.size(1) - 1
     with (
         differentiable(),
-        patch_activations(model, dict.fromkeys(cells, _apart)),
-        record_activations(model, list(parts)) as seen,
+        patch_activations(model, dict.fromkeys(cells, _separate_states)),
+        record_activations(model, list(modules)) as activations,
     ):
-        for at in range(tokens.size(1) - 1):
-            progress(at / (tokens.size(1) - 1), "")
-            nats, state = model.loss(tokens[:, at : at + 1], tokens[:, at + 1 : at + 2], state)
-    calls = {name: [one for one in seen if one.name == name] for name in parts}
-    chosen = [name for name, own in calls.items() if len(own) == tokens.size(1) - 1 and is_recurrent(own[-1])]
-    handed = [[_handed_on(one, cells) for one in calls[name][1:]] for name in chosen]
-    flat = [tensor for layer in handed for part in layer for tensor in part]
-    found = iter(torch.autograd.grad(nats.sum(), flat, allow_unused=True))
-    norms = [[_norm([next(found) for _ in part]) for part in layer] for layer in handed]
-    return TimeGradients(labels([parts[name] for name in chosen]), np.array(norms))
+        for step in range(num_steps):
+            progress(step / num_steps, "")
+            loss, state = model.loss(tokens[:, step : step + 1], tokens[:, step + 1 : step + 2], state)
+    calls = {name: [activation for activation in activations if activation.name == name] for name in modules}
+    # feed-forward layers and cross-attention pass nothing on
+    names = [name for name, called in calls.items() if len(called) == num_steps and is_recurrent(called[-1])]
+    states = [[_passed_on(activation, cells) for activation in calls[name][1:]] for name in names]
+    flat = [tensor for layer in states for position in layer for tensor in position]
+    gradients = iter(torch.autograd.grad(loss.sum(), flat, allow_unused=True))
+    norms = [[_norm([next(gradients) for _ in position]) for position in layer] for layer in states]
+    return TimeGradients(labels([modules[name] for name in names]), np.array(norms))
 
 
 # ---- over layers
 
 
-def through_layers(model: nn.Module, loss: Callable[[], Tensor]) -> LayerGradients:
-    """The norms over a stack, bottom to top, of the gradient of what `loss` computes with the model."""
-    names = [name for name in layers_of(model) if ".embedder." not in name]  # those spell words, letter by letter
-    with differentiable(), record_activations(model, names) as seen:
-        value = loss()
-    first = {one.name: one for one in reversed(seen)}
-    called = [name for name in names if name in first and first[name].output[0].requires_grad]
-    places, tensors = list[str](), list[Tensor]()
-    for at, (name, place) in enumerate(zip(called, named_parts(model, called), strict=True)):
-        if side_of(name) not in map(side_of, called[:at]):
-            places.append("read" if side_of(name) == "layer" else f"{side_of(name)} reads")
-            tensors.append(first[name].inputs[0])
-        places.append(place)
-        tensors.append(first[name].output[0])
-    found = torch.autograd.grad(value, tensors, allow_unused=True)
-    return LayerGradients(places, np.array([_norm([gradient]) for gradient in found]))
+def gradients_by_layer(model: nn.Module, compute_loss: Callable[[], Tensor]) -> LayerGradients:
+    """The gradient norms of a loss from the bottom to the top of each stack."""
+    layers = [name for name in layers_of(model) if ".embedder." not in name]  # without character encoders
+    with differentiable(), record_activations(model, layers) as activations:
+        loss = compute_loss()
+    first_calls = {activation.name: activation for activation in reversed(activations)}
+    called = [name for name in layers if name in first_calls and first_calls[name].output[0].requires_grad]
+    names, tensors = list[str](), list[Tensor]()
+    for i, (name, label) in enumerate(zip(called, named_parts(model, called), strict=True)):
+        if side_of(name) not in map(side_of, called[:i]):
+            names.append("input" if side_of(name) == "layer" else f"{side_of(name)} input")
+            tensors.append(first_calls[name].inputs[0])
+        names.append(label)
+        tensors.append(first_calls[name].output[0])
+    gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+    return LayerGradients(names, np.array([_norm([gradient]) for gradient in gradients]))
 
 
-# ---- pictures
+# ---- figures
 
 
-def relative_norms(flow: TimeGradients) -> np.ndarray:
-    """The norms over all layers, 1, 2, ... steps before the loss, as fractions of the first, (T - 1,).
+def relative_norms(gradients: TimeGradients) -> np.ndarray:
+    """The norms over all layers 1, 2, ... steps before the loss, relative to 1 step before, (T - 1,).
 
-    What is newest does not count: the output reads it directly, and that says nothing of memory.
+    The position of the loss is left out: the output depends on it directly, not through memory.
     """
-    back = flow.together[-2::-1]
-    found: np.ndarray = back / back[0] if back[0] else back
-    return found
+    norms = gradients.total[-2::-1]
+    relative: np.ndarray = norms / norms[0] if norms[0] else norms
+    return relative
 
 
-def drawable(norms: np.ndarray) -> list[float]:
-    """Norms without those that are so small that all others would look alike beside them."""
-    found: list[float] = np.where(norms >= FLOOR * norms.max(), norms, math.nan).tolist()
-    return found
+def hide_tiny_norms(norms: np.ndarray) -> list[float]:
+    """Norms with NaN in place of values that would stretch a logarithmic axis until all others look equal."""
+    visible: list[float] = np.where(norms >= MIN_RELATIVE_NORM * norms.max(), norms, math.nan).tolist()
+    return visible
 
 
-def time_figure(flows: Mapping[str, Mapping[str, TimeGradients]], *, title: str) -> str:
-    """Several models in one chart: by name, before and after training."""
+def time_figure(runs: Mapping[str, Mapping[str, TimeGradients]], *, title: str) -> str:
+    """Gradients over time of several runs, by name and by UNTRAINED or TRAINED, in one plot."""
     series = [
-        Series(f"{name}, {when}", list(range(1, flow.norms.shape[1])), drawable(relative_norms(flow)), name, when == STARTED)
-        for name, both in flows.items()
-        for when, flow in both.items()
+        Series(
+            f"{run}, {weights}",
+            list(range(1, gradients.norms.shape[1])),
+            hide_tiny_norms(relative_norms(gradients)),
+            group=run,
+            dashed=weights == UNTRAINED,
+        )
+        for run, by_weights in runs.items()
+        for weights, gradients in by_weights.items()
     ]
-    return lines(
-        series,
-        across=Axis(BACK),
-        up=Axis("gradient norm relative to 1 step back", log=True),
-        title=title,
-    )
+    y_axis = Axis("gradient norm relative to 1 step back", log=True)
+    return lines(series, x_axis=Axis(STEPS_BACK), y_axis=y_axis, title=title)
 
 
-def _ticks(places: Sequence[str]) -> list[str]:
-    """One name per layer, at its last part: the names of all parts do not fit, and are in the tooltips."""
-    layers = [" ".join(place.split()[:2]) for place in places]
-    return ["" if layers[at + 1 : at + 2] == [layer] else layer for at, layer in enumerate(layers)]
+def _ticks(names: Sequence[str]) -> list[str]:
+    """One tick label per layer, at its last sublayer: the names of all sublayers do not fit and are in the tooltips."""
+    layers = [" ".join(name.split()[:2]) for name in names]
+    return ["" if layers[i + 1 : i + 2] == [layer] else layer for i, layer in enumerate(layers)]
 
 
-def depth_figure(depths: Mapping[str, Mapping[str, LayerGradients]], *, title: str) -> str:
-    """Several models in one chart: what arrives at each layer, lowest first."""
+def layer_figure(runs: Mapping[str, Mapping[str, LayerGradients]], *, title: str) -> str:
+    """Gradients by layer of several runs, by name and by UNTRAINED or TRAINED, in one plot."""
     series = [
-        Series(f"{name}, {when}", list(range(len(depth.norms))), depth.norms.tolist(), name, when == STARTED, depth.places)
-        for name, both in depths.items()
-        for when, depth in both.items()
+        Series(
+            f"{run}, {weights}",
+            list(range(len(gradients.norms))),
+            gradients.norms.tolist(),
+            group=run,
+            dashed=weights == UNTRAINED,
+            labels=gradients.names,
+        )
+        for run, by_weights in runs.items()
+        for weights, gradients in by_weights.items()
     ]
-    max_length = max((depth.places for both in depths.values() for depth in both.values()), key=len)
-    across = Axis("layer", names=_ticks(max_length))
-    return lines(series, across=across, up=Axis("gradient norm", log=True), title=title)
+    deepest = max((gradients.names for by_weights in runs.values() for gradients in by_weights.values()), key=len)
+    x_axis = Axis("layer", names=_ticks(deepest))
+    return lines(series, x_axis=x_axis, y_axis=Axis("gradient norm", log=True), title=title)
 
 
-def _layer_picture(both: Mapping[str, TimeGradients], *, title: str) -> str:
-    """One model, layer by layer."""
+def _time_by_layer_figure(by_weights: Mapping[str, TimeGradients], *, title: str) -> str:
+    """Gradients over time of one run, a line per layer."""
     series = [
-        Series(f"{name}, {when}", list(range(flow.norms.shape[1])), drawable(own[::-1]), name, when == STARTED)
-        for when, flow in both.items()
-        for name, own in zip(flow.layers, flow.norms, strict=True)
+        Series(
+            f"{layer}, {weights}",
+            list(range(len(norms))),
+            hide_tiny_norms(norms[::-1]),
+            group=layer,
+            dashed=weights == UNTRAINED,
+        )
+        for weights, gradients in by_weights.items()
+        for layer, norms in zip(gradients.layers, gradients.norms, strict=True)
     ]
-    return lines(series, across=Axis(BACK), up=Axis("gradient norm", log=True), title=title)
+    return lines(series, x_axis=Axis(STEPS_BACK), y_axis=Axis("gradient norm", log=True), title=title)
 
 
 # ---- the view
 
 
 def reinitialized(run: AnyRun) -> nn.Module:
-    """The network of a run as it was before its first step."""
-    config, shape = run.config, run.config.preset.estimator.network_task
-    if shape is None:
+    """The network of a run with its initial weights."""
+    config, task = run.config, run.config.preset.estimator.network_task
+    if task is None:
         raise UsageError("view", f"{VIEW} is not available: {why_no_gradients(run)}")
-    build = shape.build(config, run.vocabulary)
+    build = task.build(config, run.vocabulary)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)
         model: nn.Module = build()
     return model.to(run.device)
 
 
-def _tokens(reading: ModelInput, options: ExplainConfig) -> tuple[Tensor, int]:
-    """What is read, (1, T + 2), to the token whose loss is meant, and how many tokens there are to choose from."""
-    side = reading.sides[-1]
-    following = reading.choices[-1:] if reading.choices else []
-    every = [*side.tokens, *following]
-    before = max(1, side.opening)  # <s>, or what else the text comes after
-    last = len(every) - before
-    if last < 3:  # two before the loss: the newest is read directly, the other is one step back
+def _tokens_up_to_loss(inputs: ModelInput, options: ExplainConfig) -> tuple[Tensor, int]:
+    """The tokens (1, T + 2) up to the one whose loss is explained, and the position of that token, from 1."""
+    side = inputs.sides[-1]
+    next_token = inputs.targets[-1:] if inputs.targets else []
+    tokens = [*side.tokens, *next_token]
+    num_bos = max(1, side.prefix_length)  # <s>, or the tokens that precede a separate text
+    last = len(tokens) - num_bos
+    if last < 3:  # two before the loss: the output depends on one directly, the other is one step back
         fix = "set a longer `target`" if side.name == "output" else "use a longer text"
         raise DataError(side.name, f"gradient flow requires at least 3 tokens, got {last}", fix)
-    at = options.position or last
-    if not 3 <= at <= last:
-        raise UsageError("position", f"must be from 3 to {last}, got {at}")
-    return torch.tensor([every[: before + at]]), at
+    position = options.position or last
+    if not 3 <= position <= last:
+        raise UsageError("position", f"must be from 3 to {last}, got {position}")
+    return torch.tensor([tokens[: num_bos + position]]), position
 
 
 class GradientFlow(NamedTuple):
-    """What was read, and the gradients of the loss of its last token, at the start of training and after it."""
+    """The gradients of the loss of one token, by UNTRAINED and TRAINED."""
 
-    pieces: list[TokenSpan]
+    tokens: list[TokenSpan]  # up to that token
     position: int  # of that token, from 1
-    flows: dict[str, TimeGradients]  # by STARTED and TRAINED
-    depths: dict[str, LayerGradients]
+    over_time: dict[str, TimeGradients]
+    by_layer: dict[str, LayerGradients]
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "tokens": list_tokens(self.pieces),
+            "tokens": list_tokens(self.tokens),
             "position": self.position,
-            "time": {when: flow.to_json() for when, flow in self.flows.items()},
-            "layers": {when: depth.to_json() for when, depth in self.depths.items()},
+            "time": {weights: gradients.to_json() for weights, gradients in self.over_time.items()},
+            "layers": {weights: gradients.to_json() for weights, gradients in self.by_layer.items()},
         }
 
 
-def _followed(
-    model: nn.Module, reading: ModelInput, tokens: Tensor, progress: ProgressCallback
+def _measure(
+    model: nn.Module, inputs: ModelInput, tokens: Tensor, progress: ProgressCallback
 ) -> tuple[TimeGradients, LayerGradients]:
-    doubled: Any = exact(model)
-    place = next(doubled.parameters()).device
-    tokens = tokens.to(place)
+    model64: Any = to_float64(model)
+    device = next(model64.parameters()).device
+    tokens = tokens.to(device)
 
-    def state() -> Any:
-        if len(reading.sides) == 1:
+    def initial_state() -> Any:
+        """The decoder state from the source; None for a language model."""
+        if len(inputs.sides) == 1:
             return None
-        source = torch.tensor([reading.sides[0].tokens], device=place)
-        return doubled.encode(source, torch.ones_like(source, dtype=torch.bool))
+        source = torch.tensor([inputs.sides[0].tokens], device=device)
+        return model64.encode(source, torch.ones_like(source, dtype=torch.bool))
 
-    def loss() -> Tensor:
-        nats, _ = doubled.loss(tokens[:, :-1], tokens[:, 1:], state())
-        mean: Tensor = nats.mean()
+    def mean_loss() -> Tensor:
+        losses, _ = model64.loss(tokens[:, :-1], tokens[:, 1:], initial_state())
+        mean: Tensor = losses.mean()
         return mean
 
     with torch.no_grad():
-        known = state()
-    return through_time(doubled, tokens, known, progress), through_layers(doubled, loss)
+        state = initial_state()
+    return gradients_over_time(model64, tokens, state, progress), gradients_by_layer(model64, mean_loss)
 
 
 def measure_gradient_flow(
     run: AnyRun, text: str, options: ExplainConfig, progress: ProgressCallback = no_progress
 ) -> GradientFlow:
-    """The gradients of the loss of one token (--position; the last)."""
-    reading = read(run, text, options)
-    tokens, at = _tokens(reading, options)
-    pieces = [*reading.sides[-1].pieces, *reading.places[-1:]][: tokens.size(1)]
-    found = {
-        STARTED: _followed(reinitialized(run), reading, tokens, sub_progress(progress, 0.0, 0.5)),
-        TRAINED: _followed(reading.model, reading, tokens, sub_progress(progress, 0.5, 1.0)),
+    """The gradients of the loss of one token (`position`; default: the last)."""
+    inputs = read(run, text, options)
+    token_ids, position = _tokens_up_to_loss(inputs, options)
+    tokens = [*inputs.sides[-1].spans, *inputs.output_spans[-1:]][: token_ids.size(1)]
+    gradients = {
+        UNTRAINED: _measure(reinitialized(run), inputs, token_ids, sub_progress(progress, 0.0, 0.5)),
+        TRAINED: _measure(inputs.model, inputs, token_ids, sub_progress(progress, 0.5, 1.0)),
     }
-    flows, depths = {when: flow for when, (flow, _) in found.items()}, {when: depth for when, (_, depth) in found.items()}
-    return GradientFlow(pieces, at, flows, depths)
+    over_time = {weights: time for weights, (time, _) in gradients.items()}
+    by_layer = {weights: layers for weights, (_, layers) in gradients.items()}
+    return GradientFlow(tokens, position, over_time, by_layer)
 
 
-def _lines(flows: Mapping[str, TimeGradients]) -> list[str]:
-    """The share that is left after some steps, for a terminal."""
-    fractions = [relative_norms(flow) for flow in flows.values()]
-    far = len(fractions[0])
-    chosen = [step for step in PROGRESS_EVERY if step < far] + [far]
+def _table(over_time: Mapping[str, TimeGradients]) -> list[str]:
+    """The relative norms at some steps before the loss."""
+    norms = [relative_norms(gradients) for gradients in over_time.values()]
+    num_steps = len(norms[0])
+    steps = [step for step in TABLE_STEPS if step < num_steps] + [num_steps]
     rows = [
-        ["steps back", *flows],
-        *([f"{step:,}", *(f"{fraction[step - 1]:.2g}" for fraction in fractions)] for step in chosen),
+        ["steps back", *over_time],
+        *([f"{step:,}", *(f"{relative[step - 1]:.2g}" for relative in norms)] for step in steps),
     ]
-    none = [f"{when}: all gradients are zero" for when, fraction in zip(flows, fractions, strict=True) if not fraction.any()]
-    return [*align_columns(rows, left=()), "gradient norm relative to one step back", *none]
+    all_zero = [weights for weights, relative in zip(over_time, norms, strict=True) if not relative.any()]
+    notes = [f"{weights}: all gradients are zero" for weights in all_zero]
+    return [*align_columns(rows, left=()), "gradient norm relative to one step back", *notes]
 
 
 def why_no_gradients(run: AnyRun) -> str | None:
-    """Why no gradients of a run are followed, if they are not."""
+    """The reason why a run has no gradients; None if it has."""
     if network(run) is None:
         return f"{run.config.arch} has no gradients"
     return None
 
 
 def gradient_flow(run: AnyRun, text: str, options: ExplainConfig, progress: ProgressCallback = no_progress) -> Explanation:
-    """How the loss of one token reaches back through the text and down the layers."""
-    found, name = measure_gradient_flow(run, text, options, progress), run.config.arch
-    pictures = [
-        Figure("Gradient norm over time, by layer", _layer_picture(found.flows, title=f"{name}: gradient norm over time")),
-        Figure("Gradient norm by layer", depth_figure({name: found.depths}, title=f"{name}: gradient norm by layer")),
+    """The gradient of the loss of one token over the preceding text and the layers."""
+    flow, arch = measure_gradient_flow(run, text, options, progress), run.config.arch
+    figures = [
+        Figure(
+            "Gradient norm over time, by layer",
+            _time_by_layer_figure(flow.over_time, title=f"{arch}: gradient norm over time"),
+        ),
+        Figure("Gradient norm by layer", layer_figure({arch: flow.by_layer}, title=f"{arch}: gradient norm by layer")),
     ]
-    title = f"Gradient flow from the loss of token {found.position}"
-    return Explanation(VIEW, title, found.to_json(), pictures, _lines(found.flows), guides.GRADIENTS)
+    title = f"Gradient flow from the loss of token {flow.position}"
+    return Explanation(VIEW, title, flow.to_json(), figures, _table(flow.over_time), guides.GRADIENTS)

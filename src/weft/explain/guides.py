@@ -1,4 +1,4 @@
-"""How to read the pictures of each view, in a sentence or two: what stands on the page above them."""
+"""How to read the figures of each view, in one or two sentences. The HTML page shows them above the figures."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ SURPRISAL = (
     "1/2, 10 bits for about 1/1000."
 )
 DISTRIBUTION = (
-    "Each group is one step of the output, each bar a token that could have come; its length is the probability before and "
+    "Each group is one step of the output, each bar a candidate token; its length is the probability before and "
     "after temperature and filters."
 )
 COUNTS = (
     "Each group is one context, each bar a token that may follow it: how often it did in the training text, and the "
-    "probability that the model gives it after smoothing."
+    "probability that the model assigns to it after smoothing."
 )
 SEARCH = (
     "Each column is one step of beam search, each box a hypothesis with its last token and its score; lines lead to the "
-    "hypothesis it extends. The green path is the output; the legend says why the others ended."
+    "hypothesis it extends. The green path is the output; the legend gives the reason why the others ended."
 )
 LENS = (
     "Each column is a position, each row a layer, with the token that the model would predict next if that layer were the "
-    "last; the darker, the more probable, framed where it is right. Where predictions stop changing, the layers above add "
+    "last; the darker, the more probable, framed if it is correct. Where predictions stop changing, the layers above add "
     "little."
 )
 UNITS = (
@@ -41,25 +41,26 @@ UNITS = (
 )
 GRADIENTS = (
     "The height is the norm of the gradient of the loss at each distance or layer, on a logarithmic axis. A line that falls "
-    "steadily is a vanishing gradient: the loss teaches the model nothing about what lies that far back."
+    "steadily is a vanishing gradient: the model learns little from inputs that far back."
 )
 POSITIONS = (
-    "Rows are positions, columns are dimensions of their encoding. The curves show what the model can tell about distance: "
-    "how the similarity of two positions depends on how far apart they are."
+    "Rows are positions, columns are dimensions of their encoding. The curves show how the similarity of two "
+    "positions depends on their distance."
 )
 GEOMETRY = (
-    "Each point is the hidden state of one token in its two main directions: points that lie together are represented "
-    "alike. The curves show how this changes from layer to layer."
+    "The curves show how similar word vectors are in each layer. Each point is one occurrence of a word, projected on the "
+    "first two principal components: points that are close have similar vectors."
 )
-LAYERS = "Each cell compares two layers by linear CKA on the same tokens: 1 (dark) for the same geometry, 0 for unrelated ones."
-HEADS_APART = (
-    "Each cell compares two attention heads by the divergence of their weights, in bits: 0 for heads that attend alike, "
-    "larger values for heads that do different work."
+LAYERS = "Each cell compares two layers by linear CKA on the same words: 1 (dark) for the same geometry, 0 for unrelated ones."
+HEADS_DIVERGENCE = (
+    "Each cell compares two attention heads by the divergence of their weights, in bits: 0 for equal weights, 1 "
+    "for heads that never attend to the same tokens."
 )
 HEADS_IMPORTANCE = (
     "Each cell is one head: orange if the loss rises without it, blue if it falls. The curve is the loss as the least "
-    "important heads are removed one after another; where it bends up, the model needs the rest."
+    "important heads are removed one after another; where it rises, the model needs the remaining heads."
 )
 MODELS = (
-    "Each cell compares a layer of one model with a layer of another by linear CKA on the same tokens: 1 (dark) is the same."
+    "Each cell compares a layer of one model with a layer of another by linear CKA on the same words: 1 (dark) for "
+    "the same geometry, 0 for unrelated ones."
 )

@@ -1,6 +1,6 @@
-"""Attention heads: a list of them, the network with masked heads, and its weights with heads removed.
+"""Attention heads: a list of them, the network with masked heads, and its weights without some heads.
 
-Shapes: B rows, H heads, T queries, E size of a head, D width.
+Shapes: B rows, H heads, T queries, E head dimension, D hidden size.
 """
 
 from __future__ import annotations
@@ -19,137 +19,142 @@ from weft.runs.run import AnyRun
 
 
 class LayerHeads(NamedTuple):
-    """One layer of attention."""
+    """The heads of one attention layer."""
 
-    part: str  # encoder, decoder, or cross: from the output to its source
+    component: str  # encoder, decoder or cross
     layer: int  # from 1
-    name: str  # of the mixer, as the model has it
-    heads: int  # 0 where all were cut out
-    size: int
+    name: str  # of the mixer module
+    num_heads: int  # 0 if all are pruned
+    head_dim: int
 
 
 class Head(NamedTuple):
-    """One head, both numbers from 0."""
+    """One head, both indices from 0."""
 
-    layer: int  # among the layers of all parts
+    layer: int  # in the list of all attention layers
     head: int
 
 
-def heads_of(run: AnyRun) -> list[LayerHeads]:
-    """Every layer of attention of a run, from the bottom up; one without heads is refused with the reason."""
+def attention_layers(run: AnyRun) -> list[LayerHeads]:
+    """All attention layers of a run, bottom to top in each component."""
     model = network(run)
-    own = [] if model is None else [(stack, at, part) for stack in stacks(run) for at, part in enumerate(stack.attention)]
-    if model is None or not own:
+    stacks_of_run = [] if model is None else stacks(run)
+    sublayers = [(stack, offset, component) for stack in stacks_of_run for offset, component in enumerate(stack.attention)]
+    if model is None or not sublayers:
         raise UsageError("heads", f"{run.config.arch} has no attention heads ({run.directory.path})")
-    found = []
-    for stack, place, part in own:
-        block = len(list(model.get_submodule(f"{stack.name}.layers").children())) // stack.config.num_layers
+    layers = []
+    for stack, offset, component in sublayers:
+        # a layer of the run file is a block of sublayers in the model: self-attention, cross-attention, feed-forward
+        block_size = len(list(model.get_submodule(f"{stack.name}.layers").children())) // stack.config.num_layers
         for layer in range(stack.config.num_layers):
-            name = f"{stack.name}.layers.{layer * block + place}.mixer"
+            name = f"{stack.name}.layers.{layer * block_size + offset}.mixer"
             mixer: Any = model.get_submodule(name)
-            found.append(LayerHeads(part, layer + 1, name, mixer.num_heads, stack.config.heads_in_layer(layer)[1]))
-    if not all_heads(found):
+            layers.append(LayerHeads(component, layer + 1, name, mixer.num_heads, stack.config.heads_in_layer(layer)[1]))
+    if not all_heads(layers):
         raise UsageError("heads", f"all attention heads of {run.directory.path} are already pruned")
-    return found
+    return layers
 
 
-def named(layers: Sequence[LayerHeads], head: Head) -> str:
-    """A head for people: `cross 2.1` is the first of the second layer's."""
-    own = layers[head.layer]
-    return f"{own.part} {own.layer}.{head.head + 1}"
+def head_name(layers: Sequence[LayerHeads], head: Head) -> str:
+    """`cross 2.1` for the first head of the second cross-attention layer."""
+    layer = layers[head.layer]
+    return f"{layer.component} {layer.layer}.{head.head + 1}"
 
 
 def all_heads(layers: Sequence[LayerHeads]) -> list[Head]:
-    return [Head(at, head) for at, one in enumerate(layers) for head in range(one.heads)]
+    return [Head(i, head) for i, layer in enumerate(layers) for head in range(layer.num_heads)]
 
 
 @contextmanager
 def masked_heads(model: nn.Module, layers: Sequence[LayerHeads], removed: Collection[Head]) -> Iterator[None]:
-    """While the block runs, these heads find nothing."""
+    """Within the block, the output of these heads is 0."""
 
-    def silenced(lost: list[int]) -> Callable[[Tensor], Tensor]:
-        def change(found: Tensor) -> Tensor:  # (B, H, T, E)
-            fraction = found.new_ones(found.size(1), 1, 1)
-            fraction[lost] = 0.0
-            return found * fraction
+    def mask(masked: list[int]) -> Callable[[Tensor], Tensor]:
+        def patch(output: Tensor) -> Tensor:  # (B, H, T, E)
+            gates = output.new_ones(output.size(1), 1, 1)
+            gates[masked] = 0.0
+            return output * gates
 
-        return change
+        return patch
 
-    lost = {at: [one.head for one in removed if one.layer == at] for at in {one.layer for one in removed}}
-    with patch_activations(model, {f"{layers[at].name}.attend": silenced(own) for at, own in lost.items()}):
+    by_layer = {layer: [head.head for head in removed if head.layer == layer] for layer in {head.layer for head in removed}}
+    with patch_activations(model, {f"{layers[layer].name}.attend": mask(heads) for layer, heads in by_layer.items()}):
         yield
 
 
-# ---- cutting them out
+# ---- weights and config of a pruned model
 
 
 def remaining_heads(layers: Sequence[LayerHeads], removed: Collection[Head]) -> list[list[int]]:
-    """Of each layer the numbers of the heads that stay."""
-    return [[head for head in range(one.heads) if Head(at, head) not in removed] for at, one in enumerate(layers)]
+    """The indices of the heads of each layer that are not removed."""
+    return [[head for head in range(layer.num_heads) if Head(i, head) not in removed] for i, layer in enumerate(layers)]
 
 
-PROJECTIONS = {"to_qkv": 3, "to_q": 1, "to_kv": 2}  # how many are stacked in each
+PROJECTIONS = {"to_qkv": 3, "to_q": 1, "to_kv": 2}  # number of stacked projections
 
 
-def _cut(tensor: Tensor, name: str, own: LayerHeads, stay: Sequence[int]) -> Tensor:
-    """Of one tensor of a layer what belongs to the heads that stay."""
-    projection, which = name.split(".")
-    at, width = torch.tensor(stay), tensor.size(-1)
+def _select_heads(tensor: Tensor, name: str, layer: LayerHeads, remaining: Sequence[int]) -> Tensor:
+    """The part of a weight or bias that belongs to the remaining heads; `name` is relative to the mixer."""
+    projection, kind = name.split(".")
+    indices, width = torch.tensor(remaining), tensor.size(-1)
     if projection in PROJECTIONS:
-        parts = tensor.reshape(PROJECTIONS[projection], own.heads, -1)  # a head's rows, (E, D) or (E,), one after another
-        return parts.index_select(1, at).reshape(-1, *([width] if which == "weight" else []))
-    if which == "weight":  # of the outlet, (D, H E)
-        return tensor.reshape(len(tensor), own.heads, own.size).index_select(1, at).flatten(1)
+        # each head has consecutive rows, (E, D) of a weight or (E,) of a bias
+        rows = tensor.reshape(PROJECTIONS[projection], layer.num_heads, -1)
+        return rows.index_select(1, indices).reshape(-1, *([width] if kind == "weight" else []))
+    if kind == "weight":  # of the output projection, (D, H E)
+        return tensor.reshape(len(tensor), layer.num_heads, layer.head_dim).index_select(1, indices).flatten(1)
     return tensor
 
 
 def remove_heads(
-    tensors: Mapping[str, Tensor], layers: Sequence[LayerHeads], stay: Sequence[Sequence[int]]
+    tensors: Mapping[str, Tensor], layers: Sequence[LayerHeads], remaining: Sequence[Sequence[int]]
 ) -> dict[str, Tensor]:
-    """The weights of a model of which only some heads of each layer stay; a layer that loses all keeps its outlet's bias."""
-    found = dict(tensors)
-    for own, heads in zip(layers, stay, strict=True):
-        if len(heads) == own.heads:
+    """The weights of a model with only the remaining heads. A layer without heads keeps the bias of its output projection."""
+    pruned = dict(tensors)
+    for layer, heads in zip(layers, remaining, strict=True):
+        if len(heads) == layer.num_heads:
             continue
-        names = [name for name in tensors if name.startswith(f"{own.name}.") and ".positions." not in name]
+        names = [name for name in tensors if name.startswith(f"{layer.name}.") and ".positions." not in name]
         for name in names:
-            weight = found.pop(name)
+            weight = pruned.pop(name)
             if heads:
-                found[name] = _cut(weight, name.removeprefix(f"{own.name}."), own, heads)
+                pruned[name] = _select_heads(weight, name.removeprefix(f"{layer.name}."), layer, heads)
         if not heads:
-            for name in [name for name in tensors if name.startswith(f"{own.name}.positions.")]:
-                del found[name]
-            found[f"{own.name}.bias"] = tensors[f"{own.name}.to_out.bias"]
-    return found
+            for name in [name for name in tensors if name.startswith(f"{layer.name}.positions.")]:
+                del pruned[name]
+            pruned[f"{layer.name}.bias"] = tensors[f"{layer.name}.to_out.bias"]
+    return pruned
 
 
-def _one(values: Sequence[int]) -> int | list[int]:
-    """One number where all are that."""
+def _scalar_if_equal(values: Sequence[int]) -> int | list[int]:
+    """One number if all values are equal, else a list."""
     return values[0] if len(set(values)) == 1 else list(values)
 
 
-def pruned_config(run: AnyRun, layers: Sequence[LayerHeads], stay: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """What resolved.toml says of a run of which only some heads of each layer stay."""
+def _alibi_slopes(model: nn.Module, layer: LayerHeads, remaining: Sequence[int]) -> list[float]:
+    if not remaining:
+        return []
+    positions: Any = model.get_submodule(f"{layer.name}.positions")
+    slopes: list[float] = positions.slope[list(remaining)].tolist()
+    return slopes
+
+
+def pruned_config(run: AnyRun, layers: Sequence[LayerHeads], remaining: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The resolved configuration of a run with only the remaining heads."""
     values: dict[str, Any] = run.config.to_dict()
     model = network(run)
-    for part in dict.fromkeys(one.part for one in layers):
-        mine = [(own, list(heads)) for own, heads in zip(layers, stay, strict=True) if own.part == part]
+    for component in dict.fromkeys(layer.component for layer in layers):
+        selected = [
+            (layer, list(heads)) for layer, heads in zip(layers, remaining, strict=True) if layer.component == component
+        ]
         table = values["model"]
-        for key in next(stack.keys for stack in stacks(run) if part in stack.attention):
+        for key in next(stack.keys for stack in stacks(run) if component in stack.attention):
             table = table[key]
-        counts = [len(heads) for _, heads in mine]
-        if part == "cross":
-            table["num_cross_heads"] = counts
+        num_heads = [len(heads) for _, heads in selected]
+        if component == "cross":
+            table["num_cross_heads"] = num_heads
             continue
-        table |= {"num_heads": counts, "head_dim": _one([own.size for own, _ in mine])}
-        if table["position_encoding"] == "alibi" and model is not None:  # each keeps its own
-            table["alibi_slopes"] = [_slopes(model, own, heads) for own, heads in mine]
+        table |= {"num_heads": num_heads, "head_dim": _scalar_if_equal([layer.head_dim for layer, _ in selected])}
+        if table["position_encoding"] == "alibi" and model is not None:  # the remaining heads keep their slopes
+            table["alibi_slopes"] = [_alibi_slopes(model, layer, heads) for layer, heads in selected]
     return values
-
-
-def _slopes(model: nn.Module, own: LayerHeads, stay: Sequence[int]) -> list[float]:
-    if not stay:
-        return []
-    positions: Any = model.get_submodule(f"{own.name}.positions")
-    found: list[float] = positions.slope[list(stay)].tolist()
-    return found

@@ -1,4 +1,4 @@
-"""Watching named parts of a model from outside: what went in, what came out. No model has a flag for it."""
+"""Record or replace the activations of named modules with forward hooks, so that models need no flags for it."""
 
 from __future__ import annotations
 
@@ -15,108 +15,107 @@ from weft.errors import UsageError
 
 
 @runtime_checkable
-class Weighing(Protocol):
-    """A part that weighs positions, and says how."""
+class HasAttentionWeights(Protocol):
+    """A module that can recompute its attention weights."""
 
     @property
     def weights(self) -> Callable[..., Tensor]:
-        """What it weighs with, from what went into it."""
+        """The function from the module's inputs to its attention weights."""
 
 
 class Activation(NamedTuple):
-    """One call of a part, its tensors as they were, with their gradients' graph if there is one."""
+    """One call of a module. Tensors are not copied or detached, so that gradients flow through them."""
 
     name: str
-    inputs: tuple[Any, ...]  # in the order of the part's forward, however they were passed, defaults filled in
+    inputs: tuple[Any, ...]  # in the order of the signature of forward, with defaults
     output: Any
     part: nn.Module
 
 
-def _compiled(part: nn.Module) -> bool:
-    """Whether it was compiled in place, or is the wrapper around what was."""
-    return part._compiled_call_impl is not None or any(child == "_orig_mod" for child, _ in part.named_children())
+def _is_compiled(module: nn.Module) -> bool:
+    """Whether a module was compiled in place or is the wrapper that torch.compile returns."""
+    return module._compiled_call_impl is not None or any(child == "_orig_mod" for child, _ in module.named_children())
 
 
-def _inside(parts: Mapping[str, nn.Module], place: str) -> str:
-    """What a part is made of, for a message."""
-    return ", ".join(name.rpartition(".")[2] for name in parts if name and name.rpartition(".")[0] == place) or "no parts"
+def _children(modules: Mapping[str, nn.Module], parent: str) -> str:
+    """The names of the direct children of a module, for error messages."""
+    names = [name.rpartition(".")[2] for name in modules if name and name.rpartition(".")[0] == parent]
+    return ", ".join(names) or "no submodules"
 
 
-def _find(model: nn.Module, name: str) -> nn.Module:
-    """The part of that name, if its calls can be seen."""
-    parts: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
-    steps = name.split(".") if name else []
-    above = ""
-    for place in (".".join(steps[:count]) for count in range(len(steps) + 1)):
-        if place not in parts:
-            close = difflib.get_close_matches(name, parts, n=1, cutoff=0.5)
+def _find_module(model: nn.Module, name: str) -> nn.Module:
+    """The module of that name; raises UsageError if hooks cannot record its calls."""
+    modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
+    components = name.split(".") if name else []
+    parent = ""
+    for path in (".".join(components[:depth]) for depth in range(len(components) + 1)):
+        if path not in modules:
+            close = difflib.get_close_matches(name, modules, n=1, cutoff=0.5)
             hint = f"; did you mean {close[0]!r}?" if close else ";"
-            where = repr(above) if above else "the model"
-            raise UsageError("record_activations", f"unknown module {name!r}{hint} {where} has: {_inside(parts, above)}")
-        if _compiled(parts[place]):
-            where = repr(place) if place else "the model"
-            raise UsageError("record_activations", f"{where} is compiled", "load the run again without compiling")
-        above = place
-    if type(parts[name]).forward is nn.Module.forward:
-        raise UsageError(
-            "record_activations", f"{name!r} is a container and never called", f"choose from {_inside(parts, name)}"
-        )
-    return parts[name]
+            owner = repr(parent) if parent else "the model"
+            raise UsageError("record_activations", f"unknown module {name!r}{hint} {owner} has: {_children(modules, parent)}")
+        if _is_compiled(modules[path]):
+            owner = repr(path) if path else "the model"
+            raise UsageError("record_activations", f"{owner} is compiled", "load the run again without compiling")
+        parent = path
+    if type(modules[name]).forward is nn.Module.forward:
+        problem = f"{name!r} is a container and never called"
+        raise UsageError("record_activations", problem, f"choose from {_children(modules, name)}")
+    return modules[name]
 
 
-def _hook(name: str, part: nn.Module, activation: list[Activation]) -> Callable[..., None]:
-    takes = inspect.signature(part.forward)
+def _recording_hook(name: str, module: nn.Module, activations: list[Activation]) -> Callable[..., None]:
+    signature = inspect.signature(module.forward)
 
-    def record(part: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-        call = takes.bind(*given, **named)
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        call = signature.bind(*args, **kwargs)
         call.apply_defaults()
-        activation.append(Activation(name, (*call.args, *call.kwargs.values()), output, part))
+        activations.append(Activation(name, (*call.args, *call.kwargs.values()), output, module))
 
     return record
 
 
 @contextmanager
 def record_activations(model: nn.Module, names: str | Sequence[str]) -> Iterator[list[Activation]]:
-    """Every call of the named parts while the block runs, in order; names are those of `model.named_modules()`.
+    """Record every call of the named modules while the block runs, in order. Names are those of `model.named_modules()`.
 
-    with watch(model, "stack.layers.1.mixer.attend") as seen:
+    with record_activations(model, "stack.layers.1.mixer.attend") as activations:
         model(tokens)
-    weights = pattern(seen[0])
+    weights = attention_weights(activations[0])
     """
-    wanted = {name: _find(model, name) for name in ([names] if isinstance(names, str) else names)}
-    activation: list[Activation] = []
+    modules = {name: _find_module(model, name) for name in ([names] if isinstance(names, str) else names)}
+    activations: list[Activation] = []
     with ExitStack() as hooks:
-        for name, part in wanted.items():
-            handle = part.register_forward_hook(_hook(name, part, activation), with_kwargs=True)
+        for name, module in modules.items():
+            handle = module.register_forward_hook(_recording_hook(name, module, activations), with_kwargs=True)
             hooks.callback(handle.remove)
-        yield activation
+        yield activations
 
 
 @contextmanager
 def patch_activations(model: nn.Module, changes: Mapping[str, Callable[[Any], Any]]) -> Iterator[None]:
-    """While the block runs, each named part gives what its change makes of its output.
+    """Replace the output of each named module with `changes[name](output)` while the block runs.
 
-    with replaced(model, {"embedding": lambda vectors: 0 * vectors}):
+    with patch_activations(model, {"embedding": lambda vectors: 0 * vectors}):
         model(tokens)
     """
-    wanted = {name: _find(model, name) for name in changes}
+    modules = {name: _find_module(model, name) for name in changes}
     with ExitStack() as hooks:
-        for name, part in wanted.items():
-            handle = part.register_forward_hook(lambda part, given, output, change=changes[name]: change(output))
+        for name, module in modules.items():
+            handle = module.register_forward_hook(lambda module, args, output, change=changes[name]: change(output))
             hooks.callback(handle.remove)
         yield
 
 
 @contextmanager
 def differentiable() -> Iterator[None]:
-    """Gradients are kept, and can be asked for though the model is not in training: a GPU's fused recurrent kernels, which are
-    left aside, go backwards in training only."""
+    """Enable gradients, also in eval mode: cuDNN is off, because its RNN kernels have a backward pass in training mode only."""
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         yield
 
 
 def attention_weights(activation: Activation) -> Tensor:
-    """The attention weights of a watched call of an `attend`, (B, H, T, S), recomputed from its inputs and without dropout."""
-    if not isinstance(activation.part, Weighing):
+    """Attention weights (B, H, T, S) of a recorded call of an `attend` module, recomputed from its inputs without dropout."""
+    if not isinstance(activation.part, HasAttentionWeights):
         raise UsageError("attention_weights", f"{activation.name!r} has no attention weights", "record its 'attend' module")
     return activation.part.weights(*activation.inputs)

@@ -1,6 +1,6 @@
-"""What a run reads of a text, and what may be asked of it: tokens with their places, and a way to read many copies at once.
+"""A text as model input with its token spans, and the outputs to explain.
 
-Shapes: R copies, N tokens, K places where something is said, V choices there: words, labels or tags.
+Shapes: R copies of the input, N input tokens, K outputs, V classes of an output: tokens, labels or tags.
 """
 
 from __future__ import annotations
@@ -21,149 +21,154 @@ from weft.tasks.spec import Explain
 from weft.text.reading import check_text
 from weft.text.tokenizers import Tokenizer
 
-NAMED = "</s>"  # the one special token that may be asked for by its name
+EOS = "</s>"  # the only special token that `target` may contain
 
 
 class InputSide(NamedTuple):
-    """A sequence that the model reads."""
+    """One input sequence of a model."""
 
-    name: str  # what it is to a person: text, source, output
-    embedder: str  # the part that makes vectors of it
-    config: str  # the embedding in that part
-    tokens: list[int]
-    pieces: list[TokenSpan]
-    opening: int = 0  # how many of the first tokens are none of the text's, but what it comes after
+    name: str  # as displayed: text, source, output
+    embedder: str  # name of the module that embeds it
+    embedding: str  # name of the token embedding in that module
+    tokens: list[int]  # N
+    spans: list[TokenSpan]  # N
+    prefix_length: int = 0  # number of tokens before the text, such as <s>
 
     @property
-    def of_text(self) -> list[bool]:
-        """Of each token, whether it is of a text: what it comes after, <s> and </s> are none."""
-        marks = (Tokenizer.bos_id, Tokenizer.eos_id)
-        return [token not in marks and at >= self.opening for at, token in enumerate(self.tokens)]
+    def text_mask(self) -> list[bool]:
+        """Whether each token belongs to the text; the prefix, <s> and </s> do not."""
+        markers = (Tokenizer.bos_id, Tokenizer.eos_id)
+        return [token not in markers and i >= self.prefix_length for i, token in enumerate(self.tokens)]
 
 
 class ModelInput(NamedTuple):
-    """A text as network input, with the outputs."""
+    """A text as network input, with its outputs."""
 
     model: nn.Module
     sides: list[InputSide]
-    log_probs: Callable[[Tensor], Tensor]  # numbers of places (R,), one a copy -> log-probabilities there (R, V)
-    places: list[TokenSpan]  # K output positions: words or masks; without a text, the next token
-    choices: list[int] | None  # what is asked about at each place; None: what the run says
-    show: Callable[[int], str]  # a choice by its number
+    log_probs: Callable[[Tensor], Tensor]  # output positions (R,), one per copy -> log-probabilities (R, V)
+    output_spans: list[TokenSpan]  # K: words or masks; an output that is not in the text has an empty span
+    targets: list[int] | None  # K: the requested class of each output; None: explain the predictions
+    target_text: Callable[[int], str]  # class index -> text
     truncated: bool = False  # the text was too long for the model
-    written: str = ""  # the whole output of a translation
-    said: Callable[[], list[tuple[int, int]]] | None = None  # places, and what the run says there; None: the best of each place
-    banned_tokens: Sequence[int] = ()  # choices that are never said
-    stacks: Sequence[Stack] = ()  # of the model
-    scores: Callable[[], Tensor] | None = None  # of each token as the next one, before the softmax (N, V)
+    output_text: str = ""  # the complete seq2seq output
+    predict: Callable[[], list[tuple[int, int]]] | None = None  # (position, class) of each prediction; None: argmax at each
+    banned_tokens: Sequence[int] = ()  # classes that are never predicted
+    stacks: Sequence[Stack] = ()
+    logits: Callable[[], Tensor] | None = None  # of the next token at each position, (N, V)
 
 
 class ExplainedOutput(NamedTuple):
-    """The probability of one choice at one place."""
+    """An output to explain: one class at one output position."""
 
-    place: int
-    choice: int
-    token: TokenSpan  # the choice as it is shown, where the place is
+    position: int
+    target: int
+    span: TokenSpan  # text of the target, offsets of the position
 
 
-def token_spans(tokenizer: Tokenizer, text: str, before: int = 0) -> list[tuple[int, TokenSpan]]:
-    """The tokens of a text, each as it is shown and with its place; `before` characters come before the text."""
-    spans = tokenizer.offsets(text)
-    numbers = tokenizer.encode(text).tolist()
+def token_spans(tokenizer: Tokenizer, text: str, offset: int = 0) -> list[tuple[int, TokenSpan]]:
+    """The token IDs of a text with their spans, shifted by `offset` characters. An unknown token keeps its original text."""
+    token_ids = tokenizer.encode(text).tolist()
     return [
         (
-            number,
+            token,
             TokenSpan(
-                text[low:high] if number == tokenizer.unk_id else tokenizer.token_text(number), before + low, before + high
+                text[start:end] if token == tokenizer.unk_id else tokenizer.token_text(token), offset + start, offset + end
             ),
         )
-        for number, (low, high) in zip(numbers, spans, strict=True)
+        for token, (start, end) in zip(token_ids, tokenizer.offsets(text), strict=True)
     ]
 
 
-def special(tokenizer: Tokenizer, number: int) -> tuple[int, TokenSpan]:
-    return number, TokenSpan(tokenizer.token_text(number), 0, 0)
+def special_token(tokenizer: Tokenizer, token: int) -> tuple[int, TokenSpan]:
+    """A token ID with an empty span, for tokens that are not part of the text."""
+    return token, TokenSpan(tokenizer.token_text(token), 0, 0)
 
 
-def make_side(name: str, embedder: str, found: Sequence[tuple[int, TokenSpan]]) -> InputSide:
-    table = embedder if embedder == "embedding" else f"{embedder}.embedding"
-    return InputSide(name, embedder, table, [number for number, _ in found], [piece for _, piece in found])
+def make_side(name: str, embedder: str, tokens: Sequence[tuple[int, TokenSpan]]) -> InputSide:
+    embedding = embedder if embedder == "embedding" else f"{embedder}.embedding"
+    return InputSide(name, embedder, embedding, [token for token, _ in tokens], [span for _, span in tokens])
 
 
-def wanted_tokens(tokenizer: Tokenizer, target: str) -> list[tuple[int, TokenSpan]]:
-    """The tokens of what is asked about; </s> is the end."""
-    text = target.removesuffix(NAMED)
-    found = token_spans(tokenizer, check_text(text, "target"))
-    if any(number == tokenizer.unk_id for number, _ in found):
+def encode_target(tokenizer: Tokenizer, target: str) -> list[tuple[int, TokenSpan]]:
+    """The tokens of a target text; a final "</s>" is the EOS token."""
+    tokens = token_spans(tokenizer, check_text(target.removesuffix(EOS), "target"))
+    if any(token == tokenizer.unk_id for token, _ in tokens):
         raise UsageError("target", f"{target!r} contains unknown tokens, which are never predicted")
-    found += [special(tokenizer, tokenizer.eos_id)] if target.endswith(NAMED) else []
-    if not found:
+    if target.endswith(EOS):
+        tokens.append(special_token(tokenizer, tokenizer.eos_id))
+    if not tokens:
         raise UsageError("target", "is empty")
-    return found
+    return tokens
 
 
-def refuse(problems: dict[int, str]) -> None:
-    """Refuse a text that the run can't read; no view shows a part of one."""
+def raise_if_invalid(problems: dict[int, str]) -> None:
+    """Raise an error if the run cannot read the text (number 0). Explanations do not truncate."""
     if problems:
-        raise DataError("input", f"{problems[0].removesuffix(TRUNCATION)}")
+        raise DataError("input", problems[0].removesuffix(TRUNCATION))
 
 
-def copies(tokens: Sequence[int], at: Tensor) -> Tensor:
-    return torch.tensor([list(tokens)], device=at.device).expand(len(at), -1)
+def repeat_tokens(tokens: Sequence[int], positions: Tensor) -> Tensor:
+    """The tokens as (R, N), one copy for each of the positions (R,)."""
+    return torch.tensor([list(tokens)], device=positions.device).expand(len(positions), -1)
 
 
-def label(run: AnyRun, target: str) -> int:
-    """The number of a label or tag."""
-    number: int | None = run.vocabulary.labels.index(target)
-    if number is None:
+def label_id(run: AnyRun, target: str) -> int:
+    """The index of a label or tag."""
+    index: int | None = run.vocabulary.labels.index(target)
+    if index is None:
         raise UsageError("target", *unknown_name("label", target, run.labels))
-    return number
+    return index
 
 
 def network(run: AnyRun) -> nn.Module | None:
-    """The network of a run; None where it counts."""
+    """The network of a run, or None for n-gram models and other models of counts."""
     return run.members[0].network
 
 
-def explaining(run: AnyRun) -> Explain:
-    """How a run's task lets its models be looked into."""
+def explain_spec(run: AnyRun) -> Explain:
+    """The explanation functions of the run's task."""
     if run.spec.explain is None:
         raise UsageError(run.directory.path, f"explanations are not available for task {run.config.task!r}")
     return run.spec.explain()
 
 
 def stacks(run: AnyRun) -> Sequence[Stack]:
-    """The stacks of a run that has a network."""
-    return explaining(run).stacks(run)
+    """The stacks of the run's network."""
+    return explain_spec(run).stacks(run)
 
 
 def read(run: AnyRun, text: str, options: ExplainConfig) -> ModelInput:
-    """The text as the run's network reads it."""
-    return explaining(run).encode_input(run, check_text(text, "input"), options)
+    """The text as input of the run's network."""
+    return explain_spec(run).encode_input(run, check_text(text, "input"), options)
 
 
-def _places(reading: ModelInput, position: int | None) -> list[int]:
-    count = len(reading.places)
+def _positions(model_input: ModelInput, position: int | None) -> list[int]:
+    """The output positions to explain: one, counted from 1, or all."""
+    count = len(model_input.output_spans)
     if position is not None and position > count:
         raise UsageError("position", f"must be from 1 to {count}, got {position}")
     return list(range(count)) if position is None else [position - 1]
 
 
-def _best(run: AnyRun, reading: ModelInput, wanted: list[int]) -> list[tuple[int, int]]:
-    """Places, and the most probable choice at each."""
-    said = reading.log_probs(torch.tensor(wanted, device=run.device))
-    said[:, list(reading.banned_tokens)] = float("-inf")
-    return list(zip(wanted, said.argmax(1).tolist(), strict=True))
+def _argmax(run: AnyRun, model_input: ModelInput, positions: list[int]) -> list[tuple[int, int]]:
+    """Each position with its most probable class."""
+    log_probs = model_input.log_probs(torch.tensor(positions, device=run.device))
+    log_probs[:, list(model_input.banned_tokens)] = float("-inf")
+    return list(zip(positions, log_probs.argmax(1).tolist(), strict=True))
 
 
 @torch.no_grad()
-def outputs_to_explain(run: AnyRun, reading: ModelInput, options: ExplainConfig) -> list[ExplainedOutput]:
-    """What is asked: the choices given, or else what the run says."""
-    wanted = _places(reading, options.position)
-    if reading.choices is not None:
-        pairs = [(place, reading.choices[place]) for place in wanted]
-    elif reading.said is not None:
-        pairs = [(place, choice) for place, choice in reading.said() if place in wanted]
+def outputs_to_explain(run: AnyRun, model_input: ModelInput, options: ExplainConfig) -> list[ExplainedOutput]:
+    """The requested outputs, or the model's predictions if there is no target."""
+    positions = _positions(model_input, options.position)
+    if model_input.targets is not None:
+        pairs = [(position, model_input.targets[position]) for position in positions]
+    elif model_input.predict is not None:
+        pairs = [(position, target) for position, target in model_input.predict() if position in positions]
     else:
-        pairs = _best(run, reading, wanted)
-    return [ExplainedOutput(at, choice, reading.places[at]._replace(text=reading.show(choice))) for at, choice in pairs]
+        pairs = _argmax(run, model_input, positions)
+    return [
+        ExplainedOutput(position, target, model_input.output_spans[position]._replace(text=model_input.target_text(target)))
+        for position, target in pairs
+    ]

@@ -13,7 +13,7 @@ from weft.errors import UsageError, unknown_name
 METHODS = ("input-x-gradient", "integrated-gradients", "occlusion", "coefficients")
 BASELINES = ("unk", "mask", "mean", "zero")
 COMPONENTS = ("encoder", "decoder", "cross", "pooling")
-# other values are typing errors, or would never end
+# values outside of these ranges are mistakes or would take forever
 RANGES: dict[str, tuple[float, float]] = {
     "layer": (1, 10**4),
     "head": (1, 10**4),
@@ -30,7 +30,7 @@ CHOICES = {"component": COMPONENTS, "method": METHODS, "baseline": BASELINES}
 
 
 class ExplainConfig(Config):
-    """What to explain, and how. Layers, heads, positions and units count from 1; None is all of them, or the view's choice."""
+    """What to explain, and how. Layers, heads, positions and units count from 1. None means all, or the default of the view."""
 
     component: str | None = None
     """attention only: encoder, decoder, cross or pooling."""
@@ -69,27 +69,27 @@ class ExplainConfig(Config):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _explain_errors(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _check_options(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
             options = handler(values)
         except ValidationError as error:
             raise option_error(error, cls.model_fields) from None
-        _check(options)
+        _check_values(options)
         return options
 
 
-def _check(options: ExplainConfig) -> None:
-    for name, known in CHOICES.items():
+def _check_values(options: ExplainConfig) -> None:
+    for name, choices in CHOICES.items():
         value = getattr(options, name)
-        if value is not None and value not in known:
-            raise UsageError(name, *unknown_name(name, value, known))
+        if value is not None and value not in choices:
+            raise UsageError(name, *unknown_name(name, value, choices))
     for name, (low, high) in RANGES.items():
         value = getattr(options, name)
         if value is not None and not low <= value <= high:
             raise UsageError(name, f"must be between {low:,} and {high:,}, got {value:g}")
-    for name, lowest in (("top_p", "("), ("min_p", "[")):
+    for name, bracket in (("top_p", "("), ("min_p", "[")):
         value = getattr(options, name)
-        if value is not None and not (0 <= value <= 1 and (value or lowest == "[")):
-            raise UsageError(name, f"must be in {lowest}0, 1], got {value:g}")
-    if wrong := [unit for unit in options.unit if unit < 1]:
-        raise UsageError("unit", f"must be at least 1, got {wrong[0]}")
+        if value is not None and not (0 <= value <= 1 and (value or bracket == "[")):
+            raise UsageError(name, f"must be in {bracket}0, 1], got {value:g}")
+    if invalid := [unit for unit in options.unit if unit < 1]:
+        raise UsageError("unit", f"must be at least 1, got {invalid[0]}")

@@ -1,34 +1,37 @@
 "use strict";
-// Figures wider than the screen have a hint and a faded edge until you scroll to the end.
+// A figure wider than the screen has a hint and a faded edge until you scroll to its end.
 for (const box of document.querySelectorAll(".scroll")) {
   const hint = document.createElement("p");
   hint.className = "hint";
   hint.setAttribute("aria-hidden", "true");
   hint.textContent = "Scroll sideways for more \u2192";
-  const tell = () => {
-    const more = box.scrollWidth - box.clientWidth - box.scrollLeft > 4;
-    box.classList.toggle("more", more);
-    hint.hidden = !more;
+  const update = () => {
+    const hasMore = box.scrollWidth - box.clientWidth - box.scrollLeft > 4;
+    box.classList.toggle("has-more", hasMore);
+    hint.hidden = !hasMore;
   };
   box.before(hint);
-  box.addEventListener("scroll", tell);
-  new ResizeObserver(tell).observe(box);
-  tell();
+  box.addEventListener("scroll", update);
+  new ResizeObserver(update).observe(box);
+  update();
 }
 
-// Attention: click a small map to see the weights of that head, token by token.
-for (const holder of document.querySelectorAll("script.attention")) {
-  const layers = JSON.parse(holder.textContent);
-  const section = holder.closest("section");
-  const find = (key) => {
+// Attention: select the map of a head to see its weights token by token.
+for (const script of document.querySelectorAll("script.attention")) {
+  const layers = JSON.parse(script.textContent);
+  for (const layer of layers) layer.bytes = atob(layer.weights);
+  const section = script.closest("section");
+
+  const findHead = (key) => {
     const [, component, layer, head] = key.match(/^grid-([a-z]+)-(\d+)-(\d+)$/);
-    return [layers.filter((one) => one.component === component)[Number(layer)], Number(head)];
+    return [layers.filter((entry) => entry.component === component)[Number(layer)], Number(head)];
   };
-  const weight = (layer, head, row, column) => {
-    const size = layer.columns.length;
-    return (layer.bytes.charCodeAt((head * layer.rows.length + row) * size + column) / 255) ** 2;
+  // a byte is the square root of a weight, scaled to 255
+  const getWeight = (layer, head, row, column) => {
+    const index = (head * layer.rows.length + row) * layer.columns.length + column;
+    return (layer.bytes.charCodeAt(index) / 255) ** 2;
   };
-  const fill = (box, tokens) => {
+  const renderTokens = (box, tokens) => {
     box.textContent = "";
     return tokens.map((token) => {
       const span = document.createElement("span");
@@ -37,60 +40,61 @@ for (const holder of document.querySelectorAll("script.attention")) {
       return span;
     });
   };
-  const show = (panel, layer, head) => {
-    const [above, below] = panel.querySelectorAll(".tokens");
-    const say = panel.querySelector("output");
-    const rows = fill(above, layer.rows), columns = fill(below, layer.columns);
-    let at = rows.length - 1;
-    const mark = (row) => {
-      rows[at].classList.remove("chosen");
-      at = row;
-      rows[at].classList.add("chosen");
+  const renderHead = (panel, layer, head) => {
+    const queryBox = panel.querySelector(".queries"), output = panel.querySelector("output");
+    const queries = renderTokens(queryBox, layer.rows), keys = renderTokens(panel.querySelector(".keys"), layer.columns);
+    let selected = queries.length - 1;
+    const select = (row) => {
+      queries[selected].classList.remove("selected");
+      selected = row;
+      queries[row].classList.add("selected");
       let best = 0;
-      columns.forEach((span, column) => {
-        const value = weight(layer, head, at, column);
-        span.style.background = `rgba(var(--ink), ${Math.sqrt(value).toFixed(3)})`;
-        span.classList.toggle("dark", value > 0.2);
-        span.title = value.toFixed(3);
-        best = value > weight(layer, head, at, best) ? column : best;
+      keys.forEach((span, column) => {
+        const weight = getWeight(layer, head, row, column);
+        span.style.background = `rgba(var(--ink), ${Math.sqrt(weight).toFixed(3)})`;
+        span.classList.toggle("dark", weight > 0.2);
+        span.title = weight.toFixed(3);
+        if (weight > getWeight(layer, head, row, best)) best = column;
       });
-      say.textContent = `${layer.rows[at]} looks most at ${layer.columns[best]} (${weight(layer, head, at, best).toFixed(2)})`;
+      const weight = getWeight(layer, head, row, best).toFixed(2);
+      output.textContent = `${layer.rows[row]} attends most to ${layer.columns[best]} (${weight})`;
     };
-    rows.forEach((span, row) => {
-      span.addEventListener("mouseenter", () => mark(row));
-      span.addEventListener("click", () => mark(row));
+    queries.forEach((span, row) => {
+      span.addEventListener("mouseenter", () => select(row));
+      span.addEventListener("click", () => select(row));
     });
-    above.onkeydown = (event) => {
-      const move = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-      if (!move) return;
+    queryBox.onkeydown = (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (!step) return;
       event.preventDefault();
-      mark(Math.min(rows.length - 1, Math.max(0, at + move)));
+      select(Math.min(queries.length - 1, Math.max(0, selected + step)));
     };
-    mark(at);
+    select(selected);
   };
-  for (const layer of layers) layer.bytes = atob(layer.weights);
+
   for (const grid of section.querySelectorAll(".weft-grid")) {
     const panel = document.createElement("div");
-    panel.className = "detail";
+    panel.className = "head-panel";
     panel.innerHTML =
-      '<p class="name"></p><p>Query: point at a token or use the arrow keys.</p><div class="tokens rows" tabindex="0"></div>' +
-      '<p>Keys: the darker, the larger the weight.</p><div class="tokens"></div><output></output>';
+      '<p class="head-name"></p><p>Query: point at a token or use the arrow keys.</p>' +
+      '<div class="tokens queries" tabindex="0"></div>' +
+      '<p>Keys: the darker, the larger the weight.</p><div class="tokens keys"></div><output></output>';
     grid.closest("figure").after(panel);
     const maps = [...grid.querySelectorAll(".map")];
-    const choose = (map) => {
-      maps.forEach((one) => one.classList.toggle("chosen", one === map));
-      const [layer, head] = find(map.dataset.key);
-      panel.querySelector(".name").textContent = `Layer ${layer.layer}, head ${layer.heads[head]}`;
-      show(panel, layer, head);
+    const selectMap = (map) => {
+      for (const other of maps) other.classList.toggle("selected", other === map);
+      const [layer, head] = findHead(map.dataset.key);
+      panel.querySelector(".head-name").textContent = `Layer ${layer.layer}, head ${layer.heads[head]}`;
+      renderHead(panel, layer, head);
     };
     for (const map of maps) {
       map.setAttribute("tabindex", "0");
       map.setAttribute("role", "button");
-      map.addEventListener("click", () => choose(map));
+      map.addEventListener("click", () => selectMap(map));
       map.addEventListener("keydown", (event) => {
-        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(map); }
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); selectMap(map); }
       });
     }
-    choose(maps[maps.length - 1]);
+    selectMap(maps[maps.length - 1]);
   }
 }

@@ -1,14 +1,14 @@
-"""What a run knows of places: the vectors of its positions, their dot products, and how both change with distance.
+"""Position encodings of a run: their vectors, the dot products of those, and both as a function of distance.
 
-Sinusoidal and learned positions are vectors that are added to the embeddings; rotary ones turn queries and keys, ALiBi adds to
-the scores, relative ones are key vectors of distances. All numbers come from the run's own modules.
+Sinusoidal and learned encodings are vectors added to the embeddings. Rotary encodings rotate queries and keys, ALiBi adds a
+bias to the attention scores, relative encodings are key vectors of distances. All numbers come from the modules of the run.
 
-Shapes: N positions, D width, H heads, E size of a head, R = E / 2 pairs, K distances.
+Shapes: N positions, D hidden size, H heads, E head dimension, R = E / 2 pairs, K distances.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,22 +26,22 @@ from weft.plots.diverging_heatmap import diverging_heatmap
 from weft.plots.lines import Axis, Series, lines
 from weft.runs.run import AnyRun
 
-COUNT, MOST = 40, 96  # positions that are shown without a text, and of a long one
-WIDE = 64  # numbers of a vector that are drawn
-DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64)  # that a terminal is told of
-HEADS = 8  # of ALiBi, in a terminal
+DEFAULT_POSITIONS, MAX_POSITIONS = 40, 96  # shown without a text; shown of a long text
+MAX_COLUMNS = 64  # dimensions of a vector in a figure
+TABLE_DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64)
+MAX_SERIES = 8  # heads of ALiBi in the table
 
 
-class PositionValues(NamedTuple):
-    """What there is to see of one kind of positions."""
+class EncodingValues(NamedTuple):
+    """The values of a position encoding."""
 
     kind: str
-    rows: list[str]  # what each vector belongs to: a position, a distance, a head
-    columns: list[str]  # what each of its numbers is
+    rows: list[str]  # positions, distances (relative) or heads (ALiBi)
+    columns: list[str]  # dimensions, or distances (ALiBi)
     values: np.ndarray  # (rows, columns)
-    value: str  # what a number of it is
-    products: np.ndarray | None  # (rows, rows)
-    distances: list[int]
+    quantity: str  # the name of the values
+    products: np.ndarray | None  # dot products, (rows, rows)
+    distances: list[int]  # K
     by_distance: dict[str, np.ndarray]  # (K,) by name
 
     def to_json(self) -> dict[str, Any]:
@@ -53,82 +53,84 @@ class PositionValues(NamedTuple):
             "values": self.values.round(6).tolist(),
             **products,
             "distances": self.distances,
-            "by_distance": {name: numbers.round(6).tolist() for name, numbers in self.by_distance.items()},
+            "by_distance": {name: values.round(6).tolist() for name, values in self.by_distance.items()},
         }
 
 
 def _numbered(count: int) -> list[str]:
-    return [str(at) for at in range(count)]
+    return [str(i) for i in range(count)]
 
 
-def _by_distance(products: np.ndarray) -> np.ndarray:
+def _mean_by_distance(products: np.ndarray) -> np.ndarray:
     """The mean of p(i) . p(i + k) over i, for k = 0, 1, ..., (N,)."""
-    return np.array([np.diagonal(products, offset).mean() for offset in range(len(products))])
+    return np.array([np.diagonal(products, distance).mean() for distance in range(len(products))])
 
 
-def _added(kind: str, part: Any, width: int, count: int) -> PositionValues:
-    """Vectors that are added to what is read."""
-    like = next(part.parameters(), next(part.buffers(), torch.zeros(())))
-    at = torch.arange(count, device=like.device)[None]
-    vectors = part.add_to(torch.zeros(1, count, width, device=like.device), at)[0].double().cpu().numpy()
+def _absolute(kind: str, module: Any, dim: int, count: int) -> EncodingValues:
+    """An encoding whose vectors are added to the embeddings."""
+    tensor = next(module.parameters(), next(module.buffers(), torch.zeros(())))
+    positions = torch.arange(count, device=tensor.device)[None]
+    vectors = module.add_to(torch.zeros(1, count, dim, device=tensor.device), positions)[0].double().cpu().numpy()
     products = vectors @ vectors.T
-    names = _numbered(width)
-    return PositionValues(
-        kind, _numbered(count), names, vectors, "number of a position's vector", products, list(range(count)),
-        {"mean p(i) · p(j)": _by_distance(products)},
+    return EncodingValues(
+        kind, _numbered(count), _numbered(dim), vectors, "value of the position vector", products, list(range(count)),
+        {"mean p(i) · p(j)": _mean_by_distance(products)},
     )  # fmt: skip
 
 
-def _sinusoidal(part: Any, count: int) -> PositionValues:
-    return _added("sinusoidal", part, part.dim, count)
+def _sinusoidal(module: Any, count: int) -> EncodingValues:
+    return _absolute("sinusoidal", module, module.dim, count)
 
 
-def _learned(part: Any, count: int) -> PositionValues:
-    return _added("learned", part, part.table.embedding_dim, min(count, part.max_positions))
+def _learned(module: Any, count: int) -> EncodingValues:
+    return _absolute("learned", module, module.table.embedding_dim, min(count, module.max_positions))
 
 
-def _rotary(part: Any, count: int) -> PositionValues:
-    """cos and sin of each pair's angle; what is left of q . k of equal q and k, and the bound of Su et al. (2021), 3.4.3."""
-    pairs, at = len(part.frequencies), torch.arange(count, device=part.frequencies.device)[None]
-    one = torch.zeros(1, 1, count, 2 * pairs, device=part.frequencies.device, dtype=torch.float64)
-    one[..., :pairs] = 1.0
-    turned = part.rotate(one, at)[0, 0].cpu().numpy()  # the first numbers of all pairs: cosines, then sines
-    products = turned @ turned.T / pairs
-    sums = np.abs(np.cumsum(turned[:, :pairs] + 1j * turned[:, pairs:], axis=1)).mean(1)
-    names = [f"{name}{at}" for name in ("cos", "sin") for at in range(pairs)]
-    by_distance = {"q · k of equal q, k": _by_distance(products), "bound (Su et al.)": sums / sums[0]}
-    return PositionValues(
-        "rotary", _numbered(count), names, turned, "cos or sin of an angle", products, list(range(count)), by_distance
+def _rotary(module: Any, count: int) -> EncodingValues:
+    """Cosine and sine of the angle of each pair; q . k for q = k, and the bound of Su et al. (2021), section 3.4.3."""
+    device, num_pairs = module.frequencies.device, len(module.frequencies)
+    positions = torch.arange(count, device=device)[None]
+    x = torch.zeros(1, 1, count, 2 * num_pairs, device=device, dtype=torch.float64)
+    x[..., :num_pairs] = 1.0  # the vector (1, 0) in each pair: rotated, it is (cos, sin)
+    rotated = module.rotate(x, positions)[0, 0].cpu().numpy()  # (N, E): all cosines, then all sines
+    products = rotated @ rotated.T / num_pairs
+    bound = np.abs(np.cumsum(rotated[:, :num_pairs] + 1j * rotated[:, num_pairs:], axis=1)).mean(1)
+    columns = [f"{function}{pair}" for function in ("cos", "sin") for pair in range(num_pairs)]
+    by_distance = {"q · k of equal q, k": _mean_by_distance(products), "bound (Su et al.)": bound / bound[0]}
+    return EncodingValues(
+        "rotary", _numbered(count), columns, rotated, "cosine or sine of the angle", products, list(range(count)), by_distance
     )
 
 
-def _alibi(part: Any, count: int) -> PositionValues:
-    """What is added to the scores of each head, by distance."""
-    at = torch.arange(count, device=part.slope.device)
-    q = torch.zeros(1, len(part.slope), count, 1, device=part.slope.device, dtype=torch.float64)
-    bias = 0.0 + part.attention_bias(q, at[None], at[None])[0].cpu().numpy()  # (H, N, N), without negative zeros
-    heads = [str(head) for head in range(1, len(bias) + 1)]
-    by_distance = {f"head {head}": numbers for head, numbers in zip(heads, bias[:, -1, ::-1], strict=True)}
-    numbered = _numbered(count)
-    return PositionValues(
-        "alibi", heads, numbered, bias[:, -1, ::-1], "added to a score", None, list(range(count)), by_distance
+def _alibi(module: Any, count: int) -> EncodingValues:
+    """The bias of each head by distance."""
+    device, num_heads = module.slope.device, len(module.slope)
+    positions = torch.arange(count, device=device)[None]
+    q = torch.zeros(1, num_heads, count, 1, device=device, dtype=torch.float64)
+    bias = 0.0 + module.attention_bias(q, positions, positions)[0].cpu().numpy()  # (H, N, N); 0.0 + removes negative zeros
+    bias = bias[:, -1, ::-1]  # (H, N): of the last query, the nearest key first
+    heads = [str(head) for head in range(1, num_heads + 1)]
+    by_distance = {f"head {head}": values for head, values in zip(heads, bias, strict=True)}
+    return EncodingValues(
+        "alibi", heads, _numbered(count), bias, "bias of the attention score", None, list(range(count)), by_distance
     )
 
 
-def _relative(part: Any, count: int) -> PositionValues:
-    """The key vector of each distance, to what is before (-) and after."""
-    vectors, reach = part.keys.weight.detach().double().cpu().numpy(), min(part.max_distance, count - 1)
-    middle = vectors[part.max_distance - reach : part.max_distance + reach + 1]
-    distances = list(range(-reach, reach + 1))
-    return PositionValues(
-        "relative", [f"{distance:+d}" if distance else "0" for distance in distances], _numbered(middle.shape[1]), middle,
-        "number of a distance's key vector", middle @ middle.T, distances,
-        {"norm of the key vector": np.linalg.norm(middle, axis=1)},
+def _relative(module: Any, count: int) -> EncodingValues:
+    """The key vector of each distance; negative distances are keys to the left."""
+    max_distance = min(module.max_distance, count - 1)
+    center = module.max_distance  # the row of distance 0
+    vectors = module.keys.weight.detach().double().cpu().numpy()[center - max_distance : center + max_distance + 1]
+    distances = list(range(-max_distance, max_distance + 1))
+    return EncodingValues(
+        "relative", [f"{distance:+d}" if distance else "0" for distance in distances], _numbered(vectors.shape[1]), vectors,
+        "value of the key vector", vectors @ vectors.T, distances,
+        {"norm of the key vector": np.linalg.norm(vectors, axis=1)},
     )  # fmt: skip
 
 
-# a new kind of positions is one function and one line here
-KINDS: dict[type[nn.Module], Callable[[Any, int], PositionValues]] = {
+# a new position encoding is one function and one line here
+ENCODINGS: dict[type[nn.Module], Callable[[Any, int], EncodingValues]] = {
     SinusoidalPositions: _sinusoidal,
     LearnedPositions: _learned,
     RotaryEmbedding: _rotary,
@@ -138,110 +140,121 @@ KINDS: dict[type[nn.Module], Callable[[Any, int], PositionValues]] = {
 
 
 class Site(NamedTuple):
-    places: list[str]  # the layers, or the stack, that know positions so
-    shown: PositionValues
+    """An encoding, and the stacks or layers that have it with equal values."""
+
+    names: list[str]  # 'encoder', 'layer 2'; '' for the only stack
+    encoding: EncodingValues
 
 
-def _names(model: nn.Module) -> dict[str, str]:
-    """The parts that know positions, by name, each with what people call its place: 'encoder', 'layer 2'; '' for the text."""
+def _find_encodings(model: nn.Module) -> dict[str, str]:
+    """The modules of position encodings by name, each with the name of its layer or stack, as in `Site`."""
     layers = layers_of(model)
-    called = {layer: " ".join(label.split()[:2]) for layer, label in zip(layers, named_parts(model, layers), strict=True)}
-    found = dict[str, str]()
-    for name, part in model.named_modules():
-        if type(part) in KINDS and ".char_encoder." not in name:
-            layer = next((label for layer, label in called.items() if name.startswith(f"{layer}.")), None)
-            found[name] = layer or ("" if side_of(name) == "layer" else side_of(name))
-    return found
+    labels = {layer: " ".join(label.split()[:2]) for layer, label in zip(layers, named_parts(model, layers), strict=True)}
+    sites = dict[str, str]()
+    for name, module in model.named_modules():
+        if type(module) in ENCODINGS and ".char_encoder." not in name:
+            layer = next((label for layer, label in labels.items() if name.startswith(f"{layer}.")), None)
+            sites[name] = layer or ("" if side_of(name) == "layer" else side_of(name))
+    return sites
 
 
 @torch.no_grad()
-def sites(model: nn.Module, count: int, options: ExplainConfig) -> list[Site]:
-    """All kinds of positions of a model; layers that share their numbers are one site."""
-    found = list[Site]()
-    for name, place in _names(model).items():
-        number = place.rpartition(" ")[2]
+def find_sites(model: nn.Module, count: int, options: ExplainConfig) -> list[Site]:
+    """The position encodings of a model; layers with equal values are one site."""
+    sites = list[Site]()
+    for module_name, site_name in _find_encodings(model).items():
+        number = site_name.rpartition(" ")[2]
         if number.isdigit() and options.layer not in (None, int(number)):
             continue
-        if options.component is not None and not place.startswith(options.component):
+        if options.component is not None and not site_name.startswith(options.component):
             continue
-        part = model.get_submodule(name)
-        shown = KINDS[type(part)](part, count)
-        same = next((site for site in found if np.array_equal(site.shown.values, shown.values)), None)
-        if same is None:
-            found.append(Site([place], shown))
+        module = model.get_submodule(module_name)
+        encoding = ENCODINGS[type(module)](module, count)
+        equal = next((site for site in sites if np.array_equal(site.encoding.values, encoding.values)), None)
+        if equal is None:
+            sites.append(Site([site_name], encoding))
         else:
-            same.places.append(place)
-    return found
+            equal.names.append(site_name)
+    return sites
 
 
 def why_no_positions(run: AnyRun) -> str | None:
-    """Why a run knows no positions, if it knows none."""
+    """The reason why a run has no position encodings; None if it has."""
     model = network(run)
-    return None if model is not None and _names(model) else f"architecture {run.config.arch!r} has no position encodings"
+    if model is not None and _find_encodings(model):
+        return None
+    return f"architecture {run.config.arch!r} has no position encodings"
 
 
-# ---- pictures
+# ---- figures and text
 
 
-def _place(site: Site) -> str:
-    """', layer 1 to layer 4'; nothing where there is but one text."""
-    known = [place for place in site.places if place]
-    if not known:
-        return ""
-    return f", {known[0]} to {known[-1]}" if len(known) > 2 else f", {' and '.join(known)}"
+def _title(site: Site) -> str:
+    """'rotary positions, layer 1 to layer 4'."""
+    title = f"{site.encoding.kind} positions"
+    names = [name for name in site.names if name]
+    if not names:
+        return title
+    return f"{title}, {names[0]} to {names[-1]}" if len(names) > 2 else f"{title}, {' and '.join(names)}"
 
 
-def _some(shown: PositionValues) -> list[int]:
-    """The numbers of a vector that are drawn: all, or as many as there is room for, evenly."""
-    count = len(shown.columns)
-    return list(range(count)) if count <= WIDE else [at * count // WIDE for at in range(WIDE)]
+def _select_columns(encoding: EncodingValues) -> list[int]:
+    """All columns, or MAX_COLUMNS at equal distances."""
+    count = len(encoding.columns)
+    return list(range(count)) if count <= MAX_COLUMNS else [i * count // MAX_COLUMNS for i in range(MAX_COLUMNS)]
 
 
-def _pictures(site: Site) -> Iterator[Figure]:
-    shown, chosen = site.shown, _some(site.shown)
-    what = {"relative": "distance", "alibi": "head"}.get(shown.kind, "position")
-    across = "distance" if shown.kind == "alibi" else "number of the vector"
-    some = "" if len(chosen) == len(shown.columns) else f", {len(chosen)} of {len(shown.columns)} numbers"
-    title = f"{shown.kind} positions{_place(site)}"
-    columns = [shown.columns[at] for at in chosen]
-    drawn = diverging_heatmap(
-        shown.values[:, chosen], rows=shown.rows, columns=columns, name=shown.value, title=title + some, axes=(what, across)
+def _figures(site: Site) -> Iterator[Figure]:
+    encoding, selected = site.encoding, _select_columns(site.encoding)
+    row_axis = {"relative": "distance", "alibi": "head"}.get(encoding.kind, "position")
+    column_axis = "distance" if encoding.kind == "alibi" else "dimension"
+    title, rows = _title(site), encoding.rows
+    num_columns = len(encoding.columns)
+    subset = "" if len(selected) == num_columns else f", {len(selected)} of {num_columns} dimensions"
+    svg = diverging_heatmap(
+        encoding.values[:, selected],
+        rows=rows,
+        columns=[encoding.columns[i] for i in selected],
+        name=encoding.quantity,
+        title=title + subset,
+        axes=(row_axis, column_axis),
     )
-    yield Figure(f"Values: {title}{some}", drawn)
-    if shown.products is not None:
-        name = f"dot product of two {what}s"
-        drawn = diverging_heatmap(
-            shown.products, rows=shown.rows, columns=shown.rows, name=name, title=f"{title}: dot products", axes=(what, what)
+    yield Figure(f"Values: {title}{subset}", svg)
+    if encoding.products is not None:
+        name = f"dot product of two {row_axis}s"
+        svg = diverging_heatmap(
+            encoding.products, rows=rows, columns=rows, name=name, title=f"{title}: dot products", axes=(row_axis, row_axis)
         )
-        yield Figure(f"Dot products: {title}", drawn)
-    series = [Series(name, shown.distances, numbers.tolist()) for name, numbers in shown.by_distance.items()]
-    up = Axis(next(iter(shown.by_distance)) if len(series) == 1 else "share of distance 0")
-    if shown.kind == "alibi":
-        up = Axis("added to a score")
-    drawn = lines(series, across=Axis("distance"), up=up, title=f"{title}: by distance")
-    yield Figure(f"By distance: {title}", drawn)
+        yield Figure(f"Dot products: {title}", svg)
+    series = [Series(name, encoding.distances, values.tolist()) for name, values in encoding.by_distance.items()]
+    if encoding.kind == "alibi":
+        y_axis = Axis(encoding.quantity)
+    else:
+        y_axis = Axis(series[0].name if len(series) == 1 else "relative to distance 0")
+    svg = lines(series, x_axis=Axis("distance"), y_axis=y_axis, title=f"{title}: by distance")
+    yield Figure(f"By distance: {title}", svg)
 
 
-def _lines(found: Sequence[Site]) -> Iterator[str]:
-    """By distance, for a terminal."""
-    for site in found:
-        shown = site.shown
-        series: Mapping[str, np.ndarray] = dict(list(shown.by_distance.items())[:HEADS])
-        at = [shown.distances.index(distance) for distance in DISTANCES if distance in shown.distances]
-        rows = [[f"{shown.distances[place]}", *(f"{numbers[place]:.3f}" for numbers in series.values())] for place in at]
-        yield f"{shown.kind} positions{_place(site)}"
+def _tables(sites: Sequence[Site]) -> Iterator[str]:
+    """The values of each site by distance."""
+    for site in sites:
+        encoding = site.encoding
+        series = dict(list(encoding.by_distance.items())[:MAX_SERIES])
+        indices = [encoding.distances.index(distance) for distance in TABLE_DISTANCES if distance in encoding.distances]
+        rows = [[f"{encoding.distances[i]}", *(f"{values[i]:.3f}" for values in series.values())] for i in indices]
+        yield _title(site)
         yield from align_columns([["distance", *series], *rows], left=())
 
 
 def positions(run: AnyRun, text: str, options: ExplainConfig) -> Explanation:
-    """The positions of a run: as many as a text has tokens, or 40."""
+    """The position encodings of a run, for as many positions as the text has tokens. Default: 40."""
     model = network(run)
-    count = COUNT if not text else max(2, min(MOST, len(read(run, text, options).sides[0].tokens)))
+    count = max(2, min(MAX_POSITIONS, len(read(run, text, options).sides[0].tokens))) if text else DEFAULT_POSITIONS
     if options.component not in (None, "encoder", "decoder"):
         raise UsageError("component", f"position encodings are in the encoder or decoder, got {options.component!r}")
-    found = [] if model is None else sites(model, count, options)
-    if not found:
+    sites = [] if model is None else find_sites(model, count, options)
+    if not sites:
         raise UsageError("layer", "no position encoding in the selected layers", "remove `layer` and `component`")
-    data = {"positions": count, "sites": [{"places": site.places, **site.shown.to_json()} for site in found]}
-    pictures = [picture for site in found for picture in _pictures(site)]
-    return Explanation("positions", f"Positions of {run.config.arch}", data, pictures, list(_lines(found)), guides.POSITIONS)
+    data = {"positions": count, "sites": [{"places": site.names, **site.encoding.to_json()} for site in sites]}
+    figures = [figure for site in sites for figure in _figures(site)]
+    return Explanation("positions", f"Positions of {run.config.arch}", data, figures, list(_tables(sites)), guides.POSITIONS)

@@ -16,8 +16,8 @@ def sub_progress(progress: ProgressCallback, low: float, high: float) -> Progres
     return lambda fraction, detail: progress(low + (high - low) * fraction, detail)
 
 
-def item_progress(progress: ProgressCallback, at: int, total: int, unit: str) -> ProgressCallback:
-    """A callback for item `at` of `total`."""
-    detail = f"{at:,} of {total:,} {unit}" if total > 1 else ""
-    progress(at / total, detail)
-    return lambda fraction, _: progress((at + fraction) / total, detail)
+def item_progress(progress: ProgressCallback, index: int, total: int, unit: str) -> ProgressCallback:
+    """A callback for item `index` (from 0) of `total`."""
+    detail = f"{index:,} of {total:,} {unit}" if total > 1 else ""
+    progress(index / total, detail)
+    return lambda fraction, _: progress((index + fraction) / total, detail)

@@ -1,5 +1,4 @@
-"""Which heads can go: those that matter least are taken away, some at a time, and what that costs is measured; then they are
-cut out of the weights, and a run is written that is smaller and faster."""
+"""Pruning of attention heads: remove the least important ones, measure the loss after each step, and write a smaller run."""
 
 from __future__ import annotations
 
@@ -12,14 +11,23 @@ import numpy as np
 from torch import nn
 
 from weft import files
-from weft.data.bos import FILE as OPENING
+from weft.data.bos import FILE as BOS_FILE
 from weft.data.provenance import read_record, write_record
 from weft.errors import UsageError, unknown_name
 from weft.explain import guides
-from weft.explain.attention import NAMES
-from weft.explain.eval_loss import EvalBatch, loss
+from weft.explain.attention import COMPONENT_NAMES
+from weft.explain.eval_loss import EvalBatch, mean_loss
 from weft.explain.explanation import Explanation, Figure, align_columns
-from weft.explain.heads import Head, LayerHeads, all_heads, masked_heads, named, pruned_config, remaining_heads, remove_heads
+from weft.explain.heads import (
+    Head,
+    LayerHeads,
+    all_heads,
+    head_name,
+    masked_heads,
+    pruned_config,
+    remaining_heads,
+    remove_heads,
+)
 from weft.explain.importance import MEASURES, importance_by_gradient, importance_by_masking
 from weft.plots.diverging_heatmap import diverging_heatmap
 from weft.plots.lines import Axis, Series, lines
@@ -28,146 +36,146 @@ from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
 from weft.runs.run_dir import RunDir, make_directory
 
-ROUNDS = 8  # of measuring. Default: without `heads_per_round`
-ProgressCallback = Callable[[int, int], None]  # passes over the data: done, in all
+DEFAULT_ROUNDS = 8  # importance is measured this often unless `heads_per_round` is set
+ProgressCallback = Callable[[int, int], None]  # passes over the data: done, total
 
 
-class Step(NamedTuple):
-    """The loss after removing this number of heads."""
-
+class PruningStep(NamedTuple):
     removed: list[Head]  # in this step
-    loss: float
+    loss: float  # after it
 
 
 class Pruning(NamedTuple):
-    """What was found out."""
+    """The importance of all heads, and the heads that were removed."""
 
     layers: list[LayerHeads]
-    importance: dict[Head, float]  # of every head, in the whole model
-    steps: list[Step]  # the first is the whole model
+    importance: dict[Head, float]  # of each head in the unpruned model
+    steps: list[PruningStep]  # the first is the unpruned model
 
     @property
     def removed(self) -> list[Head]:
         return [head for step in self.steps for head in step.removed]
 
 
-def count(text: str, heads: int) -> int:
-    """The number of heads in `8` or `50%`."""
-    number = text.removesuffix("%")
-    if not (number.isascii() and number.isdigit()):
+def parse_num_heads(text: str, num_heads: int) -> int:
+    """The number of heads to remove: `8`, or `50%` of `num_heads`."""
+    digits = text.removesuffix("%")
+    if not (digits.isascii() and digits.isdigit()):
         raise UsageError("remove", f"expected a number or a percentage such as 8 or 50%, got {text!r}")
-    found = int(number) if number == text else math.floor(int(number) / 100 * heads)
-    if not 1 <= found <= heads:
-        raise UsageError("remove", f"must be from 1 to {heads} heads, got {text}")
-    return found
+    number = int(digits) if digits == text else math.floor(int(digits) / 100 * num_heads)
+    if not 1 <= number <= num_heads:
+        raise UsageError("remove", f"must be from 1 to {num_heads} heads, got {text}")
+    return number
 
 
-def count_passes(heads: int, wanted: int, heads_per_round: int, measure: str) -> int:
-    """How often the data is read: for every head that is left before a step, or once, and after it."""
-    before = [heads - done for done in range(0, wanted, heads_per_round)] or [heads]
-    return sum((1 if measure == "gradient" else left) for left in before) + len(before) + 1
+def count_passes(num_heads: int, num_removed: int, heads_per_round: int, measure: str) -> int:
+    """Passes over the data: one per round, or per remaining head if heads are masked, and one per loss."""
+    remaining = [num_heads - removed for removed in range(0, num_removed, heads_per_round)] or [num_heads]
+    return sum((1 if measure == "gradient" else heads) for heads in remaining) + len(remaining) + 1
 
 
 def prune(
     model: nn.Module,
     layers: Sequence[LayerHeads],
-    parts: Sequence[EvalBatch],
+    batches: Sequence[EvalBatch],
     *,
-    wanted: int,
+    num_removed: int,
     heads_per_round: int | None = None,
     measure: str = "masking",
     progress: ProgressCallback | None = None,
 ) -> Pruning:
-    """Remove `wanted` heads, the least important first, and measure again after `heads_per_round`; with none, only measure."""
+    """Mask `num_removed` heads, the least important first, and measure importance again after every `heads_per_round`.
+
+    With `num_removed` 0, importance is only measured. The weights do not change.
+    """
     if measure not in MEASURES:
         raise UsageError("importance", *unknown_name("importance measure", measure, MEASURES))
     if heads_per_round is not None and heads_per_round < 1:
         raise UsageError("heads_per_round", f"must be at least 1, got {heads_per_round}")
-    important, stride = (
-        {"masking": importance_by_masking, "gradient": importance_by_gradient}[measure],
-        heads_per_round or max(1, -(-wanted // ROUNDS)),
-    )
-    total, done = count_passes(len(all_heads(layers)), wanted, stride, measure), 0
+    measure_importance = {"masking": importance_by_masking, "gradient": importance_by_gradient}[measure]
+    heads_per_round = heads_per_round or max(1, -(-num_removed // DEFAULT_ROUNDS))
+    total, done = count_passes(len(all_heads(layers)), num_removed, heads_per_round, measure), 0
 
-    def passed() -> None:
+    def count_pass() -> None:
         nonlocal done
         done += 1
         if progress is not None:
             progress(done, total)
 
-    steps, removed = [Step([], loss(parts))], list[Head]()
-    passed()
-    first = found = important(model, layers, parts, removed, passed)
-    while len(removed) < wanted:
+    removed, steps = list[Head](), [PruningStep([], mean_loss(batches))]
+    count_pass()
+    first = importance = measure_importance(model, layers, batches, removed, count_pass)
+    while len(removed) < num_removed:
         if removed:
-            found = important(model, layers, parts, removed, passed)
-        minimum = sorted(found, key=lambda head: found[head])[: min(stride, wanted - len(removed))]
-        removed += minimum
+            importance = measure_importance(model, layers, batches, removed, count_pass)
+        ranking = sorted(importance, key=lambda head: importance[head])
+        least_important = ranking[: min(heads_per_round, num_removed - len(removed))]
+        removed += least_important
         with masked_heads(model, layers, removed):
-            steps.append(Step(minimum, loss(parts)))
-        passed()
+            steps.append(PruningStep(least_important, mean_loss(batches)))
+        count_pass()
     return Pruning(list(layers), first, steps)
 
 
-# ---- for people
+# ---- figures and text
 
 
-def _importance(found: Pruning) -> list[Figure]:
-    """A map for each part: a row a layer, a column a head."""
-    pictures = []
-    maximum = 1000 * max(map(abs, found.importance.values()), default=0.0) or None
-    for part in dict.fromkeys(one.part for one in found.layers):
-        mine = [at for at, one in enumerate(found.layers) if one.part == part and one.heads]
-        if not mine:
+def _importance_figures(pruning: Pruning) -> list[Figure]:
+    """One heat map per component: a row per layer, a column per head. All have the same scale."""
+    figures = []
+    maximum = 1000 * max(map(abs, pruning.importance.values()), default=0.0) or None
+    for component in dict.fromkeys(layer.component for layer in pruning.layers):
+        indices = [i for i, layer in enumerate(pruning.layers) if layer.component == component and layer.num_heads]
+        if not indices:
             continue
-        values = np.zeros((len(mine), max(found.layers[at].heads for at in mine)))
-        for row, at in enumerate(mine):
-            own = [found.importance[Head(at, head)] for head in range(found.layers[at].heads)]
-            values[row, : len(own)] = 1000 * np.array(own)
-        what = f"What each head is worth: {NAMES[part]}"
+        values = np.zeros((len(indices), max(pruning.layers[i].num_heads for i in indices)))
+        for row, i in enumerate(indices):
+            importance = [pruning.importance[Head(i, head)] for head in range(pruning.layers[i].num_heads)]
+            values[row, : len(importance)] = 1000 * np.array(importance)
+        title = f"Head importance: {COMPONENT_NAMES[component]}"
         svg = diverging_heatmap(
             values,
-            rows=[str(found.layers[at].layer) for at in mine],
+            rows=[str(pruning.layers[i].layer) for i in indices],
             columns=[str(head + 1) for head in range(values.shape[1])],
-            name="loss without it, minus loss; thousandths of a nat",
-            title=what,
+            name="increase of the loss without the head, in thousandths of a nat",
+            title=title,
             axes=("layer", "head"),
             maximum=maximum,
         )
-        pictures.append(Figure(what, svg))
-    return pictures
+        figures.append(Figure(title, svg))
+    return figures
 
 
-def _curve(found: Pruning, unit: str) -> Figure:
-    taken = np.cumsum([len(step.removed) for step in found.steps]).tolist()
-    names = [", ".join(named(found.layers, head) for head in step.removed) or "whole" for step in found.steps]
-    what = "Loss as heads are taken away"
-    one = Series("", taken, [step.loss for step in found.steps], labels=names)
-    return Figure(what, lines([one], across=Axis("heads removed"), up=Axis(f"loss, {unit}"), title=what))
+def _loss_figure(pruning: Pruning, unit: str) -> Figure:
+    num_removed = np.cumsum([len(step.removed) for step in pruning.steps]).tolist()
+    labels = [", ".join(head_name(pruning.layers, head) for head in step.removed) or "unpruned" for step in pruning.steps]
+    title = "Loss by number of removed heads"
+    series = Series("", num_removed, [step.loss for step in pruning.steps], labels=labels)
+    return Figure(title, lines([series], x_axis=Axis("heads removed"), y_axis=Axis(f"loss, {unit}"), title=title))
 
 
-IMPORTANCE_LABEL = {"masking": "loss without it", "gradient": "loss without it, about"}
+IMPORTANCE_LABEL = {"masking": "loss increase", "gradient": "loss change (estimate)"}
 
 
-def _important(found: Pruning, name: str, top: int) -> list[str]:
-    """The heads by what they are worth, the least first."""
-    order = sorted(found.importance, key=lambda head: found.importance[head])
-    shown = [order] if len(order) <= 2 * top else [order[:top], order[-top:]]
-    rows: list[Sequence[str]] = [("head", name)]
-    for part in shown:
+def _importance_table(pruning: Pruning, label: str, top: int) -> list[str]:
+    """The heads by importance, the least important first; of a long list both ends."""
+    ranking = sorted(pruning.importance, key=lambda head: pruning.importance[head])
+    sections = [ranking] if len(ranking) <= 2 * top else [ranking[:top], ranking[-top:]]
+    rows: list[Sequence[str]] = [("head", label)]
+    for section in sections:
         rows += [("...", "")] if len(rows) > 1 else []
-        rows += [(named(found.layers, head), f"{found.importance[head]:+.4f}") for head in part]
+        rows += [(head_name(pruning.layers, head), f"{pruning.importance[head]:+.4f}") for head in section]
     return align_columns(rows)
 
 
-def _steps(found: Pruning) -> list[str]:
-    rows: list[Sequence[str]] = [("heads gone", "loss", "change", "gone in this step")]
-    taken = 0
-    for step in found.steps:
-        taken += len(step.removed)
-        change = f"{step.loss - found.steps[0].loss:+.4f}" if step.removed else ""
-        names = ", ".join(named(found.layers, head) for head in step.removed)
-        rows.append((str(taken), f"{step.loss:.4f}", change, names))
+def _step_table(pruning: Pruning) -> list[str]:
+    rows: list[Sequence[str]] = [("heads removed", "loss", "change", "removed in this step")]
+    num_removed = 0
+    for step in pruning.steps:
+        num_removed += len(step.removed)
+        change = f"{step.loss - pruning.steps[0].loss:+.4f}" if step.removed else ""
+        names = ", ".join(head_name(pruning.layers, head) for head in step.removed)
+        rows.append((str(num_removed), f"{step.loss:.4f}", change, names))
     return align_columns(rows, left=(3,))
 
 
@@ -175,40 +183,44 @@ def _unit(run: AnyRun) -> str:
     return f"nats per {run.spec.loss_unit}"
 
 
-def record(run: AnyRun, found: Pruning, measured: dict[str, Any]) -> dict[str, Any]:
-    """What was found out, for programs; `measured` says with what."""
-    whole = all_heads(found.layers)
+def _head_json(layers: Sequence[LayerHeads], head: Head) -> dict[str, Any]:
+    return {"part": layers[head.layer].component, "layer": layers[head.layer].layer, "head": head.head + 1}
+
+
+def pruning_json(run: AnyRun, pruning: Pruning, setup: dict[str, Any]) -> dict[str, Any]:
+    """The result as JSON data; `setup` is the importance measure and the data."""
+    layers, heads = pruning.layers, all_heads(pruning.layers)
     return {
         "run": str(run.directory.path),
-        **measured,
+        **setup,
         "unit": _unit(run),
-        "heads": len(whole),
-        "importance": [{**_told(found.layers, head), "value": found.importance[head]} for head in whole],
-        "steps": [{"gone": [_told(found.layers, head) for head in step.removed], "loss": step.loss} for step in found.steps],
+        "heads": len(heads),
+        "importance": [{**_head_json(layers, head), "value": pruning.importance[head]} for head in heads],
+        "steps": [{"gone": [_head_json(layers, head) for head in step.removed], "loss": step.loss} for step in pruning.steps],
     }
 
 
-def _told(layers: Sequence[LayerHeads], head: Head) -> dict[str, Any]:
-    return {"part": layers[head.layer].part, "layer": layers[head.layer].layer, "head": head.head + 1}
-
-
-def view(run: AnyRun, found: Pruning, measured: dict[str, Any], *, top: int = 8) -> Explanation:
-    """The importance of all heads, and the loss as some of them are taken away."""
-    pictures = _importance(found)
-    said = _important(found, IMPORTANCE_LABEL[measured["measure"]], top)
-    if len(found.steps) > 1:
-        pictures.insert(0, _curve(found, _unit(run)))
-        said += ["", *_steps(found)]
-    return Explanation(
-        "heads", f"Heads of {run.directory.path}", record(run, found, measured), pictures, said, guides.HEADS_IMPORTANCE
-    )
+def view(run: AnyRun, pruning: Pruning, setup: dict[str, Any], *, top: int = 8) -> Explanation:
+    """The importance of all heads, and the loss after each step if heads were removed."""
+    figures = _importance_figures(pruning)
+    text = _importance_table(pruning, IMPORTANCE_LABEL[setup["measure"]], top)
+    if len(pruning.steps) > 1:
+        figures.insert(0, _loss_figure(pruning, _unit(run)))
+        text += ["", *_step_table(pruning)]
+    data = pruning_json(run, pruning, setup)
+    return Explanation("heads", f"Heads of {run.directory.path}", data, figures, text, guides.HEADS_IMPORTANCE)
 
 
 # ---- the smaller run
 
 
-def check_free(output_dir: Path) -> RunDir:
-    """A directory that a run can be written into."""
+def _vocabulary_files(run_dir: Path) -> Collection[Path]:
+    """Tokenizers, labels and the BOS tokens."""
+    return sorted([*run_dir.glob("tokenizer*.json"), *run_dir.glob("labels.json"), *run_dir.glob(BOS_FILE)])
+
+
+def check_output_dir(output_dir: Path) -> RunDir:
+    """Create the directory; raise if it contains a run or other files."""
     directory = make_directory(output_dir)
     directory.check_is_run_dir()
     if directory.resolved.is_file():
@@ -216,30 +228,24 @@ def check_free(output_dir: Path) -> RunDir:
     return directory
 
 
-def write(run: AnyRun, output_dir: Path, found: Pruning, measured: dict[str, Any]) -> RunDir:
-    """A run directory of the model without the removed heads. Its run file resumes training; prune.json records the result; of
-    its training before there is nothing in it but the weights."""
-    directory = check_free(output_dir)
-    stay = remaining_heads(found.layers, set(found.removed))
-    values = pruned_config(run, found.layers, stay)
-    # its run file trains it on from here
+def write_pruned_run(run: AnyRun, output_dir: Path, pruning: Pruning, setup: dict[str, Any]) -> RunDir:
+    """Write a run without the removed heads. Its run file initializes training from its own weights, prune.json records the
+    result, and the training log is not copied."""
+    directory = check_output_dir(output_dir)
+    remaining = remaining_heads(pruning.layers, set(pruning.removed))
+    values = pruned_config(run, pruning.layers, remaining)
     values["train"]["init_from"] = str(output_dir.absolute())
     config = resolve(values, base=Path())
-    tensors = remove_heads(run.directory.read_weights(run.vocabulary.hash), found.layers, stay)
-    with staged_directory(output_dir, last=directory.resolved.name) as place:
-        made = RunDir(place)
-        made.begin(config, config.to_toml(), overwrite=False)
-        made.write_environment()
-        for path in _vocabulary(run.directory.path):
-            files.write_bytes(place / path.name, path.read_bytes())
+    tensors = remove_heads(run.directory.read_weights(run.vocabulary.hash), pruning.layers, remaining)
+    with staged_directory(output_dir, last=directory.resolved.name) as staged:
+        pruned = RunDir(staged)
+        pruned.begin(config, config.to_toml(), overwrite=False)
+        pruned.write_environment()
+        for path in _vocabulary_files(run.directory.path):
+            files.write_bytes(staged / path.name, path.read_bytes())
         for split in config.datasets:
-            if known := read_record(run.directory.data, split):
-                write_record(made.data, split, known)
-        files.write_json(place / "prune.json", record(run, found, measured))
-        made.write_weights(tensors, run.vocabulary.hash, 0)
+            if record := read_record(run.directory.data, split):
+                write_record(pruned.data, split, record)
+        files.write_json(staged / "prune.json", pruning_json(run, pruning, setup))
+        pruned.write_weights(tensors, run.vocabulary.hash, 0)
     return directory
-
-
-def _vocabulary(directory: Path) -> Collection[Path]:
-    """The files that say what tokens and labels are, and what a text comes after."""
-    return sorted([*directory.glob("tokenizer*.json"), *directory.glob("labels.json"), *directory.glob(OPENING)])

@@ -20,8 +20,8 @@ def check_suffix(option: str, path: Path) -> None:
 
 
 def save_explanations(path: Path, views: Sequence[Explanation], *, title: str, data: Mapping[str, Any]) -> dict[Path, str]:
-    """Write all views as one page (.html), their figures one by one (.svg, .png), or `data` (.json). Returns the files that were
-    written, with a description of each."""
+    """Write all views as one page (.html), their figures one by one (.svg, .png), or `data` (.json). Returns the files with a
+    description of each."""
     description = _join(view.view for view in views).capitalize()
     if path.suffix == ".json":
         files.write_json(path, data, named=True)

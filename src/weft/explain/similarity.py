@@ -1,14 +1,14 @@
-"""Do two layers, two runs, two heads do the same? Layers by linear CKA (Kornblith et al. 2019), heads by how far apart the
-patterns are that they look with (Jensen-Shannon divergence, as in Clark et al. 2019).
+"""Similarity of layers by linear CKA (Kornblith et al. 2019), and of attention heads by the Jensen-Shannon divergence of their
+attention weights (as in Clark et al. 2019).
 
-Shapes: N words, D and E widths, H heads, T queries, S keys.
+Shapes: N words, D and E vector sizes, H heads, T queries, S keys.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations_with_replacement, product
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,151 +17,155 @@ from torch import Tensor
 
 from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.attention import NAMES, AttentionMap, read_attention, sites
+from weft.explain.attention import COMPONENT_NAMES, AttentionMap, read_attention, sites
 from weft.explain.explanation import Explanation, Figure, align_columns
 from weft.explain.inputs import network, stacks
-from weft.explain.vectors import MAX_WORDS, Sample, Track, Unit, sample, tracks, vectors
+from weft.explain.vectors import MAX_WORDS, Sample, SequenceStages, Unit, sample, sequence_stages, word_vectors
 from weft.plots.similarity_matrix import similarity_matrix
 from weft.runs.eval_data import Files
 from weft.runs.run import AnyRun
 from weft.text.reading import pluralize
 
-ROOM = 2**30  # bytes of sums that are kept at once; where they take more, the text is read again
-CHUNK = 512  # words whose products are computed at once
-MIN_SAMPLES = 4  # times the width: with fewer words, layers look alike by chance
-LOOKED = 2000  # words that heads are compared on: patterns hold a number for each two of a text
+MAX_BYTES = 2**30  # cross-products stored at once; if all pairs of layers need more, the text is read several times
+CHUNK_WORDS = 512  # words multiplied at once: products of few rows are slow
+MIN_WORDS_PER_DIM = 4  # with fewer words per dimension, CKA is high by chance
+MAX_HEAD_WORDS = 2000  # words to compare heads on: attention weights are quadratic in the text length
 ProgressCallback = Callable[[int, int], None]
-Rows = Sequence[Tensor]  # of each layer, float64 (N, D): the same words in all
+LayerVectors = Sequence[Tensor]  # one float64 (N, D) per layer, on the same words
 
 
 # ---- layers
 
 
-class Products:
-    """Sums of products of two layers over words that come in parts: (N, D) and (N, E), centered at the end. Only D x E numbers
-    are kept, however many words there are."""
+class CrossProduct:
+    """Centered cross-product X'Y of two layers (N, D) and (N, E), accumulated over chunks of words in D x E memory."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.sums: Tensor | None = None
+        self.product: Tensor | None = None
 
     def add(self, x: Tensor, y: Tensor) -> None:
-        if self.sums is None:  # about the first words' mean, so that little is lost where vectors share a large part
-            self.x0, self.y0 = x.mean(0), y.mean(0)
-            self.x, self.y = torch.zeros_like(self.x0), torch.zeros_like(self.y0)
-            self.sums = x.new_zeros(x.size(1), y.size(1))
-        x, y = x - self.x0, y - self.y0
-        self.sums += x.T @ y
-        self.x, self.y, self.count = self.x + x.sum(0), self.y + y.sum(0), self.count + len(x)
+        if self.product is None:  # shift by the mean of the first chunk, so that a large mean costs little precision
+            self.x_shift, self.y_shift = x.mean(0), y.mean(0)
+            self.x_sum, self.y_sum = torch.zeros_like(self.x_shift), torch.zeros_like(self.y_shift)
+            self.product = x.new_zeros(x.size(1), y.size(1))
+        x, y = x - self.x_shift, y - self.y_shift
+        self.product += x.T @ y
+        self.x_sum, self.y_sum, self.count = self.x_sum + x.sum(0), self.y_sum + y.sum(0), self.count + len(x)
 
-    def norm(self) -> float:
-        """|X' Y| of the centered words (Frobenius), squared."""
-        if self.sums is None:
+    def squared_norm(self) -> float:
+        """Squared Frobenius norm of X'Y for centered X and Y."""
+        if self.product is None:
             return 0.0
-        return float((self.sums - torch.outer(self.x, self.y) / self.count).square().sum())
+        return float((self.product - torch.outer(self.x_sum, self.y_sum) / self.count).square().sum())
 
 
-def _in_chunks(parts: Iterator[Rows]) -> Iterator[Rows]:
-    """The same words, many at a time: products of few are slow."""
-    held, size = list[Rows](), 0
-    for rows in parts:
-        held.append(rows)
-        size += len(rows[0])
-        if size >= CHUNK:
-            yield [torch.cat(own) for own in zip(*held, strict=True)]
-            held, size = [], 0
-    if held:
-        yield [torch.cat(own) for own in zip(*held, strict=True)]
+def _in_chunks(parts: Iterator[LayerVectors]) -> Iterator[LayerVectors]:
+    """The same words in chunks of at least CHUNK_WORDS."""
+    chunk, size = list[LayerVectors](), 0
+    for vectors in parts:
+        chunk.append(vectors)
+        size += len(vectors[0])
+        if size >= CHUNK_WORDS:
+            yield [torch.cat(layer) for layer in zip(*chunk, strict=True)]
+            chunk, size = [], 0
+    if chunk:
+        yield [torch.cat(layer) for layer in zip(*chunk, strict=True)]
 
 
 def linear_cka(
-    parts: Callable[[], Iterator[Rows]], widths: Sequence[int], first: Sequence[int], second: Sequence[int]
+    read_parts: Callable[[], Iterator[LayerVectors]], widths: Sequence[int], rows: Sequence[int], columns: Sequence[int]
 ) -> np.ndarray:
-    """float64 (L, M): |X' Y|^2 / (|X' X| |Y' Y|) of each layer numbered in `first` and each in `second`, on the same words.
-    `parts` gives the words of all layers anew each time it is asked: no more sums are kept at once than ROOM."""
-    own = [(one, one) for one in dict.fromkeys([*first, *second])]
-    wanted = dict.fromkeys([*own, *((min(one, two), max(one, two)) for one, two in product(first, second))])
-    found: dict[tuple[int, int], float] = {}
-    while missing := [pair for pair in wanted if pair not in found]:
-        kept, room = dict[tuple[int, int], Products](), ROOM
-        for one, two in missing:
-            room -= 8 * widths[one] * widths[two]
-            if kept and room < 0:
+    """Linear CKA, |X'Y|^2 / (|X'X| |Y'Y|), of each layer in `rows` with each in `columns`, float64 (rows, columns).
+
+    `read_parts` returns a new iterator over the vectors of all layers. It is called as often as MAX_BYTES requires.
+    """
+    diagonal = [(layer, layer) for layer in [*rows, *columns]]
+    pairs = dict.fromkeys([*diagonal, *((min(i, j), max(i, j)) for i, j in product(rows, columns))])
+    norms: dict[tuple[int, int], float] = {}
+    while missing := [pair for pair in pairs if pair not in norms]:
+        products, free = dict[tuple[int, int], CrossProduct](), MAX_BYTES
+        for i, j in missing:
+            free -= 8 * widths[i] * widths[j]
+            if products and free < 0:
                 break
-            kept[one, two] = Products()
-        for rows in _in_chunks(parts()):
-            for (one, two), products in kept.items():
-                products.add(rows[one], rows[two])
-        found |= {pair: products.norm() for pair, products in kept.items()}
-    cka = np.zeros((len(first), len(second)))
-    for (row, one), (column, two) in product(enumerate(first), enumerate(second)):
-        size = (found[one, one] * found[two, two]) ** 0.5
-        # a layer that says the same of all words is like none
-        cka[row, column] = found[min(one, two), max(one, two)] / size if size else 0.0
+            products[i, j] = CrossProduct()
+        for vectors in _in_chunks(read_parts()):
+            for (i, j), cross_product in products.items():
+                cross_product.add(vectors[i], vectors[j])
+        norms |= {pair: cross_product.squared_norm() for pair, cross_product in products.items()}
+    cka = np.zeros((len(rows), len(columns)))
+    for (row, i), (column, j) in product(enumerate(rows), enumerate(columns)):
+        scale = (norms[i, i] * norms[j, j]) ** 0.5
+        cka[row, column] = norms[min(i, j), max(i, j)] / scale if scale else 0.0  # 0 for a layer with constant vectors
     return cka
 
 
-def _shared(lines: Sequence[Sequence[Unit]]) -> list[list[int]]:
-    """For each run the numbers of the words that all of them have."""
-    common = set.intersection(*({unit.start for unit in own} for own in lines))
-    return [[at for at, unit in enumerate(own) if unit.start in common] for own in lines]
-
-
 class SharedVectors(NamedTuple):
-    """The layers of one side of several runs, on the words that all of them have."""
+    """The layers of one side of several runs, on the words that all runs have."""
 
     side: str
-    labels: list[list[str]]  # of each run, its layers
-    words: int
-    widths: list[int]  # of the layers of all runs, one run after another
-    parts: Callable[[], Iterator[Rows]]  # the words in those layers, anew each time
+    labels: list[list[str]]  # names of the layers of each run
+    num_words: int
+    widths: list[int]  # vector sizes of the layers of all runs, one run after another
+    read_parts: Callable[[], Iterator[LayerVectors]]  # a new iterator over the vectors in these layers
 
-    def numbers(self, run: int) -> range:
-        """Those of the layers of one run."""
-        before = sum(map(len, self.labels[:run]))
-        return range(before, before + len(self.labels[run]))
+    def layer_indices(self, run: int) -> range:
+        """The indices of the layers of one run."""
+        start = sum(map(len, self.labels[:run]))
+        return range(start, start + len(self.labels[run]))
+
+
+def _shared_indices(units: Sequence[Sequence[Unit]]) -> list[list[int]]:
+    """For each run, the indices of the units that all runs have."""
+    common = set.intersection(*({unit.start for unit in run_units} for run_units in units))
+    return [[i for i, unit in enumerate(run_units) if unit.start in common] for run_units in units]
+
+
+def _shared_side(
+    runs: Sequence[AnyRun],
+    texts: Sample,
+    sequences: Sequence[Sequence[SequenceStages]],
+    side: int,
+    progress: ProgressCallback | None,
+) -> SharedVectors:
+    shared = [_shared_indices([example.units[side] for example in examples]) for examples in texts.examples]
+
+    def read_parts() -> Iterator[LayerVectors]:
+        for done, (examples, run_indices) in enumerate(zip(texts.examples, shared, strict=True), 1):
+            vectors = list[Tensor]()
+            for run, run_sequences, example, indices in zip(runs, sequences, examples, run_indices, strict=True):
+                vectors += [rows[indices] for rows in word_vectors(example, run_sequences, run.device)[side]]
+            yield vectors
+            if progress is not None:
+                progress(done, len(texts.examples))
+
+    widths = [rows.size(1) for rows in next(read_parts())]
+    labels = [[stage.label for stage in run_sequences[side].stages] for run_sequences in sequences]
+    num_words = sum(len(run_indices[0]) for run_indices in shared)
+    return SharedVectors(sequences[0][side].side, labels, num_words, widths, read_parts)
 
 
 def shared_vectors(
     runs: Sequence[AnyRun], data: Files | None = None, *, max_words: int = MAX_WORDS, progress: ProgressCallback | None = None
 ) -> tuple[str, list[SharedVectors]]:
-    """What is compared, words or tokens, and the layers of each side; the runs read texts, or all of them pairs."""
-    of_pairs = [len(stacks(one)) > 1 for one in runs]
-    if len(set(of_pairs)) > 1:
-        other = runs[of_pairs.index(not of_pairs[0])]
-        several = "two" if len(runs) == 2 else "runs"
-        names = f"{runs[0].directory.path} and {other.directory.path}"
-        raise UsageError("similarity", f"{names} read texts and pairs", f"compare {several} that read the same")
-    known = [tracks(one) for one in runs]
-    given = sample(runs, data, max_words=max_words)
-    return given.unit, [_side(runs, given, known, side, progress) for side in range(len(known[0]))]
+    """The unit of comparison, words or tokens, and the layers of each side. Raises UsageError if the runs' inputs differ."""
+    has_pairs = [len(stacks(run)) > 1 for run in runs]
+    if len(set(has_pairs)) > 1:
+        other = runs[has_pairs.index(not has_pairs[0])]
+        paths = f"{runs[0].directory.path} and {other.directory.path}"
+        raise UsageError("similarity", f"{paths} read texts and pairs", "compare runs with the same kind of input")
+    sequences = [sequence_stages(run) for run in runs]
+    texts = sample(runs, data, max_words=max_words)
+    return texts.unit, [_shared_side(runs, texts, sequences, side, progress) for side in range(len(sequences[0]))]
 
 
-def _side(
-    runs: Sequence[AnyRun], given: Sample, all_tracks: Sequence[Sequence[Track]], side: int, progress: ProgressCallback | None
-) -> SharedVectors:
-    own = [known[side] for known in all_tracks]
-    shared = [_shared([line.units[side] for line in lines]) for lines in given.lines]
-
-    def parts() -> Iterator[Rows]:
-        for done, (lines, common) in enumerate(zip(given.lines, shared, strict=True), 1):
-            said = list[Tensor]()
-            for line, known, run, at in zip(lines, all_tracks, runs, common, strict=True):
-                said += [rows[at] for rows in vectors(line, known, run.device)[side]]
-            yield said
-            if progress is not None:
-                progress(done, len(given.lines))
-
-    widths = [rows.size(1) for rows in next(parts())]
-    labels = [[stage.label for stage in track.stages] for track in own]
-    return SharedVectors(own[0].side, labels, sum(len(common[0]) for common in shared), widths, parts)
-
-
-def sample_warning(one: SharedVectors, unit: str) -> list[str]:
-    """A line where there are so few words that layers look alike by chance."""
-    widest = max(one.widths)
-    progress = f"few {unit} for vectors of {widest}: CKA comes out too high; give more text"
-    return [progress] if one.words < MIN_SAMPLES * widest else []
+def sample_warning(shared: SharedVectors, unit: str) -> list[str]:
+    """A warning if there are so few words that CKA is high by chance."""
+    width = max(shared.widths)
+    if shared.num_words >= MIN_WORDS_PER_DIM * width:
+        return []
+    return [f"warning: few {unit} for vectors of size {width}: CKA is biased upward; use more text"]
 
 
 def layer_similarity(
@@ -172,99 +176,111 @@ def layer_similarity(
     max_words: int = MAX_WORDS,
     progress: ProgressCallback | None = None,
 ) -> Explanation:
-    """Every layer beside every other, of one run, or of one beside those of another on the same text."""
+    """Linear CKA of each layer of a run with each layer of `other`, by default of the same run, on the same text."""
     runs = [run] if other is None else [run, other]
-    unit, found = shared_vectors(runs, data, max_words=max_words, progress=progress)
-    paths = [str(one.directory.path) for one in runs]
-    pictures, said, sides = list[Figure](), list[str](), list[dict[str, Any]]()
-    for one in found:
-        cka = linear_cka(one.parts, one.widths, one.numbers(0), one.numbers(len(runs) - 1))
-        what = f"How alike layers are: {one.side}"
+    unit, sides = shared_vectors(runs, data, max_words=max_words, progress=progress)
+    paths = [str(run.directory.path) for run in runs]
+    figures, lines, side_data = list[Figure](), list[str](), list[dict[str, Any]]()
+    for shared in sides:
+        row_labels, column_labels = shared.labels[0], shared.labels[-1]
+        cka = linear_cka(shared.read_parts, shared.widths, shared.layer_indices(0), shared.layer_indices(len(runs) - 1))
+        title = f"Similarity of layers: {shared.side}"
         axes = (paths[0], paths[-1]) if other is not None else None
-        rows, columns = ([name.rpartition(" ")[2] for name in names] for names in (one.labels[0], one.labels[-1]))
-        svg = similarity_matrix(cka.clip(0, 1), rows=rows, columns=columns, name="linear CKA", title=what, axes=axes)
-        pictures.append(Figure(what, svg))
-        about = f"{one.side}: {pluralize(one.words, unit[:-1])}"
-        body = [[name, *(f"{value:.2f}" for value in row)] for name, row in zip(one.labels[0], cka, strict=True)]
-        said += [*([""] if said else []), about, *align_columns([["", *one.labels[-1]], *body]), *sample_warning(one, unit)]
-        names = {"rows": one.labels[0], "columns": one.labels[-1]}
-        sides.append({"side": one.side, "words": one.words, **names, "cka": cka.tolist()})
+        rows, columns = ([label.rpartition(" ")[2] for label in labels] for labels in (row_labels, column_labels))
+        svg = similarity_matrix(cka.clip(0, 1), rows=rows, columns=columns, name="linear CKA", title=title, axes=axes)
+        figures.append(Figure(title, svg))
+        table = [[label, *(f"{value:.2f}" for value in row)] for label, row in zip(row_labels, cka, strict=True)]
+        lines += [*([""] if lines else []), f"{shared.side}: {pluralize(shared.num_words, unit[:-1])}"]
+        lines += [*align_columns([["", *column_labels], *table]), *sample_warning(shared, unit)]
+        labels = {"rows": row_labels, "columns": column_labels}
+        side_data.append({"side": shared.side, "words": shared.num_words, **labels, "cka": cka.tolist()})
     title = f"Layers of {' and '.join(paths)}"
-    return Explanation("layers", title, {"unit": unit, "runs": paths, "sides": sides}, pictures, said, guides.LAYERS)
+    return Explanation("layers", title, {"unit": unit, "runs": paths, "sides": side_data}, figures, lines, guides.LAYERS)
 
 
 # ---- heads
 
 
-def divergence(weights: Tensor) -> Tensor:
-    """(H, H), in bits: the Jensen-Shannon divergence of every two of H patterns (H, T, S), the mean over their T rows."""
+def js_divergence(weights: Tensor) -> Tensor:
+    """Jensen-Shannon divergence of each pair of heads in bits, (H, H): weights (H, T, S), averaged over T queries."""
 
-    def entropy(fractions: Tensor) -> Tensor:
-        nats: Tensor = -torch.special.xlogy(fractions, fractions).sum(-1).mean(-1)
+    def entropy(probs: Tensor) -> Tensor:
+        nats: Tensor = -torch.special.xlogy(probs, probs).sum(-1).mean(-1)
         return nats / math.log(2)
 
-    own = entropy(weights)
-    # a head at a time: all pairs at once would be H times as large
-    found = torch.stack([entropy((weights + one) / 2) - (own + entropy(one)) / 2 for one in weights])
-    return found.clamp(min=0.0)  # rounding, if both are equal
+    entropies = entropy(weights)
+    # one head at a time: all pairs at once need H times the memory
+    divergence = torch.stack([entropy((weights + head) / 2) - (entropies + entropy(head)) / 2 for head in weights])
+    return divergence.clamp(min=0.0)  # rounding can make it negative
 
 
 class HeadDivergence(NamedTuple):
-    """The heads of one part."""
+    """Divergence of the attention heads of one component."""
 
-    part: str
-    names: list[str]  # layer and head, both from 1
+    component: str
+    names: list[str]  # layer.head, both from 1
     bits: np.ndarray  # (H, H)
-    words: int
+    num_positions: int
 
 
-def _by_part(found: Sequence[AttentionMap]) -> Iterator[tuple[str, list[str], Tensor]]:
-    for part in dict.fromkeys(one.site.component for one in found):
-        mine = [one for one in found if one.site.component == part]
-        names = [f"{one.site.layer}.{head}" for one in mine for head in one.heads]
-        weights = torch.from_numpy(np.concatenate([one.weights for one in mine])).double()
-        yield part, names, weights
+def _by_component(maps: Sequence[AttentionMap]) -> Iterator[tuple[str, list[str], Tensor]]:
+    """The component, the head names and the weights (H, T, S) of the heads of each component."""
+    for component in dict.fromkeys(layer.site.component for layer in maps):
+        layers = [layer for layer in maps if layer.site.component == component]
+        names = [f"{layer.site.layer}.{head}" for layer in layers for head in layer.heads]
+        yield component, names, torch.from_numpy(np.concatenate([layer.weights for layer in layers])).double()
 
 
 def head_divergence(
-    run: AnyRun, data: Files | None = None, *, max_words: int = LOOKED, progress: ProgressCallback | None = None
+    run: AnyRun, data: Files | None = None, *, max_words: int = MAX_HEAD_WORDS, progress: ProgressCallback | None = None
 ) -> list[HeadDivergence]:
-    """How far apart every two heads of a part are, the mean over the words that look."""
+    """Divergence of each pair of heads of each component, averaged over query positions."""
     model = network(run)
-    known = [] if model is None else [site for site in sites(model) if site.component != "pool"]
-    if not known:
+    attention_sites = [] if model is None else [site for site in sites(model) if site.component != "pooling"]
+    if not attention_sites:
         raise UsageError("similarity", f"{run.config.arch} has no attention ({run.directory.path})")
-    given = sample([run], data, max_words=max_words)
-    sums, rows, named = dict[str, Tensor](), dict[str, int](), dict[str, list[str]]()
-    for done, (line,) in enumerate(given.lines, 1):
-        for part, names, weights in _by_part(read_attention(line.reading, known, None, run.device)):
+    texts = sample([run], data, max_words=max_words)
+    sums, num_positions, head_names = dict[str, Tensor](), dict[str, int](), dict[str, list[str]]()
+    for done, (example,) in enumerate(texts.examples, 1):
+        maps = read_attention(example.model_input, attention_sites, None, run.device)
+        for component, names, weights in _by_component(maps):
             count = weights.size(1)
-            sums[part] = sums.get(part, torch.zeros(())) + divergence(weights) * count
-            rows[part], named[part] = rows.get(part, 0) + count, names
+            sums[component] = sums.get(component, torch.zeros(())) + js_divergence(weights) * count
+            num_positions[component], head_names[component] = num_positions.get(component, 0) + count, names
         if progress is not None:
-            progress(done, len(given.lines))
-    return [HeadDivergence(part, named[part], (total / rows[part]).numpy(), rows[part]) for part, total in sums.items()]
+            progress(done, len(texts.examples))
+    return [
+        HeadDivergence(component, head_names[component], (total / num_positions[component]).numpy(), num_positions[component])
+        for component, total in sums.items()
+    ]
 
 
-def _nearest(one: HeadDivergence, top: int) -> list[str]:
-    """The pairs that are nearest to each other."""
-    pairs = [(a, b) for a, b in combinations_with_replacement(range(len(one.names)), 2) if a != b]
-    pairs.sort(key=lambda pair: one.bits[pair])
-    rows: list[Sequence[str]] = [("heads most alike", "", "bits apart")]
-    rows += [(one.names[a], one.names[b], f"{one.bits[a, b]:.3f}") for a, b in pairs[:top]]
+def _most_similar(heads: HeadDivergence, top: int) -> list[str]:
+    """A table of the pairs of heads with the smallest divergence."""
+    pairs = sorted(combinations(range(len(heads.names)), 2), key=lambda pair: heads.bits[pair])
+    rows: list[Sequence[str]] = [("most similar heads", "", "divergence (bits)")]
+    rows += [(heads.names[i], heads.names[j], f"{heads.bits[i, j]:.3f}") for i, j in pairs[:top]]
     return align_columns(rows, left=(0, 1))
 
 
 def head_similarity(
-    run: AnyRun, data: Files | None = None, *, max_words: int = LOOKED, top: int = 5, progress: ProgressCallback | None = None
+    run: AnyRun,
+    data: Files | None = None,
+    *,
+    max_words: int = MAX_HEAD_WORDS,
+    top: int = 5,
+    progress: ProgressCallback | None = None,
 ) -> Explanation:
-    """Every head beside every other of its part: 0 bits apart where they look alike, 1 where they never look at the same."""
-    found = head_divergence(run, data, max_words=max_words, progress=progress)
-    pictures, said, parts = list[Figure](), list[str](), list[dict[str, Any]]()
-    for one in found:
-        what = f"How far apart heads look, layer.head: {NAMES[one.part]}"
-        bits = one.bits.clip(0, 1)
-        pictures.append(Figure(what, similarity_matrix(bits, rows=one.names, columns=one.names, name="bits apart", title=what)))
-        said += [*([""] if said else []), f"{NAMES[one.part]}, {one.words:,} positions", *_nearest(one, top)]
-        parts.append({"part": one.part, "positions": one.words, "heads": one.names, "bits": one.bits.tolist()})
-    return Explanation("heads", f"Heads of {run.directory.path}", {"parts": parts}, pictures, said, guides.HEADS_APART)
+    """Divergence of each pair of heads of each component: 0 bits for equal attention weights, 1 for disjoint ones."""
+    figures, lines, components = list[Figure](), list[str](), list[dict[str, Any]]()
+    for heads in head_divergence(run, data, max_words=max_words, progress=progress):
+        name = COMPONENT_NAMES[heads.component]
+        title = f"Divergence of attention heads (layer.head): {name}"
+        svg = similarity_matrix(heads.bits.clip(0, 1), rows=heads.names, columns=heads.names, name="bits", title=title)
+        figures.append(Figure(title, svg))
+        lines += [*([""] if lines else []), f"{name}, {heads.num_positions:,} positions", *_most_similar(heads, top)]
+        values = {"positions": heads.num_positions, "heads": heads.names, "bits": heads.bits.tolist()}
+        components.append({"part": heads.component, **values})
+    return Explanation(
+        "heads", f"Heads of {run.directory.path}", {"parts": components}, figures, lines, guides.HEADS_DIVERGENCE
+    )

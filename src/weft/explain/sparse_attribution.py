@@ -1,9 +1,9 @@
 """Attribution for models without gradients: n-gram models, and linear classifiers of terms.
 
-    occlusion    what is lost where a token becomes <unk> (n-gram), or where a word is left out (classifiers)
-    exact        of linear classifiers: the weight of each term times its value, which adds up to the score
+    occlusion       the decrease of the log-probability if a token becomes <unk> (n-gram) or a word is removed (classifiers)
+    coefficients    linear classifiers: the weight of each term times its value; these sum to the score
 
-Shapes: K questions, N tokens.
+Shapes: K outputs, N tokens.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from weft.runs.run import AnyRun
 
 
 class SparseAttribution(NamedTuple):
-    """What was found out about a text."""
+    """The attributions of one method for a text."""
 
-    pieces: list[TokenSpan]  # N: tokens, words or terms
+    spans: list[TokenSpan]  # N: tokens, words or terms
     outputs: list[TokenSpan]  # K
     values: np.ndarray  # (K, N)
-    output: np.ndarray  # (K,): log-probabilities
+    log_probs: np.ndarray  # (K,): of the outputs
     method: str
-    baseline: str  # in words
-    added: np.ndarray | None = None  # (K,): what the values add up to
+    baseline: str  # as displayed
+    expected_sum: np.ndarray | None = None  # (K,): the exact sum of the values, if the method has one
 
 
-def refuse_gradients(run: AnyRun, method: str | None, known: tuple[str, ...]) -> None:
-    if method is not None and method not in known:
-        others = " or ".join(known)
-        raise UsageError("method", f"{run.config.arch} has no gradients for {method}", f"use {others}")
+def check_method(run: AnyRun, method: str | None, supported: tuple[str, ...]) -> None:
+    """Raise an error for a method that needs gradients."""
+    if method is not None and method not in supported:
+        raise UsageError("method", f"{run.config.arch} has no gradients for {method}", f"use {' or '.join(supported)}")

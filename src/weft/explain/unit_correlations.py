@@ -1,6 +1,6 @@
-"""Which units follow what in a text: the correlation of every unit with quotes, brackets, places in lines and words.
+"""Correlation of each recurrent unit with features of a text: quotes, brackets, position in the line and in the word, ...
 
-Shapes: N tokens, D units, C characters.
+Shapes: N tokens, D units.
 """
 
 from __future__ import annotations
@@ -12,54 +12,55 @@ import numpy as np
 
 from weft.explain.explanation import TokenSpan
 
-OPENING, CLOSING = "([{", ")]}"
-SIGN_FLIPPED = {"“": True, "”": False, "«": True, "»": False}
+OPENING_BRACKETS, CLOSING_BRACKETS = "([{", ")]}"
+IS_OPENING_QUOTE = {"“": True, "”": False, "«": True, "»": False}
 
 
-def _quotes(text: str) -> list[float]:
-    """1 within quotation marks, the opening one included; a straight mark opens or closes in turn."""
-    found, within = list[float](), False
-    for letter in text:
-        within = not within if letter == '"' else SIGN_FLIPPED.get(letter, within)
-        found.append(float(within))
-    return found
+def _inside_quotes(text: str) -> list[float]:
+    """1 inside quotation marks, including the opening mark; a straight mark toggles."""
+    values, inside = list[float](), False
+    for char in text:
+        inside = not inside if char == '"' else IS_OPENING_QUOTE.get(char, inside)
+        values.append(float(inside))
+    return values
 
 
-def _brackets(text: str) -> list[float]:
-    """How many brackets are open."""
-    found, depth = list[float](), 0
-    for letter in text:
-        depth = max(0, depth + (letter in OPENING) - (letter in CLOSING))
-        found.append(float(depth))
-    return found
+def _bracket_depth(text: str) -> list[float]:
+    """The number of open brackets after each character."""
+    values, depth = list[float](), 0
+    for char in text:
+        depth = max(0, depth + (char in OPENING_BRACKETS) - (char in CLOSING_BRACKETS))
+        values.append(float(depth))
+    return values
 
 
-def _since(text: str, ends: Callable[[str], bool]) -> list[float]:
-    """How many letters have come since one that `ends`, which counts 0."""
-    found, count = list[float](), 0
-    for letter in text:
-        count = 0 if ends(letter) else count + 1
-        found.append(float(count))
-    return found
+def _chars_since(text: str, is_boundary: Callable[[str], bool]) -> list[float]:
+    """The number of characters since the last boundary character, which itself counts 0."""
+    values, count = list[float](), 0
+    for char in text:
+        count = 0 if is_boundary(char) else count + 1
+        values.append(float(count))
+    return values
 
 
+# one value per character of the text
 FEATURES: Mapping[str, Callable[[str], list[float]]] = {
-    "quotes": _quotes,
-    "brackets": _brackets,
-    "place in the line": lambda text: _since(text, lambda letter: letter == "\n"),
-    "place in the word": lambda text: _since(text, lambda letter: not letter.isalnum()),
-    "spaces": lambda text: [float(letter.isspace()) for letter in text],
-    "capitals": lambda text: [float(letter.isupper()) for letter in text],
-    "digits": lambda text: [float(letter.isdigit()) for letter in text],
+    "quotes": _inside_quotes,
+    "brackets": _bracket_depth,
+    "position in line": lambda text: _chars_since(text, lambda char: char == "\n"),
+    "position in word": lambda text: _chars_since(text, lambda char: not char.isalnum()),
+    "spaces": lambda text: [float(char.isspace()) for char in text],
+    "capitals": lambda text: [float(char.isupper()) for char in text],
+    "digits": lambda text: [float(char.isdigit()) for char in text],
 }
 
 
 class UnitCorrelation(NamedTuple):
-    """A unit that follows a feature."""
+    """The correlation of a unit with a feature."""
 
     feature: str
-    layer: int  # from 1, as units are
-    unit: int
+    layer: int  # from 1
+    unit: int  # from 1
     quantity: str  # hidden or cell
     r: float  # Pearson's, from -1 to 1
 
@@ -67,34 +68,33 @@ class UnitCorrelation(NamedTuple):
         return {**self._asdict(), "r": round(self.r, 4)}
 
 
-def features(text: str, pieces: Sequence[TokenSpan]) -> dict[str, np.ndarray]:
-    """Of each feature its value after each token, (N,): at the last character of it."""
-    ends = np.array([piece.end - 1 for piece in pieces], dtype=np.int64)
-    return {name: np.array(find(text))[ends] for name, find in FEATURES.items()} if len(ends) else {}
+def token_features(text: str, tokens: Sequence[TokenSpan]) -> dict[str, np.ndarray]:
+    """Each feature at the last character of each token, (N,); empty without tokens."""
+    last_chars = np.array([token.end - 1 for token in tokens], dtype=np.int64)
+    return {name: np.array(feature(text))[last_chars] for name, feature in FEATURES.items()} if len(last_chars) else {}
 
 
 def correlations(values: np.ndarray, feature: np.ndarray) -> np.ndarray:
-    """Pearson's r of each column of values (N, D) with a feature (N,): (D,), 0 where either never changes."""
-    centered, progress = values - values.mean(0), feature - feature.mean()
-    norms = np.linalg.norm(centered, axis=0) * np.linalg.norm(progress)
-    found: np.ndarray = np.divide(progress @ centered, norms, out=np.zeros(values.shape[1]), where=norms > 1e-12)
-    return found
+    """Pearson's r of each column of values (N, D) with a feature (N,): (D,), 0 if either is constant."""
+    values, feature = values - values.mean(0), feature - feature.mean()
+    norms = np.linalg.norm(values, axis=0) * np.linalg.norm(feature)
+    r: np.ndarray = np.divide(feature @ values, norms, out=np.zeros(values.shape[1]), where=norms > 1e-12)
+    return r
 
 
-def ranked(
-    layers: Sequence[tuple[int, Mapping[str, np.ndarray]]], progress: Mapping[str, np.ndarray], top: int
+def rank_units(
+    layers: Sequence[tuple[int, Mapping[str, np.ndarray]]], features: Mapping[str, np.ndarray], top: int
 ) -> list[UnitCorrelation]:
-    """Of each feature that changes the units that follow it most, best first; `layers` are numbers and (N, D) values by
-    quantity."""
-    found = list[UnitCorrelation]()
-    for feature, values in progress.items():
-        if not np.ptp(values):
+    """The `top` units by |r| for each feature that is not constant; `layers` are numbers and states (N, D) by quantity."""
+    ranking = list[UnitCorrelation]()
+    for name, feature in features.items():
+        if not np.ptp(feature):
             continue
-        own = [
-            UnitCorrelation(feature, layer, unit, quantity, float(r))
-            for layer, inner in layers
-            for quantity, numbers in inner.items()
-            for unit, r in enumerate(correlations(numbers, values), 1)
+        units = [
+            UnitCorrelation(name, layer, unit, quantity, float(r))
+            for layer, states in layers
+            for quantity, values in states.items()
+            for unit, r in enumerate(correlations(values, feature), 1)
         ]
-        found += sorted(own, key=lambda one: -abs(one.r))[:top]
-    return found
+        ranking += sorted(units, key=lambda unit: -abs(unit.r))[:top]
+    return ranking

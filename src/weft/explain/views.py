@@ -1,4 +1,4 @@
-"""All views by name."""
+"""The views of `weft explain` by name, and the functions that run them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.explain.explanation import Explanation
 from weft.explain.gradient_flow import gradient_flow, why_no_gradients
 from weft.explain.gradient_flow_loss import gradient_flow_to_loss
 from weft.explain.gradient_flow_runs import compare_gradient_flow
-from weft.explain.inputs import explaining, network
+from weft.explain.inputs import explain_spec, network
 from weft.explain.logit_lens import logit_lens, why_no_lens
 from weft.explain.ngram_counts import counts, why_no_counts
 from weft.explain.options import ExplainConfig
@@ -26,15 +26,15 @@ from weft.explain.units import units, why_no_units
 from weft.runs.run import AnyRun
 from weft.text.reading import check_text
 
-MULTI_RUN_VIEW = "gradient-flow"  # the view that several runs can share
-MAX_CHARS = 20_000  # of a text: more cannot be drawn or read, and takes hours
+MULTI_RUN_VIEW = "gradient-flow"  # the view that can compare several runs
+MAX_CHARS = 20_000  # per text: longer figures are not readable and take hours
 
 
 class ViewSpec(NamedTuple):
-    show: Callable[..., Explanation]  # (run, text, options), with `has_progress` also progress
-    unavailable: Callable[[AnyRun], str | None]  # why a run does not have the view, or None
+    explain: Callable[..., Explanation]  # (run, text, options), with `has_progress` also progress
+    unavailable: Callable[[AnyRun], str | None]  # the reason why a run does not have the view, or None
     has_progress: bool = False
-    max_tokens: int = MAX_CHARS  # of a text: attention needs memory for all pairs of tokens
+    max_tokens: int = MAX_CHARS  # per text: attention needs memory for all pairs of tokens
     needs_text: bool = True
 
 
@@ -43,12 +43,12 @@ def _why_no_attention(run: AnyRun) -> str | None:
     return None if model is not None and sites(model) else f"{run.config.arch} has no attention"
 
 
-def _always(run: AnyRun) -> str | None:
+def _always_available(run: AnyRun) -> str | None:
     return None
 
 
 def _gradient_flow(run: AnyRun, text: str, options: ExplainConfig, progress: ProgressCallback) -> Explanation:
-    if explaining(run).is_recurrent:
+    if explain_spec(run).stepwise:
         return gradient_flow(run, text, options, progress)
     return gradient_flow_to_loss(run, text, options)
 
@@ -56,7 +56,7 @@ def _gradient_flow(run: AnyRun, text: str, options: ExplainConfig, progress: Pro
 VIEWS: dict[str, ViewSpec] = {
     "attention": ViewSpec(attention, _why_no_attention, max_tokens=1000),
     "rollout": ViewSpec(rollout, why_no_rollout, max_tokens=1000),
-    "attribution": ViewSpec(attribution, _always, has_progress=True, max_tokens=4000),
+    "attribution": ViewSpec(attribution, _always_available, has_progress=True, max_tokens=4000),
     "surprisal": ViewSpec(surprisal, why_no_surprisal),
     "distribution": ViewSpec(distribution, why_no_distribution),
     "counts": ViewSpec(counts, why_no_counts),
@@ -69,8 +69,8 @@ VIEWS: dict[str, ViewSpec] = {
 
 
 def available_views(run: AnyRun) -> list[str]:
-    """The views that a run has."""
-    return [name for name, entry in VIEWS.items() if entry.unavailable(run) is None]
+    """The names of the views that a run has."""
+    return [name for name, spec in VIEWS.items() if spec.unavailable(run) is None]
 
 
 def _check_length(run: AnyRun, text: str, name: str) -> None:
@@ -87,20 +87,20 @@ def explain_text(
     """Explain a text with one view, by default the first that the run has."""
     if view is not None and view not in VIEWS:
         raise UsageError("view", *unknown_name("view", view, VIEWS))
-    known = available_views(run)
-    name = known[0] if view is None else view
-    entry = VIEWS[name]
-    if reason := entry.unavailable(run):
-        raise UsageError("view", f"{name} is not available: {reason}", f"choose from {', '.join(known)}")
+    available = available_views(run)
+    name = available[0] if view is None else view
+    spec = VIEWS[name]
+    if reason := spec.unavailable(run):
+        raise UsageError("view", f"{name} is not available: {reason}", f"choose from {', '.join(available)}")
     _check_length(run, text, name)
     progress(0.0, "")
-    return entry.show(run, text, options, progress) if entry.has_progress else entry.show(run, text, options)
+    return spec.explain(run, text, options, progress) if spec.has_progress else spec.explain(run, text, options)
 
 
 def explain_runs(
     runs: Mapping[str, AnyRun], text: str, view: str | None, options: ExplainConfig, *, progress: ProgressCallback = no_progress
 ) -> Explanation:
-    """Several runs, by name, in one view: gradient flow."""
+    """Compare several runs, by name, in one view: gradient flow."""
     if view not in (None, MULTI_RUN_VIEW):
         raise UsageError("compare_with", f"only available for the view {MULTI_RUN_VIEW}, not for {view}", "remove it")
     for run in runs.values():
@@ -108,6 +108,6 @@ def explain_runs(
     return compare_gradient_flow(runs, text, options, progress)
 
 
-def explain(run: AnyRun, text: str, view: str | None, options: ExplainConfig | None, named: Mapping[str, Any]) -> Explanation:
-    """`explain_text` with options as one object or by name."""
-    return explain_text(run, text, view, options_from(ExplainConfig, options, named))
+def explain(run: AnyRun, text: str, view: str | None, options: ExplainConfig | None, kwargs: Mapping[str, Any]) -> Explanation:
+    """`explain_text` with options as an object or as keyword arguments."""
+    return explain_text(run, text, view, options_from(ExplainConfig, options, kwargs))

@@ -1,1 +1,1 @@
-"""Addable statistics, and scores with an interval and a signature."""
+"""Additive statistics of items, and scores with confidence intervals and signatures."""

@@ -1,11 +1,13 @@
-"""Temperature scaling (Guo et al. 2017): one number T that divides the logits, so that probabilities are calibrated.
+"""Temperature scaling (Guo et al. 2017): calibrates probabilities by dividing the logits by a single number T.
 
-The log loss is convex in b = 1/T, so its slope changes sign once: Newton's steps find where, and halving keeps them within
-bounds. Scores may be logits or log-probabilities. Shapes: N examples, K labels.
+The log loss is convex in b = 1/T, so its derivative changes sign at most once. Newton's method finds the root, with bisection
+as a safeguard. Logits may be unnormalized or log-probabilities.
 
-Where all N are right, that loss falls for ever as T does. But N right out of N make a right answer no surer than
-(N + 1) / (N + 2), by Laplace's rule: T is then fitted to answers of that probability (Platt 1999), and is 1 at most, for
-nothing in such data says less sure.
+If all N predictions are correct, the log loss decreases without bound as T approaches 0. T is then fitted to the targets
+(N + 1) / (N + 2) of Laplace's rule of succession (Platt 1999) instead of 1, and is at most 1, because no error in the data
+justifies less confidence.
+
+Shapes: N examples, K labels.
 """
 
 from __future__ import annotations
@@ -16,64 +18,66 @@ import numpy as np
 
 from weft.metrics.items import Array
 
-LOWEST, HIGHEST = 0.1, 10.0  # of T: data that is all wrong would have it infinite
-MAX_LOG_TEMPERATURE = 1e4  # a score this much below the best has no probability at any T; -inf would make NaN
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.1, 10.0  # without a bound, T is infinite if all predictions are wrong
+MAX_LOGIT_GAP = 1e4  # larger differences of logits are clipped: their probability is 0 at any T, and -inf would give NaN
 
 
-def _where_flat(slope: Callable[[float], tuple[float, float]]) -> float:
-    """The b in bounds at which a rising slope is 0, or the bound that is nearest; `slope` gives its value and its own slope."""
-    low, high = 1 / HIGHEST, 1 / LOWEST
-    if slope(low)[0] >= 0:
+def _minimize(derivatives: Callable[[float], tuple[float, float]]) -> float:
+    """Minimizer b = 1/T of a convex function within the bounds of T; `derivatives` returns the first and second derivative."""
+    low, high = 1 / MAX_TEMPERATURE, 1 / MIN_TEMPERATURE
+    if derivatives(low)[0] >= 0:
         return low
-    if slope(high)[0] <= 0:
+    if derivatives(high)[0] <= 0:
         return high
     b = 1.0
-    for _ in range(100):  # halving alone needs fewer than 60
-        value, rise = slope(b)
-        low, high = (b, high) if value < 0 else (low, b)
-        step = b - value / rise if rise > 0 else low
-        new = step if low < step < high else (low + high) / 2
-        if abs(new - b) < 1e-12 * b:
+    for _ in range(100):  # bisection alone needs fewer than 60
+        first, second = derivatives(b)
+        low, high = (b, high) if first < 0 else (low, b)
+        newton = b - first / second if second > 0 else low
+        next_b = newton if low < newton < high else (low + high) / 2
+        if abs(next_b - b) < 1e-12 * b:
             break
-        b = new
+        b = next_b
     return b
 
 
-def softmax_temperature(scores: Array, gold: Array) -> float:
-    """T for softmax(scores / T), scores (N, K), gold (N,); examples of gold -1 (a label never seen) are left out."""
-    seen = gold >= 0
-    if not seen.any():
+def softmax_temperature(logits: Array, gold: Array) -> float:
+    """T for softmax(logits / T): logits (N, K), gold (N,). Examples with gold -1, a label unknown to the model, are ignored."""
+    is_known = gold >= 0
+    if not is_known.any():
         return 1.0
-    rows = scores[seen].astype(np.float64)
-    rows = np.maximum(rows - rows.max(1, keepdims=True), -MAX_LOG_TEMPERATURE)
-    targets = rows[np.arange(len(rows)), gold[seen]]
-    all_right = len(rows[0]) > 1 and not targets.any()
-    if all_right:
-        targets = rows.sum(1) / (len(rows[0]) - 1) / (len(rows) + 2)  # of the right label itself it is 0
+    logits = logits[is_known].astype(np.float64)
+    logits = np.maximum(logits - logits.max(1, keepdims=True), -MAX_LOGIT_GAP)
+    n, k = logits.shape
+    target_logits = logits[np.arange(n), gold[is_known]]
+    all_correct = k > 1 and not target_logits.any()
+    if all_correct:
+        # the expected logit if the other labels share the probability 1 / (N + 2); the gold label's own logit is 0
+        target_logits = logits.sum(1) / (k - 1) / (n + 2)
 
-    def slope(b: float) -> tuple[float, float]:
-        fractions = np.exp(b * rows)
-        fractions /= fractions.sum(1, keepdims=True)
-        mean = (fractions * rows).sum(1)
-        spread = (fractions * np.square(rows)).sum(1) - np.square(mean)
-        return float((mean - targets).mean()), float(spread.mean())
+    def derivatives(b: float) -> tuple[float, float]:
+        probs = np.exp(b * logits)
+        probs /= probs.sum(1, keepdims=True)
+        mean = (probs * logits).sum(1)
+        variance = (probs * np.square(logits)).sum(1) - np.square(mean)
+        return float((mean - target_logits).mean()), float(variance.mean())
 
-    temperature = 1 / _where_flat(slope)
-    return min(1.0, temperature) if all_right else temperature
+    temperature = 1 / _minimize(derivatives)
+    return min(1.0, temperature) if all_correct else temperature
 
 
-def sigmoid_temperature(scores: Array, gold: Array) -> float:
-    """T for sigmoid(scores / T), scores (N, K), gold (N, K) bool: one number for all labels."""
-    if not scores.size:
+def sigmoid_temperature(logits: Array, gold: Array) -> float:
+    """T for sigmoid(logits / T), shared by all labels: logits (N, K), gold (N, K) bool."""
+    if not logits.size:
         return 1.0
-    rows, targets = np.clip(scores.astype(np.float64), -MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE), gold.astype(np.float64)
-    all_right = not np.where(gold, rows <= 0, rows >= 0).any()
-    if all_right:
-        targets = np.where(gold, rows.size + 1, 1) / (rows.size + 2)
+    logits, targets = np.clip(logits.astype(np.float64), -MAX_LOGIT_GAP, MAX_LOGIT_GAP), gold.astype(np.float64)
+    all_correct = not np.where(gold, logits <= 0, logits >= 0).any()
+    if all_correct:
+        targets = np.where(gold, logits.size + 1, 1) / (logits.size + 2)
 
-    def slope(b: float) -> tuple[float, float]:
-        fractions = 0.5 * (1 + np.tanh(0.5 * b * rows))  # the sigmoid, which overflows nowhere in this form
-        return float(((fractions - targets) * rows).mean()), float((fractions * (1 - fractions) * np.square(rows)).mean())
+    def derivatives(b: float) -> tuple[float, float]:
+        probs = 0.5 * (1 + np.tanh(0.5 * b * logits))  # the sigmoid, without overflow
+        return float(((probs - targets) * logits).mean()), float((probs * (1 - probs) * np.square(logits)).mean())
 
-    temperature = 1 / _where_flat(slope)
-    return min(1.0, temperature) if all_right else temperature
+    temperature = 1 / _minimize(derivatives)
+    return min(1.0, temperature) if all_correct else temperature

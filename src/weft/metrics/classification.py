@@ -1,9 +1,9 @@
 """Classification metrics, for one label per example or several.
 
-Definitions are scikit-learn's. Accuracy, exact match, F1 and calibration error are in percent, log loss in nats. A label that
-training never saw can't be said: it counts as wrong, and as one more class, of F1 0.
+Definitions follow scikit-learn. Accuracy, exact match, F1 and calibration error are in percent, log loss in nats. Gold labels
+that are not in the training data cannot be predicted: they count as errors, and together as one more class, with F1 0.
 
-Shapes: N examples, K labels, R resamples, M bins.
+Shapes: N examples, K labels, R resamples, M confidence bins.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from weft.errors import DataError
 from weft.metrics.items import Array, Function, ItemStatistics, Score, Sums, total
 from weft.metrics.metric import Metric, scores
 
-BINS = 15  # of confidence (Guo et al. 2017)
-MIN_PROBABILITY = float(np.finfo(np.float64).eps)  # no probability counts as less in the log loss, as in scikit-learn's
-THRESHOLD = 0.5  # multilabel models predict the labels with a higher probability
+NUM_BINS = 15  # of confidence (Guo et al. 2017)
+MIN_PROBABILITY = float(np.finfo(np.float64).eps)  # lower bound of probabilities in the log loss, as in scikit-learn
+THRESHOLD = 0.5  # multi-label models predict the labels with a higher probability
 
 
-class LabeledSplit(NamedTuple):
+class ClassificationSetup(NamedTuple):
     """Details of the evaluation, for the signature."""
 
     labels: str  # hash
-    multilabel: bool = False  # labels an example
+    multilabel: bool = False
     temperature: float = 1.0
     samples: int = 1000
     seed: int = 0
@@ -51,72 +51,75 @@ class Bin(NamedTuple):
     accuracy: float  # fraction of correct predictions
 
 
-def _bins(probs: Array, right: Array) -> Array:
-    """What was said (N, k) by its probability, (N, 3, M): how many, their probabilities, how many of them were right."""
-    edges = np.linspace(0, 1, BINS + 1)
-    at = np.searchsorted(edges[1:-1], probs)
-    places = np.arange(len(probs))[:, None] * BINS + at
-    weights = (np.ones_like(probs), probs, right.astype(np.float64))
-    counted = [np.bincount(places.ravel(), weight.ravel(), len(probs) * BINS) for weight in weights]
-    return np.stack(counted, 1).reshape(len(probs), BINS, 3).swapaxes(1, 2)
+def _bins(probs: Array, correct: Array) -> Array:
+    """Statistics (N, 3, M) of each confidence bin: number of decisions, sum of their probabilities, number of correct ones.
+
+    probs (N, k) are the probabilities of the decisions, correct (N, k) is bool.
+    """
+    edges = np.linspace(0, 1, NUM_BINS + 1)
+    bins = np.searchsorted(edges[1:-1], probs)
+    cells = np.arange(len(probs))[:, None] * NUM_BINS + bins
+    weights = (np.ones_like(probs), probs, correct.astype(np.float64))
+    sums = [np.bincount(cells.ravel(), weight.ravel(), len(probs) * NUM_BINS) for weight in weights]
+    return np.stack(sums, 1).reshape(len(probs), NUM_BINS, 3).swapaxes(1, 2)
 
 
 def label_items(log_probs: Array, gold: Array, keys: Array) -> ItemStatistics:
-    """The statistics of examples with one label each: log_probs (N, K), gold (N,), -1 for a label that training never saw.
+    """Statistics of single-label examples: log_probs (N, K), gold (N,), -1 for a label that is not in the training data.
 
-    Of each: examples, exact, unseen, nats, brier_score (N,); meant, said, both (N, K); bins (N, 3, M).
+    Keys: examples, exact, unseen, nats, brier_score (N,); gold, predicted, correct (N, K); bins (N, 3, M).
     """
-    probs, count = np.exp(log_probs.astype(np.float64)), log_probs.shape[1]
+    probs, num_labels = np.exp(log_probs.astype(np.float64)), log_probs.shape[1]
     best, is_known = probs.argmax(1), gold >= 0
-    predicted, meant = np.zeros_like(probs), np.zeros_like(probs)
+    predicted, gold_one_hot = np.zeros_like(probs), np.zeros_like(probs)
     predicted[np.arange(len(gold)), best] = 1.0
-    meant[is_known, gold[is_known]] = 1.0
+    gold_one_hot[is_known, gold[is_known]] = 1.0
     correct = best == gold
-    # the square of what an unseen label did not get is 1
-    brier = np.square(probs - meant).sum(1) + ~is_known
+    # an unseen gold label has probability 0, which adds (0 - 1)^2
+    brier = np.square(probs - gold_one_hot).sum(1) + ~is_known
     statistics = {
         "examples": np.ones(len(gold)),
         "exact": correct.astype(np.float64),
         "unseen": (~is_known).astype(np.float64),
-        "nats": -np.log(np.maximum((probs * meant).sum(1), MIN_PROBABILITY)),
-        "brier_score": brier / 2 if count == 2 else brier,
-        "meant": meant,
-        "said": predicted,
-        "both": meant * predicted,
+        "nats": -np.log(np.maximum((probs * gold_one_hot).sum(1), MIN_PROBABILITY)),
+        "brier_score": brier / 2 if num_labels == 2 else brier,
+        "gold": gold_one_hot,
+        "predicted": predicted,
+        "correct": gold_one_hot * predicted,
         "bins": _bins(probs.max(1, keepdims=True), correct[:, None]),
     }
     return ItemStatistics(keys, statistics)
 
 
 def multilabel_items(probs: Array, gold: Array, unseen: Array, keys: Array) -> ItemStatistics:
-    """The statistics of examples with several labels each, or none: probs (N, K), gold (N, K) bool, unseen (N,) how many of an
-    example's labels are not in the training data. As `label_items`; nats and Brier score are means over K decisions."""
-    probs, meant = probs.astype(np.float64), gold.astype(np.float64)
+    """Statistics of multi-label examples: probs (N, K), gold (N, K) bool, unseen (N,) the number of gold labels that are not in
+    the training data. Keys as in `label_items`; nats and Brier score are means over the K binary decisions."""
+    probs, gold_multi_hot = probs.astype(np.float64), gold.astype(np.float64)
     predicted = (probs > THRESHOLD).astype(np.float64)
-    held = np.where(gold, probs, 1 - probs)
+    gold_probs = np.where(gold, probs, 1 - probs)
     statistics = {
         "examples": np.ones(len(gold)),
-        "exact": ((predicted == meant).all(1) & (unseen == 0)).astype(np.float64),
+        "exact": ((predicted == gold_multi_hot).all(1) & (unseen == 0)).astype(np.float64),
         "unseen": unseen.astype(np.float64),
-        "nats": -np.log(np.maximum(held, MIN_PROBABILITY)).mean(1),
-        "brier_score": np.square(probs - meant).mean(1),
-        "meant": meant,
-        "said": predicted,
-        "both": meant * predicted,
+        "nats": -np.log(np.maximum(gold_probs, MIN_PROBABILITY)).mean(1),
+        "brier_score": np.square(probs - gold_multi_hot).mean(1),
+        "gold": gold_multi_hot,
+        "predicted": predicted,
+        "correct": gold_multi_hot * predicted,
         "bins": _bins(probs, gold),
     }
     return ItemStatistics(keys, statistics)
 
 
-def ratio(part: Array, whole: Array, *, empty: float = 0.0) -> Array:
-    """part / whole; `empty` if whole is 0."""
-    quotient: Array = np.divide(part, whole, out=np.full_like(whole, empty), where=whole > 0)
+def ratio(numerator: Array, denominator: Array, *, empty: float = 0.0) -> Array:
+    """numerator / denominator; `empty` if the denominator is 0."""
+    quotient: Array = np.divide(numerator, denominator, out=np.full_like(denominator, empty), where=denominator > 0)
     return quotient
 
 
-def f1(both: Array, predicted: Array, gold: Array) -> Array:
+def f1(correct: Array, predicted: Array, gold: Array) -> Array:
     """F1 in percent from counts; 0 if the label is neither predicted nor gold."""
-    return 100 * ratio(2 * both, predicted + gold)
+    return 100 * ratio(2 * correct, predicted + gold)
 
 
 def _mean(name: str, scale: float = 1.0) -> Function:
@@ -127,19 +130,19 @@ def _mean(name: str, scale: float = 1.0) -> Function:
 
 
 def _f1_micro(totals: Sums) -> Array:
-    return f1(totals["both"].sum(1), totals["said"].sum(1), totals["meant"].sum(1) + totals["unseen"])
+    return f1(totals["correct"].sum(1), totals["predicted"].sum(1), totals["gold"].sum(1) + totals["unseen"])
 
 
 def _f1_macro(totals: Sums) -> Array:
-    """Over the labels that are predicted or gold."""
-    per_class = f1(totals["both"], totals["said"], totals["meant"])
-    occur = (totals["said"] + totals["meant"] > 0).sum(1) + (totals["unseen"] > 0)
-    return ratio(per_class.sum(1), occur.astype(np.float64), empty=np.nan)
+    """Mean over the labels that are predicted or gold."""
+    per_class = f1(totals["correct"], totals["predicted"], totals["gold"])
+    num_classes = (totals["predicted"] + totals["gold"] > 0).sum(1) + (totals["unseen"] > 0)
+    return ratio(per_class.sum(1), num_classes.astype(np.float64), empty=np.nan)
 
 
-def _macro_f1_of_all(totals: Sums) -> Array:
-    """Over all labels."""
-    per_class = f1(totals["both"], totals["said"], totals["meant"])
+def _f1_macro_multilabel(totals: Sums) -> Array:
+    """Mean over all labels, as scikit-learn computes it for indicator matrices."""
+    per_class = f1(totals["correct"], totals["predicted"], totals["gold"])
     mean: Array = per_class.sum(1) / (per_class.shape[1] + (totals["unseen"] > 0))
     return mean
 
@@ -150,30 +153,30 @@ def _ece(totals: Sums) -> Array:
     return 100 * ratio(np.abs(confidence - correct).sum(1), count.sum(1), empty=np.nan)
 
 
-def _suite(right: str, macro_f1: Function) -> tuple[Metric, ...]:
-    """`right` is what a wholly right example is called; F1 over labels says nothing of one example."""
+def _suite(accuracy: str, f1_macro: Function) -> tuple[Metric, ...]:
+    """The metrics; `accuracy` names the fraction of fully correct examples. F1 over labels is meaningless for one example."""
     return (
-        Metric(right, _mean("exact", 100), "higher", percent=True, finer="log_loss"),
-        Metric("f1_macro", macro_f1, "higher", single=right, percent=True),
-        Metric("f1_micro", _f1_micro, "higher", single=right, percent=True),
+        Metric(accuracy, _mean("exact", 100), "higher", percent=True, tie_breaker="log_loss"),
+        Metric("f1_macro", f1_macro, "higher", item_metric=accuracy, percent=True),
+        Metric("f1_micro", _f1_micro, "higher", item_metric=accuracy, percent=True),
         Metric("log_loss", _mean("nats"), "lower"),
         Metric("brier_score", _mean("brier_score"), "lower"),
-        # a resample has fewer different examples, so its bins stray more: the interval would lie above the value
-        Metric("ece", _ece, "lower", interval=False, single="log_loss"),
+        # A resample has fewer distinct examples, so its bins are noisier: the interval would lie above the value.
+        Metric("ece", _ece, "lower", interval=False, item_metric="log_loss"),
     )
 
 
 SINGLE_LABEL = _suite("accuracy", _f1_macro)
-MULTI_LABEL = _suite("exact_match", _macro_f1_of_all)
+MULTI_LABEL = _suite("exact_match", _f1_macro_multilabel)
 
 
 def label_metrics(*, multilabel: bool) -> tuple[Metric, ...]:
-    """The metrics for one label per example or several."""
+    """The metrics of single-label or multi-label classification."""
     return MULTI_LABEL if multilabel else SINGLE_LABEL
 
 
-def signature(setup: LabeledSplit, *, examples: int, unseen: int) -> str:
-    """The signature: all details that scores depend on."""
+def signature(setup: ClassificationSetup, *, examples: int, unseen: int) -> str:
+    """Signature of the scores: everything that they depend on."""
     return (
         f"weft:{__version__}|labels:{setup.labels[:8]}|{'several' if setup.multilabel else 'one'}"
         f"|temperature:{setup.temperature:.4g}|unit:example|examples:{examples}|unseen:{unseen}"
@@ -181,36 +184,36 @@ def signature(setup: LabeledSplit, *, examples: int, unseen: int) -> str:
     )
 
 
-def label_scores(items: ItemStatistics, setup: LabeledSplit) -> list[Score]:
-    """All scores with their intervals."""
+def label_scores(items: ItemStatistics, setup: ClassificationSetup) -> list[Score]:
+    """All scores with their confidence intervals."""
     examples = len(items.keys)
     if not examples:
         raise DataError("evaluate", "no examples to evaluate")
-    named = signature(setup, examples=examples, unseen=int(items.statistics["unseen"].sum()))
-    suite = MULTI_LABEL if setup.multilabel else SINGLE_LABEL
-    return scores(items, suite, named, samples=setup.samples, seed=setup.seed)
+    suite = label_metrics(multilabel=setup.multilabel)
+    text = signature(setup, examples=examples, unseen=int(items.statistics["unseen"].sum()))
+    return scores(items, suite, text, samples=setup.samples, seed=setup.seed)
 
 
 def per_label(items: ItemStatistics) -> list[LabelScore]:
-    """The scores of each label, in order."""
+    """Scores of each label, in the order of the labels."""
     sums = {name: values[0] for name, values in total(items.statistics).items()}
-    correct, predicted, gold = sums["both"], sums["said"], sums["meant"]
+    correct, predicted, gold = sums["correct"], sums["predicted"], sums["gold"]
     columns = (100 * ratio(correct, predicted), 100 * ratio(correct, gold), f1(correct, predicted, gold), gold.astype(np.int64))
     return [LabelScore(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def confusion(items: ItemStatistics) -> Array:
-    """Of examples with one label each, how often each was said for each, (K + 1, K), ints: rows are what was meant, the last
-    what training never saw."""
-    gold = np.concatenate([items.statistics["meant"], items.statistics["unseen"][:, None]], 1)
-    counts: Array = np.rint(gold.T @ items.statistics["said"]).astype(np.int64)
+    """Confusion matrix (K + 1, K) of single-label examples, ints: gold labels in rows, the last one for unseen labels, and
+    predicted labels in columns."""
+    gold = np.concatenate([items.statistics["gold"], items.statistics["unseen"][:, None]], 1)
+    counts: Array = np.rint(gold.T @ items.statistics["predicted"]).astype(np.int64)
     return counts
 
 
 def reliability(items: ItemStatistics) -> list[Bin]:
-    """The reliability curve: accuracy by confidence bin."""
+    """Points of the reliability diagram: confidence and accuracy of each bin."""
     count, confidence, correct = total(items.statistics)["bins"][0]
-    edges = np.linspace(0, 1, BINS + 1)
-    columns = (edges[:-1], edges[1:], count.astype(np.int64), ratio(confidence, count, empty=np.nan))
-    rows = zip(*(column.tolist() for column in (*columns, ratio(correct, count, empty=np.nan))), strict=True)
-    return [Bin(*row) for row in rows]
+    edges = np.linspace(0, 1, NUM_BINS + 1)
+    mean_confidence, accuracy = ratio(confidence, count, empty=np.nan), ratio(correct, count, empty=np.nan)
+    columns = (edges[:-1], edges[1:], count.astype(np.int64), mean_confidence, accuracy)
+    return [Bin(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

@@ -6,25 +6,27 @@ from collections.abc import Hashable, Sequence
 
 
 def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """The fewest insertions, deletions and substitutions that make `b` of `a` (Levenshtein 1966).
+    """Minimum number of insertions, deletions and substitutions that turn `a` into `b` (Levenshtein 1966).
 
-    A column of the table of distances is held as two whole numbers, a bit for each step down it: where it rises by one and
-    where it falls (Myers 1999, in Hyyrö's form of 2003). So a token of `b` costs a dozen operations, however long `a` is.
+    Bit-parallel (Myers 1999, as simplified by Hyyrö 2003): a column of the distance matrix is two integers, whose bit i says
+    whether the distance increases or decreases from row i to row i + 1. Each token of `b` costs a dozen integer operations.
     """
     if not a:
         return len(b)
-    where: dict[Hashable, int] = {}  # token: a bit for each place in a where it stands
-    for place, token in enumerate(a):
-        where[token] = where.get(token, 0) | 1 << place
-    every, last = (1 << len(a)) - 1, 1 << len(a) - 1
-    rises, falls, distance = every, 0, len(a)  # the column of an empty b: 0, 1, 2, ...
+    occurrences: dict[Hashable, int] = {}  # bit i is set if a[i] is the token
+    for i, token in enumerate(a):
+        occurrences[token] = occurrences.get(token, 0) | 1 << i
+    all_bits, last_bit = (1 << len(a)) - 1, 1 << len(a) - 1
+    # Vertical differences within a column, +1 and -1. The column of an empty b is 0, 1, 2, ...
+    vertical_plus, vertical_minus, distance = all_bits, 0, len(a)
     for token in b:
-        same = where.get(token, 0)
-        level = (((same & rises) + rises) ^ rises) | same | falls  # along the diagonal
-        right_rises = falls | ~(level | rises)
-        right_falls = rises & level
-        distance += bool(right_rises & last) - bool(right_falls & last)
-        right_rises, right_falls = right_rises << 1 | 1, right_falls << 1  # the top row rises with every token
-        rises = (right_falls | ~(level | right_rises)) & every
-        falls = right_rises & level & every
+        match = occurrences.get(token, 0)
+        diagonal_zero = (((match & vertical_plus) + vertical_plus) ^ vertical_plus) | match | vertical_minus
+        # horizontal differences from the previous column
+        horizontal_plus = vertical_minus | ~(diagonal_zero | vertical_plus)
+        horizontal_minus = vertical_plus & diagonal_zero
+        distance += bool(horizontal_plus & last_bit) - bool(horizontal_minus & last_bit)
+        horizontal_plus, horizontal_minus = horizontal_plus << 1 | 1, horizontal_minus << 1  # the top row is 0, 1, 2, ...
+        vertical_plus = (horizontal_minus | ~(diagonal_zero | horizontal_plus)) & all_bits
+        vertical_minus = horizontal_plus & diagonal_zero & all_bits
     return distance

@@ -1,6 +1,6 @@
-"""Statistics by how frequent a token, or a word, was in training.
+"""Statistics by the frequency of a token or word in the training data.
 
-Shapes: T tokens, N items, F classes of frequency.
+Shapes: T tokens, N items, F frequency classes.
 """
 
 from __future__ import annotations
@@ -9,13 +9,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-FREQUENCIES = (1, 10, 100, 1_000, 10_000)  # occurrences in training where the next class begins
+FREQUENCIES = (1, 10, 100, 1_000, 10_000)  # lower bounds of the frequency classes after the first
 
 
 def by_frequency(
-    values: Mapping[str, np.ndarray], items: np.ndarray, occurrences: np.ndarray, size: int
+    statistics: Mapping[str, np.ndarray], items: np.ndarray, occurrences: np.ndarray, num_items: int
 ) -> dict[str, np.ndarray]:
-    """Statistics of tokens (T,), summed by item (T,) and class of frequency: (size, F) each."""
-    places = items * (len(FREQUENCIES) + 1) + np.digitize(occurrences, FREQUENCIES)
-    shape = (size, len(FREQUENCIES) + 1)
-    return {name: np.bincount(places, each, shape[0] * shape[1]).reshape(shape) for name, each in values.items()}
+    """Sums by item and frequency class, (num_items, F) each.
+
+    Per token: its statistics (T,), the index of its item (T,), and its number of occurrences in the training data (T,).
+    """
+    num_classes = len(FREQUENCIES) + 1
+    cells = items * num_classes + np.digitize(occurrences, FREQUENCIES)
+    return {
+        name: np.bincount(cells, values, num_items * num_classes).reshape(num_items, num_classes)
+        for name, values in statistics.items()
+    }

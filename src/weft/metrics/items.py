@@ -1,6 +1,6 @@
-"""Items: what an evaluation measured, in numbers that add up. A score is a pure function of their sums.
+"""Additive statistics of evaluated items. A score is a pure function of their sums.
 
-That gives batches, workers and intervals for nothing: whoever measured a part hands in its items, and they are joined.
+Statistics of batches or workers can therefore be joined, and bootstrap confidence intervals need no second evaluation.
 
 Shapes: N items, R resamples.
 """
@@ -15,19 +15,19 @@ from typing import NamedTuple
 import numpy as np
 
 Array = np.ndarray
-Sums = Mapping[str, Array]  # a statistic's sums, (R,) or (R, k)
-Function = Callable[[Sums], Array]  # from sums to values (R,)
+Sums = Mapping[str, Array]  # sums of each statistic, (R,) or (R, k)
+Function = Callable[[Sums], Array]  # computes values (R,) from sums
 
-CHUNK = 4_000_000  # weights held at once: 32 MB
+CHUNK = 4_000_000  # resampling weights in memory at a time: 32 MB
 
 
 @dataclass(frozen=True)
 class ItemStatistics:
-    """Items by key: a line's number, or a block's. One key stands for one unit of resampling."""
+    """Statistics per item. A key is the number of a line or a block, the unit of resampling."""
 
     keys: Array  # (N,)
     statistics: dict[str, Array]  # each (N,) or (N, k), float64
-    outputs: list[str] | None = None  # the output for each item
+    outputs: list[str] | None = None  # one output per item
 
 
 class Score(NamedTuple):
@@ -38,14 +38,14 @@ class Score(NamedTuple):
     signature: str
 
 
-def _add_up(values: Array, inverse: Array, size: int) -> Array:
+def _sum_by_index(values: Array, inverse: Array, size: int) -> Array:
     total = np.zeros((size, *values.shape[1:]))
     np.add.at(total, inverse, values)
     return total
 
 
 def join(parts: Iterable[ItemStatistics]) -> ItemStatistics:
-    """All items, ordered by key, so that nothing depends on the batches; those of one key are added up."""
+    """All items, sorted by key so that the result does not depend on batching; items with equal keys are summed."""
     parts = list(parts)
     if not parts:
         return ItemStatistics(np.zeros(0, np.int64), {})
@@ -55,7 +55,7 @@ def join(parts: Iterable[ItemStatistics]) -> ItemStatistics:
     if len(keys) == len(joined):
         statistics = {name: values[first] for name, values in statistics.items()}
     else:
-        statistics = {name: _add_up(values, inverse, len(keys)) for name, values in statistics.items()}
+        statistics = {name: _sum_by_index(values, inverse, len(keys)) for name, values in statistics.items()}
     if any(part.outputs is None for part in parts):
         return ItemStatistics(keys, statistics)
     if len(keys) < len(joined):
@@ -65,44 +65,43 @@ def join(parts: Iterable[ItemStatistics]) -> ItemStatistics:
 
 
 def total(statistics: Mapping[str, Array]) -> dict[str, Array]:
-    """The sum of each statistic over all items, as one resample: (1,) or (1, k)."""
+    """Sum of each statistic over all items, shaped like a single resample: (1,) or (1, k)."""
     return {name: values.sum(0, keepdims=True) for name, values in statistics.items()}
 
 
-def _weighted(matrix: Array, samples: int, seed: int) -> Array:
-    """How often each item was drawn, times the items: (R, columns), a chunk of resamples at a time."""
+def _resampled_sums(matrix: Array, samples: int, seed: int) -> Array:
+    """Sums (R, columns) of the drawn rows of `matrix` (N, columns), computed for a chunk of resamples at a time."""
     size = len(matrix)
     rng = np.random.default_rng(seed)
-    total = np.empty((samples, matrix.shape[1]))
+    sums = np.empty((samples, matrix.shape[1]))
     chunk = max(1, CHUNK // size)
     for start in range(0, samples, chunk):
         draws = (rng.integers(size, size=size) for _ in range(min(chunk, samples - start)))
         weights = np.stack([np.bincount(draw, minlength=size) for draw in draws]).astype(np.float64)
-        total[start : start + len(weights)] = weights @ matrix
-    return total
+        sums[start : start + len(weights)] = weights @ matrix
+    return sums
 
 
 def resample(statistics: Mapping[str, Array], *, samples: int = 1000, seed: int = 0) -> dict[str, Array]:
-    """Sums over `samples` draws of N items with replacement, (R,) or (R, k) each; all statistics see the same draws."""
+    """Sums over R = `samples` bootstrap resamples of the items, (R,) or (R, k) each; all statistics share the draws."""
     flat = {name: np.asarray(values, np.float64).reshape(len(values), -1) for name, values in statistics.items()}
     matrix = np.concatenate(list(flat.values()), 1)
-    # 0 times infinity is NaN: infinite numbers are counted apart
-    finite, infinite = np.where(np.isinf(matrix), 0.0, matrix), np.isinf(matrix)
-    total = _weighted(finite, samples, seed)
-    if infinite.any():
+    is_infinite = np.isinf(matrix)
+    sums = _resampled_sums(np.where(is_infinite, 0.0, matrix), samples, seed)
+    if is_infinite.any():  # summed separately, because the weight 0 times infinity is NaN
         for sign in (1.0, -1.0):
-            hit = _weighted((matrix == sign * math.inf).astype(np.float64), samples, seed) > 0
-            total[hit] = sign * math.inf
-    widths = np.cumsum([values.shape[1] for values in flat.values()])[:-1]
-    parts = zip(flat, np.split(total, widths, axis=1), strict=True)
+            is_drawn = _resampled_sums((matrix == sign * math.inf).astype(np.float64), samples, seed) > 0
+            sums[is_drawn] = sign * math.inf
+    splits = np.cumsum([values.shape[1] for values in flat.values()])[:-1]
+    parts = zip(flat, np.split(sums, splits, axis=1), strict=True)
     return {name: part.reshape(samples, *statistics[name].shape[1:]) for name, part in parts}
 
 
 def interval(values: Array, level: float = 0.95) -> tuple[float, float] | None:
-    """The middle `share` of resampled values, by order, for some may be infinite; None where no value is a number."""
+    """Percentile interval of resampled values; None if all are NaN. No interpolation: values may be infinite."""
     ordered = np.sort(values[~np.isnan(values)])
     if not len(ordered):
         return None
-    aside = (1 - level) / 2 * len(ordered)
-    low, high = math.floor(aside), math.ceil(len(ordered) - aside) - 1
+    tail = (1 - level) / 2 * len(ordered)
+    low, high = math.floor(tail), math.ceil(len(ordered) - tail) - 1
     return float(ordered[low]), float(ordered[high])

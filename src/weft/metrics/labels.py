@@ -1,4 +1,4 @@
-"""Labels and number formats of metrics, as people read them. No heavy imports: the command line needs them at once."""
+"""Display names and number formats of metrics. No heavy imports: the command line loads this module at startup."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Style = Literal["percent", "loss", "perplexity"]
 
 
 class Label(NamedTuple):
-    """How people read a metric in tables."""
+    """How tables show a metric."""
 
     text: str
-    style: Style  # decimals: percents have one, losses three; perplexities have three significant digits
-    unit: str = ""  # in full tables, after the text
-    is_default: bool = True  # False: only if all metrics are wanted
+    style: Style  # percentages have one decimal, losses three; perplexities have three significant digits
+    unit: str = ""  # part of the full label
+    is_default: bool = True  # False: shown only with --all
 
 
 LABELS: Mapping[str, Label] = {
@@ -55,12 +55,12 @@ LABELS: Mapping[str, Label] = {
 
 
 def label_of(name: str) -> Label:
-    """The label of a metric; one that the table lacks, as a plugin's may, is called by its name."""
+    """The label of a metric; metrics that are not in the table, such as those of plugins, use their name."""
     return LABELS.get(name) or Label(name.replace("_", " "), "loss")
 
 
 def format_score(value: float | None, style: Style) -> str:
-    """A value as tables show it: '88.9', '0.235', '1.26'; '-' if there is none."""
+    """Format a value for tables: '88.9', '0.235', '1.26'; '-' for None and NaN."""
     if value is None or math.isnan(value):
         return "-"
     if math.isinf(value):

@@ -1,7 +1,7 @@
-"""Scores of language models, from nats and counts of what was predicted.
+"""Metrics of language models: cross-entropy and perplexity per token, character, byte and word.
 
-An item's statistics: nats (the negative log-probability of its tokens), tokens, characters, bytes, words. Characters
-include the newline of each line; words are separated by whitespace, and each line end counts as one more.
+Statistics of an item: nats (negative log-probability of its tokens), tokens, characters, bytes, words. Characters include the
+newline of each line. Words are separated by whitespace, and each line end counts as one more word.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from weft.errors import DataError
 from weft.metrics.items import Array, Function, ItemStatistics, Score, Sums
 from weft.metrics.metric import Metric, scores
 
-BLOCKS = (1000, 500, 200, 100)  # how long a block of running text may be; below that neighbours have too much in common
-MIN_BLOCKS = 50  # blocks: with fewer a shorter one is taken
+BLOCK_SIZES = (1000, 500, 200, 100)  # of running text; neighboring blocks that are shorter depend on each other too much
+MIN_BLOCKS = 50  # if a block size gives fewer blocks, the next shorter one is used
 
 
 def block_size(length: int) -> int:
-    """The length of the blocks by which running text of this many tokens or bytes is resampled: the longest that gives enough
-    of them, else the shortest."""
-    return next((size for size in BLOCKS if length >= MIN_BLOCKS * size), BLOCKS[-1])
+    """Size of the blocks for resampling running text of `length` tokens or bytes: the largest that gives at least MIN_BLOCKS
+    blocks, else the smallest."""
+    return next((size for size in BLOCK_SIZES if length >= MIN_BLOCKS * size), BLOCK_SIZES[-1])
 
 
 class EvaluationSetup(NamedTuple):
-    """How the items were measured, for the signature."""
+    """Details of the evaluation, for the signature."""
 
-    context: str  # what a token is predicted from: "reset:256", "carry", "stride:64/256"
-    unit: str  # of resampling: "line", or "block", whose size follows from the number of tokens
+    context: str  # context policy: "reset:256", "carry", "stride:64/256"
+    unit: str  # of resampling: "line" or "block"; the block size follows from the number of tokens
     tokenizer: str  # hash
     samples: int = 1000
     seed: int = 0
 
 
 def signature(setup: EvaluationSetup, *, tokens: int) -> str:
-    """Every choice behind a score, named."""
+    """Signature of the scores: everything that they depend on."""
     unit = f"block/{block_size(tokens)}" if setup.unit == "block" else setup.unit
     return (
         f"weft:{__version__}|context:{setup.context}|unit:{unit}|tokens:{tokens}"
@@ -49,9 +49,9 @@ def signature(setup: EvaluationSetup, *, tokens: int) -> str:
 def _rate(unit: str, scale: Callable[[Array], Array]) -> Function:
     def score(totals: Sums) -> Array:
         count = totals[unit]
-        # a resample may hold nothing of a unit: its rate is not a number, and left out
+        # a resample may have no unit of this kind: its value is NaN, and the interval ignores it
         rate = np.divide(totals["nats"], count, out=np.full_like(count, np.nan), where=count > 0)
-        with np.errstate(over="ignore"):  # a perplexity beyond the largest number is infinite
+        with np.errstate(over="ignore"):  # a perplexity may overflow to infinity
             return scale(rate)
 
     return score
@@ -66,7 +66,7 @@ def _bits(rate: Array) -> Array:
 
 
 def _per(unit: str, name: str, scale: Callable[[Array], Array]) -> Metric:
-    return Metric(name, _rate(unit, scale), "lower", needs=unit, per_token=unit == "tokens")
+    return Metric(name, _rate(unit, scale), "lower", requires=unit, per_token=unit == "tokens")
 
 
 LANGUAGE = (
@@ -78,14 +78,13 @@ LANGUAGE = (
     _per("words", "bits_per_word", _bits),
     _per("words", "word_perplexity", np.exp),
 )
-LOSSES = tuple(metric for metric in LANGUAGE if metric.per_token)  # of texts whose characters and words nobody counts
+LOSSES = tuple(metric for metric in LANGUAGE if metric.per_token)  # if characters, bytes and words are not counted
 LANGUAGE_VALIDATION = LANGUAGE[:1]
 
 
 def language_scores(items: ItemStatistics, setup: EvaluationSetup) -> list[Score]:
-    """Every score whose unit was counted and occurs, with its interval."""
+    """Scores for each unit that is counted and occurs, with confidence intervals."""
     tokens = int(items.statistics["tokens"].sum()) if "tokens" in items.statistics else 0
     if not tokens:
         raise DataError("evaluate", "no tokens to evaluate")
-    named = signature(setup, tokens=tokens)
-    return scores(items, LANGUAGE, named, samples=setup.samples, seed=setup.seed)
+    return scores(items, LANGUAGE, signature(setup, tokens=tokens), samples=setup.samples, seed=setup.seed)

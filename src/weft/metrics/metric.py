@@ -1,7 +1,8 @@
-"""Metrics: a metric is a function of sums of statistics, with everything that callers ask about it.
+"""Metrics: functions of summed statistics, with a name, a direction and a number format.
 
-A task has suites of metrics. Two suites may have metrics with one name and different formulas (macro F1 for single labels and
-for multiple labels), so a name alone is ambiguous: it is looked up in the one suite that has all names of the scores beside it.
+A task has one or more suites of metrics. Two suites may define the same name by different formulas (macro F1 for single-label
+and for multi-label classification). A name is therefore looked up together with the names of all other scores of the
+evaluation, in the first suite that has all of them.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ Suite = Sequence["Metric"]
 
 
 class Metric(NamedTuple):
-    """One metric: its name, how its value follows from sums, and how values are read."""
+    """A named function of summed statistics, and how to interpret its values."""
 
     name: str
-    of: Function
+    compute: Function
     better: Literal["higher", "lower"]
-    interval: bool = True  # False: resampling says nothing about it
-    single: str | None = None  # the metric that ranks single items, if this one is meaningless for one item alone
-    needs: str | None = None  # a statistic that not every evaluation has
-    per_token: bool = False  # tokens of two tokenizers differ in size: values are not comparable between them
-    percent: bool = False  # from 0 to 100, or an error rate in percent
-    finer: str | None = None  # the metric that orders items which this one scores the same
+    interval: bool = True  # False: bootstrap resampling gives no valid confidence interval
+    item_metric: str | None = None  # metric that ranks single items, if this one is meaningless for one item
+    requires: str | None = None  # statistic that only some evaluations have
+    per_token: bool = False  # depends on the tokenizer: values are comparable only between runs with the same tokenizer
+    percent: bool = False  # 0 to 100, or an error rate in percent
+    tie_breaker: str | None = None  # metric that orders items with equal values of this one
 
     @property
     def label(self) -> str:
-        """How tables name it: 'exact match'."""
+        """Name in tables, such as 'exact match'."""
         return label_of(self.name).text
 
     @property
     def full_label(self) -> str:
-        """The label with its unit: 'loss (nats/token)'."""
+        """The label with its unit, such as 'loss (nats/token)'."""
         label = label_of(self.name)
         return f"{label.text} ({label.unit})" if label.unit else label.text
 
@@ -49,53 +50,57 @@ class Metric(NamedTuple):
         return format_score(value, label_of(self.name).style)
 
     @property
-    def upwards(self) -> bool:
+    def higher_is_better(self) -> bool:
         return self.better == "higher"
 
     @property
-    def most(self) -> float:
-        """The largest possible value: 100 for a percentage; an error rate may be larger."""
-        return 100.0 if self.percent and self.upwards else math.inf
+    def max_value(self) -> float:
+        """Upper bound of the values: 100 for a percentage, none for an error rate."""
+        return 100.0 if self.percent and self.higher_is_better else math.inf
 
     def is_better(self, value: float, than: float) -> bool:
-        return value > than if self.upwards else value < than
+        return value > than if self.higher_is_better else value < than
 
 
-def _values(total: Sums, metrics: Iterable[Metric]) -> list[tuple[Metric, float]]:
-    """The values of the metrics that the statistics allow; NaN, the score of an empty set, is skipped."""
-    computed = [(metric, metric.of(total).item()) for metric in metrics if metric.needs is None or metric.needs in total]
+def _values(totals: Sums, metrics: Iterable[Metric]) -> list[tuple[Metric, float]]:
+    """Values of the metrics whose statistics are available, without NaN, the value of an empty set."""
+    available = [metric for metric in metrics if metric.requires is None or metric.requires in totals]
+    computed = [(metric, metric.compute(totals).item()) for metric in available]
     return [(metric, value) for metric, value in computed if not math.isnan(value)]
 
 
 def values(items: ItemStatistics, metrics: Iterable[Metric]) -> dict[str, float]:
-    """The value of every metric that the items allow, by name, in their order."""
+    """Value by name of each metric whose statistics are available, in the order of `metrics`."""
     return {metric.name: value for metric, value in _values(total(items.statistics), metrics)}
 
 
 def scores(
     items: ItemStatistics, metrics: Iterable[Metric], signature: str | Mapping[str, str], *, samples: int = 1000, seed: int = 0
 ) -> list[Score]:
-    """The same with confidence intervals if there are several items; one signature for all, or one by metric name."""
+    """The same values as scores, with confidence intervals if there are several items.
+
+    `signature` is one string for all metrics, or a mapping by metric name.
+    """
     resampled = resample(items.statistics, samples=samples, seed=seed) if len(items.keys) > 1 else None
     results = []
     for metric, value in _values(total(items.statistics), metrics):
-        bounds = interval(metric.of(resampled)) if resampled is not None and metric.interval else None
+        bounds = interval(metric.compute(resampled)) if resampled is not None and metric.interval else None
         low, high = bounds or (None, None)
-        signed = signature if isinstance(signature, str) else signature[metric.name]
-        results.append(Score(metric.name, value, low, high, signed))
+        metric_signature = signature if isinstance(signature, str) else signature[metric.name]
+        results.append(Score(metric.name, value, low, high, metric_signature))
     return results
 
 
 def metric_names(suites: Iterable[Suite]) -> list[str]:
-    """Every name that occurs in some suite, once."""
+    """Metric names of all suites, without duplicates."""
     return list(dict.fromkeys(metric.name for suite in suites for metric in suite))
 
 
 def metrics_of(suites: Iterable[Suite], names: Iterable[str]) -> dict[str, Metric]:
-    """The metrics of the given score names, from the first suite that has all of them; {} if no suite has."""
-    wanted = list(names)
+    """Metrics by name from the first suite that has all `names`; {} if no suite has them."""
+    names = list(names)
     for suite in suites:
-        known = {metric.name: metric for metric in suite}
-        if known.keys() >= set(wanted):
-            return {name: known[name] for name in wanted}
+        by_name = {metric.name: metric for metric in suite}
+        if by_name.keys() >= set(names):
+            return {name: by_name[name] for name in names}
     return {}

@@ -1,7 +1,7 @@
-"""Scores of answers to questions, as SQuAD defines them (Rajpurkar et al. 2016, 2018): exact match and F1 of words, in percent.
+"""Question answering metrics of SQuAD (Rajpurkar et al. 2016, 2018): exact match and F1 over words, in percent.
 
-Answers are compared without capitals, punctuation marks, the articles a, an, the, and with single blanks. Of several right
-answers the best counts. Where there is none, only saying none is right.
+Answers are normalized before they are compared: lowercase, without punctuation and the articles a, an, the, and with single
+spaces. If there are several gold answers, the best match counts. If there is none, only the empty answer is correct.
 
 Shapes: N questions.
 """
@@ -26,7 +26,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class QASetup(NamedTuple):
-    """How answers were said and are resampled, for the signature."""
+    """Details of the evaluation, for the signature."""
 
     tokenizer: str  # hash
     threshold: float = 0.0
@@ -35,111 +35,121 @@ class QASetup(NamedTuple):
 
 
 def normalize(text: str) -> str:
-    """An answer as it is compared."""
+    """Normalize an answer as SQuAD's evaluation script does."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def overlap(predicted: str, gold: str) -> float:
-    """F1 of the words of two answers, 0 to 1; if either has none, whether neither has."""
-    ours, theirs = normalize(predicted).split(), normalize(gold).split()
-    if not ours or not theirs:
-        return float(ours == theirs)
-    both = sum((Counter(ours) & Counter(theirs)).values())
-    return 2 * both / (len(ours) + len(theirs))
+    """F1 over the words of two answers, from 0 to 1. If either is empty, it is 1 if both are, else 0."""
+    predicted_words, gold_words = normalize(predicted).split(), normalize(gold).split()
+    if not predicted_words or not gold_words:
+        return float(predicted_words == gold_words)
+    num_common = (Counter(predicted_words) & Counter(gold_words)).total()
+    return 2 * num_common / (len(predicted_words) + len(gold_words))
 
 
 def _gold(references: Sequence[str]) -> list[str]:
-    """Those that are more than articles and punctuation; no answer, where there is none such."""
+    """References that are not empty after normalization; [""], no answer, if there are none."""
     return [text for text in references if normalize(text)] or [""]
 
 
 def exact(predicted: str, references: Sequence[str]) -> float:
-    """1 if it is one of the right answers, else 0."""
-    return float(any(normalize(predicted) == normalize(right) for right in _gold(references)))
+    """1 if the prediction equals a reference, else 0."""
+    return float(any(normalize(predicted) == normalize(gold) for gold in _gold(references)))
 
 
 def best_overlap(predicted: str, references: Sequence[str]) -> float:
-    """F1 of the words with the nearest of the right answers, 0 to 1."""
-    return max(overlap(predicted, right) for right in _gold(references))
+    """F1 over words with the closest reference, from 0 to 1."""
+    return max(overlap(predicted, gold) for gold in _gold(references))
 
 
 def without_answer(references: Sequence[Sequence[str]]) -> Array:
-    """bool (N,): which questions have no right answer."""
-    return np.array([_gold(right) == [""] for right in references], bool)
+    """bool (N,): which questions have no answer."""
+    return np.array([_gold(texts) == [""] for texts in references], bool)
 
 
 def answer_items(predicted: Sequence[str], references: Sequence[Sequence[str]], keys: Array) -> ItemStatistics:
-    """The statistics of each question: examples, exact, overlap, and the same for questions with an answer (answered,
-    answered_overlap) and without one (none, none_right), all (N,)."""
-    hits = np.array([exact(one, right) for one, right in zip(predicted, references, strict=True)], np.float64)
-    shared = np.array([best_overlap(one, right) for one, right in zip(predicted, references, strict=True)], np.float64)
-    some = (~without_answer(references)).astype(np.float64)
+    """Statistics of questions, all (N,): examples, exact, f1; has_answer and has_answer_f1 for questions with an answer;
+    no_answer and no_answer_correct for questions without one."""
+    pairs = list(zip(predicted, references, strict=True))
+    is_exact = np.array([exact(answer, texts) for answer, texts in pairs], np.float64)
+    f1 = np.array([best_overlap(answer, texts) for answer, texts in pairs], np.float64)
+    no_answer = without_answer(references).astype(np.float64)
     statistics = {
-        "examples": np.ones(len(some)),
-        "exact": hits,
-        "overlap": shared,
-        "answered": some,
-        "answered_overlap": some * shared,
-        "none": 1 - some,
-        "none_right": (1 - some) * hits,
+        "examples": np.ones(len(pairs)),
+        "exact": is_exact,
+        "f1": f1,
+        "has_answer": 1 - no_answer,
+        "has_answer_f1": (1 - no_answer) * f1,
+        "no_answer": no_answer,
+        "no_answer_correct": no_answer * is_exact,
     }
     return ItemStatistics(keys, statistics, list(predicted))
 
 
-def best_threshold(margins: Array, shared: Array, none: Array) -> float:
-    """What an answer's margin over none must pass to be said, so that the sum of F1 is highest: margins (N,), the F1 of each
-    answer if it is said (N,), and 1 where none is right (N,). Infinite where all questions have an answer, or none has."""
-    if not none.any() or none.all():
-        return -np.inf if not none.any() else np.inf
+def best_threshold(margins: Array, answer_f1: Array, no_answer: Array) -> float:
+    """Threshold of the margin that maximizes F1: an answer is predicted if its margin over no answer is higher.
+
+    margins (N,); answer_f1 (N,), F1 if the answer is predicted; no_answer (N,), 1 if the question has no answer, else 0. The
+    result is -inf if all questions have an answer, and inf if none has.
+    """
+    if not no_answer.any():
+        return -np.inf
+    if no_answer.all():
+        return np.inf
     order = np.argsort(-margins, kind="stable")
-    ordered = margins[order]
-    # the F1 if the first k are said, k from 0 to N
-    gained = np.concatenate([[0.0], np.cumsum(shared[order])]) + np.concatenate([np.cumsum(none[order][::-1])[::-1], [0.0]])
-    edges = np.concatenate([[ordered[0] + 2], ordered, [ordered[-1] - 2]])
-    between = (edges[:-1] + edges[1:]) / 2
-    apart = edges[:-1] > edges[1:]  # equal margins are said together
-    best = np.flatnonzero(apart & (gained >= gained[apart].max() - 1e-9))
-    return float(between[best[np.argmin(np.abs(between[best]))]])  # of equal ones that which changes least
+    margins = margins[order]
+    # summed F1 if the k highest margins are answered, for k from 0 to N
+    answered_f1 = np.concatenate([[0.0], np.cumsum(answer_f1[order])])
+    unanswered_f1 = np.concatenate([np.cumsum(no_answer[order][::-1])[::-1], [0.0]])
+    total_f1 = answered_f1 + unanswered_f1
+    edges = np.concatenate([[margins[0] + 2], margins, [margins[-1] - 2]])
+    thresholds = (edges[:-1] + edges[1:]) / 2
+    is_valid = edges[:-1] > edges[1:]  # no threshold separates equal margins
+    best = np.flatnonzero(is_valid & (total_f1 >= total_f1[is_valid].max() - 1e-9))
+    return float(thresholds[best[np.argmin(np.abs(thresholds[best]))]])  # ties: the threshold closest to 0
 
 
-def _ratio(part: str, whole: str) -> Function:
+def _percentage(part: str, whole: str) -> Function:
     def score(totals: Sums) -> Array:
-        whole_of = totals[whole]
-        found: Array = 100 * np.divide(totals[part], whole_of, out=np.full_like(whole_of, np.nan), where=whole_of > 0)
-        return found
+        count = totals[whole]
+        percentage: Array = 100 * np.divide(totals[part], count, out=np.full_like(count, np.nan), where=count > 0)
+        return percentage
 
     return score
 
 
 ANSWERS = (
-    Metric("f1", _ratio("overlap", "examples"), "higher", percent=True),
-    Metric("exact_match", _ratio("exact", "examples"), "higher", percent=True),
+    Metric("f1", _percentage("f1", "examples"), "higher", percent=True),
+    Metric("exact_match", _percentage("exact", "examples"), "higher", percent=True),
 )
-ANSWERS_OR_NONE = (  # where some questions have an answer, and some have none
+ANSWERS_OR_NONE = (  # if only some questions have an answer, as in SQuAD 2.0
     *ANSWERS,
-    Metric("f1_has_answer", _ratio("answered_overlap", "answered"), "higher", single="f1", percent=True),
-    Metric("accuracy_no_answer", _ratio("none_right", "none"), "higher", single="exact_match", percent=True),
+    Metric("f1_has_answer", _percentage("has_answer_f1", "has_answer"), "higher", item_metric="f1", percent=True),
+    Metric(
+        "accuracy_no_answer", _percentage("no_answer_correct", "no_answer"), "higher", item_metric="exact_match", percent=True
+    ),
 )
 
 
-def answer_metrics(none: Array) -> tuple[Metric, ...]:
-    """What is measured of questions, of which `none` (N,) are those without an answer."""
-    return ANSWERS_OR_NONE if none.any() and not none.all() else ANSWERS
+def answer_metrics(no_answer: Array) -> tuple[Metric, ...]:
+    """The metrics for questions of which `no_answer` (N,) marks those without an answer."""
+    return ANSWERS_OR_NONE if no_answer.any() and not no_answer.all() else ANSWERS
 
 
-def signature(setup: QASetup, *, examples: int, none: int) -> str:
-    """Every choice behind a score, named."""
+def signature(setup: QASetup, *, examples: int, no_answer: int) -> str:
+    """Signature of the scores: everything that they depend on."""
     return (
         f"weft:{__version__}|tokenizer:{setup.tokenizer[:8]}|normalized:squad|threshold:{setup.threshold:.4g}|unit:question"
-        f"|questions:{examples}|unanswerable:{none}|resamples:{setup.samples}|seed:{setup.seed}|interval:95%"
+        f"|questions:{examples}|unanswerable:{no_answer}|resamples:{setup.samples}|seed:{setup.seed}|interval:95%"
     )
 
 
 def answer_scores(items: ItemStatistics, setup: QASetup) -> list[Score]:
-    """Every score with its interval."""
+    """All scores with their confidence intervals."""
     examples = len(items.keys)
     if not examples:
         raise DataError("evaluate", "no questions to evaluate")
-    none = items.statistics["none"]
-    named = signature(setup, examples=examples, none=int(none.sum()))
-    return scores(items, answer_metrics(none), named, samples=setup.samples, seed=setup.seed)
+    no_answer = items.statistics["no_answer"]
+    text = signature(setup, examples=examples, no_answer=int(no_answer.sum()))
+    return scores(items, answer_metrics(no_answer), text, samples=setup.samples, seed=setup.seed)

@@ -1,10 +1,11 @@
-"""Scores of outputs against references: exact match, error rates of tokens and characters, BLEU and chrF; all in percent.
+"""Metrics of outputs against references: exact match, token and character error rate, BLEU and chrF; all in percent.
 
-Tokens of exact match and edit rate are what white space separates: words, or phones. An output is exact if it has the tokens of
-its reference, in their order. BLEU and chrF are sacrebleu's: its tokenizers and its definitions, here as functions of sums.
+Exact match and token error rate split text at whitespace, into words or phones. An output is exact if its tokens equal those of
+its reference. BLEU and chrF use the tokenizers and definitions of sacrebleu, as functions of summed statistics.
 
-Of several references, BLEU counts the n-grams of all and the length nearest to the output's, chrF takes the one with the
-highest F: both as sacrebleu does. The others take the nearest: the one with the fewest edits, the longest of equals.
+With several references, BLEU clips n-gram counts by all of them and uses the length closest to the output's, and chrF uses the
+reference with the highest F-score, both as in sacrebleu. The other metrics use the reference with the fewest edits, and of
+several such references the longest.
 
 Shapes: N lines, R resamples.
 """
@@ -19,6 +20,7 @@ import numpy as np
 
 from weft import __version__
 from weft.errors import DataError
+from weft.metrics.classification import ratio
 from weft.metrics.edit_distance import edit_distance
 from weft.metrics.items import Array, ItemStatistics, Score, Sums
 from weft.metrics.lm import LANGUAGE_VALIDATION
@@ -27,64 +29,67 @@ from weft.metrics.metric import Metric, scores
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
 
-WORDS, CHARACTERS = 4, 6  # the longest n-grams of BLEU and of chrF
-BETA = 2  # how much more recall counts than precision in chrF
+BLEU_ORDER, CHRF_ORDER = 4, 6  # maximum n-gram length
+BETA = 2  # weight of recall in chrF, relative to precision
 
 
 class Seq2SeqSetup(NamedTuple):
-    """How the outputs were made, scored and are resampled, for the signature."""
+    """Details of the evaluation, for the signature."""
 
     search: str  # "greedy", "beam:5/alpha:1"
     samples: int = 1000
     seed: int = 0
-    tokenize: str = "13a"  # of BLEU
-    references: int | None = 1  # of each line; None: not the same number of all
+    tokenize: str = "13a"  # BLEU tokenizer
+    references: int | None = 1  # number of references per line; None if it varies
 
 
-def scored(references: Sequence[Sequence[str]], *, search: str, tokenize: str) -> Seq2SeqSetup:
-    """How outputs that were searched for so are scored against these references."""
+def seq2seq_setup(references: Sequence[Sequence[str]], *, search: str, tokenize: str) -> Seq2SeqSetup:
+    """The setup for these references of each line."""
     counts = set(map(len, references))
     return Seq2SeqSetup(search, tokenize=tokenize, references=counts.pop() if len(counts) == 1 else None)
 
 
-Lines = Sequence[Sequence[str]]  # the references of each line
+def _bleu_statistics(
+    outputs: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool, tokenize: str
+) -> list[list[int]]:
+    """For each line: number of matching n-grams (4), of n-grams (4), output length, reference length."""
+    from sacrebleu import BLEU  # slow to import, so only on first use
 
-
-def _bleu_statistics(outputs: Sequence[str], references: Lines, *, lowercase: bool, tokenize: str) -> list[list[int]]:
-    """Of each line, n-grams that are right (4), n-grams (4), length, length of the reference."""
-    from sacrebleu import BLEU  # on first use: it takes longer to import than `weft --help` may take
-
-    # its counts are wanted, not its score of a line, for which it recommends this order, aloud
+    # effective_order only silences a warning about sentence scores: the counts do not depend on it
     metric = BLEU(lowercase=lowercase, effective_order=True, tokenize=tokenize)
-    lines = [metric.sentence_score(output, list(some)) for output, some in zip(outputs, references, strict=True)]
-    return [[*line.counts, *line.totals, line.sys_len, line.ref_len] for line in lines]
+    scores = [metric.sentence_score(output, list(texts)) for output, texts in zip(outputs, references, strict=True)]
+    return [[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores]
 
 
-Ngrams = list[Counter[str]]  # of each order
+Ngrams = list[Counter[str]]  # one counter per order
 
 
 def _character_ngrams(text: str) -> Ngrams:
-    letters = "".join(text.split())
-    return [Counter([letters[start : start + n] for start in range(len(letters) - n + 1)]) for n in range(1, CHARACTERS + 1)]
+    chars = "".join(text.split())
+    return [Counter([chars[start : start + n] for start in range(len(chars) - n + 1)]) for n in range(1, CHRF_ORDER + 1)]
 
 
-def _shared_ngrams(output: Ngrams, reference: Ngrams) -> list[int]:
-    """For each order n-grams of the output, of the reference, and of both; an order that the reference lacks counts nowhere."""
-    pairs = zip(output, reference, strict=True)
+def _match_ngrams(output: Ngrams, reference: Ngrams) -> list[int]:
+    """For each order: number of n-grams in the output, in the reference, and in both; orders above the reference length are
+    not counted for the output either."""
     return [
         count
-        for predicted, gold in pairs
-        for count in (predicted.total() if gold else 0, gold.total(), (predicted & gold).total())
+        for output_ngrams, reference_ngrams in zip(output, reference, strict=True)
+        for count in (
+            output_ngrams.total() if reference_ngrams else 0,
+            reference_ngrams.total(),
+            (output_ngrams & reference_ngrams).total(),
+        )
     ]
 
 
 def _f_score(statistics: Sequence[int]) -> float:
-    """The chrF of one line, in sacrebleu's order of operations: of two references that are equally good, both take the same."""
+    """chrF of one line. The order of operations is sacrebleu's, so that ties between references are resolved equally."""
     precision = recall = 0.0
     orders = 0
-    for predicted, gold, both in zip(statistics[::3], statistics[1::3], statistics[2::3], strict=True):
-        if predicted and gold:
-            precision, recall, orders = precision + both / predicted, recall + both / gold, orders + 1
+    for num_output, num_reference, num_matching in zip(statistics[::3], statistics[1::3], statistics[2::3], strict=True):
+        if num_output and num_reference:
+            precision, recall, orders = precision + num_matching / num_output, recall + num_matching / num_reference, orders + 1
     if not precision + recall:
         return 0.0
     precision, recall = precision / orders, recall / orders
@@ -92,130 +97,127 @@ def _f_score(statistics: Sequence[int]) -> float:
 
 
 def _chrf_statistics(output: str, references: Sequence[str]) -> list[int]:
-    """Those of the reference that gives the highest score, of equals the first."""
-    predicted = _character_ngrams(output)
-    return max((_shared_ngrams(predicted, _character_ngrams(one)) for one in references), key=_f_score)
+    """Statistics against the reference with the highest score, the first of several."""
+    ngrams = _character_ngrams(output)
+    return max((_match_ngrams(ngrams, _character_ngrams(reference)) for reference in references), key=_f_score)
 
 
-def _nearest(predicted: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Edits to the reference that takes the fewest, and its length; of equals the longest."""
-    edits, less_length = min((edit_distance(predicted, gold), -len(gold)) for gold in references)
-    return edits, -less_length
+def _closest(output: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """Edit distance to the closest reference, the longest of several, and its length."""
+    edits, negative_length = min((edit_distance(output, reference), -len(reference)) for reference in references)
+    return edits, -negative_length
 
 
 def seq2seq_items(
     outputs: Sequence[str], references: Sequence[str | Sequence[str]], *, tokenize: str = "13a"
 ) -> ItemStatistics:
-    """The statistics of each line, by its number: lines, exact, edits, reference_tokens, character_edits,
-    reference_characters (N,), bleu and bleu_lc (N, 10), chrf (N, 18); bleu_lc is of lower-cased text. A line has one reference
-    or several."""
+    """Statistics of lines: lines, exact, edits, reference_tokens, character_edits, reference_characters (N,), bleu and bleu_lc
+    (N, 10), the latter for lowercased text, and chrf (N, 18). Each line has one reference or a sequence of them."""
     if len(outputs) != len(references):
-        raise ValueError(f"translation_items: {len(outputs)} outputs, but {len(references)} references")
-    gold = [[some] if isinstance(some, str) else list(some) for some in references]
-    pairs = list(zip(outputs, gold, strict=True))
-    edits = np.array([_nearest(a.split(), [one.split() for one in some]) for a, some in pairs], np.float64).reshape(-1, 2)
-    letters = np.array([_nearest(a.strip(), [one.strip() for one in some]) for a, some in pairs], np.float64).reshape(-1, 2)
+        raise ValueError(f"seq2seq_items: {len(outputs)} outputs, but {len(references)} references")
+    reference_lists = [[texts] if isinstance(texts, str) else list(texts) for texts in references]
+    pairs = list(zip(outputs, reference_lists, strict=True))
+    token_edits = [_closest(output.split(), [text.split() for text in texts]) for output, texts in pairs]
+    char_edits = [_closest(output.strip(), [text.strip() for text in texts]) for output, texts in pairs]
+    edits, reference_tokens = np.array(token_edits, np.float64).reshape(-1, 2).T
+    character_edits, reference_characters = np.array(char_edits, np.float64).reshape(-1, 2).T
     tables = {
-        "bleu": (_bleu_statistics(outputs, gold, lowercase=False, tokenize=tokenize), 2 * WORDS + 2),
-        "bleu_lc": (_bleu_statistics(outputs, gold, lowercase=True, tokenize=tokenize), 2 * WORDS + 2),
-        "chrf": ([_chrf_statistics(output, some) for output, some in pairs], 3 * CHARACTERS),
+        "bleu": (_bleu_statistics(outputs, reference_lists, lowercase=False, tokenize=tokenize), 2 * BLEU_ORDER + 2),
+        "bleu_lc": (_bleu_statistics(outputs, reference_lists, lowercase=True, tokenize=tokenize), 2 * BLEU_ORDER + 2),
+        "chrf": ([_chrf_statistics(output, texts) for output, texts in pairs], 3 * CHRF_ORDER),
     }
     statistics = {
-        "lines": np.ones(len(edits)),
-        "exact": (edits[:, 0] == 0).astype(np.float64),
-        "edits": edits[:, 0],
-        "reference_tokens": edits[:, 1],
-        "character_edits": letters[:, 0],
-        "reference_characters": letters[:, 1],
+        "lines": np.ones(len(outputs)),
+        "exact": (edits == 0).astype(np.float64),
+        "edits": edits,
+        "reference_tokens": reference_tokens,
+        "character_edits": character_edits,
+        "reference_characters": reference_characters,
         **{name: np.array(table, np.float64).reshape(-1, width) for name, (table, width) in tables.items()},
     }
-    return ItemStatistics(np.arange(len(edits)), statistics, list(outputs))
-
-
-def _ratio(part: Array, whole: Array, *, empty: float) -> Array:
-    quotient: Array = np.divide(part, whole, out=np.full_like(whole, empty), where=whole > 0)
-    return quotient
+    return ItemStatistics(np.arange(len(outputs)), statistics, list(outputs))
 
 
 def _exact_match(totals: Sums) -> Array:
-    return 100 * _ratio(totals["exact"], totals["lines"], empty=np.nan)
+    return 100 * ratio(totals["exact"], totals["lines"], empty=np.nan)
 
 
 def _token_error_rate(totals: Sums) -> Array:
-    # a resample may have drawn empty references only: its rate is not a number, and left out
-    return 100 * _ratio(totals["edits"], totals["reference_tokens"], empty=np.nan)
+    # a resample may have only empty references: its value is NaN, and the interval ignores it
+    return 100 * ratio(totals["edits"], totals["reference_tokens"], empty=np.nan)
 
 
 def _character_error_rate(totals: Sums) -> Array:
-    return 100 * _ratio(totals["character_edits"], totals["reference_characters"], empty=np.nan)
+    return 100 * ratio(totals["character_edits"], totals["reference_characters"], empty=np.nan)
 
 
 def _bleu(table: Array) -> Array:
-    """From sums (R, 10) to (R,): the geometric mean of precisions, times the penalty for brevity (Papineni et al. 2002)."""
-    right, count, length, reference = table[:, :WORDS], table[:, WORDS:-2], table[:, -2], table[:, -1]
-    missed = right == 0
-    # of orders without one right n-gram, the first counts half of one, the next a quarter, ...
-    counted = np.where(missed, 0.5 ** missed.cumsum(1), right)
-    precision = _ratio(counted, count, empty=0.0)
-    possible = (count > 0).all(1) & ~missed.all(1)
-    logs = np.log(precision, out=np.zeros_like(precision), where=possible[:, None]).mean(1)
-    brevity = np.minimum(0.0, 1 - _ratio(reference, length, empty=0.0))
-    return np.where(possible, 100 * np.exp(logs + brevity), 0.0)
+    """BLEU (R,) from sums (R, 10): geometric mean of the n-gram precisions times the brevity penalty (Papineni et al. 2002)."""
+    matching, count, length, reference_length = table[:, :BLEU_ORDER], table[:, BLEU_ORDER:-2], table[:, -2], table[:, -1]
+    is_zero = matching == 0
+    # "exp" smoothing: the first order without matches counts 1/2 match, the next 1/4, ...
+    smoothed = np.where(is_zero, 0.5 ** is_zero.cumsum(1), matching)
+    precision = ratio(smoothed, count)
+    is_defined = (count > 0).all(1) & ~is_zero.all(1)
+    log_precision = np.log(precision, out=np.zeros_like(precision), where=is_defined[:, None]).mean(1)
+    log_brevity_penalty = np.minimum(0.0, 1 - ratio(reference_length, length))
+    return np.where(is_defined, 100 * np.exp(log_precision + log_brevity_penalty), 0.0)
 
 
 def _chrf(table: Array) -> Array:
-    """From sums (R, 18) to (R,): the F of precision and recall, each the mean over all orders that occur (Popović 2015)."""
-    predicted, gold, both = np.moveaxis(table.reshape(-1, CHARACTERS, 3), 2, 0)
-    occurs = (predicted > 0) & (gold > 0)
-    orders = occurs.sum(1).astype(np.float64)
+    """chrF (R,) from sums (R, 18): F-score of the precision and recall averaged over n-gram orders (Popović 2015)."""
+    num_output, num_reference, num_matching = np.moveaxis(table.reshape(-1, CHRF_ORDER, 3), 2, 0)
+    is_counted = (num_output > 0) & (num_reference > 0)
+    orders = is_counted.sum(1).astype(np.float64)
     precision, recall = (
-        _ratio((_ratio(both, count, empty=0.0) * occurs).sum(1), orders, empty=0.0) for count in (predicted, gold)
+        ratio((ratio(num_matching, count) * is_counted).sum(1), orders) for count in (num_output, num_reference)
     )
-    return 100 * _ratio((1 + BETA**2) * precision * recall, BETA**2 * precision + recall, empty=0.0)
+    return 100 * ratio((1 + BETA**2) * precision * recall, BETA**2 * precision + recall)
 
 
 _EXACT_MATCH = Metric("exact_match", _exact_match, "higher", percent=True)
-_EDIT_RATE = Metric("token_error_rate", _token_error_rate, "lower", percent=True)
-# of one line alone BLEU says the wrong thing: a perfect one of three words has 0
-_BLEU = Metric("bleu", lambda totals: _bleu(totals["bleu"]), "higher", single="chrf", percent=True)
-_BLEU_LC = _BLEU._replace(name="bleu_lc", of=lambda totals: _bleu(totals["bleu_lc"]))
+_TOKEN_ERROR_RATE = Metric("token_error_rate", _token_error_rate, "lower", percent=True)
+# BLEU of a single line is misleading: a perfect output of three words has BLEU 0.
+_BLEU = Metric("bleu", lambda totals: _bleu(totals["bleu"]), "higher", item_metric="chrf", percent=True)
+_BLEU_LC = _BLEU._replace(name="bleu_lc", compute=lambda totals: _bleu(totals["bleu_lc"]))
 _CHRF = Metric("chrf", lambda totals: _chrf(totals["chrf"]), "higher", percent=True)
 
 TRANSLATION = (
     _EXACT_MATCH,
-    _EDIT_RATE,
+    _TOKEN_ERROR_RATE,
     Metric("character_error_rate", _character_error_rate, "lower"),
     _BLEU,
     _BLEU_LC,
     _CHRF,
 )
-TRANSLATION_VALIDATION = (*LANGUAGE_VALIDATION, _BLEU, _CHRF, _EXACT_MATCH, _EDIT_RATE)
+TRANSLATION_VALIDATION = (*LANGUAGE_VALIDATION, _BLEU, _CHRF, _EXACT_MATCH, _TOKEN_ERROR_RATE)
 
 
 def signatures(setup: Seq2SeqSetup, *, lines: int) -> dict[str, str]:
-    """Every choice behind each score, named; that of a score which is sacrebleu's begins with sacrebleu's own."""
+    """Signature of each metric, everything that it depends on. Those of BLEU and chrF start with sacrebleu's signature."""
     from sacrebleu import BLEU, CHRF
 
-    ours = (
+    suffix = (
         f"weft:{__version__}|search:{setup.search}|unit:line|lines:{lines}"
         f"|resamples:{setup.samples}|seed:{setup.seed}|interval:95%"
     )
-    tokenize, multilabel = setup.tokenize, setup.references
-    theirs: dict[str, SacreMetric] = {
-        "bleu": BLEU(tokenize=tokenize),
-        "bleu_lc": BLEU(lowercase=True, tokenize=tokenize),
+    sacrebleu_metrics: dict[str, SacreMetric] = {
+        "bleu": BLEU(tokenize=setup.tokenize),
+        "bleu_lc": BLEU(lowercase=True, tokenize=setup.tokenize),
         "chrf": CHRF(),
     }
-    for metric in theirs.values():
-        metric.num_refs = -1 if multilabel is None else multilabel  # what it finds in references, -1 where their number varies
-    counted = "" if multilabel == 1 else f"nrefs:{'var' if multilabel is None else multilabel}|"
+    for metric in sacrebleu_metrics.values():
+        metric.num_refs = -1 if setup.references is None else setup.references  # as sacrebleu sets it; -1 if it varies
+    prefix = "" if setup.references == 1 else f"nrefs:{'var' if setup.references is None else setup.references}|"
     units = {"exact_match": "space", "token_error_rate": "space", "character_error_rate": "char"}
-    tokens = {name: f"{counted}tok:{unit}|{ours}" for name, unit in units.items()}
-    return {**tokens, **{name: f"{metric.get_signature()}|{ours}" for name, metric in theirs.items()}}
+    return {
+        **{name: f"{prefix}tok:{unit}|{suffix}" for name, unit in units.items()},
+        **{name: f"{metric.get_signature()}|{suffix}" for name, metric in sacrebleu_metrics.items()},
+    }
 
 
 def seq2seq_scores(items: ItemStatistics, setup: Seq2SeqSetup) -> list[Score]:
-    """Every score with its interval; the edit rate only where a reference has a token."""
+    """All scores with their confidence intervals; error rates only if the references are not all empty."""
     lines = len(items.keys)
     if not lines:
         raise DataError("evaluate", "no lines to evaluate")

@@ -13,7 +13,7 @@ import numpy as np
 from weft.errors import UsageError
 from weft.plots.heatmap import Frame, Legend, Swatch, check_shape, draw_map, heading, number, visible
 
-STEPS = (-1.0, -0.5, -0.2, 0.0, 0.2, 0.5, 1.0)  # fractions of the maximum in the legend
+STEPS = (-1.0, -0.5, -0.2, 0.0, 0.2, 0.5, 1.0)  # in the legend, as fractions of the maximum
 SWATCH = 34
 MAX_OPACITY = 0.85
 # a color-blind safe pair; opacity over paper, as in heatmap.py
@@ -44,13 +44,13 @@ def _shade(fraction: float) -> float:
 
 def _cells(values: np.ndarray, maximum: float, rows: Sequence[str], columns: Sequence[str]) -> str:
     """Squares of size 1; zeros are left out."""
-    down, across = ([escape(visible(token)) for token in axis] for axis in (rows, columns))
+    row_labels, column_labels = ([escape(visible(token)) for token in axis] for axis in (rows, columns))
     lines = []
-    for y, row in enumerate(down):
+    for y, row in enumerate(row_labels):
         squares = "".join(
             f'<path class="{_sign(value)}" d="M{x} 0h1v1h-1z" opacity="{number(_shade(value / maximum))}">'
             f"<title>{row}\n{column}\n{value:+.4f}</title></path>"
-            for x, (column, value) in enumerate(zip(across, values[y].tolist(), strict=True))
+            for x, (column, value) in enumerate(zip(column_labels, values[y].tolist(), strict=True))
             if value
         )
         lines.append(f'<g transform="translate(0 {y})">{squares}</g>')
@@ -68,7 +68,7 @@ def diverging_heatmap(
     maximum: float | None = None,
 ) -> str:
     """Values (T, S) as an SVG: orange above 0, blue below, opacity by the square root. `name` is the quantity; `maximum` is the
-    value of full opacity. Default: the largest absolute value."""
+    value with full opacity. Default: the largest absolute value."""
     check_shape("diverging_heatmap", values, rows, columns)
     if not np.isfinite(values).all():
         raise UsageError("diverging_heatmap", "values must be finite")

@@ -1,4 +1,4 @@
-"""Texts and numbers for HTML and SVG: nothing invisible, nothing that could be markup, only significant digits."""
+"""Text and numbers for HTML and SVG: escaped, without invisible characters, with significant digits only."""
 
 from __future__ import annotations
 
@@ -50,63 +50,63 @@ def finite(value: Any) -> float | None:
 
 
 def decimals(values: Iterable[Any]) -> int:
-    """The number of decimals that shows the smallest of the values with two digits; 2 if there is none."""
-    known = [value for value in map(finite, values) if value]
-    return min(4, max(0, 1 - math.floor(math.log10(min(map(abs, known)))))) if known else 2
+    """The number of decimals that shows the smallest of the values with two digits; 2 without nonzero values."""
+    nonzero = [value for value in map(finite, values) if value]
+    return min(4, max(0, 1 - math.floor(math.log10(min(map(abs, nonzero)))))) if nonzero else 2
 
 
-def number(value: Any, places: int) -> str:
-    """A number with `places` decimals; infinity as a symbol, a missing value as a dash."""
+def number(value: Any, num_decimals: int) -> str:
+    """A number with `num_decimals` decimals; infinity as a symbol, a missing value as a dash."""
     if not isinstance(value, int | float) or math.isnan(value):
         return MISSING
     if math.isinf(value):
         return "∞" if value > 0 else f"{MINUS}∞"
-    return f"{value:,.{places}f}".replace("-", MINUS)
+    return f"{value:,.{num_decimals}f}".replace("-", MINUS)
 
 
 def short(value: Any) -> str:
     """1234567 -> '1.23M'."""
-    known = finite(value)
-    if known is None:
+    x = finite(value)
+    if x is None:
         return MISSING
     for unit in ("", "k", "M", "B"):
-        if abs(known) < 999.5:
-            return f"{known:.3g}{unit}"
-        known /= 1000
-    return f"{known:,.3g}T"
+        if abs(x) < 999.5:
+            return f"{x:.3g}{unit}"
+        x /= 1000
+    return f"{x:,.3g}T"
 
 
 def size(value: Any) -> str:
     """1234567 -> '1.23 MB'."""
-    known = finite(value)
-    if known is None:
+    x = finite(value)
+    if x is None:
         return MISSING
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(known) < 999.5:
-            return f"{known:.3g} {unit}"
-        known /= 1000
-    return f"{known:,.3g} TB"
+        if abs(x) < 999.5:
+            return f"{x:.3g} {unit}"
+        x /= 1000
+    return f"{x:,.3g} TB"
 
 
 def duration(seconds: Any) -> str:
     """75.2 -> '1m15s'."""
-    known = finite(seconds)
-    if known is None:
+    seconds = finite(seconds)
+    if seconds is None:
         return MISSING
-    if known < 59.95:
-        return f"{known:.1f}s" if known >= 0.05 or not known else f"{known:.1g}s"
-    whole = round(known)
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole // 60 % 60:02d}m"
+    if seconds < 59.95:
+        return f"{seconds:.1f}s" if seconds >= 0.05 or not seconds else f"{seconds:.1g}s"
+    total = round(seconds)
+    if total < 3600:
+        return f"{total // 60}m{total % 60:02d}s"
+    return f"{total // 3600}h{total // 60 % 60:02d}m"
 
 
 def p_value(p: Any) -> str:
     """A p-value with three decimals."""
-    known = finite(p)
-    if known is None:
+    p = finite(p)
+    if p is None:
         return MISSING
-    return "<0.001" if known < 0.001 else f"{known:.3f}"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def score_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Small multiples of heat maps as heat_map self-contained SVG, such as heat_map row per layer and heat_map column per head.
+"""Small multiples of heat maps as a self-contained SVG, such as a row per layer and a column per head.
 
 Shapes: L rows of maps, H maps in a row, T rows and S columns in a map.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from weft.errors import UsageError
 from weft.plots.formatting import html
 from weft.plots.heatmap import FONT, GAP, LINE, MARGIN
-from weft.plots.png import inked
+from weft.plots.png import draw_bitmap
 
 MIN_SIDE, MAX_SIDE = 72, 150  # the longer side of a map
 PER_LINE = 8  # maps in a line; longer rows wrap
@@ -34,13 +34,13 @@ STYLE = (
 
 
 class Map(NamedTuple):
-    name: str  # above it
+    name: str  # above the map
     weights: np.ndarray  # (T, S), from 0 to 1
-    note: str = ""  # in its tooltip
+    note: str = ""  # in the tooltip
 
 
 def _size(rows: Sequence[tuple[str, Sequence[Map]]]) -> tuple[int, int]:
-    """Width and height that every map fits into."""
+    """The width and height of all maps, for the largest one."""
     shapes = [heat_map.weights.shape for _, maps in rows for heat_map in maps]
     height, width = max(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
     side = min(MAX_SIDE, max(MIN_SIDE, 6 * max(height, width)))
@@ -54,12 +54,12 @@ def _draw(heat_map: Map, key: str, position: tuple[int, int], size: tuple[int, i
     return (
         f'<g class="map" data-key="{html(key)}"><title>{html(" ".join(filter(None, (heat_map.name, heat_map.note))))}</title>'
         f'<text x="{x}" y="{y - 4}">{html(heat_map.name)}</text><rect class="paper" {box}/>'
-        f'{inked(np.sqrt(heat_map.weights.clip(0, 1)), key, box)}<rect class="frame" {box}/></g>'
+        f'{draw_bitmap(np.sqrt(heat_map.weights.clip(0, 1)), key, box)}<rect class="frame" {box}/></g>'
     )
 
 
 def grid(rows: Sequence[tuple[str, Sequence[Map]]], *, key: str, title: str = "") -> str:
-    """Maps in named rows as an SVG. `key` is unique in a page; map h of row l has the key `key-l-h`."""
+    """Maps in named rows as an SVG. `key` must be unique in a page; map h of row l gets the key `key-l-h`."""
     if not rows or not all(maps for _, maps in rows):
         raise UsageError("grid", "nothing to draw: every row needs a map")
     size = _size(rows)
@@ -67,13 +67,13 @@ def grid(rows: Sequence[tuple[str, Sequence[Map]]], *, key: str, title: str = ""
     per_line = min(PER_LINE, max(len(maps) for _, maps in rows))
     y = MARGIN + (LINE + GAP if title else 0)
     parts = []
-    for number, (name, maps) in enumerate(rows):
-        for index, heat_map in enumerate(maps):
-            if index % PER_LINE == 0:
-                y += LINE + (size[1] + GAP if index else 0)
-            x = left + index % PER_LINE * (size[0] + 2 * GAP)
-            parts.append(_draw(heat_map, f"{key}-{number}-{index}", (x, y), size))
-            if index == 0:
+    for row, (name, maps) in enumerate(rows):
+        for column, heat_map in enumerate(maps):
+            if column % PER_LINE == 0:
+                y += LINE + (size[1] + GAP if column else 0)
+            x = left + column % PER_LINE * (size[0] + 2 * GAP)
+            parts.append(_draw(heat_map, f"{key}-{row}-{column}", (x, y), size))
+            if column == 0:
                 parts.append(f'<text x="{MARGIN}" y="{y + FONT}">{html(name)}</text>')
         y += size[1] + GAP
     width = max(left + per_line * (size[0] + 2 * GAP), MARGIN + CHAR_WIDTH * len(title)) + MARGIN

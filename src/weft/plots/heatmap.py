@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.errors import UsageError
 from weft.plots.formatting import html
-from weft.plots.png import inked
+from weft.plots.png import draw_bitmap
 
 MIN_CELL_SIZE, MAX_CELL_SIZE, SIDE = 18, 40, 720  # of a cell; preferred longer side of the grid
 FONT, LINE, MARGIN, GAP = 12, 16, 12, 6
@@ -46,9 +46,9 @@ STYLE = (
 
 def _escape(char: str) -> str:
     """A character, or its escape if it is invisible or not allowed in XML."""
-    kind = unicodedata.category(char)
-    hidden = kind in ("Cc", "Cs", "Cn", "Zs", "Zl", "Zp") or (kind == "Cf" and char not in JOINERS)
-    return char.encode("unicode_escape").decode("ascii") if hidden else char
+    category = unicodedata.category(char)
+    is_hidden = category in ("Cc", "Cs", "Cn", "Zs", "Zl", "Zp") or (category == "Cf" and char not in JOINERS)
+    return char.encode("unicode_escape").decode("ascii") if is_hidden else char
 
 
 def visible(token: str) -> str:
@@ -77,7 +77,7 @@ def _short(text: str) -> str:
     return text if len(chars) <= MAX_CHARS else "".join(chars[: MAX_CHARS - 1]) + "…"
 
 
-def _ems(char: str) -> float:
+def _em_width(char: str) -> float:
     if unicodedata.east_asian_width(char) in "WF" or char in "MW@%…":
         return 1.0
     return 0.8 if char.isupper() or char in "mw" else 0.62
@@ -85,10 +85,10 @@ def _ems(char: str) -> float:
 
 def _width(text: str) -> float:
     """An upper estimate of the drawn width; no font is available to measure it."""
-    return FONT * sum(_ems(cluster[0]) for cluster in _characters(text))
+    return FONT * sum(_em_width(cluster[0]) for cluster in _characters(text))
 
 
-def _lines(title: str, width: float) -> list[str]:
+def _wrap(title: str, width: float) -> list[str]:
     """The title, wrapped at spaces."""
     lines: list[str] = []
     for word in title.split():
@@ -109,19 +109,20 @@ class Frame:
 
     def __init__(self, rows: Sequence[str], columns: Sequence[str], title: str, axes: tuple[str, str] | None) -> None:
         self.rows, self.columns = ([_short(visible(token)) for token in axis] for axis in (rows, columns))
-        self.axes, axis_line = axes, LINE if axes else 0  # above the columns and left of the rows
+        self.axes = axes
+        axis_line = LINE if axes else 0  # for the axis names: above the column labels, left of the row labels
         self.cell = min(MAX_CELL_SIZE, max(MIN_CELL_SIZE, SIDE // max(len(rows), len(columns))))
         widths = [_width(label) for label in self.columns]
         self.tilted = max(widths) > self.cell - 4
         self.left = math.ceil(MARGIN + axis_line + max(_width(label) for label in self.rows) + GAP)
         # a tilted label extends to the right of its column
-        ends = [(x + 0.5) * self.cell + (width + FONT) * SLOPE for x, width in enumerate(widths)] if self.tilted else []
-        right = self.left + max(len(columns) * self.cell, len(STEPS) * SWATCH, *ends)
-        self.title = _lines(title, max(MIN_TITLE_WIDTH, right - MARGIN))
-        above = (max(widths) + FONT) * SLOPE if self.tilted else FONT
-        titled = len(self.title) * LINE + GAP if self.title else 0
-        self.over = MARGIN + titled  # the top of the grid with its labels
-        self.top = math.ceil(self.over + axis_line + above + GAP)
+        label_ends = [(x + 0.5) * self.cell + (width + FONT) * SLOPE for x, width in enumerate(widths)] if self.tilted else []
+        right = self.left + max(len(columns) * self.cell, len(STEPS) * SWATCH, *label_ends)
+        self.title = _wrap(title, max(MIN_TITLE_WIDTH, right - MARGIN))
+        label_height = (max(widths) + FONT) * SLOPE if self.tilted else FONT
+        title_height = len(self.title) * LINE + GAP if self.title else 0
+        self.labels_top = MARGIN + title_height
+        self.top = math.ceil(self.labels_top + axis_line + label_height + GAP)
         self.bottom = self.top + len(rows) * self.cell
         self.width = math.ceil(max([right, *(MARGIN + _width(line) for line in self.title)]) + MARGIN)
         self.height = self.bottom + 2 * GAP + BAR + 2 * LINE + MARGIN
@@ -141,15 +142,16 @@ def _fit_end(name: str, width: float) -> str:
 
 
 def draw_axes(frame: Frame) -> str:
-    """The centered names of both axes; that of the rows reads upward."""
+    """The centered names of both axes; the name of the rows is rotated."""
     if frame.axes is None:
         return ""
-    across, down = frame.left + len(frame.columns) * frame.cell / 2, (frame.top + frame.bottom) / 2
-    widths = [2 * min(middle, size - middle) - MARGIN for middle, size in ((down, frame.height), (across, frame.width))]
+    x_center, y_center = frame.left + len(frame.columns) * frame.cell / 2, (frame.top + frame.bottom) / 2
+    widths = [2 * min(center, size - center) - MARGIN for center, size in ((y_center, frame.height), (x_center, frame.width))]
     names = [html(_fit_end(name, width)) for name, width in zip(frame.axes, widths, strict=True)]
     return (
-        f'<g text-anchor="middle" font-style="italic"><text x="{number(across)}" y="{frame.over + FONT}">{names[1]}</text>'
-        f'<text transform="translate({MARGIN + FONT} {number(down)}) rotate(-90)">{names[0]}</text></g>'
+        f'<g text-anchor="middle" font-style="italic">'
+        f'<text x="{number(x_center)}" y="{frame.labels_top + FONT}">{names[1]}</text>'
+        f'<text transform="translate({MARGIN + FONT} {number(y_center)}) rotate(-90)">{names[0]}</text></g>'
     )
 
 
@@ -172,15 +174,16 @@ def draw_labels(frame: Frame) -> str:
 
 def _cells(weights: np.ndarray, shades: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> str:
     """Squares of size 1, each with tokens and weight in its tooltip."""
-    down, across = ([escape(visible(token)) for token in axis] for axis in (rows, columns))
+    row_labels, column_labels = ([escape(visible(token)) for token in axis] for axis in (rows, columns))
     lines = []
     if weights.size > MAX_LABELED:
         key = f"map-{zlib.crc32(shades.tobytes()):x}"  # unique within a page
-        return inked(shades, key, f'x="0" y="0" width="{len(columns)}" height="{len(rows)}"')
-    for y, row in enumerate(down):
+        return draw_bitmap(shades, key, f'x="0" y="0" width="{len(columns)}" height="{len(rows)}"')
+    for y, row in enumerate(row_labels):
+        cells = zip(column_labels, weights[y].tolist(), shades[y].tolist(), strict=True)
         squares = "".join(
             f'<path d="M{x} 0h1v1h-1z" opacity="{number(shade)}"><title>{row}\n{column}\n{number(weight)}</title></path>'
-            for x, (column, weight, shade) in enumerate(zip(across, weights[y].tolist(), shades[y].tolist(), strict=True))
+            for x, (column, weight, shade) in enumerate(cells)
         )
         lines.append(f'<g transform="translate(0 {y})">{squares}</g>')
     return "\n".join(lines)
@@ -188,15 +191,15 @@ def _cells(weights: np.ndarray, shades: np.ndarray, rows: Sequence[str], columns
 
 def draw_grid(frame: Frame) -> str:
     width, height = len(frame.columns) * frame.cell, len(frame.rows) * frame.cell
-    across = "".join(f"M{frame.left} {frame.top + y * frame.cell}h{width}" for y in range(len(frame.rows) + 1))
-    down = "".join(f"M{frame.left + x * frame.cell} {frame.top}v{height}" for x in range(len(frame.columns) + 1))
-    return f'<path class="grid" shape-rendering="crispEdges" d="{across}{down}"/>'
+    horizontal = "".join(f"M{frame.left} {frame.top + y * frame.cell}h{width}" for y in range(len(frame.rows) + 1))
+    vertical = "".join(f"M{frame.left + x * frame.cell} {frame.top}v{height}" for x in range(len(frame.columns) + 1))
+    return f'<path class="grid" shape-rendering="crispEdges" d="{horizontal}{vertical}"/>'
 
 
 class Swatch(NamedTuple):
     """A step of a legend."""
 
-    fill: str  # a class of the drawing's style
+    fill: str  # a CSS class of the drawing
     opacity: float
     text: str
 
@@ -222,21 +225,22 @@ def draw_legend(frame: Frame, legend: Legend) -> str:
     return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
 
 
-def draw_map(frame: Frame, cells: str, legend: Legend, *, look: tuple[str, str], label: str, over: str = "") -> str:
-    """The drawing around cells of size 1. `look` is its class and style, `label` its name if it has no title; `over` is on
-    top of the cells."""
-    kind, style = look
+def draw_map(frame: Frame, cells: str, legend: Legend, *, look: tuple[str, str], label: str, overlay: str = "") -> str:
+    """The drawing around cells of size 1. `look` is its CSS class and style, `label` its name if it has no title, and `overlay`
+    is drawn over the cells."""
+    css_class, style = look
     width = max(frame.width, frame.left + len(legend.swatches) * legend.width + GAP)
     size = f'width="{width}" height="{frame.height}"'
     attributes = f'role="img" aria-label="{escape(" ".join(frame.title) or label)}"'
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" {attributes} {size} viewBox="0 0 {width} {frame.height}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="{css_class}" {attributes} {size} '
+            f'viewBox="0 0 {width} {frame.height}">',
             f"<style>{style}</style>",
             f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
             f'<g class="ink" transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
             cells,
-            f"</g>{draw_grid(frame)}{over}{draw_legend(frame, legend)}",
+            f"</g>{draw_grid(frame)}{overlay}{draw_legend(frame, legend)}",
             "</svg>\n",
         ]
     )
@@ -247,15 +251,15 @@ def heading(title: str) -> str:
     return "".join(char if char.isspace() else _escape(char) for char in title)
 
 
-def check_shape(where: str, values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
+def check_shape(function: str, values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
     """Raise unless there is one value per row and column."""
     if values.shape != (len(rows), len(columns)):
-        raise UsageError(where, f"shape {values.shape} does not match {len(rows)} rows and {len(columns)} columns")
+        raise UsageError(function, f"shape {values.shape} does not match {len(rows)} rows and {len(columns)} columns")
     if not values.size:
-        raise UsageError(where, f"nothing to draw: the shape is {values.shape}")
+        raise UsageError(function, f"nothing to draw: the shape is {values.shape}")
 
 
-def _check(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
+def _check_weights(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
     check_shape("heatmap", weights, rows, columns)
     invalid = weights[~(np.isfinite(weights) & (weights >= 0))]
     if len(invalid):
@@ -270,7 +274,7 @@ def heatmap(
     Larger weights are darker, by the square root, so that small ones are visible. The scale ends at 1 (or at the maximum, if
     that is larger), so that maps are comparable.
     """
-    _check(weights, rows, columns)
+    _check_weights(weights, rows, columns)
     maximum = max(1.0, float(weights.max()))
     frame = Frame(rows, columns, heading(title), axes)
     swatches = [Swatch("ink", step**0.5, f"{step * maximum:.2g}") for step in STEPS]

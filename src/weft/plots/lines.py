@@ -70,8 +70,8 @@ class Series(NamedTuple):
 class Axis(NamedTuple):
     name: str
     log: bool = False
-    names: Sequence[str] = ()  # of the values 0, 1, ...; "" for one without a tick
-    every: bool = False  # as many names as fit, rotated if they are long; else a few
+    names: Sequence[str] = ()  # of the values 0, 1, ...; values with an empty name get no tick
+    show_all: bool = False  # draw as many names as fit, rotated if they are long; else a few
 
     def position(self, value: float) -> float:
         return math.log10(value) if self.log else value
@@ -81,7 +81,7 @@ class Axis(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Maps values to pixels, and has the ticks."""
+    """Maps values to pixels; has the ticks."""
 
     axis: Axis
     low: float  # both are exponents on a logarithmic axis
@@ -103,9 +103,9 @@ def _power(exponent: int) -> str:
 
 def _linear_ticks(low: float, high: float, limit: int, *, integer: bool) -> list[float]:
     """Round numbers that include `low` and `high`; integers if `integer`."""
-    raw = max((high - low) / limit, 1.0 if integer else 0.0)
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(unit * size for size in (1, 2, 5, 10) if unit * size >= raw * (1 - 1e-9))
+    min_step = max((high - low) / limit, 1.0 if integer else 0.0)
+    unit = 10.0 ** math.floor(math.log10(min_step))
+    step = next(unit * size for size in (1, 2, 5, 10) if unit * size >= min_step * (1 - 1e-9))
     first = math.floor(low / step + 1e-9)
     count = math.ceil(high / step - 1e-9) - first
     return [(first + index) * step for index in range(count + 1)]
@@ -119,8 +119,8 @@ def _tick_label(text: str) -> str:
 
 def _ticks(axis: Axis, low: float, high: float, limit: int, *, integer: bool) -> list[tuple[float, str]]:
     if axis.names:
-        ticks = [(float(value), _tick_label(name) if axis.every else name) for value, name in enumerate(axis.names) if name]
-        max_ticks = WIDTH // FONT if axis.every else limit + 2
+        ticks = [(float(value), _tick_label(name) if axis.show_all else name) for value, name in enumerate(axis.names) if name]
+        max_ticks = WIDTH // FONT if axis.show_all else limit + 2
         return ticks[:: -(-len(ticks) // max_ticks)]
     if not axis.log:
         return [(tick, f"{tick:,.6g}") for tick in _linear_ticks(low, high, limit, integer=integer)]
@@ -132,7 +132,7 @@ def _ticks(axis: Axis, low: float, high: float, limit: int, *, integer: bool) ->
 
 
 def _scale(axis: Axis, values: Sequence[float], start: float, stop: float, *, tight: bool) -> Scale:
-    """The scale of the values; a tight one ends at the values, another one at ticks."""
+    """The scale of the values; it ends at the extreme values if `tight`, else at ticks."""
     positions = [axis.position(value) for value in values if axis.shows(value)]
     low, high = (min(positions), max(positions)) if positions else (0.0, 1.0)
     if high - low < 1e-12:
@@ -150,19 +150,19 @@ def coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _path(series: Series, across: Scale, up: Scale) -> str:
+def _path(series: Series, x_scale: Scale, y_scale: Scale) -> str:
     """The line, broken at values that cannot be shown."""
     points = list(zip(series.x, series.y, strict=True))
     parts = []
-    for is_shown, segment in groupby(points, lambda point: across.axis.shows(point[0]) and up.axis.shows(point[1])):
+    for is_shown, segment in groupby(points, lambda point: x_scale.axis.shows(point[0]) and y_scale.axis.shows(point[1])):
         if is_shown:
-            positions = [f"{coordinate(across.point(x))} {coordinate(up.point(y))}" for x, y in segment]
+            positions = [f"{coordinate(x_scale.point(x))} {coordinate(y_scale.point(y))}" for x, y in segment]
             parts.append(f"M{'L'.join(positions)}")
     dashes = ' stroke-dasharray="6 5"' if series.dashed else ""
     return f'<path class="line"{dashes} d="{"".join(parts)}"/>' if parts else ""
 
 
-def _markers(series: Series, number: int, across: Scale, up: Scale) -> str:
+def _markers(series: Series, group_index: int, x_scale: Scale, y_scale: Scale) -> str:
     """Markers at some points, with the values in their tooltips; pale if the line is dashed."""
     size = len(series.x)
     count = min(size, MAX_MARKERS)
@@ -171,21 +171,21 @@ def _markers(series: Series, number: int, across: Scale, up: Scale) -> str:
     marks = []
     for index in selected if not series.labels else range(size):
         x, y = series.x[index], series.y[index]
-        if across.axis.shows(x) and up.axis.shows(y):
+        if x_scale.axis.shows(x) and y_scale.axis.shows(y):
             label = f"{visible(series.labels[index])}\n" if series.labels else ""
-            position = f"translate({coordinate(across.point(x))} {coordinate(up.point(y))})"
-            tooltip = html(f"{series.name}\n{label}{across.axis.name}: {x:.6g}\n{up.axis.name}: {y:.4g}")
-            shape = SHAPES[number % len(SHAPES)]
+            position = f"translate({coordinate(x_scale.point(x))} {coordinate(y_scale.point(y))})"
+            tooltip = html(f"{series.name}\n{label}{x_scale.axis.name}: {x:.6g}\n{y_scale.axis.name}: {y:.4g}")
+            shape = SHAPES[group_index % len(SHAPES)]
             marks.append(f'<path class="mark"{faint} transform="{position}" d="{shape}"><title>{tooltip}</title></path>')
     return "".join(marks)
 
 
-def _rotated_height(across: Scale) -> float:
+def _rotated_height(x_scale: Scale) -> float:
     """Extra height of tick labels that are rotated; 0 if they are not."""
-    if not across.axis.every or not across.ticks:
+    if not x_scale.axis.show_all or not x_scale.ticks:
         return 0.0
-    max_length = max(len(text) for _, text in across.ticks)
-    spacing = (across.stop - across.start) / max(1, len(across.ticks) - 1)
+    max_length = max(len(text) for _, text in x_scale.ticks)
+    spacing = (x_scale.stop - x_scale.start) / max(1, len(x_scale.ticks) - 1)
     return 0.0 if max_length * CHAR_WIDTH <= spacing else max_length * CHAR_WIDTH - FONT
 
 
@@ -197,30 +197,30 @@ def _draw_tick(x: float, bottom: float, text: str, *, rotated: bool) -> str:
     return f"<text {position}>{html(text)}</text>"
 
 
-def _frame(across: Scale, up: Scale) -> str:
-    left, right, bottom, top = across.start, across.stop, up.start, up.stop
-    lines = "".join(f"M{coordinate(left)} {coordinate(up.pixel(tick))}H{coordinate(right)}" for tick, _ in up.ticks)
-    lines += "".join(f"M{coordinate(across.pixel(tick))} {coordinate(top)}V{coordinate(bottom)}" for tick, _ in across.ticks)
-    down = "".join(
-        f'<text x="{left - GAP}" y="{coordinate(up.pixel(tick))}" dy=".35em">{text}</text>' for tick, text in up.ticks
+def _frame(x_scale: Scale, y_scale: Scale) -> str:
+    left, right, bottom, top = x_scale.start, x_scale.stop, y_scale.start, y_scale.stop
+    lines = "".join(f"M{coordinate(left)} {coordinate(y_scale.pixel(tick))}H{coordinate(right)}" for tick, _ in y_scale.ticks)
+    lines += "".join(f"M{coordinate(x_scale.pixel(tick))} {coordinate(top)}V{coordinate(bottom)}" for tick, _ in x_scale.ticks)
+    y_ticks = "".join(
+        f'<text x="{left - GAP}" y="{coordinate(y_scale.pixel(tick))}" dy=".35em">{text}</text>' for tick, text in y_scale.ticks
     )
-    below = "".join(
-        _draw_tick(across.pixel(tick), bottom, text, rotated=_rotated_height(across) > 0) for tick, text in across.ticks
+    x_ticks = "".join(
+        _draw_tick(x_scale.pixel(tick), bottom, text, rotated=_rotated_height(x_scale) > 0) for tick, text in x_scale.ticks
     )
     return (
         f'<path class="grid" shape-rendering="crispEdges" d="{lines}"/>'
         f'<path class="frame" shape-rendering="crispEdges" d="M{left} {top}V{bottom}H{right}"/>'
-        f'<g text-anchor="end">{down}</g><g text-anchor="middle">{below}</g>'
+        f'<g text-anchor="end">{y_ticks}</g><g text-anchor="middle">{x_ticks}</g>'
     )
 
 
-def _names(across: Scale, up: Scale) -> str:
+def _axis_names(x_scale: Scale, y_scale: Scale) -> str:
     """The names of the axes."""
-    middle = (across.start + across.stop) / 2, (up.start + up.stop) / 2
+    x_center, y_center = (x_scale.start + x_scale.stop) / 2, (y_scale.start + y_scale.stop) / 2
+    x_name_y = coordinate(y_scale.start + 2 * LINE + _rotated_height(x_scale))
     return (
-        f'<g text-anchor="middle" font-style="italic">'
-        f'<text x="{middle[0]}" y="{coordinate(up.start + 2 * LINE + _rotated_height(across))}">{html(across.axis.name)}</text>'
-        f'<text transform="translate({MARGIN + 4} {middle[1]}) rotate(-90)">{html(up.axis.name)}</text></g>'
+        f'<g text-anchor="middle" font-style="italic"><text x="{x_center}" y="{x_name_y}">{html(x_scale.axis.name)}</text>'
+        f'<text transform="translate({MARGIN + 4} {y_center}) rotate(-90)">{html(y_scale.axis.name)}</text></g>'
     )
 
 
@@ -228,14 +228,14 @@ def _short(name: str) -> str:
     return name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 1] + "…"
 
 
-def _legend_text(series: Series, across: Axis, up: Axis) -> str:
-    """The name of a series in the legend; if it has no line, the reason too."""
-    is_shown = any(across.shows(x) and up.shows(y) for x, y in zip(series.x, series.y, strict=True))
-    zero = up.log and any(y == 0 for y in series.y)
-    return _short(series.name) + ("" if is_shown else " (0 everywhere)" if zero else " (no values)")
+def _legend_text(series: Series, x_axis: Axis, y_axis: Axis) -> str:
+    """The name of a series in the legend; if it has no line, with the reason."""
+    is_shown = any(x_axis.shows(x) and y_axis.shows(y) for x, y in zip(series.x, series.y, strict=True))
+    is_zero = y_axis.log and any(y == 0 for y in series.y)
+    return _short(series.name) + ("" if is_shown else " (0 everywhere)" if is_zero else " (no values)")
 
 
-def _legend(series: Sequence[Series], numbers: Sequence[int], names: Sequence[str], top: float) -> tuple[str, float]:
+def _legend(series: Sequence[Series], group_indices: Sequence[int], names: Sequence[str], top: float) -> tuple[str, float]:
     """The legend in as many columns as fit, and its height."""
     if len(series) == 1 and not series[0].name:
         return "", 0.0
@@ -243,12 +243,12 @@ def _legend(series: Sequence[Series], numbers: Sequence[int], names: Sequence[st
     columns = max(1, min(len(series), int((WIDTH + LEFT) // width)))
     rows = -(-len(series) // columns)
     parts = []
-    for index, (line, number, name) in enumerate(zip(series, numbers, names, strict=True)):
+    for index, (line, group_index, name) in enumerate(zip(series, group_indices, names, strict=True)):
         x, y = MARGIN + (index // rows) * width, top + (index % rows) * LINE + LINE / 2
         dashes, faint = (' stroke-dasharray="6 5"', ' fill-opacity=".35"') if line.dashed else ("", "")
-        shape = SHAPES[number % len(SHAPES)]
+        shape = SHAPES[group_index % len(SHAPES)]
         parts.append(
-            f'<g class="s{number % len(LIGHT)}" transform="translate({coordinate(x)} {coordinate(y)})">'
+            f'<g class="s{group_index % len(LIGHT)}" transform="translate({coordinate(x)} {coordinate(y)})">'
             f'<path class="line"{dashes} d="M0 0H{SAMPLE}"/>'
             f'<path class="mark"{faint} transform="translate({SAMPLE / 2})" d="{shape}"/>'
             f'<text x="{SAMPLE + GAP}" dy=".35em">{html(name)}</text></g>'
@@ -268,10 +268,10 @@ def _check(series: Sequence[Series]) -> None:
             )
 
 
-def _draw(series: Sequence[Series], across: Scale, up: Scale, numbers: Sequence[int]) -> str:
+def _draw(series: Sequence[Series], x_scale: Scale, y_scale: Scale, group_indices: Sequence[int]) -> str:
     return "\n".join(
-        f'<g class="s{number % len(LIGHT)}">{_path(line, across, up)}{_markers(line, number, across, up)}</g>'
-        for line, number in zip(series, numbers, strict=True)
+        f'<g class="s{group % len(LIGHT)}">{_path(line, x_scale, y_scale)}{_markers(line, group, x_scale, y_scale)}</g>'
+        for line, group in zip(series, group_indices, strict=True)
     )
 
 
@@ -282,29 +282,29 @@ def draw_title(title: str, chars: int) -> tuple[str, int]:
     return f'<text y="{MARGIN - 4}" font-weight="bold">{spans}</text>' if wrapped else "", len(wrapped) * LINE
 
 
-def lines(series: Sequence[Series], *, across: Axis, up: Axis, title: str = "") -> str:
+def lines(series: Sequence[Series], *, x_axis: Axis, y_axis: Axis, title: str = "") -> str:
     """The series as an SVG; each group has its own color and marker, in order of occurrence."""
     _check(series)
     groups = list(dict.fromkeys(line.group or line.name for line in series))
-    numbers = [groups.index(line.group or line.name) for line in series]
+    group_indices = [groups.index(line.group or line.name) for line in series]
     heading, height = draw_title(title, (LEFT + WIDTH) // 8)
     top = MARGIN + height + 2 * GAP
     bottom, right = top + HEIGHT, LEFT + WIDTH
-    horizontal = _scale(across, [x for line in series for x in line.x], LEFT, right, tight=True)
-    vertical = _scale(up, [y for line in series for y in line.y], bottom, top, tight=False)
-    names = [_legend_text(line, across, up) for line in series]
-    foot = bottom + 2.6 * LINE + _rotated_height(horizontal)
-    legend, legend_height = _legend(series, numbers, names, foot)
-    size = f'width="{right + RIGHT}" height="{coordinate(foot + legend_height + MARGIN)}"'
-    box = f'viewBox="0 0 {right + RIGHT} {coordinate(foot + legend_height + MARGIN)}"'
+    x_scale = _scale(x_axis, [x for line in series for x in line.x], LEFT, right, tight=True)
+    y_scale = _scale(y_axis, [y for line in series for y in line.y], bottom, top, tight=False)
+    names = [_legend_text(line, x_axis, y_axis) for line in series]
+    legend_top = bottom + 2.6 * LINE + _rotated_height(x_scale)
+    legend, legend_height = _legend(series, group_indices, names, legend_top)
+    size = f'width="{right + RIGHT}" height="{coordinate(legend_top + legend_height + MARGIN)}"'
+    box = f'viewBox="0 0 {right + RIGHT} {coordinate(legend_top + legend_height + MARGIN)}"'
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-lines" role="img" '
             f'aria-label="{html(title or "line chart")}" {size} {box}>',
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>',
             heading,
-            _frame(horizontal, vertical) + _names(horizontal, vertical),
-            _draw(series, horizontal, vertical, numbers),
+            _frame(x_scale, y_scale) + _axis_names(x_scale, y_scale),
+            _draw(series, x_scale, y_scale, group_indices),
             legend,
             "</svg>\n",
         ]

@@ -1,4 +1,4 @@
-"""A bitmap inside an SVG: one byte per cell as a mask for the ink, where a shape per cell would take a hundred bytes."""
+"""Bitmaps inside an SVG: a PNG mask for the ink takes one byte per cell, a shape per cell takes about a hundred."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 def png(gray: np.ndarray) -> bytes:
     """uint8 (T, S) as a grayscale PNG."""
-    head = struct.pack(">IIBBBBB", gray.shape[1], gray.shape[0], 8, 0, 0, 0, 0)
-    rows = np.concatenate([np.zeros((len(gray), 1), np.uint8), gray], axis=1).tobytes()  # each row unfiltered
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", head) + _chunk(b"IDAT", zlib.compress(rows, 9)) + _chunk(b"IEND", b"")
+    header = struct.pack(">IIBBBBB", gray.shape[1], gray.shape[0], 8, 0, 0, 0, 0)
+    filter_types = np.zeros((len(gray), 1), np.uint8)  # 0: rows are not filtered
+    rows = np.concatenate([filter_types, gray], axis=1).tobytes()
+    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows, 9)) + _chunk(b"IEND", b"")
 
 
-def inked(shades: np.ndarray, key: str, box: str) -> str:
-    """Shades (T, S) from 0 to 1 as SVG that fills the box (x, y, width, height) with ink; `key` is the ID of the mask."""
+def draw_bitmap(shades: np.ndarray, key: str, box: str) -> str:
+    """Shades (T, S) from 0 to 1 as SVG elements that fill the box (x, y, width, height) with ink; `key` is the mask ID."""
     source = base64.b64encode(png((255 * shades).round().astype(np.uint8))).decode("ascii")
     image = f'<image {box} preserveAspectRatio="none" style="image-rendering:pixelated" href="data:image/png;base64,{source}"/>'
     return f'<mask id="{key}">{image}</mask><rect class="ink" {box} mask="url(#{key})"/>'

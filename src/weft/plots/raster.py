@@ -1,4 +1,4 @@
-"""A drawing as a PNG, for slides and programs without SVG: as in a browser with the light color scheme."""
+"""SVG drawings as PNG, for slides and programs without SVG support; they look as in a browser with the light color scheme."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ def _with_fonts(svg: str) -> str:
 
 
 def check_raster(option: str) -> None:
-    """Raise if no PNG can be made, before any work is done."""
+    """Raise if PNG files cannot be written. Call it before the work."""
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
         raise ResourceError(
             option, ".png requires the package resvg-py", 'run pip install "weft[report]" or write .svg'
         ) from None
-    blank, word = (svg_to_bytes(svg_string=_with_fonts(svg)) for svg in (BLANK, BLANK.replace("></text>", ">a</text>")))
-    if blank == word:
+    without_text, with_text = (
+        svg_to_bytes(svg_string=_with_fonts(svg)) for svg in (BLANK, BLANK.replace("></text>", ">a</text>"))
+    )
+    if without_text == with_text:
         raise ResourceError(option, ".png requires a font and none is installed", "install DejaVu Sans or write .svg")
 
 

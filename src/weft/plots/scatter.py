@@ -1,4 +1,4 @@
-"""A scatter plot as a self-contained SVG, such as vectors of words, with a color and a marker per word."""
+"""A scatter plot as a self-contained SVG, such as vectors of words; each group has its own color and marker."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def _legend(groups: Sequence[Points], top: float) -> tuple[str, float]:
 
 
 def _draw_points(groups: Sequence[Points], center: np.ndarray, scale: float, top: float) -> str:
-    """All points; `center` is the center of their range."""
-    middle = np.array([MARGIN + LINE + SIDE / 2, top + SIDE / 2])
+    """All points; `center` is the point in the middle of the plot."""
+    plot_center = np.array([MARGIN + LINE + SIDE / 2, top + SIDE / 2])
     parts = []
     for index, group in enumerate(groups):
         marks = []
         for point, note in zip(group.positions, group.notes, strict=True):
-            x, y = middle + (point - center) * scale * np.array([1, -1])
+            x, y = plot_center + (point - center) * scale * np.array([1, -1])
             tooltip = html(f"{visible(group.name)}\n{note}")
             position = f"translate({coordinate(x)} {coordinate(y)})"
             marks.append(f'<path transform="{position}" d="{SHAPES[index % len(SHAPES)]}"><title>{tooltip}</title></path>')
@@ -81,17 +81,17 @@ def _draw_points(groups: Sequence[Points], center: np.ndarray, scale: float, top
 
 def _frame(axes: tuple[str, str], top: float) -> str:
     left, right, bottom = MARGIN + LINE, MARGIN + LINE + SIDE, top + SIDE
-    across, up = map(html, axes)
+    x_name, y_name = map(html, axes)
     return (
         f'<path class="frame" shape-rendering="crispEdges" d="M{left} {coordinate(top)}V{coordinate(bottom)}H{right}"/>'
         f'<g text-anchor="middle" font-style="italic">'
-        f'<text x="{left + SIDE / 2}" y="{coordinate(bottom + LINE)}">{across}</text>'
-        f'<text transform="translate({MARGIN + 8} {coordinate(top + SIDE / 2)}) rotate(-90)">{up}</text></g>'
+        f'<text x="{left + SIDE / 2}" y="{coordinate(bottom + LINE)}">{x_name}</text>'
+        f'<text transform="translate({MARGIN + 8} {coordinate(top + SIDE / 2)}) rotate(-90)">{y_name}</text></g>'
     )
 
 
 def scatter(groups: Sequence[Points], *, axes: tuple[str, str], title: str = "") -> str:
-    """The points as an SVG, both axes on one scale; `axes` are the names of the x and y axis."""
+    """The points as an SVG, with the same scale on both axes; `axes` are their names."""
     if not groups or not all(len(group.positions) for group in groups):
         raise UsageError("scatter", "nothing to draw: every group needs a point")
     points = np.concatenate([group.positions for group in groups])
@@ -101,9 +101,9 @@ def scatter(groups: Sequence[Points], *, axes: tuple[str, str], title: str = "")
     top = MARGIN + title_height + GAP
     low, high = points.min(axis=0), points.max(axis=0)
     scale = (SIDE - 4 * GAP) / (float((high - low).max()) or 1.0)
-    below = top + SIDE + 1.6 * LINE
-    legend, height = _legend(groups, below)
-    width, total_height = SIDE + 2 * MARGIN + LINE, coordinate(below + height + MARGIN)
+    legend_top = top + SIDE + 1.6 * LINE
+    legend, legend_height = _legend(groups, legend_top)
+    width, total_height = SIDE + 2 * MARGIN + LINE, coordinate(legend_top + legend_height + MARGIN)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-scatter" role="img" aria-label="{html(title or "map")}" '

@@ -1,5 +1,7 @@
-"""A matrix of similarities from 0 to 1 as a self-contained SVG. Unlike a heat map of attention, which emphasizes small
-weights, the shade is the number itself, and large cells contain the number.
+"""A matrix of similarities from 0 to 1 as a self-contained SVG.
+
+The shade is proportional to the value, unlike in a heat map of attention, which emphasizes small weights; large cells contain
+the number.
 
 Shapes: T rows, S columns.
 """
@@ -17,7 +19,7 @@ from weft.plots.heatmap import Frame, Legend, Swatch, check_shape, draw_map, hea
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # shown in the legend
 SWATCH = 34
 MIN_NUMBER_CELL = 30  # cell size from which numbers are drawn
-DARK = 0.58  # shade from which numbers have the color of the paper
+DARK = 0.58  # value from which numbers have the color of the paper
 # opacity over paper, as in heatmap.py
 STYLE = (
     ".weft-matrix{font:12px system-ui,sans-serif;max-width:100%;height:auto}"
@@ -37,19 +39,19 @@ STYLE = (
 
 def _cells(values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> str:
     """Squares of size 1, each with names and number in its tooltip."""
-    down, across = ([escape(visible(name)) for name in axis] for axis in (rows, columns))
+    row_labels, column_labels = ([escape(visible(name)) for name in axis] for axis in (rows, columns))
     lines = []
-    for y, row in enumerate(down):
+    for y, row in enumerate(row_labels):
         squares = "".join(
             f'<path d="M{x} 0h1v1h-1z" opacity="{number(value)}"><title>{row}, {column}: {value:.3f}</title></path>'
-            for x, (column, value) in enumerate(zip(across, values[y].tolist(), strict=True))
+            for x, (column, value) in enumerate(zip(column_labels, values[y].tolist(), strict=True))
         )
         lines.append(f'<g transform="translate(0 {y})">{squares}</g>')
     return "\n".join(lines)
 
 
 def _numbers(frame: Frame, values: np.ndarray) -> str:
-    """The numbers in the cells, if those are large enough; tooltips stay reachable."""
+    """The numbers in the cells, if those are large enough; `pointer-events` keeps the tooltips below reachable."""
     if frame.cell < MIN_NUMBER_CELL:
         return ""
     half = frame.cell / 2
@@ -77,5 +79,5 @@ def similarity_matrix(
         raise UsageError("similarity_matrix", "values must be between 0 and 1")
     frame = Frame(rows, columns, heading(title), axes)
     legend = Legend([Swatch("ink", step, f"{step:g}") for step in STEPS], name, SWATCH)
-    cells, over = _cells(values, rows, columns), _numbers(frame, values)
-    return draw_map(frame, cells, legend, look=("weft-matrix", STYLE), label=name, over=over)
+    cells, overlay = _cells(values, rows, columns), _numbers(frame, values)
+    return draw_map(frame, cells, legend, look=("weft-matrix", STYLE), label=name, overlay=overlay)

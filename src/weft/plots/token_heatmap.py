@@ -1,4 +1,4 @@
-"""A text as a self-contained SVG with a background color per token, such as surprisal or the activation of a unit."""
+"""A text with a background color per token as a self-contained SVG, such as surprisal or the activation of a unit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.plots.heatmap import visible
 from weft.text.table_layout import display_width
 
 MAX_WIDTH = 640  # of a line
-CHAR_WIDTH, LINE, MARGIN, GAP = 8.4, 26, 12, 6  # a character of a 14 px monospace font
+CHAR_WIDTH, LINE, MARGIN, GAP = 8.4, 26, 12, 6  # the width of a character in a 14 px monospace font
 STEPS = 9  # in the legend
 SWATCH, BAR = 24, 10
 MAX_CHARS = 60  # of a token; the tooltip has the whole token
@@ -36,7 +36,7 @@ STYLE = (
 )
 
 
-class _Token(NamedTuple):
+class _PlacedToken(NamedTuple):
     """A token with its position."""
 
     label: str
@@ -51,15 +51,15 @@ def _label(token: str) -> str:
     return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
 
 
-def _layout(tokens: Sequence[str]) -> tuple[list[_Token], int]:
+def _layout(tokens: Sequence[str]) -> tuple[list[_PlacedToken], int]:
     """The tokens in lines of at most MAX_WIDTH, and the number of lines; a newline ends a line."""
-    placed, x, line = list[_Token](), 0.0, 0
+    placed, x, line = list[_PlacedToken](), 0.0, 0
     for token in tokens:
         label = _label(token)
         width = display_width(label) * CHAR_WIDTH + (6 if len(token) > 1 else 0)
         if x and x + width > MAX_WIDTH:
             x, line = 0.0, line + 1
-        placed.append(_Token(label, x, line, width))
+        placed.append(_PlacedToken(label, x, line, width))
         x += width
         if token.endswith("\n"):
             x, line = 0.0, line + 1
@@ -70,9 +70,9 @@ def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _draw(tokens: Sequence[str], values: np.ndarray, maximum: float, top: float) -> str:
+def _draw(layout: Sequence[_PlacedToken], tokens: Sequence[str], values: np.ndarray, maximum: float, top: float) -> str:
     parts = []
-    for placed, token, value in zip(_layout(tokens)[0], tokens, values.tolist(), strict=True):
+    for placed, token, value in zip(layout, tokens, values.tolist(), strict=True):
         x, y = MARGIN + placed.x, top + placed.line * LINE
         tooltip = html(f"{visible(token)}\n{value:.4g}")
         # symbols for spaces and newlines are paler than text
@@ -94,8 +94,8 @@ def _legend(values: np.ndarray, maximum: float, top: float, name: str) -> str:
     for step in range(STEPS):
         value = low + step * (maximum - low) / (STEPS - 1)
         box = f'x="{MARGIN + step * SWATCH}" y="{_number(top)}" width="{SWATCH}" height="{BAR}"'
-        kind = "down" if value < 0 else "up"
-        parts.append(f'<rect class="{kind}" {box} opacity="{_number(abs(value) / maximum * 0.75)}"/>')
+        sign = "down" if value < 0 else "up"
+        parts.append(f'<rect class="{sign}" {box} opacity="{_number(abs(value) / maximum * 0.75)}"/>')
         parts.append(f'<rect class="edge" {box}/>')
     ends = [(MARGIN, "start", low), (MARGIN + STEPS * SWATCH, "end", maximum)]
     parts += [
@@ -109,18 +109,17 @@ def _legend(values: np.ndarray, maximum: float, top: float, name: str) -> str:
 def token_heatmap(
     tokens: Sequence[str], values: np.ndarray, *, name: str, title: str = "", maximum: float | None = None
 ) -> str:
-    """Tokens and their values (N,) as an SVG: orange above 0, blue below. `maximum` is the value of the strongest color.
+    """Tokens and their values (N,) as an SVG: orange above 0, blue below. `maximum` is the value with the strongest color.
     Default: the largest absolute value."""
     if values.shape != (len(tokens),) or not len(tokens):
         raise UsageError("token_heatmap", f"{len(tokens)} tokens do not match values of shape {values.shape}")
     if not np.isfinite(values).all():
         raise UsageError("token_heatmap", "values must be finite")
     limit = maximum or float(np.abs(values).max()) or 1.0
+    layout, num_lines = _layout(tokens)
     top = MARGIN + (24 if title else 0)
-    bottom = top + _layout(tokens)[1] * LINE + GAP
-    width = max(
-        [MAX_WIDTH * bool(len(tokens) > 60), STEPS * SWATCH + 160, *(placed.x + placed.width for placed in _layout(tokens)[0])]
-    )
+    bottom = top + num_lines * LINE + GAP
+    width = max([MAX_WIDTH * bool(len(tokens) > 60), STEPS * SWATCH + 160, *(placed.x + placed.width for placed in layout)])
     width = max(width, 7.4 * len(title))
     size = f'width="{_number(width + 2 * MARGIN)}" height="{_number(bottom + BAR + 20 + MARGIN)}"'
     box = f'viewBox="0 0 {_number(width + 2 * MARGIN)} {_number(bottom + BAR + 20 + MARGIN)}"'
@@ -130,7 +129,7 @@ def token_heatmap(
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-token-heatmap" role="img" '
             f'aria-label="{html(title or name)}" {size} {box}>',
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>{heading}',
-            _draw(tokens, values, limit, top),
+            _draw(layout, tokens, values, limit, top),
             _legend(values, limit, bottom, name),
             "</svg>\n",
         ]

@@ -1,4 +1,4 @@
-"""A table of predicted tokens as a self-contained SVG, such as a logit lens: more probable tokens are darker.
+"""A table of predicted tokens as a self-contained SVG, such as a logit lens; more probable tokens are darker.
 
 Shapes: T rows, S columns.
 """
@@ -26,13 +26,13 @@ STYLE = (
     ".weft-token-table .ink{fill:#2f7ebc}"
     ".weft-token-table text{fill:#111}"
     ".weft-token-table .name{text-anchor:end}"
-    ".weft-token-table .right{stroke:#1b7a34;stroke-width:2;fill:none}"
+    ".weft-token-table .correct{stroke:#1b7a34;stroke-width:2;fill:none}"
     ".weft-token-table .grid{stroke:#888;stroke-opacity:.3;fill:none}"
     "@media screen and (prefers-color-scheme:dark){"
     ".weft-token-table .paper{fill:#15181d}"
     ".weft-token-table .ink{fill:#3d8fd6}"
     ".weft-token-table text{fill:#eee}"
-    ".weft-token-table .right{stroke:#69db7c}"
+    ".weft-token-table .correct{stroke:#69db7c}"
     "}"
 )
 
@@ -52,7 +52,7 @@ def _label(text: str) -> str:
 def _draw_cell(guess: TokenGuess, x: float, y: float, width: float) -> str:
     box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{ROW_HEIGHT}"'
     frame = (
-        f'<rect class="right" x="{x + 1.5:g}" y="{y + 1.5:g}" width="{width - 3:g}" height="{ROW_HEIGHT - 3}"/>'
+        f'<rect class="correct" x="{x + 1.5:g}" y="{y + 1.5:g}" width="{width - 3:g}" height="{ROW_HEIGHT - 3}"/>'
         if guess.is_correct
         else ""
     )
@@ -106,7 +106,7 @@ def token_table(
     corner: str = "",
     note: str = "probability",
 ) -> str:
-    """Guesses (T, S) as an SVG, wide tables in several bands. The first row is at the top; `corner` names the columns."""
+    """Guesses (T, S) as an SVG; wide tables are split into bands. The first row is at the top; `corner` names the columns."""
     _check(guesses, rows, columns)
     left = MARGIN + CHAR_WIDTH * max(len(text) for text in [*rows, corner]) + GAP
     bands = _bands(columns, guesses, MAX_WIDTH - left)

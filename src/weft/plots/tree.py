@@ -1,4 +1,4 @@
-"""A beam search as a self-contained SVG: one column per step, hypotheses linked to their parents, dropped ones paler."""
+"""A beam search as a self-contained SVG tree: a column per step, hypotheses linked to their parents, dropped ones paler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.errors import UsageError
 from weft.plots.formatting import html
 from weft.plots.heatmap import visible
 
-BOX_HEIGHT, BOX_SPACE, COLUMN_SPACE, MARGIN, HEAD = 34, 8, 38, 12, 24
+BOX_HEIGHT, BOX_SPACE, COLUMN_SPACE, MARGIN, TITLE_HEIGHT = 34, 8, 38, 12, 24
 CHAR_WIDTH, MIN_BOX_WIDTH, MAX_CHARS = 7.6, 52, 18
 LEGEND_LINE = 26
 # kinds of nodes, in the order of the legend
@@ -58,7 +58,7 @@ class Node(NamedTuple):
 
     parent: int | None  # a smaller index; None for the root
     text: str
-    number: str  # its score, below the text
+    score: str  # below the text
     kind: str  # of KINDS
     tooltip: str
 
@@ -96,7 +96,7 @@ def _box(node: Node, x: float, y: float, width: float) -> str:
         f'<g class="{node.kind}"><title>{html(node.tooltip)}</title>'
         f'<rect class="box" x="{x:g}" y="{y:g}" width="{width:g}" height="{BOX_HEIGHT}" rx="5"/>'
         f'<text x="{middle:g}" y="{y + 14:g}" font-weight="bold">{html(_label(node.text))}</text>'
-        f'<text x="{middle:g}" y="{y + 28:g}" font-size="11">{html(node.number)}</text></g>'
+        f'<text x="{middle:g}" y="{y + 28:g}" font-size="11">{html(node.score)}</text></g>'
     )
 
 
@@ -120,13 +120,13 @@ def _legend(kinds: Sequence[str], y: float) -> tuple[str, float]:
     return "".join(parts), len(kinds) * LEGEND_LINE
 
 
-def tree(nodes: Sequence[Node], *, heads: str = "step {}") -> str:
-    """The nodes as an SVG; `heads` formats the title of a column from its number, from 1."""
+def tree(nodes: Sequence[Node], *, column_title: str = "step {}") -> str:
+    """The nodes as an SVG; `column_title` is formatted with the number of the column, from 1."""
     invalid = [i for i, node in enumerate(nodes) if node.kind not in KINDS or (node.parent is not None and node.parent >= i)]
     if not nodes or invalid:
         raise UsageError("tree", f"{len(invalid)} of {len(nodes)} nodes have an unknown kind or precede their parent")
     cells = _layout(nodes)
-    count = 1 + max(cell.column for cell in cells)
+    num_columns = 1 + max(cell.column for cell in cells)
     widths = [
         max(
             MIN_BOX_WIDTH,
@@ -134,18 +134,21 @@ def tree(nodes: Sequence[Node], *, heads: str = "step {}") -> str:
             + CHAR_WIDTH
             * max(len(_label(node.text)) for node, cell in zip(nodes, cells, strict=True) if cell.column == column),
         )
-        for column in range(count)
+        for column in range(num_columns)
     ]
-    lefts = [MARGIN + sum(widths[:column]) + COLUMN_SPACE * column for column in range(count)]
-    tops = [MARGIN + HEAD + cell.row * (BOX_HEIGHT + BOX_SPACE) for cell in cells]
+    lefts = [MARGIN + sum(widths[:column]) + COLUMN_SPACE * column for column in range(num_columns)]
+    tops = [MARGIN + TITLE_HEIGHT + cell.row * (BOX_HEIGHT + BOX_SPACE) for cell in cells]
     boxes, edges = list[str](), list[str]()
     for node, cell, top in zip(nodes, cells, tops, strict=True):
         boxes.append(_box(node, lefts[cell.column], top, widths[cell.column]))
         if node.parent is not None:
-            before = cells[node.parent].column
-            start = lefts[before] + widths[before], tops[node.parent] + BOX_HEIGHT / 2
+            parent_column = cells[node.parent].column
+            start = lefts[parent_column] + widths[parent_column], tops[node.parent] + BOX_HEIGHT / 2
             edges.append(_edge(node, start, (lefts[cell.column], top + BOX_HEIGHT / 2)))
-    titles = [f'<text x="{lefts[i] + widths[i] / 2:g}" y="{MARGIN + 10}">{heads.format(i)}</text>' for i in range(1, count)]
+    titles = [
+        f'<text x="{lefts[i] + widths[i] / 2:g}" y="{MARGIN + 10}">{column_title.format(i)}</text>'
+        for i in range(1, num_columns)
+    ]
     bottom = max(tops) + BOX_HEIGHT + 2 * BOX_SPACE
     legend, legend_height = _legend([kind for kind in KINDS if any(node.kind == kind for node in nodes)], bottom)
     width, height = max(lefts[-1] + widths[-1], 330) + MARGIN, bottom + legend_height + MARGIN

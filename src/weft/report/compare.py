@@ -236,7 +236,7 @@ def _compare_models(
         raise TrainingInterrupted(path, "the comparison was interrupted and has saved", "compare again to resume") from None
     call = f"weft.compare({'...' if isinstance(run_file, Mapping) else repr(str(run_file))}, ...)"
     info = ComparisonInfo(name, call, config.metric, trained.failures, tuned=trained.tuned, about=runner.about)
-    return _compare(trained.rows, info, path, observer, named=True)
+    return _compare(trained.rows, info, path, observer, has_own_run_file=True)
 
 
 def _compare_runs(runs: Runs, output_dir: str | Path | None, config: CompareOptions, observer: _Observer) -> Comparison:
@@ -262,12 +262,17 @@ def _compare(
     observer: _Observer,
     *,
     data: Sequence[Path] | None = None,
-    named: bool = False,
+    has_own_run_file: bool = False,
 ) -> Comparison:
     """Evaluate the runs and write the results."""
     with Lock(output_dir):
         results, failures = evaluate_runs(
-            groups, cached_results(groups, output_dir), observer, EvaluationOptions(), data=data, named=named
+            groups,
+            cached_results(groups, output_dir),
+            observer,
+            EvaluationOptions(),
+            data=data,
+            has_own_run_file=has_own_run_file,
         )
         info = info._replace(failures=[*info.failures, *failures])
         if not results:

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class ComparisonInfo(NamedTuple):
-    """Facts about a comparison other than its results."""
+    """The description of a comparison, without its results."""
 
     title: str
-    command: str  # that reproduces it
+    command: str  # reproduces the comparison
     metric: str | None  # for the ranking; None: the task's default
     failures: Sequence[FailedRun]
     suites: Sequence[Path] = ()
     pairs: Sequence[MinimalPair] = ()  # the pairs of the suites
     tuned: Mapping[str, Any] | None = None  # the hyperparameter search of each row
-    about: Mapping[str, str] | None = None  # what all rows share: tokenizer, budget
+    about: Mapping[str, str] | None = None  # shared by all rows: tokenizer, budget
 
 
 def write_comparison(
@@ -47,7 +47,7 @@ def write_comparison(
     document["tuning"] = dict(info.tuned or {})
     document["about"] |= {"date": time.strftime("%Y-%m-%d %H:%M"), **(info.about or {})}
     document = extend(document)
-    # the content of the file, not what was in memory, so that a report made from the file is the same
+    # use the content of the file, so that a report written from the file is the same
     document = dict(files.as_json(document))
     document[CHECKSUM] = checksum(document)
     files.write_json(output_dir / COMPARISON, document)

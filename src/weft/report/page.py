@@ -22,7 +22,7 @@ from weft.text.table_layout import count_of
 
 SCRIPTS = ("base", "chart", "legend", "table", "scrolling", "curves", "cost", "breakdowns", "items", "confusions", "start")
 REQUIRED = ("rows", "metric")
-MAX_NAMES_CHARS = 60  # of the names of all models in the title
+MAX_NAMES_CHARS = 60  # total length of the model names in the title
 
 
 class Section(NamedTuple):
@@ -37,7 +37,7 @@ def _resource(name: str) -> str:
 
 
 def _script() -> str:
-    """All scripts in one function, so that their names are not global."""
+    """All scripts wrapped in one function, so that their names are not global."""
     return '(() => {\n"use strict";\n' + "\n".join(_resource(f"script/{name}.js") for name in SCRIPTS) + "\n})();\n"
 
 
@@ -52,13 +52,13 @@ def _policy(style: str, script: str) -> str:
 
 def _chart(name: str) -> str:
     """The placeholder that the script draws a chart into."""
-    return f'<div class="drawn" data-chart="{name}"></div>'
+    return f'<div class="chart-box" data-chart="{name}"></div>'
 
 
 def _breakdowns(document: Document) -> str:
     return "".join(
         f'<div class="breakdown"><h3>By {html(breakdown["by"])}</h3>'
-        f'<div class="drawn" data-chart="breakdown" data-place="{index}"></div>'
+        f'<div class="chart-box" data-chart="breakdown" data-index="{index}"></div>'
         f"{parts.breakdown_table(document, breakdown)}</div>"
         for index, breakdown in enumerate(document.get("breakdowns") or [])
     )
@@ -94,8 +94,8 @@ def _details(document: Document) -> Iterator[Section]:
             "The items on which the models differ most, the worst and the best, for the first seed of each model. They are a "
             "selection: counts over them do not reflect the whole test set."
         )
-        fallback = f'<div class="without">{parts.first_items(document)}</div>'
-        yield Section("items", "Test items", lead, f'<div class="drawn" data-chart="items"></div>{fallback}')
+        fallback = f'<div class="no-script">{parts.first_items(document)}</div>'
+        yield Section("items", "Test items", lead, f'<div class="chart-box" data-chart="items"></div>{fallback}')
     if document.get("confusions"):
         lead = "Rows are gold labels, columns are predicted labels. The color shows the fraction of the gold label."
         yield Section("confusions", "Confusion matrices", lead, _chart("confusions") + parts.confusion_tables(document))
@@ -109,7 +109,7 @@ def _details(document: Document) -> Iterator[Section]:
         yield Section("tuning", "Hyperparameter search", lead, tuning(document))
     if document.get("configs"):
         yield Section("configs", "Configurations", "", parts.configs(document))
-    yield Section("repeat", "Reproduce", "", parts.repeat(document) + parts.environment(document))
+    yield Section("reproduce", "Reproduce", "", parts.reproduce(document) + parts.environment(document))
 
 
 def _section(section: Section) -> str:
@@ -144,26 +144,26 @@ def _about(document: Document) -> str:
 def _hardware(environment: Mapping[str, Any]) -> str:
     gpu, threads = environment.get("gpu"), environment.get("threads")
     device = "CPU" if gpu in (None, "", "none") else str(gpu)
-    known = [environment.get("system"), device, count_of(threads, "thread") if isinstance(threads, int) else None]
-    return ", ".join(str(part) for part in known if part) if environment else ""
+    parts = [environment.get("system"), device, count_of(threads, "thread") if isinstance(threads, int) else None]
+    return ", ".join(str(part) for part in parts if part) if environment else ""
 
 
 def _facts(document: Document) -> str:
     """The conditions of the comparison: data, budget, tuning, hardware, versions, date."""
-    known, environment = document.get("about") or {}, document.get("environment") or {}
+    about, environment = document.get("about") or {}, document.get("environment") or {}
     trials = max(
         (len({trial["trial"] for trial in search["trials"]}) for search in (document.get("tuning") or {}).values()), default=0
     )
     versions = {"weft": "weft", "torch": "torch", "python": "Python"}
     facts = {
-        **{name: known.get(name) for name in ("training data", "tokenizer", "budget")},
+        **{name: about.get(name) for name in ("training data", "tokenizer", "budget")},
         "tuning": f"{count_of(trials, 'trial')} per model" if trials else None,
         "hardware": _hardware(environment),
         "versions": ", ".join(f"{title} {environment[name]}" for name, title in versions.items() if environment.get(name)),
-        "date": known.get("date"),
+        "date": about.get("date"),
     }
     entries = "".join(f"<div><dt>{name}</dt><dd>{html(fact)}</dd></div>" for name, fact in facts.items() if fact)
-    return f'<dl class="measured">{entries}</dl>' if entries else ""
+    return f'<dl class="conditions">{entries}</dl>' if entries else ""
 
 
 def _test_size(document: Document) -> str:
@@ -177,9 +177,9 @@ def _body(document: Document) -> str:
     return (
         f'<header><div><h1 dir="auto">{_title(document)}</h1>'
         f'<p class="about">{_about(document)}</p>{_facts(document)}</div>'
-        '<button type="button" id="theme" class="scripted">Dark</button></header>'
+        '<button type="button" id="theme" class="needs-script">Dark</button></header>'
         f'<nav aria-label="sections">{links}</nav><main>'
-        '<p class="without note">Charts, sorting and filters need JavaScript; the numbers are in the tables.</p>'
+        '<p class="no-script note">Charts, sorting and filters need JavaScript; the numbers are in the tables.</p>'
         f"{''.join(map(_section, sections))}</main><footer>Made with weft.</footer>"
     )
 

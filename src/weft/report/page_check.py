@@ -1,4 +1,4 @@
-"""Validation of comparison.json: the first invalid place is reported, nothing is guessed."""
+"""Validation of comparison.json: reports the path of the first invalid value."""
 
 from __future__ import annotations
 
@@ -16,69 +16,69 @@ MAX_DEPTH = 4  # of nested objects where any value is allowed
 # ---- values
 
 
-def _text(value: Any, at: str) -> Iterator[str]:
+def _text(value: Any, path: str) -> Iterator[str]:
     if not isinstance(value, str):
-        yield f"{at} is not a string"
+        yield f"{path} is not a string"
 
 
-def _number(value: Any, at: str) -> Iterator[str]:
+def _number(value: Any, path: str) -> Iterator[str]:
     if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, int) and abs(value) > MAX_NUMBER):
-        yield f"{at} is not a number"
+        yield f"{path} is not a number"
 
 
-def _count(value: Any, at: str) -> Iterator[str]:
+def _count(value: Any, path: str) -> Iterator[str]:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
-        yield f"{at} is not a count"
+        yield f"{path} is not a count"
 
 
-def _boolean(value: Any, at: str) -> Iterator[str]:
+def _boolean(value: Any, path: str) -> Iterator[str]:
     if not isinstance(value, bool):
-        yield f"{at} is not a boolean"
+        yield f"{path} is not a boolean"
 
 
-def _direction(value: Any, at: str) -> Iterator[str]:
+def _direction(value: Any, path: str) -> Iterator[str]:
     if value not in ("higher", "lower"):
-        yield f"{at} is not 'higher' or 'lower'"
+        yield f"{path} is not 'higher' or 'lower'"
 
 
-def _anything(value: Any, at: str, depth: int = MAX_DEPTH) -> Iterator[str]:
+def _anything(value: Any, path: str, depth: int = MAX_DEPTH) -> Iterator[str]:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if not depth:
-        yield f"{at} is nested too deeply"
+        yield f"{path} is nested too deeply"
         return
     for child in inner:
-        yield from _anything(child, at, depth - 1)
+        yield from _anything(child, path, depth - 1)
 
 
 # ---- containers
 
 
 def _or_none(check: Check) -> Check:
-    def problems(value: Any, at: str) -> Iterator[str]:
+    def problems(value: Any, path: str) -> Iterator[str]:
         if value is not None:
-            yield from check(value, at)
+            yield from check(value, path)
 
     return problems
 
 
 def _list(check: Check) -> Check:
-    def problems(value: Any, at: str) -> Iterator[str]:
+    def problems(value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, list):
-            yield f"{at} is not an array"
+            yield f"{path} is not an array"
             return
         for index, element in enumerate(value):
-            yield from check(element, f"{at}[{index}]")
+            yield from check(element, f"{path}[{index}]")
 
     return problems
 
 
 def _by_name(check: Check) -> Check:
-    def problems(value: Any, at: str) -> Iterator[str]:
+    def problems(value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, dict):
-            yield f"{at} is not an object"
+            yield f"{path} is not an object"
             return
         for name, child in value.items():
-            yield from check(child, f"{at}.{name}")
+            yield from check(child, f"{path}.{name}")
 
     return problems
 
@@ -86,11 +86,11 @@ def _by_name(check: Check) -> Check:
 def _object(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
     """An object with these keys; optional ones may be missing or null."""
 
-    def problems(value: Any, at: str) -> Iterator[str]:
+    def problems(value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, dict):
-            yield f"{at or 'the document'} is not an object"
+            yield f"{path or 'the document'} is not an object"
             return
-        prefix = f"{at}." if at else ""
+        prefix = f"{path}." if path else ""
         for name, check in required.items():
             yield from check(value[name], prefix + name) if name in value else [f"{prefix}{name} is missing"]
         for name, check in (optional or {}).items():
@@ -188,26 +188,26 @@ COMPARISON = _object(
 # ---- consistency
 
 
-def _names(document: Mapping[str, Any]) -> Iterator[str]:
+def _unique_names(document: Mapping[str, Any]) -> Iterator[str]:
     names = [row["name"] for row in document["rows"]]
     for index, name in enumerate(names):
         if name in names[:index]:
             yield f"rows[{index}].name is not unique"
 
 
-def _bins(document: Mapping[str, Any]) -> Iterator[str]:
+def _bin_counts(document: Mapping[str, Any]) -> Iterator[str]:
     """A breakdown has a value and a count for each bin."""
     for index, breakdown in enumerate(document.get("breakdowns") or []):
-        at, size = f"breakdowns[{index}]", len(breakdown["bins"])
+        path, size = f"breakdowns[{index}]", len(breakdown["bins"])
         lists = {"counts": breakdown["counts"]}
         for part in ("values", "low", "high", "precision", "recall"):
             lists |= {f"{part}.{name}": values for name, values in (breakdown.get(part) or {}).items()}
         for name, values in lists.items():
             if len(values) != size:
-                yield f"{at}.{name} has {len(values)} values for {size} bins"
+                yield f"{path}.{name} has {len(values)} values for {size} bins"
 
 
-def _squares(document: Mapping[str, Any]) -> Iterator[str]:
+def _confusion_shapes(document: Mapping[str, Any]) -> Iterator[str]:
     """A confusion matrix has a row and a column for each label."""
     confusions = document.get("confusions") or {"labels": [], "matrices": {}}
     size = len(confusions["labels"])
@@ -224,7 +224,7 @@ def checksum(document: Mapping[str, Any]) -> str:
 
 
 def _has_valid_checksum(document: Mapping[str, Any]) -> Iterator[str]:
-    """A checksum must match; a file made by hand has none."""
+    """A checksum must match; a file written by hand has none."""
     if CHECKSUM in document and document[CHECKSUM] != checksum(document):
         yield f"{CHECKSUM} does not match the content"
 
@@ -232,5 +232,7 @@ def _has_valid_checksum(document: Mapping[str, Any]) -> Iterator[str]:
 def find_problem(document: Any) -> str:
     """The first problem of the document, such as 'rows[2].score is not an object'; '' if it is valid."""
     problem = next(COMPARISON(document, ""), "")
-    consistency = (text for check in (_names, _bins, _squares, _has_valid_checksum) for text in check(document))
+    consistency = (
+        text for check in (_unique_names, _bin_counts, _confusion_shapes, _has_valid_checksum) for text in check(document)
+    )
     return problem or next(consistency, "")

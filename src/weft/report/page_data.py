@@ -1,4 +1,4 @@
-"""The data for the script of the report: the comparison with rows by index, as small as the charts allow."""
+"""The data for the script of the report: rows by index, only what the charts show."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Document = Mapping[str, Any]
 MIN_SMOOTHED_POINTS = 40  # curves with at least this many points have a running mean
 MAX_POINTS = 600  # of a curve; more than a chart has pixels
 MAX_TEXT_CHARS = 2000  # of an input or output
-LEVEL = 0.05  # p from which on a row is not significantly worse
-MAX_TEXT_BYTES = 2_500_000  # of the texts of all items: a page sent by mail must stay well under 5 MB
+LEVEL = 0.05  # a row with at least this p-value is not significantly worse
+MAX_TEXT_BYTES = 2_500_000  # of the texts of all items, so that the page stays well under 5 MB
 
 
 def _number(value: Any) -> float | int | str | None:
@@ -58,7 +58,7 @@ def is_tied(row: Document) -> bool:
 
 def with_infinite(values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
     """The values with infinity at these positions: JSON has no infinity."""
-    return [math.inf if at in positions else value for at, value in enumerate(values)]
+    return [math.inf if i in positions else value for i, value in enumerate(values)]
 
 
 def bin_values(breakdown: Document, name: str) -> list[Any]:
@@ -111,45 +111,48 @@ def _row(row: Document) -> dict[str, Any]:
 
 
 def _thin(points: Sequence[Document]) -> Sequence[Document]:
-    """A curve with fewer points: the lowest and the highest of each segment, so that no spike is lost, and both ends."""
-    drawn = [point for point in points if isinstance(point.get("value"), int | float) and math.isfinite(point["value"])]
-    if len(drawn) <= MAX_POINTS:
-        return drawn
-    segment = math.ceil(2 * len(drawn) / MAX_POINTS)
-    selected = {0, len(drawn) - 1}
-    for start in range(0, len(drawn), segment):
-        members = range(start, min(start + segment, len(drawn)))
-        selected |= {min(members, key=lambda at: drawn[at]["value"]), max(members, key=lambda at: drawn[at]["value"])}
-    return [drawn[at] for at in sorted(selected)]
+    """Reduce the number of points: keep the minimum and maximum of each segment, so that no spike is lost, and both ends."""
+    finite_points = [point for point in points if isinstance(point.get("value"), int | float) and math.isfinite(point["value"])]
+    if len(finite_points) <= MAX_POINTS:
+        return finite_points
+    segment = math.ceil(2 * len(finite_points) / MAX_POINTS)
+    selected = {0, len(finite_points) - 1}
+    for start in range(0, len(finite_points), segment):
+        members = range(start, min(start + segment, len(finite_points)))
+        selected |= {
+            min(members, key=lambda i: finite_points[i]["value"]),
+            max(members, key=lambda i: finite_points[i]["value"]),
+        }
+    return [finite_points[i] for i in sorted(selected)]
 
 
 def _smoothed(points: Sequence[Document]) -> Sequence[Document]:
-    """The points with a running mean over 5% of the curve; at the ends over as many points as there are on both sides."""
-    drawn = [point for point in points if isinstance(point.get("value"), int | float) and math.isfinite(point["value"])]
-    half, last = len(drawn) // 40, len(drawn) - 1
-    if len(drawn) < MIN_SMOOTHED_POINTS:
-        return drawn
-    sums = [0.0, *accumulate(point["value"] for point in drawn)]
+    """Add a running mean over 5% of the curve; near the ends, its window shrinks so that it stays centered."""
+    finite_points = [point for point in points if isinstance(point.get("value"), int | float) and math.isfinite(point["value"])]
+    half, last = len(finite_points) // 40, len(finite_points) - 1
+    if len(finite_points) < MIN_SMOOTHED_POINTS:
+        return finite_points
+    sums = [0.0, *accumulate(point["value"] for point in finite_points)]
     smoothed = []
-    for at, point in enumerate(drawn):
-        radius = min(half, at, last - at)
-        mean = (sums[at + radius + 1] - sums[at - radius]) / (2 * radius + 1)
+    for i, point in enumerate(finite_points):
+        radius = min(half, i, last - i)
+        mean = (sums[i + radius + 1] - sums[i - radius]) / (2 * radius + 1)
         smoothed.append({**point, "smooth": mean})
     return smoothed
 
 
 def _series(points: Sequence[Document], *, smooth: bool = False) -> dict[str, list[Any]]:
-    drawn = _thin(_smoothed(points) if smooth else points)
-    values = {name: _numbers(point.get(name) for point in drawn) for name in ("step", "tokens", "seconds", "value")}
-    return {**values, "smooth": _numbers(point["smooth"] for point in drawn if "smooth" in point)}
+    selected = _thin(_smoothed(points) if smooth else points)
+    values = {name: _numbers(point.get(name) for point in selected) for name in ("step", "tokens", "seconds", "value")}
+    return {**values, "smooth": _numbers(point["smooth"] for point in selected if "smooth" in point)}
 
 
 def curve_points(document: Document, curve: Document, part: str) -> Sequence[Document]:
-    """The points of a curve; none if its metric is not the one of the chart."""
+    """The points of a curve; empty if its metric is not that of the chart."""
     metric = curve_metric(document, part)
-    own = (curve.get("metrics") or {}).get(part)
+    name = (curve.get("metrics") or {}).get(part)
     points: Sequence[Document] = curve.get(part) or []
-    return points if metric is None or own in (None, metric["name"]) else []
+    return points if metric is None or name in (None, metric["name"]) else []
 
 
 def _curves(document: Document, indices: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -171,18 +174,18 @@ def _metric(document: Document, metric: Document) -> dict[str, Any]:
 def _breakdowns(document: Document, names: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
-            "by": visible(one["by"]),
-            "metric": _metric(document, one.get("metric") or document["metric"]),
-            "unit": visible(one.get("unit") or "items"),
-            "bins": [visible(str(label)) for label in one["bins"]],
-            "counts": list(one["counts"]),
-            "values": [_numbers(bin_values(one, name)) for name in names],
+            "by": visible(breakdown["by"]),
+            "metric": _metric(document, breakdown.get("metric") or document["metric"]),
+            "unit": visible(breakdown.get("unit") or "items"),
+            "bins": [visible(str(label)) for label in breakdown["bins"]],
+            "counts": list(breakdown["counts"]),
+            "values": [_numbers(bin_values(breakdown, name)) for name in names],
             **{
-                part: [_numbers((one.get(part) or {}).get(name)) for name in names]
+                part: [_numbers((breakdown.get(part) or {}).get(name)) for name in names]
                 for part in ("low", "high", "precision", "recall")
             },
         }
-        for one in document.get("breakdowns") or []
+        for breakdown in document.get("breakdowns") or []
     ]
 
 
@@ -233,7 +236,7 @@ def _confusions(document: Document, names: Sequence[str]) -> dict[str, Any] | No
 
 
 def _output_type(document: Document) -> str:
-    """What a model outputs for an item: "text", "labels", "tags" (one per word), or "answer" (a part of the input)."""
+    """The type of a model's output for an item: "text", "labels", "tags" (one per word), or "answer" (a part of the input)."""
     task = known_task(document.get("task"))
     if task is None or task.compare.by_label is None:
         return "text" if task is not None and task.compare.bleu_tokenizer is not None else "answer"
@@ -246,16 +249,16 @@ def page_data(document: Document) -> dict[str, Any]:
     names = [row["name"] for row in rows]
     units = [row.get("inference_unit") for row in rows]
     metric = document["metric"]
-    places = score_decimals([known_score(row["score"]) for row in rows])
+    num_decimals = score_decimals([known_score(row["score"]) for row in rows])
     curves = {part: curve_metric(document, part) for part in ("train", "valid")}
     return {
         "output_type": _output_type(document),
-        "metric": {**_metric(document, metric), "decimals": places},
+        "metric": {**_metric(document, metric), "decimals": num_decimals},
         "item_metric": _metric(document, document.get("item_metric") or metric),
         "curve_metrics": {part: logged and _metric(document, logged) for part, logged in curves.items()},
         "inference_unit": next((visible(unit) for unit in units if unit), "items/s"),
         "rows": [_row(row) for row in rows],
-        "curves": _curves(document, {name: at for at, name in enumerate(names)}),
+        "curves": _curves(document, {name: i for i, name in enumerate(names)}),
         "breakdowns": _breakdowns(document, names),
         "items": _items(document, names),
         "confusions": _confusions(document, names),

@@ -1,4 +1,4 @@
-"""The parts of the report that need no script: findings, tables, samples, configurations, how to reproduce it."""
+"""The parts of the report that need no script: findings, tables, samples, configurations, environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weft.report.page_table import sign
 from weft.tasks.registry import known_task
 from weft.text.table_layout import count_of
 
-MAX_STATIC_ITEMS = 12  # in the page for readers without a script
+MAX_STATIC_ITEMS = 12  # shown without JavaScript
 MAX_CONFUSIONS = 12  # per model
 
 
@@ -32,7 +32,7 @@ def _bold(text: str) -> str:
     return f"<b><bdi>{html(text)}</bdi></b>"
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     *first, last = map(_bold, names)
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -44,38 +44,40 @@ def _best(document: Document) -> Mapping[str, Any] | None:
 def _significance(document: Document, best: Mapping[str, Any]) -> str:
     """Which models are significantly worse than the best one, and which are not."""
     unclear = [row["name"] for row in document["rows"] if is_unclear(row)]
-    others = [
+    tested = [
         row for row in document["rows"] if finite(row.get("p")) is not None and row["name"] not in (best["name"], *unclear)
     ]
-    close = [row for row in others if is_tied(row)]
-    text = f"{_too_little(document, unclear)} " if unclear else ""
-    if not others:
+    close = [row for row in tested if is_tied(row)]
+    text = f"{_insufficient_data(document, unclear)} " if unclear else ""
+    if not tested:
         return text.strip()
     if not close:
-        p = html(p_value(max(row["p"] for row in others)))
-        who = "All other models are" if len(others) > 1 else f"{_bold(others[0]['name'])} is"
-        relation = "" if p.startswith("&lt;") else "= " if len(others) == 1 else "≤ "
-        return f"{text}{who} worse (p {relation}{p})."
-    who = _listed(row["name"] for row in close)
-    text += f"{who} {'is' if len(close) == 1 else 'are'} not significantly worse (p ≥ 0.05)"
-    return f"{text}." if len(close) == len(others) else f"{text}; all other models are."
+        p = html(p_value(max(row["p"] for row in tested)))
+        subject = "All other models are" if len(tested) > 1 else f"{_bold(tested[0]['name'])} is"
+        relation = "" if p.startswith("&lt;") else "= " if len(tested) == 1 else "≤ "
+        return f"{text}{subject} worse (p {relation}{p})."
+    subject = _join_names(row["name"] for row in close)
+    text += f"{subject} {'is' if len(close) == 1 else 'are'} not significantly worse (p ≥ 0.05)"
+    return f"{text}." if len(close) == len(tested) else f"{text}; all other models are."
 
 
-def _too_little(document: Document, names: Sequence[str]) -> str:
-    """That there is too little test data for these rows."""
-    known = document.get("test_items")
-    size = f" ({html(count_of(**known))})" if known else ""
-    return f"There is too little test data{size} to tell the best model from {_listed(names)}."
+def _insufficient_data(document: Document, names: Sequence[str]) -> str:
+    """The sentence for rows with too little test data."""
+    test_items = document.get("test_items")
+    size = f" ({html(count_of(**test_items))})" if test_items else ""
+    return f"There is too little test data{size} to tell the best model from {_join_names(names)}."
 
 
 def _cheaper(document: Document, best: Mapping[str, Any]) -> str:
     """A smaller model that is not significantly worse."""
-    own = finite(best.get("num_parameters"))
-    as_good = [row for row in document["rows"] if is_tied(row) and finite(row.get("num_parameters"))]
-    smallest = min(as_good, key=lambda row: row["num_parameters"], default=None)
-    if smallest is None or own is None or smallest["num_parameters"] >= own:
+    best_size = finite(best.get("num_parameters"))
+    tied = [row for row in document["rows"] if is_tied(row) and finite(row.get("num_parameters"))]
+    smallest = min(tied, key=lambda row: row["num_parameters"], default=None)
+    if smallest is None or best_size is None or smallest["num_parameters"] >= best_size:
         return ""
-    return f"{_bold(smallest['name'])} is smaller: {short(smallest['num_parameters'])} parameters instead of {short(own)}."
+    return (
+        f"{_bold(smallest['name'])} is smaller: {short(smallest['num_parameters'])} parameters instead of {short(best_size)}."
+    )
 
 
 def _by_length(document: Document) -> str:
@@ -85,43 +87,45 @@ def _by_length(document: Document) -> str:
         return ""
     upwards = (by_length.get("metric") or document["metric"])["better"] == "higher"
     values = {row["name"]: bin_values(by_length, row["name"]) for row in document["rows"]}
-    known = [name for name, ends in values.items() if None not in (finite(ends[0]), finite(ends[-1]))]
-    order = sorted(known, key=lambda name: values[name][-1], reverse=upwards)
-    if len(order) < 2 or not _separated(by_length, order[0], order[-1], upwards):
+    names = [name for name, ends in values.items() if None not in (finite(ends[0]), finite(ends[-1]))]
+    order = sorted(names, key=lambda name: values[name][-1], reverse=upwards)
+    if len(order) < 2 or not _is_separated(by_length, order[0], order[-1], upwards):
         return ""
-    (short, long), (short_last, long_last) = ([values[name][at] for at in (0, -1)] for name in (order[0], order[-1]))
-    places = max(1, decimals([long - long_last]))
+    (short, long), (short_last, long_last) = ([values[name][i] for i in (0, -1)] for name in (order[0], order[-1]))
+    digits = max(1, decimals([long - long_last]))
     unit = html(by_length["by"].split()[-1])  # "input length in words"
     return (
         f"On the longest inputs ({html(by_length['bins'][-1])} {unit}, {by_length['counts'][-1]:,} items), "
-        f"{_bold(order[0])} scores {number(long, places)} and {_bold(order[-1])} {number(long_last, places)}; "
-        f"on the shortest ({html(by_length['bins'][0])}), {number(short, places)} and {number(short_last, places)}."
+        f"{_bold(order[0])} scores {number(long, digits)} and {_bold(order[-1])} {number(long_last, digits)}; "
+        f"on the shortest ({html(by_length['bins'][0])}), {number(short, digits)} and {number(short_last, digits)}."
     )
 
 
-def _separated(breakdown: Document, first: str, last: str, upwards: bool) -> bool:
+def _is_separated(breakdown: Document, first: str, last: str, upwards: bool) -> bool:
     """Whether the intervals of the two rows in the last bin do not overlap."""
     sides = ("low", "high") if upwards else ("high", "low")
     ends = [(breakdown.get(side) or {}).get(name) or [None] for side, name in zip(sides, (first, last), strict=True)]
-    own, other = (finite(bounds[-1]) for bounds in ends)
-    return own is not None and other is not None and (own > other if upwards else own < other)
+    bound, other = (finite(bounds[-1]) for bounds in ends)
+    return bound is not None and other is not None and (bound > other if upwards else bound < other)
 
 
 def _by_pairs(document: Document) -> str:
-    """What each model follows in minimal pairs with an attractor between subject and verb."""
+    """Which noun the verb agrees with in minimal pairs with an attractor, by model."""
     follows = (document.get("minimal_pairs") or {}).get("follows") or {}
     names = [row["name"] for row in document["rows"] if row["name"] in follows]
     if not names:
         return ""
     sides = dict.fromkeys(follows[name] for name in names)
-    texts = [f"{html(side)}: {_listed(name for name in names if follows[name] == side)}" for side in sides]
+    texts = [f"{html(side)}: {_join_names(name for name in names if follows[name] == side)}" for side in sides]
     return f"In minimal pairs with an attractor, models follow {'; '.join(texts)}."
 
 
 def _infinite(document: Document) -> str:
     names = [row["name"] for row in document["rows"] if known_score(row["score"])["value"] == math.inf]
     return (
-        f"The score of {_listed(names)} is infinite: the model gives some of the test data zero probability." if names else ""
+        f"The score of {_join_names(names)} is infinite: the model gives some of the test data zero probability."
+        if names
+        else ""
     )
 
 
@@ -140,11 +144,11 @@ def findings(document: Document) -> str:
     sentences = [_by_length(document), _by_pairs(document)]
     if best is not None:
         scores = [known_score(row["score"]) for row in document["rows"]]
-        places, score = score_decimals(scores), known_score(best["score"])
-        bounds = [number(score[name], places) for name in ("low", "high")]
+        digits, score = score_decimals(scores), known_score(best["score"])
+        bounds = [number(score[name], digits) for name in ("low", "high")]
         interval = f" [{bounds[0]}, {bounds[1]}]" if finite(score["low"]) is not None else ""
         label = html(score_label(document, document["metric"]["name"]))
-        first = f"{_bold(best['name'])} is best: {label} {number(score['value'], places)}{interval}."
+        first = f"{_bold(best['name'])} is best: {label} {number(score['value'], digits)}{interval}."
         sentences = [first, _significance(document, best), _cheaper(document, best), *sentences]
     sentences += [_infinite(document), *_failures(document)]
     lines = "".join(f"<li>{sentence}</li>" for sentence in sentences if sentence)
@@ -164,7 +168,7 @@ def _table(heads: Sequence[str], lines: Iterable[Sequence[str]], *, label: str) 
 
 
 def _row_heads(document: Document) -> list[str]:
-    return [f"{sign(place)} <bdi>{html(row['name'])}</bdi>" for place, row in enumerate(document["rows"])]
+    return [f"{sign(index)} <bdi>{html(row['name'])}</bdi>" for index, row in enumerate(document["rows"])]
 
 
 def curve_table(document: Document) -> str:
@@ -215,24 +219,24 @@ def breakdown_table(document: Document, breakdown: Document) -> str:
     parts = {part: breakdown.get(part) or {} for part in ("low", "high")}
     pairs = [(parts["low"].get(name) or [], parts["high"].get(name) or []) for name in names]
     widths = [b - a for low, high in pairs for a, b in zip(low, high, strict=False) if None not in (a, b)]
-    places = decimals([sum(widths) / len(widths)]) if widths and sum(widths) > 0 else 2
+    digits = decimals([sum(widths) / len(widths)]) if widths and sum(widths) > 0 else 2
 
-    def cell(name: str, at: int) -> str:
-        low, high = ((parts[part].get(name) or [None] * (at + 1))[at] for part in ("low", "high"))
-        value = bin_values(breakdown, name)[at]
-        bounds = f" <small>[{number(low, places)}, {number(high, places)}]</small>" if finite(low) is not None else ""
-        return number(value, places) + bounds + fractions(name, at)
+    def cell(name: str, i: int) -> str:
+        low, high = ((parts[part].get(name) or [None] * (i + 1))[i] for part in ("low", "high"))
+        value = bin_values(breakdown, name)[i]
+        bounds = f" <small>[{number(low, digits)}, {number(high, digits)}]</small>" if finite(low) is not None else ""
+        return number(value, digits) + bounds + fractions(name, i)
 
-    def fractions(name: str, at: int) -> str:
-        values = [((breakdown.get(part) or {}).get(name) or [None] * (at + 1))[at] for part in ("precision", "recall")]
-        known = [
+    def fractions(name: str, i: int) -> str:
+        values = [((breakdown.get(part) or {}).get(name) or [None] * (i + 1))[i] for part in ("precision", "recall")]
+        texts = [
             f"{part} {number(fraction, 1)}" for part, fraction in zip("PR", values, strict=True) if finite(fraction) is not None
         ]
-        return f" <small>{', '.join(known)}</small>" if known else ""
+        return f" <small>{', '.join(texts)}</small>" if texts else ""
 
     lines = [
-        [f"<bdi>{html(label)}</bdi>", f"{count:,}", *(cell(name, at) for name in names)]
-        for at, (label, count) in enumerate(zip(breakdown["bins"], breakdown["counts"], strict=True))
+        [f"<bdi>{html(label)}</bdi>", f"{count:,}", *(cell(name, i) for name in names)]
+        for i, (label, count) in enumerate(zip(breakdown["bins"], breakdown["counts"], strict=True))
     ]
     heads = [html(breakdown["by"]), html(breakdown.get("unit") or "items"), *_row_heads(document)]
     label = html(score_label(document, (breakdown.get("metric") or document["metric"])["name"]))
@@ -257,11 +261,11 @@ def confusion_tables(document: Document) -> str:
         ]
         table = _table(["gold", "predicted", "count", "of gold"], lines, label=f"errors of {row['name']}")
         parts.append(f"<div><h4>{head}</h4>{table}</div>")
-    return f'<details><summary>Most frequent errors</summary><div class="beside">{"".join(parts)}</div></details>'
+    return f'<details><summary>Most frequent errors</summary><div class="columns">{"".join(parts)}</div></details>'
 
 
 def first_items(document: Document) -> str:
-    """Some items with all outputs, for readers without a script."""
+    """The first items with all outputs, shown without JavaScript."""
     parts = []
     for item in (document.get("items") or [])[:MAX_STATIC_ITEMS]:
         lines = [("input", item["input"]), ("reference", item.get("reference")), *(item.get("outputs") or {}).items()]
@@ -277,12 +281,12 @@ def samples(document: Document) -> str:
     parts = []
     for head, row in zip(_row_heads(document), document["rows"], strict=True):
         texts = (document.get("samples") or {}).get(row["name"]) or []
-        written = "".join(f'<pre class="sample" dir="auto">{html(truncate(text, 2000))}</pre>' for text in texts)
-        parts += [f"<div><h3>{head}</h3>{written}</div>"] if texts else []
-    return f'<div class="beside">{"".join(parts)}</div>' if parts else ""
+        blocks = "".join(f'<pre class="sample" dir="auto">{html(truncate(text, 2000))}</pre>' for text in texts)
+        parts += [f"<div><h3>{head}</h3>{blocks}</div>"] if texts else []
+    return f'<div class="columns">{"".join(parts)}</div>' if parts else ""
 
 
-def _written(record: Mapping[str, Any]) -> str:
+def _sample(record: Mapping[str, Any]) -> str:
     """A sample of one validation: after its prompt, or with its source and reference."""
     text = html(truncate(record["text"], 600))
     if record.get("source") is None:
@@ -290,7 +294,7 @@ def _written(record: Mapping[str, Any]) -> str:
         return f'<pre class="sample" dir="auto">{f"<b>{prompt}</b>" if prompt else ""}{text}</pre>'
     fields = [("source", record["source"]), ("reference", record.get("reference") or "")]
     lines = [f"<small>{name}: <bdi>{html(truncate(value, 600))}</bdi></small>" for name, value in fields if value]
-    return f'<div class="written"><pre class="sample" dir="auto">{text}</pre>{"<br>".join(lines)}</div>'
+    return f'<div><pre class="sample" dir="auto">{text}</pre>{"<br>".join(lines)}</div>'
 
 
 def samples_over_training(document: Document) -> str:
@@ -299,20 +303,20 @@ def samples_over_training(document: Document) -> str:
     for head, row in zip(_row_heads(document), document["rows"], strict=True):
         records = (document.get("samples_over_training") or {}).get(row["name"]) or []
         steps = dict.fromkeys(record["step"] for record in records)
-        written = "".join(
-            f"<h4>step {step:,}</h4>" + "".join(_written(record) for record in records if record["step"] == step)
+        blocks = "".join(
+            f"<h4>step {step:,}</h4>" + "".join(_sample(record) for record in records if record["step"] == step)
             for step in steps
         )
-        parts += [f"<div><h3>{head}</h3>{written}</div>"] if records else []
-    return f'<div class="beside">{"".join(parts)}</div>' if parts else ""
+        parts += [f"<div><h3>{head}</h3>{blocks}</div>"] if records else []
+    return f'<div class="columns">{"".join(parts)}</div>' if parts else ""
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """The options of a run file by dotted name, values as text."""
     options: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            options |= _flat(value, f"{prefix}{name}.")
+            options |= _flatten(value, f"{prefix}{name}.")
         else:
             options[f"{prefix}{name}"] = json.dumps(value, ensure_ascii=False, default=str)
     return options
@@ -326,8 +330,8 @@ def _used_options(text: str) -> dict[str, str]:
         preset = task.presets.get(str(model.get("arch"))) if task is not None and isinstance(model, Mapping) else None
         if preset is not None and not preset.estimator.by_steps:
             values.pop("train", None)
-        return _flat(values)
-    except (ValueError, RecursionError):  # the text itself is shown in any case
+        return _flatten(values)
+    except (ValueError, RecursionError):  # the report still shows the text
         return {}
 
 
@@ -354,8 +358,8 @@ def configs(document: Document) -> str:
 
 def environment(document: Document) -> str:
     """The environment of the comparison."""
-    known = {name: value for name, value in (document.get("environment") or {}).items() if value not in (None, "")}
-    entries = "".join(f"<dt>{html(name)}</dt><dd>{html(_text(value))}</dd>" for name, value in known.items())
+    fields = {name: value for name, value in (document.get("environment") or {}).items() if value not in (None, "")}
+    entries = "".join(f"<dt>{html(name)}</dt><dd>{html(_text(value))}</dd>" for name, value in fields.items())
     return f'<dl class="facts">{entries}</dl>' if entries else ""
 
 
@@ -365,7 +369,7 @@ def _text(value: Any) -> str:
     return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def repeat(document: Document) -> str:
+def reproduce(document: Document) -> str:
     """The command that reproduces the comparison, and the run directories."""
     command = document.get("command")
     text = f'<pre class="command">{html(command)}</pre>' if command else ""

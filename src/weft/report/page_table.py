@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from weft.plots.formatting import MISSING, duration, finite, html, number, p_value, short, size
 from weft.report.page_data import Document, is_tied, is_unclear, known_score, score_decimals, score_label
 
-WIDTH, HEIGHT = 110, 18  # of a drawn interval
+WIDTH, HEIGHT = 110, 18  # of the chart of an interval
 MAX_UNBROKEN_CHARS = 20  # longer names may be broken into lines
 COLORS = 8  # .c0 to .c7 in page.css
 SIGNS = ("circle", "square", "triangle", "diamond", "plus", "cross", "down")  # as script/base.js draws them
@@ -36,31 +36,31 @@ class Column(NamedTuple):
     better: str | None  # "higher", "lower", or None
 
 
-def sign(place: int) -> str:
+def sign(index: int) -> str:
     """The color and shape of a row in all charts."""
-    shape = SHAPES[SIGNS[place % len(SIGNS)]]
-    return f'<svg class="sign c{place % COLORS}" viewBox="-6 -6 12 12" aria-hidden="true"><path d="{shape}"/></svg>'
+    shape = SHAPES[SIGNS[index % len(SIGNS)]]
+    return f'<svg class="sign c{index % COLORS}" viewBox="-6 -6 12 12" aria-hidden="true"><path d="{shape}"/></svg>'
 
 
 def _scale(scores: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
     """The minimum and maximum of all intervals, with some margin."""
-    known = [
+    values = [
         value for score in scores for value in map(finite, (score["low"], score["value"], score["high"])) if value is not None
     ]
-    if not known:
+    if not values:
         return None
-    room = (max(known) - min(known)) * 0.04 or 1.0
-    return min(known) - room, max(known) + room
+    margin = (max(values) - min(values)) * 0.04 or 1.0
+    return min(values) - margin, max(values) + margin
 
 
-def _interval_svg(score: Mapping[str, Any], scale: tuple[float, float] | None, place: int, best: float | None) -> str:
+def _interval_svg(score: Mapping[str, Any], scale: tuple[float, float] | None, index: int, best: float | None) -> str:
     """An interval as a bar with a point; a line marks the value of the best row."""
     value = finite(score["value"])
     if value is None or scale is None:
         return ""
 
-    def x(at: float) -> str:
-        return f"{4 + (WIDTH - 8) * (at - scale[0]) / (scale[1] - scale[0]):.1f}"
+    def x(score_value: float) -> str:
+        return f"{4 + (WIDTH - 8) * (score_value - scale[0]) / (scale[1] - scale[0]):.1f}"
 
     low, high = finite(score["low"]), finite(score["high"])
     middle = HEIGHT // 2
@@ -68,16 +68,16 @@ def _interval_svg(score: Mapping[str, Any], scale: tuple[float, float] | None, p
     bar = ""
     if low is not None and high is not None:
         bar = f'<path class="bar" d="M{x(low)} {middle}H{x(high)}M{x(low)} {middle - 4}v8M{x(high)} {middle - 4}v8"/>'
-    shape = SHAPES[SIGNS[place % len(SIGNS)]]
+    shape = SHAPES[SIGNS[index % len(SIGNS)]]
     point = f'<path class="point" transform="translate({x(value)} {middle})" d="{shape}"/>'
-    return f'<svg class="interval c{place % COLORS}" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{line}{bar}{point}</svg>'
+    return f'<svg class="interval c{index % COLORS}" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{line}{bar}{point}</svg>'
 
 
-def _score_cell(score: Mapping[str, Any], places: int) -> Cell:
+def _score_cell(score: Mapping[str, Any], decimals: int) -> Cell:
     """A score and its interval."""
-    bounds = [number(score[name], places) for name in ("low", "high")]
+    bounds = [number(score[name], decimals) for name in ("low", "high")]
     note = f"[{bounds[0]}, {bounds[1]}]" if MISSING not in bounds else ""
-    return Cell(number(score["value"], places), score["value"], note)
+    return Cell(number(score["value"], decimals), score["value"], note)
 
 
 def _p_cell(row: Mapping[str, Any]) -> Cell:
@@ -89,11 +89,11 @@ def _p_cell(row: Mapping[str, Any]) -> Cell:
     return Cell(html(p_value(p)), p, "not significantly<br>worse" if is_tied(row) else "")
 
 
-def _difference(places: int) -> Callable[[Mapping[str, Any]], Cell]:
+def _difference_column(decimals: int) -> Callable[[Mapping[str, Any]], Cell]:
     """The difference from the best row, with its interval."""
 
     def signed(value: float | None) -> str:
-        return MISSING if value is None else f"{'+' if value > 0 else ''}{number(value, places)}"
+        return MISSING if value is None else f"{'+' if value > 0 else ''}{number(value, decimals)}"
 
     def cell(row: Mapping[str, Any]) -> Cell:
         difference = row.get("difference") or {}
@@ -104,13 +104,13 @@ def _difference(places: int) -> Callable[[Mapping[str, Any]], Cell]:
     return cell
 
 
-def _plain(name: str, form: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], Cell]:
+def _number_column(name: str, formatter: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], Cell]:
     """A column of numbers; the tooltip has the exact number."""
 
     def cell(row: Mapping[str, Any]) -> Cell:
         value = finite(row.get(name))
         exact = "" if value is None else f' title="{value:,.10g}"'
-        return Cell(f"<span{exact}>{form(value)}</span>", value)
+        return Cell(f"<span{exact}>{formatter(value)}</span>", value)
 
     return cell
 
@@ -125,24 +125,24 @@ def _columns(document: Document) -> list[Column]:
     units = [row.get("inference_unit") for row in document["rows"]]
     unit = next((unit for unit in units if unit), "items/s")
     rows = document["rows"]
-    known = [known_score(row["difference"]) for row in rows if row.get("difference")]
-    differences = [Column("difference from best", _difference(score_decimals(known)), None)] if known else []
-    several = [Column("seeds", _seeds, None)] if {len(row.get("seeds") or [0]) for row in rows} != {1} else []
+    scores = [known_score(row["difference"]) for row in rows if row.get("difference")]
+    difference_columns = [Column("difference from best", _difference_column(score_decimals(scores)), None)] if scores else []
+    seed_columns = [Column("seeds", _seeds, None)] if {len(row.get("seeds") or [0]) for row in rows} != {1} else []
     return [
-        *differences,
+        *difference_columns,
         Column("p", _p_cell, None),
-        *several,
-        Column("params", _plain("num_parameters", short), "lower"),
-        Column("train time", _plain("seconds", duration), "lower"),
-        Column("train tok/s", _plain("tokens_per_second", short), "higher"),
-        Column("peak memory", _plain("peak_memory", size), "lower"),
-        Column(html(unit), _plain("inference_rate", short), "higher"),
-        Column("size on disk", _plain("model_bytes", size), "lower"),
+        *seed_columns,
+        Column("params", _number_column("num_parameters", short), "lower"),
+        Column("train time", _number_column("seconds", duration), "lower"),
+        Column("train tok/s", _number_column("tokens_per_second", short), "higher"),
+        Column("peak memory", _number_column("peak_memory", size), "lower"),
+        Column(html(unit), _number_column("inference_rate", short), "higher"),
+        Column("size on disk", _number_column("model_bytes", size), "lower"),
     ]
 
 
 def _head(text: str, *, better: str = "", sort: str = "none", attributes: str = "") -> str:
-    """A column header that sorts; `better` is the end that comes first."""
+    """A sortable column header; `better` is the direction of the first sort."""
     first = f' data-first="{better}"' if better else ""
     button = f'<button type="button" class="sort"{first}>{text}<span class="arrow" aria-hidden="true"></span></button>'
     return f'<th scope="col" aria-sort="{sort}"{attributes}>{button}</th>'
@@ -152,37 +152,37 @@ def _cell(cell: Cell, *, extra: str = "", attributes: str = "") -> str:
     value = cell.value
     key = "" if value is None else f' data-value="{html(value)}"'
     note = f"<small>{cell.note}</small>" if cell.note else ""
-    content = f'<span class="drawing"><span>{cell.text}{note}</span>{extra}</span>' if extra else cell.text + note
+    content = f'<span class="with-chart"><span>{cell.text}{note}</span>{extra}</span>' if extra else cell.text + note
     return f"<td{key}{attributes}>{content}</td>"
 
 
-def _name(row: Mapping[str, Any], place: int) -> str:
-    star = '&nbsp;<span class="star" title="best">★<span class="unseen"> best</span></span>' if row.get("best") else ""
+def _name(row: Mapping[str, Any], index: int) -> str:
+    star = '&nbsp;<span class="star" title="best">★<span class="visually-hidden"> best</span></span>' if row.get("best") else ""
     text = re.sub("([,=])", r"\1<wbr>", html(row["name"]))  # "lstm,attention=none" may break after , and =
     css_class = ' class="short"' if len(row["name"]) <= MAX_UNBROKEN_CHARS else ""
-    name = f'<span class="name">{sign(place)}<span><bdi{css_class}>{text}</bdi>{star}</span></span>'
+    name = f'<span class="name">{sign(index)}<span><bdi{css_class}>{text}</bdi>{star}</span></span>'
     return f'<th scope="row" data-value="{html(row["name"])}">{name}</th>'
 
 
 def ranked(document: Document) -> list[int]:
     """The indices of the rows, the best first, those without a score last."""
     worst = float("inf")
-    upwards = document["metric"]["better"] == "lower"
+    ascending = document["metric"]["better"] == "lower"
 
-    def key(place: int) -> float:
-        value = finite(known_score(document["rows"][place]["score"])["value"])
-        return worst if value is None else value if upwards else -value
+    def key(index: int) -> float:
+        value = finite(known_score(document["rows"][index]["score"])["value"])
+        return worst if value is None else value if ascending else -value
 
     return sorted(range(len(document["rows"])), key=key)
 
 
-def _tops(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
+def _best_values(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
     """The best value of each column, if the column has one."""
     best: list[float | None] = []
     for column in columns:
-        known = [value for value in (finite(column.cell(row).value) for row in rows) if value is not None]
-        several = column.better is not None and len(set(known)) > 1
-        best.append((min if column.better == "lower" else max)(known) if several else None)
+        values = [value for value in (finite(column.cell(row).value) for row in rows) if value is not None]
+        several = column.better is not None and len(set(values)) > 1
+        best.append((min if column.better == "lower" else max)(values) if several else None)
     return best
 
 
@@ -190,23 +190,23 @@ def table(document: Document) -> str:
     """The main table, sorted by score."""
     rows, metric = document["rows"], document["metric"]
     scores = [known_score(row["score"]) for row in rows]
-    places, scale = score_decimals(scores), _scale(scores)
+    decimals, scale = score_decimals(scores), _scale(scores)
     best = next((finite(score["value"]) for score, row in zip(scores, rows, strict=True) if row.get("best")), None)
     columns = [column for column in _columns(document) if any(column.cell(row).value is not None for row in rows)]
-    tops = _tops(columns, rows)
+    best_values = _best_values(columns, rows)
     order = "ascending" if metric["better"] == "lower" else "descending"
     label = html(score_label(document, metric["name"]))
     heads = [_head("model"), _head(label, better=metric["better"], sort=order, attributes=' class="wide"')]
     heads += [_head(column.head, better=column.better or "") for column in columns]
     lines = []
-    for place in ranked(document):
-        row = rows[place]
-        drawing = _interval_svg(scores[place], scale, place, best)
-        cells = [_cell(_score_cell(scores[place], places), extra=drawing, attributes=' class="wide"')]
-        for column, top in zip(columns, tops, strict=True):
+    for index in ranked(document):
+        row = rows[index]
+        drawing = _interval_svg(scores[index], scale, index, best)
+        cells = [_cell(_score_cell(scores[index], decimals), extra=drawing, attributes=' class="wide"')]
+        for column, top in zip(columns, best_values, strict=True):
             cell = column.cell(row)
-            cells.append(_cell(cell, attributes=' class="top"' if top is not None and cell.value == top else ""))
-        lines.append(f"<tr{' class=best' if row.get('best') else ''}>{_name(row, place)}{''.join(cells)}</tr>")
+            cells.append(_cell(cell, attributes=' class="best-value"' if top is not None and cell.value == top else ""))
+        lines.append(f"<tr{' class=best' if row.get('best') else ''}>{_name(row, index)}{''.join(cells)}</tr>")
     legend = "Bars are 95% confidence intervals, the dashed line is the best model; bold marks the best value of a column."
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="results"><table class="results sortable">'
@@ -223,12 +223,12 @@ def score_table(document: Document) -> str:
         return ""
     empty = {"value": None, "low": None, "high": None}
     scores = {name: [known_score((row.get("scores") or {}).get(name) or empty) for row in rows] for name in names}
-    places = {name: score_decimals(column) for name, column in scores.items()}
+    decimals = {name: score_decimals(column) for name, column in scores.items()}
     heads = [_head("model"), *(_head(html(score_label(document, name))) for name in names)]
     lines = []
-    for place in ranked(document):
-        cells = "".join(_cell(_score_cell(scores[name][place], places[name])) for name in names)
-        lines.append(f"<tr>{_name(rows[place], place)}{cells}</tr>")
+    for index in ranked(document):
+        cells = "".join(_cell(_score_cell(scores[name][index], decimals[name])) for name in names)
+        lines.append(f"<tr>{_name(rows[index], index)}{cells}</tr>")
     return (
         f"<details><summary>All {len(names)} metrics</summary>"
         f'<div class="scroll" tabindex="0" role="region" aria-label="all metrics"><table class="sortable">'

@@ -27,7 +27,7 @@ def _score(trial: Trial) -> float | None:
 
 
 def _latest(trials: Sequence[Trial], *, upwards: bool) -> list[Trial]:
-    """The last run of each trial, those of the last rung first, the best first."""
+    """The last run of each trial: the last rung first, and the best first within a rung."""
     last = {trial["trial"]: trial for trial in sorted(trials, key=lambda trial: trial["rung"])}
 
     def key(trial: Trial) -> tuple[int, bool, float, int]:
@@ -37,20 +37,20 @@ def _latest(trials: Sequence[Trial], *, upwards: bool) -> list[Trial]:
     return sorted(last.values(), key=key)
 
 
-def _point(value: float | None, scale: tuple[float, float], place: int) -> str:
+def _point(value: float | None, scale: tuple[float, float], index: int) -> str:
     """A score as a point on the common scale of all trials."""
     if value is None:
         return ""
     x = 5 + (WIDTH - 10) * ((value - scale[0]) / (scale[1] - scale[0]) if scale[1] > scale[0] else 0.5)
     line = f'<path class="guide" d="M0 {HEIGHT // 2}H{WIDTH}"/>'
     return (
-        f'<svg class="trial c{place % COLORS}" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{line}'
+        f'<svg class="trial c{index % COLORS}" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{line}'
         f'<circle class="point" cx="{x:.1f}" cy="{HEIGHT // 2}" r="4"/></svg>'
     )
 
 
 def _line(trial: Trial, options: Sequence[str], chosen: int, score: str) -> str:
-    star = '&nbsp;<span class="star" title="chosen">\u2605<span class="unseen"> chosen</span></span>'
+    star = '&nbsp;<span class="star" title="chosen">\u2605<span class="visually-hidden"> chosen</span></span>'
     name = f"{trial['trial']}{' (run file)' if trial['trial'] == 0 else ''}{star if trial['trial'] == chosen else ''}"
     values = trial["options"]
     cells = "".join(f"<td>{html(format_option(values[name])) if name in values else ''}</td>" for name in options)
@@ -60,25 +60,25 @@ def _line(trial: Trial, options: Sequence[str], chosen: int, score: str) -> str:
     return f'<tr{best}><th scope="row">{name}</th>{cells}<td>{fraction}</td><td class="wide">{score}</td></tr>'
 
 
-def _table(document: Document, name: str, place: int) -> str:
+def _table(document: Document, name: str, index: int) -> str:
     search = document["tuning"][name]
     metric_name = next((trial["score"]["name"] for trial in search["trials"] if trial.get("score")), "score")
-    upwards = (metric := metric_of(document, metric_name)) is not None and metric.upwards
+    upwards = (metric := metric_of(document, metric_name)) is not None and metric.higher_is_better
     trials = _latest(search["trials"], upwards=upwards)
     options = list(dict.fromkeys(option for trial in trials for option in trial["options"]))
-    known = [value for value in map(_score, search["trials"]) if value is not None]
-    scale = (min(known), max(known)) if known else (0.0, 0.0)
-    places = 1 if upwards else 3  # percentages, losses
+    scores = [value for value in map(_score, search["trials"]) if value is not None]
+    scale = (min(scores), max(scores)) if scores else (0.0, 0.0)
+    decimals = 1 if upwards else 3  # percentages have one decimal, losses three
     lines = []
     for trial in trials:
         value = _score(trial)
-        text = html(trial.get("reason") or MISSING) if value is None else number(value, places)
-        drawn = f'<span class="drawing"><span>{text}</span>{_point(value, scale, place)}</span>'
-        lines.append(_line(trial, options, search["chosen"], drawn))
+        text = html(trial.get("reason") or MISSING) if value is None else number(value, decimals)
+        cell = f'<span class="with-chart"><span>{text}</span>{_point(value, scale, index)}</span>'
+        lines.append(_line(trial, options, search["chosen"], cell))
     heads = ["trial", *map(html, options), "budget", html(f"validation {score_label(document, metric_name)}")]
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
     return (
-        f"<h3>{sign(place)} <bdi>{html(name)}</bdi></h3>"
+        f"<h3>{sign(index)} <bdi>{html(name)}</bdi></h3>"
         f'<div class="scroll" tabindex="0" role="region" aria-label="trials of {html(name)}">'
         f"<table><thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>"
@@ -87,6 +87,6 @@ def _table(document: Document, name: str, place: int) -> str:
 
 def tuning(document: Document) -> str:
     """A table of trials for every row that was tuned."""
-    places = {row["name"]: place for place, row in enumerate(document["rows"])}
-    ordered = sorted(document["tuning"], key=lambda name: places.get(name, len(places)))
-    return "".join(_table(document, name, places.get(name, len(places) + at)) for at, name in enumerate(ordered))
+    indices = {row["name"]: index for index, row in enumerate(document["rows"])}
+    ordered = sorted(document["tuning"], key=lambda name: indices.get(name, len(indices)))
+    return "".join(_table(document, name, indices.get(name, len(indices) + i)) for i, name in enumerate(ordered))

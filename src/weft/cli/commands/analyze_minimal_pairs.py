@@ -33,7 +33,7 @@ def as_csv(rows: Sequence[Row], names: Sequence[str]) -> str:
 
 def pairs_csv(pairs: Sequence[MinimalPair], items: Mapping[str, ItemStatistics]) -> str:
     """One line per pair, with three columns per run: log-probability of both sentences, and whether the pair is correct."""
-    parts = ("good", "bad", "right")
+    parts = ("good", "bad", "correct")
     head = ["phenomenon", "paradigm", "attractors", "good", "bad", *(f"{run} {part}" for run in items for part in parts)]
     numbers = [item.statistics[part].tolist() for item in items.values() for part in parts]
     lines = [
@@ -103,7 +103,7 @@ class AnalyzeMinimalPairs(ModelCommand):
         pairs = read_pairs(self.suite, by=self.score_by, quiet=self.quiet)
         refuse_files(self.run_dirs, "suite")
         for path in self.run_dirs:
-            check_run(load(path, device=self.device))  # before the first one is scored
+            check_run(load(path, device=self.device))  # before the first run is scored
         with Display(quiet=self.quiet) as display:
             items = MinimalPairsRunner(pairs, display, device=self.device).evaluate(
                 self._names(), by=self.score_by, mean=self.mean_log_prob
@@ -115,7 +115,7 @@ class AnalyzeMinimalPairs(ModelCommand):
         return 0
 
     def _names(self) -> dict[str, Path]:
-        """The runs by name: that of the directory, or the path if two names are equal."""
+        """The runs by name: the name of the directory, or the path if two names are equal."""
         paths = {Path(abspath(path)): path for path in self.run_dirs}
         names = [path.name for path in paths]
         return {path.name if names.count(path.name) == 1 else str(run_dir): run_dir for path, run_dir in paths.items()}
@@ -123,17 +123,17 @@ class AnalyzeMinimalPairs(ModelCommand):
     def _without_unknown(
         self, pairs: Sequence[MinimalPair], items: Mapping[str, ItemStatistics]
     ) -> tuple[list[MinimalPair], dict[str, ItemStatistics]]:
-        """The pairs that differ only in words which all runs know."""
+        """The pairs that differ only in words in the vocabulary of all runs."""
         import numpy as np
 
-        from weft.comparison.minimal_pairs import subset
+        from weft.comparison.breakdown import subset
 
         unknown = np.any([item.statistics["unknown_choice"] > 0 for item in items.values()], axis=0)
-        kept = np.flatnonzero(~unknown)
-        if not len(kept):
+        selected = np.flatnonzero(~unknown)
+        if not len(selected):
             raise DataError("skip_unknown", f"all {len(pairs):,} pairs differ in a word that is unknown to some run")
         note(f"skipped {int(unknown.sum()):,} of {len(pairs):,} pairs that differ in an unknown word", quiet=self.quiet)
-        return [pairs[index] for index in kept.tolist()], {name: subset(item, kept) for name, item in items.items()}
+        return [pairs[index] for index in selected.tolist()], {name: subset(item, selected) for name, item in items.items()}
 
     def _print(self, rows: Sequence[Row], pairs: Sequence[MinimalPair], items: Mapping[str, ItemStatistics]) -> None:
         from weft import files
@@ -143,7 +143,7 @@ class AnalyzeMinimalPairs(ModelCommand):
             files.write_text(self.save_pairs, pairs_csv(pairs, items), named=True)
         if self.csv is not None and str(self.csv) != "-":
             files.write_text(self.csv, as_csv(rows, list(items)), named=True)
-        options = signature(len(pairs), by=self.score_by, mean=self.mean_log_prob, known=self.skip_unknown)
+        options = signature(len(pairs), by=self.score_by, mean=self.mean_log_prob, skip_unknown=self.skip_unknown)
         result = {**as_json(rows, {name: [item] for name, item in items.items()}), "signature": options}
         if self.json:
             runs = {name: str(path) for name, path in self._names().items()}

@@ -88,7 +88,7 @@ class AnalyzeSimilarity(ModelCommand):
             ]
         views = [layer_similarity(run, self.data, other, max_words=self.max_words, progress=on_layers)]
         model = network(run)
-        has_attention = model is not None and any(site.component != "pool" for site in sites(model))
+        has_attention = model is not None and any(site.component != "pooling" for site in sites(model))
         if other is None and has_attention:
             views.append(
                 head_similarity(run, self.data, max_words=max(1, self.max_words // 5), top=self.top, progress=on_heads)

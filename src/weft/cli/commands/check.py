@@ -32,7 +32,7 @@ Line = tuple[str, Style]
 
 
 def _side_sizes(side: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes of one side of a split; of tokens only if the text could be tokenized."""
+    """The sizes of one side of a split; token counts only if the text could be tokenized."""
     sizes = {"characters": side["characters"]}
     if "tokens" not in side:
         return sizes
@@ -53,30 +53,35 @@ def size_table(report: Report, options: CheckOptions) -> list[str]:
     rows = [["", options.rows, "characters", "tokens", f"tokens/{item}", "max", "<unk>", ""]]
     for split, sizes in report.sizes.items():
         for side in options.sides:
-            is_first, own = side == options.sides[0], _side_sizes(sizes[side])
-            cells = [split if is_first else "", f"{sizes['rows']:,}" if is_first else "", f"{own['characters']:,}"]
-            if "tokens" in own:
-                mean = own["tokens"] / max(1, sizes["rows"])
-                cells += [f"{own['tokens']:,}", f"{mean:.1f}", f"{own['max_length']:,}", f"{own['unk_rate']:.1%}"]
+            is_first, side_sizes = side == options.sides[0], _side_sizes(sizes[side])
+            cells = [split if is_first else "", f"{sizes['rows']:,}" if is_first else "", f"{side_sizes['characters']:,}"]
+            if "tokens" in side_sizes:
+                mean = side_sizes["tokens"] / max(1, sizes["rows"])
+                cells += [
+                    f"{side_sizes['tokens']:,}",
+                    f"{mean:.1f}",
+                    f"{side_sizes['max_length']:,}",
+                    f"{side_sizes['unk_rate']:.1%}",
+                ]
             else:
                 cells += ["-"] * 4
             rows.append([*cells, side if len(options.sides) > 1 else ""])
     return align(rows, left=(0, len(rows[0]) - 1))
 
 
-def _example(texts: Sequence[str], room: int) -> list[str]:
-    """Both sides on one line if there is room, else below each other."""
+def _example(texts: Sequence[str], width: int) -> list[str]:
+    """Both sides on one line if they fit in `width`, else below each other."""
     from weft.data.check import truncate_text
     from weft.text.reading import preview
 
-    limits = [room * len(text) // display_width(text) if display_width(text) > len(text) else room for text in texts]
+    limits = [width * len(text) // display_width(text) if display_width(text) > len(text) else width for text in texts]
     quoted = [f'"{preview(truncate_text(text, limit - 5), limit)}"' for text, limit in zip(texts, limits, strict=True)]
     joined = " -> ".join(quoted)
-    return [joined] if display_width(joined) <= room else [quoted[0], *(f"-> {text}" for text in quoted[1:])]
+    return [joined] if display_width(joined) <= width else [quoted[0], *(f"-> {text}" for text in quoted[1:])]
 
 
 def finding_lines(finding: Finding, width: int) -> list[Line]:
-    """A finding in a few lines; if it is about one side, one example is enough."""
+    """The lines of a finding, with all examples, or one if it concerns only one side."""
     from weft.data.findings import MAX_ROWS
 
     indent = " " * INDENT
@@ -84,9 +89,9 @@ def finding_lines(finding: Finding, width: int) -> list[Line]:
     lines: list[Line] = [(line, STYLES[finding.severity]) for line in head.removesuffix("\n").split("\n")]
     if finding.locations:
         file = finding.locations[0].rsplit(":", 1)[0]
-        others = [location.removeprefix(f"{file}:") for location in finding.locations[1:]]
+        rest = [location.removeprefix(f"{file}:") for location in finding.locations[1:]]
         more = ["..."] if finding.count > len(finding.locations) == MAX_ROWS else []
-        lines.append((indent + ", ".join([finding.locations[0], *others, *more]), "dim"))
+        lines.append((indent + ", ".join([finding.locations[0], *rest, *more]), "dim"))
     examples = finding.examples if finding.side is None else finding.examples[:1]
     return [*lines, *((indent + part, "dim") for texts in examples for part in _example(texts, width - INDENT))]
 
@@ -105,9 +110,9 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[Line]:
 
 def _relative(finding: Finding) -> Finding:
     """The finding with paths relative to the current directory."""
-    here = f"{Path.cwd()}/"
-    locations = tuple(location.removeprefix(here) for location in finding.locations)
-    return replace(finding, message=finding.message.replace(here, ""), locations=locations)
+    prefix = f"{Path.cwd()}/"
+    locations = tuple(location.removeprefix(prefix) for location in finding.locations)
+    return replace(finding, message=finding.message.replace(prefix, ""), locations=locations)
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
@@ -187,14 +192,14 @@ class Check(ModelCommand):
 
         findings = [as_json(finding) for finding in report.findings]
         counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
-        read = {} if windows is None else {"windows": windows}
+        extra = {} if windows is None else {"windows": windows}
         gradients = {}
         if checks is not None:
             tensors = [tensor_json(check, self.tolerance) for check in checks]
             wrong = len(wrong_tensors(checks, self.tolerance))
             gradients = {"gradients": {"tolerance": self.tolerance, "tensors": tensors, "wrong": wrong}}
         sizes = sizes_json(report, options)
-        write_json({"run_file": str(self.run_file), "splits": sizes, "findings": findings, **counts, **read, **gradients})
+        write_json({"run_file": str(self.run_file), "splits": sizes, "findings": findings, **counts, **extra, **gradients})
 
     def _write(
         self,

@@ -113,12 +113,12 @@ class Compare(ModelCommand):
         from weft.cli.report_command import check_report_file, is_comparison
 
         check_report_file(self.report)
-        is_plan = len(self.inputs) == 1 and not self.inputs[0].is_dir() and self.inputs[0].suffix != ".json"
-        if is_plan:
-            return self._plan(self.inputs[0])
+        is_run_file = len(self.inputs) == 1 and not self.inputs[0].is_dir() and self.inputs[0].suffix != ".json"
+        if is_run_file:
+            return self._compare_models(self.inputs[0])
         if self.report is not None or (len(self.inputs) == 1 and is_comparison(self.inputs[0])):
             return self._write_report()
-        return self._existing()
+        return self._compare_runs()
 
     def _write_report(self) -> int:
         from weft.cli.report_command import ReportOptions, write_report
@@ -148,7 +148,7 @@ class Compare(ModelCommand):
             tune_trials=self.tune_trials,
         )
 
-    def _plan(self, run_file: Path) -> int:
+    def _compare_models(self, run_file: Path) -> int:
         import torch
 
         from weft.cli.compare_progress import CompareObserver
@@ -165,41 +165,43 @@ class Compare(ModelCommand):
             raise UsageError("data", "requires run directories", "with a run file, set data.test")
         output_dir = self.output_dir or Path("runs") / f"{run_file.stem}-comparison"
         self._output_options().check(output_dir)
-        place = RunnerConfig(output_dir, self.jobs, torch.get_num_threads(), self.overwrite)
+        runner_config = RunnerConfig(output_dir, self.jobs, torch.get_num_threads(), self.overwrite)
         # absolute: the same comparison from any working directory
         values = override(read_toml(run_file), self.overrides or [])
-        comparing = ComparisonRunner(values, self._options(), place, base=run_file.parent.resolve())
-        check_metric(comparing.task, self.metric)
-        check_tokenizer_option(comparing.task, self.tokenize)
-        comparing.check_context(self.context)
-        pairs = self._pairs(comparing.task)
+        runner = ComparisonRunner(values, self._options(), runner_config, base=run_file.parent.resolve())
+        check_metric(runner.task, self.metric)
+        check_tokenizer_option(runner.task, self.tokenize)
+        runner.check_context(self.context)
+        pairs = self._pairs(runner.task)
         had_backup, replaces = previous_plan(output_dir).exists(), self.overwrite and (output_dir / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
-                trained = comparing.train(CompareObserver(display, stop))
+                trained = runner.train(CompareObserver(display, stop))
             except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
-                then = f". Saved to {output_dir}. {self._how_to_resume(output_dir)}"
+                message = f". Saved to {output_dir}. {self._how_to_resume(output_dir)}"
                 if self.overwrite and not stop.saves and (had_backup or replaces):
-                    back = f"The previous comparison is back in {output_dir}." if had_backup else f"{output_dir} is unchanged."
-                    then = f" before the first run. {back}"
-                display.line(f"Stopped{then}")
+                    restored = (
+                        f"The previous comparison is back in {output_dir}." if had_backup else f"{output_dir} is unchanged."
+                    )
+                    message = f" before the first run. {restored}"
+                display.line(f"Stopped{message}")
                 return stop.exit_code
-        if comparing.single_model_note is not None and trained.rows:
-            note(with_flags(comparing.single_model_note), quiet=self.quiet)
-        info = self._info(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned, about=comparing.about)
+        if runner.single_model_note is not None and trained.rows:
+            note(with_flags(runner.single_model_note), quiet=self.quiet)
+        info = self._info(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned, about=runner.about)
         return self._finish(trained.rows, info, output_dir)
 
     def _how_to_resume(self, output_dir: Path) -> str:
         from weft.comparison.plan import previous_plan
 
         backup = previous_plan(output_dir)
-        kept = f" The previous comparison is in {backup.path} until this one is finished." if backup.exists() else ""
-        return f"Run the same command{' without --overwrite' if self.overwrite else ''} to resume.{kept}"
+        backup_note = f" The previous comparison is in {backup.path} until this one is finished." if backup.exists() else ""
+        return f"Run the same command{' without --overwrite' if self.overwrite else ''} to resume.{backup_note}"
 
     # ---- runs
 
-    def _existing(self) -> int:
+    def _compare_runs(self) -> int:
         from weft.cli.minimal_pairs_runner import refuse_files
         from weft.comparison.bleu_tokenizer import check_tokenizer_option
         from weft.comparison.evaluation import check_context_policy, check_data_files, check_output_dir
@@ -235,7 +237,7 @@ class Compare(ModelCommand):
         make_directory(output_dir)
         return self._finish(rows, self._info(output_dir.name, damaged, pairs), output_dir)
 
-    # ---- both
+    # ---- run file or runs
 
     def _pairs(self, task: str) -> list[MinimalPair]:
         """The minimal pairs; an invalid suite is refused before anything is trained or evaluated."""
@@ -258,7 +260,7 @@ class Compare(ModelCommand):
         return OutputOptions(self.csv, self.markdown, self.latex, self.json, self.quiet)
 
     def _command(self) -> str:
-        """The command that makes the same comparison again."""
+        """The command that reproduces the comparison."""
         words = ["weft", "compare", *map(str, self.inputs)]
         names = ("models", "seeds", "max_minutes", "max_tokens", "match_params", "tune_trials", "metric", "tokenize", "context")
         for name in names:
@@ -279,12 +281,14 @@ class Compare(ModelCommand):
         from weft.comparison.plan import previous_plan, restore_backup
         from weft.comparison.results import EvaluationOptions
 
-        how = EvaluationOptions(tokenize=self.tokenize, context=self.context)
+        evaluation = EvaluationOptions(tokenize=self.tokenize, context=self.context)
         try:
             with Lock(output_dir), Display(quiet=self.quiet) as display:
-                is_plan = all(map(os.path.isfile, self.inputs))  # a run file of the user; runs may be somebody else's
+                is_run_file = all(map(os.path.isfile, self.inputs))
                 stored = cached_results(rows, output_dir)
-                results, damaged = evaluate_runs(rows, stored, display, how, data=self.data, device=self.device, named=is_plan)
+                results, damaged = evaluate_runs(
+                    rows, stored, display, evaluation, data=self.data, device=self.device, has_own_run_file=is_run_file
+                )
                 info = info._replace(failures=[*info.failures, *damaged])
                 document = write_results(results, info, output_dir, display) if results else {}
                 is_restored = not results and restore_backup(output_dir)

@@ -26,7 +26,7 @@ class DemoTask(Protocol):
 
     TITLE: str  # of the report
     INTRO: str  # the first line
-    METRIC: str  # that models are ranked by
+    METRIC: str  # the ranking metric
 
     def write_data(self, output_dir: Path) -> None:
         """Create the directory of the runs, with the data that `run_files` name, unless it exists."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.data.input_records import Entry
     from weft.runs.run import AnyRun
 
-MAX_LINES = 65536  # embedded at a time: many lines, so that batches have similar lengths
+BATCH_LINES = 65536  # many at a time, so that batches have similar lengths
 
 
 def _poolings() -> list[str]:
@@ -30,7 +30,7 @@ def _poolings() -> list[str]:
 
 
 def json_line(line: str | None, vector: np.ndarray, problem: str | None) -> str:
-    """A line and its vector, with as few digits as possible; null for a line that cannot be used."""
+    """The JSON of a line and its vector, with as few digits as possible; null for an invalid line."""
     import json
 
     if problem is not None:
@@ -83,7 +83,7 @@ class Embed(ModelCommand):
         with_model(run)
         note_if_file(self.text, f"use --input {self.text} to read the file", quiet=self.quiet)
         # a file is written once, after the last line
-        inputs = Inputs(run, self.text, self.input, InputFormat(batch_size=MAX_LINES, waits=self.output is not None))
+        inputs = Inputs(run, self.text, self.input, InputFormat(batch_size=BATCH_LINES, waits=self.output is not None))
         inputs.note_formats(quiet=self.quiet)
         num_invalid, num_truncated, parts = 0, 0, list[Any]()
         with Display(quiet=self.quiet) as display:
@@ -95,7 +95,7 @@ class Embed(ModelCommand):
         return DataError.exit_code if num_invalid else 0
 
     def _embed(self, run: AnyRun, entries: Sequence[Entry], display: Any, parts: list[Any]) -> tuple[int, int]:
-        """Embed a batch: print it, or add it to `parts`. Returns how many records are invalid and how many were truncated."""
+        """Embed a batch: print it, or add it to `parts`. Returns the numbers of invalid and of truncated records."""
         problems = problems_in(entries)
         warn_problems(entries, problems)
 

@@ -27,14 +27,14 @@ SPLITS = {"test": "test data", "valid": "validation data"}
 
 
 def as_json(score: Score) -> dict[str, Any]:
-    """A score for programs: JSON has no infinity, so an infinite value is null and `infinite` is true."""
+    """The JSON of a score: JSON has no infinity, so an infinite value is null and `infinite` is true."""
     numbers = {"name": score.name, "value": finite(score.value), "low": finite(score.low), "high": finite(score.high)}
     infinite = {"infinite": True} if math.isinf(score.value) else {}
     return {**numbers, **infinite, "signature": score.signature}
 
 
 def default_scores(scores: Sequence[Score]) -> list[Score]:
-    """The scores that are printed without --all; beside metrics of outputs, perplexity repeats the loss."""
+    """The scores that are printed without --all. Perplexity is left out if BLEU is present, since it repeats the loss."""
     names = {score.name for score in scores}
     hidden = {"perplexity"} if "bleu" in names else set()
     return [score for score in scores if label_of(score.name).is_default and score.name not in hidden]
@@ -57,8 +57,8 @@ def describe_split(name: str, dataset: Any) -> str:
     from weft.data.dataset import Dataset
     from weft.data.source import display_name
 
-    here = Path.cwd()
-    paths = [path.relative_to(here) if path.is_relative_to(here) else path for path in dataset.paths]
+    working_dir = Path.cwd()
+    paths = [path.relative_to(working_dir) if path.is_relative_to(working_dir) else path for path in dataset.paths]
     files, fraction = display_name(tuple(paths)), dataset.high - dataset.low
     if (dataset.low, dataset.high) == (0.0, 1.0):
         return f"{SPLITS[name]}: {files}"
@@ -145,8 +145,8 @@ class Evaluate(SearchOptions):
         return 0
 
     def _write_json(self, run: AnyRun, evaluation: Evaluation) -> None:
-        own = run.config.datasets
-        dataset = next((own[name] for name in SPLITS if name in own), None)
+        datasets = run.config.datasets
+        dataset = next((datasets[name] for name in SPLITS if name in datasets), None)
         files = [str(path) for path in self.data or (() if dataset is None else dataset.paths)]
         unseen = {} if evaluation.unseen_labels is None else {"unseen": evaluation.unseen_labels}
         scores = [as_json(score) for score in evaluation]
@@ -167,12 +167,12 @@ class Evaluate(SearchOptions):
 
     def _describe_data(self, run: AnyRun, evaluation: Evaluation, options: Config) -> str:
         """'test data: last 10% of sounds.tsv (90 pairs), beam size 5, length penalty 1'."""
-        own = run.config.datasets
-        name = next((name for name in SPLITS if name in own), None)
+        datasets = run.config.datasets
+        name = next((name for name in SPLITS if name in datasets), None)
         if self.data or name is None:
             files = f"data: {', '.join(map(str, self.data or ()))}"
         else:
-            files = describe_split(name, own[name])
+            files = describe_split(name, datasets[name])
         searches = "beam_size" in type(options).model_fields and run.spec.decode is not None
         return ", ".join(
             [f"{files} ({evaluation.units:,} {run.spec.progress_unit})", *(_describe_search(run, options) if searches else [])]

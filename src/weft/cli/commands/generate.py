@@ -30,7 +30,7 @@ MAX_PROMPTS = 1_000_000
 
 def as_json(prompt: str | None, continuations: Sequence[Continuation]) -> dict[str, Any]:
     """A prompt and its continuations, best first; `prompt` is None if the line is not valid text."""
-    listed = [
+    items = [
         {
             "text": continuation.text,
             "tokens": continuation.token_ids,
@@ -40,25 +40,25 @@ def as_json(prompt: str | None, continuations: Sequence[Continuation]) -> dict[s
         }
         for continuation in continuations
     ]
-    return {"prompt": prompt, "continuations": listed}
+    return {"prompt": prompt, "continuations": items}
 
 
 def _results_json(
     lines: Sequence[Line], problems: Mapping[int, str], results: Sequence[Sequence[Continuation]]
 ) -> list[dict[str, Any]]:
-    """All lines with their continuations or errors, for programs."""
-    listed = list[dict[str, Any]]()
+    """The JSON of all lines, with their continuations or errors."""
+    results_json = list[dict[str, Any]]()
     for index, line in enumerate(lines):
         result = as_json(None if isinstance(line, DataError) else line, [] if index in problems else results[index])
-        listed.append({**result, "error": problems[index]} if index in problems else result)
-    return listed
+        results_json.append({**result, "error": problems[index]} if index in problems else result)
+    return results_json
 
 
-def _read_all(lines: Iterator[Line], where: str) -> list[Line]:
-    """The prompts. They are sorted by length before the first is continued, so endless input is refused."""
+def _read_all(lines: Iterator[Line], source: str) -> list[Line]:
+    """Read all prompts. They are sorted by length before the first is continued, so endless input is refused."""
     prompts = list(islice(lines, MAX_PROMPTS + 1))
     if len(prompts) > MAX_PROMPTS:
-        raise UsageError(where, f"more than {MAX_PROMPTS:,} prompts", "split it")
+        raise UsageError(source, f"more than {MAX_PROMPTS:,} prompts", "split it")
     return prompts
 
 
@@ -156,8 +156,8 @@ class Generate(ModelCommand):
             unreadable = invalid_lines(lines)
             unusable = decode.invalid_prompts(run, blank_invalid(lines, unreadable), options[0])
             problems = warn_invalid(unreadable, unusable, 0, "" if self.input is None else f"{self.input}: ")
-        code = self._each(run, lines, problems, options)
-        warn_unknown(Counter(run.spec.unknown_tokens(run, blank_invalid(lines, problems))), quiet=self.quiet)
+        code = self._generate_all(run, lines, problems, options)
+        warn_unknown(Counter(run.spec.unknown(run, blank_invalid(lines, problems))), quiet=self.quiet)
         return code or (DataError.exit_code if problems else 0)
 
     def _temperatures(self) -> list[float | None]:
@@ -180,7 +180,7 @@ class Generate(ModelCommand):
         values = {name: getattr(self, name) for name in GenerationConfig.model_fields}
         return GenerationConfig(**values | {"stop": self.stop or [], "temperature": temperature})
 
-    def _each(
+    def _generate_all(
         self, run: AnyRun, lines: Sequence[Line], problems: Mapping[int, str], options: Sequence[GenerationConfig]
     ) -> int:
         """Print continuations at each temperature, with the same random numbers, and return the exit code."""

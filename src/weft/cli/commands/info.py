@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from weft.models.model_part import Part
     from weft.runs.run import AnyRun
 
-DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # of GPUs: on Linux, WSL, ROCm
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # GPU drivers on Linux, WSL and ROCm
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "typer", "rich")
-LARGE_BYTES = 100_000  # files that the size line lists
+LARGE_BYTES = 100_000  # files of at least this size are listed
 
 
 def _gpu() -> str:
-    """The GPU that torch sees. torch takes seconds to import, so it is asked only if there is a driver."""
+    """The GPU that torch sees. Importing torch takes seconds, so it is imported only if there is a driver."""
     if not any(map(os.path.exists, DRIVERS)):
         return "none"
     import torch
@@ -56,7 +56,7 @@ def machine_info() -> dict[str, Any]:
     }
 
 
-def _on_disk(path: Path) -> int:
+def _num_bytes(path: Path) -> int:
     """Bytes of a file, or of all files in a directory."""
     return sum(part.stat().st_size for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file())
 
@@ -119,7 +119,7 @@ def run_info(run: AnyRun) -> dict[str, Any]:
         **_opening(run),
         "budget": {} if status.is_fitted or status.imported else budget,
         "progress": status.to_json(),
-        "bytes": {part.name: _on_disk(part) for part in parts},
+        "bytes": {part.name: _num_bytes(part) for part in parts},
         "trained_with": read_environment(path),
         "settings": config,
     }
@@ -152,7 +152,7 @@ def _best(progress: Mapping[str, Any]) -> str:
 
 
 def _parts_table(parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line per part: its name, its parameters, their percentage, and the weights that it shares."""
+    """One line per part: name, number of parameters, percentage, and tied weights."""
     rows = [
         [
             f"{part.get('side', '')} {part['part']}".lstrip(),
@@ -203,7 +203,7 @@ def _versions(environment: Mapping[str, Any]) -> str:
 
 
 def describe(info: Mapping[str, Any], unit: str) -> str:
-    """The same for people; `unit` is what the size of the model is counted by."""
+    """The information as text; `unit` is the unit of the model's size, such as parameters."""
     from weft.resources import size
     from weft.text.reading import quote
 

@@ -64,9 +64,8 @@ class Prune(ModelCommand):
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.explain.heads import all_heads, heads_of
-        from weft.explain.pruning import check_free, count, view
-        from weft.explain.pruning import write as write_run
+        from weft.explain.heads import all_heads, attention_layers
+        from weft.explain.pruning import check_output_dir, parse_num_heads, view, write_pruned_run
         from weft.runs.finished import remove_on_failure
         from weft.runs.load import load
 
@@ -76,18 +75,18 @@ class Prune(ModelCommand):
         if self.output_dir is not None and self.remove is None:
             raise UsageError("output_dir", "requires `remove`, the number of heads to remove")
         run = load(self.run_dir, device=self.device)
-        layers = heads_of(run)
-        num_removed = 0 if self.remove is None else count(self.remove, len(all_heads(layers)))
+        layers = attention_layers(run)
+        num_removed = 0 if self.remove is None else parse_num_heads(self.remove, len(all_heads(layers)))
         with remove_on_failure(self.output_dir) if self.output_dir is not None else nullcontext():
             if self.output_dir is not None:
-                check_free(self.output_dir)  # before the work
+                check_output_dir(self.output_dir)  # before the work
             with Display(quiet=self.quiet) as display:
                 pruning, tokens = self._prune(run, layers, num_removed, display)
             files = [str(path) for path in self.data] if self.data else "validation data"
             setup = {"data": files, "tokens": tokens, "measure": self.importance}
             explanation = view(run, pruning, setup)
             if self.output_dir is not None:
-                write_run(run, self.output_dir, pruning, setup)
+                write_pruned_run(run, self.output_dir, pruning, setup)
         if self.json:
             write_json(explanation.data)
         else:
@@ -108,17 +107,17 @@ class Prune(ModelCommand):
 
         with TemporaryDirectory() as directory:
             display.show("reading", 0.0)
-            batches = eval_batches(run, self.data, Path(directory), tokens=self.max_tokens)
+            batches = eval_batches(run, self.data, Path(directory), max_tokens=self.max_tokens)
             pruning = prune(
                 run.members[0].model,
                 layers,
                 batches,
-                wanted=num_removed,
+                num_removed=num_removed,
                 heads_per_round=self.heads_per_round,
                 measure=self.importance,
                 progress=progress,
             )
-        return pruning, sum(batch.size for batch in batches)
+        return pruning, sum(batch.num_tokens for batch in batches)
 
     def _summarize(self, run: AnyRun, pruning: Pruning, output_dir: Path) -> None:
         from weft.explain.heads import all_heads

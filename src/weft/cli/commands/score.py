@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from weft.runs.run import AnyRun
     from weft.tasks.spec import Decode, Scored
 
-MAX_LINES = 512  # scored at a time
+BATCH_LINES = 512
 COLUMNS = ("log_prob", "perplexity")
 
 
 def as_json(line: Scored, *, per_token: bool) -> dict[str, Any]:
-    """A line for programs; a log-probability of minus infinity is null."""
+    """The JSON of a scored line; a log-probability of minus infinity is null."""
     values = {"text": line.text, "log_prob": finite(line.log_prob), "perplexity": finite(line.perplexity)}
     if not per_token:
         return {**values, "tokens": len(line.tokens)}
@@ -36,7 +36,7 @@ def as_json(line: Scored, *, per_token: bool) -> dict[str, Any]:
 
 
 def as_text(line: Scored, *, per_token: bool) -> str:
-    """A line for people: numbers first, since a text may contain anything."""
+    """The text output of a scored line: numbers first, since the text may contain anything."""
     from weft.text.reading import preview
 
     if not per_token:
@@ -47,12 +47,12 @@ def as_text(line: Scored, *, per_token: bool) -> str:
 
 
 def error_json(line: str | None, error: str, *, per_token: bool) -> dict[str, Any]:
-    """A line without a score, for programs; `text` is None if the line is not valid text."""
+    """The JSON of a line without a score; `text` is None if the line is not valid text."""
     return {"text": line, "log_prob": None, "perplexity": None, "tokens": [] if per_token else 0, "error": error}
 
 
 def parse_pair(line: str) -> tuple[tuple[str, ...], str | None]:
-    """A line that is a source and a target."""
+    """Split a line into source and target; returns the texts and the problem, if any."""
     texts = tuple(line.split("\t"))
     return texts, None if len(texts) == 2 else f"expected a source, a tab and a target, got {len(texts) - 1} tabs"
 
@@ -80,7 +80,7 @@ class Score(EnsembleOptions):
         if self.truncate and not decode.scores_pairs:
             raise UsageError("truncate", f"not available for task {run.config.task!r}")
         inputs = Inputs(
-            run, None, self.input, InputFormat(parse_pair if decode.scores_pairs else whole_line, MAX_LINES, targets=True)
+            run, None, self.input, InputFormat(parse_pair if decode.pairs else whole_line, BATCH_LINES, targets=True)
         )
         inputs.note_formats(quiet=self.quiet)
         if not (self.json or self.per_token):
@@ -101,7 +101,7 @@ class Score(EnsembleOptions):
     def _score(
         self, run: AnyRun, decode: Decode[Any], entries: Sequence[Entry], display: Display, num_before: int
     ) -> tuple[dict[int, str], dict[int, Scored]]:
-        """Why records have no score, and the scores of the others, both by index in the batch."""
+        """Problems and scores of the records, both by index in the batch."""
         from weft.tasks.spec import InvalidInput
 
         unit = "pairs" if decode.scores_pairs else "tokens"

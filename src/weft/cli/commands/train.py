@@ -101,10 +101,10 @@ class Train(ModelCommand):
                 return stop.exit_code
             except KeyboardInterrupt:
                 display.clear()
-                then = f"{output_dir} is unchanged." if replaces else "Run the same command to start again."
+                message = f"{output_dir} is unchanged." if replaces else "Run the same command to start again."
                 if had_backup and not directory.backup.exists():
-                    then = f"The previous run is back in {output_dir}."
-                display.line(f"Stopped before the first step. {then}")
+                    message = f"The previous run is back in {output_dir}."
+                display.line(f"Stopped before the first step. {message}")
                 return stop.exit_code
         return 0
 
@@ -112,8 +112,8 @@ class Train(ModelCommand):
         from weft.runs.run_dir import RunDir
 
         backup = RunDir(output_dir).backup
-        kept = f" The previous run is in {backup.path} until this one has weights." if backup.exists() else ""
-        return f"Run the same command{' without --overwrite' if self.overwrite else ''} to resume.{kept}"
+        backup_note = f" The previous run is in {backup.path} until this one has weights." if backup.exists() else ""
+        return f"Run the same command{' without --overwrite' if self.overwrite else ''} to resume.{backup_note}"
 
     def _summarize(self, output_dir: Path, config: RunConfig, *, seconds: float | None = None) -> None:
         """Print the result; without `seconds` the run was trained before."""
@@ -121,10 +121,10 @@ class Train(ModelCommand):
 
         run_status = read_run_status(output_dir)
         if self.json:
-            took = {} if seconds is None else {"seconds": round(seconds, 3)}
+            duration = {} if seconds is None else {"seconds": round(seconds, 3)}
             if seconds is None:
                 status(self._already_trained(output_dir, run_status.steps), quiet=self.quiet)
-            write_json({"run": str(output_dir), **run_status.to_json(), **took})
+            write_json({"run": str(output_dir), **run_status.to_json(), **duration})
             return
         if self.quiet:
             return

@@ -1,8 +1,8 @@
-// Shared by all parts: the data, elements, formatted numbers, and the look of each row.
+// Shared by all parts: the data, DOM helpers, number formats, and the color and shape of each row.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const rows = data.rows;
-const upwards = data.metric.better === "higher";
+const higherIsBetter = data.metric.better === "higher";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MISSING = "–";
@@ -19,7 +19,7 @@ const SHAPES = [
 ];
 const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2"];
 
-// Text always becomes a text node: nothing in a data set is parsed as markup.
+// Sets attributes and event handlers and appends children. Strings become text nodes: data is never parsed as markup.
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -30,6 +30,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
+// Create an HTML element (h) or an SVG element (s).
 const h = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 const s = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
@@ -40,67 +41,69 @@ const point = (row, x, y, size = 1) => {
   const transform = `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(${size})`;
   return s("path", { class: `point ${color(row)}`, d: shape(row), transform });
 };
-const named = (row) => h("bdi", {}, rows[row].name);
+const nameOf = (row) => h("bdi", {}, rows[row].name);
 const sign = (row) =>
   s("svg", { class: `sign ${color(row)}`, viewBox: "-6 -6 12 12", "aria-hidden": "true" }, s("path", { d: shape(row) }));
 
 // null is a missing value; infinity is a string, since JSON has none
 const number = (value) => (value === null || value === undefined ? NaN : Number(value));
-const drawable = (value) => Number.isFinite(number(value));
+const isFiniteNumber = (value) => Number.isFinite(number(value));
 
-function fixed(value, places) {
-  const known = number(value);
-  if (Number.isNaN(known)) return MISSING;
-  if (!Number.isFinite(known)) return known > 0 ? "∞" : "−∞";
-  return known.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places }).replace("-", "−");
+function fixed(value, decimals) {
+  const numeric = number(value);
+  if (Number.isNaN(numeric)) return MISSING;
+  if (!Number.isFinite(numeric)) return numeric > 0 ? "∞" : "−∞";
+  const options = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
+  return numeric.toLocaleString("en-US", options).replace("-", "−");
 }
 
 function digits(value, count = 3) {
-  const known = number(value);
-  if (!Number.isFinite(known) || known === 0) return fixed(known, 0);
-  return fixed(known, Math.min(6, Math.max(0, count - 1 - Math.floor(Math.log10(Math.abs(known))))));
+  const numeric = number(value);
+  if (!Number.isFinite(numeric) || numeric === 0) return fixed(numeric, 0);
+  return fixed(numeric, Math.min(6, Math.max(0, count - 1 - Math.floor(Math.log10(Math.abs(numeric))))));
 }
 
 function short(value) {
-  let known = number(value);
-  if (!Number.isFinite(known)) return fixed(known, 0);
+  let numeric = number(value);
+  if (!Number.isFinite(numeric)) return fixed(numeric, 0);
   for (const unit of ["", "k", "M", "B"]) {
-    if (Math.abs(known) < 999.5) return String(Number(known.toPrecision(3))) + unit;
-    known /= 1000;
+    if (Math.abs(numeric) < 999.5) return String(Number(numeric.toPrecision(3))) + unit;
+    numeric /= 1000;
   }
-  return `${Number(known.toPrecision(3))}T`;
+  return `${Number(numeric.toPrecision(3))}T`;
 }
 
 function size(value) {
-  let known = number(value);
-  if (!Number.isFinite(known)) return MISSING;
+  let numeric = number(value);
+  if (!Number.isFinite(numeric)) return MISSING;
   for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (Math.abs(known) < 999.5) return `${Number(known.toPrecision(3))} ${unit}`;
-    known /= 1000;
+    if (Math.abs(numeric) < 999.5) return `${Number(numeric.toPrecision(3))} ${unit}`;
+    numeric /= 1000;
   }
-  return `${Number(known.toPrecision(3))} TB`;
+  return `${Number(numeric.toPrecision(3))} TB`;
 }
 
 function duration(value) {
-  const known = number(value);
-  if (!Number.isFinite(known)) return MISSING;
-  if (known < 59.95) return `${Number(known.toPrecision(3))}s`;
-  const whole = Math.round(known);
-  if (whole < 3600) return `${Math.floor(whole / 60)}m${whole % 60 ? `${String(whole % 60).padStart(2, "0")}s` : ""}`;
-  return `${Math.floor(whole / 3600)}h${String(Math.floor(whole / 60) % 60).padStart(2, "0")}m`;
+  const numeric = number(value);
+  if (!Number.isFinite(numeric)) return MISSING;
+  if (numeric < 59.95) return `${Number(numeric.toPrecision(3))}s`;
+  const rounded = Math.round(numeric);
+  if (rounded < 3600) return `${Math.floor(rounded / 60)}m${rounded % 60 ? `${String(rounded % 60).padStart(2, "0")}s` : ""}`;
+  return `${Math.floor(rounded / 3600)}h${String(Math.floor(rounded / 60) % 60).padStart(2, "0")}m`;
 }
 
-// Radio buttons that look like one button: arrow keys and screen readers work.
-let choices = 0;
-function choice(title, options, chosen, change) {
-  const name = `choice${choices++}`;
-  const labels = Object.entries(options).map(([value, text]) =>
-    h("label", {}, h("input", { type: "radio", name, value, checked: value === chosen, onchange: () => change(value) }), text));
-  return h("fieldset", {}, h("legend", {}, title), h("span", { class: "choice" }, labels));
+// A group of radio buttons, so that arrow keys and screen readers work.
+let numGroups = 0;
+function radioGroup(title, options, selected, onChange) {
+  const name = `group${numGroups++}`;
+  const input = (value) =>
+    h("input", { type: "radio", name, value, checked: value === selected, onchange: () => onChange(value) });
+  const labels = Object.entries(options).map(([value, text]) => h("label", {}, input(value), text));
+  return h("fieldset", {}, h("legend", {}, title), h("span", { class: "radio-group" }, labels));
 }
 
-function select(title, options, chosen, change) {
-  const list = h("select", { onchange: (event) => change(event.target.value) },
-    Object.entries(options).map(([value, text]) => h("option", { value, selected: value === String(chosen) }, text)));
+function select(title, options, selected, onChange) {
+  const list = h("select", { onchange: (event) => onChange(event.target.value) },
+    Object.entries(options).map(([value, text]) => h("option", { value, selected: value === String(selected) }, text)));
   return h("label", {}, `${title} `, list);
 }

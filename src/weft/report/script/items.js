@@ -5,41 +5,41 @@ const MAX_UNFOLDED_CHARS = 160; // shorter inputs are never folded
 
 // ---- texts with differences marked
 
-// For each token of `own`, whether it is in the longest common subsequence with `other`.
-function common(own, other) {
+// For each token, whether it is in the longest common subsequence of `tokens` and `other`.
+function commonTokens(tokens, other) {
   const width = other.length + 1;
-  const best = new Uint16Array((own.length + 1) * width);
-  for (let i = own.length - 1; i >= 0; i -= 1) {
+  const length = new Uint16Array((tokens.length + 1) * width);
+  for (let i = tokens.length - 1; i >= 0; i -= 1) {
     for (let j = other.length - 1; j >= 0; j -= 1) {
-      const without = Math.max(best[(i + 1) * width + j], best[i * width + j + 1]);
-      best[i * width + j] = own[i] === other[j] ? best[(i + 1) * width + j + 1] + 1 : without;
+      const without = Math.max(length[(i + 1) * width + j], length[i * width + j + 1]);
+      length[i * width + j] = tokens[i] === other[j] ? length[(i + 1) * width + j + 1] + 1 : without;
     }
   }
-  const kept = new Array(own.length).fill(false);
-  for (let i = 0, j = 0; i < own.length && j < other.length;) {
-    if (own[i] === other[j]) [kept[i], i, j] = [true, i + 1, j + 1];
-    else if (best[(i + 1) * width + j] >= best[i * width + j + 1]) i += 1;
+  const isCommon = new Array(tokens.length).fill(false);
+  for (let i = 0, j = 0; i < tokens.length && j < other.length;) {
+    if (tokens[i] === other[j]) [isCommon[i], i, j] = [true, i + 1, j + 1];
+    else if (length[(i + 1) * width + j] >= length[i * width + j + 1]) i += 1;
     else j += 1;
   }
-  return kept;
+  return isCommon;
 }
 
-// Split into words if there are spaces, else into characters, for languages without spaces and for single words.
+// A function that splits into words if there are spaces, else into characters (single words, languages without spaces).
 function splitter(text, other) {
-  const words = data.output_type !== "text" || /\s/.test(text) || /\s/.test(other);
-  return (string) => (words ? string.split(/(\s+)/).filter((token) => token !== "") : [...string]);
+  const byWord = data.output_type !== "text" || /\s/.test(text) || /\s/.test(other);
+  return (string) => (byWord ? string.split(/(\s+)/).filter((token) => token !== "") : [...string]);
 }
 
-// A text with the tokens marked that the other text lacks; adjacent ones together.
-function marked(text, other) {
+// The text, with tokens marked that the other text lacks; adjacent tokens share a mark.
+function markTokens(text, other) {
   if (other === null || other === undefined) return [text];
-  const split = splitter(text, other), solid = (token) => token.trim() !== "";
-  const kept = common(split(text).filter(solid), split(other).filter(solid));
+  const split = splitter(text, other), isWord = (token) => token.trim() !== "";
+  const isCommon = commonTokens(split(text).filter(isWord), split(other).filter(isWord));
   const runs = [];
-  let at = 0;
+  let index = 0;
   for (const token of split(text)) {
     const last = runs[runs.length - 1];
-    const same = solid(token) ? kept[at++] : !last || last.same; // a space belongs to the token before it
+    const same = isWord(token) ? isCommon[index++] : !last || last.same; // a space belongs to the token before it
     if (last && last.same === same) last.text += token;
     else runs.push({ same, text: token });
   }
@@ -50,51 +50,51 @@ function marked(text, other) {
 }
 
 // Labels are a set: those that the other lacks are marked.
-function labeled(text, other) {
-  const theirs = new Set((other ?? text).split(", "));
-  return text.split(", ").flatMap((label, at) => [at ? ", " : "", theirs.has(label) ? label : h("mark", {}, label)]);
+function markLabels(text, other) {
+  const otherLabels = new Set((other ?? text).split(", "));
+  return text.split(", ").flatMap((label, i) => [i ? ", " : "", otherLabels.has(label) ? label : h("mark", {}, label)]);
 }
 
 // Tags below their words; those that differ from the other are marked.
-function tagged(words, tags, other) {
-  const theirs = other === null || other === undefined ? tags : other.split(" ");
-  return h("p", { class: "words" }, tags.map((tag, at) =>
-    h(tag === theirs[at] ? "span" : "mark", {}, h("span", {}, words[at], h("small", {}, tag)))));
+function markTags(words, tags, other) {
+  const otherTags = other === null || other === undefined ? tags : other.split(" ");
+  return h("p", { class: "words" }, tags.map((tag, i) =>
+    h(tag === otherTags[i] ? "span" : "mark", {}, h("span", {}, words[i], h("small", {}, tag)))));
 }
 
-function written(item, text, other) {
+function outputText(item, text, other) {
   if (text === null || text === undefined) return h("p", { class: "empty" }, "not evaluated");
   if (text === "") return h("p", { class: "empty" }, "empty");
   const words = item.input.split(" "), tags = text.split(" ");
-  if (data.output_type === "tags" && words.length === tags.length) return tagged(words, tags, other);
-  return h("p", { dir: "auto" }, data.output_type === "labels" ? labeled(text, other) : marked(text, other));
+  if (data.output_type === "tags" && words.length === tags.length) return markTags(words, tags, other);
+  return h("p", { dir: "auto" }, data.output_type === "labels" ? markLabels(text, other) : markTokens(text, other));
 }
 
 // ---- ranking
 
 // How much better x is than y; a missing value is worse than any other.
-function gain(x, y, up) {
+function gain(x, y, higherIsBetter) {
   if (x === y || (Number.isNaN(x) && Number.isNaN(y))) return 0;
   if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) ? -Infinity : Infinity;
-  return up ? x - y : y - x;
+  return higherIsBetter ? x - y : y - x;
 }
 
 // Items may have another metric than the comparison: BLEU is not meaningful for a single line.
-const itemsUp = data.item_metric.better === "higher";
+const higherItemIsBetter = data.item_metric.better === "higher";
 
 // Larger is better, whatever the direction of the metric.
-function goodness(value) {
+function quality(value) {
   if (Number.isNaN(value)) return -Infinity;
-  return itemsUp ? value : -value;
+  return higherItemIsBetter ? value : -value;
 }
 
 const bestFirst = () => [...rows.keys()].sort((a, b) =>
-  rows[b].best - rows[a].best || Math.sign(gain(number(rows[b].value), number(rows[a].value), upwards)));
+  rows[b].best - rows[a].best || Math.sign(gain(number(rows[b].value), number(rows[a].value), higherIsBetter)));
 
-// ---- the list
+// ---- list of items
 
 const ORDERS = {
-  apart: "largest difference",
+  difference: "largest difference",
   first: "first model better",
   second: "second model better",
   worst: "both worst",
@@ -103,61 +103,64 @@ const ORDERS = {
 
 function Items(box) {
   const items = data.items;
-  const writes = items.some((item) => item.outputs.some((text) => text !== null)); // language models have no outputs
-  const refers = items.some((item) => item.reference);
+  const hasOutputs = items.some((item) => item.outputs.some((text) => text !== null)); // language models have no outputs
+  const hasReferences = items.some((item) => item.reference);
   const [a, b = a] = bestFirst();
-  // labels and tags are compared with the reference; free text differs from it everywhere
-  const against = data.output_type === "text" || !refers ? "other" : "reference";
-  const state = { a, b, order: "apart", against, filter: "", count: PAGE_ITEMS };
-  const list = h("div"), tally = h("p", { class: "tally", role: "status" });
+  // labels and tags are compared with the reference; free text usually differs from it
+  const markAgainst = data.output_type === "text" || !hasReferences ? "other" : "reference";
+  const state = { a, b, order: "difference", against: markAgainst, filter: "", count: PAGE_ITEMS };
+  const list = h("div"), counts = h("p", { class: "tally", role: "status" });
   const more = h("button", { type: "button", class: "more", onclick: () => { state.count += PAGE_ITEMS; show(); } });
 
   const value = (item, row) => number(item.values[row]);
-  const ahead = (item) => gain(value(item, state.a), value(item, state.b), itemsUp);
-  // accuracy of a single item is all or nothing
-  const plain = itemsUp && items.every((item) => item.values.every((score) => score === null || score === 0 || score === 100));
-  const both = (item) => goodness(value(item, state.a)) + goodness(value(item, state.b));
+  const lead = (item) => gain(value(item, state.a), value(item, state.b), higherItemIsBetter);
+  // for accuracy, an item is either correct or wrong
+  const isBinary = (score) => score === null || score === 0 || score === 100;
+  const isAccuracy = higherItemIsBetter && items.every((item) => item.values.every(isBinary));
+  const joint = (item) => quality(value(item, state.a)) + quality(value(item, state.b));
   const keys = {
-    apart: (item) => -Math.abs(ahead(item)),
-    first: (item) => -ahead(item),
-    second: ahead,
-    worst: both,
-    best: (item) => -both(item),
+    difference: (item) => -Math.abs(lead(item)),
+    first: (item) => -lead(item),
+    second: lead,
+    worst: joint,
+    best: (item) => -joint(item),
   };
 
-  const finds = (item, wanted) =>
-    [item.input, item.reference, ...item.outputs, `#${item.key}`].some((text) => text && text.toLowerCase().includes(wanted));
+  const matches = (item, query) =>
+    [item.input, item.reference, ...item.outputs, `#${item.key}`].some((text) => text && text.toLowerCase().includes(query));
 
   function output(item, row, other) {
-    const score = item.values[row], text = plain ? { 0: "wrong", 100: "correct" }[score] : `${data.item_metric.name} ${digits(score)}`;
-    const head = h("h4", {}, h("span", {}, sign(row), " ", named(row)), h("span", { class: "value" }, text));
-    return h("div", { class: "output" }, head, writes ? written(item, item.outputs[row], other) : null);
+    const score = item.values[row];
+    const text = isAccuracy ? { 0: "wrong", 100: "correct" }[score] : `${data.item_metric.name} ${digits(score)}`;
+    const head = h("h4", {}, h("span", {}, sign(row), " ", nameOf(row)), h("span", { class: "value" }, text));
+    return h("div", { class: "output" }, head, hasOutputs ? outputText(item, item.outputs[row], other) : null);
   }
 
   function verdict(item) {
-    const by = ahead(item), first = named(by > 0 ? state.a : state.b);
-    if (by === 0) return h("span", {}, plain ? `both ${value(item, state.a) ? "correct" : "wrong"}` : "equal");
-    if (plain) return h("span", {}, "only ", first, " is correct");
-    return h("span", {}, first, " is better", Number.isFinite(by) ? ` by ${digits(Math.abs(by))}` : "");
+    const by = lead(item), better = nameOf(by > 0 ? state.a : state.b);
+    if (by === 0) return h("span", {}, isAccuracy ? `both ${value(item, state.a) ? "correct" : "wrong"}` : "equal");
+    if (isAccuracy) return h("span", {}, "only ", better, " is correct");
+    return h("span", {}, better, " is better", Number.isFinite(by) ? ` by ${digits(Math.abs(by))}` : "");
   }
 
   // Created when opened: hundreds of items with all outputs are slow to lay out.
-  function everyone(item) {
-    const all = h("details", {}, h("summary", {}, `All ${rows.length} models`));
-    all.addEventListener("toggle", () => {
-      if (!all.open || all.children.length > 1) return;
-      const other = refers ? item.reference : null;
-      all.append(h("div", { class: "two" }, rows.map((_, row) => output(item, row, other))));
+  function allOutputs(item) {
+    const details = h("details", {}, h("summary", {}, `All ${rows.length} models`));
+    details.addEventListener("toggle", () => {
+      if (!details.open || details.children.length > 1) return;
+      const other = hasReferences ? item.reference : null;
+      details.append(h("div", { class: "columns" }, rows.map((_, row) => output(item, row, other))));
     });
-    return all;
+    return details;
   }
 
   // Long inputs are folded.
   function folded(text) {
-    const all = h("p", { dir: "auto" }, text);
-    if (text.length <= MAX_UNFOLDED_CHARS) return all;
-    all.classList.add("folded");
-    return h("div", {}, all, h("button", { type: "button", class: "unfold", onclick: () => unfold(all) }, "Show all"));
+    const paragraph = h("p", { dir: "auto" }, text);
+    if (text.length <= MAX_UNFOLDED_CHARS) return paragraph;
+    paragraph.classList.add("folded");
+    const button = h("button", { type: "button", class: "unfold", onclick: () => unfold(paragraph) }, "Show all");
+    return h("div", {}, paragraph, button);
   }
 
   function unfold(text) {
@@ -165,14 +168,14 @@ function Items(box) {
     text.nextElementSibling.remove();
   }
 
-  function question(item) {
+  function inputFields(item) {
     const fields = [["input", folded(item.input)]];
-    if (refers) fields.push(["reference", written(item, item.reference, null)]); // the reference may be empty
+    if (hasReferences) fields.push(["reference", outputText(item, item.reference, null)]); // the reference may be empty
     if (data.output_type === "tags" && item.reference) fields.shift(); // the words are above the tags of the reference
-    return h("dl", { class: "asked" }, fields.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]).flat());
+    return h("dl", { class: "fields" }, fields.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]).flat());
   }
 
-  function other(item, row) {
+  function comparedText(item, row) {
     if (state.against === "reference") return item.reference;
     return state.a === state.b ? null : item.outputs[row === state.a ? state.b : state.a];
   }
@@ -181,45 +184,47 @@ function Items(box) {
     const pair = state.a === state.b ? [state.a] : [state.a, state.b];
     return h("article", { class: "item", "aria-label": `item ${item.key}` },
       h("div", { class: "verdict" }, h("span", {}, `#${item.key}`), pair.length > 1 ? verdict(item) : null),
-      question(item),
-      h("div", { class: "two" }, pair.map((row) => output(item, row, other(item, row)))),
-      rows.length > pair.length ? everyone(item) : null);
+      inputFields(item),
+      h("div", { class: "columns" }, pair.map((row) => output(item, row, comparedText(item, row)))),
+      rows.length > pair.length ? allOutputs(item) : null);
   }
 
-  function count(matches) {
-    const wins = [1, -1].map((way) => matches.filter((item) => Math.sign(ahead(item)) === way).length);
-    const equal = matches.length - wins[0] - wins[1];
-    const text = [named(state.a), ` is better on ${wins[0]}, `, named(state.b), ` on ${wins[1]}, equal on ${equal}.`];
-    tally.replaceChildren(`${matches.length} of ${items.length} items. `, ...(state.a === state.b ? [] : text));
+  function showCounts(matching) {
+    const wins = [1, -1].map((sign) => matching.filter((item) => Math.sign(lead(item)) === sign).length);
+    const equal = matching.length - wins[0] - wins[1];
+    const text = [nameOf(state.a), ` is better on ${wins[0]}, `, nameOf(state.b), ` on ${wins[1]}, equal on ${equal}.`];
+    counts.replaceChildren(`${matching.length} of ${items.length} items. `, ...(state.a === state.b ? [] : text));
   }
 
   function show() {
-    const wanted = state.filter.trim().toLowerCase();
-    const matches = items.filter((item) => !wanted || finds(item, wanted));
-    const ordered = matches.map((item) => [keys[state.order](item), item]);
+    const query = state.filter.trim().toLowerCase();
+    const matching = items.filter((item) => !query || matches(item, query));
+    const ordered = matching.map((item) => [keys[state.order](item), item]);
     ordered.sort(([x, left], [y, right]) => (x === y ? left.key - right.key : x < y ? -1 : 1));
-    const drawn = ordered.slice(0, state.count);
-    list.replaceChildren(...drawn.map(([, item]) => card(item)));
+    const visible = ordered.slice(0, state.count);
+    list.replaceChildren(...visible.map(([, item]) => card(item)));
     // the length of a line is known only after layout
     list.querySelectorAll(".folded").forEach((text) => { if (text.scrollHeight <= text.clientHeight + 2) unfold(text); });
-    count(matches);
-    more.textContent = `Show ${Math.min(PAGE_ITEMS, matches.length - drawn.length)} more`;
-    more.hidden = drawn.length >= matches.length;
+    showCounts(matching);
+    more.textContent = `Show ${Math.min(PAGE_ITEMS, matching.length - visible.length)} more`;
+    more.hidden = visible.length >= matching.length;
   }
 
-  const set = (name, read = (text) => text) => (text) => {
+  const setter = (name, read = (text) => text) => (text) => {
     [state[name], state.count] = [read(text), PAGE_ITEMS];
     show();
   };
-  const names = Object.fromEntries(rows.map((row, at) => [at, row.name]));
-  const marks = { other: "each other", reference: "the reference" };
+  const names = Object.fromEntries(rows.map((row, index) => [index, row.name]));
+  const canMark = hasOutputs && hasReferences && rows.length > 1;
+  const references = { other: "each other", reference: "the reference" };
   const filter = { type: "search", placeholder: "Filter: a word or #number", "aria-label": "filter items" };
   box.append(
     h("div", { class: "controls" },
-      rows.length > 1 ? [select("Compare", names, a, set("a", Number)), select("with", names, b, set("b", Number))] : null,
-      select("order", ORDERS, state.order, set("order")),
-      writes && refers && rows.length > 1 ? select("mark differences from", marks, state.against, set("against")) : null,
-      h("input", { ...filter, oninput: (event) => set("filter")(event.target.value) })),
-    tally, list, more);
+      rows.length > 1 ? select("Compare", names, a, setter("a", Number)) : null,
+      rows.length > 1 ? select("with", names, b, setter("b", Number)) : null,
+      select("order", ORDERS, state.order, setter("order")),
+      canMark ? select("mark differences from", references, state.against, setter("against")) : null,
+      h("input", { ...filter, oninput: (event) => setter("filter")(event.target.value) })),
+    counts, list, more);
   show();
 }

@@ -1,15 +1,15 @@
-// Which rows are visible: one choice for all charts, with the same buttons in each legend.
+// The visible rows, shared by all charts; each legend has the same buttons.
 
-const shown = new Set(rows.keys());
+const visibleRows = new Set(rows.keys());
 const legends = [];
 
 function toggle(row) {
-  if (shown.has(row)) shown.delete(row);
-  else shown.add(row);
+  if (visibleRows.has(row)) visibleRows.delete(row);
+  else visibleRows.add(row);
   for (const chips of legends) {
-    chips.querySelectorAll("button").forEach((chip, at) => chip.setAttribute("aria-pressed", shown.has(at)));
+    chips.querySelectorAll("button").forEach((chip, index) => chip.setAttribute("aria-pressed", visibleRows.has(index)));
   }
-  for (const again of drawings) again();
+  for (const redraw of redraws) redraw();
 }
 
 function legend() {
@@ -17,7 +17,7 @@ function legend() {
     h("button", { type: "button", class: "chip", "aria-pressed": "true", onclick: () => toggle(row) },
       s("svg", { class: `chart ${color(row)}`, viewBox: "0 0 34 14", "aria-hidden": "true" },
         s("path", { class: "line", d: "M1 7H33", "stroke-dasharray": dash(row) }), point(row, 17, 7)),
-      named(row))));
+      nameOf(row))));
   legends.push(chips);
   return chips;
 }

@@ -1,6 +1,6 @@
 // Tables that sort by any column; missing values come last in both directions.
 
-const key = (line, column) => {
+const sortKey = (line, column) => {
   const cell = line.children[column];
   if (!cell.hasAttribute("data-value")) return null;
   const text = cell.getAttribute("data-value");
@@ -14,22 +14,22 @@ function compare(a, b) {
 }
 
 function sortBy(table, heads, column) {
-  const now = heads[column].getAttribute("aria-sort");
+  const current = heads[column].getAttribute("aria-sort");
   const first = heads[column].querySelector("button").dataset.first === "higher" ? "descending" : "ascending";
-  const other = first === "ascending" ? "descending" : "ascending";
-  const way = now === first ? other : first;
-  heads.forEach((head, at) => head.setAttribute("aria-sort", at === column ? way : "none"));
-  const sign = way === "ascending" ? 1 : -1;
+  const opposite = first === "ascending" ? "descending" : "ascending";
+  const direction = current === first ? opposite : first;
+  heads.forEach((head, index) => head.setAttribute("aria-sort", index === column ? direction : "none"));
+  const sign = direction === "ascending" ? 1 : -1;
   const body = table.tBodies[0];
   const lines = [...body.rows].sort((a, b) => {
-    const [left, right] = [key(a, column), key(b, column)];
+    const [left, right] = [sortKey(a, column), sortKey(b, column)];
     if (left === null || right === null) return (left === null) - (right === null);
     return sign * compare(left, right);
   });
   body.append(...lines);
 }
 
-function sortable(table) {
+function makeSortable(table) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => sortBy(table, heads, column)));
 }

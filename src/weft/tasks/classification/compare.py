@@ -1,4 +1,4 @@
-"""What comparisons ask of classifiers: what was read and meant, text by text; labels and their confusions."""
+"""Comparison of classifiers: predictions per text, counts per label, and confusions."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def item_predictions(run: Run[Any, Any], examples: Sequence[Any], found: ItemStatistics) -> Predictions:
-    """Text by text; of several texts, all of them."""
+def observe(run: Run[Any, Any], examples: Sequence[Any], items: ItemStatistics) -> Predictions:
+    """Inputs, references and statistics of each example; the texts of a pair are joined."""
     columns = zip(*(example.texts for example in examples), strict=True)
     lengths = np.sum([run.vocabulary.tokenizer.encode_concatenated(column)[1] for column in columns], axis=0)
     inputs = [" | ".join(example.texts) for example in examples]
     references = [", ".join(example.labels) for example in examples]
-    return Predictions(found, inputs, references, lengths, "text")
+    return Predictions(items, inputs, references, lengths, "text")
 
 
 def label_counts(evidence: EvaluatedRun) -> LabelCounts:
     return LabelCounts("label", "items", evidence.labels, evidence.items)
 
 
-def confusion(evidence: EvaluatedRun) -> LabelPairs | None:
-    """Of one label for each text."""
+def confusion(evidence: Evidence) -> Confused | None:
+    """Gold and predicted label of each text; None for multi-label classification."""
     if not metrics_of((SINGLE_LABEL,), [score.name for score in evidence.scores]):
         return None
-    label_ids = evidence.items.statistics
-    gold = np.where(label_ids["unseen"] > 0, len(evidence.labels), label_ids["meant"].argmax(1))
-    return LabelPairs(gold, label_ids["said"].argmax(1))
+    statistics = evidence.items.statistics
+    gold = np.where(statistics["unseen"] > 0, len(evidence.labels), statistics["gold"].argmax(1))
+    return Confused(gold, statistics["predicted"].argmax(1))
 
 
 def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Counts of labels have a column for each."""
+    """Names of results that are invalid: counts must have one column per label."""
     if not about["labels"]:
         yield "labels"
     shape = (len(about["inputs"]), len(about["labels"]))
-    for name in ("statistics.said", "statistics.meant", "statistics.both"):
+    for name in ("statistics.predicted", "statistics.gold", "statistics.correct"):
         if name not in arrays or arrays[name].shape != shape:
             yield name
 

@@ -32,14 +32,14 @@ from weft.tasks.vocabulary import all_texts
 from weft.text.label_tokenizer import LabelTokenizer, load_label_tokenizer
 from weft.text.labels import LabelVocabulary
 from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluralize, preview
-from weft.text.tokenizers import train_tokenizer
+from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
     from weft.tasks.data_spec import Note, TextsWithProgress
 
-AS_USUAL = Reading()
-OWN = 0.9  # labels an occurrence of one: from here on nearly every example has its own
+DEFAULT_READING = Reading()
+MAX_UNIQUE_RATIO = 0.9  # of distinct labels to label occurrences; with more, labels are probably IDs or texts
 
 
 @dataclass
@@ -54,12 +54,12 @@ class LabeledSummary:
     count: int = 0
     labels: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)  # texts and labels
-    sets: dict[tuple[str, ...], int] = field(default_factory=dict)  # all that occur, with their numbers
-    numbers: array[int] = field(default_factory=lambda: array("q"))  # which of them each example has
+    label_sets: dict[tuple[str, ...], int] = field(default_factory=dict)  # index of each distinct label set
+    label_set_ids: array[int] = field(default_factory=lambda: array("q"))  # label set of each example
 
     @property
     def characters(self) -> int:
-        """Of all texts."""
+        """Total number of characters of all texts."""
         return sum(size.characters for size in self.sizes)
 
     @property
@@ -69,7 +69,7 @@ class LabeledSummary:
     def add(self, record: Record) -> None:
         self.count += 1
         self.labels.update(record.labels)
-        self.numbers.append(self.sets.setdefault(record.labels, len(self.sets)))
+        self.label_set_ids.append(self.label_sets.setdefault(record.labels, len(self.label_sets)))
         for size, text in zip(self.sizes, record.texts, strict=True):
             size.add(text)
         if len(self.examples) < 3:
@@ -79,25 +79,24 @@ class LabeledSummary:
         return self.sizes[int(column)].bytes
 
     def strata(self) -> np.ndarray:
-        """int64 (N,): each example's label, as a number; of several the rarest, which is hardest to share out."""
-        places = {name: number for number, name in enumerate(self.labels, 1)}
-        rarest = [min(labels, key=lambda name: (self.labels[name], name), default="") for labels in self.sets]
-        strata = np.array([places.get(name, 0) for name in rarest], dtype=np.int64)
-        return np.asarray(strata[np.asarray(self.numbers)])
+        """int64 (N,): stratum of each example for stratified splits: its label, the rarest one if it has several."""
+        label_ids = {name: index for index, name in enumerate(self.labels, 1)}
+        rarest = [min(labels, key=lambda name: (self.labels[name], name), default="") for labels in self.label_sets]
+        strata = np.array([label_ids.get(name, 0) for name in rarest], dtype=np.int64)
+        return np.asarray(strata[np.asarray(self.label_set_ids)])
 
     def problem(self) -> str | None:
-        """What is wrong where nearly every example has a label of its own, as it has if the column is one of numbers: none can
-        be learned."""
-        if self.count < MAX_LISTED or OWN * self.labels.total() > len(self.labels):
+        """Message if nearly every example has a unique label, for example because the label column contains IDs."""
+        if self.count < MAX_LISTED or MAX_UNIQUE_RATIO * self.labels.total() > len(self.labels):
             return None
         examples = ", ".join(preview(name, 20) for name in sorted(self.labels)[:3])
         return (
             f"{display_name(self.inputs)}: {len(self.labels):,} labels for {self.count:,} examples, {examples} and so on:"
-            f" nearly every example has a label of its own, and none can be learned; {self.label_place()}"
+            f" nearly every example has a label of its own, and none can be learned; {self.label_hint()}"
         )
 
-    def label_place(self) -> str:
-        """Where labels were read, for who finds that they are none."""
+    def label_hint(self) -> str:
+        """Where the labels come from, for errors about labels that look wrong."""
         if names := self.files.columns:
             return f"is data.label_column = {self.reading.label!r} the right column? columns: {', '.join(preview_cells(names))}"
         if any(kind_of(path) != "text" for path in self.files.paths):
@@ -105,24 +104,24 @@ class LabeledSummary:
         return "a line is read as a label, white space, and a text"
 
     def skipped_notes(self) -> tuple[str, ...]:
-        """What was left out, where something was."""
+        """Note on skipped examples, if any."""
         count, first = self.files.skipped, self.files.first_skipped
         return (f"examples without a text that were skipped: {count:,}, the first at {first}",) if count else ()
 
     def notes(self) -> list[str]:
-        """What is worth knowing."""
+        """Notes on the files and the labels."""
         file_notes = [*self.files.notes, *self.directories]
         notes = file_notes[:MAX_LISTED]
         if len(file_notes) > MAX_LISTED:
-            notes.append(f"and {len(file_notes) - MAX_LISTED:,} such notes more")
+            notes.append(f"and {len(file_notes) - MAX_LISTED:,} more notes on files")
         if self.files.blank:
             notes.append(f"blank lines that were skipped: {self.files.blank:,}")
         notes += self.skipped_notes()
         notes += [f"empty texts in column {number}: {size.empty:,}" for number, size in enumerate(self.sizes, 1) if size.empty]
-        if none := list(self.numbers).count(self.sets.get((), -1)):
-            notes.append(f"examples without a label: {none:,}")
-        if len(self.sets) == 1:
-            notes.append("all examples have the same label; there is nothing to tell apart")
+        if unlabeled := self.label_set_ids.count(self.label_sets.get((), -1)):
+            notes.append(f"examples without a label: {unlabeled:,}")
+        if len(self.label_sets) == 1:
+            notes.append("all examples have the same label; there is nothing to learn")
         elif self.count >= MAX_LISTED and 2 * len(self.labels) > self.count:
             notes.append(f"{len(self.labels):,} labels for {self.count:,} examples; are they labels?")
         elif once := Counter({name: count for name, count in self.labels.items() if count == 1}):
@@ -130,7 +129,7 @@ class LabeledSummary:
         return notes
 
     def describe(self) -> str:
-        """Several lines for people: files, sizes, encoding, line ends, notes, labels, examples."""
+        """Description in several lines: files, sizes, encoding, line ends, notes, labels, examples."""
         rows = [
             f"{listed_files(self.inputs)}: {pluralize(self.count, 'example')} of {pluralize(self.characters, 'character')} with"
             f" {pluralize(len(self.labels), 'label')}, {self.files.written}"
@@ -144,10 +143,10 @@ class LabeledSummary:
 
 @dataclass(frozen=True)
 class LabeledFormat:
-    """Texts with labels: a corpus for each column of texts, called 0 and 1."""
+    """The format of labeled texts: one corpus per text column, named "0" and "1"."""
 
-    reading: Reading = AS_USUAL
-    skip_empty: bool = True  # no part of the origin of a corpus: files that are read either way give the same one
+    reading: Reading = DEFAULT_READING
+    skip_empty: bool = True  # not part of the provenance: files that can be read either way give the same corpus
     rows: str = "examples"
     in_memory: bool = False
 
@@ -165,13 +164,12 @@ class LabeledFormat:
     def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, inputs: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
-        return read_records(find_files(inputs), self.reading, seen, skip_empty=self.skip_empty)
+    def read(self, inputs: tuple[Path, ...], summary: FileSummary) -> Iterator[Record]:
+        return read_records(find_files(inputs), self.reading, summary, skip_empty=self.skip_empty)
 
-    def summary(self, inputs: tuple[Path, ...], seen: FileSummary) -> LabeledSummary:
-        return LabeledSummary(
-            seen, inputs, self.reading, tuple(ColumnSize() for _ in self.reading.text), _directory_notes(inputs)
-        )
+    def summary(self, inputs: tuple[Path, ...], files: FileSummary) -> LabeledSummary:
+        sizes = tuple(ColumnSize() for _ in self.reading.text)
+        return LabeledSummary(files, inputs, self.reading, sizes, _directory_notes(inputs))
 
     def texts(self, record: Record) -> tuple[str, ...]:
         return record.texts
@@ -180,37 +178,38 @@ class LabeledFormat:
         return str(self.reading.text[int(column)]) if len(self.reading.text) > 1 else ""
 
     def provenance(self, inputs: tuple[Path, ...], column: str) -> dict[str, Any]:
-        # labels decide which examples a share has, and names of files may be labels
+        # labels determine stratified splits, and file names may be labels
         options, files = {**self.reading.provenance(), "text": list(self.reading.text)}, find_files(inputs)
         labels = [{} if file.label is None else {"label": file.label} for file in files]
-        prints = fingerprints([file.path for file in files])
-        return {"column": int(column), **options, "files": [one | label for one, label in zip(prints, labels, strict=True)]}
+        hashes = fingerprints([file.path for file in files])
+        return {"column": int(column), **options, "files": [file | label for file, label in zip(hashes, labels, strict=True)]}
 
 
-def _directory_notes(given: tuple[Path, ...]) -> list[str]:
-    """Notes on directories of labels."""
+def _directory_notes(inputs: tuple[Path, ...]) -> list[str]:
+    """Notes on how directories are read."""
     notes = []
-    for path in given:
+    for path in inputs:
         if path.is_dir():
-            kinds = ("a directory", "file") if any(file.is_whole for file in find_files([path])) else ("a file", "line")
-            notes.append(f"{path.name}: {kinds[0]} for every label, every {kinds[1]} in it is an example")
+            is_nested = any(file.is_example for file in find_files([path]))
+            container, unit = ("directory", "file") if is_nested else ("file", "line")
+            notes.append(f"{path.name}: one {container} per label, one example per {unit}")
     return notes
 
 
 def labels_of(dataset: Dataset[Record]) -> list[tuple[str, ...]]:
-    """The labels of every example."""
+    """The labels of each example."""
     return [record.labels for record in dataset.records()]
 
 
 def count_long(corpora: Sequence[Corpus], dataset: Dataset[Record], *, max_length: int, truncate: bool) -> int:
-    """How many examples, with a corpus for each column, have more than `longest` tokens and will be cut; <s> and every </s>
-    count. Without `truncate` they are refused, with the place of the first."""
+    """Number of examples with more than `max_length` tokens, including <s> and one </s> per text; they will be truncated.
+    Without `truncate`, they are an error. `corpora` has one corpus per text column."""
     lengths = 1 + np.sum([np.diff(corpus.line_starts()) for corpus in corpora], axis=0)
     long = np.flatnonzero(lengths > max_length)
     if len(long) and not truncate:
-        place, more = dataset.location(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
+        more = f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
-            f"{place}{more}",
+            f"{dataset.location(int(long[0]))}{more}",
             f"has {lengths[long[0]]:,} tokens, more than data.max_length ({max_length})",
             "increase it or set data.truncate = true",
         )
@@ -230,7 +229,7 @@ class LabeledDataConfig(TableFilesConfig):
     """Separator between the labels in one field."""
     strip_label_after: str | None = None
     """Keep only the part of a label before this string."""
-    # of a pair, both texts together
+    # text pairs: of both texts together
     max_length: int = Field(1000, ge=4, le=2**31 - 1)
     """Maximum length in tokens, including special tokens."""
     truncate: bool = True
@@ -267,23 +266,22 @@ class LabeledDataConfig(TableFilesConfig):
         return tuple(self.text_column) if isinstance(self.text_column, list) else (self.text_column,)
 
     def reading(self) -> Reading:
-        joint = self.label_separator or ","
         return Reading(
-            self.encoding,
-            self.columns(),
-            self.label_column,
-            self.multilabel,
-            joint,
-            self.strip_label_after,
-            self.delimiter,
-            self.sheet,
+            encoding=self.encoding,
+            text=self.columns(),
+            label=self.label_column,
+            multi=self.multilabel,
+            separator=self.label_separator or ",",
+            coarse=self.strip_label_after,
+            delimiter=self.delimiter,
+            sheet=self.sheet,
         )
 
     def used(self) -> ColumnUse:
-        """What a trained run reads of a table: its texts."""
+        """The columns of a table that a trained run reads: the texts."""
         columns = tuple(WantedColumn("text", column) for column in self.columns())
-        usual = (WantedColumn("label", self.label_column), *columns) == DEFAULT_NAMES
-        return ColumnUse(columns, DEFAULT_NAMES if usual else (), self.label_separator or ",", self.reading().tables())
+        is_default = (WantedColumn("label", self.label_column), *columns) == DEFAULT_NAMES
+        return ColumnUse(columns, DEFAULT_NAMES if is_default else (), self.label_separator or ",", self.reading().tables())
 
     def with_defaults(self) -> Self:
         if not self.multilabel or self.label_separator is not None:
@@ -298,8 +296,8 @@ class LabeledDataConfig(TableFilesConfig):
 # ---- tokens
 
 
-class LabelledVocabulary:
-    """A tokenizer for all columns, and the labels of training."""
+class LabeledVocabulary:
+    """One tokenizer for all text columns, and the labels of the training data."""
 
     def build(
         self, config: RunConfig, dataset: Dataset[Record], with_progress: TextsWithProgress, note: Note
@@ -317,7 +315,7 @@ class LabelledVocabulary:
 
 
 def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
-    """One of each text of an example; none for baselines, which have terms of their own, and read a text to its end."""
+    """One tokenized column per text column; none for baselines, which extract their own features."""
     if isinstance(config.model, BaselineConfig):
         return []
     return [Column(str(index), vocabulary.tokenizer) for index in range(len(config.data.columns()))]
@@ -327,17 +325,21 @@ def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) 
     max_length = config.data.max_length
     truncated = count_long(corpora, dataset, max_length=max_length, truncate=config.data.truncate)
     verb = "is" if truncated == 1 else "are"
-    note = f"{pluralize(truncated, 'text')} {verb} longer than data.max_length = {max_length} tokens, and {verb} cut"
-    return SplitCorpora(corpora, note if truncated else None)
+    note = f"{pluralize(truncated, 'text')} {verb} longer than data.max_length = {max_length} tokens and {verb} truncated"
+    return Fitted(corpora, note if truncated else None)
 
 
 def check(config: RunConfig) -> CheckPlan:
     data, train = config.data, training(config.datasets)
     names = tuple(map(str, data.columns()))
-    sides = names if len(names) > 1 else ("text",)
-    checked = CheckOptions(sides, data.max_length, data.truncate, labels="label", labels_of=lambda record: record.labels)
-    unread = isinstance(config.model, BaselineConfig)  # terms, and texts of any length
-    return CheckPlan(checked, lambda: [] if unread else [train_tokenizer(config.tokenizer, all_texts(train))] * len(names))
+    columns = names if len(names) > 1 else ("text",)
+    options = CheckOptions(columns, data.max_length, data.truncate, labels="label", labels_of=lambda record: record.labels)
+    has_tokenizer = not isinstance(config.model, BaselineConfig)
+
+    def tokenizers() -> list[Tokenizer]:
+        return [train_tokenizer(config.tokenizer, all_texts(train))] * len(names) if has_tokenizer else []
+
+    return CheckPlan(options, tokenizers)
 
 
 def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:
@@ -345,5 +347,5 @@ def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:
 
 
 def in_memory(config: LabeledDataConfig) -> MemoryFormat:
-    """A text, or two, and the label; where an example may have several, a list of them."""
+    """Examples are one or two texts and a label; a list of labels with multilabel = true."""
     return MemoryFormat((*config.columns(), config.label_column), inputs=len(config.columns()))

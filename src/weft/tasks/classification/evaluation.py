@@ -1,4 +1,4 @@
-"""What is right of texts, as numbers, and what was said of them beside it.
+"""Gold labels as arrays, class weights, and statistics of predictions.
 
 Shapes: N texts, K labels.
 """
@@ -15,40 +15,40 @@ from weft.metrics.items import ItemStatistics
 from weft.text.labels import LabelVocabulary
 
 
-def unseen(found: Sequence[tuple[str, ...]], labels: LabelVocabulary) -> np.ndarray:
-    """int64 (N,): how many labels of each text are not among those of training."""
-    return np.array([sum(labels.index(name) is None for name in names) for names in found], np.int64)
+def unseen(gold: Sequence[tuple[str, ...]], labels: LabelVocabulary) -> np.ndarray:
+    """int64 (N,): number of gold labels of each text that are not in the training data."""
+    return np.array([sum(labels.index(name) is None for name in names) for names in gold], np.int64)
 
 
-def targets(found: Sequence[tuple[str, ...]], labels: LabelVocabulary, *, multilabel: bool) -> np.ndarray:
-    """int64 (N, 1): the number of each text's label, -1 where it is not among them; or (N, K), 1 for those that it has."""
+def targets(gold: Sequence[tuple[str, ...]], labels: LabelVocabulary, *, multilabel: bool) -> np.ndarray:
+    """int64 (N, 1): label IDs, -1 for labels that are not in the training data; with `multilabel` (N, K), multi-hot."""
     if not multilabel:
-        numbers = [labels.index(names[0]) for names in found]
-        return np.array([[-1 if number is None else number] for number in numbers], np.int64)
-    rows = np.zeros((len(found), labels.size), np.int64)
-    for row, names in enumerate(found):
-        label_ids = [number for number in map(labels.index, names) if number is not None]
-        rows[row, label_ids] = 1
-    return rows
+        label_ids = [labels.index(names[0]) for names in gold]
+        return np.array([[-1 if label_id is None else label_id] for label_id in label_ids], np.int64)
+    multi_hot = np.zeros((len(gold), labels.size), np.int64)
+    for row, names in enumerate(gold):
+        multi_hot[row, [label_id for label_id in map(labels.index, names) if label_id is not None]] = 1
+    return multi_hot
 
 
-def balance(labels: np.ndarray, size: int) -> np.ndarray:
-    """float32 (K,): how much each label counts so that all count alike, in the mean over the texts 1."""
-    counts = np.bincount(labels[labels >= 0].ravel(), minlength=size) if labels.shape[1] == 1 else labels.sum(0)
-    weights: np.ndarray = counts.sum() / (size * np.maximum(1, counts))
+def balance(targets: np.ndarray, num_labels: int) -> np.ndarray:
+    """float32 (K,): balanced class weights, inversely proportional to label frequency, with a mean of 1 over the texts."""
+    is_single = targets.shape[1] == 1
+    counts = np.bincount(targets[targets >= 0].ravel(), minlength=num_labels) if is_single else targets.sum(0)
+    weights: np.ndarray = counts.sum() / (num_labels * np.maximum(1, counts))
     return weights.astype(np.float32)
 
 
 class ClassifierOutput(NamedTuple):
-    """Log-probabilities of labels, and which of the texts were cut to what the model reads."""
+    """Log-probabilities of labels, and which texts were truncated to the maximum length of the model."""
 
     log_probs: np.ndarray  # float64 (N, K)
     truncated: np.ndarray  # bool (N,)
 
 
-def score_predictions(log_probs: np.ndarray, labels: np.ndarray, unseen: np.ndarray, *, multilabel: bool) -> ItemStatistics:
-    """What was said of texts (N, K), beside what is right of them: (N, 1), or (N, K) where there may be several."""
-    keys = np.arange(len(labels))
+def score_predictions(log_probs: np.ndarray, targets: np.ndarray, unseen: np.ndarray, *, multilabel: bool) -> ItemStatistics:
+    """Statistics of predictions: log_probs (N, K), targets and unseen as the functions above return them."""
+    keys = np.arange(len(targets))
     if multilabel:
-        return multilabel_items(np.exp(log_probs), labels.astype(bool), unseen, keys)
-    return label_items(log_probs, labels[:, 0], keys)
+        return multilabel_items(np.exp(log_probs), targets.astype(bool), unseen, keys)
+    return label_items(log_probs, targets[:, 0], keys)

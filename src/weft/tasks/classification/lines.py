@@ -1,4 +1,4 @@
-"""Lines of classifiers: a text in, or two with a tab between them; labels and their probabilities out."""
+"""Line input and output of classifiers: a text, or two separated by a tab, to labels with probabilities."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ class LabelLines(Lines[Texts, ClassPrediction]):
 
     def __init__(self, config: RunConfig, options: Config) -> None:
         super().__init__(config, options)
-        self.texts, self.multi = len(config.data.columns()), bool(config.data.multilabel)
+        self.num_texts, self.multilabel = len(config.data.columns()), bool(config.data.multilabel)
 
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
-        texts = (line,) if self.texts == 1 else tuple(line.split("\t"))
-        if line.strip() and len(texts) != self.texts:
-            return (), f"needs {self.texts} texts, separated by tabs, and has {len(texts)}"
+        texts = (line,) if self.num_texts == 1 else tuple(line.split("\t"))
+        if line.strip() and len(texts) != self.num_texts:
+            return (), f"expected {self.num_texts} tab-separated texts, got {len(texts)}"
         return texts, None
 
     def parse(self, texts: tuple[str, ...]) -> Texts | None:
         return texts if "".join(texts).strip() else None
 
     def text(self, prediction: ClassPrediction | None, number: int | None) -> str:
-        """`label<TAB>probability`; where there may be several `a:0.93<TAB>b:0.71`, and an empty line where none is said."""
+        """`label<TAB>probability`; for multi-label models `a:0.93<TAB>b:0.71`, or an empty line if no label is predicted."""
         if prediction is None:
             return "\n"
-        fractions = prediction.probabilities
-        if self.multi:
-            return "\t".join(f"{name}:{fractions[name]:.4f}" for name in prediction.labels) + "\n"
-        return f"{prediction.labels[0]}\t{fractions[prediction.labels[0]]:.4f}\n"
+        probs = prediction.probabilities
+        if self.multilabel:
+            return "\t".join(f"{name}:{probs[name]:.4f}" for name in prediction.labels) + "\n"
+        return f"{prediction.labels[0]}\t{probs[prediction.labels[0]]:.4f}\n"
 
     def json(self, entry: Entry, prediction: ClassPrediction | None) -> dict[str, Any]:
         if prediction is None:
@@ -44,13 +44,13 @@ class LabelLines(Lines[Texts, ClassPrediction]):
         return {"text": entry.text, "labels": list(prediction.labels), "probabilities": prediction.probabilities}
 
     def values(self, prediction: ClassPrediction | None) -> Values:
-        """Label and probability, lists of them where there may be several."""
+        """Label and probability; lists of them for multi-label models."""
         if prediction is None:
             return {"prediction": None, "probability": None}
-        fractions = [prediction.probabilities[name] for name in prediction.labels]
-        if self.multi:
-            return {"prediction": list(prediction.labels), "probability": fractions}
-        return {"prediction": prediction.labels[0], "probability": fractions[0]}
+        probs = [prediction.probabilities[name] for name in prediction.labels]
+        if self.multilabel:
+            return {"prediction": list(prediction.labels), "probability": probs}
+        return {"prediction": prediction.labels[0], "probability": probs[0]}
 
     def truncated(self, prediction: ClassPrediction) -> bool:
         return prediction.truncated

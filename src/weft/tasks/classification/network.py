@@ -1,4 +1,4 @@
-"""Training classifiers: what the training of networks must know of them."""
+"""Neural classifiers: model, encoded data and training objective."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ClassificationBuilder(NetworkTask[LabeledTexts]):
-    """Networks that say what a text is."""
+    """Builds the network, data and objective of classification."""
 
     def build(self, config: RunConfig, vocabulary: LabelTokenizer) -> Callable[[], Classifier]:
         return lambda: classifier(
@@ -45,9 +45,9 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
         learned: bool,
         progress: Progress | None = None,
     ) -> LabeledTexts:
-        records, labels = labels_of(dataset), vocabulary.labels
-        right = targets(records, labels, multilabel=config.data.multilabel)
-        return LabeledTexts(columns, right, unseen(records, labels), config.data.max_length)
+        gold, labels = labels_of(dataset), vocabulary.labels
+        label_ids = targets(gold, labels, multilabel=config.data.multilabel)
+        return LabeledTexts(columns, label_ids, unseen(gold, labels), config.data.max_length)
 
     def objective(
         self,

@@ -1,11 +1,11 @@
-"""The task of classifiers: say what a text is.
+"""Classification: training loss, validation and batched inference.
 
 Shapes: N texts, B rows, S positions, K labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,13 @@ from weft.tasks.classification.evaluation import ClassifierOutput, score_predict
 from weft.text.tokenizers import Tokenizer
 from weft.training.objective import Loss, ProgressCallback
 
-BATCH = 8192  # positions read at once
+BATCH_TOKENS = 8192  # in inference, with padding
 
 
 def predict_logits(model: Any, data: LabeledTexts, device: torch.device, progress: ProgressCallback | None = None) -> Tensor:
-    """float64 (N, K): the logits of each label for each text, without temperature."""
+    """float64 (N, K): logits of the labels, before temperature scaling."""
     logits, done = torch.zeros(len(data.labels), model.head.labels, dtype=torch.float64), 0
-    for members, batch in by_length(data, batch_tokens=BATCH):
+    for members, batch in by_length(data, batch_tokens=BATCH_TOKENS):
         text = map_tensors(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
         logits[torch.from_numpy(members)] = model(text).double().cpu()
         done += len(members)
@@ -39,7 +39,7 @@ def predict_logits(model: Any, data: LabeledTexts, device: torch.device, progres
 
 
 class ClassificationTask:
-    """Nats of each text's label, or labels."""
+    """Cross-entropy of the labels of each text."""
 
     unit = "example"
     inner, prepare = 0, None
@@ -54,75 +54,77 @@ class ClassificationTask:
         smoothing: float = 0.0,
     ) -> None:
         self.valid, self.device, self.smoothing = valid, device, smoothing
-        self.several, self.monitors = multilabel, label_metrics(multilabel=multilabel)
-        self.weights = None if weights is None else weights.to(device)  # (K,), how much each label counts
+        self.multilabel, self.monitors = multilabel, label_metrics(multilabel=multilabel)
+        self.weights = None if weights is None else weights.to(device)  # class weights (K,)
 
     def loss(self, model: Any, batch: TextBatch, carry: None) -> Loss:
-        scores = model(EncoderInput(batch.tokens, batch.token_mask, batch.segments))
-        nats = model.head.loss(scores, batch.labels, weights=self.weights, smoothing=self.smoothing)
-        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None, batch.token_mask.sum())
+        logits = model(EncoderInput(batch.tokens, batch.token_mask, batch.segments))
+        losses = model.head.loss(logits, batch.labels, weights=self.weights, smoothing=self.smoothing)
+        return Loss(losses.sum(), torch.tensor(len(losses), device=losses.device), None, batch.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
-        """Scores of the validation texts; on them the head's temperature is set, too, so that the weights that are kept say
-        probabilities that can be believed."""
+        """Scores on the validation data. Also fits the temperature of the head, so that every checkpoint is calibrated."""
         if self.valid is None:
             return None
-        scores = predict_logits(model, self.valid, self.device, progress).numpy()
+        logits = predict_logits(model, self.valid, self.device, progress).numpy()
         head, labels = model.head, self.valid.labels
-        fitted = sigmoid_temperature(scores, labels) if self.several else softmax_temperature(scores, labels[:, 0])
-        head.temperature.fill_(fitted)
-        log_probs = head.log_probs(torch.from_numpy(scores).to(head.temperature.device)).double().cpu().numpy()
-        return values(score_predictions(log_probs, labels, self.valid.unseen, multilabel=self.several), self.monitors)
+        temperature = sigmoid_temperature(logits, labels) if self.multilabel else softmax_temperature(logits, labels[:, 0])
+        head.temperature.fill_(temperature)
+        log_probs = head.log_probs(torch.from_numpy(logits).to(head.temperature.device)).double().cpu().numpy()
+        return values(score_predictions(log_probs, labels, self.valid.unseen, multilabel=self.multilabel), self.monitors)
 
 
 class TextClassifier:
-    """A classifier that reads text."""
+    """A classifier together with its tokenizer."""
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, max_length: int, device: torch.device) -> None:
         self.model, self.tokenizer, self.max_length, self.device = model, tokenizer, max_length, device
 
     @property
     def temperature(self) -> float:
-        """By which scores are divided: 1 where nothing was fitted."""
+        """Divisor of the logits, fitted in validation; 1 by default."""
         return float(self.model.head.temperature)
 
     def lengths(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
-        """int64 (N,): the tokens of each example, of all its texts, <s> and every </s> counted."""
-        sides = [self.tokenizer.encode_concatenated(column)[1] + 1 for column in zip(*texts, strict=True)]
-        counts: np.ndarray = 1 + np.stack(sides).sum(axis=0)
+        """int64 (N,): number of tokens of each example over all its texts, including <s> and one </s> per text."""
+        column_lengths = [self.tokenizer.encode_concatenated(column)[1] + 1 for column in zip(*texts, strict=True)]
+        counts: np.ndarray = 1 + np.stack(column_lengths).sum(axis=0)
         return counts
 
     @torch.inference_mode()
-    def _each(
-        self, texts: Sequence[tuple[str, ...]], say: Any, progress: ProgressCallback | None
+    def _apply(
+        self,
+        function: Callable[[EncoderInput], Tensor],
+        texts: Sequence[tuple[str, ...]],
+        progress: ProgressCallback | None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The output of `say` for each text, (N, ...), in batches of similar length; bool (N,): which texts were truncated."""
-        end = np.array([self.tokenizer.eos_id])
+        """Output of `function` for each example (N, ...), in batches of similar length; bool (N,), which were truncated."""
+        eos = np.array([self.tokenizer.eos_id])
         columns = [self.tokenizer.encode_batch(column) for column in zip(*texts, strict=True)]
-        rows = [[np.concatenate([ids, end]) for ids in row] for row in zip(*columns, strict=True)]
-        whole = np.array([1 + sum(map(len, row)) for row in rows])
-        lengths = np.minimum(whole, self.max_length)
+        rows = [[np.concatenate([ids, eos]) for ids in row] for row in zip(*columns, strict=True)]
+        full_lengths = np.array([1 + sum(map(len, row)) for row in rows])
+        lengths = np.minimum(full_lengths, self.max_length)
         results: list[np.ndarray] = [np.zeros(0)] * len(rows)
         done = 0
-        for members in length_batches(lengths, batch_tokens=BATCH):
-            text = EncoderInput(*pack_rows([rows[index] for index in members.tolist()], max_length=self.max_length))
-            output = say(map_tensors(text, lambda part: part.to(self.device))).double().cpu().numpy()
+        for members in length_batches(lengths, batch_tokens=BATCH_TOKENS):
+            batch = EncoderInput(*pack_rows([rows[index] for index in members.tolist()], max_length=self.max_length))
+            output = function(map_tensors(batch, lambda part: part.to(self.device))).double().cpu().numpy()
             for index, value in zip(members.tolist(), output, strict=True):
                 results[index] = value
             done += len(members)
             if progress is not None:
                 progress(done, len(rows))
-        return np.stack(results), whole > self.max_length
+        return np.stack(results), full_lengths > self.max_length
 
     def classify(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> ClassifierOutput:
-        """Log-probabilities of the labels of each text, and which texts were cut."""
+        """Log-probabilities of the labels, and which texts were truncated."""
         head = self.model.head
-        return ClassifierOutput(*self._each(texts, lambda text: head.log_probs(self.model(text)), progress))
+        return ClassifierOutput(*self._apply(lambda batch: head.log_probs(self.model(batch)), texts, progress))
 
     def log_probs(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> np.ndarray:
-        """float64 (N, K): log-probabilities of the labels of each text."""
+        """float64 (N, K): log-probabilities of the labels."""
         return self.classify(texts, progress).log_probs
 
     def embed(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> np.ndarray:
-        """float64 (N, D): what the head would read of each text."""
-        return self._each(texts, self.model.vectors, progress)[0]
+        """float64 (N, D): the pooled vector of each example, the input of the head."""
+        return self._apply(self.model.vectors, texts, progress)[0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from weft.errors import DataError, UsageError
-from weft.metrics.classification import LabeledSplit, label_scores
+from weft.metrics.classification import THRESHOLD, ClassificationSetup, label_scores
 from weft.metrics.items import ItemStatistics
 from weft.runs.eval_data import eval_source, no_known_labels
 from weft.tasks import embedding
@@ -39,7 +39,6 @@ from weft.text.reading import pluralize
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
-THRESHOLD = 0.5  # multilabel models predict the labels with a higher probability
 Texts = str | tuple[str, ...]
 
 
@@ -63,7 +62,7 @@ class ClassPrediction(NamedTuple):
 
 
 class Classifies(Protocol):
-    """A classifier without its run: a network with its tokenizer, or a linear model with its features."""
+    """A model that classifies texts: a network with its tokenizer, or a linear model with its feature extractors."""
 
     @property
     def max_length(self) -> int | None: ...
@@ -87,10 +86,10 @@ class ClassifierReader:
 
     @cached_property
     def model(self) -> Classifies:
-        """The model with its tokenizer or its features."""
+        """The model with its tokenizer or feature extractors."""
         if self.run.network is None:
-            terms: Classifies = self.run.model
-            return terms
+            linear: Classifies = self.run.model
+            return linear
         from weft.tasks.classification.objective import TextClassifier
 
         return TextClassifier(
@@ -114,7 +113,7 @@ class ClassifierReader:
         return InvalidInput(f"has {pluralize(len(texts), 'text')}, but {self.directory.path} expects {self.columns}")
 
     def invalid_inputs(self, rows: Sequence[tuple[str, ...]]) -> dict[int, str]:
-        """The texts that are too long for the model: the reason by index. Empty if data.truncate is true."""
+        """Index and problem of the texts that are too long for the model; empty if data.truncate is true."""
         if not rows or self.config.data.truncate or self.model.max_length is None:
             return {}
         lengths, max_length = self.model.lengths(rows), self.model.max_length
@@ -127,54 +126,53 @@ class ClassifierReader:
             return []
         output = self.model.classify(rows, progress)
         return [
-            self._prediction(row, truncated)
-            for row, truncated in zip(np.exp(output.log_probs), output.truncated.tolist(), strict=True)
+            self._prediction(probs, truncated)
+            for probs, truncated in zip(np.exp(output.log_probs), output.truncated.tolist(), strict=True)
         ]
 
-    def _prediction(self, row: np.ndarray, cut: bool) -> ClassPrediction:
-        order = np.argsort(-row, kind="stable")
-        fractions = {self.labels[index]: float(row[index]) for index in order.tolist()}
+    def _prediction(self, probs: np.ndarray, truncated: bool) -> ClassPrediction:
+        order = np.argsort(-probs, kind="stable")
+        by_label = {self.labels[index]: float(probs[index]) for index in order.tolist()}
         if self.config.data.multilabel:
-            return ClassPrediction(tuple(name for name, fraction in fractions.items() if fraction > THRESHOLD), fractions, cut)
-        return ClassPrediction((self.labels[order[0]],), fractions, cut)
+            return ClassPrediction(tuple(name for name, prob in by_label.items() if prob > THRESHOLD), by_label, truncated)
+        return ClassPrediction((self.labels[order[0]],), by_label, truncated)
 
     def evaluate(self, data: Files | None, *, strict: bool, progress: ProgressCallback | None) -> Evaluation:
         """Evaluate the classifier on files, or on the run's own data."""
         source, multilabel = eval_source(self.directory, self.config, data), bool(self.config.data.multilabel)
         examples = list(source.records())
         labels = [example.labels for example in examples]
-        new = unseen(labels, self.tokenizer.labels)
-        if strict and new.any():
-            index = int(np.flatnonzero(new)[0])
-            name = next(name for name in labels[index] if self.tokenizer.labels.index(name) is None)
+        unseen_counts = unseen(labels, self.tokenizer.labels)
+        unseen_labels = Counter(name for name in chain.from_iterable(labels) if self.tokenizer.labels.index(name) is None)
+        if strict and unseen_labels:
+            index = int(np.flatnonzero(unseen_counts)[0])
+            name = next(name for name in labels[index] if name in unseen_labels)
             raise DataError(source.location(index), f"label {name!r} is not in the training data of {self.directory.path}")
-        if all(self.tokenizer.labels.index(name) is None for names in labels for name in names) and new.any():
-            counts = Counter(chain.from_iterable(labels))
-            raise no_known_labels(source, counts, self.labels, self.directory, unit="labels", fix=source.summary.label_place())
+        if unseen_labels and unseen_labels.total() == sum(map(len, labels)):
+            fix = source.summary.label_hint()
+            raise no_known_labels(source, unseen_labels, self.labels, self.directory, unit="labels", fix=fix)
         texts = [example.texts for example in examples]
         if problems := self.invalid_inputs(texts):
             raise DataError(source.location(min(problems)), f"{problems[min(problems)]}")
         log_probs = self.model.log_probs(texts, progress)
-        items = score_predictions(
-            log_probs, targets(labels, self.tokenizer.labels, multilabel=multilabel), new, multilabel=multilabel
-        )
-        setup = LabeledSplit(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
-        names = Counter(name for name in chain.from_iterable(labels) if self.tokenizer.labels.index(name) is None)
+        gold = targets(labels, self.tokenizer.labels, multilabel=multilabel)
+        items = score_predictions(log_probs, gold, unseen_counts, multilabel=multilabel)
+        setup = ClassificationSetup(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
         report = label_report(self.labels, items, multilabel=multilabel)
-        items_with_outputs = replace(items, outputs=self._outputs(items))
-        observed = partial(item_predictions, self.run, examples, items_with_outputs)
-        scores, notes = label_scores(items, setup), source.summary.skipped_notes()
-        return Evaluation(scores_by_name(scores), items_with_outputs, observed, "texts/s", len(examples), report, names, notes)
+        items = replace(items, outputs=self._outputs(items))
+        details = partial(observe, self.run, examples, items)
+        scores, notes = scores_by_name(label_scores(items, setup)), source.summary.skipped_notes()
+        return Evaluation(scores, items, details, "texts/s", len(examples), report, unseen_labels, notes)
 
     def _outputs(self, items: ItemStatistics) -> list[str]:
         """The predicted labels of each example, separated by ", "."""
-        predicted = items.statistics["said"] > 0
-        return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in predicted.tolist()]
+        predicted = items.statistics["predicted"] > 0
+        return [", ".join(name for name, is_hit in zip(self.labels, row, strict=True) if is_hit) for row in predicted.tolist()]
 
 
-def is_single(run: Run[Texts, ClassPrediction], given: object) -> bool:
-    """A string is one text; for runs that read two, a tuple of two strings is one input."""
-    return isinstance(given, str) or (run.predictor.columns > 1 and is_tuple_of_texts(given))
+def is_single(run: Run[Texts, ClassPrediction], value: object) -> bool:
+    """Whether a value is one input: a string, or a tuple of strings for runs that read text pairs."""
+    return isinstance(value, str) or (run.reader.columns > 1 and is_tuple_of_texts(value))
 
 
 def predict(

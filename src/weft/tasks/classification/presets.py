@@ -28,11 +28,11 @@ def find_network() -> NetworkTask[Any]:
 
 def check(config: RunConfig) -> None:
     """Reject options that cannot be combined."""
-    known = metric_names([label_metrics(multilabel=config.data.multilabel)])
-    if config.train.monitor is not None and config.train.monitor not in known:
+    available = metric_names([label_metrics(multilabel=config.data.multilabel)])
+    if config.train.monitor is not None and config.train.monitor not in available:
         multilabel = str(config.data.multilabel).lower()
         problem = f"{config.train.monitor!r} is not available with data.multilabel = {multilabel}"
-        raise ConfigError("train.monitor", problem, f"use {known[0]!r}")
+        raise ConfigError("train.monitor", problem, f"use {available[0]!r}")
 
 
 NETWORK = NetworkEstimator(find_network, check)

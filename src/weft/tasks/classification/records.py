@@ -1,4 +1,4 @@
-"""Texts of a file for prediction, without labels at the start of lines."""
+"""Texts of input files for prediction; labels at the start of lines are removed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from weft.tasks.classification.data import LabeledDataConfig
 from weft.tasks.classification.files import FASTTEXT, refuse_conll
 from weft.text.reading import as_paths, pluralize
 
-FEW = 2  # lines, of which all must start with a label; of more, most
+MIN_LINES = 3  # for labels to be assumed if only most lines start with one; with fewer, all lines must
 _FASTTEXT = re.compile(rf"(?:{FASTTEXT}[^ \t]+[ \t]+)+")
 _LABEL = re.compile(r"([^ \t]+)[ \t]+(?=[^ \t])")
 
 
 def _label_prefix(line: str, config: LabeledDataConfig, labels: Collection[str]) -> int:
-    """Where the text starts behind a label of the run, or several where there may be; 0 where the first word is none."""
+    """Length of the prefix of a line that is a label of the run, or a list of labels; 0 if there is none."""
     if (match := _LABEL.match(line)) is None:
         return 0
     names = match[1].split(config.label_separator or ",") if config.multilabel else [match[1]]
@@ -26,42 +26,46 @@ def _label_prefix(line: str, config: LabeledDataConfig, labels: Collection[str])
     return match.end() if all(name in labels for name in names) else 0
 
 
-def _on_lines(config: LabeledDataConfig) -> bool:
+def _trained_on_lines(config: LabeledDataConfig) -> bool:
     """Whether the training data had labels at the start of lines, not in a column or in file names."""
-    return all(kind_of(one) == "text" and not one.is_dir() for one in as_paths(config.train))
+    return all(kind_of(path) == "text" and not path.is_dir() for path in as_paths(config.train))
 
 
-def _labelled_lines(config: LabeledDataConfig, file: InputFile) -> OpenedRecords | None:
-    """Lines that start with a label without it: fastText's wherever they are, those of the run if it was trained on such
-    lines and most of these start so; None where no line does."""
+def _labeled_lines(config: LabeledDataConfig, file: InputFile) -> OpenedRecords | None:
+    """Lines without the labels at their start; None if no line starts with a label.
+
+    fastText labels are always removed. Labels of the run are removed if it was trained on such lines and most of the lines
+    start with one.
+    """
     path, lines, labels = file.path, file.lines, file.labels
     refuse_conll(path)
-    filled, marked, own, both = 0, 0, 0, _on_lines(config)
+    num_lines = num_fasttext = num_labeled = 0
+    may_have_labels = _trained_on_lines(config)
     for line in lines():
-        filled += bool(line.strip())
-        marked += _FASTTEXT.match(line) is not None
-        own += both and _label_prefix(line, config, labels) > 0
-    limit = own == filled if filled <= FEW else 2 * own > filled
-    count = marked + (own if limit else 0)
+        num_lines += bool(line.strip())
+        num_fasttext += _FASTTEXT.match(line) is not None
+        num_labeled += may_have_labels and _label_prefix(line, config, labels) > 0
+    has_labels = 2 * num_labeled > num_lines if num_lines >= MIN_LINES else num_labeled == num_lines
+    count = num_fasttext + (num_labeled if has_labels else 0)
     if not count:
         return None
 
     def text_of(line: str) -> str:
         if match := _FASTTEXT.match(line):
             return line[match.end() :]
-        return line[_label_prefix(line, config, labels) :] if both and limit else line
+        return line[_label_prefix(line, config, labels) :] if may_have_labels and has_labels else line
 
     def entries() -> Iterator[Entry]:
         for number, line in enumerate(lines(), 1):
             text = text_of(line)
             yield Entry(text, (text,), f"{path}: line {number}", text)
 
-    told = f"{count:,} of {pluralize(filled, 'line')} {'starts' if count == 1 else 'start'} with a label"
-    return OpenedRecords(PlainForm(), entries(), [f"{path.name}: {told}, which is not part of the text"])
+    fraction = f"{count:,} of {pluralize(num_lines, 'line')} {'starts' if count == 1 else 'start'} with a label"
+    return OpenedRecords(PlainForm(), entries(), [f"{path.name}: {fraction}, which is not part of the text"])
 
 
-def open_labelled(config: LabeledDataConfig, file: InputFile) -> OpenedRecords | None:
-    """The texts of a table, or lines without their labels; None for a text, whose records are its lines."""
+def open_labeled(config: LabeledDataConfig, file: InputFile) -> OpenedRecords | None:
+    """The texts of a table, or lines without their labels; None for plain text, whose records are its lines."""
     if kind_of(file.path) == "text":
-        return _labelled_lines(config, file)
+        return _labeled_lines(config, file)
     return open_records(file, config.used())

@@ -1,4 +1,4 @@
-"""Classifiers: give a text, or two, a label, or several."""
+"""Classification of texts or text pairs, with one label or several."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from weft.metrics.classification import MULTI_LABEL, SINGLE_LABEL
 from weft.tasks.classification.compare import COMPARE
-from weft.tasks.classification.data import LabeledDataConfig, LabelledVocabulary, check, columns, fit, in_memory, lines
+from weft.tasks.classification.data import LabeledDataConfig, LabeledVocabulary, check, columns, fit, in_memory, lines
 from weft.tasks.classification.lines import LabelLines
 from weft.tasks.classification.predict import ClassifierReader, ClassPrediction, Texts, embed, evaluate, is_single, predict
 from weft.tasks.classification.presets import PRESETS
-from weft.tasks.classification.records import open_labelled
+from weft.tasks.classification.records import open_labeled
 from weft.tasks.classification.weights import WEIGHTS
 from weft.tasks.data_spec import Data
 from weft.tasks.spec import LabelOptions, Task
@@ -27,14 +27,14 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    data_config=LabeledDataConfig,
-    tokenizer_config=WordTokenizerConfig,
-    vocabulary=LabelledVocabulary(),
+    table=LabeledDataConfig,
+    tokenizer=WordTokenizerConfig,
+    vocabulary=LabeledVocabulary(),
     columns=columns,
     check=check,
-    open_input=open_labelled,
-    input_output_pairs=lines,
-    limit_lengths=fit,
+    open=open_labeled,
+    lines=lines,
+    fit=fit,
     in_memory=in_memory,
 )
 CLASSIFICATION: Task[Texts, ClassPrediction] = Task(

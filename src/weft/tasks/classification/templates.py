@@ -1,4 +1,4 @@
-"""The run file of classifiers that `weft init` prints."""
+"""Template of the run file for `weft init classification`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the weights of classifiers mean."""
+"""Options and vocabularies that the weights of a classifier depend on."""
 
 from __future__ import annotations
 

@@ -11,10 +11,18 @@ from torch import Tensor
 
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, copies, make_side, refuse, special, token_spans, wanted_tokens
+from weft.explain.inputs import (
+    ModelInput,
+    encode_target,
+    make_side,
+    raise_if_invalid,
+    repeat_tokens,
+    special_token,
+    token_spans,
+)
 from weft.explain.logit_lens import Readout
 from weft.explain.options import ExplainConfig
-from weft.explain.sparse_attribution import SparseAttribution, refuse_gradients
+from weft.explain.sparse_attribution import SparseAttribution, check_method
 from weft.explain.stacks import Stack
 from weft.explain.surprisal import SurprisalResult
 from weft.runs.eval_data import own_source_or_none
@@ -29,9 +37,9 @@ MAX_NEW_TOKENS = 8  # default length of a continuation
 CONTEXT_TOKENS = 4  # of a network, which has no n-gram order
 
 
-def _bos_tokens(run: Run[str, None]) -> list[tuple[int, TokenSpan]]:
-    """The tokens that precede a text, without character offsets."""
-    return [special(run.vocabulary, token) for token in run.predictor.bos_ids]
+def _bos(run: Run[str, None]) -> list[tuple[int, TokenSpan]]:
+    """The tokens that precede a text; they have no position in it."""
+    return [special_token(run.vocabulary, token) for token in run.reader.bos_ids]
 
 
 def stacks(run: Run[str, None]) -> list[Stack]:
@@ -40,20 +48,20 @@ def stacks(run: Run[str, None]) -> list[Stack]:
 
 def encode_input(run: Run[str, None], text: str, options: ExplainConfig) -> ModelInput:
     """The text followed by the target without its last token. The explained outputs are the tokens of the target."""
-    refuse(run.predictor.invalid_inputs([text]))
+    raise_if_invalid(run.reader.invalid_inputs([text]))
     tokenizer, model = run.vocabulary, run.model
-    prompt = [*_bos_tokens(run), *token_spans(tokenizer, text)]
-    target = [] if options.target is None else wanted_tokens(tokenizer, options.target)
-    # the target has no character offsets in the text
+    prompt = [*_bos(run), *token_spans(tokenizer, text)]
+    target = [] if options.target is None else encode_target(tokenizer, options.target)
+    # the target has no position in the text
     side = make_side("text", "embedding", [*prompt, *((token, TokenSpan(span.text, 0, 0)) for token, span in target[:-1])])
-    side = side._replace(opening=len(run.predictor.bos_ids))
+    side = side._replace(prefix_length=len(run.reader.bos_ids))
 
-    def logits(positions: Tensor) -> Tensor:
-        y, _ = model(copies(side.tokens, positions))
+    def log_probs(positions: Tensor) -> Tensor:
+        y, _ = model(repeat_tokens(side.tokens, positions))
         result: Tensor = model.head(y[torch.arange(len(positions)), positions + len(prompt) - 1])
         return result
 
-    def scores() -> Tensor:
+    def logits() -> Tensor:
         y, _ = model(torch.tensor([side.tokens], device=run.device))
         result: Tensor = model.head.logits(y[0])
         return result
@@ -62,36 +70,36 @@ def encode_input(run: Run[str, None], text: str, options: ExplainConfig) -> Mode
     return ModelInput(
         model,
         [side],
-        logits,
+        log_probs,
         spans,
         choices,
         tokenizer.token_text,
         banned_tokens=suppressed_tokens(run),
         stacks=stacks(run),
-        scores=scores,
+        logits=logits,
     )
 
 
 def readout(run: Run[str, None], model_input: ModelInput) -> Readout:
     """The head applied to each position, which predicts the next token."""
-    tokens = model_input.sides[-1].tokens
-    following = [*tokens[1:], model_input.choices[-1] if model_input.choices else None]
+    tokens = reading.sides[-1].tokens
+    following = [*tokens[1:], reading.targets[-1] if reading.targets else None]
     return Readout("stack", run.model.head, list(range(len(tokens))), following)
 
 
 def attribute(run: Run[str, None], text: str, options: ExplainConfig) -> SparseAttribution:
     """Occlusion of the next tokens of an n-gram model."""
-    refuse_gradients(run, options.method, ("occlusion",))
+    check_method(run, options.method, ("occlusion",))
     if options.baseline not in (None, "unk"):
         raise UsageError("baseline", f"{options.baseline!r} is not available for n-gram models", "use 'unk'")
     tokenizer, model = run.vocabulary, run.model
     prompt = [*_bos_tokens(run), *token_spans(tokenizer, text)]
     if options.target is None:
         log_probs = model.start(torch.tensor([[token for token, _ in prompt]]))[0]
-        log_probs[:, suppressed_tokens(run)] = float("-inf")
-        target = [special(tokenizer, int(log_probs.argmax()))]
+        log_probs[:, banned_tokens(run)] = float("-inf")
+        target = [special_token(tokenizer, int(log_probs.argmax()))]
     else:
-        target = wanted_tokens(tokenizer, options.target)
+        target = encode_target(tokenizer, options.target)
     tokens = [token for token, _ in [*prompt, *target]]
     rows = torch.tensor([tokens] * len(tokens))
     for position in range(len(run.predictor.bos_ids), len(tokens) - 1):
@@ -112,7 +120,7 @@ def attribute(run: Run[str, None], text: str, options: ExplainConfig) -> SparseA
 
 def surprisal(run: Run[str, None], text: str, options: ExplainConfig) -> SurprisalResult:
     """The surprisal of each token, for any language model, including n-gram models."""
-    eos = [special(run.vocabulary, run.predictor.eos_id)] if run.predictor.eos_id is not None else []
+    eos = [special_token(run.vocabulary, run.reader.end)] if run.reader.end is not None else []
     spans = [span for _, span in [*token_spans(run.vocabulary, text), *eos]]
     if not spans:  # a word tokenizer has no tokens for spaces
         raise DataError("input", "empty text")
@@ -126,8 +134,8 @@ def target_tokens(run: Run[str, None], text: str, options: ExplainConfig) -> lis
     if options.target is None:
         max_new_tokens = options.max_new_tokens or MAX_NEW_TOKENS
         token_ids = run.generate(text, max_new_tokens=max_new_tokens, temperature=0.0).token_ids
-        return [special(tokenizer, token) for token in token_ids]
-    eos = [] if run.predictor.eos_id is None else [special(tokenizer, tokenizer.eos_id)]
+        return [special_token(tokenizer, token) for token in token_ids]
+    eos = [] if run.reader.end is None else [special_token(tokenizer, tokenizer.eos_id)]
     return [*token_spans(tokenizer, check_text(options.target, "target")), *eos]
 
 

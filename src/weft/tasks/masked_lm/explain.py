@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, copies, make_side, special, token_spans, wanted_tokens
+from weft.explain.inputs import ModelInput, encode_target, make_side, repeat_tokens, special_token, token_spans
 from weft.explain.logit_lens import Readout
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
@@ -31,20 +31,20 @@ def stacks(run: Run[str, MaskPredictions]) -> list[Stack]:
 def encode_input(run: Run[str, MaskPredictions], text: str, options: ExplainConfig) -> ModelInput:
     """A text with masks. The explained outputs are the masks."""
     tokenizer, model, position = run.vocabulary, run.model, 0
-    tokens, spans = [special(tokenizer, tokenizer.bos_id)], list[TokenSpan]()
-    for match in run.predictor.mask_pattern.finditer(text):
+    tokens, spans = [special_token(tokenizer, tokenizer.bos_id)], list[TokenSpan]()
+    for match in run.reader.mask_pattern.finditer(text):
         tokens += token_spans(tokenizer, text[position : match.start()], position)
         spans.append(TokenSpan("[MASK]", match.start(), match.end()))
         tokens.append((tokenizer.vocab_size, spans[-1]))
         position = match.end()
-    tokens += [*token_spans(tokenizer, text[position:], position), special(tokenizer, tokenizer.eos_id)]
+    tokens += [*token_spans(tokenizer, text[position:], position), special_token(tokenizer, tokenizer.eos_id)]
     side = make_side("text", "encoder.embedder", tokens)
     if problem := run.predictor.problem(side.tokens):
         raise DataError("input", *problem)
     masks = torch.tensor([index for index, token in enumerate(side.tokens) if token == tokenizer.vocab_size])
 
     def logits(positions: Tensor) -> Tensor:
-        rows = copies(side.tokens, positions)
+        rows = repeat_tokens(side.tokens, positions)
         y = model(EncoderInput(rows, torch.ones_like(rows, dtype=torch.bool)))
         masked = y[torch.arange(len(positions)), masks.to(positions.device)[positions]]
         result: Tensor = model.log_probs(masked)[:, : tokenizer.vocab_size]
@@ -52,7 +52,7 @@ def encode_input(run: Run[str, MaskPredictions], text: str, options: ExplainConf
 
     choices = None
     if options.target is not None:
-        target = wanted_tokens(tokenizer, options.target)
+        target = encode_target(tokenizer, options.target)
         if len(target) > 1:
             raise UsageError("target", f"expected one token for a mask, got {len(target)}: {options.target!r}")
         choices = [target[0][0]] * len(spans)
@@ -63,8 +63,8 @@ def encode_input(run: Run[str, MaskPredictions], text: str, options: ExplainConf
 def encode_unmasked(run: Run[str, MaskPredictions], text: str) -> ModelInput:
     """A text without masks, for its hidden states; it has no predictions."""
     tokenizer, model = run.vocabulary, run.model
-    tokens = [special(tokenizer, tokenizer.bos_id), *token_spans(tokenizer, text), special(tokenizer, tokenizer.eos_id)]
-    side = make_side("text", "encoder.embedder", tokens)
+    bos, eos = special_token(tokenizer, tokenizer.bos_id), special_token(tokenizer, tokenizer.eos_id)
+    side = make_side("text", "encoder.embedder", [bos, *token_spans(tokenizer, text), eos])
 
     def hidden_states(positions: Tensor) -> Tensor:
         row = torch.tensor([side.tokens], device=positions.device)

@@ -225,9 +225,9 @@ class MaskedTask:
                 progress(min(done, len(self.valid.tokens)), len(self.valid.tokens))
         if not count:
             raise DataError("data.valid", f"{self.valid.name} has no token to mask", "use a text that is not empty")
-        counts = {"nats": np.array([total]), "right": np.array([float(correct)]), "tokens": np.array([float(count)])}
+        counts = {"nats": np.array([total]), "correct": np.array([float(correct)]), "tokens": np.array([float(count)])}
         # a NaN loss is returned as it is: the training loop raises an error
-        return {metric.name: metric.of(counts).item() for metric in self.monitors}
+        return {metric.name: metric.compute(counts).item() for metric in self.monitors}
 
 
 class PseudoLogLikelihood(NamedTuple):

@@ -22,7 +22,7 @@ from weft.explain.alignment import Alignment, check_source_attention, source_att
 from weft.metrics.bleu_tokenizers import check_tokenizer, detect_tokenizer
 from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import EvaluationSetup, language_scores
-from weft.metrics.seq2seq import scored, seq2seq_items, seq2seq_scores
+from weft.metrics.seq2seq import seq2seq_items, seq2seq_scores, seq2seq_setup
 from weft.runs.eval_data import as_paths, own_split
 from weft.tasks.seq2seq.compare import item_predictions
 from weft.tasks.seq2seq.data import PairDataConfig, check_pairs_complete
@@ -259,8 +259,8 @@ class Seq2SeqPredictor:
         tokenize = options.tokenize or detect_tokenizer(references, spaced=self.tokenizer.target.type == "whitespace")
         outputs = self.predict(lines, options, [""] * len(lines), range(1, 1 + len(lines)), progress)
         items = seq2seq_items([output[0].text for output in outputs], references, tokenize=tokenize)
-        search_signature = "/".join([options.describe(), *self._ensemble_signature()])
-        scores = seq2seq_scores(items, scored(references, search=search_signature, tokenize=tokenize))
+        search_signature = "/".join([options.describe(), *self._ensemble_members()])
+        scores = seq2seq_scores(items, seq2seq_setup(references, search=search_signature, tokenize=tokenize))
         if self.lm is not None:  # the sum of log-probabilities ranks outputs, but is not a probability
             return Evaluation(
                 scores_by_name(scores), items, partial(item_predictions, self.run, pairs, items), "lines/s", len(pairs)

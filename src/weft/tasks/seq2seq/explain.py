@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, copies, make_side, refuse, special, token_spans
+from weft.explain.inputs import ModelInput, make_side, raise_if_invalid, repeat_tokens, special_token, token_spans
 from weft.explain.logit_lens import Readout
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
@@ -28,7 +28,7 @@ def stacks(run: Run[str, Prediction]) -> list[Stack]:
     config = run.config.model
     return [
         Stack("encoder", "encoder.stack", "source", config.encoder, ("encoder",), backwards=config.encoder.reverse_source),
-        Stack("decoder", "decoder.stack", "output", config.decoder, ("decoder",), crosses=True),
+        Stack("decoder", "decoder.stack", "output", config.decoder, ("decoder",), has_cross_attention=True),
     ]
 
 
@@ -36,9 +36,9 @@ def target_tokens(run: Run[str, Prediction], text: str, options: ExplainConfig) 
     """The tokens of the target in `options` with </s>, or of the model's output."""
     tokenizer = run.vocabulary.target
     if options.target is not None:
-        refuse(run.predictor.invalid_pairs([(text, options.target)]))
-        return [*token_spans(tokenizer, check_text(options.target, "target")), special(tokenizer, tokenizer.eos_id)]
-    refuse(run.predictor.invalid_inputs([text]))
+        raise_if_invalid(run.reader.invalid_pairs([(text, options.target)]))
+        return [*token_spans(tokenizer, check_text(options.target, "target")), special_token(tokenizer, tokenizer.eos_id)]
+    raise_if_invalid(run.reader.invalid_inputs([text]))
     prediction = run.predict(
         text,
         beam_size=options.beam_size,
@@ -61,22 +61,22 @@ def encode_input(run: Run[str, Prediction], text: str, options: ExplainConfig) -
     if len(run.members) > 1 or run.lm is not None:
         raise UsageError("explain", "not available for an ensemble", "explain one run")
     tokenizers, model = run.vocabulary, run.members[0].model
-    source = [*token_spans(tokenizers.source, text), special(tokenizers.source, tokenizers.source.eos_id)]
-    target = [special(tokenizers.target, tokenizers.target.bos_id), *target_tokens(run, text, options)]
+    source = [*token_spans(tokenizers.source, text), special_token(tokenizers.source, tokenizers.source.eos_id)]
+    target = [special_token(tokenizers.target, tokenizers.target.bos_id), *output(run, text, options)]
     encoder_side = make_side("source", "encoder.embedder", source)
     decoder_side = make_side("output", "decoder.embedder", target[:-1])
 
     def logits(positions: Tensor) -> Tensor:
-        tokens = copies(encoder_side.tokens, positions)
+        tokens = repeat_tokens(encoder_side.tokens, positions)
         state = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool))
-        y, _ = model(copies(decoder_side.tokens, positions), state)
+        y, _ = model(repeat_tokens(decoder_side.tokens, positions), state)
         result: Tensor = model.head(y[torch.arange(len(positions)), positions], state[1])
         return result
 
     tokens, spans = [token for token, _ in target[1:]], [span for _, span in target[1:]]
     decoded, token_text = tokenizers.target.decode(tokens), tokenizers.target.token_text
     sides = [encoder_side, decoder_side]
-    return ModelInput(model, sides, logits, spans, tokens, token_text, written=decoded, stacks=stacks(run))
+    return ModelInput(model, sides, logits, spans, tokens, token_text, output_text=decoded, stacks=stacks(run))
 
 
 def readout(run: Run[str, Prediction], model_input: ModelInput) -> Readout:
@@ -90,8 +90,8 @@ def readout(run: Run[str, Prediction], model_input: ModelInput) -> Readout:
         result: Tensor = model.head(y, select(memory, torch.zeros(len(y), dtype=torch.long, device=y.device)))
         return result
 
-    tokens = model_input.sides[-1].tokens
-    following = [*tokens[1:], model_input.choices[-1] if model_input.choices else None]
+    tokens = reading.sides[-1].tokens
+    following = [*tokens[1:], reading.targets[-1] if reading.targets else None]
     return Readout("decoder.stack", head, list(range(len(tokens))), following)
 
 
@@ -100,8 +100,9 @@ def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> S
     tokens = target_tokens(run, text, options)
     target = options.target
     if target is None:
-        target = run.vocabulary.target.decode([token for token, _ in tokens])
-        tokens = [*token_spans(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.eos_id)]
+        tokenizer = run.vocabulary.target
+        target = tokenizer.decode([token for token, _ in tokens])
+        tokens = [*token_spans(tokenizer, target), special_token(tokenizer, tokenizer.eos_id)]
     score = run.score((text, target))
     spans = [span for _, span in tokens]
     return SurprisalResult(spans, -np.array(score.token_log_probs), "the source and the tokens before it")

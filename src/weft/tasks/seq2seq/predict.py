@@ -77,11 +77,11 @@ def predictor(run: Run[str, Prediction]) -> Seq2SeqPredictor:
 
 def encode_source(run: Run[str, Prediction], line: str) -> Any:
     """The state of a decoder after encoding a line; a line that is too long is an error."""
-    from weft.explain.inputs import refuse as refuse_input
+    from weft.explain.inputs import raise_if_invalid
 
-    predictor: Seq2SeqPredictor = run.predictor
-    refuse_input(predictor.invalid_inputs([line]))
-    return predictor.encode([line])
+    reader: Seq2SeqRun = run.reader
+    raise_if_invalid(reader.invalid_inputs([line]))
+    return reader.encode([line])
 
 
 def max_new_tokens(run: Run[str, Prediction], line: str) -> int:

@@ -1,4 +1,4 @@
-"""What comparisons ask of taggers: what was read and meant, sentence by sentence; tags, spans and their confusions."""
+"""Comparison of taggers: predictions per sentence, counts per tag or span type, and confusions."""
 
 from __future__ import annotations
 
@@ -19,85 +19,89 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def _one_word(tag: str) -> str:
-    """A tag without blanks: those inside it are underscores."""
+def _without_spaces(tag: str) -> str:
+    """A tag with underscores instead of whitespace."""
     return "_".join(tag.split())
 
 
-def in_line(tags: Sequence[str]) -> str:
-    """The tags of a sentence with blanks between, as many as it has words: those inside a tag are underscores."""
-    return " ".join(map(_one_word, tags))
+def join_tags(tags: Sequence[str]) -> str:
+    """The tags of a sentence, separated by spaces; spaces inside a tag become underscores."""
+    return " ".join(map(_without_spaces, tags))
 
 
-def item_predictions(run: Run[Any, Any], given: Sequence[Any], found: ItemStatistics) -> Predictions:
-    """Sentence by sentence."""
-    inputs, references = [" ".join(sentence.words) for sentence in given], [in_line(sentence.tags) for sentence in given]
-    lengths = np.array([len(sentence.words) for sentence in given], np.int64)
-    train, classed = own_source_or_none(run.directory, run.config, "train"), {}
+def observe(run: Run[Any, Any], sentences: Sequence[Any], items: ItemStatistics) -> Predictions:
+    """Inputs, references and statistics of each sentence; accuracy by word frequency if the training data is available."""
+    inputs = [" ".join(sentence.words) for sentence in sentences]
+    references = [join_tags(sentence.tags) for sentence in sentences]
+    lengths = np.array([len(sentence.words) for sentence in sentences], np.int64)
+    train, frequencies = own_source_or_none(run.directory, run.config, "train"), {}
     if train is not None:
-        frequencies = Counter(words(train).texts())
-        occurrences = np.array([frequencies[word] for sentence in given for word in sentence.words], np.int64)
-        predicted = [tag for line in found.outputs or () for tag in line.split()]
-        correct = np.array([a == b for a, b in zip(predicted, " ".join(references).split(), strict=True)], np.float64)
-        owners = np.repeat(np.arange(len(given)), lengths)
-        classed = by_frequency({"right": correct, "tokens": np.ones(len(correct))}, owners, occurrences, len(given))
-    return Predictions(found, inputs, references, lengths, "sentence", classed)
+        counts = Counter(words(train).texts())
+        occurrences = np.array([counts[word] for sentence in sentences for word in sentence.words], np.int64)
+        predicted, gold = " ".join(items.outputs or ()).split(), " ".join(references).split()
+        correct = np.array([tag == gold_tag for tag, gold_tag in zip(predicted, gold, strict=True)], np.float64)
+        sentence_indices = np.repeat(np.arange(len(sentences)), lengths)
+        statistics = {"correct": correct, "tokens": np.ones(len(correct))}
+        frequencies = by_frequency(statistics, sentence_indices, occurrences, len(sentences))
+    return Predictions(items, inputs, references, lengths, "sentence", frequencies)
 
 
-# ---- by tag, or by type of span
+# ---- by tag or span type
 
 
-def _tag_counts(evidence: EvaluatedRun, names: Sequence[str]) -> ItemStatistics:
-    """Of each sentence how often each tag was said, meant, and both: (N, K) each."""
+def _tag_counts(evidence: Evidence, names: Sequence[str]) -> ItemStatistics:
+    """Number of words of each sentence per predicted, gold and correct tag, (N, K) each."""
     predicted, gold = ([line.split() for line in lines] for lines in (evidence.items.outputs or (), evidence.references))
     return ItemStatistics(evidence.items.keys, tag_counts(predicted, gold, names))
 
 
-def _span_counts(evidence: EvaluatedRun) -> ItemStatistics:
-    """Of each sentence how many spans of each type, without those of types that training never saw."""
-    names = {"said": "spans_said", "meant": "spans_meant", "both": "spans_both"}
-    return ItemStatistics(evidence.items.keys, {ours: evidence.items.statistics[name][:, :-1] for ours, name in names.items()})
+def _span_counts(evidence: Evidence) -> ItemStatistics:
+    """Number of predicted, gold and correct spans of each sentence, (N, C) each, without span types that are not in the
+    training data."""
+    statistics = evidence.items.statistics
+    counts = {name: statistics[f"spans_{name}"][:, :-1] for name in ("predicted", "gold", "correct")}
+    return ItemStatistics(evidence.items.keys, counts)
 
 
-def label_counts(evidence: EvaluatedRun) -> LabelCounts:
-    """Of types of spans, where tags mark some; else of tags."""
+def label_counts(evidence: Evidence) -> LabelCounts:
+    """Counts per span type if the tags are span tags, else per tag."""
     if scheme_of(evidence.labels):
         return LabelCounts("type of span", "spans", types_of(evidence.labels), _span_counts(evidence))
-    names = tuple(map(_one_word, evidence.labels))
+    names = tuple(map(_without_spaces, evidence.labels))
     return LabelCounts("tag", "words", names, _tag_counts(evidence, names))
 
 
-def confusion(evidence: EvaluatedRun) -> LabelPairs:
-    """Of the tags of all words."""
-    column = {_one_word(name): index for index, name in enumerate(evidence.labels)}
-    tags = [column.get(tag, len(column)) for line in evidence.references for tag in line.split()]
-    predicted = [column[tag] for line in evidence.items.outputs or () for tag in line.split()]
-    return LabelPairs(np.array(tags, np.int64), np.array(predicted))
+def confusion(evidence: Evidence) -> Confused:
+    """Gold and predicted tag of each word."""
+    tag_ids = {_without_spaces(name): index for index, name in enumerate(evidence.labels)}
+    gold = [tag_ids.get(tag, len(tag_ids)) for line in evidence.references for tag in line.split()]
+    predicted = [tag_ids[tag] for line in evidence.items.outputs or () for tag in line.split()]
+    return Confused(np.array(gold, np.int64), np.array(predicted))
 
 
-def _tags_fit(about: Mapping[str, Any]) -> bool:
-    """Whether every word has a tag, and what was said is one that training knew."""
-    tags = set(map(_one_word, about["labels"]))
+def _has_valid_tags(about: Mapping[str, Any]) -> bool:
+    """Whether every word has a predicted tag, and all predicted tags are labels of the run."""
+    tags = set(map(_without_spaces, about["labels"]))
     pairs = ((predicted.split(), gold.split()) for predicted, gold in zip(about["outputs"], about["references"], strict=True))
     return all(len(predicted) == len(gold) and tags.issuperset(predicted) for predicted, gold in pairs)
 
 
 def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Counts of spans have a column for each type, and one for those that training never saw."""
-    if not _tags_fit(about):
+    """Names of results that are invalid: span counts must have one column per type, and one for unseen types."""
+    if not _has_valid_tags(about):
         yield "outputs"
     names = tuple(about["labels"])
     if not names:
         yield "labels"
     if scheme_of(names):
         shape = (len(about["inputs"]), len(types_of(names)) + 1)
-        columns = [f"statistics.spans_{name}" for name in ("said", "meant", "both")]
+        columns = [f"statistics.spans_{name}" for name in ("predicted", "gold", "correct")]
         yield from (name for name in columns if name not in arrays or arrays[name].shape != shape)
 
 
 COMPARE = Compare(
     length_unit="words",
-    frequency_metric=FrequencyMetric("token_accuracy", "right", 100.0),
+    rate=Rate("token_accuracy", "correct", 100.0),
     by_label=label_counts,
     confusion=confusion,
     invalid_fields=check,

@@ -1,4 +1,4 @@
-"""Which tagged sentences a split is, and the [data] table of tasks that give every word a tag."""
+"""Tagged sentences: splits, summaries, and the [data] table of tagging."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from weft.runs.config import RunConfig
     from weft.tasks.data_spec import Note, TextsWithProgress
 
-AS_USUAL = Reading()
+DEFAULT_READING = Reading()
 
 
 @dataclass
 class TaggedSummary:
-    """What was found in tagged files."""
+    """Statistics of tagged files."""
 
     files: FileSummary  # line ends, encoding, notes; it counts no lines
     count: int = 0  # sentences
     words: int = 0
-    max_length: int = 0  # words of a sentence
-    characters: int = 0  # of the words
+    max_length: int = 0  # in words
+    characters: int = 0  # of the words, without spaces
     bytes: int = 0
     tags: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)  # words and tags
@@ -68,13 +68,13 @@ class TaggedSummary:
         return self.bytes
 
     def strata(self) -> None:
-        """Neighboring sentences are similar: fractions are taken from the end."""
+        """No stratified splits: neighboring sentences are similar, so fractions are taken from the end."""
 
     def problem(self) -> None:
-        """Words share their tags."""
+        """Tags are never rejected."""
 
     def describe(self) -> str:
-        """Several lines for people: files, sizes, encoding, line ends, notes, tags, examples."""
+        """Description in several lines: files, sizes, encoding, line ends, notes, tags, examples."""
         rows = [
             f"{listed_files(self.files.paths)}: {pluralize(self.count, 'sentence')} of {pluralize(self.words, 'word')} (the"
             f" longest of {self.max_length:,}) with {pluralize(len(self.tags), 'tag')}, {self.files.written}"
@@ -89,9 +89,9 @@ class TaggedSummary:
 
 @dataclass(frozen=True)
 class TaggedFormat:
-    """Sentences with tagged words; kept, for training asks for them again and again."""
+    """The format of tagged sentences. They are kept in memory, because training reads them several times."""
 
-    reading: Reading = AS_USUAL
+    reading: Reading = DEFAULT_READING
     columns: tuple[str, ...] = ("words",)
     rows: str = "sentences"
     in_memory: bool = True
@@ -106,17 +106,19 @@ class TaggedFormat:
     def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, inputs: tuple[Path, ...], seen: FileSummary) -> Iterator[Sentence]:
-        one = dict[str, str]()  # of equal words and tags, of which there are many, one is kept
-        for sentence in read_sentences(inputs, self.reading, seen):
-            words, tags = (tuple(one.setdefault(text, text) for text in texts) for texts in (sentence.words, sentence.tags))
+    def read(self, inputs: tuple[Path, ...], summary: FileSummary) -> Iterator[Sentence]:
+        interned = dict[str, str]()  # equal words and tags share one string, to save memory
+        for sentence in read_sentences(inputs, self.reading, summary):
+            words, tags = (
+                tuple(interned.setdefault(text, text) for text in texts) for texts in (sentence.words, sentence.tags)
+            )
             yield sentence._replace(words=words, tags=tags)
 
-    def summary(self, inputs: tuple[Path, ...], seen: FileSummary) -> TaggedSummary:
-        return TaggedSummary(seen)
+    def summary(self, inputs: tuple[Path, ...], files: FileSummary) -> TaggedSummary:
+        return TaggedSummary(files)
 
     def texts(self, record: Sentence) -> tuple[str, ...]:
-        """Its words with blanks between."""
+        """The words of a sentence, joined by spaces."""
         return (" ".join(record.words),)
 
     def column_label(self, column: str) -> str:
@@ -131,32 +133,32 @@ def words_of(record: Sentence) -> tuple[str, ...]:
 
 
 def words(dataset: Dataset[Sentence]) -> TextColumn[Sentence]:
-    """The words of all sentences, each a line."""
+    """The words of all sentences, one word per line."""
     return dataset.column("words", words_of)
 
 
 def sentence_lengths(dataset: Dataset[Sentence]) -> np.ndarray:
-    """int64 (N,): the words of each sentence."""
+    """int64 (N,): number of words of each sentence."""
     return np.array([len(record.words) for record in dataset.records()], dtype=np.int64)
 
 
 def tags_of(dataset: Dataset[Sentence]) -> list[str]:
-    """The tag of every word, sentence after sentence."""
+    """The tags of all words, concatenated over sentences."""
     return [tag for record in dataset.records() for tag in record.tags]
 
 
 def refuse_long(corpus: Corpus, dataset: Dataset[Sentence], *, max_length: int) -> None:
-    """Refuse sentences of more than `longest` tokens, <s> and </s> counted, with the place of the first; `corpus` has the
-    words of the data set. None can be cut: every word needs a tag."""
+    """Raise if a sentence has more than `max_length` tokens, including <s> and </s>. Sentences cannot be truncated, because
+    every word needs a tag. `corpus` has the words of the data set, one per line."""
     starts = corpus.line_starts()
     edges = np.concatenate([[0], np.cumsum(sentence_lengths(dataset))])
-    # every word ends with a </s> in the corpus, and none in a sentence
+    # in the corpus, every word ends with </s>, which does not count here
     lengths = 2 + np.diff(starts[edges] - edges)
     long = np.flatnonzero(lengths > max_length)
     if len(long):
-        place, more = dataset.location(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
+        more = f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
-            f"{place}{more}",
+            f"{dataset.location(int(long[0]))}{more}",
             f"sentence has {lengths[long[0]]:,} tokens, more than data.max_length ({max_length})",
             "increase it or split the sentence with a blank line",
         )
@@ -200,38 +202,35 @@ class WhitespaceTokenizerConfig(TokenizerConfig):
     type: Annotated[str, Choice(TYPES, "type")] = "whitespace"
 
 
-def learned_tags(dataset: Dataset[Sentence]) -> tuple[list[str], int]:
-    """The tags to learn from, one after another: where they mark spans, valid ones that mark the same; and how many sentences
-    had others."""
+def training_tags(dataset: Dataset[Sentence]) -> tuple[list[str], int]:
+    """The tags of all words for training, and the number of sentences whose span tags were invalid and are repaired."""
     scheme = scheme_of(set(tags_of(dataset)))
     if scheme is None:
         return tags_of(dataset), 0
     sentences = [record.tags for record in dataset.records()]
-    wrong = [bool(validate(tags, scheme)) for tags in sentences]
-    mended = [repair(tags, scheme) if bad else tags for tags, bad in zip(sentences, wrong, strict=True)]
-    return list(chain.from_iterable(mended)), sum(wrong)
+    is_invalid = [bool(validate(tags, scheme)) for tags in sentences]
+    repaired = [repair(tags, scheme) if invalid else tags for tags, invalid in zip(sentences, is_invalid, strict=True)]
+    return list(chain.from_iterable(repaired)), sum(is_invalid)
 
 
-def spells(config: RunConfig) -> bool:
-    """Whether words are read letter by letter, too."""
+def has_char_encoder(config: RunConfig) -> bool:
+    """Whether the model has a character encoder for words."""
     return config.model.resolved_char_encoder() is not None
 
 
 class TaggedVocabulary:
-    """A tokenizer of words, one of letters where words are spelled, and the tags of training."""
+    """A tokenizer of words, one of characters for models with a character encoder, and the tags of the training data."""
 
-    def build(
-        self, config: RunConfig, dataset: Dataset[Sentence], with_progress: TextsWithProgress, note: Note
-    ) -> LabelTokenizer:
-        def made(config: TokenizerConfig) -> Tokenizer:
-            return train_tokenizer(config, with_progress(words(dataset).texts()))
+    def make(self, config: RunConfig, dataset: Dataset[Sentence], watched: Watched, note: Note) -> LabelTokenizer:
+        def train(config: TokenizerConfig) -> Tokenizer:
+            return train_tokenizer(config, watched(words(dataset).texts()))
 
-        letters = made(TokenizerConfig(type="char")) if spells(config) else None
-        tags, mended = learned_tags(dataset)
-        if mended:
-            told = subject(mended, "sentence", "has", "have")
-            note(f"{told} tags that no scheme writes so; they are mended, and mark the same spans")
-        return LabelTokenizer(made(config.tokenizer), LabelVocabulary.count(tags), letters)
+        char_tokenizer = train(TokenizerConfig(type="char")) if has_char_encoder(config) else None
+        tags, num_repaired = training_tags(dataset)
+        if num_repaired:
+            sentences = subject(num_repaired, "sentence", "has", "have")
+            note(f"{sentences} invalid span tags; the tags were repaired, the spans are unchanged")
+        return LabelTokenizer(train(config.tokenizer), LabelVocabulary.count(tags), char_tokenizer)
 
     def save(self, vocabulary: LabelTokenizer, directory: Path) -> None:
         vocabulary.save(directory)
@@ -241,7 +240,7 @@ class TaggedVocabulary:
 
 
 def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
-    """The words as tokens, and spelled where they are: each a line."""
+    """Tokens of the words, and their characters for models with a character encoder; one line per word."""
     columns = [Column("words", vocabulary.tokenizer, words_of)]
     return columns if vocabulary.char_tokenizer is None else [*columns, Column("letters", vocabulary.char_tokenizer, words_of)]
 
@@ -252,23 +251,23 @@ def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]
 
 
 def has_invalid_tags(labels: Sequence[tuple[str, ...]]) -> np.ndarray:
-    """bool (N,): which sentences have tags that mark spans otherwise than their scheme does."""
+    """bool (N,): which sentences have invalid span tags."""
     scheme = scheme_of({tag for tags in labels for tag in tags})
     return np.array([scheme is not None and bool(validate(tags, scheme)) for tags in labels], dtype=bool)
 
 
 def check(config: RunConfig) -> CheckPlan:
     train = training(config.datasets)
-    checked = CheckOptions(
+    options = CheckOptions(
         ("sentence",),
         config.data.max_length,
         labels="tag",
         labels_of=lambda record: record.tags,
         words=words_of,
-        has_char_encoder=spells(config),
+        has_char_encoder=has_char_encoder(config),
         invalid_tags=has_invalid_tags,
     )
-    return CheckPlan(checked, lambda: [train_tokenizer(config.tokenizer, words(train).texts())])
+    return CheckPlan(options, lambda: [train_tokenizer(config.tokenizer, words(train).texts())])
 
 
 def lines(dataset: Dataset[Sentence]) -> Iterator[tuple[str, None]]:

@@ -1,4 +1,4 @@
-"""Taggers as they are explained: a sentence, and the tag of each word."""
+"""Inputs of taggers for explanations."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.data.corpus import lines_of
-from weft.data.tag_batching import Sentences
 from weft.errors import DataError
 from weft.explain.explanation import TokenSpan
-from weft.explain.inputs import ModelInput, label, make_side, refuse, special, token_spans
+from weft.explain.inputs import ModelInput, label_id, make_side, raise_if_invalid, special_token, token_spans
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
 from weft.models.tagger import TaggerInput
@@ -30,37 +28,37 @@ def stacks(run: Run[Sentence, TagPrediction]) -> list[Stack]:
 
 def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -> ModelInput:
     tokenizer, model, device = run.vocabulary.tokenizer, run.model, run.device
-    refuse(run.predictor.invalid_inputs([text]))
-    places = [TokenSpan(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", text)]
-    if not places:
+    raise_if_invalid(run.reader.invalid_inputs([text]))
+    word_spans = [TokenSpan(match[0], match.start(), match.end()) for match in re.finditer(r"\S+", text)]
+    if not word_spans:
         raise DataError("input", "empty text")
-    words = [place.text for place in places]
-    letters = None if run.vocabulary.char_tokenizer is None else lines_of(run.vocabulary.char_tokenizer, words)
-    edges, none = np.array([0, len(words)]), np.zeros(len(words), np.int64)
-    batch = Sentences(lines_of(tokenizer, words), letters, edges, none).batch(np.array([0]))
-    found = [one for place in places for one in token_spans(tokenizer, place.text, place.start)]
-    tokens = [special(tokenizer, tokenizer.bos_id), *found, special(tokenizer, tokenizer.eos_id)]
+    words = [span.text for span in word_spans]
+    sentence = run.reader.model.sentences([words])
+    batch = sentence.batch(np.array([0]))
+    word_tokens = [token for span in word_spans for token in token_spans(tokenizer, span.text, span.start)]
+    tokens = [special_token(tokenizer, tokenizer.bos_id), *word_tokens, special_token(tokenizer, tokenizer.eos_id)]
 
-    def say(at: Tensor) -> Tensor:
-        parts: list[Any] = [part if part is None else part.to(device).expand(len(at), *part.shape[1:]) for part in batch[:-1]]
-        read = TaggerInput(*parts)
-        fractions = model.head.marginals(model(read), read.word_mask)[torch.arange(len(at)), at]
-        said: Tensor = fractions.clamp(min=torch.finfo(fractions.dtype).tiny).log()
-        return said
+    def log_probs_at(positions: Tensor) -> Tensor:
+        rows = len(positions)
+        parts: list[Any] = [part if part is None else part.to(device).expand(rows, *part.shape[1:]) for part in batch[:-1]]
+        inputs = TaggerInput(*parts)
+        probs = model.head.marginals(model(inputs), inputs.word_mask)[torch.arange(rows), positions]
+        log_probs: Tensor = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+        return log_probs
 
-    def said() -> list[tuple[int, int]]:
-        """A chain's best tags, which are not the best of each word."""
-        return [(place, label(run, tag)) for place, tag in enumerate(run.predict([words])[0].tags)]
+    def predicted_tags() -> list[tuple[int, int]]:
+        """Position and tag ID of each word. With a CRF, the best sequence is not always the best tag of each word."""
+        return [(position, label_id(run, tag)) for position, tag in enumerate(run.predict([words])[0].tags)]
 
-    choices = None if options.target is None else [label(run, options.target)] * len(places)
+    targets = None if options.target is None else [label_id(run, options.target)] * len(words)
     return ModelInput(
         model,
         [make_side("text", "encoder.embedder", tokens)],
-        say,
-        places,
-        choices,
-        lambda at: run.labels[at],
-        said=said,
+        log_probs_at,
+        word_spans,
+        targets,
+        lambda tag_id: run.labels[tag_id],
+        predict=predicted_tags,
         stacks=stacks(run),
     )
 

@@ -1,4 +1,4 @@
-"""Lines of taggers: a sentence in, its words with their tags out."""
+"""Line input and output of taggers: a sentence to words with tags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.tasks.tagging.predict import Sentence, TagPrediction
 if TYPE_CHECKING:
     from weft.data.input_records import Entry, Values
 
-NOTHING = TagPrediction([], [], [])
+EMPTY = TagPrediction([], [], [])
 
 
 class TagLines(Lines[Sentence, TagPrediction]):
@@ -22,13 +22,13 @@ class TagLines(Lines[Sentence, TagPrediction]):
 
     def text(self, prediction: TagPrediction | None, number: int | None) -> str:
         """`word/TAG word/TAG`."""
-        tagged = prediction or NOTHING
+        tagged = prediction or EMPTY
         return " ".join(f"{word}/{tag}" for word, tag in zip(tagged.words, tagged.tags, strict=True)) + "\n"
 
     def json(self, entry: Entry, prediction: TagPrediction | None) -> dict[str, Any]:
-        tagged = prediction or NOTHING
+        tagged = prediction or EMPTY
         spans = [{"type": span.type, "start": span.start, "end": span.end} for span in tagged.spans]
         return {"text": entry.text, "words": tagged.words, "tags": tagged.tags, "spans": spans}
 
     def values(self, prediction: TagPrediction | None) -> Values:
-        return {"prediction": (prediction or NOTHING).tags}
+        return {"prediction": (prediction or EMPTY).tags}

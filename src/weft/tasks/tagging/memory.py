@@ -1,4 +1,4 @@
-"""Tagged sentences of Python callers, written down as columns: a word and its tag a line."""
+"""Tagged sentences passed from Python, written to a file of columns: one word and its tag per line."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from weft.tasks.tagging.files import CONLLU, DOCUMENT
 WORDS, TAGS = "words", "tags"
 
 
-def _cells(value: Any, name: str, where: str) -> list[str]:
+def _cells(value: Any, name: str, location: str) -> list[str]:
     cells = value.split() if isinstance(value, str) else value
     if not isinstance(cells, list) or not all(isinstance(cell, str) for cell in cells):
-        raise DataError(where, f"expected a list of strings or a string with spaces as {name!r}")
+        raise DataError(location, f"expected a list of strings or a string with spaces as {name!r}")
     for cell in cells:
         if not cell.strip() or "\t" in cell or "\n" in cell or cell == DOCUMENT:
-            raise DataError(where, f"{name!r} contains {cell!r}, which a column cannot contain", "change or remove it")
+            raise DataError(location, f"{name!r} contains {cell!r}, which a column cannot contain", "change or remove it")
     return cells
 
 
-def _places(config: TaggedDataConfig) -> tuple[int, int, int]:
-    """Where the file has words and tags, from 0, and how many columns; names are those of CoNLL-U."""
+def _columns(config: TaggedDataConfig) -> tuple[int, int, int]:
+    """Indices of the word and the tag column, from 0, and the number of columns. Column names are those of CoNLL-U."""
     if isinstance(config.word_column, str) or isinstance(config.tag_column, str):
         names = [config.word_column or "form", config.tag_column or "upos"]
         for name in names:
@@ -37,24 +37,24 @@ def _places(config: TaggedDataConfig) -> tuple[int, int, int]:
     return word, tag, max(word, tag) + 1
 
 
-def _write(places: tuple[int, int, int], row: Row, where: str) -> str:
-    """A sentence: a line for each word, and an empty one."""
-    word, tag, count = places
-    words, tags = (_cells(row[name], name, where) for name in (WORDS, TAGS))
+def _write(columns: tuple[int, int, int], row: Row, location: str) -> str:
+    """A sentence as text: one line per word, and a blank line."""
+    word_column, tag_column, count = columns
+    words, tags = (_cells(row[name], name, location) for name in (WORDS, TAGS))
     if not words or len(words) != len(tags):
-        raise DataError(where, f"{len(words)} words and {len(tags)} tags", "give each word one tag")
+        raise DataError(location, f"{len(words)} words and {len(tags)} tags", "give each word one tag")
     lines = []
-    for number, (record, its) in enumerate(zip(words, tags, strict=True), 1):
+    for number, (word, tag) in enumerate(zip(words, tags, strict=True), 1):
         cells = ["_"] * count
         if count == len(CONLLU):
             cells[0] = str(number)
-        cells[word], cells[tag] = record, its
+        cells[word_column], cells[tag_column] = word, tag
         lines.append("\t".join(cells) + "\n")
     return "".join(lines) + "\n"
 
 
 def in_memory(config: TaggedDataConfig) -> MemoryFormat:
-    """The words of a sentence, and their tags: lists of strings."""
-    places = _places(config)
-    suffix = ".conllu" if places[2] == len(CONLLU) else ".conll"
-    return MemoryFormat((WORDS, TAGS), suffix=suffix, write=partial(_write, places))
+    """Examples are the words of a sentence and their tags, lists of strings."""
+    columns = _columns(config)
+    suffix = ".conllu" if columns[2] == len(CONLLU) else ".conll"
+    return MemoryFormat((WORDS, TAGS), suffix=suffix, write=partial(_write, columns))

@@ -1,4 +1,4 @@
-"""Training taggers: what the training of networks must know of them."""
+"""Neural taggers: model, encoded data and training objective."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.errors import ConfigError
 from weft.metrics.metric import metrics_of
 from weft.metrics.tagging import allowed, scheme_of
 from weft.models.tagger import Tagger, tagger
-from weft.tasks.tagging.data import learned_tags, sentence_lengths, tags_of, words
+from weft.tasks.tagging.data import sentence_lengths, tags_of, training_tags, words
 from weft.tasks.tagging.files import Sentence
 from weft.tasks.tagging.objective import TaggingTask
 from weft.text.labels import LabelVocabulary
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaggedExamples(Sentences):
-    """Sentences, and where their words and tags are written."""
+    """Encoded sentences, and the data set that they come from."""
 
     source: Dataset[Sentence]
 
 
-def moves(labels: LabelVocabulary) -> torch.Tensor | None:
-    """Which tag may follow which; None where any may."""
+def allowed_transitions(labels: LabelVocabulary) -> torch.Tensor | None:
+    """Mask of the tag transitions that the tagging scheme allows, (K + 1, K + 1); None if tags are not span tags."""
     scheme = scheme_of(labels.names)
     return None if scheme is None else torch.from_numpy(allowed(labels.names, scheme))
 
 
 class TaggingBuilder(NetworkTask[TaggedExamples]):
-    """Networks that say what each word of a sentence is."""
+    """Builds the network, data and objective of tagging."""
 
     def build(self, config: RunConfig, vocabulary: LabelTokenizer) -> Callable[[], Tagger]:
         return lambda: tagger(
@@ -50,7 +50,7 @@ class TaggingBuilder(NetworkTask[TaggedExamples]):
             char_vocab_size=1 if vocabulary.char_tokenizer is None else vocabulary.char_tokenizer.vocab_size + 1,
             tags=vocabulary.labels.size,
             max_positions=config.data.max_length,
-            allowed=moves(vocabulary.labels),
+            allowed=allowed_transitions(vocabulary.labels),
         )
 
     def encode(
@@ -63,13 +63,12 @@ class TaggingBuilder(NetworkTask[TaggedExamples]):
         learned: bool,
         progress: Progress | None = None,
     ) -> TaggedExamples:
-        """Tags to learn from are mended; those that are measured by stay as they are."""
-        spelled = columns[1] if len(columns) > 1 else None
-        sentences = learned_tags(dataset)[0] if learned else tags_of(dataset)
-        numbers = [vocabulary.labels.index(tag) for tag in sentences]
-        tags = np.array([-1 if number is None else number for number in numbers], np.int64)
+        """Encode sentences. Invalid span tags are repaired for training, but not for evaluation."""
+        chars = columns[1] if len(columns) > 1 else None
+        tags = training_tags(dataset)[0] if learned else tags_of(dataset)
+        tag_ids = [-1 if (tag_id := vocabulary.labels.index(tag)) is None else tag_id for tag in tags]
         edges = np.concatenate([[0], np.cumsum(sentence_lengths(dataset))]).astype(np.int64)
-        return TaggedExamples(columns[0], spelled, edges, tags, dataset)
+        return TaggedExamples(columns[0], chars, edges, np.array(tag_ids, np.int64), dataset)
 
     def objective(
         self,
@@ -79,24 +78,24 @@ class TaggingBuilder(NetworkTask[TaggedExamples]):
         valid: TaggedExamples | None,
         device: torch.device,
     ) -> TaggingTask:
-        gold, training_words = list[tuple[str, ...]](), list[np.ndarray]()
+        gold, is_known = list[tuple[str, ...]](), list[np.ndarray]()
         if valid is not None:
-            seen = set() if train is None else set(words(train.source).texts())
+            training_words = set() if train is None else set(words(train.source).texts())
             for sentence in valid.source.records():
                 gold.append(sentence.tags)
-                training_words.append(np.array([word in seen for word in sentence.words]))
-            self._check_monitor(config, vocabulary.labels, training_words)
-        return TaggingTask(valid=valid, gold=gold, known=training_words, labels=vocabulary.labels, device=device)
+                is_known.append(np.array([word in training_words for word in sentence.words]))
+            self._check_monitor(config, vocabulary.labels, is_known)
+        return TaggingTask(valid=valid, gold=gold, is_known=is_known, labels=vocabulary.labels, device=device)
 
-    def _check_monitor(self, config: RunConfig, labels: LabelVocabulary, known: list[np.ndarray]) -> None:
-        """Refuse to be decided by a score that the data does not have."""
+    def _check_monitor(self, config: RunConfig, labels: LabelVocabulary, is_known: list[np.ndarray]) -> None:
+        """Raise if the data cannot provide the monitored metric."""
         monitor = config.train.monitor
         if monitor is None:
             return
-        needs = metrics_of(config.spec.validation_suites, [monitor])[monitor].needs
-        if needs == "spans_both" and scheme_of(labels.names) is None:
+        statistic = metrics_of(config.spec.validation, [monitor])[monitor].requires
+        if statistic == "spans_correct" and scheme_of(labels.names) is None:
             raise ConfigError("train.monitor", f"{monitor!r} needs tags that mark spans", "use 'token_accuracy'")
-        if needs == "oov" and all(words.all() for words in known):
+        if statistic == "oov" and all(row.all() for row in is_known):
             raise ConfigError(
                 "train.monitor", f"{monitor!r} needs out-of-vocabulary words in data.valid", "use 'token_accuracy'"
             )

@@ -1,4 +1,4 @@
-"""The task of taggers: say what each word of a sentence is.
+"""Tagging: training loss, validation and batched inference.
 
 Shapes: N sentences, B rows, W words, K tags.
 """
@@ -22,17 +22,19 @@ from weft.text.label_tokenizer import LabelTokenizer
 from weft.text.labels import LabelVocabulary
 from weft.training.objective import Loss, ProgressCallback
 
-BATCH = 8192  # tokens read at once
+BATCH_TOKENS = 8192  # in inference, with padding
 
 
-def tags_of(model: Any, data: Sentences, device: torch.device, progress: ProgressCallback | None = None) -> list[np.ndarray]:
-    """The best tags of each sentence, by their numbers."""
+def predict_tags(
+    model: Any, data: Sentences, device: torch.device, progress: ProgressCallback | None = None
+) -> list[np.ndarray]:
+    """Tag IDs of the best tag sequence of each sentence."""
     tags: list[np.ndarray] = [np.zeros(0, np.int64)] * (len(data.edges) - 1)
-    sizes, done = np.diff(data.edges), 0
-    for members, batch in by_length(data, batch_tokens=BATCH):
-        words = map_tensors(TaggerInput(*batch[:-1]), lambda part: part.to(device))
-        for index, row in zip(members.tolist(), model.tag(words).cpu().numpy(), strict=True):
-            tags[index] = row[: sizes[index]]
+    lengths, done = np.diff(data.edges), 0
+    for members, batch in by_length(data, batch_tokens=BATCH_TOKENS):
+        inputs = map_tensors(TaggerInput(*batch[:-1]), lambda part: part.to(device))
+        for index, row in zip(members.tolist(), model.tag(inputs).cpu().numpy(), strict=True):
+            tags[index] = row[: lengths[index]]
         done += len(members)
         if progress is not None:
             progress(done, len(tags))
@@ -40,64 +42,72 @@ def tags_of(model: Any, data: Sentences, device: torch.device, progress: Progres
 
 
 class TaggingTask:
-    """Nats of each sentence's tags."""
+    """Negative log-likelihood of the tags of each sentence."""
 
     unit = "word"
     inner, prepare = 0, None
 
     def __init__(
-        self, *, valid: Sentences | None, gold: Tags, known: Sequence[np.ndarray], labels: LabelVocabulary, device: torch.device
+        self,
+        *,
+        valid: Sentences | None,
+        gold: Tags,
+        is_known: Sequence[np.ndarray],
+        labels: LabelVocabulary,
+        device: torch.device,
     ) -> None:
-        self.valid, self.gold, self.known = valid, gold, known  # known: of each word, whether training had it
+        self.valid, self.gold = valid, gold
+        self.is_known = is_known  # for each word of `valid`, whether it is in the training data
         self.labels, self.device = labels, device
         self.types = types_of(labels.names) if scheme_of(labels.names) else ()
-        decides = "span_f1" if self.types else "token_accuracy"
-        self.monitors = sorted(TAGS, key=lambda metric: metric.name != decides)
+        default = "span_f1" if self.types else "token_accuracy"
+        self.monitors = sorted(TAGS, key=lambda metric: metric.name != default)  # the default monitor first
 
     def loss(self, model: Any, batch: TagBatch, carry: None) -> Loss:
-        nats = model.loss(TaggerInput(*batch[:-1]), batch.tags)
-        return Loss(nats.sum(), batch.word_mask.sum(), None, batch.token_mask.sum())
+        losses = model.loss(TaggerInput(*batch[:-1]), batch.tags)
+        return Loss(losses.sum(), batch.word_mask.sum(), None, batch.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
-        """Scores of the validation sentences: first that of spans, where tags mark them."""
+        """Scores on the validation data, the default monitor first."""
         if self.valid is None:
             return None
         names = self.labels.names
-        predicted = [[names[tag] for tag in row.tolist()] for row in tags_of(model, self.valid, self.device, progress)]
-        scores = tag_items(predicted, self.gold, np.arange(len(predicted)), known=self.known, types=self.types)
-        return values(scores, self.monitors)
+        predicted = [[names[tag] for tag in row.tolist()] for row in predict_tags(model, self.valid, self.device, progress)]
+        items = tag_items(predicted, self.gold, np.arange(len(predicted)), known=self.is_known, types=self.types)
+        return values(items, self.monitors)
 
 
 class WordTagger:
-    """A tagger that reads words."""
+    """A tagger together with its tokenizers."""
 
-    def __init__(self, model: Any, read: LabelTokenizer, *, device: torch.device) -> None:
-        self.model, self.read, self.device = model, read, device
+    def __init__(self, model: Any, vocabulary: LabelTokenizer, *, device: torch.device) -> None:
+        self.model, self.vocabulary, self.device = model, vocabulary, device
 
     @property
     def max_length(self) -> int | None:
-        """How many tokens a sentence may have, <s> and </s> counted; None where it may have any number."""
+        """Maximum number of tokens of a sentence, including <s> and </s>; None if there is no limit."""
         max_length: int | None = self.model.max_positions
         return max_length
 
     def lengths(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """int64 (N,): the tokens of each sentence, <s> and </s> counted."""
-        sizes = self.read.tokenizer.encode_concatenated([word for sentence in sentences for word in sentence])[1]
+        """int64 (N,): number of tokens of each sentence, including <s> and </s>."""
+        sizes = self.vocabulary.tokenizer.encode_concatenated([word for sentence in sentences for word in sentence])[1]
         edges = np.cumsum([0, *(len(sentence) for sentence in sentences)])
         counts: np.ndarray = 2 + np.diff(np.append(0, np.cumsum(sizes))[edges])
         return counts
 
-    def sentences(self, given: Sequence[Sequence[str]]) -> Sentences:
-        """Sentences as model input; their unknown tags are 0."""
-        words = [word for sentence in given for word in sentence]
-        edges = np.cumsum([0, *(len(sentence) for sentence in given)])
-        letters = None if self.read.char_tokenizer is None else lines_of(self.read.char_tokenizer, words)
-        return Sentences(lines_of(self.read.tokenizer, words), letters, edges, np.zeros(len(words), np.int64))
+    def sentences(self, sentences: Sequence[Sequence[str]]) -> Sentences:
+        """Encode sentences as model input. All tags are 0, because they are unknown."""
+        words = [word for sentence in sentences for word in sentence]
+        edges = np.cumsum([0, *(len(sentence) for sentence in sentences)])
+        char_tokenizer = self.vocabulary.char_tokenizer
+        chars = None if char_tokenizer is None else lines_of(char_tokenizer, words)
+        return Sentences(lines_of(self.vocabulary.tokenizer, words), chars, edges, np.zeros(len(words), np.int64))
 
     @torch.inference_mode()
     def tag(self, sentences: Sequence[Sequence[str]], progress: ProgressCallback | None = None) -> list[list[str]]:
-        """A tag for each word of each sentence."""
+        """The tags of each sentence."""
         if not any(sentences):
             return [[] for _ in sentences]
-        data, names = self.sentences(sentences), self.read.labels.names
-        return [[names[tag] for tag in row.tolist()] for row in tags_of(self.model, data, self.device, progress)]
+        data, names = self.sentences(sentences), self.vocabulary.labels.names
+        return [[names[tag] for tag in row.tolist()] for row in predict_tags(self.model, data, self.device, progress)]

@@ -1,9 +1,9 @@
-"""What a tagger says of the words of sentences: predictions, scores, vectors."""
+"""Prediction, evaluation and embedding with taggers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +28,7 @@ from weft.tasks.spec import (
     phase,
     scores_by_name,
 )
-from weft.tasks.tagging.compare import in_line, item_predictions
+from weft.tasks.tagging.compare import join_tags, observe
 from weft.tasks.tagging.data import words
 from weft.text.label_tokenizer import LabelTokenizer
 from weft.text.reading import check_text
@@ -41,7 +41,7 @@ Sentence = str | Sequence[str]
 
 
 class TagPrediction(NamedTuple):
-    """A sentence, a tag for each of its words, and the spans that the tags mark."""
+    """The words of a sentence, their tags, and the spans of span tags."""
 
     words: list[str]
     tags: list[str]
@@ -49,7 +49,7 @@ class TagPrediction(NamedTuple):
 
 
 class TaggerReader:
-    """A tagger that reads sentences: what a run says of their words."""
+    """Applies a tagger to sentences."""
 
     def __init__(self, run: Run[Sentence, TagPrediction]) -> None:
         self.run, self.directory, self.config = run, run.directory, run.config
@@ -57,7 +57,7 @@ class TaggerReader:
 
     @cached_property
     def model(self) -> WordTagger:
-        """What tags words: `tag`."""
+        """The network with its tokenizers."""
         from weft.tasks.tagging.objective import WordTagger
 
         return WordTagger(self.run.model, self.tokenizer, device=self.run.device)
@@ -75,6 +75,7 @@ class TaggerReader:
         ]
 
     def long(self, sentences: Sequence[Sequence[str]]) -> dict[int, str]:
+        """Index and problem of the sentences that are too long for the model."""
         max_length = self.model.max_length
         if max_length is None:
             return {}
@@ -84,79 +85,72 @@ class TaggerReader:
             for index in np.flatnonzero(lengths > max_length)
         }
 
-    def _refuse(self, problems: Mapping[int, str], place: Callable[[int], str]) -> None:
-        if problems:
-            raise DataError(place(min(problems)), f"{problems[min(problems)]}")
-
     def invalid_inputs(self, sentences: Sequence[Sentence]) -> dict[int, str]:
-        """Which sentences can't be tagged, by their number from 0, and why: some models have positions up to a number only."""
+        """Index and problem of the sentences that cannot be tagged."""
         return self.long(self.words(sentences))
 
-    def predict(self, read: Sequence[Sequence[str]], progress: ProgressCallback | None) -> list[TagPrediction]:
-        """Sentences that can be read, tagged."""
-        marks = scheme_of(self.labels) is not None
+    def predict(self, sentences: Sequence[Sequence[str]], progress: ProgressCallback | None) -> list[TagPrediction]:
+        """The predictions for valid sentences."""
+        has_spans = scheme_of(self.labels) is not None
         return [
-            TagPrediction(list(words), tags, sorted(spans(tags), key=lambda span: span.start) if marks else [])
-            for words, tags in zip(read, self.model.tag(read, progress), strict=True)
+            TagPrediction(list(words), tags, sorted(spans(tags), key=lambda span: span.start) if has_spans else [])
+            for words, tags in zip(sentences, self.model.tag(sentences, progress), strict=True)
         ]
 
     def evaluate(self, data: Files | None, *, strict: bool, progress: ProgressCallback | None) -> Evaluation:
-        """Scores, and what they were made from, sentence by sentence."""
+        """Evaluate the tagger on files, or on the run's own data."""
         source = eval_source(self.directory, self.config, data)
         sentences = list(source.records())
         if strict:
             self._refuse_unseen(source, sentences)
         counts = Counter(tag for sentence in sentences for tag in sentence.tags)
         if all(self.tokenizer.labels.index(tag) is None for tag in counts):
-            fix = f"{'; '.join(source.summary.files.notes)}; set data.tag_column for another"
+            fix = f"{'; '.join(source.summary.files.notes)}; set data.tag_column to another column"
             raise no_known_labels(source, counts, self.labels, self.directory, unit="tags", fix=fix)
-        self._refuse(self.long([sentence.words for sentence in sentences]), source.location)
-        predicted = self.model.tag([sentence.words for sentence in sentences], progress)
-        training_words = self._known(sentences)
+        all_words, gold = [sentence.words for sentence in sentences], [sentence.tags for sentence in sentences]
+        if problems := self.long(all_words):
+            raise DataError(source.location(min(problems)), problems[min(problems)])
+        predicted = self.model.tag(all_words, progress)
         scheme = scheme_of(self.labels)
         types = types_of(self.labels) if scheme else ()
-        items = tag_items(
-            predicted, [sentence.tags for sentence in sentences], np.arange(len(sentences)), known=training_words, types=types
-        )
-        scores = tag_scores(items, TaggingSetup(self.tokenizer.labels.hash, scheme))
+        items = tag_items(predicted, gold, np.arange(len(sentences)), known=self._is_known(sentences), types=types)
+        items = replace(items, outputs=list(map(join_tags, predicted)))
+        scores = scores_by_name(tag_scores(items, TaggingSetup(self.tokenizer.labels.hash, scheme)))
         unseen = Counter({tag: count for tag, count in counts.items() if self.tokenizer.labels.index(tag) is None})
-        items_with_outputs = replace(items, outputs=list(map(in_line, predicted)))
-        observed, gold = (
-            partial(item_predictions, self.run, sentences, items_with_outputs),
-            [in_line(sentence.tags).split() for sentence in sentences],
-        )
-        report = tag_report(self.labels, items_with_outputs, gold)
-        return Evaluation(scores_by_name(scores), items_with_outputs, observed, "sentences/s", len(sentences), report, unseen)
+        details = partial(observe, self.run, sentences, items)
+        report = tag_report(self.labels, items, [join_tags(tags).split() for tags in gold])
+        return Evaluation(scores, items, details, "sentences/s", len(sentences), report, unseen)
 
-    def _refuse_unseen(self, source: Any, given: Sequence[Any]) -> None:
-        for index, sentence in enumerate(given):
+    def _refuse_unseen(self, source: Any, sentences: Sequence[Any]) -> None:
+        """Raise if a tag is not in the training data."""
+        for index, sentence in enumerate(sentences):
             for tag in sentence.tags:
                 if self.tokenizer.labels.index(tag) is None:
                     raise DataError(source.location(index), f"tag {tag!r} is not in the training data of {self.directory.path}")
 
-    def _known(self, given: Sequence[Any]) -> list[np.ndarray] | None:
-        """Of each word, whether training had it; None where the training text is not there any more."""
+    def _is_known(self, sentences: Sequence[Any]) -> list[np.ndarray] | None:
+        """For each word, whether it is in the training data; None if the training data is not available."""
         train = own_source_or_none(self.directory, self.config, "train")
         if train is None:
             return None
-        seen = set(words(train).texts())
-        return [np.array([word in seen for word in sentence.words], dtype=bool) for sentence in given]
+        training_words = set(words(train).texts())
+        return [np.array([word in training_words for word in sentence.words], dtype=bool) for sentence in sentences]
 
 
-def _words(given: Any) -> list[str] | InvalidInput:
+def _words(sentence: Any) -> list[str] | InvalidInput:
     """The words of a sentence, which is a string or a list of words."""
-    texts = read_texts(given)
+    texts = read_texts(sentence)
     if isinstance(texts, InvalidInput):
         return texts
-    return texts[0].split() if isinstance(given, str) else list(texts)
+    return texts[0].split() if isinstance(sentence, str) else list(texts)
 
 
 def predict(
     run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], options: Options, progress: Progress | None
 ) -> list[TagPrediction | InvalidInput]:
-    reader: TaggerReader = run.predictor
-    read = mark_invalid([_words(sentence) for sentence in sentences], reader.long)
-    return process_valid(read, lambda valid: reader.predict(valid, phase(progress, "predicting")))
+    reader: TaggerReader = run.reader
+    rows = mark_invalid([_words(sentence) for sentence in sentences], reader.long)
+    return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 
 def evaluate(
@@ -169,17 +163,15 @@ def evaluate(
 def embed(
     run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], pool: str, progress: Progress | None
 ) -> EmbeddingOutput:
-    """A sentence that is too long for the model loses its last words."""
+    """Sentence embeddings; sentences that are too long for the model are truncated."""
     embedding.check_pooling(pool)
-    reader: TaggerReader = run.predictor
-    read = reader.words(sentences)
-    long = reader.long(read)
+    reader: TaggerReader = run.reader
+    rows = reader.words(sentences)
+    long = reader.long(rows)
     for index in long:
-        read[index] = embedding.first_words(reader.tokenizer.tokenizer, read[index], run.model.max_positions)
-    truncated = np.zeros(len(read), dtype=bool)
+        rows[index] = embedding.first_words(reader.tokenizer.tokenizer, rows[index], run.model.max_positions)
+    truncated = np.zeros(len(rows), dtype=bool)
     truncated[list(long)] = True
-    data = reader.model.sentences(read)
-    return EmbeddingOutput(
-        embedding.embed_words(run.model.encoder, data, pooling=pool, device=run.device, progress=phase(progress, "embedding")),
-        truncated,
-    )
+    data, report = reader.model.sentences(rows), phase(progress, "embedding")
+    vectors = embedding.embed_words(run.model.encoder, data, pooling=pool, device=run.device, progress=report)
+    return EmbeddingOutput(vectors, truncated)

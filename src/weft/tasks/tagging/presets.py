@@ -1,4 +1,4 @@
-"""The architectures of taggers."""
+"""The architectures of tagging."""
 
 from __future__ import annotations
 

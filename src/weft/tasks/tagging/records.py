@@ -1,5 +1,5 @@
-"""Sentences of CoNLL-U and of columns that a tagger is used on, and the same file with its tags: comments, multiword tokens and
-all other columns stay as they are."""
+"""Input files in CoNLL-U or columns for prediction, and output in the same format: only the tag column changes; comments,
+multiword tokens and other columns are preserved."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from weft.tasks.tagging.files import CONLLU, DOCUMENT, ID, Reading, column, refu
 from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import RawLine
 
-NONE = "_"  # the tag of a word that has none, as CoNLL-U writes it
-SAMPLE = 200  # lines by which a file is told
-NAMED = (".conllu", ".conll", ".conll03", ".iob", ".iob2", ".bio", ".tsv")
+NO_TAG = "_"  # as in CoNLL-U
+SAMPLE_LINES = 200  # by which the format of a file is detected
+COLUMN_SUFFIXES = (".conllu", ".conll", ".conll03", ".iob", ".iob2", ".bio", ".tsv")
 _CELL = re.compile("[^ \t]+")
 
 
@@ -27,13 +27,13 @@ def _is_blank(line: str) -> bool:
 
 @dataclass(frozen=True)
 class TagForm:
-    """Words in columns, a line each."""
+    """A file of columns, with one word per line."""
 
     conllu: bool
-    tabs: bool
-    count: int  # of the columns
-    word: int  # the column of the words, from 0
-    tag: int  # that of the tags; one behind the last where tags are added
+    tabs: bool  # columns are separated by tabs, else by spaces
+    count: int  # number of columns
+    word: int  # index of the word column, from 0
+    tag: int  # index of the tag column; equals `count` if tags are added as a new column
     is_plain: bool = False
 
     def head(self, names: Sequence[str]) -> str:
@@ -46,16 +46,17 @@ class TagForm:
         return isinstance(other, TagForm) and self.conllu == other.conllu
 
     def cells(self, line: str) -> list[str] | None:
-        """The columns of a line that has a word; None for all others."""
+        """The columns of a line with a word; None for other lines."""
         if _is_blank(line) or line == DOCUMENT or line.startswith((f"{DOCUMENT}\t", f"{DOCUMENT} ")):
             return None
         cells = line.split("\t") if self.tabs else _CELL.findall(line)
         if line.startswith("#") and len(cells) != self.count:
             return None
-        number = ID.fullmatch(cells[0]) if self.conllu else None
-        return None if number is not None and number[1] else cells  # a multiword token, or an empty node
+        match = ID.fullmatch(cells[0]) if self.conllu else None
+        return None if match is not None and match[1] else cells  # a multiword token or an empty node
 
-    def _tagged(self, line: str, tag: str) -> str:
+    def _with_tag(self, line: str, tag: str) -> str:
+        """The line with its tag replaced or added."""
         if self.tag >= self.count:
             separator = "\t" if self.tabs else (re.findall("[ \t]+", line.strip(" \t")) or [" "])[-1]
             return f"{line}{separator}{tag}"
@@ -63,48 +64,50 @@ class TagForm:
             cells = line.split("\t")
             cells[self.tag] = tag
             return "\t".join(cells)
-        tagged = list(_CELL.finditer(line))[self.tag]
-        return line[: tagged.start()] + tag + line[tagged.end() :]
+        cell = list(_CELL.finditer(line))[self.tag]
+        return line[: cell.start()] + tag + line[cell.end() :]
 
     def row(self, entry: Entry, values: Values) -> str:
-        tags = list(values["prediction"] or [NONE] * len(entry.texts))
-        # blanks inside a tag would be columns
-        said = iter(tags if self.tabs else ["_".join(tag.split()) for tag in tags])
-        whole = bool(entry.texts) or entry.fault is None
-        lines = [(line.removesuffix("\r"), "\r" * line.endswith("\r")) for line in entry.raw.split("\n")]
-        written = [
-            (self._tagged(line, next(said, NONE)) if whole and self.cells(line) else line) + before for line, before in lines
-        ]
-        return "\n".join(written) + "\n"
-
-    def entries(self, path: Path, lines: Iterator[RawLine]) -> Iterator[Entry]:
-        """The sentences, each with the comments before it and the blank lines after it; lines after the last sentence belong
-        to it."""
-        start, held = 1, list[RawLine]()
-        for number, block in self._blocks(lines):
-            if held and any(self.cells(line.text) for line in block):
-                yield self._entry(path, start, held)
-                start, held = number, []
-            held += block
-        if held:
-            yield self._entry(path, start, held)
+        tags = list(values["prediction"] or [NO_TAG] * len(entry.texts))
+        # without tabs, spaces inside a tag would separate columns
+        next_tags = iter(tags if self.tabs else ["_".join(tag.split()) for tag in tags])
+        is_valid = bool(entry.texts) or entry.fault is None
+        rows = []
+        for raw_line in entry.raw.split("\n"):
+            line = raw_line.removesuffix("\r")
+            if is_valid and self.cells(line):
+                line = self._with_tag(line, next(next_tags, NO_TAG))
+            rows.append(line + "\r" * raw_line.endswith("\r"))
+        return "\n".join(rows) + "\n"
 
     def _blocks(self, lines: Iterator[RawLine]) -> Iterator[tuple[int, list[RawLine]]]:
-        """Lines up to where a sentence begins anew, and the number of the first of them."""
+        """Blocks of lines that end with the blank lines after a sentence, with the number of their first line."""
         block: list[RawLine] = []
-        start, ended = 1, False
+        start, is_complete = 1, False
         for number, line in enumerate(lines, 1):
-            if ended and not _is_blank(line.text):
+            if is_complete and not _is_blank(line.text):
                 yield start, block
-                block, start, ended = [], number, False
-            ended = ended or (_is_blank(line.text) and any(self.cells(one.text) for one in block))
+                block, start, is_complete = [], number, False
+            is_complete = is_complete or (_is_blank(line.text) and any(self.cells(previous.text) for previous in block))
             block.append(line)
         if block:
             yield start, block
 
+    def entries(self, path: Path, lines: Iterator[RawLine]) -> Iterator[Entry]:
+        """One entry per sentence, with the comments before it and the blank lines after it. Lines after the last sentence
+        belong to its entry."""
+        start, pending = 1, list[RawLine]()
+        for number, block in self._blocks(lines):
+            if pending and any(self.cells(line.text) for line in block):
+                yield self._entry(path, start, pending)
+                start, pending = number, []
+            pending += block
+        if pending:
+            yield self._entry(path, start, pending)
+
     def _entry(self, path: Path, start: int, block: Sequence[RawLine]) -> Entry:
         rows = [(number, cells) for number, line in enumerate(block, start) if (cells := self.cells(line.text)) is not None]
-        where = f"{path}:{rows[0][0] if rows else start}"
+        location = f"{path}:{rows[0][0] if rows else start}"
         raw = "\n".join(line.start + line.text + line.end.removesuffix("\n") for line in block)
         for number, cells in rows:
             if len(cells) != self.count:
@@ -113,48 +116,51 @@ class TagForm:
             if not cells[self.word]:
                 return Entry(None, (), "", raw, f"{path}:{number}: word is missing")
         words = tuple(cells[self.word] for _, cells in rows)
-        return Entry(" ".join(words), words, where, raw)
+        return Entry(" ".join(words), words, location, raw)
 
 
-def _sampled(lines: Iterator[str]) -> list[str]:
-    """Some lines that have a word."""
+def _sample(lines: Iterator[str]) -> list[str]:
+    """The first lines with a word."""
     words = (line for line in lines if not _is_blank(line) and not line.startswith(("# ", DOCUMENT)) and line != "#")
-    return list(islice(words, SAMPLE))
+    return list(islice(words, SAMPLE_LINES))
 
 
-def _knows(cells: Sequence[str], labels: Collection[str]) -> bool:
-    """Whether these are tags of the run, at least as a rule."""
+def _are_tags(cells: Sequence[str], labels: Collection[str]) -> bool:
+    """Whether at least half of the cells are tags of the run."""
     return 2 * sum(cell in labels for cell in cells) >= len(cells)
 
 
-def _form(path: Path, sample: Sequence[str], reading: Reading, labels: Collection[str]) -> TagForm | None:
+def _detect_form(path: Path, sample: Sequence[str], reading: Reading, labels: Collection[str]) -> TagForm | None:
     """The format of a file, by its name and its first lines; None if it has no columns."""
     name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     first = sample[0].split("\t")
     if name.suffix.lower() == ".conllu" or (len(first) == len(CONLLU) and ID.fullmatch(first[0])):
         word = column(path, "word_column", reading.word or "form", count=len(CONLLU), conllu=True)
-        return TagForm(True, True, len(CONLLU), word, column(path, "tag_column", reading.tag or "upos", count=10, conllu=True))
+        tag = column(path, "tag_column", reading.tag or "upos", count=len(CONLLU), conllu=True)
+        return TagForm(conllu=True, tabs=True, count=len(CONLLU), word=word, tag=tag)
     tabs = "\t" in sample[0]
     rows = [line.split("\t") if tabs else _CELL.findall(line) for line in sample]
-    count, even = len(rows[0]), all(len(row) == len(rows[0]) for row in rows)
-    index = reading.tag - 1 if isinstance(reading.tag, int) else count - 1
-    tagged = even and count > 1 and 0 <= index < count and _knows([row[index] for row in rows], labels)
-    if not tagged and name.suffix.lower() not in NAMED:
+    count = len(rows[0])
+    is_regular = all(len(row) == count for row in rows)
+    tag = reading.tag - 1 if isinstance(reading.tag, int) else count - 1
+    is_tagged = is_regular and count > 1 and 0 <= tag < count and _are_tags([row[tag] for row in rows], labels)
+    if not is_tagged and name.suffix.lower() not in COLUMN_SUFFIXES:
         return None
     word = column(path, "word_column", reading.word or 1, count=count, conllu=False)
-    columns = tagged or (isinstance(reading.tag, int) and index < count)
-    return TagForm(False, tabs, count, word, index if columns and index != word else count)
+    has_tag_column = is_tagged or (isinstance(reading.tag, int) and tag < count)
+    return TagForm(conllu=False, tabs=tabs, count=count, word=word, tag=tag if has_tag_column and tag != word else count)
 
 
 def open_tagged(config: TaggedDataConfig, file: InputFile) -> OpenedRecords | None:
-    """The sentences of a file of columns; None for a text, a sentence a line."""
+    """The sentences of a file of columns; None for plain text with one sentence per line."""
     path, lines = file.path, file.lines
     refuse_table(path)
-    sample = _sampled(lines())
-    form = _form(path, sample, config.reading(), file.labels) if sample else None
+    sample = _sample(lines())
+    form = _detect_form(path, sample, config.reading(), file.labels) if sample else None
     if form is None:
         return None
-    place = CONLLU[form.tag].upper() if form.conllu else f"column {form.tag + 1}"
-    done = "added as" if form.tag >= form.count else "written to"
-    kind = "CoNLL-U" if form.conllu else f"words are in column {form.word + 1} of {form.count}"
-    return OpenedRecords(form, form.entries(path, file.raw_lines()), [f"{path.name}: {kind}"], f", tags are {done} {place}")
+    tag_column = CONLLU[form.tag].upper() if form.conllu else f"column {form.tag + 1}"
+    verb = "added as" if form.tag >= form.count else "written to"
+    note = "CoNLL-U" if form.conllu else f"words are in column {form.word + 1} of {form.count}"
+    entries = form.entries(path, file.raw_lines())
+    return OpenedRecords(form, entries, [f"{path.name}: {note}"], f", tags are {verb} {tag_column}")

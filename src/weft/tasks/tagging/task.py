@@ -1,4 +1,4 @@
-"""Taggers: give each word of a sentence a tag."""
+"""Tagging: a tag for each word of a sentence."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from weft.tasks.tagging.data import (
     check,
     columns,
     fit,
+    has_char_encoder,
     lines,
-    spells,
 )
 from weft.tasks.tagging.lines import TagLines
 from weft.tasks.tagging.memory import in_memory
@@ -45,7 +45,7 @@ DATA = Data(
     input_output_pairs=lines,
     limit_lengths=fit,
     in_memory=in_memory,
-    has_extended_vocabulary=spells,
+    extended=has_char_encoder,
 )
 TAGGING: Task[Sentence, TagPrediction] = Task(
     name="tagging",

@@ -1,4 +1,4 @@
-"""The run file of taggers that `weft init` prints."""
+"""Template of the run file for `weft init tagging`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the weights of taggers mean."""
+"""Options and vocabularies that the weights of a tagger depend on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def _parts(config: RunConfig, vocabulary: LabelTokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
     head = {"labels": list(vocabulary.labels.names)}
     parts = encoder_parts(config, vocabulary.tokenizer, layers, max_length=config.data.max_length, head=head)
-    spelling = config.model.resolved_char_encoder()
-    if spelling is not None and vocabulary.char_tokenizer is not None:
-        letters = {**stack_options(spelling, spelling.num_layers), "pooling": spelling.pooling}
-        parts["char_encoder"] = Part(in_table("model.char_encoder", letters) | {"chars": vocabulary.char_tokenizer.hash[:8]})
+    encoder = config.model.resolved_char_encoder()
+    if encoder is not None and vocabulary.char_tokenizer is not None:
+        options = {**stack_options(encoder, encoder.num_layers), "pooling": encoder.pooling}
+        parts["char_encoder"] = Part(in_table("model.char_encoder", options) | {"chars": vocabulary.char_tokenizer.hash[:8]})
     return parts
 
 
