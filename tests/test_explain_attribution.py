@@ -230,10 +230,10 @@ def test_what_stands_in_a_tokens_place(runs):
     for name, row in rows.items():
         vectors = EmbeddingInputs(reading, name, run.device)
         torch.testing.assert_close(vectors.inputs[0][0], weight[torch.tensor(reading.sides[0].tokens)])
-        before = len(run.reader.bos_ids)
+        before = len(run.predictor.bos_ids)
         torch.testing.assert_close(vectors.baselines[0][0, before:], row.expand(3, -1))
         # what the text comes after stays
-        torch.testing.assert_close(vectors.baselines[0][0, :before], weight[torch.tensor(run.reader.bos_ids)])
+        torch.testing.assert_close(vectors.baselines[0][0, :before], weight[torch.tensor(run.predictor.bos_ids)])
     masked = runs("lm:masked")
     vectors = EmbeddingInputs(read(masked, "the [MASK]", options), "mask", masked.device)
     torch.testing.assert_close(vectors.baselines[0][0, 1], masked.model.encoder.embedder.embedding.weight[-1].detach())

@@ -208,7 +208,7 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
     assert {"spaces", "position in word", "position in line"} <= by
     # by hand, over the same text
     (text,) = ["".join(lstm.config.datasets["valid"].texts())[:4000]]
-    tokens = torch.tensor([[*lstm.reader.bos_ids, *lstm.vocabulary.encode(text)]])
+    tokens = torch.tensor([[*lstm.predictor.bos_ids, *lstm.vocabulary.encode(text)]])
     with torch.no_grad(), record_activations(lstm.model, recurrent_modules(lstm.model)) as seen:
         lstm.model(tokens)
     best = next(one for one in view.data["follows"] if one["feature"] == "spaces")

@@ -146,8 +146,8 @@ def test_every_view_of_a_text_begins_alike(runs, name):
 def test_what_a_text_comes_after_is_none_of_its_tokens(runs, name):
     run = runs[name]
     (side,) = read(run, "Ida", ExplainConfig()).sides
-    count = len(run.reader.bos_ids)
-    assert side.tokens == [*run.reader.bos_ids, *run.vocabulary.encode("Ida").tolist()]
+    count = len(run.predictor.bos_ids)
+    assert side.tokens == [*run.predictor.bos_ids, *run.vocabulary.encode("Ida").tolist()]
     assert side.text_mask == [False] * count + [True] * 3
     assert [(piece.start, piece.end) for piece in side.spans] == [(0, 0)] * count + [(0, 1), (1, 2), (2, 3)]
 

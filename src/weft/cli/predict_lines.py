@@ -36,7 +36,7 @@ def predict_lines(
 ) -> int:
     """Print the prediction of every record, and return the exit code. Additional files, such as alignments, are written to
     `extra_dir`; on a terminal, `header` is printed above the results."""
-    if run.spec.lines is None:
+    if run.spec.line_format is None:
         raise run.wrong_task()
     lines = run.spec.line_format(run.config, options)
     note_if_file(command.text, f"use --input {command.text} to read the file", quiet=command.quiet)

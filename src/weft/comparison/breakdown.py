@@ -155,7 +155,7 @@ def _rate(numerator: str, scale: float) -> Function:
 
 def _rate_metric(task: AnyTask, rate: FrequencyMetric) -> Metric:
     """The task's metric for tokens, or words, of one frequency class."""
-    return metrics_of(task.suites, [rate.metric])[rate.metric]._replace(compute=_rate(rate.statistic, rate.scale))
+    return metrics_of(task.eval_suites, [rate.metric])[rate.metric]._replace(compute=_rate(rate.statistic, rate.scale))
 
 
 def _by_frequency(groups: Groups, function: Function) -> list[Cell]:

@@ -110,10 +110,10 @@ def evaluate_minimal_pairs(
         raise UsageError("score_by", *unknown_name("unit", by, SCORE_BY))
     if by == "word" and sentences.bidirectional:
         raise UsageError("score_by", f"{run.directory.path} is a masked language model and scores whole sentences", "remove it")
-    whole_sentence = _scores_whole_sentences(pairs, "sentence" if sentences.whole else by)
+    whole_sentence = _scores_whole_sentences(pairs, "sentence" if sentences.bidirectional else by)
     texts = [_text(pair, whole, side) for side in (0, 1) for pair, whole in zip(pairs, whole_sentence, strict=True)]
     scored = sentences.score(run, texts, np.concatenate([whole_sentence, whole_sentence]), progress)
-    scores = scored.log_probs / np.maximum(scored.tokens, 1) if mean else scored.log_probs
+    scores = scored.log_probs / np.maximum(scored.num_tokens, 1) if mean else scored.log_probs
     half = len(pairs)
     return pair_items(scores[:half], scores[half:], _problems(run, texts, scored.is_too_long))
 

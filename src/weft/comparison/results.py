@@ -115,7 +115,7 @@ def evaluate_run(
 ) -> RunResults:
     """Evaluate a loaded run on `data`, or on its own test or validation data; calls `progress(done, total)`."""
     import_module("torch")  # before the timer starts: models import it lazily
-    num_parameters, _ = run.num_parameters, run.reader  # loads the weights, which is not inference
+    num_parameters, _ = run.num_parameters, run.predictor  # loads the weights, which is not inference
     timer = _InferenceTimer(progress)
     result = evaluate(run, data, evaluation, timer)
     seconds, details = timer.seconds(), result.details()
@@ -134,11 +134,11 @@ def evaluate_run(
         data=_describe_data(run, data),
         labels=run.labels,
         frequencies=details.frequencies,
-        rarest=details.rarest,
+        rarest=details.min_frequencies,
         samples=_samples(run),
         cache_key=cache_key(run, data, evaluation),
         item=details.item,
-        unknown=details.unknown,
+        unknown=details.unk_ratio,
         policy=_policy(run, evaluation.context),
         context="" if contexts is None else contexts.resolve(run, evaluation.context),
     )

@@ -58,24 +58,8 @@ def label_report(names: Sequence[str], items: ItemStatistics, *, multilabel: boo
 
     if multilabel:
         return "\n" + label_table(names, per_label(items))
-    confused = confusion(items) if len(names) <= MAX_LABELS else None
-    return _tables(names, per_label(items), (items.statistics["predicted"].sum(0) > 0).tolist(), confused)
-
-
-def _tables(
-    names: Sequence[str],
-    scores: Sequence[LabelScore],
-    predicted: Sequence[bool],
-    confused: np.ndarray | None,
-    *,
-    unit: str = "examples",
-) -> str:
-    """Scores of the labels that occur or were predicted, and the confusion matrix if it is small enough."""
-    # other labels are not part of macro F1; a small file may have few of a thousand labels
-    shown = [index for index, score in enumerate(scores) if score.support or predicted[index]]
-    table = label_table([names[index] for index in shown], [scores[index] for index in shown], unit=unit)
-    parts = [table, "" if confused is None else confusion_table(names, confused)]
-    return "".join(f"\n{part}" for part in parts if part)
+    confusion_counts = confusion(items) if len(names) <= MAX_LABELS else None
+    return _tables(names, per_label(items), (items.statistics["predicted"].sum(0) > 0).tolist(), confusion_counts)
 
 
 def tag_report(labels: Sequence[str], items: ItemStatistics, gold: Sequence[Sequence[str]]) -> str:

@@ -157,7 +157,7 @@ class Generate(ModelCommand):
             unusable = decode.invalid_prompts(run, blank_invalid(lines, unreadable), options[0])
             problems = warn_invalid(unreadable, unusable, 0, "" if self.input is None else f"{self.input}: ")
         code = self._generate_all(run, lines, problems, options)
-        warn_unknown(Counter(run.spec.unknown(run, blank_invalid(lines, problems))), quiet=self.quiet)
+        warn_unknown(Counter(run.spec.unknown_tokens(run, blank_invalid(lines, problems))), quiet=self.quiet)
         return code or (DataError.exit_code if problems else 0)
 
     def _temperatures(self) -> list[float | None]:

@@ -80,7 +80,7 @@ class Score(EnsembleOptions):
         if self.truncate and not decode.scores_pairs:
             raise UsageError("truncate", f"not available for task {run.config.task!r}")
         inputs = Inputs(
-            run, None, self.input, InputFormat(parse_pair if decode.pairs else whole_line, BATCH_LINES, targets=True)
+            run, None, self.input, InputFormat(parse_pair if decode.scores_pairs else whole_line, BATCH_LINES, targets=True)
         )
         inputs.note_formats(quiet=self.quiet)
         if not (self.json or self.per_token):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def observe(run: Run[Any, Any], examples: Sequence[Any], items: ItemStatistics) -> Predictions:
+def item_predictions(run: Run[Any, Any], examples: Sequence[Any], items: ItemStatistics) -> Predictions:
     """Inputs, references and statistics of each example; the texts of a pair are joined."""
     columns = zip(*(example.texts for example in examples), strict=True)
     lengths = np.sum([run.vocabulary.tokenizer.encode_concatenated(column)[1] for column in columns], axis=0)
@@ -29,13 +29,13 @@ def label_counts(evidence: EvaluatedRun) -> LabelCounts:
     return LabelCounts("label", "items", evidence.labels, evidence.items)
 
 
-def confusion(evidence: Evidence) -> Confused | None:
+def confusion(evidence: EvaluatedRun) -> LabelPairs | None:
     """Gold and predicted label of each text; None for multi-label classification."""
     if not metrics_of((SINGLE_LABEL,), [score.name for score in evidence.scores]):
         return None
     statistics = evidence.items.statistics
     gold = np.where(statistics["unseen"] > 0, len(evidence.labels), statistics["gold"].argmax(1))
-    return Confused(gold, statistics["predicted"].argmax(1))
+    return LabelPairs(gold, statistics["predicted"].argmax(1))
 
 
 def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:

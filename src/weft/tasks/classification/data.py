@@ -326,7 +326,7 @@ def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) 
     truncated = count_long(corpora, dataset, max_length=max_length, truncate=config.data.truncate)
     verb = "is" if truncated == 1 else "are"
     note = f"{pluralize(truncated, 'text')} {verb} longer than data.max_length = {max_length} tokens and {verb} truncated"
-    return Fitted(corpora, note if truncated else None)
+    return SplitCorpora(corpora, note if truncated else None)
 
 
 def check(config: RunConfig) -> CheckPlan:

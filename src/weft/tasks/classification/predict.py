@@ -160,7 +160,7 @@ class ClassifierReader:
         setup = ClassificationSetup(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
         report = label_report(self.labels, items, multilabel=multilabel)
         items = replace(items, outputs=self._outputs(items))
-        details = partial(observe, self.run, examples, items)
+        details = partial(item_predictions, self.run, examples, items)
         scores, notes = scores_by_name(label_scores(items, setup)), source.summary.skipped_notes()
         return Evaluation(scores, items, details, "texts/s", len(examples), report, unseen_labels, notes)
 
@@ -172,7 +172,7 @@ class ClassifierReader:
 
 def is_single(run: Run[Texts, ClassPrediction], value: object) -> bool:
     """Whether a value is one input: a string, or a tuple of strings for runs that read text pairs."""
-    return isinstance(value, str) or (run.reader.columns > 1 and is_tuple_of_texts(value))
+    return isinstance(value, str) or (run.predictor.columns > 1 and is_tuple_of_texts(value))
 
 
 def predict(

@@ -27,14 +27,14 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    table=LabeledDataConfig,
-    tokenizer=WordTokenizerConfig,
+    data_config=LabeledDataConfig,
+    tokenizer_config=WordTokenizerConfig,
     vocabulary=LabeledVocabulary(),
     columns=columns,
     check=check,
-    open=open_labeled,
-    lines=lines,
-    fit=fit,
+    open_input=open_labeled,
+    input_output_pairs=lines,
+    limit_lengths=fit,
     in_memory=in_memory,
 )
 CLASSIFICATION: Task[Texts, ClassPrediction] = Task(

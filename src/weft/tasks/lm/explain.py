@@ -37,9 +37,9 @@ MAX_NEW_TOKENS = 8  # default length of a continuation
 CONTEXT_TOKENS = 4  # of a network, which has no n-gram order
 
 
-def _bos(run: Run[str, None]) -> list[tuple[int, TokenSpan]]:
-    """The tokens that precede a text; they have no position in it."""
-    return [special_token(run.vocabulary, token) for token in run.reader.bos_ids]
+def _bos_tokens(run: Run[str, None]) -> list[tuple[int, TokenSpan]]:
+    """The tokens that precede a text, without character offsets."""
+    return [special_token(run.vocabulary, token) for token in run.predictor.bos_ids]
 
 
 def stacks(run: Run[str, None]) -> list[Stack]:
@@ -48,13 +48,13 @@ def stacks(run: Run[str, None]) -> list[Stack]:
 
 def encode_input(run: Run[str, None], text: str, options: ExplainConfig) -> ModelInput:
     """The text followed by the target without its last token. The explained outputs are the tokens of the target."""
-    raise_if_invalid(run.reader.invalid_inputs([text]))
+    raise_if_invalid(run.predictor.invalid_inputs([text]))
     tokenizer, model = run.vocabulary, run.model
-    prompt = [*_bos(run), *token_spans(tokenizer, text)]
+    prompt = [*_bos_tokens(run), *token_spans(tokenizer, text)]
     target = [] if options.target is None else encode_target(tokenizer, options.target)
-    # the target has no position in the text
+    # the target has no character offsets in the text
     side = make_side("text", "embedding", [*prompt, *((token, TokenSpan(span.text, 0, 0)) for token, span in target[:-1])])
-    side = side._replace(prefix_length=len(run.reader.bos_ids))
+    side = side._replace(prefix_length=len(run.predictor.bos_ids))
 
     def log_probs(positions: Tensor) -> Tensor:
         y, _ = model(repeat_tokens(side.tokens, positions))
@@ -82,8 +82,8 @@ def encode_input(run: Run[str, None], text: str, options: ExplainConfig) -> Mode
 
 def readout(run: Run[str, None], model_input: ModelInput) -> Readout:
     """The head applied to each position, which predicts the next token."""
-    tokens = reading.sides[-1].tokens
-    following = [*tokens[1:], reading.targets[-1] if reading.targets else None]
+    tokens = model_input.sides[-1].tokens
+    following = [*tokens[1:], model_input.targets[-1] if model_input.targets else None]
     return Readout("stack", run.model.head, list(range(len(tokens))), following)
 
 
@@ -96,7 +96,7 @@ def attribute(run: Run[str, None], text: str, options: ExplainConfig) -> SparseA
     prompt = [*_bos_tokens(run), *token_spans(tokenizer, text)]
     if options.target is None:
         log_probs = model.start(torch.tensor([[token for token, _ in prompt]]))[0]
-        log_probs[:, banned_tokens(run)] = float("-inf")
+        log_probs[:, suppressed_tokens(run)] = float("-inf")
         target = [special_token(tokenizer, int(log_probs.argmax()))]
     else:
         target = encode_target(tokenizer, options.target)
@@ -120,7 +120,7 @@ def attribute(run: Run[str, None], text: str, options: ExplainConfig) -> SparseA
 
 def surprisal(run: Run[str, None], text: str, options: ExplainConfig) -> SurprisalResult:
     """The surprisal of each token, for any language model, including n-gram models."""
-    eos = [special_token(run.vocabulary, run.reader.end)] if run.reader.end is not None else []
+    eos = [special_token(run.vocabulary, run.predictor.eos_id)] if run.predictor.eos_id is not None else []
     spans = [span for _, span in [*token_spans(run.vocabulary, text), *eos]]
     if not spans:  # a word tokenizer has no tokens for spaces
         raise DataError("input", "empty text")
@@ -135,7 +135,7 @@ def target_tokens(run: Run[str, None], text: str, options: ExplainConfig) -> lis
         max_new_tokens = options.max_new_tokens or MAX_NEW_TOKENS
         token_ids = run.generate(text, max_new_tokens=max_new_tokens, temperature=0.0).token_ids
         return [special_token(tokenizer, token) for token in token_ids]
-    eos = [] if run.reader.end is None else [special_token(tokenizer, tokenizer.eos_id)]
+    eos = [] if run.predictor.eos_id is None else [special_token(tokenizer, tokenizer.eos_id)]
     return [*token_spans(tokenizer, check_text(options.target, "target")), *eos]
 
 

@@ -21,7 +21,7 @@ from weft.tasks.spec import Explain
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
-BATCH_ROWS = 64  # copies of a text with different masks in one batch
+BATCH_ROWS = 64  # repeat_tokens of a text with different masks in one batch
 
 
 def stacks(run: Run[str, MaskPredictions]) -> list[Stack]:
@@ -32,7 +32,7 @@ def encode_input(run: Run[str, MaskPredictions], text: str, options: ExplainConf
     """A text with masks. The explained outputs are the masks."""
     tokenizer, model, position = run.vocabulary, run.model, 0
     tokens, spans = [special_token(tokenizer, tokenizer.bos_id)], list[TokenSpan]()
-    for match in run.reader.mask_pattern.finditer(text):
+    for match in run.predictor.mask_pattern.finditer(text):
         tokens += token_spans(tokenizer, text[position : match.start()], position)
         spans.append(TokenSpan("[MASK]", match.start(), match.end()))
         tokens.append((tokenizer.vocab_size, spans[-1]))
@@ -63,8 +63,12 @@ def encode_input(run: Run[str, MaskPredictions], text: str, options: ExplainConf
 def encode_unmasked(run: Run[str, MaskPredictions], text: str) -> ModelInput:
     """A text without masks, for its hidden states; it has no predictions."""
     tokenizer, model = run.vocabulary, run.model
-    bos, eos = special_token(tokenizer, tokenizer.bos_id), special_token(tokenizer, tokenizer.eos_id)
-    side = make_side("text", "encoder.embedder", [bos, *token_spans(tokenizer, text), eos])
+    tokens = [
+        special_token(tokenizer, tokenizer.bos_id),
+        *token_spans(tokenizer, text),
+        special_token(tokenizer, tokenizer.eos_id),
+    ]
+    side = make_side("text", "encoder.embedder", tokens)
 
     def hidden_states(positions: Tensor) -> Tensor:
         row = torch.tensor([side.tokens], device=positions.device)

@@ -259,7 +259,7 @@ class Seq2SeqPredictor:
         tokenize = options.tokenize or detect_tokenizer(references, spaced=self.tokenizer.target.type == "whitespace")
         outputs = self.predict(lines, options, [""] * len(lines), range(1, 1 + len(lines)), progress)
         items = seq2seq_items([output[0].text for output in outputs], references, tokenize=tokenize)
-        search_signature = "/".join([options.describe(), *self._ensemble_members()])
+        search_signature = "/".join([options.describe(), *self._ensemble_signature()])
         scores = seq2seq_scores(items, seq2seq_setup(references, search=search_signature, tokenize=tokenize))
         if self.lm is not None:  # the sum of log-probabilities ranks outputs, but is not a probability
             return Evaluation(

@@ -36,9 +36,9 @@ def target_tokens(run: Run[str, Prediction], text: str, options: ExplainConfig) 
     """The tokens of the target in `options` with </s>, or of the model's output."""
     tokenizer = run.vocabulary.target
     if options.target is not None:
-        raise_if_invalid(run.reader.invalid_pairs([(text, options.target)]))
+        raise_if_invalid(run.predictor.invalid_pairs([(text, options.target)]))
         return [*token_spans(tokenizer, check_text(options.target, "target")), special_token(tokenizer, tokenizer.eos_id)]
-    raise_if_invalid(run.reader.invalid_inputs([text]))
+    raise_if_invalid(run.predictor.invalid_inputs([text]))
     prediction = run.predict(
         text,
         beam_size=options.beam_size,
@@ -62,7 +62,7 @@ def encode_input(run: Run[str, Prediction], text: str, options: ExplainConfig) -
         raise UsageError("explain", "not available for an ensemble", "explain one run")
     tokenizers, model = run.vocabulary, run.members[0].model
     source = [*token_spans(tokenizers.source, text), special_token(tokenizers.source, tokenizers.source.eos_id)]
-    target = [special_token(tokenizers.target, tokenizers.target.bos_id), *output(run, text, options)]
+    target = [special_token(tokenizers.target, tokenizers.target.bos_id), *target_tokens(run, text, options)]
     encoder_side = make_side("source", "encoder.embedder", source)
     decoder_side = make_side("output", "decoder.embedder", target[:-1])
 
@@ -90,8 +90,8 @@ def readout(run: Run[str, Prediction], model_input: ModelInput) -> Readout:
         result: Tensor = model.head(y, select(memory, torch.zeros(len(y), dtype=torch.long, device=y.device)))
         return result
 
-    tokens = reading.sides[-1].tokens
-    following = [*tokens[1:], reading.targets[-1] if reading.targets else None]
+    tokens = model_input.sides[-1].tokens
+    following = [*tokens[1:], model_input.targets[-1] if model_input.targets else None]
     return Readout("decoder.stack", head, list(range(len(tokens))), following)
 
 
@@ -100,9 +100,11 @@ def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> S
     tokens = target_tokens(run, text, options)
     target = options.target
     if target is None:
-        tokenizer = run.vocabulary.target
-        target = tokenizer.decode([token for token, _ in tokens])
-        tokens = [*token_spans(tokenizer, target), special_token(tokenizer, tokenizer.eos_id)]
+        target = run.vocabulary.target.decode([token for token, _ in tokens])
+        tokens = [
+            *token_spans(run.vocabulary.target, target),
+            special_token(run.vocabulary.target, run.vocabulary.target.eos_id),
+        ]
     score = run.score((text, target))
     spans = [span for _, span in tokens]
     return SurprisalResult(spans, -np.array(score.token_log_probs), "the source and the tokens before it")

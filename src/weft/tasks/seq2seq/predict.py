@@ -79,9 +79,9 @@ def encode_source(run: Run[str, Prediction], line: str) -> Any:
     """The state of a decoder after encoding a line; a line that is too long is an error."""
     from weft.explain.inputs import raise_if_invalid
 
-    reader: Seq2SeqRun = run.reader
-    raise_if_invalid(reader.invalid_inputs([line]))
-    return reader.encode([line])
+    predictor: Seq2SeqPredictor = run.predictor
+    raise_if_invalid(predictor.invalid_inputs([line]))
+    return predictor.encode([line])
 
 
 def max_new_tokens(run: Run[str, Prediction], line: str) -> int:

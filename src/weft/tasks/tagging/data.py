@@ -221,7 +221,7 @@ def has_char_encoder(config: RunConfig) -> bool:
 class TaggedVocabulary:
     """A tokenizer of words, one of characters for models with a character encoder, and the tags of the training data."""
 
-    def make(self, config: RunConfig, dataset: Dataset[Sentence], watched: Watched, note: Note) -> LabelTokenizer:
+    def build(self, config: RunConfig, dataset: Dataset[Sentence], watched: TextsWithProgress, note: Note) -> LabelTokenizer:
         def train(config: TokenizerConfig) -> Tokenizer:
             return train_tokenizer(config, watched(words(dataset).texts()))
 

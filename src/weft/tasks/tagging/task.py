@@ -45,7 +45,7 @@ DATA = Data(
     input_output_pairs=lines,
     limit_lengths=fit,
     in_memory=in_memory,
-    extended=has_char_encoder,
+    has_extended_vocabulary=has_char_encoder,
 )
 TAGGING: Task[Sentence, TagPrediction] = Task(
     name="tagging",
