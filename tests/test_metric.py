@@ -63,7 +63,9 @@ def test_what_compares_between_tokenizers_and_what_has_an_interval():
 
 def test_what_tells_single_items_apart():
     for task, expected in SINGLE.items():
-        found = {metric.name: metric.item_metric for suite in find_task(task).suites for metric in suite if metric.item_metric}
+        found = {
+            metric.name: metric.item_metric for suite in find_task(task).eval_suites for metric in suite if metric.item_metric
+        }
         assert found == expected, task
     for right, suite in (("accuracy", SINGLE_LABEL), ("exact_match", MULTI_LABEL)):
         found = {metric.name: metric.item_metric for metric in suite if metric.item_metric}
