@@ -305,8 +305,9 @@ def run_file_page() -> str:
     model_seen: dict[type[Config], str] = {}
     for task in TASKS:
         spec = find_task(task)
-        lines += [f"## Task `{task}`", "", f"{TASKS[task].about[:1].upper()}{TASKS[task].about[1:].rstrip('.')}.", ""]
-        for name, config in (("data", spec.data.table), ("tokenizer", spec.data.tokenizer)):
+        description = TASKS[task].description
+        lines += [f"## Task `{task}`", "", f"{description[:1].upper()}{description[1:].rstrip('.')}.", ""]
+        for name, config in (("data", spec.data.data_config), ("tokenizer", spec.data.tokenizer_config)):
             heading = f"`[{name}]`: `{task}`"
             lines += [f"### {heading}", ""]
             if config in data_seen:
@@ -392,7 +393,7 @@ def metric_rows() -> dict[str, tuple[str, list[str]]]:
     found: dict[str, tuple[str, list[str]]] = {}
     for task in TASKS:
         spec = find_task(task)
-        for metric in (metric for suite in (*spec.suites, *spec.validation) for metric in suite):
+        for metric in (metric for suite in (*spec.eval_suites, *spec.validation_suites) for metric in suite):
             names = found.setdefault(metric.name, (metric.better, []))[1]
             names += [] if task in names else [task]
     return found

@@ -31,7 +31,7 @@ def system(rng: np.random.Generator, tokens: np.ndarray, difficulty: np.ndarray,
 def measured(task: str, items: ItemStatistics) -> list[Score]:
     """Every score of the task that the statistics allow."""
     sums, found = total(items.statistics), []
-    for metric in find_task(task).suites[0]:
+    for metric in find_task(task).eval_suites[0]:
         try:
             found.append(Score(metric.name, metric.compute(sums).item(), None, None, "weft:test|tokenizer:abc"))
         except KeyError:

@@ -78,4 +78,4 @@ def test_predictions_carry_their_alignments_if_asked(tmp_path_factory):
     for line, best in ((lines[0], asked[0]), (lines[2], asked[2])):
         for one in best.ranked():
             assert one.alignment.weights.shape == (len(one.token_ids), len(line) + 1)
-            assert one.alignment.weights == pytest.approx(run.reader.align([line], [one])[0].weights, abs=1e-5)
+            assert one.alignment.weights == pytest.approx(run.predictor.align([line], [one])[0].weights, abs=1e-5)

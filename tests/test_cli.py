@@ -280,8 +280,8 @@ def test_a_template_resolves_and_shows_the_defaults(task, arch):
     config = resolve(values, base=Path("/nowhere"))
     assert resolve(tomllib.loads(uncommented(text)), base=Path("/nowhere")) == config
     assert set(tomllib.loads(uncommented(text))["data"]) == set(config.data.model_dump(exclude_none=True))
-    assert set(config.spec.data.table.model_fields) == {*tomllib.loads(uncommented(text))["data"], *unset(text)} & {
-        *config.spec.data.table.model_fields
+    assert set(config.spec.data.data_config.model_fields) == {*tomllib.loads(uncommented(text))["data"], *unset(text)} & {
+        *config.spec.data.data_config.model_fields
     }
     assert max(map(len, text.split("\n"))) <= 120
 

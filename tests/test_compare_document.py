@@ -32,7 +32,7 @@ from weft.tasks.registry import find_task
 LOSS, ACCURACY, TOKEN_ACCURACY = LANGUAGE[0], SINGLE_LABEL[0], TAGS[0]
 SPAN_F1 = metrics_of([TAGS], ["span_f1"])["span_f1"]
 RATE = LOSS.compute
-KNOWN = metric_names(find_task("seq2seq").validation)
+KNOWN = metric_names(find_task("seq2seq").validation_suites)
 CONTRACT = {"title", "task", "data", "metric", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
     "configs", "environment", "command"}  # fmt: skip
 
@@ -296,7 +296,7 @@ def test_equal_rows_still_show_their_worst_and_best():
     ],
 )
 def test_scores_that_say_something_of_one_item(task, score, known, one):
-    found = metrics_of(find_task(task).suites, known)
+    found = metrics_of(find_task(task).eval_suites, known)
     assert item_metric(found[score], found).name == one
 
 

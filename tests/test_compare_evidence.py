@@ -246,7 +246,7 @@ def test_without_the_tokens_of_training_nothing_is_known_of_frequency(runs, tmp_
 
 
 def test_edges_of_lines_are_their_starts(runs):
-    _, corpus = load_run(runs.folder("lm-lines"), device="cpu").reader.token_losses()
+    _, corpus = load_run(runs.folder("lm-lines"), device="cpu").predictor.token_losses()
     assert np.array_equal(text_edges(corpus), corpus.starts)
 
 

@@ -29,10 +29,10 @@ MEAN_ERROR = Metric("mean_error", lambda totals: totals["error"] / totals["items
 @pytest.fixture
 def numbers(monkeypatch):
     """A task that gives texts numbers, in the registry as long as a test lasts."""
-    own = {"suites": ((MEAN_ERROR,),), "validation": (), "decides": (), "compare": Compare()}
-    made = replace(find_task("classification"), name="number", noun="counter", **own)
+    own = {"eval_suites": ((MEAN_ERROR,),), "validation_suites": (), "ranking_metrics": (), "compare": Compare()}
+    made = replace(find_task("classification"), name="number", model_noun="counter", **own)
     monkeypatch.setitem(sys.modules, "counters.task", SimpleNamespace(TASK=made))
-    entry = registry.Registered("counters", "lstm", "give a text a number")
+    entry = registry.TaskEntry("counters", "lstm", "give a text a number")
     monkeypatch.setattr(registry, "TASKS", {**registry.TASKS, "number": entry})
     find_task.cache_clear()
     yield made

@@ -182,7 +182,7 @@ def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
 def test_every_value_of_a_space_is_tried_and_fits(kind):
     found = tune.trials(Variant(kind, COUNTED[kind]), 60, [], seed=0, base=BASE)
     chosen = [trial.options for trial in found[1:]]
-    for choice in resolve(COUNTED[kind], base=BASE).preset.choices:
+    for choice in resolve(COUNTED[kind], base=BASE).preset.search_space:
         seen = [one[choice.option] for one in chosen if choice.option in one]
         assert all(value in seen for value in choice.values)
         if choice.requires:

@@ -63,7 +63,7 @@ def toy(monkeypatch) -> str:
 
 def settings_of(path: Path, task: str, **options: Any) -> RunConfig:
     data = NumberTable(train=str(path), **options)
-    return RunConfig(task, 0, data, NUMBERS.tokenizer(), "lstm", None, None)  # type: ignore[arg-type]
+    return RunConfig(task, 0, data, NUMBERS.tokenizer_config(), "lstm", None, None)  # type: ignore[arg-type]
 
 
 def write(path: Path, rows: list[tuple[str, Any]] = ROWS) -> Path:
@@ -103,12 +103,12 @@ def test_the_toy_task_is_checked_and_its_files_are_opened(toy, tmp_path):
     assert "duplicate" in {finding.name for finding in report.findings}
     other = tmp_path / "b.csv"
     other.write_text("text,number,more\nabc,1,x\n")
-    opened = NUMBERS.open(settings.data, InputFile(other, lambda: read_lines(other)))
+    opened = NUMBERS.open_input(settings.data, InputFile(other, lambda: read_lines(other)))
     assert opened is not None and [entry.texts for entry in opened.entries] == [("abc",)]
     text = tmp_path / "c.txt"
     text.write_text("abc\n")
-    assert NUMBERS.open(settings.data, InputFile(text, lambda: read_lines(text))) is None
-    assert list(islice(NUMBERS.lines(settings.datasets["train"]), 2)) == [(ROWS[0][0], None), (ROWS[1][0], None)]
+    assert NUMBERS.open_input(settings.data, InputFile(text, lambda: read_lines(text))) is None
+    assert list(islice(NUMBERS.input_output_pairs(settings.datasets["train"]), 2)) == [(ROWS[0][0], None), (ROWS[1][0], None)]
 
 
 # ---- tables

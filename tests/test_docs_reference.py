@@ -59,7 +59,11 @@ def configs() -> Iterator[type[Config]]:
     """Every table of a run file."""
     waiting: list[Any] = [TrainConfig]
     for task in map(find_task, TASKS):
-        waiting += [task.data.table, task.data.tokenizer, *(preset.config_class for preset in task.presets.values())]
+        waiting += [
+            task.data.data_config,
+            task.data.tokenizer_config,
+            *(preset.config_class for preset in task.presets.values()),
+        ]
     seen = set[Any]()
     while waiting:
         config = waiting.pop()

@@ -139,7 +139,7 @@ def test_the_answer_that_is_explained_is_the_one_that_is_said(reader):
     run.model.head.threshold.fill_(100.0)
     view = run.explain(f"{question}\t{passage}", "attribution", method="input-x-gradient")
     assert [one["name"] for one in view.data["outputs"]] == ["start/<s>", "end/<s>"]
-    for text, message in (("\ta", "input: has an empty question"), ("a\t", "input: has an empty passage")):
+    for text, message in (("\ta", "input: empty question"), ("a\t", "input: empty passage")):
         with pytest.raises(DataError) as caught:
             run.explain(text, "attribution")
         assert str(caught.value) == message

@@ -46,7 +46,7 @@ def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
     best = run.predict("badac", beam_size=3).ranked()
     data = attention(run, "badac", ExplainConfig(beam_size=3, component="cross")).data
     mean = np.mean([np.mean(layer["weights"], axis=0) for layer in data["layers"]], axis=0)
-    aligned = run.reader.align(["badac"], best[:1])[0]
+    aligned = run.predictor.align(["badac"], best[:1])[0]
     np.testing.assert_allclose(mean, aligned.weights, atol=1e-4)
     assert [token["text"] for token in data["tokens"]] == aligned.source_tokens
     assert [token["text"] for token in data["output"]] == aligned.target_tokens

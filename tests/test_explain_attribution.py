@@ -230,10 +230,10 @@ def test_what_stands_in_a_tokens_place(runs):
     for name, row in rows.items():
         vectors = EmbeddingInputs(reading, name, run.device)
         torch.testing.assert_close(vectors.inputs[0][0], weight[torch.tensor(reading.sides[0].tokens)])
-        before = len(run.reader.bos_ids)
+        before = len(run.predictor.bos_ids)
         torch.testing.assert_close(vectors.baselines[0][0, before:], row.expand(3, -1))
         # what the text comes after stays
-        torch.testing.assert_close(vectors.baselines[0][0, :before], weight[torch.tensor(run.reader.bos_ids)])
+        torch.testing.assert_close(vectors.baselines[0][0, :before], weight[torch.tensor(run.predictor.bos_ids)])
     masked = runs("lm:masked")
     vectors = EmbeddingInputs(read(masked, "the [MASK]", options), "mask", masked.device)
     torch.testing.assert_close(vectors.baselines[0][0, 1], masked.model.encoder.embedder.embedding.weight[-1].detach())
@@ -291,7 +291,7 @@ def test_probabilities_are_those_the_run_says(runs):
     ]
     language = runs("lm:transformer")
     data = attribution(language, "the c", ExplainConfig(method="occlusion", target="at")).data
-    scored = language.score("the cat").token_log_probs[-2:] if not language.reader.lines else []
+    scored = language.score("the cat").token_log_probs[-2:] if not language.predictor.reads_lines else []
     assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(scored, abs=1e-4)
 
 
@@ -313,7 +313,7 @@ def test_both_ends_of_an_answer_are_asked_for(runs):
 def test_later_tokens_have_no_share_in_earlier_outputs(runs):
     run = runs("lm:lstm")
     values = np.array(attribution(run, "the", ExplainConfig(target=" cat")).data["sides"][0]["values"])
-    own = len(run.reader.bos_ids) + 3
+    own = len(run.predictor.bos_ids) + 3
     assert values.shape == (4, own + 3) and (values[0, own:] == 0).all() and values[3, -1] != 0
 
 
@@ -332,8 +332,8 @@ def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
 def test_ngrams_are_explained_by_occlusion(runs):
     run = runs("lm:ngram")
     data = attribution(run, "a cat", ExplainConfig(target="s")).data
-    before = len(run.reader.bos_ids)
-    tokens = torch.tensor([[*run.reader.bos_ids, *run.vocabulary.encode("a cats").tolist()]])
+    before = len(run.predictor.bos_ids)
+    tokens = torch.tensor([[*run.predictor.bos_ids, *run.vocabulary.encode("a cats").tolist()]])
     whole, expected = float(run.model.score(tokens)[0, -1]), []
     for at in range(before + 5):
         row = tokens.clone()

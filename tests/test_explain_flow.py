@@ -224,7 +224,7 @@ def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
     first = language_model(lstm.config.model, vocab_size=lstm.vocabulary.vocab_size, context_length=16, vocabulary="")
     assert all(torch.equal(a, b) for a, b in zip(started.parameters(), first.parameters(), strict=True))
     view = gradient_flow(lstm, "the old cat", ExplainConfig())
-    tokens = torch.tensor([[*lstm.reader.bos_ids, *lstm.vocabulary.encode("the old cat")]])
+    tokens = torch.tensor([[*lstm.predictor.bos_ids, *lstm.vocabulary.encode("the old cat")]])
     for when, model in (("untrained", started), ("trained", lstm.model)):
         flow = gradients_over_time(to_float64(model), tokens)
         np.testing.assert_allclose(view.data["time"][when]["norms"], flow.norms)

@@ -70,7 +70,7 @@ def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, la
     run = language(name)
     found = layer_log_probs(run, read(run, TEXT, ExplainConfig()))
     assert found.layers == labels
-    model, tokens = run.model.requires_grad_(False), torch.tensor([[*run.reader.bos_ids, *run.vocabulary.encode(TEXT)]])
+    model, tokens = run.model.requires_grad_(False), torch.tensor([[*run.predictor.bos_ids, *run.vocabulary.encode(TEXT)]])
     at = torch.arange(tokens.size(1))[None]
     x = model.stack.positions.add_to(model.embedding(tokens), at)
     each = [x]
@@ -105,11 +105,11 @@ def test_the_last_row_of_a_decoder_is_what_it_says_itself(runs, name):
 def test_the_view_names_guesses_ranks_and_what_comes(language):
     run = language("transformer")
     view = logit_lens(run, TEXT, ExplainConfig(top=3))
-    tokens = torch.tensor([[*run.reader.bos_ids, *run.vocabulary.encode(TEXT)]])
+    tokens = torch.tensor([[*run.predictor.bos_ids, *run.vocabulary.encode(TEXT)]])
     with torch.no_grad():
         said = run.model.head(run.model(tokens)[0])[0]
     last = view.data["layers"][-1]["positions"]
-    before = len(run.reader.bos_ids)
+    before = len(run.predictor.bos_ids)
     assert len(last) == before + len(TEXT) == len(view.data["tokens"])
     for at in range(before + len(TEXT) - 1):
         wanted = tokens[0, at + 1]
@@ -148,12 +148,12 @@ def test_surprisal_is_the_loss_of_each_token(language, runs):
     for run in (language("lstm"), weft.load(runs.folder("lm-ngram"))):
         text = TEXT if run is language("lstm") else "F A D"
         view = surprisal(run, text, ExplainConfig())
-        ids = [*run.reader.bos_ids, *run.vocabulary.encode(text), *([2] if run.reader.lines else [])]
+        ids = [*run.predictor.bos_ids, *run.vocabulary.encode(text), *([2] if run.predictor.reads_lines else [])]
         nats, _ = run.model.loss(torch.tensor([ids[:-1]]), torch.tensor([ids[1:]]))
-        nats = nats[:, len(run.reader.bos_ids) - 1 :]
+        nats = nats[:, len(run.predictor.bos_ids) - 1 :]
         np.testing.assert_allclose(view.data["nats"], nats[0].detach(), atol=1e-5)
         np.testing.assert_allclose(view.data["bits"], nats[0].detach() / math.log(2), atol=1e-5)
-        assert len(view.data["tokens"]) == len(ids) - len(run.reader.bos_ids)
+        assert len(view.data["tokens"]) == len(ids) - len(run.predictor.bos_ids)
         for picture in view.figures:
             ET.fromstring(picture.svg)
     assert view.data["tokens"][-1] == {"text": "</s>", "start": 0, "end": 0}

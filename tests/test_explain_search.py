@@ -191,7 +191,11 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
     text = "the "
     for letter, step in zip("cat", view.data["steps"], strict=True):
         with torch.no_grad():
-            own = lstm.model.start(torch.tensor([[*lstm.reader.bos_ids, *lstm.vocabulary.encode(text)]]))[0][0].double().numpy()
+            own = (
+                lstm.model.start(torch.tensor([[*lstm.predictor.bos_ids, *lstm.vocabulary.encode(text)]]))[0][0]
+                .double()
+                .numpy()
+            )
         before = np.exp(own)
         allowed = own.copy()
         allowed[[0, 1, 2]] = -math.inf

@@ -43,9 +43,9 @@ def test_every_task_can_be_explained(name):
     assert task.explain is not None
     explain = task.explain()
     # what a run writes is shown step by step wherever it is written
-    assert (explain.output is None) == (task.decode is None)
+    assert (explain.target_tokens is None) == (task.decode is None)
     # of tokens that are predicted, each has its price and each layer its guess
-    assert (explain.surprisal is None) == (explain.readout is None) == (task.item != "token")
+    assert (explain.surprisal is None) == (explain.readout is None) == (task.loss_unit != "token")
 
 
 def tagger(task):

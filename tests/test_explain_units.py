@@ -187,7 +187,7 @@ def lstm(tmp_path_factory):
 
 def test_the_view_shows_what_the_model_computes(lstm):
     view = units(lstm, "the old cat sees", ExplainConfig(layer=2, unit=[3, 8]))
-    tokens = torch.tensor([[*lstm.reader.bos_ids, *lstm.vocabulary.encode("the old cat sees")]])
+    tokens = torch.tensor([[*lstm.predictor.bos_ids, *lstm.vocabulary.encode("the old cat sees")]])
     with torch.no_grad(), record_activations(lstm.model, "stack.layers.1.mixer") as seen:
         _, (_, states) = lstm.model(tokens)
     (layer,) = view.data["layers"]
@@ -208,11 +208,11 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
     assert {"spaces", "position in word", "position in line"} <= by
     # by hand, over the same text
     (text,) = ["".join(lstm.config.datasets["valid"].texts())[:4000]]
-    tokens = torch.tensor([[*lstm.reader.bos_ids, *lstm.vocabulary.encode(text)]])
+    tokens = torch.tensor([[*lstm.predictor.bos_ids, *lstm.vocabulary.encode(text)]])
     with torch.no_grad(), record_activations(lstm.model, recurrent_modules(lstm.model)) as seen:
         lstm.model(tokens)
     best = next(one for one in view.data["follows"] if one["feature"] == "spaces")
-    values = cell_values(seen[best["layer"] - 1])[best["quantity"]][0, len(lstm.reader.bos_ids) :, best["unit"] - 1]
+    values = cell_values(seen[best["layer"] - 1])[best["quantity"]][0, len(lstm.predictor.bos_ids) :, best["unit"] - 1]
     told = [float(letter.isspace()) for letter in text]
     assert best["r"] == pytest.approx(np.corrcoef(values, told)[0, 1], abs=1e-4)
 

@@ -64,7 +64,7 @@ def test_a_gap_stands_where_a_token_would(runs, kind):
     """The text with a token in the gap has the tokens of the text with the gap, and that one."""
     run: Any = weft.load(runs / kind, device="cpu")
     text, gap = ("the cat sees", "the [MASK] sees") if kind != "char" else ("the cat sees", "the c[MASK]t sees")
-    whole, holed = [1, *run.vocabulary.encode(text).tolist(), 2], run.reader.tokens(gap)
+    whole, holed = [1, *run.vocabulary.encode(text).tolist(), 2], run.predictor.tokens(gap)
     at = holed.index(run.vocabulary.vocab_size)
     assert holed[:at] == whole[:at]
     assert holed[at + 1 :] == whole[len(whole) - (len(holed) - at - 1) :]

@@ -64,7 +64,7 @@ def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
     """Of each stage the words of a line and their vectors, from the model's parts, one after another."""
     model, ids = run.model, run.vocabulary.encode(line).tolist()
     stack: Any = model.stack
-    x = model.embedding(torch.tensor([[*run.reader.bos_ids, *ids]]))
+    x = model.embedding(torch.tensor([[*run.predictor.bos_ids, *ids]]))
     states = [x]
     for at, layer in enumerate(stack.layers):
         x, _ = layer(x, None, None)
@@ -79,7 +79,7 @@ def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
     assert texts == line
     words = [(one.start(), one.end(), one[0]) for one in re.finditer(r"\w+|\.", line)]
     for y in states:
-        rows = y[0, len(run.reader.bos_ids) :].double().detach().numpy()
+        rows = y[0, len(run.predictor.bos_ids) :].double().detach().numpy()
         means = [rows[[at for at, (a, b) in enumerate(edges) if a < high and b > low]].mean(axis=0) for low, high, _ in words]
         found.append({"words": [word for _, _, word in words], "rows": np.array(means)})
     return found

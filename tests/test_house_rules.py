@@ -444,7 +444,7 @@ KEPT: dict[str, str] = {
     "split_lines": "x = text.split('\\n')",
     "asking_for_kinds": "isinstance(x, Tensor | tuple)",
     "comparing_mixers": "new.layer_type != old.get('layer_type') or config.attention == 'dot' or not config.traits.attends",
-    "comparing_tasks": "run.spec.use == 'predict' or masking == 'qa' or run.spec is task",
+    "comparing_tasks": "run.spec.command == 'predict' or masking == 'qa' or run.spec is task",
     "tables_of_tasks": "x = {'tagging': 1, 'word': 2}, TASKS[self.task], {'task': 'lm', 'data': {}}",
     "importing_other_tasks": "from weft.tasks.qa.data import fit\nfrom weft.tasks.spec import Task",
     "untyped_runs": "def f(run: AnyRun, runs: Sequence[Run[Any, Any]], model: Any): pass",

@@ -116,13 +116,13 @@ def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(run
     folder = runs.folder("several-gru")
     kept = read_tensors(folder / "model.safetensors")[0]["head.temperature"]
     assert 0.1 <= kept.item() <= 10 and kept.item() != 1
-    assert loaded(runs, "several-gru").reader.model.temperature == pytest.approx(kept.item())
+    assert loaded(runs, "several-gru").predictor.model.temperature == pytest.approx(kept.item())
     run = loaded(runs, "labels-gru")
     valid = run.config.datasets["valid"]
     examples = list(valid.records())
     head = run.model.head
     head.temperature.fill_(1.0)
-    scores = run.reader.model.log_probs([example.texts for example in examples])
+    scores = run.predictor.model.log_probs([example.texts for example in examples])
     gold = targets([example.labels for example in examples], run.vocabulary.labels, multilabel=False)[:, 0]
     kept = read_tensors(run.directory.weights)[0]["head.temperature"]
     assert softmax_temperature(scores, gold) == pytest.approx(kept.item(), rel=1e-3)
@@ -135,7 +135,7 @@ def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to
         values["data"] = {"train": str(data)}
         run = weft.load(train_here(values, tmp_path / kind).path)
         assert run.task == "classification"
-        assert run.reader.model.temperature == 1.0
+        assert run.predictor.model.temperature == 1.0
         with pytest.raises(UsageError) as caught:
             run.evaluate()
         assert str(caught.value) == f"{tmp_path / kind}: the run has no test or validation data; set `data`"
@@ -201,8 +201,8 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     assert run.task == "classification"
     fits, long = ("axe " * 9, "cat " * 8), ("axe " * 9, "cat " * 9)  # and <s>, </s>, </s>
     told = "has 21 tokens, more than the model's limit of 20 (data.truncate = false); shorten it"
-    assert run.reader.invalid_inputs([fits, long]) == {1: told}
-    assert run.reader.invalid_inputs([]) == {}
+    assert run.predictor.invalid_inputs([fits, long]) == {1: told}
+    assert run.predictor.invalid_inputs([]) == {}
     assert len(run.predict([fits])) == 1
     with pytest.raises(DataError) as caught:
         run.predict([fits, long])
@@ -230,7 +230,7 @@ def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
         splits = ("test", "train", "valid")  # which files were read for each, and no tokens
         assert sorted(path.name for path in (folder / "data").iterdir()) == [f"{split}.files.json" for split in splits]
         run = weft.load(folder)
-        assert run.reader.invalid_inputs([("axe " * 300,)]) == {} and run.predict("axe " * 300).labels == ("tool",)
+        assert run.predictor.invalid_inputs([("axe " * 300,)]) == {} and run.predict("axe " * 300).labels == ("tool",)
         assert main(["predict", str(folder), "axe " * 300]) == 0
         assert capsys.readouterr().err == ""
 
@@ -681,7 +681,7 @@ def test_a_line_that_is_cut_is_told_of(runs, capsys):
 
 
 def test_lines_that_are_cut_are_told_of_once(runs, capsys, monkeypatch):
-    monkeypatch.setattr("weft.tasks.classification.lines.LabelLines.batch", 1)
+    monkeypatch.setattr("weft.tasks.classification.lines.LabelLines.batch_size", 1)
     feed(monkeypatch, b"the old cat " * 1000 + b"\nthe cat\n" + b"a new axe " * 1000 + b"\n")
     code, out, err = said_by(capsys, "predict", str(runs.folder("labels-lstm")))
     assert (code, out.count("\n"), err) == (0, 3, "weft: warning: truncated 2 lines that were too long for the model\n")

@@ -16,7 +16,7 @@ from weft.data.corpus import Corpus, corpus_from_lines
 from weft.data.line_pairs import LinePairBatchSampler, pair_lines
 from weft.errors import TrainingInterrupted
 from weft.models.encoder_config import MaskedLMConfig
-from weft.tasks.masked_lm.objective import as_text, maskable, texts
+from weft.tasks.masked_lm.objective import encoder_inputs, maskable, texts
 from weft.text.tokenizers import from_vocab
 
 TOKENIZER = from_vocab(list("abcdefghij"))
@@ -79,7 +79,7 @@ def test_places_are_said_by_lines_of_the_file():
 def test_what_follows_the_first_end_is_the_second_text():
     tokens = torch.tensor([[1, 5, 6, 2, 7, 2], [1, 5, 2, 0, 0, 0]])
     keep = torch.tensor([[True] * 6, [True] * 3 + [False] * 3])
-    text = as_text(Batch(tokens, keep))
+    text = encoder_inputs(Batch(tokens, keep))
     assert text.segments is not None
     assert text.segments.tolist() == [[0, 0, 0, 0, 1, 1], [0] * 6]
     assert maskable(tokens, keep).tolist() == [[False, True, True, False, True, False], [False, True] + [False] * 4]

@@ -22,7 +22,7 @@ from weft.models.encoder import EncoderInput
 from weft.models.encoder_config import MaskedLMConfig
 from weft.models.masked_lm import masked_language_model
 from weft.runs.resolve import resolve
-from weft.tasks.masked_lm.objective import MaskedTask, Masking, as_text, mask_tokens, maskable, pseudo_nll, texts
+from weft.tasks.masked_lm.objective import MaskedTask, Masking, encoder_inputs, mask_tokens, maskable, pseudo_nll, texts
 from weft.text.tokenizers import Tokenizer, TokenizerConfig, from_vocab, train_tokenizer
 from weft.text.whole_words import word_starts
 
@@ -231,7 +231,7 @@ def test_running_text_is_read_once_in_windows_of_its_own_ends(tmp_path):
 def test_a_window_of_training_has_ends_of_its_own():
     from weft.data.batching import Batch
 
-    text = as_text(Batch(torch.arange(3, 11)[None], None))
+    text = encoder_inputs(Batch(torch.arange(3, 11)[None], None))
     assert text.tokens.tolist() == [[1, 4, 5, 6, 7, 8, 9, 2]] and text.token_mask.all()
 
 

@@ -35,7 +35,7 @@ SINGLE = {  # by task: what tells single items apart
     "lm": {},
     "masked-lm": {},
 }
-EVERY = [(name, suite) for name in TASKS for suite in (*find_task(name).suites, *find_task(name).validation)]
+EVERY = [(name, suite) for name in TASKS for suite in (*find_task(name).eval_suites, *find_task(name).validation_suites)]
 
 
 def test_directions_are_recorded():
@@ -63,7 +63,9 @@ def test_what_compares_between_tokenizers_and_what_has_an_interval():
 
 def test_what_tells_single_items_apart():
     for task, expected in SINGLE.items():
-        found = {metric.name: metric.item_metric for suite in find_task(task).suites for metric in suite if metric.item_metric}
+        found = {
+            metric.name: metric.item_metric for suite in find_task(task).eval_suites for metric in suite if metric.item_metric
+        }
         assert found == expected, task
     for right, suite in (("accuracy", SINGLE_LABEL), ("exact_match", MULTI_LABEL)):
         found = {metric.name: metric.item_metric for metric in suite if metric.item_metric}
@@ -81,16 +83,18 @@ def test_a_suite_is_whole(task, suite):
 def test_every_task_has_what_decides_and_what_is_validated():
     for name in TASKS:
         task = find_task(name)
-        assert task.decides and set(task.decides) <= set(metric_names(task.suites)) and task.validation
-    assert [metric.name for metric in find_task("seq2seq").validation[0]] == [
+        assert (
+            task.ranking_metrics and set(task.ranking_metrics) <= set(metric_names(task.eval_suites)) and task.validation_suites
+        )
+    assert [metric.name for metric in find_task("seq2seq").validation_suites[0]] == [
         "loss",
         "bleu",
         "chrf",
         "exact_match",
         "token_error_rate",
     ]
-    assert metric_names(find_task("masked-lm").validation) == ["mlm_loss", "mlm_accuracy"]
-    assert metric_names(find_task("lm").validation) == ["loss"]
+    assert metric_names(find_task("masked-lm").validation_suites) == ["mlm_loss", "mlm_accuracy"]
+    assert metric_names(find_task("lm").validation_suites) == ["loss"]
 
 
 # ---- two formulas of one name
@@ -98,8 +102,8 @@ def test_every_task_has_what_decides_and_what_is_validated():
 
 def test_one_name_has_the_formula_of_its_suite():
     """Of a label that neither occurs nor is said, macro F1 of one label takes no notice; that of several counts it as 0."""
-    single = metrics_of(find_task("classification").suites, ["accuracy", "f1_macro"])["f1_macro"]
-    multi = metrics_of(find_task("classification").suites, ["exact_match", "f1_macro"])["f1_macro"]
+    single = metrics_of(find_task("classification").eval_suites, ["accuracy", "f1_macro"])["f1_macro"]
+    multi = metrics_of(find_task("classification").eval_suites, ["exact_match", "f1_macro"])["f1_macro"]
     gold, said = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
     log_probs = np.log(np.where(np.arange(3) == said[:, None], 0.8, 0.1))
     found = values(label_items(log_probs, gold, np.arange(4)), [single])["f1_macro"]
@@ -111,9 +115,9 @@ def test_one_name_has_the_formula_of_its_suite():
 
 
 def test_names_that_no_suite_has_together_mean_nothing():
-    assert metrics_of(find_task("classification").suites, ["accuracy", "exact_match"]) == {}
-    assert metrics_of(find_task("lm").suites, ["bleu"]) == {} and metrics_of((), ["bleu"]) == {}
-    assert list(metrics_of(find_task("tagging").suites, ["span_f1", "token_accuracy"])) == ["span_f1", "token_accuracy"]
+    assert metrics_of(find_task("classification").eval_suites, ["accuracy", "exact_match"]) == {}
+    assert metrics_of(find_task("lm").eval_suites, ["bleu"]) == {} and metrics_of((), ["bleu"]) == {}
+    assert list(metrics_of(find_task("tagging").eval_suites, ["span_f1", "token_accuracy"])) == ["span_f1", "token_accuracy"]
 
 
 # ---- values and scores

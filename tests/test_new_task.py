@@ -1,5 +1,4 @@
-"""A task that is added: one file, tests/regress/task.py, and one line of the registry. Nothing else is changed, and every
-command does for it what it does for the others."""
+"""A new task needs one file, tests/regress/task.py, and one line in the registry. Every command works with it."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from weft.config import read_toml
 from weft.errors import DataError, TrainingInterrupted
 from weft.runs.load import load
 from weft.tasks import registry, templates
-from weft.tasks.registry import Registered, find_task
+from weft.tasks.registry import TaskEntry, find_task
 from weft.tasks.spec import InvalidInput
 
 VALUES = {"good": 2.0, "fine": 1.0, "poor": -1.0, "bad": -2.0, "film": 0.0, "the": 0.0, "was": 0.0}
@@ -48,11 +47,11 @@ device = "cpu"
 
 
 def films(count: int, *, seed: int = 0) -> list[tuple[str, float]]:
-    chance, found = random.Random(seed), []
+    rng, rows = random.Random(seed), []
     for _ in range(count):
-        words = chance.choices(list(VALUES), k=chance.randint(2, 7))
-        found.append((" ".join(words), sum(VALUES[word] for word in words)))
-    return found
+        words = rng.choices(list(VALUES), k=rng.randint(2, 7))
+        rows.append((" ".join(words), sum(VALUES[word] for word in words)))
+    return rows
 
 
 def write(path: Path, rows: list[tuple[str, float]]) -> Path:
@@ -62,8 +61,8 @@ def write(path: Path, rows: list[tuple[str, float]]) -> Path:
 
 @pytest.fixture(autouse=True)
 def regress(monkeypatch, tmp_path) -> Iterator[None]:
-    """The line of the registry, and data to learn from."""
-    monkeypatch.setitem(registry.TASKS, "regress", Registered("regress", "gru", "give a text a number"))  # type: ignore[arg-type]
+    """The line in the registry, and training data."""
+    monkeypatch.setitem(registry.TASKS, "regress", TaskEntry("regress", "gru", "predict a number from a text"))  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "films.tsv", films(160))
     (tmp_path / "run.toml").write_text(RUN)
@@ -77,22 +76,22 @@ def trained(tmp_path) -> Path:
     return train_here(read_toml(tmp_path / "run.toml"), tmp_path / "run").path
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     assert main([*words]) == code, capsys.readouterr()
     return capsys.readouterr().out
 
 
-def test_it_is_one_file_of_a_length_that_can_be_read():
+def test_the_task_is_one_short_file():
     assert Path(__file__).parent.joinpath("regress", "task.py").read_text().count("\n") <= 240
 
 
-def test_its_data_is_checked_and_its_gradients_are_right(capsys):
-    found = json.loads(said(capsys, "check", "run.toml", "--json"))
-    assert found["splits"]["train"]["rows"] == 112 and found["splits"]["test"]["rows"] == 32
-    found = json.loads(said(capsys, "check", "run.toml", "--gradients", "--entries", "1", "--json"))
-    right = {row["tensor"]: row["correct"] for row in found["gradients"]["tensors"]}
-    assert "head.weight" in right and all(right.values())
-    assert 'task = "regress"' in (init := said(capsys, "init", "regress")) and 'arch = "gru"' in init
+def test_data_and_gradients_are_checked(capsys):
+    report = json.loads(output_of(capsys, "check", "run.toml", "--json"))
+    assert report["splits"]["train"]["rows"] == 112 and report["splits"]["test"]["rows"] == 32
+    report = json.loads(output_of(capsys, "check", "run.toml", "--gradients", "--entries", "1", "--json"))
+    correct = {row["tensor"]: row["correct"] for row in report["gradients"]["tensors"]}
+    assert "head.weight" in correct and all(correct.values())
+    assert 'task = "regress"' in (init := output_of(capsys, "init", "regress")) and 'arch = "gru"' in init
     rows = write(Path("films.tsv"), films(40)).read_text().split("\n")
     Path("films.tsv").write_text("\n".join([rows[0], rows[1], "bad\tlow", *rows[3:]]))
     with pytest.raises(DataError) as caught:
@@ -100,7 +99,7 @@ def test_its_data_is_checked_and_its_gradients_are_right(capsys):
     assert "films.tsv:3: expected a number, got 'low'" in str(caught.value)
 
 
-def test_it_learns_and_a_stopped_run_arrives_where_a_whole_one_does(tmp_path, trained):
+def test_it_learns_and_a_resumed_run_equals_an_uninterrupted_one(tmp_path, trained):
     values = read_toml(tmp_path / "run.toml")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "stopped", Silent(stop_at=25))
@@ -111,21 +110,21 @@ def test_it_learns_and_a_stopped_run_arrives_where_a_whole_one_does(tmp_path, tr
     assert list(scores) == ["rmse", "mae", "pearson"] and scores["pearson"] > 0.9
 
 
-def test_its_scores_are_those_of_its_predictions(trained):
+def test_scores_follow_from_predictions(trained):
     run, rows = load(trained, TASK), films(160)[128:]
-    found = np.array([one.value for one in run.predict([text for text, _ in rows])])
+    predicted = np.array([estimate.value for estimate in run.predict([text for text, _ in rows])])
     gold = np.array([value for _, value in rows])
     scored = run.evaluate()
-    assert scored["rmse"].value == pytest.approx(math.sqrt(((found - gold) ** 2).mean()), rel=1e-5)
-    assert scored["mae"].value == pytest.approx(np.abs(found - gold).mean(), rel=1e-5)
-    assert scored["pearson"].value == pytest.approx(np.corrcoef(found, gold)[0, 1], rel=1e-5)
+    assert scored["rmse"].value == pytest.approx(math.sqrt(((predicted - gold) ** 2).mean()), rel=1e-5)
+    assert scored["mae"].value == pytest.approx(np.abs(predicted - gold).mean(), rel=1e-5)
+    assert scored["pearson"].value == pytest.approx(np.corrcoef(predicted, gold)[0, 1], rel=1e-5)
     assert scored["rmse"].low < scored["rmse"].value < scored["rmse"].high
     assert run.evaluate("films.tsv").units == 160
     observed = scored.details()
     assert observed.inputs[0] == rows[0][0] and observed.lengths[0] == len(rows[0][0].split())
 
 
-def test_it_predicts_lines_tables_and_from_python(trained, capsys, monkeypatch):
+def test_predictions_for_lines_tables_and_in_python(trained, capsys, monkeypatch):
     feed(monkeypatch, b"good film\n\nbad \xff\nthe bad film\n" + b"film " * 20 + b"\n")
     assert main(["predict", str(trained)]) == 3
     printed = capsys.readouterr()
@@ -133,21 +132,24 @@ def test_it_predicts_lines_tables_and_from_python(trained, capsys, monkeypatch):
     assert float(lines[0]) > 1 and lines[1] == lines[2] == "" and float(lines[3]) < -1 and len(lines) == 6
     assert "standard input:3: " in printed.err and "truncated 1 line that was too long" in printed.err
     feed(monkeypatch, b"good film\n\n")
-    rows = [json.loads(line) for line in said(capsys, "predict", str(trained), "--json").split("\n") if line]
+    rows = [json.loads(line) for line in output_of(capsys, "predict", str(trained), "--json").split("\n") if line]
     assert rows == [{"text": "good film", "number": pytest.approx(float(lines[0]), abs=1e-3)}, {"text": "", "number": None}]
     Path("new.csv").write_text("id,text\n7,good film\n8,the bad film\n")
-    table = said(capsys, "predict", str(trained), "--input", "new.csv").split("\n")
+    table = output_of(capsys, "predict", str(trained), "--input", "new.csv").split("\n")
     assert table[0] == "id,text,prediction" and table[1].startswith("7,good film,") and len(table) == 4
     run: Any = weft.load(trained)
-    found = run.try_predict(iter(["good film", "a\0b", 7, "film " * 20]))
-    assert isinstance(found[0], Estimate) and not found[0].truncated and found[3].truncated
-    assert found[1:3] == [InvalidInput("NUL at character 1; is this binary data?"), InvalidInput("expected a string, got int")]
+    results = run.try_predict(iter(["good film", "a\0b", 7, "film " * 20]))
+    assert isinstance(results[0], Estimate) and not results[0].truncated and results[3].truncated
+    assert results[1:3] == [
+        InvalidInput("NUL at character 1; is this binary data?"),
+        InvalidInput("expected a string, got int"),
+    ]
 
 
-def test_info_and_what_it_can_t_do(trained, capsys):
-    rows = [line.split() for line in said(capsys, "info", str(trained)).split("\n")]
+def test_info_and_missing_capabilities(trained, capsys):
+    rows = [line.split() for line in output_of(capsys, "info", str(trained)).split("\n")]
     assert ["Task", "regress"] in rows and ["Model", "gru,"] in [row[:2] for row in rows]
-    assert json.loads(said(capsys, "info", str(trained), "--json"))["task"] == "regress"
+    assert json.loads(output_of(capsys, "info", str(trained), "--json"))["task"] == "regress"
     message = f"{trained}: is a regression model; use weft predict"
     assert refused(capsys, "generate", str(trained), "good") == (2, message)
     no_encoder = f"{trained}: models of task 'regress' have no text encoder"
@@ -157,14 +159,14 @@ def test_info_and_what_it_can_t_do(trained, capsys):
     assert refused(capsys, "prune", str(trained)) == (2, closed)
 
 
-def test_it_is_compared_and_reported(capsys, tmp_path):
+def test_comparison_and_report(capsys, tmp_path):
     for kind in ("gru", "lstm"):
         values = read_toml(tmp_path / "run.toml")
         train_here({**values, "model": {**values["model"], "arch": kind}}, tmp_path / kind)
     code, out, err = compare(capsys, "gru", "lstm", "--output-dir", "compared", "--json")
     assert code == 0, err
-    found = json.loads(out)
-    assert [row["name"] for row in found["rows"]] and len(found["rows"]) == 2
+    comparison = json.loads(out)
+    assert [row["name"] for row in comparison["rows"]] and len(comparison["rows"]) == 2
     assert "rmse" in out and "pearson" in out
     page = (tmp_path / "compared" / "report.html").read_text(encoding="utf-8")
     assert "rmse" in page and "regression model" in page

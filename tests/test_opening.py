@@ -121,7 +121,7 @@ def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
 def test_every_view_of_a_text_begins_alike(runs, name):
     run, text = runs[name], "Ida finds"
     opening = {"lines": [1], "sentences": [*run.vocabulary.encode(". ")]}.get(name, [*run.vocabulary.encode(".\n")])
-    assert run.reader.bos_ids == opening
+    assert run.predictor.bos_ids == opening
     tokens = [*opening, *run.vocabulary.encode(text).tolist()]
     with torch.no_grad():
         wanted = run.model.score(torch.tensor([tokens]))[0, len(opening) - 1 :].numpy()
@@ -146,8 +146,8 @@ def test_every_view_of_a_text_begins_alike(runs, name):
 def test_what_a_text_comes_after_is_none_of_its_tokens(runs, name):
     run = runs[name]
     (side,) = read(run, "Ida", ExplainConfig()).sides
-    count = len(run.reader.bos_ids)
-    assert side.tokens == [*run.reader.bos_ids, *run.vocabulary.encode("Ida").tolist()]
+    count = len(run.predictor.bos_ids)
+    assert side.tokens == [*run.predictor.bos_ids, *run.vocabulary.encode("Ida").tolist()]
     assert side.text_mask == [False] * count + [True] * 3
     assert [(piece.start, piece.end) for piece in side.spans] == [(0, 0)] * count + [(0, 1), (1, 2), (2, 3)]
 
@@ -173,7 +173,7 @@ def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):
 
 def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     run = runs["sentences"]  # learned positions, 16 of them
-    assert (run.model.max_positions, run.reader.max_tokens) == (16, 15)
+    assert (run.model.max_positions, run.predictor.max_tokens) == (16, 15)
     assert len(run.score("a" * 15).tokens) == 15
     with pytest.raises(DataError) as caught:
         run.score("a" * 16)
@@ -184,7 +184,7 @@ def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     assert str(refused.value) == (
         "max_new_tokens: 2 prompt tokens and 16 new tokens exceed the model's 16 positions; use at most 15"
     )
-    assert list(run.reader.invalid_prompts(["", "a"], GenerationConfig(max_new_tokens=15))) == [1]
+    assert list(run.predictor.invalid_prompts(["", "a"], GenerationConfig(max_new_tokens=15))) == [1]
 
 
 def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
@@ -216,7 +216,7 @@ def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
     note = "the training text has few line or sentence ends; scored and generated texts follow <s>"
     assert note in watcher.notes
     run = weft.load(tmp_path / "run")
-    assert isinstance(run, Run) and run.reader.bos_ids == [1]
+    assert isinstance(run, Run) and run.predictor.bos_ids == [1]
 
 
 def test_it_is_shown(runs, capsys):

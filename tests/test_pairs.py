@@ -18,7 +18,7 @@ from weft.config import parse_config, to_dict
 from weft.data.corpus import open_corpus, write_corpus
 from weft.data.dataset import Dataset
 from weft.errors import ConfigError, DataError
-from weft.tasks.seq2seq.data import PairDataConfig, PairFormat, fit_side
+from weft.tasks.seq2seq.data import PairDataConfig, PairFormat, limit_side
 from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
@@ -363,19 +363,19 @@ def long_lines(tmp_path):
 
 def test_what_is_too_long_is_refused_with_its_line(long_lines, tmp_path):
     source, corpus = long_lines
-    assert refusal(lambda: fit_side(corpus, source, "target", max_length=6, truncate=False)) == (
+    assert refusal(lambda: limit_side(corpus, source, "target", max_length=6, truncate=False)) == (
         f"{tmp_path / 'a.tsv'}:2: target has 8 tokens, more than data.max_length (6) (and in 1 more);"
         " increase it or set data.truncate = true"
     )
-    assert ":2: target has 8 tokens" in refusal(lambda: fit_side(corpus, source, "target", max_length=7, truncate=False))
-    assert fit_side(corpus, source, "target", max_length=8, truncate=False) is corpus
-    assert fit_side(corpus, source, "target", max_length=8, truncate=True) is corpus
+    assert ":2: target has 8 tokens" in refusal(lambda: limit_side(corpus, source, "target", max_length=7, truncate=False))
+    assert limit_side(corpus, source, "target", max_length=8, truncate=False) is corpus
+    assert limit_side(corpus, source, "target", max_length=8, truncate=True) is corpus
 
 
 @pytest.mark.parametrize("longest", [2, 5, 7])
 def test_what_is_cut_keeps_its_end(longest, long_lines, tmp_path):
     source, corpus = long_lines
-    cut = fit_side(corpus, source, "target", max_length=longest, truncate=True)
+    cut = limit_side(corpus, source, "target", max_length=longest, truncate=True)
     rows = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
     found = [cut.tokens[a:b].tolist() for a, b in pairwise(cut.starts)]
     assert found == [row if len(row) <= longest else [*row[: longest - 1], 2] for row in rows]

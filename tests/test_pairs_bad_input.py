@@ -152,7 +152,7 @@ def test_batches_are_full_and_in_order_and_stop_with_their_items():
 def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
     said = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
     monkeypatch.setattr(
-        "weft.tasks.seq2seq.decoding.Seq2SeqRun.predict", lambda self, read, *rest, **named: [[said] for _ in read]
+        "weft.tasks.seq2seq.decoding.Seq2SeqPredictor.predict", lambda self, read, *rest, **named: [[said] for _ in read]
     )
     folder = str(runs.folder("lstm"))
     assert predicted(capsys, folder, "abc") == (0, ["A\\nB\\0\\nC"], "")
@@ -162,7 +162,7 @@ def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
 
 def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
     folder = str(runs.folder("lstm"))
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     feed(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
     code, found, said = predicted(capsys, folder)
     assert (code, len(found)) == (0, 4)
@@ -175,9 +175,9 @@ def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
 
 
 def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
-    assert load(runs.folder("lstm"), SEQ2SEQ).reader.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
+    assert load(runs.folder("lstm"), SEQ2SEQ).predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
     both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
-    assert both.reader.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
+    assert both.predictor.unknown_tokens(["abx", "", "ay"]) == ["x", "y"]
 
 
 # ---- pairs that are too long, and where they stand

@@ -198,7 +198,7 @@ def test_a_cure_that_is_named_can_be_taken(runs, command, capsys, tmp_path):
 
 
 def test_lines_of_several_batches_are_sampled_independently(runs, capsys, monkeypatch):
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     feed(monkeypatch, b"fade\n" * 3)
     _, out, _ = said(capsys, "predict", str(runs.folder("lstm")), "--num-samples", "5", "--seed", "1")
     drawn = [[line.split("\t")[2] for line in out.splitlines() if line.startswith(f"{number}\t")] for number in (1, 2, 3)]
@@ -213,5 +213,5 @@ def test_samples_of_a_line_depend_neither_on_batches_nor_on_lines_around_it(runs
     whole = drawn(b"abc\nfade\n\ncab\n")
     other = drawn(b"cab\n\nfade\ncab\n")
     assert [line for line in other if line.startswith("4\t")] == [line for line in whole if line.startswith("4\t")]
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     assert drawn(b"abc\nfade\n\ncab\n") == whole

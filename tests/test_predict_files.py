@@ -557,7 +557,7 @@ def test_what_is_written_is_said_only_where_it_is(runs, tmp_path, capsys):
     path = tmp_path / "a.tsv"
     path.write_text("question\tpassage\nwho ?\t\n")
     assert main(["predict", str(runs.quick("asked")), "--input", str(path)]) == 3
-    assert capsys.readouterr().err == f"weft: warning: {path}:2: needs a question and a passage, and has 1 text; skipped\n"
+    assert capsys.readouterr().err == f"weft: warning: {path}:2: expected a question and a passage, got 1 text; skipped\n"
     text = tmp_path / "a.txt"
     text.write_text("the cat sees a dog .\n\nthe cat sees a dog .\na dog sees the cat .\n")
     assert main(["analyze", "geometry", str(runs.quick("lm")), "--data", str(text), "--json"]) == 0

@@ -277,7 +277,7 @@ def log_prob(run: Any, sentence: str, *, end: bool) -> float:
     """One token after another, through the decoding protocol."""
     tokens = [*run.vocabulary.encode(sentence).tolist(), *([run.vocabulary.eos_id] if end else [])]
     with torch.inference_mode():
-        scores, state = run.model.start(torch.tensor([run.reader.bos_ids]))
+        scores, state = run.model.start(torch.tensor([run.predictor.bos_ids]))
         total = 0.0
         for token in tokens:
             total += float(scores[0, token])

@@ -210,7 +210,7 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
     own = run.config.datasets["valid"]
     if name.startswith("lm"):
         with torch.no_grad():
-            nats, _ = run.reader.token_losses(None)
+            nats, _ = run.predictor.token_losses(None)
         assert run.config.datasets.keys() == {"train", "valid"}
         assert found == pytest.approx(float(np.mean(nats, dtype=np.float64)), rel=1e-5)
     elif name.startswith("pairs"):
@@ -218,7 +218,7 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
         assert found == pytest.approx(-sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored), rel=1e-5)
     elif name.startswith("classification"):
         examples = list(own.records())
-        said = run.reader.model.log_probs([one.texts for one in examples])
+        said = run.predictor.model.log_probs([one.texts for one in examples])
         head = run.model.head
         assert float(head.temperature) != 1.0  # which is no part of the loss: it is undone here
         scores = torch.from_numpy(said) * float(head.temperature)

@@ -27,8 +27,8 @@ from weft.models.qa import QAHead, QANetwork, answer_mask, qa_network
 from weft.runs.job import with_tokenizer_from
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
-from weft.tasks.qa.batching import Passages
-from weft.tasks.qa.objective import QATask, SpanLogits, best_spans, best_window
+from weft.tasks.qa.batching import QAExamples
+from weft.tasks.qa.objective import QATask, WindowScores, best_span, best_spans
 from weft.tasks.qa.presets import PRESETS as SPAN
 from weft.tensors import read_tensors
 from weft.text.tokenizers import from_vocab
@@ -77,14 +77,14 @@ def make_model(kind: str = "lstm", **options: Any) -> QANetwork:
     return qa_network(table.with_defaults(), vocab_size=23, max_positions=16).eval()
 
 
-def make_passages(*, longest: int = 12, stride: int = 3, count: int = 5) -> Passages:
+def make_passages(*, longest: int = 12, stride: int = 3, count: int = 5) -> QAExamples:
     tokenizer = from_vocab([f"w{at}" for at in range(19)])
     rng = np.random.default_rng(0)
 
     def texts(most: int) -> list[str]:
         return [" ".join(f"w{at}" for at in rng.integers(0, 19, rng.integers(1, most))) for _ in range(count)]
 
-    return Passages(
+    return QAExamples(
         corpus_from_lines(tokenizer, texts(5)),
         corpus_from_lines(tokenizer, texts(25)),
         np.full((count, 2), -1),
@@ -99,7 +99,7 @@ def test_answers_are_in_the_passage_and_padding_changes_nothing(kind):
     batch = data.batch(np.arange(4))
     with torch.no_grad():
         scores = model(EncoderInput(*batch[:3]))
-    rows = zip(data.before(np.arange(4)).tolist(), data.passage_windows.size[:4].tolist(), strict=True)
+    rows = zip(data.passage_positions(np.arange(4)).tolist(), data.windows.size[:4].tolist(), strict=True)
     for row, (before, size) in enumerate(rows):
         finite = torch.isfinite(scores[row, :, 0]).nonzero()[:, 0].tolist()
         assert finite == [0, *range(before, before + size)]
@@ -113,7 +113,7 @@ def test_the_loss_is_that_of_the_two_ends_and_reaches_every_weight():
     model, data = make_model("transformer"), make_passages()
     batch = data.batch(np.arange(4))._replace(spans=torch.tensor([[0, 0], [0, 0], [7, 8], [0, 0]]))
     text = EncoderInput(*batch[:3])
-    task = QATask(valid=None, longest_answer=3, device=CPU)
+    task = QATask(valid=None, max_answer_length=3, device=CPU)
     loss = task.loss(model, batch, None)
     loss.total.backward()
     assert all(weight.grad is not None and torch.isfinite(weight.grad).all() for weight in model.parameters())
@@ -138,7 +138,7 @@ def test_without_a_second_text_there_is_no_answer():
 # ---- the best answer
 
 
-def enumerated(windows: list[SpanLogits], longest: int) -> tuple[dict[tuple[int, int], float], float]:
+def enumerated(windows: list[WindowScores], longest: int) -> tuple[dict[tuple[int, int], float], float]:
     """The odds of every answer, by trying all; and of all answers and none together."""
     found: dict[tuple[int, int], float] = {}
     for begin, first, last in windows:
@@ -153,30 +153,30 @@ def enumerated(windows: list[SpanLogits], longest: int) -> tuple[dict[tuple[int,
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_answer_of_overlapping_windows_is_the_best_of_all(seed, longest):
     rng = np.random.default_rng(seed)
-    windows = [SpanLogits(begin, rng.normal(size=6), rng.normal(size=6)) for begin in (0, 2, 4, 9)]
+    windows = [WindowScores(begin, rng.normal(size=6), rng.normal(size=6)) for begin in (0, 2, 4, 9)]
     every, total = enumerated(windows, longest)
-    first, last, margin, log_total = best_window(windows, longest)
+    first, last, margin, log_total = best_span(windows, longest)
     assert every[(first, last)] == pytest.approx(max(every.values())) == pytest.approx(margin)
     assert log_total == pytest.approx(math.log(total))
     assert sum(math.exp(value - log_total) for value in every.values()) + math.exp(-log_total) == pytest.approx(1.0)
-    assert best_window([SpanLogits(0, np.zeros(0), np.zeros(0))], longest) == (0, 0, -np.inf, 0.0)
+    assert best_span([WindowScores(0, np.zeros(0), np.zeros(0))], longest) == (0, 0, -np.inf, 0.0)
 
 
 def test_batches_of_windows_give_what_each_gives_alone():
     model, data = make_model("gru"), make_passages(count=9)
-    assert len(data.passage_windows.question) > 15
+    assert len(data.windows.question) > 15
     with torch.inference_mode():
-        found = best_spans(model, data, longest_answer=3, device=CPU)
+        found = best_spans(model, data, max_answer_length=3, device=CPU)
         for number in range(9):
             windows = []
-            for at in np.flatnonzero(data.passage_windows.question == number).tolist():
+            for at in np.flatnonzero(data.windows.question == number).tolist():
                 scores = model(EncoderInput(*data.batch(np.array([at]))[:3]))[0].double().numpy()
                 low = int(data.question_lengths[number]) + 2
-                part = (scores - scores[:1])[low : low + int(data.passage_windows.size[at])]
-                windows.append(SpanLogits(int(data.passage_windows.begin[at]), part[:, 0], part[:, 1]))
+                part = (scores - scores[:1])[low : low + int(data.windows.size[at])]
+                windows.append(WindowScores(int(data.windows.start[at]), part[:, 0], part[:, 1]))
             every, total = enumerated(windows, 3)
-            assert every[(int(found.first[number]), int(found.last[number]))] == pytest.approx(found.margins[number], abs=1e-5)
-            assert found.margins[number] == pytest.approx(max(every.values()), abs=1e-5)
+            assert every[(int(found.first[number]), int(found.last[number]))] == pytest.approx(found.log_odds[number], abs=1e-5)
+            assert found.log_odds[number] == pytest.approx(max(every.values()), abs=1e-5)
             assert found.log_totals[number] == pytest.approx(math.log(total), abs=1e-5)
 
 
@@ -221,7 +221,7 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
     folder = runs.folder("lstm")
     kept = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
     run = loaded(folder)
-    assert kept.item() != 0 and math.isfinite(kept.item()) and run.reader.threshold == pytest.approx(kept.item())
+    assert kept.item() != 0 and math.isfinite(kept.item()) and run.predictor.threshold == pytest.approx(kept.item())
     valid = list(run.config.datasets["valid"].records())
     pairs = [(record.question, record.passage) for record in valid]
     references = [[answer.text for answer in record.answers] for record in valid]
@@ -235,7 +235,7 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
     # where every question has an answer, none is never said
     every = write_tsv(tmp_path / "all.tsv", asked(60, none=0.0))
     sure = loaded(train_here(span_file(every, "gru", "train.max_steps=2"), tmp_path / "run").path)
-    assert sure.reader.threshold == -math.inf
+    assert sure.predictor.threshold == -math.inf
     assert set(values_of(sure)) == {"f1", "exact_match"}
     assert all(answer.text for answer in sure.predict([("where is it ?", "we have a new one today .")]))
 
@@ -338,10 +338,10 @@ def test_pairs_that_are_none_are_refused(runs):
     run = loaded(runs.folder("lstm"))
     assert run.predict([]) == []
     wrong: list[tuple[Any, str]] = [
-        (["who ?"], "line 1: must be a question and a passage, a tuple of two texts"),
-        ([("who ?", "x"), ("who ?", "x", "y")], "line 2: must be a question and a passage, a tuple of two texts"),
-        ([(" ", "x")], "line 1: has an empty question"),
-        ([("who ?", "")], "line 1: has an empty passage"),
+        (["who ?"], "line 1: expected a tuple of a question and a passage"),
+        ([("who ?", "x"), ("who ?", "x", "y")], "line 2: expected a tuple of a question and a passage"),
+        ([(" ", "x")], "line 1: empty question"),
+        ([("who ?", "")], "line 1: empty passage"),
     ]
     for pairs, said in wrong:
         with pytest.raises(DataError) as caught:
@@ -377,7 +377,7 @@ def test_lines_become_answers(runs, monkeypatch, capsys):
     assert main(["predict", folder, "--json"]) == 3
     said = capsys.readouterr()
     rows = [json.loads(line) for line in said.out.split("\n")[:-1]]
-    wrong = "needs a question and a passage, separated by a tab, and has 1 text"
+    wrong = "expected a question and a passage separated by a tab, got 1 text"
     assert said.err == f"weft: warning: line 3: {wrong}; skipped\n"
     found = rows[0].pop("probability")
     assert 0 < found <= 1

@@ -130,8 +130,8 @@ def test_every_family_trains_and_loads(runs, name):
     run = runs[name]
     watcher = runs.watchers[name]
     kind, _, read = name.partition("-")
-    assert (run.config.arch, run.config.data.read_as, run.reader.lines) == (kind, read, read == "lines")
-    assert run.reader.end == (2 if run.reader.lines else None)
+    assert (run.config.arch, run.config.data.read_as, run.predictor.reads_lines) == (kind, read, read == "lines")
+    assert run.predictor.eos_id == (2 if run.predictor.reads_lines else None)
     assert run.model.vocabulary == run.vocabulary.hash
     assert (watcher.steps, len(watcher.scores)) == ((0, 1) if kind == "ngram" else (4, 2))
     assert all(math.isfinite(scores["loss"]) for scores in watcher.scores)
@@ -227,7 +227,7 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
         for token in alone.token_ids:
             with torch.no_grad():
                 log_probs = run.model.start(torch.tensor([tokens]))[0][0]
-            log_probs[[0, 1, *([] if run.reader.lines else [2])]] = -math.inf
+            log_probs[[0, 1, *([] if run.predictor.reads_lines else [2])]] = -math.inf
             assert token == int(log_probs.argmax())
             tokens.append(token)
 
@@ -285,7 +285,7 @@ def test_a_line_is_the_sum_of_its_tokens(runs, name):
     found = run.score(lines)
     assert [line.text for line in found] == lines
     for line in found:
-        ids = run.vocabulary.encode(line.text).tolist() + ([2] if run.reader.lines else [])
+        ids = run.vocabulary.encode(line.text).tolist() + ([2] if run.predictor.reads_lines else [])
         assert line.tokens == [run.vocabulary.token_text(token) for token in ids] and len(line.token_log_probs) == len(ids)
         assert line.log_prob == pytest.approx(sum(line.token_log_probs), abs=1e-6)
         if ids:
@@ -328,7 +328,7 @@ def test_a_line_longer_than_the_last_position_is_refused(runs):
     assert len(run.score(["a" * 15])[0].tokens) == 16
     long = "17 tokens exceed the model's limit of 16; shorten it"
     assert refusal(DataError, lambda: run.score(["a", "a" * 16])) == f"line 2: {long}"
-    assert run.reader.invalid_inputs(["a" * 16, "a" * 15]) == {0: long}
+    assert run.predictor.invalid_inputs(["a" * 16, "a" * 15]) == {0: long}
     assert len(runs["gpt-lines"].score(["a" * 40])[0].tokens) == 41
 
 
@@ -417,7 +417,7 @@ def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_
     # the last tenth, in lines, or in characters from the nearest line end on
     ends = [at + 1 for at, letter in enumerate(SENTENCES) if letter == "\n"]
     place = min(ends, key=lambda end: abs(end - int(len(SENTENCES) * 0.9)))
-    part = "\n".join(NAMES[144:]) + "\n" if run.reader.lines else SENTENCES[place:]
+    part = "\n".join(NAMES[144:]) + "\n" if run.predictor.reads_lines else SENTENCES[place:]
     (tmp_path / "test.txt").write_text(part, encoding="utf-8")
     told: list[tuple[int, int]] = []
     assert (
@@ -522,7 +522,7 @@ def test_runs_with_one_tokenizer_form_an_ensemble(runs):
     means = np.mean([np.exp(run.score(["hannah"])[0].token_log_probs) for run in parts], axis=0)
     assert found.tolist() == pytest.approx(means.tolist(), rel=1e-4)
     options = GenerationConfig(max_new_tokens=12, beam_size=3, n_best=2)
-    texts = generate(both, parts[0].vocabulary, ["an", ""], options, frame=Frame(parts[0].reader.end))
+    texts = generate(both, parts[0].vocabulary, ["an", ""], options, frame=Frame(parts[0].predictor.eos_id))
     assert [len(many) for many in texts] == [2, 2]
     others = Ensemble([runs["gpt-windows"].model], LinearEnsemble([1.0]))
     assert refusal(UsageError, lambda: Ensemble([both, others], LinearEnsemble([0.5, 0.5]))) == (

@@ -16,9 +16,9 @@ from weft.data.bucketing import ExampleBatchSampler
 from weft.data.corpus import corpus_from_lines
 from weft.data.dataset import Dataset
 from weft.errors import ConfigError, DataError
-from weft.tasks.qa.batching import Passages, question_tokens, windows
+from weft.tasks.qa.batching import QAExamples, split_passages, truncated_lengths
 from weft.tasks.qa.data import QADataConfig, QuestionFormat
-from weft.tasks.qa.files import Reading, Record, Reference, read_records
+from weft.tasks.qa.files import QAFileOptions, Record, Reference, read_records
 from weft.text.offsets import text_between, token_offsets, tokens_between
 from weft.text.reading import FileSummary
 from weft.text.tokenizers import TYPES, TokenizerConfig, from_vocab, train_tokenizer
@@ -27,7 +27,7 @@ PASSAGE = "Ada has a cat. Ben has a cat, too."
 
 
 def read(path: Path, **names: str) -> list[Record]:
-    return list(read_records([path], Reading(**names), FileSummary([path], "utf-8")))
+    return list(read_records([path], QAFileOptions(**names), FileSummary([path], "utf-8")))
 
 
 def refusal(path: Path, **names: str) -> str:
@@ -65,7 +65,7 @@ def test_tables_and_lines_of_json_say_the_same(tmp_path):
         found = read(path)
         assert [record.answers for record in found] == [(Reference("Ben", 15),), (Reference("cat", 10),), ()]
         assert [record.question for record in found] == ["Who?", "What?", "Where?"]
-        assert [record.is_guessed for record in found] == [False, True, False]
+        assert [record.is_ambiguous for record in found] == [False, True, False]
         assert {record.path for record in found} == {path}
         assert [record.line for record in found] == ([1, 2, 3] if path == lines else [2, 3, 4])
     lines.write_text(lines.read_text().replace("\n", "\n\n"))  # blank lines are none
@@ -280,12 +280,12 @@ def test_an_answer_becomes_tokens_and_its_text_again(kind):
 
 
 def test_worked_windows():
-    cut = windows(np.array([3, 3, 40]), np.array([4, 11, 7]), max_length=12, stride=2)
+    cut = split_passages(np.array([3, 3, 40]), np.array([4, 11, 7]), max_length=12, stride=2)
     # room for 12 - 3 - 3 tokens, or, behind a question that is cut to 4, for 5
     assert cut.question.tolist() == [0, 1, 1, 1, 1, 2, 2]
-    assert cut.begin.tolist() == [0, 0, 2, 4, 6, 0, 2]
+    assert cut.start.tolist() == [0, 0, 2, 4, 6, 0, 2]
     assert cut.size.tolist() == [4, 6, 6, 6, 5, 5, 5]
-    assert question_tokens(np.array([3, 4, 5, 40]), 12).tolist() == [3, 4, 4, 4]
+    assert truncated_lengths(np.array([3, 4, 5, 40]), 12).tolist() == [3, 4, 4, 4]
 
 
 def test_every_token_is_in_a_window_and_no_window_is_too_long():
@@ -294,25 +294,25 @@ def test_every_token_is_in_a_window_and_no_window_is_too_long():
         longest = int(rng.integers(8, 40))
         stride = int(rng.integers(1, longest))
         asked_for, about = rng.integers(1, 30, 5), rng.integers(0, 100, 5)
-        cut = windows(asked_for, about, max_length=longest, stride=stride)
+        cut = split_passages(asked_for, about, max_length=longest, stride=stride)
         for number in range(5):
             own = cut.question == number
-            read = {token for low, size in zip(cut.begin[own], cut.size[own], strict=True) for token in range(low, low + size)}
+            read = {token for low, size in zip(cut.start[own], cut.size[own], strict=True) for token in range(low, low + size)}
             assert read == set(range(about[number]))
-            assert (3 + question_tokens(asked_for, longest)[number] + cut.size[own]).max() <= longest
+            assert (3 + truncated_lengths(asked_for, longest)[number] + cut.size[own]).max() <= longest
 
 
-def passages(spans: list[tuple[int, int]], *, longest: int = 10, stride: int = 2) -> Passages:
+def passages(spans: list[tuple[int, int]], *, longest: int = 10, stride: int = 2) -> QAExamples:
     tokenizer = from_vocab([f"w{at}" for at in range(20)])
     questions, texts = ["w0 w1"] * len(spans), [" ".join(f"w{at}" for at in range(2, 11))] * len(spans)
-    return Passages(
+    return QAExamples(
         corpus_from_lines(tokenizer, questions), corpus_from_lines(tokenizer, texts), np.array(spans), longest, stride
     )
 
 
 def test_a_worked_batch():
     data = passages([(3, 4), (-1, -1)])
-    assert data.passage_windows.begin.tolist() == [0, 2, 4, 0, 2, 4]
+    assert data.windows.start.tolist() == [0, 2, 4, 0, 2, 4]
     batch = data.batch(np.array([1, 2, 3]))
     first = 3 + 2  # the token of w2
     assert batch.tokens.tolist() == [

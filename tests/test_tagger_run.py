@@ -408,7 +408,7 @@ def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
         alone = np.concatenate([run.embed([line], pooling=pool) for line in lines])
         np.testing.assert_allclose(together, alone, atol=1e-5)
         with torch.inference_mode():
-            batch = run.reader.model.sentences([lines[0].split()]).batch(np.array([0]))
+            batch = run.predictor.model.sentences([lines[0].split()]).batch(np.array([0]))
             y, keep = run.model.encoder(TaggerInput(*batch[:-1]))
         assert keep.all()
         np.testing.assert_allclose(together[0], (y[0].mean(0) if pool == "mean" else y[0, 0]).numpy(), atol=1e-5)

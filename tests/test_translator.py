@@ -87,7 +87,7 @@ def test_every_kind_trains_and_loads(runs, name):
     assert set(valid[0]) == {
         "step",
         "crc32",
-        *(f"valid_{score}" for score in metric_names(run.spec.validation)),
+        *(f"valid_{score}" for score in metric_names(run.spec.validation_suites)),
     }
     assert valid[-1]["valid_loss"] < valid[0]["valid_loss"]
     info = run.info()
@@ -281,8 +281,8 @@ def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(ru
     message = "line 3: 21 tokens exceed the model's limit of 16; shorten it or set `truncate`"
     assert refusal(DataError, lambda: run.predict(["ab", "c", long, long + "a"])) == message
     assert refusal(DataError, lambda: run.score([("ab", "A"), ("c", "C"), (long, "A")])) == message
-    assert run.reader.invalid_inputs(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
-    assert run.reader.invalid_inputs([long], truncate=True) == {}
+    assert run.predictor.invalid_inputs(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
+    assert run.predictor.invalid_inputs([long], truncate=True) == {}
     same(run.predict(long, truncate=True).ranked(), run.predict(long[:15]).ranked())
     cut, whole = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
     assert cut.token_log_probs == pytest.approx(whole.token_log_probs, abs=1e-5)
@@ -416,12 +416,12 @@ def test_members_may_read_their_sources_each_in_its_own_way(runs):
     other = runs.place / "pieces"
     train_here(values, other)
     both, pairs = weft.ensemble([runs.folder("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
-    sizes = [len(member.sources(["abcab"])[0]) for member in both.reader.members]
+    sizes = [len(member.sources(["abcab"])[0]) for member in both.predictor.members]
     assert sizes[0] == 6 and sizes[1] < 6
     alone = [weft.load(folder, device="cpu").score(pairs)[0].token_log_probs for folder in (runs.folder("lstm"), other)]
     assert both.score(pairs)[0].token_log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
     # of lines that one of them can't read, that one tells
-    assert list(both.reader.invalid_inputs(["ab" * 9])) == [0]
+    assert list(both.predictor.invalid_inputs(["ab" * 9])) == [0]
 
 
 def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_of_them_would(runs):
@@ -434,10 +434,10 @@ def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_o
     for folders in ([lstm, short], [short, lstm]):  # their order changes nothing
         both = weft.ensemble(folders, device="cpu")
         assert both.info()["parameters"] == alone[lstm] + alone[short]
-        assert both.reader.invalid_inputs(["abcdef" * 3]) == {
+        assert both.predictor.invalid_inputs(["abcdef" * 3]) == {
             0: "19 tokens exceed the model's limit of 9; shorten it or set `truncate`"
         }
-        assert both.reader.invalid_pairs([("abc", "A " * 12)]) == {
+        assert both.predictor.invalid_pairs([("abc", "A " * 12)]) == {
             0: "13 target tokens exceed the model's limit of 9; shorten it"
         }
     beside = weft.ensemble([lstm], lm=lm, device="cpu")
@@ -459,8 +459,8 @@ def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its
     )
     for folders in ([letters, pieces], [pieces, letters]):
         both = weft.ensemble(folders, device="cpu")
-        fewest = min(len(member.sources([line])[0]) for member in both.reader.members)
-        assert fewest < 55 == max(len(member.sources([line])[0]) for member in both.reader.members)
+        fewest = min(len(member.sources([line])[0]) for member in both.predictor.members)
+        assert fewest < 55 == max(len(member.sources([line])[0]) for member in both.predictor.members)
         with pytest.raises(ValueError, match="zip"):  # nothing was found
             both.predict([line])
     assert limits == [2 * (-(-fewest // 16) * 16) + 32] * 2
@@ -527,28 +527,28 @@ def test_a_run_is_asked_for_what_it_can_do(runs):
 def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, options):
     run, words = loaded(runs, name), ["abc", "fade", "b"]
     outputs = run.predict(words, target_prefixes=["A", "", "B"], max_new_tokens=6, **options)
-    for word, output, one in zip(words, outputs, run.reader.align(words, outputs), strict=True):
+    for word, output, one in zip(words, outputs, run.predictor.align(words, outputs), strict=True):
         assert one.source_tokens == [*word, "</s>"]
         assert one.target_tokens == [run.vocabulary.target.token_text(token) for token in [*output.prefix, *output.token_ids]]
         assert one.weights.shape == (len(one.target_tokens), len(one.source_tokens))
         np.testing.assert_allclose(one.weights.sum(1), 1.0, atol=1e-5)
-    again = run.reader.align(words[1:2], outputs[1:2])[0]  # not padded
-    np.testing.assert_allclose(again.weights, run.reader.align(words, outputs)[1].weights, atol=1e-5)
+    again = run.predictor.align(words[1:2], outputs[1:2])[0]  # not padded
+    np.testing.assert_allclose(again.weights, run.predictor.align(words, outputs)[1].weights, atol=1e-5)
 
 
 def test_more_lines_than_are_read_at_once_are_aligned_too(runs):
     run, words = loaded(runs, "bahdanau"), ["abc", "fade", "b"] * 30
-    found = run.reader.align(words, run.predict(words, beam_size=1, max_new_tokens=6))
+    found = run.predictor.align(words, run.predict(words, beam_size=1, max_new_tokens=6))
     assert len(found) == 90
     np.testing.assert_allclose(found[0].weights, found[87].weights, atol=1e-5)
-    assert run.reader.align([], []) == []
+    assert run.predictor.align([], []) == []
 
 
 def test_several_models_have_no_alignment(runs):
     both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
     beside = weft.ensemble([runs.folder("lstm")], lm=runs.folder("lm-ngram"), device="cpu")
     for run in (both, beside):
-        message = refusal(UsageError, lambda run=run: run.reader.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
+        message = refusal(UsageError, lambda run=run: run.predictor.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
         assert message == "return_alignments: not available for several models; align with one run"
 
 
@@ -600,7 +600,7 @@ def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch)
     message = "numbers: expected one per line (2), got 1"
     assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
     # neither a line that can't be read, nor one that is too long, nor the end of a batch changes those of the others
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 3)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 3)
     feed(monkeypatch, b"\xff\n" + b"ab" * 10 + b"\nabc\nbad\n")
     code, lines, _ = predicted(capsys, folder, "--num-samples", "2", "--seed", "4")
     rows = [line.split("\t") for line in lines]
@@ -645,7 +645,7 @@ def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, m
     assert code == 3
     assert json.loads(lines[1]) == {"source": "ab" * 10, "predictions": [], "error": fault}
     # numbers go on from one batch to the next
-    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch_size", 2)
     feed(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
     code, lines, said = predicted(capsys, str(folder))
     assert (code, lines, said) == (3, [*expected, "", expected[0]], f"weft: warning: line 3: {fault}; skipped\n")

@@ -22,7 +22,7 @@ from golden_cases import scenes
 SCENES = {scene.name: scene for scene in scenes()}
 NUL = "NUL at character 1; is this binary data?"
 HALF = "lone surrogate U+D800 at character 0; use whole characters"
-TWO = "must be a question and a passage, a tuple of two texts"
+TWO = "expected a tuple of a question and a passage"
 ASKED = "Eva bought a hat in Rome."
 # two inputs that are good, and those that are not with the reason of each
 INPUTS: dict[str, tuple[list[Any], dict[Any, str]]] = {
@@ -44,8 +44,8 @@ INPUTS: dict[str, tuple[list[Any], dict[Any, str]]] = {
             "alone": TWO,
             ("a", "b", "c"): TWO,
             ("a\0?", ASKED): NUL,
-            (" ", ASKED): "has an empty question",
-            ("Who?", ""): "has an empty passage",
+            (" ", ASKED): "empty question",
+            ("Who?", ""): "empty passage",
             ("Who?", 7): "expected a string, got int",
         },
     ),

@@ -1,4 +1,4 @@
-"""A number for a text: regression by mean squared error over an encoder."""
+"""Regression: predict a number from a text, with an encoder and the mean squared error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from weft.training.estimator import NetworkEstimator
 from weft.training.neural import NetworkTask
 from weft.training.objective import Loss
 
-BATCH = 8192  # positions that are read at once
+BATCH_TOKENS = 8192  # positions per batch
 
 # ---- data
 
@@ -71,10 +71,10 @@ class Numbered(TextExamples[NumberBatch]):
 
 
 def _pearson(total: Sums) -> np.ndarray:
-    n, x, y = total["count"], total["said"], total["meant"]
-    spread = np.sqrt((n * total["said_squared"] - x * x) * (n * total["meant_squared"] - y * y))
-    found: np.ndarray = (n * total["product"] - x * y) / np.where(spread > 0, spread, np.nan)
-    return found
+    n, x, y = total["count"], total["predicted"], total["gold"]
+    scale = np.sqrt((n * total["predicted_squared"] - x * x) * (n * total["gold_squared"] - y * y))
+    correlation: np.ndarray = (n * total["product"] - x * y) / np.where(scale > 0, scale, np.nan)
+    return correlation
 
 
 METRICS = (
@@ -84,21 +84,21 @@ METRICS = (
 )
 
 
-def number_items(said: np.ndarray, meant: np.ndarray) -> ItemStatistics:
+def number_items(predicted: np.ndarray, gold: np.ndarray) -> ItemStatistics:
     statistics = {
-        "count": np.ones(len(said)), "squared": (said - meant) ** 2, "absolute": np.abs(said - meant), "said": said,
-        "meant": meant, "said_squared": said**2, "meant_squared": meant**2, "product": said * meant,
+        "count": np.ones(len(gold)), "squared": (predicted - gold) ** 2, "absolute": np.abs(predicted - gold), "gold": gold,
+        "predicted": predicted, "predicted_squared": predicted**2, "gold_squared": gold**2, "product": predicted * gold,
     }  # fmt: skip
-    return ItemStatistics(np.arange(len(said)), statistics, [f"{value:.3f}" for value in said])
+    return ItemStatistics(np.arange(len(gold)), statistics, [f"{value:.3f}" for value in predicted])
 
 
 # ---- the model and its training
 
 
 class Regressor(nn.Module):
-    def __init__(self, encoder: TextEncoder, pool: nn.Module, width: int) -> None:
+    def __init__(self, encoder: TextEncoder, pool: nn.Module, hidden_size: int) -> None:
         super().__init__()
-        self.encoder, self.pool, self.head = encoder, pool, nn.Linear(width, 1)
+        self.encoder, self.pool, self.head = encoder, pool, nn.Linear(hidden_size, 1)
 
     @property
     def max_positions(self) -> int | None:
@@ -113,14 +113,14 @@ class Regressor(nn.Module):
 
 
 @torch.inference_mode()
-def read_numbers(model: nn.Module, data: Numbered, device: torch.device, watch: ProgressCallback | None = None) -> np.ndarray:
-    found, done = np.zeros(len(data.numbers)), 0
-    for members, batch in by_length(data, batch_tokens=BATCH):
+def run_model(model: nn.Module, data: Numbered, device: torch.device, progress: ProgressCallback | None = None) -> np.ndarray:
+    numbers, done = np.zeros(len(data.numbers)), 0
+    for members, batch in by_length(data, batch_tokens=BATCH_TOKENS):
         text = map_tensors(EncoderInput(batch.tokens, batch.token_mask), lambda part: part.to(device))
-        found[members], done = model(text).double().cpu().numpy(), done + len(members)
-        if watch is not None:
-            watch(done, len(found))
-    return found
+        numbers[members], done = model(text).double().cpu().numpy(), done + len(members)
+        if progress is not None:
+            progress(done, len(numbers))
+    return numbers
 
 
 class SquaredError:
@@ -134,17 +134,17 @@ class SquaredError:
         errors = (model(EncoderInput(batch.tokens, batch.token_mask)) - batch.numbers) ** 2
         return Loss(errors.sum(), torch.tensor(len(errors), device=errors.device), None, batch.token_mask.sum())
 
-    def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> dict[str, float] | None:
+    def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         if self.valid is None:
             return None
-        return values(number_items(read_numbers(model, self.valid, self.device, watch), self.valid.numbers), METRICS)
+        return values(number_items(run_model(model, self.valid, self.device, progress), self.valid.numbers), METRICS)
 
 
 class Regression(NetworkTask[Numbered]):
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], Regressor]:
-        table, vocab_size, limit = config.model, vocabulary.vocab_size + 1, config.data.max_length
-        pool = partial(build.build_pooling, table.pooling, table)
-        return lambda: Regressor(text_encoder(table, vocab_size=vocab_size, max_positions=limit), pool(), table.hidden_size)
+        model, vocab_size, max_positions = config.model, vocabulary.vocab_size + 1, config.data.max_length
+        encoder = partial(text_encoder, model, vocab_size=vocab_size, max_positions=max_positions)
+        return lambda: Regressor(encoder(), build.build_pooling(model.pooling, model), model.hidden_size)
 
     def encode(
         self,
@@ -167,7 +167,7 @@ class Regression(NetworkTask[Numbered]):
 NETWORK = NetworkEstimator(Regression)
 TRAIN = {"max_steps": 100, "batch_tokens": 2048, "lr": 3e-3}
 SHAPE = {"num_layers": 1, "pooling": "mean"}
-PRESETS = {kind: Preset(NETWORK, ClassifierConfig, {"layer_type": kind, **SHAPE}, TRAIN) for kind in ("gru", "lstm")}
+PRESETS = {arch: Preset(NETWORK, ClassifierConfig, {"layer_type": arch, **SHAPE}, TRAIN) for arch in ("gru", "lstm")}
 
 # ---- predictions
 
@@ -196,7 +196,7 @@ class NumberLines(Lines[str, Estimate]):
         return prediction.truncated
 
 
-def _read(run: Run[str, Estimate], texts: Sequence[str]) -> Numbered:
+def _encode(run: Run[str, Estimate], texts: Sequence[str]) -> Numbered:
     return Numbered([corpus_from_lines(run.vocabulary, texts)], np.zeros(len(texts)), run.config.data.max_length)
 
 
@@ -204,37 +204,37 @@ def predict(
     run: Run[str, Estimate], texts: Sequence[str], options: Options, progress: Progress | None
 ) -> list[Estimate | InvalidInput]:
     def estimate(valid: list[str]) -> list[Estimate]:
-        data = _read(run, valid)
-        long = 1 + np.diff(data.columns[0].line_starts()) > data.max_length
-        found = read_numbers(run.model, data, run.device, phase(progress, "predicting"))
-        return [Estimate(float(value), bool(over)) for value, over in zip(found, long, strict=True)]
+        data = _encode(run, valid)
+        is_truncated = 1 + np.diff(data.columns[0].line_starts()) > data.max_length
+        numbers = run_model(run.model, data, run.device, phase(progress, "predicting"))
+        return [Estimate(*row) for row in zip(numbers.tolist(), is_truncated.tolist(), strict=True)]
 
     return process_valid([read_text(text) for text in texts], estimate)
 
 
 def evaluate(run: Run[str, Estimate], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
     records = list(eval_source(run.directory, run.config, data).records())
-    texts, meant = [record.texts[0] for record in records], np.array([*map(number, records)])
-    read = _read(run, texts)
-    items = number_items(read_numbers(run.model, read, run.device, phase(progress, "evaluating")), meant)
-    lengths = np.diff(read.columns[0].line_starts()) - 1
-    observed = partial(Predictions, items, texts, [f"{value:g}" for value in meant], lengths, "text")
-    signed = f"regression|tok:{run.vocabulary.hash[:8]}"
-    return Evaluation({one.name: one for one in scores(items, METRICS, signed)}, items, observed, "texts/s", len(records))
+    texts, gold = [record.texts[0] for record in records], np.array([*map(number, records)])
+    examples = _encode(run, texts)
+    items = number_items(run_model(run.model, examples, run.device, phase(progress, "evaluating")), gold)
+    lengths = np.diff(examples.columns[0].line_starts()) - 1
+    details = partial(Predictions, items, texts, [f"{value:g}" for value in gold], lengths, "text")
+    by_name = {score.name: score for score in scores(items, METRICS, f"regression|tok:{run.vocabulary.hash[:8]}")}
+    return Evaluation(by_name, items, details, "texts/s", len(records))
 
 
 TASK: Task[str, Estimate] = Task(
     name="regress",
-    noun="regression model",
-    does="gives texts numbers",
-    item="text",
-    counts="texts",
-    says="numbers",
+    model_noun="regression model",
+    description="predicts numbers from texts",
+    loss_unit="text",
+    progress_unit="texts",
+    output_noun="numbers",
     data=table_data(NumberConfig),
     presets=PRESETS,
-    suites=(METRICS,),
-    validation=(METRICS,),
+    eval_suites=(METRICS,),
+    validation_suites=(METRICS,),
     evaluate=evaluate,
     predict=predict,
-    lines=NumberLines,
+    line_format=NumberLines,
 )

@@ -170,7 +170,7 @@ def plot_attention(run: Run[str, Prediction], output_dir: Path) -> tuple[str, Pa
     from weft.plots.heatmap import heatmap
 
     word, prediction = PLOTTED_WORD, run.predict(PLOTTED_WORD)
-    alignment, path = run.reader.align([word], [prediction])[0], output_dir / f"{word}.svg"
+    alignment, path = run.predictor.align([word], [prediction])[0], output_dir / f"{word}.svg"
     title = f"{word}: {prediction.text}"
     files.write_text(
         path, heatmap(alignment.weights, rows=alignment.target_tokens, columns=alignment.source_tokens, title=title)

@@ -71,7 +71,7 @@ class Inputs:
 
         read = partial(raw_lines, path, self.encoding)
         file = InputFile(path, lambda: (line.text for line in read()), run.labels, self.format.targets, read)
-        opened = run.spec.data.open(run.config.data, file)
+        opened = run.spec.data.open_input(run.config.data, file)
         if opened is None:
             return OpenedRecords(PlainOutput(), self._line_entries(path))
         return OpenedRecords(opened.form, self._checked(opened.entries), opened.notes, opened.writes)

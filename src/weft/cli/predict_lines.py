@@ -36,13 +36,13 @@ def predict_lines(
 ) -> int:
     """Print the prediction of every record, and return the exit code. Additional files, such as alignments, are written to
     `extra_dir`; on a terminal, `header` is printed above the results."""
-    if run.spec.lines is None:
+    if run.spec.line_format is None:
         raise run.wrong_task()
-    lines = run.spec.lines(run.config, options)
+    lines = run.spec.line_format(run.config, options)
     note_if_file(command.text, f"use --input {command.text} to read the file", quiet=command.quiet)
-    inputs = Inputs(run, command.text, command.input, InputFormat(lines.split, lines.batch))
+    inputs = Inputs(run, command.text, command.input, InputFormat(lines.split, lines.batch_size))
     run.try_predict([], lines.options([]))  # options that the model does not support are refused before a line is read
-    is_table = lines.tables and not command.json
+    is_table = lines.outputs_tables and not command.json
     inputs.note_formats(quiet=command.quiet, writes=is_table)
     if is_table:
         inputs.refuse_mixed(command.input)
@@ -53,7 +53,7 @@ def predict_lines(
     for entries in inputs.batches():
         loop.print(entries)
         sys.stdout.flush()
-    warn_truncated(loop.truncated, lines.item, quiet=command.quiet)
+    warn_truncated(loop.truncated, lines.unit, quiet=command.quiet)
     warn_unknown(loop.unknown, quiet=command.quiet)
     if is_table:
         write(inputs.form.tail())
@@ -90,7 +90,7 @@ class _Loop:
         predictions = {index: item for index, item in results.items() if index not in problems}
         self.truncated += sum(map(self.lines.truncated, predictions.values()))
         texts = [inputs[index] for index in predictions]
-        self.unknown.update(self.run.spec.unknown(self.run, texts) if predictions else ())
+        self.unknown.update(self.run.spec.unknown_tokens(self.run, texts) if predictions else ())
         return problems, predictions
 
     def _print(self, entry: InputRecord, number: int, prediction: Any, problem: str | None) -> None:
@@ -99,7 +99,7 @@ class _Loop:
         if self.command.json:
             error = {} if problem is None else {"error": problem}
             write_json({**self.lines.json(entry, prediction), **error}, indent=None)
-        elif self.inputs.form.is_plain or not self.lines.tables:
+        elif self.inputs.form.is_plain or not self.lines.outputs_tables:
             write(self.lines.text(prediction, None if self.command.text is not None else number))
         else:
             write_exact(with_values(self.inputs, entry, self.lines.values(prediction), problem))

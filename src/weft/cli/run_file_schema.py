@@ -23,8 +23,8 @@ def run_file_schema(task: str) -> Schema:
     configs = [_defaults(task, arch) for arch in archs]
     top: Schema = _properties(RunFile, None)
     tables = {
-        "data": _table(spec.data.table, configs[0].data, required=("train",)),
-        "tokenizer": _table(spec.data.tokenizer, configs[0].tokenizer),
+        "data": _table(spec.data.data_config, configs[0].data, required=("train",)),
+        "tokenizer": _table(spec.data.tokenizer_config, configs[0].tokenizer),
         "model": {"oneOf": [_model(arch, config.model) for arch, config in zip(archs, configs, strict=True)]},
         "train": _shared_defaults([_table(type(config.train), config.train) for config in configs]),
     }

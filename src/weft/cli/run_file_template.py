@@ -67,7 +67,7 @@ def _format_line(line: Line | str, column: int) -> str:
 def _lines(config: RunConfig, template: TaskTemplate) -> Iterator[Line | str]:
     spec = find_task(config.task)
     hidden = {*template.hidden, *RARE, *(SAMPLING if spec.samples is None else ())}
-    yield Line(f'task = "{config.task}"', TASKS[config.task].about)
+    yield Line(f'task = "{config.task}"', TASKS[config.task].description)
     yield from _options(RunFile, {"seed": 0}, {}, ())
     yield from ("", "[data]")
     train = _comment(type(config.data).model_fields["train"])

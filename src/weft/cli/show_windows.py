@@ -19,7 +19,7 @@ MAX_TOKENS = 6  # of an input or target in a row; longer ones are abbreviated in
 
 def check_applies(config: RunConfig) -> None:
     """Refuse a run file whose training reads no windows."""
-    if not config.spec.data.windows(config):
+    if not config.spec.data.uses_windows(config):
         raise UsageError("show_windows", "requires a network of task 'lm' that reads running text as windows")
 
 

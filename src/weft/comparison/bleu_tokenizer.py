@@ -17,7 +17,7 @@ def check_tokenizer_option(task: str, tokenize: str | None) -> None:
     """Raise UsageError for an unknown BLEU tokenizer, or for a task without text outputs."""
     if tokenize is None:
         return
-    if find_task(task).compare.tokenize is None:
+    if find_task(task).compare.bleu_tokenizer is None:
         raise UsageError("tokenize", f"not available for task {task!r}")
     check_tokenizer(tokenize)
 
@@ -30,5 +30,5 @@ def common_tokenizer(paths: Iterable[Path]) -> str | None:
             runs.append(load(path))
     if not runs or any(run.spec is not runs[0].spec for run in runs):
         return None
-    choose = runs[0].spec.compare.tokenize
+    choose = runs[0].spec.compare.bleu_tokenizer
     return None if choose is None else choose(runs)

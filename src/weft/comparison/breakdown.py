@@ -18,7 +18,7 @@ from weft.metrics.classification import f1, ratio
 from weft.metrics.frequency import FREQUENCIES
 from weft.metrics.items import Array, Function, ItemStatistics, Sums, total
 from weft.metrics.metric import Metric, metrics_of
-from weft.tasks.compare_spec import LabelCounts, Rate
+from weft.tasks.compare_spec import FrequencyMetric, LabelCounts
 from weft.tasks.registry import find_task
 from weft.tasks.spec import AnyTask
 
@@ -153,9 +153,9 @@ def _rate(numerator: str, scale: float) -> Function:
     return score
 
 
-def _rate_metric(task: AnyTask, rate: Rate) -> Metric:
+def _rate_metric(task: AnyTask, rate: FrequencyMetric) -> Metric:
     """The task's metric for tokens, or words, of one frequency class."""
-    return metrics_of(task.suites, [rate.metric])[rate.metric]._replace(compute=_rate(rate.statistic, rate.scale))
+    return metrics_of(task.eval_suites, [rate.metric])[rate.metric]._replace(compute=_rate(rate.statistic, rate.scale))
 
 
 def _by_frequency(groups: Groups, function: Function) -> list[Cell]:
@@ -253,8 +253,8 @@ def breakdowns(groups: Groups, metric: Metric) -> Iterator[dict[str, Any]]:
         yield as_json(f"input length in {unit}", metric, cells, rows)
     if len(cells := _by_rarest(groups, metric.compute)) > 1:
         yield as_json("training frequency of the rarest input token", metric, cells, rows)
-    if compare.rate is not None and same_tokens(groups):
-        rate = _rate_metric(task, compare.rate)
+    if compare.frequency_metric is not None and same_tokens(groups):
+        rate = _rate_metric(task, compare.frequency_metric)
         by = f"training frequency of the {unit.removesuffix('s')}"
         if len(cells := _by_frequency(groups, rate.compute)) > 1:
             yield as_json(by, rate, cells, rows, unit=unit)

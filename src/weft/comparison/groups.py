@@ -10,7 +10,7 @@ from weft.comparison.applicable_options import flatten_options
 from weft.comparison.plan import FailedRun
 from weft.config import describe_differences
 from weft.errors import ModelError, UsageError
-from weft.runs.resolve import read_settings
+from weft.runs.resolve import read_config
 from weft.runs.run_dir import open_run_dir
 
 READ_OPTIONS = ("context_length", "stride", "max_length", "truncate")  # may differ between runs on the same data
@@ -44,7 +44,7 @@ def split_readable(paths: Sequence[Path]) -> tuple[list[Path], list[FailedRun]]:
     for path in paths:
         directory = open_run_dir(path)
         try:
-            read_settings(directory)
+            read_config(directory)
             intact.append(path)
         except ModelError as error:
             damaged.append(FailedRun(path.resolve().name, None, str(error), error.exit_code))

@@ -21,7 +21,7 @@ from weft.errors import UsageError, unknown_name
 from weft.metrics.items import Array, ItemStatistics
 from weft.metrics.minimal_pairs import PAIRS, pair_items
 from weft.runs.run import AnyRun
-from weft.tasks.compare_spec import Sentences
+from weft.tasks.compare_spec import SentenceScoring
 from weft.tasks.registry import TASKS, find_task
 
 ProgressCallback = Callable[[int, int], None]
@@ -72,7 +72,7 @@ def check_task(task: str) -> None:
         raise UsageError("minimal_pairs", f"not available for task {task!r}; it requires task {' or '.join(_scoring_tasks())}")
 
 
-def check_run(run: AnyRun) -> Sentences:
+def check_run(run: AnyRun) -> SentenceScoring:
     """How a run scores sentences; raises UsageError if it does not give sentences a probability."""
     if run.spec.compare.sentences is None:
         raise UsageError(
@@ -108,14 +108,14 @@ def evaluate_minimal_pairs(
     sentences = check_run(run)
     if by is not None and by not in SCORE_BY:
         raise UsageError("score_by", *unknown_name("unit", by, SCORE_BY))
-    if by == "word" and sentences.whole:
+    if by == "word" and sentences.bidirectional:
         raise UsageError("score_by", f"{run.directory.path} is a masked language model and scores whole sentences", "remove it")
-    whole_sentence = _scores_whole_sentences(pairs, "sentence" if sentences.whole else by)
+    whole_sentence = _scores_whole_sentences(pairs, "sentence" if sentences.bidirectional else by)
     texts = [_text(pair, whole, side) for side in (0, 1) for pair, whole in zip(pairs, whole_sentence, strict=True)]
     scored = sentences.score(run, texts, np.concatenate([whole_sentence, whole_sentence]), progress)
-    scores = scored.log_probs / np.maximum(scored.tokens, 1) if mean else scored.log_probs
+    scores = scored.log_probs / np.maximum(scored.num_tokens, 1) if mean else scored.log_probs
     half = len(pairs)
-    return pair_items(scores[:half], scores[half:], _problems(run, texts, scored.long))
+    return pair_items(scores[:half], scores[half:], _problems(run, texts, scored.is_too_long))
 
 
 def scorable_pairs(pairs: Sequence[MinimalPair], by: str | None) -> list[MinimalPair]:

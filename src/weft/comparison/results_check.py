@@ -52,7 +52,7 @@ def _texts(document: Mapping[str, Any]) -> Iterator[str]:
         yield "outputs"
     task = known_task(document.get("task"))
     pairs = isinstance(scores, list) and all(_are_texts(pair) and len(pair) == 2 for pair in scores)
-    if not pairs or task is None or not metrics_of(task.suites, [name for name, _ in scores or ()]):
+    if not pairs or task is None or not metrics_of(task.eval_suites, [name for name, _ in scores or ()]):
         yield "scores"
     if not _is_number(document.get("unknown")):
         yield "unknown"
@@ -74,7 +74,7 @@ def _numbers(document: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
     bounds = arrays.get("scores")
     if bounds is None or bounds.shape != (len(document["scores"]), 3) or bounds.dtype != np.float64:
         yield "scores"
-    if not size or (document["outputs"] is not None) != find_task(document["task"]).compare.outputs:
+    if not size or (document["outputs"] is not None) != find_task(document["task"]).compare.has_outputs:
         yield "inputs"
     for name, values in arrays.items():
         is_invalid = values.dtype != np.float64 or values.ndim not in (1, 2, 3) or len(values) != size
@@ -85,7 +85,7 @@ def _numbers(document: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
 def _frequencies(document: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
     """Statistics by frequency that the task does not have, or of a wrong shape."""
     names = {name.removeprefix("frequencies.") for name in arrays if name.startswith("frequencies.")}
-    rate = find_task(document["task"]).compare.rate
+    rate = find_task(document["task"]).compare.frequency_metric
     if names and (rate is None or names != {rate.statistic, "tokens"}):
         yield "frequencies"
     shape = (len(document["inputs"]), len(FREQUENCIES) + 1)
@@ -95,7 +95,7 @@ def _frequencies(document: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
 def _scored(document: Mapping[str, Any], statistics: Mapping[str, np.ndarray]) -> Iterator[str]:
     """Scores that cannot be computed from the statistics."""
     sums = total(statistics)
-    for name, metric in metrics_of(find_task(document["task"]).suites, [name for name, _ in document["scores"]]).items():
+    for name, metric in metrics_of(find_task(document["task"]).eval_suites, [name for name, _ in document["scores"]]).items():
         try:
             with np.errstate(all="ignore"):
                 shape = np.shape(metric.compute(sums))
@@ -108,7 +108,7 @@ def _scored(document: Mapping[str, Any], statistics: Mapping[str, np.ndarray]) -
 def _all(document: Mapping[str, Any], arrays: Arrays, statistics: Mapping[str, np.ndarray]) -> Iterator[str]:
     yield from _texts(document)
     yield from _numbers(document, arrays)
-    yield from find_task(document["task"]).compare.check(document, arrays)
+    yield from find_task(document["task"]).compare.invalid_fields(document, arrays)
     yield from _frequencies(document, arrays)
     yield from _scored(document, statistics)
 

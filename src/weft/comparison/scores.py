@@ -17,7 +17,7 @@ _TOKENIZER = re.compile(r"\|tokenizer:(\w+)")
 
 def metrics(task: str, scores: Iterable[Score]) -> dict[str, Metric]:
     """The metric of each score of a run, by name."""
-    return metrics_of(find_task(task).suites, [score.name for score in scores])
+    return metrics_of(find_task(task).eval_suites, [score.name for score in scores])
 
 
 def metric_label(metric: Metric) -> str:
@@ -31,7 +31,7 @@ def _tokenizers(scores: Iterable[Score]) -> frozenset[str]:
 
 def check_metric(task: str, name: str | None) -> None:
     """Raise UsageError if no run of the task has the metric, before anything is trained or evaluated."""
-    names = metric_names(find_task(task).suites)
+    names = metric_names(find_task(task).eval_suites)
     if name is not None and name not in names:
         raise UsageError("metric", *unknown_name("metric", name, names))
 
@@ -48,7 +48,7 @@ def ranking_metric(task: str, runs: Sequence[Sequence[Score]], name: str | None)
             raise UsageError("metric", *unknown_name("metric", name, common))
         candidates = [name]
     else:
-        candidates = [*find_task(task).decides, *common]
+        candidates = [*find_task(task).ranking_metrics, *common]
     metrics_by_name = metrics(task, runs[0])
     comparable = [metrics_by_name[candidate] for candidate in candidates if candidate in common]
     if has_several_tokenizers(runs):

@@ -16,7 +16,7 @@ def initial_values(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, An
     """The run file's values of the options that are searched."""
     options = flatten_options(config.to_dict()["model"])
     dimensions = [
-        dimension for dimension in config.preset.choices if dimension.option not in fixed and _applies(dimension, options)
+        dimension for dimension in config.preset.search_space if dimension.option not in fixed and _applies(dimension, options)
     ]
     return {dimension.option: options.get(dimension.option) for dimension in dimensions}
 
@@ -28,7 +28,7 @@ def _applies(dimension: SearchDimension, options: Mapping[str, Any]) -> bool:
 def sample_config(config: RunConfig, fixed: Sequence[str], random: np.random.Generator) -> dict[str, Any]:
     """Draw a value of each option, always in the same order, so that the generator determines all of them."""
     options, chosen = flatten_options(config.to_dict()["model"]), dict[str, Any]()
-    for dimension in config.preset.choices:
+    for dimension in config.preset.search_space:
         value = dimension.values[int(random.integers(len(dimension.values)))]  # drawn even if it is not used
         if dimension.option not in fixed and _applies(dimension, {**options, **chosen}):
             chosen[dimension.option] = value
@@ -38,7 +38,7 @@ def sample_config(config: RunConfig, fixed: Sequence[str], random: np.random.Gen
 def with_choices(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The run file with the drawn values, without options that do not apply to them."""
     options, new = {**flatten_options(config.to_dict()["model"]), **chosen}, dict(values)
-    for dimension in config.preset.choices:
+    for dimension in config.preset.search_space:
         if dimension.option in chosen:
             new = with_option(new, f"model.{dimension.option}", chosen[dimension.option])
         elif not _applies(dimension, options) and dimension.option in flatten_options(new["model"]):

@@ -30,7 +30,7 @@ def train_once(output_dir: Path, values: Sequence[Mapping[str, Any]], callback: 
     configs = [resolve(without_test(run_file), base=output_dir) for run_file in values]
     if not (directory.path / files.MANIFEST).is_file():
         # some taggers have a character encoder: if any does, its vocabulary is built
-        chosen = next((config for config in configs if config.spec.data.extended(config)), configs[0])
+        chosen = next((config for config in configs if config.spec.data.has_extended_vocabulary(config)), configs[0])
         with files.atomic_directory(directory.path) as path:
             prepare(chosen.spec, chosen, RunDir(path), callback)
             files.remove(path / "data")  # each run prepares its own

@@ -74,12 +74,12 @@ def check_same(groups: Groups) -> None:
         if other.task != first.task:
             raise UsageError("compare", f"{first.run} ({first.task}) and {other.run} ({other.task}) have different tasks")
         same = np.array_equal(first.items.keys, other.items.keys)
-        texts = first.references == other.references and (not compare.outputs or first.inputs == other.inputs)
+        texts = first.references == other.references and (not compare.has_outputs or first.inputs == other.inputs)
         if not same or not texts:
             raise UsageError(
                 "compare", f"{first.run} and {other.run} were evaluated on different items", "use the same data for both"
             )
-        if (ours := compare.references(first)) != (theirs := compare.references(other)):
+        if (ours := compare.reference_format(first)) != (theirs := compare.reference_format(other)):
             raise UsageError(
                 "compare",
                 f"{first.run} and {other.run} were scored with different references or tokenizers ({ours} and {theirs})",

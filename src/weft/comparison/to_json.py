@@ -20,7 +20,7 @@ from weft.errors import ModelError, WeftError
 from weft.metrics.items import Array
 from weft.metrics.metric import Metric, metric_names
 from weft.runs.run_dir import environment, read_environment
-from weft.tasks.compare_spec import Confused
+from weft.tasks.compare_spec import LabelPairs
 from weft.tasks.registry import find_task
 
 Groups = Mapping[str, Sequence[RunResults]]
@@ -63,7 +63,7 @@ def to_document(groups: Groups, *, title: str = "", metric_name: str | None = No
 
 
 def _curve(row: str, run: RunResults, metric: Metric) -> dict[str, Any]:
-    return {"name": row, "seed": run.seed, **curve(run.run, metric.name, metric_names(find_task(run.task).validation))}
+    return {"name": row, "seed": run.seed, **curve(run.run, metric.name, metric_names(find_task(run.task).validation_suites))}
 
 
 # ---- items
@@ -119,7 +119,7 @@ def select(values: Array, finer: Array | None, *, higher: bool) -> list[int]:
 # ---- confusions
 
 
-def _gold_and_predicted(run: RunResults) -> Confused | None:
+def _gold_and_predicted(run: RunResults) -> LabelPairs | None:
     confusion = find_task(run.task).compare.confusion
     return None if confusion is None else confusion(run)
 
@@ -131,7 +131,7 @@ def confusions(first_runs: Mapping[str, RunResults]) -> dict[str, Any] | None:
     if len(pairs) < len(first_runs):
         return None
     labels = [*any_run.labels, UNSEEN]
-    gold_counts = np.bincount(next(iter(pairs.values())).meant, minlength=len(labels))
+    gold_counts = np.bincount(next(iter(pairs.values())).gold, minlength=len(labels))
     if not gold_counts[-1]:
         labels, gold_counts = labels[:-1], gold_counts[:-1]
     selected = list(range(len(labels)))
@@ -143,7 +143,7 @@ def confusions(first_runs: Mapping[str, RunResults]) -> dict[str, Any] | None:
     matrices = {}
     for row, pair in pairs.items():
         counts = np.zeros((len(names), len(names)), np.int64)
-        np.add.at(counts, (index[pair.meant], index[pair.said]), 1)
+        np.add.at(counts, (index[pair.gold], index[pair.predicted]), 1)
         matrices[row] = counts.tolist()
     return {"labels": names, "matrices": matrices}
 

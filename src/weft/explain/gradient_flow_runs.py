@@ -34,7 +34,7 @@ def _check(runs: Mapping[str, AnyRun]) -> None:
     for name, run in runs.items():
         if reason := why_no_gradients(run):
             raise UsageError("compare_with", f"{name}: {reason}")
-        if not explain_spec(run).stepwise:
+        if not explain_spec(run).is_recurrent:
             raise UsageError("compare_with", f"not available for task {run.config.task!r} ({name})", "remove it")
         if run.spec is not first.spec:
             raise UsageError(

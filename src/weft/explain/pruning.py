@@ -180,7 +180,7 @@ def _step_table(pruning: Pruning) -> list[str]:
 
 
 def _unit(run: AnyRun) -> str:
-    return f"nats per {run.spec.item}"
+    return f"nats per {run.spec.loss_unit}"
 
 
 def _head_json(layers: Sequence[LayerHeads], head: Head) -> dict[str, Any]:

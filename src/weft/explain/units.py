@@ -112,7 +112,7 @@ def correlate(
     run: AnyRun, text: str, layers: Sequence[LayerActivations], options: ExplainConfig
 ) -> tuple[str, int, list[UnitCorrelation]]:
     """The name of the data that units are correlated on, its number of tokens, and the best units for each feature."""
-    sample = explain_spec(run).sample
+    sample = explain_spec(run).sample_texts
     split, texts = ("", list[str]()) if sample is None else sample(run, SAMPLE_CHARS)
     if texts:
         samples = [(read(run, sample_text, ExplainConfig()), sample_text) for sample_text in texts]

@@ -84,7 +84,7 @@ def _file_texts(run: AnyRun, path: Path) -> Iterator[str]:
     """The texts of a file in the format of the training data, or its lines."""
     config = run.config.data
     lines = partial(read_lines, path, config.encoding)
-    opened = run.spec.data.open(config, InputFile(path, lines, run.labels))
+    opened = run.spec.data.open_input(config, InputFile(path, lines, run.labels))
     if opened is None:
         yield from lines()
         return
@@ -97,7 +97,7 @@ def _file_texts(run: AnyRun, path: Path) -> Iterator[str]:
 def _texts(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
     """Texts with their targets, if any: of files, or of the run's validation or test data."""
     config = run.config
-    if data is not None and not explain_spec(run).records:
+    if data is not None and not explain_spec(run).reads_records:
         for path in as_paths(data):
             yield from ((text, None) for text in _file_texts(run, path))
         return
@@ -105,13 +105,13 @@ def _texts(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
         source = first_split(run.directory, config, ("valid", "test"))[1]
     else:
         source = eval_source(run.directory, config, data)
-    yield from run.spec.data.lines(source)
+    yield from run.spec.data.input_output_pairs(source)
 
 
 def _split_to_length(run: AnyRun, text: str) -> Iterator[str]:
     """A text in parts that are short enough for the model, split at spaces if possible."""
     explain = explain_spec(run)
-    max_length, tokenizer = explain.room(run), explain.tokenizers(run)[0]
+    max_length, tokenizer = explain.max_tokens(run), explain.tokenizers(run)[0]
     while max_length is not None:
         offsets = tokenizer.offsets(text)
         if len(offsets) <= max_length:
@@ -164,7 +164,7 @@ class Example(NamedTuple):
 
 
 def _read_unmasked(run: AnyRun, text: str, target: str | None) -> ModelInput:
-    unmasked = explain_spec(run).read_unmasked
+    unmasked = explain_spec(run).encode_unmasked
     if unmasked is None:
         return read(run, text, ExplainConfig(target=target))
     return unmasked(run, check_text(text, "input"))

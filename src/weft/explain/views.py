@@ -48,7 +48,7 @@ def _always_available(run: AnyRun) -> str | None:
 
 
 def _gradient_flow(run: AnyRun, text: str, options: ExplainConfig, progress: ProgressCallback) -> Explanation:
-    if explain_spec(run).stepwise:
+    if explain_spec(run).is_recurrent:
         return gradient_flow(run, text, options, progress)
     return gradient_flow_to_loss(run, text, options)
 

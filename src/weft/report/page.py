@@ -121,7 +121,7 @@ def _model_count(document: Document) -> str:
     """'3 language models'."""
     count = len(document["rows"])
     task = known_task(document.get("task"))
-    noun = "model" if task is None else task.compare.models or task.noun
+    noun = "model" if task is None else task.compare.model_noun or task.model_noun
     return f"{count} {noun if count == 1 else f'{noun}s'}"
 
 

@@ -70,7 +70,7 @@ def bin_values(breakdown: Document, name: str) -> list[Any]:
 def metric_of(document: Document, name: str) -> Metric | None:
     """The metric of that name, if the task of the document has it."""
     task = known_task(document.get("task"))
-    return None if task is None else metrics_of([*task.validation, *task.suites], [name]).get(name)
+    return None if task is None else metrics_of([*task.validation_suites, *task.eval_suites], [name]).get(name)
 
 
 def score_label(document: Document, name: str) -> str:
@@ -239,7 +239,7 @@ def _output_type(document: Document) -> str:
     """The type of a model's output for an item: "text", "labels", "tags" (one per word), or "answer" (a part of the input)."""
     task = known_task(document.get("task"))
     if task is None or task.compare.by_label is None:
-        return "text" if task is not None and task.compare.tokenize is not None else "answer"
+        return "text" if task is not None and task.compare.bleu_tokenizer is not None else "answer"
     return "tags" if task.compare.length_unit == "words" else "labels"
 
 

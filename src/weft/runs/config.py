@@ -1,4 +1,4 @@
-"""A run file with everything filled in."""
+"""The resolved configuration of a run: all options of a run file, with defaults."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run file with everything filled in."""
+    """The resolved configuration: the sections of a run file with all options set and absolute paths."""
 
     task: str
     seed: int
-    data: Any  # tables of the task's own types
-    tokenizer: Any
+    data: Any  # of the class `data_config` of the task
+    tokenizer: Any  # of the class `tokenizer_config` of the task
     arch: str
-    model: Any  # a table of the kind's own type, filled
+    model: Any  # of the class `config_class` of the preset
     train: TrainConfig
 
     @property
     def spec(self) -> Task[Any, Any]:
-        """The record of the task."""
+        """The definition of the task."""
         return find_task(self.task)
 
-    def tasks_where(self, holds: Callable[[Task[Any, Any]], bool]) -> list[str]:
-        """The tasks of whose record something holds: for messages, for it imports all of them."""
-        return [name for name in TASKS if holds(find_task(name))]
+    def tasks_where(self, condition: Callable[[Task[Any, Any]], bool]) -> list[str]:
+        """The names of the tasks that meet a condition. This imports all tasks, so it is for error messages only."""
+        return [name for name in TASKS if condition(find_task(name))]
 
     @property
     def preset(self) -> Preset:
@@ -45,9 +45,9 @@ class RunConfig:
 
     @cached_property
     def datasets(self) -> dict[str, Any]:
-        """The data of each split that is given; all paths are absolute by now. What was read of a file is kept with them."""
-        found: dict[str, Any] = self.data.sources(Path())
-        return found
+        """The data set of each split that is set. Cached, because data sets keep summaries of the files they have read."""
+        datasets: dict[str, Any] = self.data.sources(Path())  # all paths are absolute
+        return datasets
 
     def to_dict(self) -> dict[str, Any]:
         model = {"arch": self.arch, **to_dict(self.model)}
@@ -60,7 +60,7 @@ class RunConfig:
 
 
 def _from_tokenizer_files(tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer table as a file says it: one that names a file says nothing else, for the file knows what it is."""
+    """[tokenizer] as in a run file: with `file`, other options are left out, because the file determines them."""
     if "file" in tokenizer:
         return {"file": tokenizer["file"]}
     sides: dict[str, Any] = {side: _from_tokenizer_files(tokenizer[side]) for side in ("source", "target") if side in tokenizer}

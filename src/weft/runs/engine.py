@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 
 def engine_of(decode: Decode[Any], run: Run[Any, Any]) -> Engine[Any]:
     """A new engine without rows."""
-    return Engine(decode.steps(run), run.device)
+    return Engine(decode.incremental_model(run), run.device)
 
 
 def request_of(decode: Decode[Any], run: Run[Any, Any], text: Any, max_new_tokens: int | None) -> Request:
     """A greedy request for a prompt or a source; None: as many tokens as `generate` and `predict` allow by default."""
     with torch.inference_mode():
-        state = None if decode.source is None else decode.source(run, text)
-    limit = decode.limit(run, text) if max_new_tokens is None else max_new_tokens
+        state = None if decode.encode_source is None else decode.encode_source(run, text)
+    limit = decode.max_new_tokens(run, text) if max_new_tokens is None else max_new_tokens
     return Request(
-        decode.prompt(run, text), limit, decode.end(run), logits_processor=ban_tokens(decode.never(run)), state=state
+        decode.prompt_ids(run, text),
+        limit,
+        decode.eos_id(run),
+        logits_processor=ban_tokens(decode.suppressed_tokens(run)),
+        state=state,
     )

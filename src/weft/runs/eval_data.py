@@ -54,8 +54,8 @@ def own_source(directory: RunDir, config: RunConfig, split: str) -> Any:
 
 
 def own_source_or_none(directory: RunDir, config: RunConfig, split: str) -> Any:
-    """The same; None if its files are missing or have changed since training."""
-    if split not in (own := config.datasets) or not all(path.exists() for path in own[split].paths):
+    """A split of the run's own data; None if its files are missing or have changed since training."""
+    if split not in (datasets := config.datasets) or not all(path.exists() for path in datasets[split].paths):
         return None
     with suppress(DataError, ModelError):
         return own_source(directory, config, split)
@@ -94,14 +94,14 @@ def no_known_labels(
     source: Any, counts: Counter[str], labels: Sequence[str], directory: RunDir, *, unit: str, fix: str
 ) -> DataError:
     """The error for data without any label or tag of the run: all scores would be 0."""
-    known = ", ".join(quote(name, 20) for name in labels[:MAX_LABELS]) + (" and more" if len(labels) > MAX_LABELS else "")
-    return DataError(source.name, f"has no {unit} of {directory.path} ({known}), only {counted_names(counts)}", fix)
+    expected = ", ".join(quote(name, 20) for name in labels[:MAX_LABELS]) + (" and more" if len(labels) > MAX_LABELS else "")
+    return DataError(source.name, f"has no {unit} of {directory.path} ({expected}), only {counted_names(counts)}", fix)
 
 
-def token_counts(directory: RunDir, corpus: str, size: int) -> np.ndarray | None:
+def token_counts(directory: RunDir, corpus: str, vocab_size: int) -> np.ndarray | None:
     """int64 (V,): the count of each token in a corpus that a run was trained on; None if it no longer exists."""
     with suppress(ModelError):
-        counts: np.ndarray = np.bincount(open_corpus(directory.data, corpus, check=False).tokens, minlength=size)
+        counts: np.ndarray = np.bincount(open_corpus(directory.data, corpus, check=False).tokens, minlength=vocab_size)
         return counts
     return None
 
@@ -115,7 +115,7 @@ class EvalData:
     def corpus(self, data: Files | None, temp_dir: Path, progress: ProgressCallback | None) -> Corpus:
         """The tokens of `data`, or of the run's own test or validation data. Token files are written to `temp_dir`."""
         if data is None:
-            corpus = self._own(*own_split(self.directory, self.config), temp_dir, progress)
+            corpus = self._own_corpus(*own_split(self.directory, self.config), temp_dir, progress)
         else:
             paths = as_paths(data)
             for path in paths:
@@ -124,7 +124,7 @@ class EvalData:
             corpus = write_corpus(source, self.tokenizer, temp_dir, "data", progress=progress)
         return with_bos(corpus, self.directory.path, self.tokenizer)
 
-    def _own(self, name: str, source: Source, temp_dir: Path, progress: ProgressCallback | None) -> Corpus:
+    def _own_corpus(self, name: str, source: Source, temp_dir: Path, progress: ProgressCallback | None) -> Corpus:
         """A split of the run: from its text, or, if that is missing, from the token files of training."""
         if (self.directory.data / f"{name}.json").exists() and not any(path.exists() for path in source.paths):
             corpus = open_corpus(self.directory.data, name)

@@ -1,4 +1,4 @@
-"""Whether a run is finished, and cleaning up after one that failed."""
+"""Checks whether a run is finished, and cleans up after a run that failed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def remove_on_failure(out: Path) -> Iterator[None]:
     try:
         yield
     except DivergedError:
-        raise  # its log shows how it came to that
+        raise  # keep the log, which shows the losses before the divergence
     except Exception:
         if out in created and not any(os.path.exists(out / name) for name in ("checkpoints", "model.safetensors")):
             _remove(created)
@@ -31,7 +31,8 @@ def remove_on_failure(out: Path) -> Iterator[None]:
 
 
 def _remove(directories: list[Path]) -> None:
-    with suppress(OSError, ResourceError):  # another process uses it now
+    """Remove directories, innermost first, unless another process uses them."""
+    with suppress(OSError, ResourceError):
         if directories[0].exists():
             with Lock(directories[0]):
                 shutil.rmtree(directories[0])

@@ -16,7 +16,7 @@ from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.runs.config import RunConfig
 from weft.runs.memory_data import write_inputs
-from weft.runs.resolve import read_settings, resolve
+from weft.runs.resolve import read_config, resolve
 from weft.runs.run_dir import RunDir, make_directory, open_run_dir
 from weft.tasks.prepare import prepare
 from weft.tasks.registry import TASKS, find_task
@@ -72,7 +72,7 @@ class Job:
                 "train.init_from", f"{path} is not a trained run (model.safetensors is missing)", "use a trained run directory"
             )
         directory = open_run_dir(path)
-        config = read_settings(directory)
+        config = read_config(directory)
         tokenizer = config.spec.data.load(directory)
         return InitRun(
             path,

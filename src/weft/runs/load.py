@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 from weft.errors import UsageError, unknown_name
 from weft.runs.config import RunConfig
-from weft.runs.resolve import read_settings
+from weft.runs.resolve import read_config
 from weft.runs.run import Run
 from weft.runs.run_dir import RunDir, open_run_dir
 from weft.tasks.spec import I, P, Task
@@ -21,11 +21,11 @@ R = TypeVar("R", bound=Run[Any, Any])
 
 def _read(path: str | Path) -> tuple[RunDir, RunConfig]:
     directory = open_run_dir(Path(path))
-    return directory, read_settings(directory)
+    return directory, read_config(directory)
 
 
 def _check_device(name: str) -> None:
-    """Refuse a device that does not exist. torch is imported only if it is needed to tell."""
+    """Refuse a device that does not exist. torch is imported only for "cuda"."""
     if name not in DEVICES:
         raise UsageError("device", *unknown_name("device", name, DEVICES))
     if name != "cuda":
@@ -110,7 +110,7 @@ def ensemble(
 
     members = [load(path, device=device) for path in paths]
     for path, run in zip(paths, members, strict=True):
-        if not run.spec.joins:
+        if not run.spec.supports_ensembles:
             raise UsageError("ensemble", f"{path} has task {run.task!r}; only seq2seq runs can be combined")
     if lm is None:
         return with_model(EnsembleRun(members, weights=weights))
@@ -119,7 +119,7 @@ def ensemble(
             "lm_weight", f"must be above 0, got {lm_weight:g}", "leave out `lm` to predict without a language model"
         )
     language_model = load(lm, device=device)
-    if not language_model.generates or not language_model.reader.lines:
+    if not language_model.generates or not language_model.predictor.reads_lines:
         raise UsageError("lm", f"{lm} is not a language model of lines (task 'lm' with data.read_as = 'lines')")
     fusion = FusionLM(language_model.directory, language_model.model, lm_weight, language_model.num_parameters)
     return with_model(EnsembleRun(members, weights=weights, lm=fusion))

@@ -24,8 +24,8 @@ def _format(task: AnyTask, data: Mapping[str, Any]) -> MemoryFormat:
     """The file format for records, by the options of [data]."""
     if task.data.in_memory is None:
         raise UsageError("data", f"task {task.name!r} reads files only", "pass their paths")
-    own = {name: value for name, value in data.items() if name not in SPLITS}
-    return task.data.in_memory(parse_config(task.data.table, {**own, "train": "memory.jsonl"}, prefix="data"))
+    options = {name: value for name, value in data.items() if name not in SPLITS}
+    return task.data.in_memory(parse_config(task.data.data_config, {**options, "train": "memory.jsonl"}, prefix="data"))
 
 
 def _absolute(value: object) -> Any:
@@ -45,7 +45,7 @@ def place_inputs(
             raise UsageError("data", f"unknown split {split!r}", suggest(split, SPLITS))
     config, name = values.get("data", {}), values.get("task")
     if not isinstance(config, Mapping) or not isinstance(name, str) or name not in TASKS:
-        return {**values, "data": {**data}}, {}  # refused when it is resolved
+        return {**values, "data": {**data}}, {}  # `resolve` refuses it
     task = find_task(name)
     table, memory_data = dict(config), dict[str, object]()
     for split, value in data.items():
@@ -68,14 +68,14 @@ def write_inputs(config: RunConfig, directory: RunDir, memory_data: Mapping[str,
     format = _format(config.spec, config.to_dict()["data"])
     files.make_subdirectory(directory.inputs)
     for split, data in memory_data.items():
-        path, where = directory.inputs / f"{split}{format.suffix}", f"data[{split!r}]"
+        path, location = directory.inputs / f"{split}{format.suffix}", f"data[{split!r}]"
         has_started = path.is_file() and (directory.has_started() or directory.weights.exists())
         new = files.temporary_path(path) if has_started else path
         try:
-            write_memory(new, data, format, encoding=config.data.encoding, where=where)
+            write_memory(new, data, format, encoding=config.data.encoding, where=location)
             if has_started and files.sha256(new) != files.sha256(path):
                 raise UsageError(
-                    where,
+                    location,
                     f"differs from the data that {directory.path} is trained on",
                     "pass the same data to resume, choose another `output_dir`, or use `overwrite`",
                 )
@@ -97,8 +97,8 @@ def inputs_of(config: RunConfig, inputs: Any) -> list[Any]:
 def as_files(config: RunConfig, data: Any) -> Iterator[Any]:
     """Evaluation data as files: the files themselves, or for data in memory a temporary file that exists while the block
     runs."""
-    files_only = isinstance(data, list | tuple) and (not data or config.spec.data.in_memory is None)
-    if data is None or isinstance(data, str | Path) or files_only:
+    is_file_list = isinstance(data, list | tuple) and (not data or config.spec.data.in_memory is None)
+    if data is None or isinstance(data, str | Path) or is_file_list:
         yield data
         return
     format = _format(config.spec, config.to_dict()["data"])

@@ -1,4 +1,4 @@
-"""From a run file to the resolved configuration."""
+"""Resolves a run file: defaults, presets and absolute paths."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> RunConfig:
     preset = task.presets[arch]
     model = parse_config(preset.config_class, preset.merged(options), prefix="model")
     train = parse_config(TrainConfig, _merge_train(preset.train_defaults, run.train), prefix="train")
-    data: Any = parse_config(task.data.table, run.data, prefix="data")
-    tokenizer = parse_config(task.data.tokenizer, run.tokenizer, prefix="tokenizer")
+    data: Any = parse_config(task.data.data_config, run.data, prefix="data")
+    tokenizer = parse_config(task.data.tokenizer_config, run.tokenizer, prefix="tokenizer")
     config = RunConfig(
         run.task,
         run.seed,
@@ -86,20 +86,20 @@ def _check_utf8(path: str) -> str:
 
 
 def _with_absolute_paths(config: T, base: Path) -> T:
-    """The same table with absolute paths: a run can be resumed and evaluated from anywhere."""
+    """The options with absolute paths, so that a run can be resumed and evaluated from any directory."""
     values = {name: getattr(config, name) for name in type(config).model_fields}
     paths = {name: values[name] for name in ("train", "valid", "test", "file", "init_from") if name in values}
     tables = {name: _with_absolute_paths(value, base) for name, value in values.items() if isinstance(value, Config)}
 
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
-            return [absolute(part) for part in value]
+            return [absolute(item) for item in value]
         return _check_utf8(str((base / value).absolute())) if isinstance(value, str) else value
 
     return config.model_copy(update={name: absolute(value) for name, value in paths.items()} | tables)
 
 
-def read_settings(directory: RunDir) -> RunConfig:
+def read_config(directory: RunDir) -> RunConfig:
     """The resolved configuration of a run."""
     try:
         return resolve(directory.read_resolved(), base=directory.path)

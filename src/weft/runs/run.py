@@ -84,9 +84,9 @@ class Run(Generic[I, P]):
         return self.model if isinstance(self.model, nn.Module) else None
 
     @cached_property
-    def reader(self) -> Any:
+    def predictor(self) -> Any:
         """The model with its vocabulary, as the functions of the task need it."""
-        return self.spec.reader(self)
+        return self.spec.predictor(self)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -107,13 +107,13 @@ class Run(Generic[I, P]):
 
     def wrong_task(self, fix: str = "") -> UsageError:
         """The error for an operation that models of this task do not have."""
-        article = "an" if self.spec.noun[0] in "aeiou" else "a"
-        return UsageError(self.path, f"is {article} {self.spec.noun}", fix or f"use weft {self.spec.use}")
+        article = "an" if self.spec.model_noun[0] in "aeiou" else "a"
+        return UsageError(self.path, f"is {article} {self.spec.model_noun}", fix or f"use weft {self.spec.command}")
 
-    def _options(self, config: type[T], options: Config | None, named: Mapping[str, Any]) -> T:
+    def _options(self, config: type[T], options: Config | None, kwargs: Mapping[str, Any]) -> T:
         from weft.decode.options import options_from
 
-        return options_from(config, options, named)
+        return options_from(config, options, kwargs)
 
     @property
     def members(self) -> Sequence[Run[I, P]]:
@@ -148,14 +148,14 @@ class Run(Generic[I, P]):
 
     @overload
     def predict(
-        self, inputs: list[I], options: Config | None = None, *, progress: Progress | None = None, **named: Any
+        self, inputs: list[I], options: Config | None = None, *, progress: Progress | None = None, **kwargs: Any
     ) -> list[P]: ...
 
     @overload
-    def predict(self, inputs: I, options: Config | None = None, *, progress: Progress | None = None, **named: Any) -> P: ...
+    def predict(self, inputs: I, options: Config | None = None, *, progress: Progress | None = None, **kwargs: Any) -> P: ...
 
     def predict(
-        self, inputs: I | list[I], options: Config | None = None, *, progress: Progress | None = None, **named: Any
+        self, inputs: I | list[I], options: Config | None = None, *, progress: Progress | None = None, **kwargs: Any
     ) -> P | list[P]:
         """Predict the output for one input or for a list of inputs.
 
@@ -165,7 +165,7 @@ class Run(Generic[I, P]):
                 columns are used.
             options: Options as one object of the task's options class.
             progress: Called as `progress(phase, done, total)`.
-            **named: The same options by name, such as `beam_size=5`.
+            **kwargs: The same options by name, such as `beam_size=5`.
 
         Returns:
             A prediction of the task's type, or a list of them. With `n_best` or `num_samples` above 1, the other outputs are
@@ -182,12 +182,12 @@ class Run(Generic[I, P]):
 
         is_single = self.spec.is_single(self, inputs)
         batch: list[Any] = [inputs] if is_single else inputs_of(self.config, inputs)
-        predict_options = self._options(self.spec.predict_options, options, named)
+        predict_options = self._options(self.spec.predict_options, options, kwargs)
         predictions = raise_first_invalid(self.try_predict(batch, predict_options, progress=progress))
         return predictions[0] if is_single else predictions
 
     def evaluate(
-        self, data: object = None, options: Config | None = None, *, progress: Progress | None = None, **named: Any
+        self, data: object = None, options: Config | None = None, *, progress: Progress | None = None, **kwargs: Any
     ) -> Evaluation:
         """Evaluate the model, with 95% confidence intervals.
 
@@ -196,7 +196,7 @@ class Run(Generic[I, P]):
                 validation data if it has no test data.
             options: Options as one object of the task's options class.
             progress: Called as `progress(phase, done, total)`.
-            **named: The same options by name.
+            **kwargs: The same options by name.
 
         Returns:
             The scores by metric, and the statistics of single items that they are computed from.
@@ -210,7 +210,7 @@ class Run(Generic[I, P]):
         """
         from weft.runs.memory_data import as_files
 
-        evaluate_options = self._options(self.spec.evaluate_options, options, named)
+        evaluate_options = self._options(self.spec.evaluate_options, options, kwargs)
         with as_files(self.config, data) as files:
             return self.spec.evaluate(self, files, evaluate_options, progress)
 
@@ -267,7 +267,7 @@ class Run(Generic[I, P]):
         Example:
             >>> weft.load("runs/run").score("Ida lives by the river.").perplexity
         """
-        is_single = is_tuple_of_texts(inputs) if self._decode.pairs else isinstance(inputs, str)
+        is_single = is_tuple_of_texts(inputs) if self._decode.scores_pairs else isinstance(inputs, str)
         batch = [inputs] if is_single else inputs
         scores = raise_first_invalid(self.try_score(batch, truncate=truncate, progress=progress))
         return scores[0] if is_single else scores
@@ -285,7 +285,7 @@ class Run(Generic[I, P]):
         options: GenerationConfig | None = None,
         *,
         should_continue: ContinueCallback | None = None,
-        **named: Any,
+        **kwargs: Any,
     ) -> list[Continuation]: ...
 
     @overload
@@ -295,7 +295,7 @@ class Run(Generic[I, P]):
         options: GenerationConfig | None = None,
         *,
         should_continue: ContinueCallback | None = None,
-        **named: Any,
+        **kwargs: Any,
     ) -> Continuation: ...
 
     def generate(
@@ -304,7 +304,7 @@ class Run(Generic[I, P]):
         options: GenerationConfig | None = None,
         *,
         should_continue: ContinueCallback | None = None,
-        **named: Any,
+        **kwargs: Any,
     ) -> Continuation | list[Continuation]:
         """Continue a prompt, or each prompt of a list.
 
@@ -313,7 +313,7 @@ class Run(Generic[I, P]):
             options: Options as one object.
             should_continue: Called after each step of a beam search with the number of new tokens and the maximum. If it
                 returns False, the search ends and the best continuations so far are returned.
-            **named: The same options by name, such as `top_p=0.9`.
+            **kwargs: The same options by name, such as `top_p=0.9`.
 
         Returns:
             The best continuation, or a list of them. With `n_best` or `num_samples` above 1, the others are in its
@@ -331,18 +331,18 @@ class Run(Generic[I, P]):
             raise self.wrong_task()
         from weft.decode.options import GenerationConfig, options_from
 
-        outputs = generate(self, prompts, options_from(GenerationConfig, options, named), should_continue)
+        outputs = generate(self, prompts, options_from(GenerationConfig, options, kwargs), should_continue)
         best = [first._replace(alternatives=tuple(rest)) for first, *rest in outputs]
         return best[0] if isinstance(prompts, str) else best
 
-    def stream(self, prompt: str = "", options: GenerationConfig | None = None, **named: Any) -> Iterator[str]:
+    def stream(self, prompt: str = "", options: GenerationConfig | None = None, **kwargs: Any) -> Iterator[str]:
         """Generate one continuation and yield its text as it grows."""
         stream = None if self.spec.decode is None else self.spec.decode.stream
         if stream is None:
             raise self.wrong_task()
         from weft.decode.options import GenerationConfig, options_from
 
-        return stream(self, prompt, options_from(GenerationConfig, options, named))
+        return stream(self, prompt, options_from(GenerationConfig, options, kwargs))
 
     def engine(self) -> Engine[Any]:
         """A decoding engine, to which rows are admitted, and from which they are cancelled, between steps.
@@ -366,14 +366,14 @@ class Run(Generic[I, P]):
 
     # ---- information
 
-    def explain(self, text: str, view: str | None = None, options: ExplainConfig | None = None, **named: Any) -> Explanation:
+    def explain(self, text: str, view: str | None = None, options: ExplainConfig | None = None, **kwargs: Any) -> Explanation:
         """Explain a prediction.
 
         Args:
             text: The input.
             view: The name of the view, such as "attribution" or "attention"; default: the first that the run has.
             options: Options as one object.
-            **named: The same options by name, such as `method="occlusion"`.
+            **kwargs: The same options by name, such as `method="occlusion"`.
 
         Returns:
             Data, figures and text of the view; notebooks show the figures.
@@ -383,14 +383,14 @@ class Run(Generic[I, P]):
         """
         from weft.explain import views
 
-        return views.explain(self, text, view, options, named)
+        return views.explain(self, text, view, options, kwargs)
 
     def info(self) -> Mapping[str, Any]:
         """Task, architecture, sizes and configuration of the run."""
         return {
             **{"path": str(self.path), "task": self.task, "arch": self.arch},
             "parameters": self.num_parameters,
-            **self.spec.sizes(self),
+            **self.spec.vocab_info(self),
             "tokenizer": self.vocabulary.hash,
             "config": self.config.to_dict(),
         }

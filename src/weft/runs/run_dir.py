@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", "Tensor", NDArray[Any])
 FORMAT = "1"
 INPUTS = "inputs"  # files with data from memory
-# files that say which tokens and labels the IDs of a run stand for
+# files that map the IDs of a run to tokens and labels
 VOCABULARY_FILES = (*(f"tokenizer{side}.json" for side in ("", ".source", ".target", ".char")), "labels.json", BOS_FILE)
 NOT_UTF_8 = "the directory name is not valid UTF-8, so tensor files in it cannot be read"
 
@@ -45,9 +45,8 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.has_own_run_file = (
-            False  # whether its data comes from a run file of the user: it may differ from the training data
-        )
+        # whether the data is named by a run file of the user: then it may differ from the training data
+        self.has_own_run_file = False
         self.backup = backup.Backup(path, self.resolved.name)  # the old run, until the new one has weights
 
     # ---- names
@@ -88,20 +87,20 @@ class RunDir:
             files.refuse_link(self.path / name)
 
     def check_is_run_dir(self) -> None:
-        """Refuse a directory that is neither empty nor a run. Call it before locking, too: the lock is a file in it."""
-        if not self.resolved.is_file() and (others := self.backup.contents()):
+        """Refuse a directory that is neither empty nor a run. Call it before locking, because the lock is a file in it."""
+        if not self.resolved.is_file() and (entries := self.backup.contents()):
             raise UsageError(
-                self.path, f"not empty and not a run directory (contains {others[0].name})", "choose another `output_dir`"
+                self.path, f"not empty and not a run directory (contains {entries[0].name})", "choose another `output_dir`"
             )
 
-    def begin(self, config: RunConfig, written: str, *, overwrite: bool) -> bool:
+    def begin(self, config: RunConfig, run_file: str, *, overwrite: bool) -> bool:
         """Start a run in an empty directory, or check that the run in the directory is this one. Call with the lock.
 
         resolved.toml marks a directory as a run, so it is written first.
 
         Args:
             config: The resolved configuration.
-            written: The text of the run file.
+            run_file: The text of the run file.
             overwrite: Move the run in the directory to the backup and start over.
 
         Returns:
@@ -115,7 +114,7 @@ class RunDir:
             files.remove_temporary_files(directory)
         self.backup.repair()
         if self.backup.exists() and self.weights.exists():
-            self.backup.delete()  # a process was killed just before it could do that
+            self.backup.delete()  # the previous process was killed before it could
         if overwrite and self.resolved.is_file():  # foreign files are refused below, unless the directory is empty
             self.backup.create()
         is_backup = self.backup.exists() and not RunDir(self.backup.path).changes(config)
@@ -135,38 +134,38 @@ class RunDir:
             self.check_is_run_dir()
             files.write_text(self.resolved, config.to_toml())
         if not (self.path / "run.toml").exists():
-            files.write_text(self.path / "run.toml", written)
+            files.write_text(self.path / "run.toml", run_file)
         self.refuse_links()  # the restored run may contain links
         return is_restored
 
     def changes(self, config: RunConfig) -> list[str]:
         """The differences between the options of this run and `config`, as text. Tokenizer files with the same content are
         equal wherever they are: a comparison that was moved can be resumed."""
-        current, wanted = dict(self._options()), config.to_dict()
-        if self._same_tokenizers(current.get("tokenizer"), wanted["tokenizer"]):
-            current["tokenizer"] = wanted["tokenizer"]
-        return describe_differences(current, wanted)
+        current, new = dict(self._options()), config.to_dict()
+        if self._has_same_tokenizers(current.get("tokenizer"), new["tokenizer"]):
+            current["tokenizer"] = new["tokenizer"]
+        return describe_differences(current, new)
 
-    def _same_tokenizers(self, current: Any, wanted: Mapping[str, Any]) -> bool:
-        """Whether both configurations name tokenizer files, and the wanted files have the content of the run's tokenizers."""
-        if not isinstance(current, dict) or current.keys() != wanted.keys():
+    def _has_same_tokenizers(self, current: Any, new: Mapping[str, Any]) -> bool:
+        """Whether both configurations name tokenizer files, and the new files have the content of the run's tokenizers."""
+        if not isinstance(current, dict) or current.keys() != new.keys():
             return False
-        if "file" in wanted:
-            return self._same_file(current["file"], wanted["file"], self.tokenizer)
-        tables = [table for config in (current, wanted) for table in config.values() if isinstance(table, dict)]
+        if "file" in new:
+            return self._is_same_file(current["file"], new["file"], self.tokenizer)
+        tables = [table for config in (current, new) for table in config.values() if isinstance(table, dict)]
         return all("file" in table for table in tables) and all(
-            isinstance(wanted[side], dict)
-            and self._same_file(current[side]["file"], wanted[side]["file"], self.path / f"tokenizer.{side}.json")
-            for side in wanted
+            isinstance(new[side], dict)
+            and self._is_same_file(current[side]["file"], new[side]["file"], self.path / f"tokenizer.{side}.json")
+            for side in new
         )
 
-    def _same_file(self, current: str, wanted: str, own: Path) -> bool:
-        """Whether the wanted tokenizer file is the current one, or has the content of the run's copy."""
-        if current == wanted:
+    def _is_same_file(self, current: str, new: str, copy: Path) -> bool:
+        """Whether the new tokenizer file is the current one, or equals the copy in the run directory."""
+        if current == new:
             return True
-        if not own.is_file():
-            return not os.path.exists(current)  # it is gone, and was not copied
-        return os.path.isfile(wanted) and files.sha256(own) == files.sha256(Path(wanted))
+        if not copy.is_file():
+            return not os.path.exists(current)  # removed before it was copied
+        return os.path.isfile(new) and files.sha256(copy) == files.sha256(Path(new))
 
     def _options(self) -> Mapping[str, Any]:
         """All options of this run; options that are newer than the run have their defaults."""
@@ -233,7 +232,7 @@ class RunDir:
         checkpoint.drop_after(self.path, start)
 
     def vocabulary_checksums(self) -> dict[str, str]:
-        """The SHA-256 of each file that says which tokens and labels the IDs of the run stand for."""
+        """The SHA-256 of each file that maps the IDs of the run to tokens or labels."""
         return {name: files.sha256(self.path / name) for name in VOCABULARY_FILES if (self.path / name).exists()}
 
     def _check_vocabulary(self, expected: Mapping[str, str]) -> None:
@@ -245,13 +244,13 @@ class RunDir:
                 raise ModelError(self.path / name, problem, "restore it, or train again with `overwrite`")
 
     def write_environment(self) -> list[str]:
-        """Write environment.json. If the run has one, the differences from it, as text."""
-        now = environment()
+        """Write environment.json, or return the differences from the existing one, as text."""
+        current = environment()
         path = self.path / "environment.json"
         if not path.exists():
-            files.write_json(path, log.with_checksum(now))
+            files.write_json(path, log.with_checksum(current))
             return []
-        return describe_differences(read_environment(self.path), now)
+        return describe_differences(read_environment(self.path), current)
 
     # ---- weights
 

@@ -63,7 +63,7 @@ def _best(records: list[dict[str, Any]], selection: _Selection) -> tuple[tuple[M
     best: tuple[Metric, float] | None = None
     step = 0
     task = known_task(selection.task)
-    suites = () if task is None else task.validation
+    suites = () if task is None else task.validation_suites
     monitor = selection.monitor if selection.monitor in metric_names(suites) else None
     for record in records:
         scores = {name.removeprefix(VALID): value for name, value in record.items() if name.startswith(VALID)}

@@ -26,11 +26,11 @@ class Predictions(NamedTuple):
     lengths: np.ndarray  # int64 (N,): the length of each input
     item: str  # the kind of item: "line", "block of about 100 bytes"
     frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by frequency of tokens or words in the training data
-    rarest: np.ndarray | None = None  # int64 (N,): training frequency of the rarest token of each input
-    unknown: float = 0.0  # fraction of <unk> tokens in the text of a language model
+    min_frequencies: np.ndarray | None = None  # int64 (N,): training frequency of the rarest token of each input
+    unk_ratio: float = 0.0  # fraction of <unk> tokens in the text of a language model
 
 
-class Evidence(Protocol):
+class EvaluatedRun(Protocol):
     """The results of one run that the functions of a task use."""
 
     @property
@@ -46,8 +46,8 @@ class Evidence(Protocol):
     def labels(self) -> tuple[str, ...]: ...
 
 
-class Rate(NamedTuple):
-    """A metric of the tokens or words of one frequency class: a statistic of `frequencies` divided by their number."""
+class FrequencyMetric(NamedTuple):
+    """A metric by frequency class of tokens or words: a statistic of `Predictions.frequencies` divided by their number."""
 
     metric: str  # a metric of the task
     statistic: str
@@ -63,41 +63,43 @@ class LabelCounts(NamedTuple):
     items: ItemStatistics
 
 
-class Confused(NamedTuple):
-    """Pairs of gold and predicted labels, as label IDs. The last ID stands for labels that are not in the training data."""
+class LabelPairs(NamedTuple):
+    """Pairs of gold and predicted label IDs. The last ID is for labels that are not in the training data."""
 
-    meant: np.ndarray  # ints (M,)
-    said: np.ndarray  # ints (M,)
+    gold: np.ndarray  # ints (M,)
+    predicted: np.ndarray  # ints (M,)
 
 
 class SentenceScores(NamedTuple):
-    """Log-probabilities of sentences."""
+    """Log-probabilities of M sentences."""
 
     log_probs: np.ndarray  # float64 (M,); 0 if a sentence is too long
-    tokens: np.ndarray  # int64 (M,): number of predicted tokens
-    long: np.ndarray  # bool (M,)
+    num_tokens: np.ndarray  # int64 (M,): number of predicted tokens
+    is_too_long: np.ndarray  # bool (M,)
 
 
-class Sentences(NamedTuple):
+class SentenceScoring(NamedTuple):
     """How models of a task score single sentences, for minimal pairs."""
 
     # run, sentences, bool (M,) whether each is complete (otherwise its EOS is not predicted), progress
     score: Callable[[Run[Any, Any], Sequence[str], np.ndarray, Callable[[int, int], None] | None], SentenceScores]
-    whole: bool = False  # whether the model reads sentences in both directions, so that they cannot end at the critical word
+    bidirectional: bool = False  # the model reads both directions, so a sentence cannot be cut after the critical word
 
 
-class Contexts(NamedTuple):
+class ContextPolicies(NamedTuple):
     """Context policies of a task: which context a token is predicted from. Each run implements a policy in its own way."""
 
-    default: str  # the default policy
+    default: str
     check: Callable[[RunConfig, str, str], None]  # refuse a policy that the run of this name does not support
-    follow: Callable[[Run[Any, Any], str | None], str]  # the policy as implemented by a run
+    resolve: Callable[
+        [Run[Any, Any], str | None], str
+    ]  # the policy as the run implements it: "full" becomes "full/stride:32/64"
     bos_ids: Callable[[Run[Any, Any]], Sequence[int]]  # tokens that precede a text
 
 
-def refuse_labels(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
+def refuse_labels(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
     """Results of a task without labels must not have labels."""
-    if about["labels"]:
+    if document["labels"]:
         yield "labels"
 
 
@@ -105,16 +107,14 @@ def refuse_labels(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
 class Compare:
     """The part of a task that comparisons use in addition to its metrics. The defaults suit most tasks."""
 
-    models: str = ""  # the name of its models in reports; "": the noun of the task
-    outputs: bool = True  # each item has an output; otherwise items are blocks of a text
+    model_noun: str = ""  # in reports; "": that of the task
+    has_outputs: bool = True  # each item has an output; otherwise items are blocks of a text
     length_unit: str = "tokens"
-    rate: Rate | None = None  # metric by frequency in the training data
-    by_label: Callable[[Evidence], LabelCounts] | None = None  # for tasks with labels
-    confusion: Callable[[Evidence], Confused | None] | None = None  # returns None for multilabel data
-    check: Callable[[Mapping[str, Any], Mapping[str, np.ndarray]], Iterator[str]] = refuse_labels  # problems of stored results
-    references: Callable[[Evidence], str] = field(
-        default=lambda evidence: ""
-    )  # how outputs were scored: must be equal for all runs
-    tokenize: Callable[[Sequence[Run[Any, Any]]], str] | None = None  # the BLEU tokenizer for all these runs
-    contexts: Contexts | None = None
-    sentences: Sentences | None = None
+    frequency_metric: FrequencyMetric | None = None  # metric by frequency in the training data
+    by_label: Callable[[EvaluatedRun], LabelCounts] | None = None  # for tasks with labels
+    confusion: Callable[[EvaluatedRun], LabelPairs | None] | None = None  # returns None for multilabel data
+    invalid_fields: Callable[[Mapping[str, Any], Mapping[str, np.ndarray]], Iterator[str]] = refuse_labels  # of stored results
+    reference_format: Callable[[EvaluatedRun], str] = field(default=lambda run: "")  # must be equal for all runs
+    bleu_tokenizer: Callable[[Sequence[Run[Any, Any]]], str] | None = None  # one for all these runs
+    contexts: ContextPolicies | None = None
+    sentences: SentenceScoring | None = None

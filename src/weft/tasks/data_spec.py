@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 Note = Callable[[str], None]
-Watched = Callable[[Iterator[str]], Iterator[str]]  # texts, with progress reports
+TextsWithProgress = Callable[[Iterator[str]], Iterator[str]]  # yields the same texts and reports progress
 
 
 class VocabularyBuilder(Protocol[V]):
     """Builds, saves and loads the vocabulary of a run: one or more tokenizers, and labels."""
 
-    def make(self, config: RunConfig, dataset: Any, watched: Watched, note: Note) -> V:
-        """The vocabulary from the training data, or from the files that the run file names."""
+    def build(self, config: RunConfig, dataset: Any, with_progress: TextsWithProgress, note: Note) -> V:
+        """Build the vocabulary from the training data, or load it from the files that the run file names."""
 
     def save(self, vocabulary: V, directory: Path) -> None: ...
 
@@ -40,33 +40,35 @@ class VocabularyBuilder(Protocol[V]):
 class Column(NamedTuple):
     """A column of texts that is tokenized: one corpus per split."""
 
-    name: str  # its corpus is "train.NAME"; "": running text, whose corpus is "train"
+    name: str  # the corpus of the training data is "train.NAME"; for running text, NAME is "" and the corpus is "train"
     tokenizer: Tokenizer
     texts: Callable[[Any], Iterable[str]] | None = None  # from a record; None: the column of the data set with this name
 
 
 class Prepared(NamedTuple):
+    """The vocabulary of a run and its tokenized data."""
+
     vocabulary: Any
     corpora: Mapping[str, Corpus]  # by split, or split and column: train, or train.source and train.target
 
 
-class Fitted(NamedTuple):
+class SplitCorpora(NamedTuple):
     """The corpora of a split, and a note if texts were truncated."""
 
     corpora: Sequence[Corpus]
-    on_note: str | None = None
+    note: str | None = None
 
 
-def keep_all(config: RunConfig, dataset: Any, corpora: Sequence[Corpus]) -> Fitted:
+def any_length(config: RunConfig, dataset: Any, corpora: Sequence[Corpus]) -> SplitCorpora:
     """Accept texts of any length."""
-    return Fitted(corpora)
+    return SplitCorpora(corpora)
 
 
 def accept_files(paths: Sequence[Path]) -> None:
     """Accept all files."""
 
 
-def never(config: RunConfig) -> bool:
+def always_false(config: RunConfig) -> bool:
     return False
 
 
@@ -74,22 +76,19 @@ def never(config: RunConfig) -> bool:
 class Data:
     """How the data of a task is read and tokenized. A data set is a `Dataset` of records, or a `Source` of running text."""
 
-    table: type[Config]  # [data] of the run file; it has `sources(base)`, the data set of each split
-    tokenizer: type[Config]  # [tokenizer] of the run file
+    data_config: type[Config]  # [data] of the run file; it has `sources(base)`, the data set of each split
+    tokenizer_config: type[Config]  # [tokenizer] of the run file
     vocabulary: VocabularyBuilder[Any]
-    columns: Callable[[RunConfig, Any], Sequence[Column]]  # by vocabulary; (): the models do not use tokens
+    columns: Callable[[RunConfig, Any], Sequence[Column]]  # of a run with this vocabulary; () if the models do not use tokens
     check: Callable[[RunConfig], CheckPlan]  # for `weft check`
-    open: Callable[
-        [Any, InputFile], OpenedRecords | None
-    ]  # open an input file with this [data] table; None: its records are its lines
-    lines: Callable[[Any], Iterator[tuple[str, str | None]]]  # a data set as lines of inputs and outputs
-    fit: Callable[[RunConfig, Any, Sequence[Corpus]], Fitted] = keep_all  # refuse or truncate long texts
-    finish: Callable[[RunConfig, Prepared, Path, Note], None] | None = None  # further preparation of a new run
+    open_input: Callable[[Any, InputFile], OpenedRecords | None]  # with the [data] options; None if the records are lines
+    input_output_pairs: Callable[[Any], Iterator[tuple[str, str | None]]]  # the records of a data set, as lines of text
+    limit_lengths: Callable[[RunConfig, Any, Sequence[Corpus]], SplitCorpora] = any_length  # refuse or truncate long texts
+    on_prepared: Callable[[RunConfig, Prepared, Path, Note], None] | None = None  # further preparation of a new run
     check_files: Callable[[Sequence[Path]], None] = accept_files  # refuse files that cannot be evaluation data
-    extended: Callable[[RunConfig], bool] = (
-        never  # whether the vocabulary of a run has parts that others of its task do not have
-    )
-    windows: Callable[[RunConfig], bool] = never  # whether training uses windows of running text
+    # whether the vocabulary of a run has parts that other runs of the task do not have
+    has_extended_vocabulary: Callable[[RunConfig], bool] = always_false
+    uses_windows: Callable[[RunConfig], bool] = always_false  # whether training uses windows of running text
     in_memory: Callable[[Any], MemoryFormat] | None = None  # the format of data in memory, by [data]; None: files only
 
     def load(self, directory: RunDir) -> Any:

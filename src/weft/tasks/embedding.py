@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from weft.data.tag_batching import Sentences
     from weft.runs.run import AnyRun
 
-BATCH = 1024  # positions per batch: as many as fit into the cache of a processor
-POOLINGS = ("mean", "first")  # over all positions including <s> and </s>; of <s>
+BATCH_TOKENS = 1024  # positions per batch; larger batches do not fit into the cache of a CPU
+POOLINGS = ("mean", "first")  # mean over all positions, including <s> and </s>; vector of <s>
 
 
 class EmbeddingOutput(NamedTuple):
-    """Vectors of texts, and which texts were truncated."""
+    """The vectors of N texts, and whether each text was truncated."""
 
     vectors: np.ndarray  # float32 (N, D)
     truncated: np.ndarray  # bool (N,)
 
 
 def pool_vectors(y: Tensor, token_mask: Tensor | None, pooling: str) -> Tensor:
-    """(B, S, D) -> (B, D)."""
+    """Pool encoder outputs: (B, S, D) -> (B, D)."""
     if pooling == "first":
         return y[:, 0]
     if token_mask is None:
@@ -48,18 +48,18 @@ def pool_vectors(y: Tensor, token_mask: Tensor | None, pooling: str) -> Tensor:
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], max_length: int | None) -> tuple[Corpus, np.ndarray]:
-    """Tokenize texts and truncate them to `max_length`; also bool (N,): which were truncated."""
+    """Tokenize texts and truncate them to `max_length` positions; also returns bool (N,): which texts were truncated."""
     corpus = corpus_from_lines(tokenizer, texts)
     lengths = np.diff(corpus.line_starts())
-    limit = int(lengths.max(initial=1)) if max_length is None else max_length - 1  # <s> is a position, too
-    over = lengths > limit
-    if not over.any():
-        return corpus, over
-    at = np.arange(len(corpus.tokens)) - np.repeat(corpus.line_starts()[:-1], lengths)
-    ends = np.repeat(lengths, lengths) - 1
-    kept = (at < limit - 1) | (at == ends)  # each before its </s>
+    limit = int(lengths.max(initial=1)) if max_length is None else max_length - 1  # without <s>
+    is_truncated = lengths > limit
+    if not is_truncated.any():
+        return corpus, is_truncated
+    positions = np.arange(len(corpus.tokens)) - np.repeat(corpus.line_starts()[:-1], lengths)
+    eos_positions = np.repeat(lengths, lengths) - 1
+    keep = (positions < limit - 1) | (positions == eos_positions)
     starts = np.concatenate([[0], np.cumsum(np.minimum(lengths, limit))])
-    return Corpus(corpus.name, corpus.tokens[kept], starts, corpus.cumulative_counts, corpus.tokenizer), over
+    return Corpus(corpus.name, corpus.tokens[keep], starts, corpus.cumulative_counts, corpus.tokenizer), is_truncated
 
 
 def check_pooling(pooling: str) -> None:
@@ -73,6 +73,25 @@ def first_words(tokenizer: Tokenizer, words: Sequence[str], max_length: int) -> 
     return list(words[: int(np.searchsorted(ends, max_length, side="right"))])
 
 
+def _embed_batches(
+    embed_rows: Callable[[np.ndarray], Tensor], lengths: np.ndarray, progress: ProgressCallback | None
+) -> np.ndarray:
+    """float32 (N, D): the vectors of all texts, in batches of similar length, which need little padding."""
+    import torch
+
+    embeddings: np.ndarray | None = None
+    done = 0
+    for members in length_batches(lengths, batch_tokens=BATCH_TOKENS):
+        with torch.inference_mode():
+            vectors = embed_rows(members).float().cpu().numpy()
+        embeddings = np.empty((len(lengths), vectors.shape[1]), np.float32) if embeddings is None else embeddings
+        embeddings[members] = vectors
+        done += len(members)
+        if progress is not None:
+            progress(done, len(lengths))
+    return np.empty((0, 0), np.float32) if embeddings is None else embeddings
+
+
 def embed(
     encoder: Any, corpus: Corpus, *, pooling: str, device: torch.device, progress: ProgressCallback | None = None
 ) -> np.ndarray:
@@ -83,7 +102,7 @@ def embed(
         y, token_mask = encoder(EncoderInput(*(part.to(device) for part in pad_lines(corpus, lines))))
         return pool_vectors(y, token_mask, pooling)
 
-    return _in_groups(embed_rows, np.diff(corpus.line_starts()) + 1, progress)
+    return _embed_batches(embed_rows, np.diff(corpus.line_starts()) + 1, progress)
 
 
 def embed_words(
@@ -97,7 +116,7 @@ def embed_words(
         y, token_mask = encoder(words)
         return pool_vectors(y, token_mask, pooling)
 
-    return _in_groups(embed_rows, data.lengths(), progress)
+    return _embed_batches(embed_rows, data.lengths(), progress)
 
 
 def embed_texts(
@@ -109,22 +128,3 @@ def embed_texts(
     corpus, truncated = encode_texts(tokenizer, valid, max_length)
     done = phase(progress, "embedding")
     return EmbeddingOutput(embed(run.model.encoder, corpus, pooling=pooling, device=run.device, progress=done), truncated)
-
-
-def _in_groups(
-    embed_rows: Callable[[np.ndarray], Tensor], lengths: np.ndarray, progress: ProgressCallback | None
-) -> np.ndarray:
-    """The vectors of all texts. Texts of similar length are embedded together, so that there is little padding."""
-    import torch
-
-    embeddings: np.ndarray | None = None
-    done = 0
-    for members in length_batches(lengths, batch_tokens=BATCH):
-        with torch.inference_mode():
-            vectors = embed_rows(members).float().cpu().numpy()
-        embeddings = np.empty((len(lengths), vectors.shape[1]), np.float32) if embeddings is None else embeddings
-        embeddings[members] = vectors
-        done += len(members)
-        if progress is not None:
-            progress(done, len(lengths))
-    return np.empty((0, 0), np.float32) if embeddings is None else embeddings

@@ -13,11 +13,11 @@ U = TypeVar("U")
 Texts = tuple[str, ...]
 
 
-def read_texts(value: Any, number: int | None = None, wrong: str = "") -> Texts | InvalidInput:
-    """The texts of an input, which is one string or several; `wrong` is the reason if there are not `number` of them."""
+def read_texts(value: Any, number: int | None = None, problem: str = "") -> Texts | InvalidInput:
+    """The texts of an input, which is a string or a list of strings; `problem` is the reason if there are not `number`."""
     texts = tuple(value) if isinstance(value, list | tuple) else (value,)
     if number is not None and len(texts) != number:
-        return InvalidInput(wrong)
+        return InvalidInput(problem)
     reason = next((reason for text in texts if (reason := invalid_text(text)) is not None), None)
     return texts if reason is None else InvalidInput(reason)
 
@@ -31,7 +31,7 @@ def read_text(value: Any) -> str | InvalidInput:
 def mark_invalid(
     inputs: Sequence[T | InvalidInput], problems: Callable[[list[T]], Mapping[int, str]]
 ) -> list[T | InvalidInput]:
-    """The inputs, with an InvalidInput for each for which `problems` has a reason, by its index among the valid ones."""
+    """Replace valid inputs that have a problem with InvalidInput. `problems` returns reasons by index in the list it gets."""
     valid = [(index, value) for index, value in enumerate(inputs) if not isinstance(value, InvalidInput)]
     reasons = problems([value for _, value in valid])
     invalid = {valid[index][0]: InvalidInput(reason) for index, reason in reasons.items()}

@@ -30,10 +30,26 @@ def confusion_table(names: Sequence[str], counts: np.ndarray) -> str:
     """The confusion matrix, gold labels in rows and predicted labels in columns; empty if there are too many labels."""
     if len(names) > MAX_LABELS:
         return ""
-    heads = [*names, "(unseen)"]
+    gold_names = [*names, "(unseen)"]
     rows = [["gold \\ predicted", *names]]
-    rows += [[head, *(str(count) for count in row)] for head, row in zip(heads, counts.tolist(), strict=True) if sum(row)]
+    rows += [[name, *(str(count) for count in row)] for name, row in zip(gold_names, counts.tolist(), strict=True) if sum(row)]
     return columns(rows)
+
+
+def _tables(
+    names: Sequence[str],
+    scores: Sequence[LabelScore],
+    predicted: Sequence[bool],
+    confusion_counts: np.ndarray | None,
+    *,
+    unit: str = "examples",
+) -> str:
+    """Scores of the labels that occur or were predicted, and the confusion matrix if it is small enough."""
+    # other labels are not part of macro F1; a small file may have few of a thousand labels
+    indices = [index for index, score in enumerate(scores) if score.support or predicted[index]]
+    table = label_table([names[index] for index in indices], [scores[index] for index in indices], unit=unit)
+    parts = [table, "" if confusion_counts is None else confusion_table(names, confusion_counts)]
+    return "".join(f"\n{part}" for part in parts if part)
 
 
 def label_report(names: Sequence[str], items: ItemStatistics, *, multilabel: bool) -> str:
@@ -42,24 +58,8 @@ def label_report(names: Sequence[str], items: ItemStatistics, *, multilabel: boo
 
     if multilabel:
         return "\n" + label_table(names, per_label(items))
-    confused = confusion(items) if len(names) <= MAX_LABELS else None
-    return _tables(names, per_label(items), (items.statistics["predicted"].sum(0) > 0).tolist(), confused)
-
-
-def _tables(
-    names: Sequence[str],
-    scores: Sequence[LabelScore],
-    predicted: Sequence[bool],
-    confused: np.ndarray | None,
-    *,
-    unit: str = "examples",
-) -> str:
-    """Scores of the labels that occur or were predicted, and the confusion matrix if it is small enough."""
-    # other labels are not part of macro F1; a small file may have few of a thousand labels
-    shown = [index for index, score in enumerate(scores) if score.support or predicted[index]]
-    table = label_table([names[index] for index in shown], [scores[index] for index in shown], unit=unit)
-    parts = [table, "" if confused is None else confusion_table(names, confused)]
-    return "".join(f"\n{part}" for part in parts if part)
+    confusion_counts = confusion(items) if len(names) <= MAX_LABELS else None
+    return _tables(names, per_label(items), (items.statistics["predicted"].sum(0) > 0).tolist(), confusion_counts)
 
 
 def tag_report(labels: Sequence[str], items: ItemStatistics, gold: Sequence[Sequence[str]]) -> str:
@@ -72,7 +72,11 @@ def tag_report(labels: Sequence[str], items: ItemStatistics, gold: Sequence[Sequ
         return "\n" + label_table(list(by_type), list(by_type.values()))
     names, predicted = ["_".join(name.split()) for name in labels], [line.split() for line in items.outputs or ()]
     occurring = {tag for row in predicted for tag in row}
-    confused = tag_confusion(predicted, gold, names) if len(names) <= MAX_LABELS else None
+    confusion_counts = tag_confusion(predicted, gold, names) if len(names) <= MAX_LABELS else None
     return _tables(
-        names, list(per_tag(predicted, gold, names).values()), [name in occurring for name in names], confused, unit="words"
+        names,
+        list(per_tag(predicted, gold, names).values()),
+        [name in occurring for name in names],
+        confusion_counts,
+        unit="words",
     )

@@ -17,21 +17,21 @@ P_contra = TypeVar("P_contra", contravariant=True)  # a prediction
 
 
 class Lines(Protocol[I_co, P_contra]):
-    """Reads input lines and formats predictions, for one run and the options of one command. Methods with a body are defaults
-    that tasks inherit."""
+    """Reads input lines and formats predictions, for one run and the options of one command. Methods with a body are
+    defaults."""
 
     config: RunConfig
     command_options: Any
-    batch: int = 1024  # maximum number of lines per call of `predict`
-    item: str = "line"  # the unit in notes
+    batch_size: int = 1024  # maximum number of lines per call of `predict`
+    unit: str = "line"  # in notes
     columns: Sequence[str] = ()  # columns that are added to a table
-    tables: bool = True  # whether the output for a table is a table; otherwise records are printed as lines
+    outputs_tables: bool = True  # whether the output for a table is a table; otherwise records are printed as lines
 
     def __init__(self, config: RunConfig, options: Any) -> None:
         self.config, self.command_options = config, options
 
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
-        """The texts of a line, and the problem with them, if there is one."""
+        """The texts of a line, and a problem with the line, or None."""
         return (line,), None
 
     def parse(self, texts: tuple[str, ...]) -> I_co | InvalidInput | None:
@@ -43,8 +43,8 @@ class Lines(Protocol[I_co, P_contra]):
         return options
 
     def text(self, prediction: P_contra | None, number: int | None) -> str:
-        """A prediction as one or more lines, with newlines; None: there is no prediction. `number` is the line number, None if
-        there is only one line."""
+        """A prediction as one or more lines, with newlines; None: there is none. `number` is the line number,
+        None if there is only one line."""
 
     def json(self, entry: InputRecord, prediction: P_contra | None) -> dict[str, Any]:
         """A line and its prediction as JSON."""

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
 
 
-def _tokenized(name: str, source: Readable, tokenizer: Tokenizer, directory: RunDir, callback: JobCallback) -> Corpus:
-    """The token file of a column; an existing one is used if the text has not changed."""
+def _tokenize_column(name: str, source: Readable, tokenizer: Tokenizer, directory: RunDir, callback: JobCallback) -> Corpus:
+    """Write the token file of a column, or open the existing one if the text has not changed."""
 
     def progress(done: int, total: int) -> None:
         callback.on_progress(f"tokenizing {name}", done, total)
 
     names = checkpoint.names(directory.path)
-    known = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
+    checksums = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
     files.make_subdirectory(directory.data)
-    must_match = str(known.get(name, "")) if names else None
+    must_match = str(checksums.get(name, "")) if names else None
     return write_corpus(
         source, tokenizer, directory.data, name, progress=progress, must_match=must_match, on_note=callback.on_note
     )
@@ -45,7 +45,7 @@ def _vocabulary(task: Task[Any, Any], config: RunConfig, directory: RunDir, call
     callback.on_data(train.summary.describe())
     total = train.summary.characters
 
-    def watched(texts: Iterator[str]) -> Iterator[str]:
+    def with_progress(texts: Iterator[str]) -> Iterator[str]:
         done = 0
         for text in texts:
             callback.on_progress("reading training data", done, total)
@@ -53,7 +53,7 @@ def _vocabulary(task: Task[Any, Any], config: RunConfig, directory: RunDir, call
             yield text
         callback.on_progress("training tokenizer", 0, 1)
 
-    vocabulary = builder.make(config, train, watched, callback.on_note)
+    vocabulary = builder.build(config, train, with_progress, callback.on_note)
     builder.save(vocabulary, directory.path)
     return vocabulary
 
@@ -70,7 +70,7 @@ def tokenize(task: Task[Any, Any], config: RunConfig, vocabulary: Any, dataset: 
         write_corpus(_readable(dataset, column), column.tokenizer, directory, f"data.{column.name}" if column.name else "data")
         for column in task.data.columns(config, vocabulary)
     ]
-    return task.data.fit(config, dataset, corpora).corpora
+    return task.data.limit_lengths(config, dataset, corpora).corpora
 
 
 def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback: JobCallback) -> Prepared:
@@ -80,15 +80,15 @@ def prepare(task: Task[Any, Any], config: RunConfig, directory: RunDir, callback
     corpora: dict[str, Corpus] = {}
     for split, dataset in config.datasets.items() if columns else ():
         names = [f"{split}.{column.name}" if column.name else split for column in columns]
-        columns_of_split = [
-            _tokenized(name, _readable(dataset, column), column.tokenizer, directory, callback)
+        tokenized = [
+            _tokenize_column(name, _readable(dataset, column), column.tokenizer, directory, callback)
             for name, column in zip(names, columns, strict=True)
         ]
-        fitted = task.data.fit(config, dataset, columns_of_split)
-        corpora |= zip(names, fitted.corpora, strict=True)
-        if fitted.on_note is not None:
-            callback.on_note(f"{split}: {fitted.on_note}")
+        split_corpora = task.data.limit_lengths(config, dataset, tokenized)
+        corpora |= zip(names, split_corpora.corpora, strict=True)
+        if split_corpora.note is not None:
+            callback.on_note(f"{split}: {split_corpora.note}")
     prepared = Prepared(vocabulary, corpora)
-    if task.data.finish is not None and not checkpoint.names(directory.path):
-        task.data.finish(config, prepared, directory.path, callback.on_note)
+    if task.data.on_prepared is not None and not checkpoint.names(directory.path):
+        task.data.on_prepared(config, prepared, directory.path, callback.on_note)
     return prepared

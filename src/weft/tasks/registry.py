@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from weft.tasks.spec import Task
 
 
-class Registered(NamedTuple):
-    """What is known about a task without importing it."""
+class TaskEntry(NamedTuple):
+    """Where a task is defined, and what can be listed without importing it."""
 
     package: str
     arch: str  # the default architecture
-    about: str
+    description: str
 
 
-TASKS: Mapping[str, Registered] = {
-    "lm": Registered("weft.tasks.lm", "gpt", "predict the next token"),
-    "seq2seq": Registered("weft.tasks.seq2seq", "lstm-input-feeding", "predict a target text from a source text"),
-    "classification": Registered("weft.tasks.classification", "lstm", "predict the label of a text or a pair of texts"),
-    "tagging": Registered("weft.tasks.tagging", "lstm", "predict a tag for each word of a sentence"),
-    "masked-lm": Registered("weft.tasks.masked_lm", "transformer", "predict masked tokens"),
-    "qa": Registered("weft.tasks.qa", "transformer", "predict the answer to a question in a passage"),
+TASKS: Mapping[str, TaskEntry] = {
+    "lm": TaskEntry("weft.tasks.lm", "gpt", "predict the next token"),
+    "seq2seq": TaskEntry("weft.tasks.seq2seq", "lstm-input-feeding", "predict a target text from a source text"),
+    "classification": TaskEntry("weft.tasks.classification", "lstm", "predict the label of a text or a pair of texts"),
+    "tagging": TaskEntry("weft.tasks.tagging", "lstm", "predict a tag for each word of a sentence"),
+    "masked-lm": TaskEntry("weft.tasks.masked_lm", "transformer", "predict masked tokens"),
+    "qa": TaskEntry("weft.tasks.qa", "transformer", "predict the answer to a question in a passage"),
 }
 
 

@@ -76,11 +76,11 @@ class LabelOptions(Options):
 
 
 class Estimator(Protocol):
-    """Checks, trains and loads models of one kind."""
+    """Checks, trains and loads the models of a preset."""
 
     @property
     def by_steps(self) -> bool:
-        """Whether training has steps and a budget; otherwise the model is fitted at once."""
+        """Whether training has steps and a budget; otherwise the model is fitted in one pass."""
 
     @property
     def network_task(self) -> NetworkTask[Any] | None:
@@ -96,10 +96,11 @@ class Estimator(Protocol):
         """Train the model and write its best weights to the run directory."""
 
     def load(self, config: RunConfig, vocabulary: Any, directory: RunDir, device: str) -> Any:
-        """The model itself, never a wrapper."""
+        """The trained model itself, without a wrapper."""
 
 
 def override(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a preset, replaced by the options of a run file."""
     return {**values, **options}
 
 
@@ -119,11 +120,11 @@ class Preset(NamedTuple):
     values: Mapping[str, Any] = {}
     train_defaults: Mapping[str, Any] = {}
     merge: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = override
-    choices: Sequence[SearchDimension] = ()  # for models without training steps; others search learning rate and hidden size
+    search_space: Sequence[SearchDimension] = ()  # for models without training steps; others search lr and hidden_size
     unit: str = "parameters"  # the unit of the model size
 
     def merged(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of the preset, overridden by those of a run file."""
+        """The options of [model]: those of the preset, overridden by those of a run file."""
         return self.merge(self.values, options)
 
 
@@ -137,7 +138,7 @@ class Evaluation:
     Attributes:
         scores: The scores by the name of the metric, the main metric first.
         items: The statistics of single items that the scores are computed from.
-        details: Computes inputs, references and frequencies of the items, for comparisons.
+        details: Computes the inputs, references and frequencies of the items, for comparisons.
         unit: The unit of `units` per second, such as "texts/s".
         units: How many texts, lines or tokens were processed.
         report: Text tables: scores by label, confusion matrix.
@@ -187,7 +188,7 @@ def raise_first_invalid(results: Sequence[R | InvalidInput]) -> list[R]:
     return [result for result in results if not isinstance(result, InvalidInput)]
 
 
-def none_unknown(run: Run[Any, Any], inputs: Sequence[Any]) -> Sequence[str]:
+def no_unknown_tokens(run: Run[Any, Any], inputs: Sequence[Any]) -> Sequence[str]:
     return ()
 
 
@@ -214,41 +215,41 @@ class Scored(Protocol):
 
 
 def is_text(run: Run[Any, Any], value: object) -> bool:
-    """Whether a value is one input (a string) and not several."""
+    """Whether a value is one input, a string, instead of a list of inputs."""
     return isinstance(value, str)
 
 
 def is_tuple_of_texts(value: object) -> bool:
-    """Whether a value is one input of a task whose inputs have several texts."""
+    """Whether a value is one input of a task whose inputs are tuples of texts."""
     return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
 
 
 @dataclass(frozen=True)
 class Decode(Generic[I]):
-    """How models of a task score and generate texts."""
+    """How models of a task score and generate texts. The first argument of each function is the run."""
 
-    # of texts or pairs, with `truncate` for long sources; an InvalidInput for each that cannot be scored
+    # texts or pairs, `truncate` (shorten long sources), progress -> one `Scored` or InvalidInput per input
     score: Callable[[Run[Any, Any], Any, bool, Progress | None], list[Any]]
-    prompt: Callable[[Run[Any, Any], I], Sequence[int]]  # the prompt tokens of an input
-    limit: Callable[[Run[Any, Any], I], int]  # the default maximum number of new tokens
-    end: Callable[[Run[Any, Any]], int | None]  # the EOS token, if there is one
-    never: Callable[[Run[Any, Any]], Sequence[int]]  # tokens that are never generated
-    beam: int  # the default beam size
-    alpha: float = 0.0  # the default length penalty
-    source: Callable[[Run[Any, Any], I], Any] | None = None  # the decoder state after reading an input, with one row
-    steps: Callable[[Run[Any, Any]], IncrementalModel[Any]] = field(default=lambda run: run.model)
-    target: Callable[[Run[Any, Any]], Tokenizer] = field(default=lambda run: run.vocabulary)  # the tokenizer of outputs
+    prompt_ids: Callable[[Run[Any, Any], I], Sequence[int]]  # the token IDs that the output of an input continues
+    max_new_tokens: Callable[[Run[Any, Any], I], int]  # the default for an input
+    eos_id: Callable[[Run[Any, Any]], int | None]  # None if the models have no EOS token
+    suppressed_tokens: Callable[[Run[Any, Any]], Sequence[int]]  # IDs of tokens that are never generated
+    beam_size: int  # the default
+    length_penalty: float = 0.0  # the default
+    encode_source: Callable[[Run[Any, Any], I], Any] | None = None  # the initial decoder state of an input, a batch of one row
+    incremental_model: Callable[[Run[Any, Any]], IncrementalModel[Any]] = field(default=lambda run: run.model)
+    target_tokenizer: Callable[[Run[Any, Any]], Tokenizer] = field(default=lambda run: run.vocabulary)
     generate: (
         Callable[[Run[Any, Any], str | Sequence[str], GenerationConfig, ContinueCallback | None], list[list[Continuation]]]
         | None
     ) = None
     stream: Callable[[Run[Any, Any], str, GenerationConfig], Iterator[str]] | None = None
-    pairs: bool = False  # scored inputs are (source, target) pairs, not texts
-    # the prompts that cannot be continued by the requested length: reasons by index
+    scores_pairs: bool = False  # `score` takes (source, target) pairs instead of texts
+    # prompts that are too long for the requested number of new tokens: reasons by index
     invalid_prompts: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(
         default=lambda run, prompts, options: {}
     )
-    lines: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether continuations are single lines
+    is_single_line: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether a continuation is one line
 
 
 # ---- explanations
@@ -256,32 +257,24 @@ class Decode(Generic[I]):
 
 @dataclass(frozen=True)
 class Explain:
-    """How models of a task are explained. Optional functions are for views that not every task has."""
+    """How models of a task are explained. An optional function is None if the task does not have that view."""
 
-    read: Callable[[Run[Any, Any], str, ExplainConfig], ModelInput]  # a text as network input
-    stacks: Callable[[Run[Any, Any]], Sequence[Stack]]  # the stacks of a network, in the order of its input sequences
-    tokenizers: Callable[[Run[Any, Any]], Sequence[Tokenizer]] = field(
-        default=lambda run: [run.vocabulary]
-    )  # the tokenizers of the sequences
-    read_unmasked: Callable[[Run[Any, Any], str], ModelInput] | None = None  # if `read` requires masks in a text
-    attribute: Callable[[Run[Any, Any], str, ExplainConfig], SparseAttribution] | None = (
-        None  # for models that are not networks
-    )
+    encode_input: Callable[[Run[Any, Any], str, ExplainConfig], ModelInput]  # a text as network input
+    stacks: Callable[[Run[Any, Any]], Sequence[Stack]]  # the stacks of a network, one per input sequence
+    tokenizers: Callable[[Run[Any, Any]], Sequence[Tokenizer]] = field(default=lambda run: [run.vocabulary])  # one per sequence
+    encode_unmasked: Callable[[Run[Any, Any], str], ModelInput] | None = None  # if `encode_input` requires masks in the text
+    attribute: Callable[[Run[Any, Any], str, ExplainConfig], SparseAttribution] | None = None  # for models without gradients
     surprisal: Callable[[Run[Any, Any], str, ExplainConfig], SurprisalResult] | None = None
-    readout: Callable[[Run[Any, Any], ModelInput], Readout] | None = None  # from hidden states to tokens, for the logit lens
-    output: Callable[[Run[Any, Any], str, ExplainConfig], list[tuple[int, TokenSpan]]] | None = None  # the tokens of a target
-    context: Callable[[Run[Any, Any]], int] | None = None  # maximum length of a context in n-gram counts
-    sample: Callable[[Run[Any, Any], int], tuple[str, list[str]]] | None = (
-        None  # texts of its own data, with the name of the split
-    )
-    room: Callable[[Run[Any, Any]], int | None] = field(
-        default=lambda run: None
-    )  # maximum number of tokens of a text that is not split
-    line: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether texts are single lines
-    places: bool = False  # predictions have positions: tags, ends of answers
-    stepwise: bool = False  # recurrent over tokens, for gradients through time
-    masks: bool = False  # has a mask token
-    records: bool = False  # files are read as data, not as input lines
+    readout: Callable[[Run[Any, Any], ModelInput], Readout] | None = None  # hidden states to tokens, for the logit lens
+    target_tokens: Callable[[Run[Any, Any], str, ExplainConfig], list[tuple[int, TokenSpan]]] | None = None
+    max_ngram_context: Callable[[Run[Any, Any]], int] | None = None  # tokens before the last one in n-gram counts
+    sample_texts: Callable[[Run[Any, Any], int], tuple[str, list[str]]] | None = None  # a split, and texts of its data
+    max_tokens: Callable[[Run[Any, Any]], int | None] = field(default=lambda run: None)  # longer texts are split
+    is_single_line: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether a text is one line
+    has_positions: bool = False  # predictions have positions: tags, start and end of an answer
+    is_recurrent: bool = False  # recurrent over tokens, for gradients through time
+    has_mask_token: bool = False
+    reads_records: bool = False  # files are read as data sets instead of lines
 
 
 # ---- the task
@@ -292,40 +285,38 @@ class Task(Generic[I, P]):
     """The definition of one task."""
 
     name: str  # in run files
-    noun: str  # the noun for its models: "classifier"
-    does: str  # a description of its models: "assigns labels to texts"
-    item: str  # the unit of the loss: "token", "text", "word"
-    counts: str  # the unit of progress: "tokens", "texts", "questions"
-    says: str  # the noun for its predictions: "labels", "tags"
+    model_noun: str  # "classifier"
+    description: str  # of its models: "assigns labels to texts"
+    loss_unit: str  # the unit that the loss is a mean over: "token", "text", "word"
+    progress_unit: str  # the unit that progress counts: "tokens", "texts", "questions"
+    output_noun: str  # "labels", "tags"
     data: Data
     presets: Mapping[str, Preset]
-    suites: Sequence[Suite]  # metrics of an evaluation; the data determines which suite applies
-    validation: Sequence[Suite]  # metrics of a validation
+    eval_suites: Sequence[Suite]  # metrics of an evaluation; the data determines which suite applies
+    validation_suites: Sequence[Suite]  # metrics of a validation during training
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
-    use: str = "predict"  # the command to use a model: predict or generate
+    command: str = "predict"  # the command that runs a model: predict or generate
     example_input: str = "< input.txt"  # an argument of that command, for a hint that can be pasted into a shell
-    output_header: str = ""  # of the columns that `weft predict` prints, on a terminal; "" if there is one column
-    reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # the model with its vocabulary
+    output_header: str = ""  # header of the columns that `weft predict` prints on a terminal; "" for a single column
+    predictor: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # the model with its vocabulary
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | InvalidInput]] | None = None
-    is_single: Callable[[Run[I, P], object], bool] = is_text  # whether a value is one input or several
+    is_single: Callable[[Run[I, P], object], bool] = is_text  # whether a value is one input instead of a list of inputs
     predict_options: type[Config] = Options
-    lines: Callable[[RunConfig, Any], Lines[I, P]] | None = None  # input and output lines of the command line
-    unknown: Callable[[Run[I, P], Sequence[I]], Sequence[str]] = (
-        none_unknown  # parts of inputs without a token, which become <unk>
-    )
+    line_format: Callable[[RunConfig, Any], Lines[I, P]] | None = None  # input and output lines of `weft predict`
+    unknown_tokens: Callable[[Run[I, P], Sequence[I]], Sequence[str]] = no_unknown_tokens  # parts of inputs that become <unk>
     evaluate_options: type[Config] = Options
     embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], EmbeddingOutput] | None = None
     decode: Decode[I] | None = None
     explain: Callable[[], Explain] | None = None  # imports the explanation functions
     compare: Compare = field(default_factory=Compare)
-    decides: tuple[str, ...] = ()  # metrics that rank comparisons: the first that the runs have; (): their first metric
-    weights: Weights | None = None  # the meaning of weights, for initialization from other runs; None: names and shapes only
-    samples: Samples | None = None  # samples during training
-    joins: bool = False  # whether runs can form an ensemble
+    ranking_metrics: tuple[str, ...] = ()  # a comparison ranks by the first that the runs have; (): by their first metric
+    weights: Weights | None = None  # which weights fit for initialization from other runs; None: names and shapes decide
+    samples: Samples | None = None  # sample outputs during training
+    supports_ensembles: bool = False
     labels: Callable[[Run[I, P]], tuple[str, ...]] = field(default=lambda run: ())
-    sizes: Callable[[Run[I, P]], Mapping[str, Any]] = field(
+    vocab_info: Callable[[Run[I, P]], Mapping[str, Any]] = field(
         default=lambda run: {"vocabulary": run.vocabulary.vocab_size}
-    )  # for `info`
+    )  # for `weft info`
 
 
 AnyTask = Task[Any, Any]

@@ -61,14 +61,14 @@ def in_memory(config: Any) -> MemoryFormat:
 
 
 def table_data(config: type[Config], tokenizer: type[Config] = WordTokenizerConfig) -> Data:
-    """`table` has `train` and `sources(base)`, data sets whose format is a `TableFormat`."""
+    """`Data` of a task whose `config` has `train` and `sources(base)`, data sets whose format is a `TableFormat`."""
     return Data(
-        table=config,
-        tokenizer=tokenizer,
+        data_config=config,
+        tokenizer_config=tokenizer,
         vocabulary=TokenizerOnly(all_texts),
         columns=columns,
         check=check,
-        open=open_table,
-        lines=lines,
+        open_input=open_table,
+        input_output_pairs=lines,
         in_memory=in_memory,
     )

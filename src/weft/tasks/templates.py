@@ -1,5 +1,5 @@
-"""What the run file of `weft init` needs to know about a task beyond its configuration classes. Each task has a `templates`
-module, which is imported without the task: the command line lists architectures without torch and pydantic."""
+"""Templates of run files for `weft init`. The `templates` module of a task is imported without the task, so that the command
+line lists architectures without torch and pydantic."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class TaskTemplate(NamedTuple):
     archs: tuple[str, ...]  # in the order in which they are listed; the first is the default
     data: Mapping[str, Any] = SPLITS  # options of [data] that are set
     files: str = ""  # which files `data.train` may name
-    use: tuple[str, str] | None = None  # the command after training, and what it does
+    use: tuple[str, str] | None = None  # a command to use the model after training, and its description
     fine_tuned: tuple[str, ...] = ()  # architectures that start from a pretrained encoder
-    hidden: tuple[str, ...] = ()  # options that nobody should change in this task
+    hidden: tuple[str, ...] = ()  # options that have no use in this task
     tokenizer_example: tuple[str, ...] = ()  # lines of TOML after [tokenizer], as a comment
 
     def commands(self, arch: str) -> list[tuple[str, str]]:
-        """The example commands at the top."""
+        """Example commands for the top of the run file, with descriptions."""
         train = FINE_TUNE if arch in self.fine_tuned else ("weft train run.toml", "train, or resume")
         commands = [("weft check run.toml", "check the data"), train, ("weft evaluate runs/run", "metrics on the test data")]
         return commands if self.use is None else [*commands, self.use]
@@ -35,7 +35,7 @@ class TaskTemplate(NamedTuple):
 
 @cache
 def find_template(task: str) -> TaskTemplate:
-    """The template of a task; a task without one has the splits and its default architecture."""
+    """The template of a task; by default, the usual splits and the default architecture."""
     module, default = f"{TASKS[task].package}.templates", TASKS[task].arch
     if find_spec(module) is None:
         return TaskTemplate((default,))

@@ -13,7 +13,7 @@ from weft.text.tokenizers import TYPES, Tokenizer, TokenizerConfig, train_tokeni
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
-    from weft.tasks.data_spec import Note, Watched
+    from weft.tasks.data_spec import Note, TextsWithProgress
 
 FILE = "tokenizer.json"
 
@@ -30,13 +30,13 @@ def all_texts(dataset: Dataset[Any]) -> Iterator[str]:
 
 
 class TokenizerOnly:
-    """A vocabulary that is one tokenizer, trained on `texts` of the training data."""
+    """Builds a vocabulary that is one tokenizer, trained on `texts(dataset)` of the training data."""
 
     def __init__(self, texts: Callable[[Any], Iterator[str]]) -> None:
         self.texts = texts
 
-    def make(self, config: RunConfig, dataset: Any, watched: Watched, note: Note) -> Tokenizer:
-        return train_tokenizer(config.tokenizer, watched(self.texts(dataset)))
+    def build(self, config: RunConfig, dataset: Any, with_progress: TextsWithProgress, note: Note) -> Tokenizer:
+        return train_tokenizer(config.tokenizer, with_progress(self.texts(dataset)))
 
     def save(self, vocabulary: Tokenizer, directory: Path) -> None:
         vocabulary.save(directory / FILE)

@@ -41,7 +41,7 @@ class NetworkEstimator:
 
     def check(self, config: RunConfig) -> None:
         monitor = config.train.monitor
-        if monitor is not None and monitor not in (known := metric_names(config.spec.validation)):
+        if monitor is not None and monitor not in (known := metric_names(config.spec.validation_suites)):
             raise ConfigError("train.monitor", *unknown_name("metric", monitor, known))
         for option in ("patience", "monitor"):
             if getattr(config.train, option) not in (None, 0) and config.data.valid is None:

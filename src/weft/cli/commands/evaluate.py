@@ -129,13 +129,13 @@ class Evaluate(SearchOptions):
         with Display(quiet=self.quiet) as display:
 
             def progress(phase: str, done: int, total: int) -> None:
-                count = f"{done:,} of {total:,} {run.spec.counts}" if phase == "evaluating" else ""
+                count = f"{done:,} of {total:,} {run.spec.progress_unit}" if phase == "evaluating" else ""
                 display.show(phase, done / max(1, total), count)
 
             display.show("reading", 0.0)  # some tasks report no progress while they read
             evaluation = run.evaluate(self.data, options, progress=progress)
         if evaluation.unseen_labels:
-            warn(self._unseen(run.spec.item, run.spec.says, evaluation.unseen_labels), quiet=self.quiet)
+            warn(self._unseen(run.spec.loss_unit, run.spec.output_noun, evaluation.unseen_labels), quiet=self.quiet)
         for text in evaluation.notes:
             note(text, quiet=self.quiet)
         if self.json:
@@ -175,7 +175,7 @@ class Evaluate(SearchOptions):
             files = describe_split(name, datasets[name])
         searches = "beam_size" in type(options).model_fields and run.spec.decode is not None
         return ", ".join(
-            [f"{files} ({evaluation.units:,} {run.spec.counts})", *(_describe_search(run, options) if searches else [])]
+            [f"{files} ({evaluation.units:,} {run.spec.progress_unit})", *(_describe_search(run, options) if searches else [])]
         )
 
     def _unseen(self, item: str, says: str, unseen: Mapping[str, int]) -> str:
@@ -191,6 +191,6 @@ def _describe_search(run: AnyRun, options: Config) -> list[str]:
     decode = run.spec.decode
     if decode is None:
         return []
-    defaults = {"beam_size": float(decode.beam), "length_penalty": decode.alpha}
+    defaults = {"beam_size": float(decode.beam_size), "length_penalty": decode.length_penalty}
     chosen = {name: value for name, value in options.model_dump(include=set(defaults)).items() if value is not None}
     return [f"{name.replace('_', ' ')} {value:g}" for name, value in {**defaults, **chosen}.items()]

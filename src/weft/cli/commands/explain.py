@@ -172,7 +172,7 @@ class Explain(ModelCommand):
         if self.view and not any(VIEWS[name].needs_text for name in self.view if name in VIEWS):
             return ""
         lines = list(stdin_lines(run.config.data.encoding))
-        if len(lines) > 1 and explain_spec(run).line(run):  # running text may have several lines
+        if len(lines) > 1 and explain_spec(run).is_single_line(run):  # running text may have several lines
             note(f"{len(lines):,} lines are read as one text; use one command per line to explain each", quiet=self.quiet)
         return "\n".join(lines)
 

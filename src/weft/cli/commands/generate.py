@@ -157,7 +157,7 @@ class Generate(ModelCommand):
             unusable = decode.invalid_prompts(run, blank_invalid(lines, unreadable), options[0])
             problems = warn_invalid(unreadable, unusable, 0, "" if self.input is None else f"{self.input}: ")
         code = self._generate_all(run, lines, problems, options)
-        warn_unknown(Counter(run.spec.unknown(run, blank_invalid(lines, problems))), quiet=self.quiet)
+        warn_unknown(Counter(run.spec.unknown_tokens(run, blank_invalid(lines, problems))), quiet=self.quiet)
         return code or (DataError.exit_code if problems else 0)
 
     def _temperatures(self) -> list[float | None]:
@@ -271,7 +271,7 @@ class Generate(ModelCommand):
     ) -> None:
         """One continuation per line if the model generates lines, and an empty line for each invalid prompt; running text below
         a heading, unless there is only one."""
-        by_line = run.spec.decode is not None and run.spec.decode.lines(run)
+        by_line = run.spec.decode is not None and run.spec.decode.is_single_line(run)
         rows = [(line, [] if index in problems else results[index]) for index, line in enumerate(lines)]
         per_prompt = options.num_samples * options.n_best
         for number, (line, continuations) in enumerate(rows, 1):

@@ -93,7 +93,7 @@ def _bos_tokens(run: AnyRun) -> dict[str, list[str]]:
     """The tokens before a text without a prompt, for runs that generate text."""
     if run.spec.decode is None or run.spec.decode.generate is None:
         return {}
-    return {"bos_tokens": [run.vocabulary.token_text(token_id) for token_id in run.spec.decode.prompt(run, "")]}
+    return {"bos_tokens": [run.vocabulary.token_text(token_id) for token_id in run.spec.decode.prompt_ids(run, "")]}
 
 
 def run_info(run: AnyRun) -> dict[str, Any]:

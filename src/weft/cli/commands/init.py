@@ -16,7 +16,7 @@ from weft.tasks.templates import find_template
 
 
 def _tasks() -> list[tuple[str, str]]:
-    return [(name, task.about) for name, task in TASKS.items()]
+    return [(name, task.description) for name, task in TASKS.items()]
 
 
 def _archs(ctx: typer.Context) -> list[str]:

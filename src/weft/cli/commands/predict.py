@@ -92,7 +92,7 @@ class Predict(SearchOptions):
         if self.save_alignments is not None and (file := blocking_file(self.save_alignments)) is not None:
             raise UsageError("save_alignments", f"{file} is a file", "name a directory")
         run = self.load()
-        if run.spec.use != "predict":
+        if run.spec.command != "predict":
             raise run.wrong_task()
         options = options_of(run.spec.predict_options, run.config.task, self._flags())
         header = run.spec.output_header

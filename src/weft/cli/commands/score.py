@@ -77,10 +77,10 @@ class Score(EnsembleOptions):
         decode = run.spec.decode
         if decode is None:
             raise UsageError(self.run_dir, f"models of task {run.config.task!r} do not give texts a probability")
-        if self.truncate and not decode.pairs:
+        if self.truncate and not decode.scores_pairs:
             raise UsageError("truncate", f"not available for task {run.config.task!r}")
         inputs = Inputs(
-            run, None, self.input, InputFormat(parse_pair if decode.pairs else whole_line, BATCH_LINES, targets=True)
+            run, None, self.input, InputFormat(parse_pair if decode.scores_pairs else whole_line, BATCH_LINES, targets=True)
         )
         inputs.note_formats(quiet=self.quiet)
         if not (self.json or self.per_token):
@@ -104,14 +104,14 @@ class Score(EnsembleOptions):
         """Problems and scores of the records, both by index in the batch."""
         from weft.tasks.spec import InvalidInput
 
-        unit = "pairs" if decode.pairs else "tokens"
+        unit = "pairs" if decode.scores_pairs else "tokens"
 
         def progress(phase: str, done: int, total: int) -> None:
             display.show(f"scoring from line {num_before + 1:,} on", done / total, f"{done:,} of {total:,} {unit}")
 
         problems = problems_in(entries)
         texts = {index: entry.texts for index, entry in enumerate(entries) if index not in problems}
-        inputs = [pair if decode.pairs else pair[0] for pair in texts.values()]
+        inputs = [pair if decode.scores_pairs else pair[0] for pair in texts.values()]
         results = dict(zip(texts, run.try_score(inputs, truncate=self.truncate, progress=progress), strict=True))
         problems |= {index: with_flags(result.reason) for index, result in results.items() if isinstance(result, InvalidInput)}
         return problems, {index: result for index, result in results.items() if not isinstance(result, InvalidInput)}

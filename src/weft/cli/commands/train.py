@@ -138,7 +138,7 @@ class Train(ModelCommand):
         if seconds is not None:
             lines.append(f"Run saved to {output_dir} ({format_duration(seconds)})")
         name = shlex.quote(str(output_dir))  # can be pasted into a shell
-        has_test_data, use = len(config.datasets) > 1, config.spec.use
+        has_test_data, use = len(config.datasets) > 1, config.spec.command
         lines.append(f"Next: weft evaluate {name}{'' if has_test_data else ' --data FILE'}")
         lines.append(f"      weft {use} {name} {config.spec.example_input}")
         print_error("\n".join(lines))

@@ -27,7 +27,7 @@ from weft.data.table_rows import file_format, preview_cells
 from weft.errors import DataError
 from weft.models.baseline_config import BaselineConfig
 from weft.tasks.classification.files import Reading, Record, find_files, read_records
-from weft.tasks.data_spec import Column, Fitted
+from weft.tasks.data_spec import Column, SplitCorpora
 from weft.tasks.vocabulary import all_texts
 from weft.text.label_tokenizer import LabelTokenizer, load_label_tokenizer
 from weft.text.labels import LabelVocabulary
@@ -36,7 +36,7 @@ from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
-    from weft.tasks.data_spec import Note, Watched
+    from weft.tasks.data_spec import Note, TextsWithProgress
 
 DEFAULT_READING = Reading()
 MAX_UNIQUE_RATIO = 0.9  # of distinct labels to label occurrences; with more, labels are probably IDs or texts
@@ -301,10 +301,12 @@ class LabeledDataConfig(TableFilesConfig):
 class LabeledVocabulary:
     """One tokenizer for all text columns, and the labels of the training data."""
 
-    def make(self, config: RunConfig, dataset: Dataset[Record], watched: Watched, note: Note) -> LabelTokenizer:
+    def build(
+        self, config: RunConfig, dataset: Dataset[Record], with_progress: TextsWithProgress, note: Note
+    ) -> LabelTokenizer:
         if problem := dataset.summary.problem():
             raise DataError("", problem)
-        tokenizer = train_tokenizer(config.tokenizer, watched(all_texts(dataset)))
+        tokenizer = train_tokenizer(config.tokenizer, with_progress(all_texts(dataset)))
         return LabelTokenizer(tokenizer, LabelVocabulary.count(chain.from_iterable(labels_of(dataset))))
 
     def save(self, vocabulary: LabelTokenizer, directory: Path) -> None:
@@ -321,12 +323,12 @@ def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
     return [Column(str(index), vocabulary.tokenizer) for index in range(len(config.data.columns()))]
 
 
-def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
+def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitCorpora:
     max_length = config.data.max_length
     truncated = count_long(corpora, dataset, max_length=max_length, truncate=config.data.truncate)
     verb = "is" if truncated == 1 else "are"
     note = f"{pluralize(truncated, 'text')} {verb} longer than data.max_length = {max_length} tokens and {verb} truncated"
-    return Fitted(corpora, note if truncated else None)
+    return SplitCorpora(corpora, note if truncated else None)
 
 
 def check(config: RunConfig) -> CheckPlan:

@@ -30,9 +30,9 @@ def stacks(run: Run[Texts, ClassPrediction]) -> list[Stack]:
 
 
 def _texts(run: Run[Texts, ClassPrediction], text: str) -> list[str]:
-    parts = text.split("\t") if run.reader.columns > 1 else [text]
-    if len(parts) != run.reader.columns:
-        raise DataError("input", f"expected {run.reader.columns} tab-separated texts, got {len(parts)}")
+    parts = text.split("\t") if run.predictor.columns > 1 else [text]
+    if len(parts) != run.predictor.columns:
+        raise DataError("input", f"expected {run.predictor.columns} tab-separated texts, got {len(parts)}")
     return parts
 
 

@@ -16,7 +16,7 @@ from weft.metrics.classification import THRESHOLD, ClassificationSetup, label_sc
 from weft.metrics.items import ItemStatistics
 from weft.runs.eval_data import eval_source, no_known_labels
 from weft.tasks import embedding
-from weft.tasks.classification.compare import observe
+from weft.tasks.classification.compare import item_predictions
 from weft.tasks.classification.evaluation import ClassifierOutput, score_predictions, targets, unseen
 from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_texts
@@ -160,7 +160,7 @@ class ClassifierReader:
         setup = ClassificationSetup(self.tokenizer.labels.hash, multilabel, temperature=self.model.temperature)
         report = label_report(self.labels, items, multilabel=multilabel)
         items = replace(items, outputs=self._outputs(items))
-        details = partial(observe, self.run, examples, items)
+        details = partial(item_predictions, self.run, examples, items)
         scores, notes = scores_by_name(label_scores(items, setup)), source.summary.skipped_notes()
         return Evaluation(scores, items, details, "texts/s", len(examples), report, unseen_labels, notes)
 
@@ -172,13 +172,13 @@ class ClassifierReader:
 
 def is_single(run: Run[Texts, ClassPrediction], value: object) -> bool:
     """Whether a value is one input: a string, or a tuple of strings for runs that read text pairs."""
-    return isinstance(value, str) or (run.reader.columns > 1 and is_tuple_of_texts(value))
+    return isinstance(value, str) or (run.predictor.columns > 1 and is_tuple_of_texts(value))
 
 
 def predict(
     run: Run[Texts, ClassPrediction], texts: Sequence[Texts], options: Options, progress: Progress | None
 ) -> list[ClassPrediction | InvalidInput]:
-    reader: ClassifierReader = run.reader
+    reader: ClassifierReader = run.predictor
     rows = mark_invalid([reader.read(text) for text in texts], reader.invalid_inputs)
     return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
@@ -186,7 +186,7 @@ def predict(
 def evaluate(
     run: Run[Texts, ClassPrediction], data: Files | None, options: LabelOptions, progress: Progress | None
 ) -> Evaluation:
-    reader: ClassifierReader = run.reader
+    reader: ClassifierReader = run.predictor
     return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 

@@ -61,8 +61,8 @@ def _preset(values: Mapping[str, Any]) -> Preset:
 
 
 PRESETS: Mapping[str, Preset] = {
-    "naive-bayes": Preset(Baseline(fit_bayes), NaiveBayesConfig, choices=BAYES),
-    "logistic-regression": Preset(Baseline(fit_regression), LogisticRegressionConfig, choices=REGRESSION),
+    "naive-bayes": Preset(Baseline(fit_bayes), NaiveBayesConfig, search_space=BAYES),
+    "logistic-regression": Preset(Baseline(fit_regression), LogisticRegressionConfig, search_space=REGRESSION),
     "conv": _preset({**RECURRENT, "layer_type": "conv", "kernel_size": 3}),
     "rnn": _preset({**RECURRENT, "layer_type": "rnn"}),
     "lstm": _preset({**RECURRENT, "layer_type": "lstm"}),

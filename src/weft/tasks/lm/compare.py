@@ -11,8 +11,8 @@ from weft.errors import UsageError
 from weft.metrics.frequency import by_frequency
 from weft.metrics.lm import block_size
 from weft.runs.eval_data import token_counts
-from weft.tasks.compare_spec import Compare, Contexts, Predictions, Rate, Sentences, SentenceScores
-from weft.tasks.lm.contexts import FULL, chosen_context
+from weft.tasks.compare_spec import Compare, ContextPolicies, FrequencyMetric, Predictions, SentenceScores, SentenceScoring
+from weft.tasks.lm.contexts import FULL, resolve_context
 from weft.tasks.lm.scoring import items
 from weft.tasks.plain_text import decode_between
 from weft.tasks.spec import ProgressCallback
@@ -39,28 +39,28 @@ def text_edges(corpus: Corpus) -> np.ndarray:
     return np.unique(np.concatenate([[0], counts[block_starts, 0], [len(corpus.tokens)]]))
 
 
-def observe(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Predictions:
+def item_predictions(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Predictions:
     """Statistics of each line, or of each block of running text."""
     edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
     lengths, by_class = np.diff(edges), {}
     counts = token_counts(run.directory, "train", run.vocabulary.vocab_size)
     if counts is not None:
-        item_numbers = np.repeat(np.arange(len(lengths)), lengths)
+        item_indices = np.repeat(np.arange(len(lengths)), lengths)
         values = {"nats": nll.astype(np.float64), "tokens": np.ones(len(tokens))}
-        by_class = by_frequency(values, item_numbers, counts[tokens], len(lengths))
+        by_class = by_frequency(values, item_indices, counts[tokens], len(lengths))
     inputs = decode_between(run.vocabulary, corpus, edges)
     mean_bytes = round(
         int(corpus.cumulative_counts[-1, 2]) / max(1, len(inputs)), -1
     )  # blocks are whole lines and so exceed block_size
     item = f"block of about {mean_bytes:,.0f} bytes" if corpus.starts is None else "line"
     unknown = float(np.mean(tokens == run.vocabulary.unk_id))
-    return Predictions(items(nll, corpus, edges), inputs, [""] * len(inputs), lengths, item, by_class, unknown=unknown)
+    return Predictions(items(nll, corpus, edges), inputs, [""] * len(inputs), lengths, item, by_class, unk_ratio=unknown)
 
 
-def refuse_context(config: RunConfig, text: str, name: str) -> None:
+def check_context(config: RunConfig, text: str, name: str) -> None:
     """Refuse a context policy that the run or row `name` cannot follow."""
     try:
-        context = chosen_context(config, text)
+        context = resolve_context(config, text)
     except UsageError as error:
         raise UsageError(name, f"`{error.where}`: {error.problem}", error.fix) from None
     if context.policy == "carry" and config.preset.estimator.by_steps and config.model.position_encoding == "learned":
@@ -69,16 +69,16 @@ def refuse_context(config: RunConfig, text: str, name: str) -> None:
 
 
 def score_sentences(
-    run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray, progress: ProgressCallback | None
+    run: Run[Any, Any], texts: Sequence[str], is_complete: np.ndarray, progress: ProgressCallback | None
 ) -> SentenceScores:
-    """The sum of the log-probabilities of each text's tokens. </s> does not count for a text that is not a whole sentence."""
+    """The log-probability of each text; without that of </s> if the text is not a complete sentence."""
     too_long = np.zeros(len(texts), bool)
-    too_long[list(run.reader.invalid_inputs(texts))] = True
+    too_long[list(run.predictor.invalid_inputs(texts))] = True
     scorable = ["" if is_long else text for text, is_long in zip(texts, too_long, strict=True)]
-    scores = run.reader.score(scorable, progress=progress)
+    scores = run.predictor.score(scorable, progress=progress)
     token_log_probs = [
-        score.token_log_probs[: len(score.token_log_probs) - (run.reader.lines and not is_whole)]
-        for score, is_whole in zip(scores, whole, strict=True)
+        score.token_log_probs[: len(score.token_log_probs) - (run.predictor.reads_lines and not complete)]
+        for score, complete in zip(scores, is_complete, strict=True)
     ]
     log_probs = np.array([sum(values) for values in token_log_probs], np.float64)
     tokens = np.array([len(values) for values in token_log_probs], np.int64)
@@ -86,13 +86,13 @@ def score_sentences(
 
 
 COMPARE = Compare(
-    outputs=False,
-    rate=Rate("loss", "nats"),
-    contexts=Contexts(
+    has_outputs=False,
+    frequency_metric=FrequencyMetric("loss", "nats"),
+    contexts=ContextPolicies(
         default=FULL,
-        check=refuse_context,
-        follow=lambda run, policy: str(run.reader.context(policy)),
-        bos_ids=lambda run: run.reader.bos_ids,
+        check=check_context,
+        resolve=lambda run, policy: str(run.predictor.context(policy)),
+        bos_ids=lambda run: run.predictor.bos_ids,
     ),
-    sentences=Sentences(score_sentences),
+    sentences=SentenceScoring(score_sentences),
 )

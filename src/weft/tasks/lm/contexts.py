@@ -97,8 +97,8 @@ def default_context(config: RunConfig) -> Context:
     return Context("carry", context_length, full=True)
 
 
-def chosen_context(config: RunConfig, text: str | None) -> Context:
-    """The context policy `text` for a run with this configuration; None: `full`."""
+def resolve_context(config: RunConfig, text: str | None) -> Context:
+    """Parse the context policy `text` for a run with this configuration; None is `full`."""
     data, default = config.data, default_context(config)
     return (
         default

@@ -21,8 +21,8 @@ from weft.errors import DataError
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.runs.eval_data import EvalData
 from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text
-from weft.tasks.lm.compare import observe
-from weft.tasks.lm.contexts import Context, chosen_context
+from weft.tasks.lm.compare import item_predictions
+from weft.tasks.lm.contexts import Context, resolve_context
 from weft.tasks.lm.scoring import BATCH_TOKENS, items, nll_function, surprisal, token_nll
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.reading import check_text
@@ -59,7 +59,7 @@ def _report_scored(progress: Callable[[int], None], before: int, lengths: Sequen
     progress(sum(min(max(0, done - before), length) for length in lengths))
 
 
-class LanguageReader:
+class LanguagePredictor:
     """Scores and continues texts with a language model."""
 
     def __init__(self, run: Run[str, None]) -> None:
@@ -72,26 +72,27 @@ class LanguageReader:
         return self.run.model
 
     @property
-    def lines(self) -> bool:
+    def reads_lines(self) -> bool:
+        """Whether each line is a separate text."""
         return bool(self.config.data.read_as == "lines")
 
     @property
-    def end(self) -> int | None:
+    def eos_id(self) -> int | None:
         """The token that ends a text; running text has none."""
-        return self.tokenizer.eos_id if self.lines else None
+        return self.tokenizer.eos_id if self.reads_lines else None
 
     @cached_property
     def bos_ids(self) -> list[int]:
         """The tokens that precede a separate text: <s> if the run reads lines, otherwise a frequent beginning in the training
         text, such as a newline."""
-        return [self.tokenizer.bos_id] if self.lines else read_bos(self.directory.path, self.tokenizer)
+        return [self.tokenizer.bos_id] if self.reads_lines else read_bos(self.directory.path, self.tokenizer)
 
     @property
     def frame(self) -> Frame:
         """The tokens before and after a text."""
         from weft.decode.generate import Frame
 
-        return Frame(self.end, self.bos_ids)
+        return Frame(self.eos_id, self.bos_ids)
 
     @property
     def max_tokens(self) -> int | None:
@@ -101,7 +102,7 @@ class LanguageReader:
 
     def context(self, text: str | None) -> Context:
         """The context policy `text` for this run; None: `full`."""
-        return chosen_context(self.config, text)
+        return resolve_context(self.config, text)
 
     @property
     def device(self) -> torch.device | None:
@@ -118,9 +119,9 @@ class LanguageReader:
 
     # ---- whole texts
 
-    def measured(self, context: str | None = None) -> EvaluationSetup:
+    def evaluation_setup(self, context: str | None = None) -> EvaluationSetup:
         """The evaluation setup for signatures."""
-        return EvaluationSetup(str(self.context(context)), "line" if self.lines else "block", self.tokenizer.hash)
+        return EvaluationSetup(str(self.context(context)), "line" if self.reads_lines else "block", self.tokenizer.hash)
 
     def token_losses(
         self,
@@ -148,10 +149,10 @@ class LanguageReader:
         if problems := self.invalid_inputs(checked):
             problem, _, fix = problems[min(problems)].partition("; ")
             raise DataError(f"line {1 + min(problems)}", problem, fix)
-        eos = [] if self.end is None else [self.end]
+        eos = [] if self.eos_id is None else [self.eos_id]
         texts = [[*ids.tolist(), *eos] for ids in self.tokenizer.encode_batch(checked)]
         order = np.argsort([len(text) for text in texts], kind="stable")
-        # the preceding tokens are inputs, too
+        # BOS tokens are inputs as well
         edges = batch_edges(np.array([len(texts[index]) + len(self.bos_ids) for index in order], np.int64), BATCH_TOKENS)
         log_probs: dict[int, list[float]] = {}
         done, total = 0, sum(map(len, texts))
@@ -180,7 +181,7 @@ class LanguageReader:
         max_tokens = self.max_tokens
         if max_tokens is None:
             return {}
-        lengths = self.tokenizer.encode_concatenated(lines)[1] + int(self.lines)
+        lengths = self.tokenizer.encode_concatenated(lines)[1] + int(self.reads_lines)
         return {
             int(number): f"{lengths[number]:,} tokens exceed the model's limit of {max_tokens}; shorten it"
             for number in np.flatnonzero(lengths > max_tokens)
@@ -217,40 +218,42 @@ def _texts(texts: str | Sequence[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
 
 
-def prompt(run: Run[str, None], text: str) -> list[int]:
+def prompt_ids(run: Run[str, None], text: str) -> list[int]:
     """The tokens of a text and those that precede it."""
-    return [*run.reader.bos_ids, *run.vocabulary.encode(text).tolist()]
+    return [*run.predictor.bos_ids, *run.vocabulary.encode(text).tolist()]
 
 
-def banned_tokens(run: Run[str, None]) -> list[int]:
-    """Tokens that no continuation contains: special tokens, except </s> if texts end with it."""
-    eos = [Tokenizer.eos_id] if run.reader.end is None else []
+def suppressed_tokens(run: Run[str, None]) -> list[int]:
+    """Tokens that are never generated: special tokens, except </s> if texts end with it."""
+    eos = [Tokenizer.eos_id] if run.predictor.eos_id is None else []
     return [Tokenizer.unk_id, Tokenizer.bos_id, *eos]
 
 
 def evaluate(run: Run[str, None], data: Files | None, options: LanguageOptions, progress: Progress | None) -> Evaluation:
     """Exact scores of a whole text, by line, or by block of running text."""
-    reader: LanguageReader = run.reader
-    losses, corpus = reader.token_losses(
+    predictor: LanguagePredictor = run.predictor
+    losses, corpus = predictor.token_losses(
         data, context=options.context, progress=phase(progress, "evaluating"), tokenize_progress=phase(progress, "tokenizing")
     )
     statistics = items(losses, corpus)
-    scores = language_scores(statistics, reader.measured(options.context))
-    return Evaluation(scores_by_name(scores), statistics, partial(observe, run, losses, corpus), "tokens/s scored", len(losses))
+    scores = language_scores(statistics, predictor.evaluation_setup(options.context))
+    return Evaluation(
+        scores_by_name(scores), statistics, partial(item_predictions, run, losses, corpus), "tokens/s scored", len(losses)
+    )
 
 
 def score(
     run: Run[str, None], lines: str | Sequence[str], truncate: bool, progress: Progress | None
 ) -> list[TextScore | InvalidInput]:
     """The log-probability of each line, or of one string, and of each of its tokens."""
-    reader: LanguageReader = run.reader
-    checked = mark_invalid([read_text(line) for line in _texts(lines)], reader.invalid_inputs)
-    return process_valid(checked, lambda valid: reader.score(valid, progress=phase(progress, "scoring")))
+    predictor: LanguagePredictor = run.predictor
+    checked = mark_invalid([read_text(line) for line in _texts(lines)], predictor.invalid_inputs)
+    return process_valid(checked, lambda valid: predictor.score(valid, progress=phase(progress, "scoring")))
 
 
-def unknown(run: Run[str, None], prompts: Sequence[str]) -> list[str]:
-    reader: LanguageReader = run.reader
-    return reader.unknown_tokens(prompts)
+def unknown_tokens(run: Run[str, None], prompts: Sequence[str]) -> list[str]:
+    predictor: LanguagePredictor = run.predictor
+    return predictor.unknown_tokens(prompts)
 
 
 def generate(
@@ -260,7 +263,7 @@ def generate(
     from weft.decode import generate as decoding
 
     texts = [check_text(text, f"prompt {number}") for number, text in enumerate(_texts(prompts), 1)]
-    frame = run.reader.frame
+    frame = run.predictor.frame
     return decoding.generate(
         run.model, run.vocabulary, texts, options, frame=frame, device=run.device, should_continue=should_continue
     )
@@ -270,5 +273,5 @@ def stream(run: Run[str, None], prompt: str, options: GenerationConfig) -> Itera
     """One continuation as a stream of text."""
     from weft.decode import generate as decoding
 
-    frame = run.reader.frame
+    frame = run.predictor.frame
     return decoding.stream(run.model, run.vocabulary, check_text(prompt, "prompt"), options, frame=frame, device=run.device)

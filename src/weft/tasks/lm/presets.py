@@ -37,7 +37,7 @@ NGRAMS = (
     SearchDimension("delta", (0.001, 0.01, 0.1, 0.5), ("smoothing", "add-delta")),
 )
 PRESETS: Mapping[str, Preset] = {
-    "ngram": Preset(NgramTrainer(), NgramConfig, choices=NGRAMS, unit="n-grams"),
+    "ngram": Preset(NgramTrainer(), NgramConfig, search_space=NGRAMS, unit="n-grams"),
     "conv": Preset(NETWORK, LanguageModelConfig, {"layer_type": "conv", "num_layers": 1, "kernel_size": 3}),
     "rnn": Preset(NETWORK, LanguageModelConfig, {"layer_type": "rnn"}, RECURRENT),
     "lstm": Preset(NETWORK, LanguageModelConfig, {"layer_type": "lstm"}, RECURRENT),

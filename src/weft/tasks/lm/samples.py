@@ -26,11 +26,12 @@ def continuations(job: Job, model: Any, device: torch.device) -> Writer:
     max_new_tokens, max_positions = config.train.sample_max_new_tokens, model.max_positions
     bos_ids = read_bos(job.directory.path, tokenizer)
     if max_positions is not None:
-        longest = max(len(tokenizer.encode(prompt)) for prompt in prompts)
-        if len(bos_ids) + longest > max_positions:
-            problem = f"{longest} tokens exceed the model's limit of {max_positions - len(bos_ids)}"
+        prompt_tokens = max(len(tokenizer.encode(prompt)) for prompt in prompts)
+        if len(bos_ids) + prompt_tokens > max_positions:
+            problem = f"{prompt_tokens} tokens exceed the model's limit of {max_positions - len(bos_ids)}"
             raise ConfigError("train.sample_prompts", problem, "shorten the longest prompt")
-        max_new_tokens = min(max_new_tokens, max_positions + 1 - len(bos_ids) - longest)  # the last token is not an input
+        # the last token is not an input
+        max_new_tokens = min(max_new_tokens, max_positions + 1 - len(bos_ids) - prompt_tokens)
     options = GenerationConfig(max_new_tokens=max_new_tokens, num_samples=config.train.num_samples, seed=config.seed)
     frame = Frame(tokenizer.eos_id if config.data.read_as == "lines" else None, bos_ids)
 

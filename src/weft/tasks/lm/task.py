@@ -12,14 +12,14 @@ from weft.tasks.lm.compare import COMPARE
 from weft.tasks.lm.data import choose_bos, reads_windows
 from weft.tasks.lm.predict import (
     LanguageOptions,
-    LanguageReader,
-    banned_tokens,
+    LanguagePredictor,
     evaluate,
     generate,
-    prompt,
+    prompt_ids,
     score,
     stream,
-    unknown,
+    suppressed_tokens,
+    unknown_tokens,
 )
 from weft.tasks.lm.presets import PRESETS
 from weft.tasks.lm.samples import SAMPLES
@@ -29,7 +29,7 @@ from weft.tasks.spec import Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
 
-BEAM_SIZE, MAX_NEW_TOKENS = 3, 12  # of a shown search: running text has no end
+BEAM_SIZE, MAX_NEW_TOKENS = 3, 12  # defaults for explanations of a search: running text has no EOS token that ends it
 
 if TYPE_CHECKING:
     from weft.tasks.spec import Explain
@@ -42,49 +42,49 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    table=TextDataConfig,
-    tokenizer=TokenizerConfig,
+    data_config=TextDataConfig,
+    tokenizer_config=TokenizerConfig,
     vocabulary=TokenizerOnly(texts),
     columns=columns,
     check=check,
-    open=open_text,
-    lines=lines,
+    open_input=open_text,
+    input_output_pairs=lines,
     in_memory=in_memory,
-    finish=choose_bos,
-    windows=reads_windows,
+    on_prepared=choose_bos,
+    uses_windows=reads_windows,
 )
 LM: Task[str, None] = Task(
     name="lm",
-    noun="language model",
-    does="continues texts",
-    item="token",
-    counts="tokens",
-    says="tokens",
-    use="generate",
+    model_noun="language model",
+    description="continues texts",
+    loss_unit="token",
+    progress_unit="tokens",
+    output_noun="tokens",
+    command="generate",
     example_input='"A prompt"',
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,
     samples=SAMPLES,
-    suites=(LANGUAGE,),
-    validation=(LANGUAGE_VALIDATION,),
-    decides=("loss", "bits_per_char"),
+    eval_suites=(LANGUAGE,),
+    validation_suites=(LANGUAGE_VALIDATION,),
+    ranking_metrics=("loss", "bits_per_char"),
     compare=COMPARE,
-    reader=LanguageReader,
+    predictor=LanguagePredictor,
     evaluate=evaluate,
     evaluate_options=LanguageOptions,
-    unknown=unknown,
+    unknown_tokens=unknown_tokens,
     decode=Decode(
         score,
-        prompt,
-        limit=lambda run, text: MAX_NEW_TOKENS,
-        end=lambda run: run.reader.end,
-        never=banned_tokens,
-        beam=BEAM_SIZE,
+        prompt_ids,
+        max_new_tokens=lambda run, text: MAX_NEW_TOKENS,
+        eos_id=lambda run: run.predictor.eos_id,
+        suppressed_tokens=suppressed_tokens,
+        beam_size=BEAM_SIZE,
         generate=generate,
         stream=stream,
-        invalid_prompts=lambda run, prompts, options: run.reader.invalid_prompts(prompts, options),
-        lines=lambda run: run.reader.lines,
+        invalid_prompts=lambda run, prompts, options: run.predictor.invalid_prompts(prompts, options),
+        is_single_line=lambda run: run.predictor.reads_lines,
     ),
     explain=find_explain,
 )

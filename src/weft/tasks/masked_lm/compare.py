@@ -11,7 +11,7 @@ from weft.data.corpus import Corpus, corpus_from_lines
 from weft.metrics.frequency import by_frequency
 from weft.metrics.items import ItemStatistics
 from weft.runs.eval_data import token_counts
-from weft.tasks.compare_spec import Compare, Predictions, Rate, Sentences, SentenceScores
+from weft.tasks.compare_spec import Compare, FrequencyMetric, Predictions, SentenceScores, SentenceScoring
 from weft.tasks.plain_text import decode_between
 from weft.tasks.spec import ProgressCallback
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.tasks.masked_lm.objective import PseudoLogLikelihood
 
 
-def observe(run: Run[Any, Any], likelihood: PseudoLogLikelihood, items: ItemStatistics, corpus: Corpus) -> Predictions:
+def item_predictions(run: Run[Any, Any], likelihood: PseudoLogLikelihood, items: ItemStatistics, corpus: Corpus) -> Predictions:
     """Statistics of each line, or of each window of running text."""
     lengths, by_class = items.statistics["tokens"].astype(np.int64), {}
     counts = token_counts(run.directory, "train", run.vocabulary.vocab_size)
@@ -33,7 +33,7 @@ def observe(run: Run[Any, Any], likelihood: PseudoLogLikelihood, items: ItemStat
 
 
 def score_sentences(
-    run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray, progress: ProgressCallback | None
+    run: Run[Any, Any], texts: Sequence[str], is_complete: np.ndarray, progress: ProgressCallback | None
 ) -> SentenceScores:
     """The pseudo-log-likelihood (Salazar et al. 2020) of each text: every token is predicted while only it is masked."""
     import torch
@@ -49,7 +49,7 @@ def score_sentences(
 
 
 COMPARE = Compare(
-    outputs=False,
-    rate=Rate("pseudo_loss", "nats"),
-    sentences=Sentences(score_sentences, whole=True),
+    has_outputs=False,
+    frequency_metric=FrequencyMetric("pseudo_loss", "nats"),
+    sentences=SentenceScoring(score_sentences, bidirectional=True),
 )

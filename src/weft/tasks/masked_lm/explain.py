@@ -15,30 +15,31 @@ from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
 from weft.explain.surprisal import SurprisalResult
 from weft.models.encoder import EncoderInput
-from weft.tasks.masked_lm.predict import Filled, MaskedReader
+from weft.tasks.masked_lm.predict import MaskedPredictor, MaskPredictions
 from weft.tasks.spec import Explain
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
-BATCH_ROWS = 64  # copies of a text with different masks in one batch
+BATCH_ROWS = 64  # repeat_tokens of a text with different masks in one batch
 
 
-def stacks(run: Run[str, Filled]) -> list[Stack]:
+def stacks(run: Run[str, MaskPredictions]) -> list[Stack]:
     return [Stack("encoder", "encoder.stack", "text", run.config.model)]
 
 
-def read(run: Run[str, Filled], text: str, options: ExplainConfig) -> ModelInput:
+def encode_input(run: Run[str, MaskPredictions], text: str, options: ExplainConfig) -> ModelInput:
+    """A text with masks. The explained outputs are the masks."""
     tokenizer, model, position = run.vocabulary, run.model, 0
     tokens, spans = [special_token(tokenizer, tokenizer.bos_id)], list[TokenSpan]()
-    for match in run.reader.mask_pattern.finditer(text):
+    for match in run.predictor.mask_pattern.finditer(text):
         tokens += token_spans(tokenizer, text[position : match.start()], position)
         spans.append(TokenSpan("[MASK]", match.start(), match.end()))
         tokens.append((tokenizer.vocab_size, spans[-1]))
         position = match.end()
     tokens += [*token_spans(tokenizer, text[position:], position), special_token(tokenizer, tokenizer.eos_id)]
     side = make_side("text", "encoder.embedder", tokens)
-    if problem := run.reader.problem(side.tokens):
+    if problem := run.predictor.problem(side.tokens):
         raise DataError("input", *problem)
     masks = torch.tensor([index for index, token in enumerate(side.tokens) if token == tokenizer.vocab_size])
 
@@ -59,11 +60,15 @@ def read(run: Run[str, Filled], text: str, options: ExplainConfig) -> ModelInput
     return ModelInput(model, [side], logits, spans, choices, tokenizer.token_text, banned_tokens=banned, stacks=stacks(run))
 
 
-def read_unmasked(run: Run[str, Filled], text: str) -> ModelInput:
+def encode_unmasked(run: Run[str, MaskPredictions], text: str) -> ModelInput:
     """A text without masks, for its hidden states; it has no predictions."""
     tokenizer, model = run.vocabulary, run.model
-    bos, eos = special_token(tokenizer, tokenizer.bos_id), special_token(tokenizer, tokenizer.eos_id)
-    side = make_side("text", "encoder.embedder", [bos, *token_spans(tokenizer, text), eos])
+    tokens = [
+        special_token(tokenizer, tokenizer.bos_id),
+        *token_spans(tokenizer, text),
+        special_token(tokenizer, tokenizer.eos_id),
+    ]
+    side = make_side("text", "encoder.embedder", tokens)
 
     def hidden_states(positions: Tensor) -> Tensor:
         row = torch.tensor([side.tokens], device=positions.device)
@@ -73,16 +78,16 @@ def read_unmasked(run: Run[str, Filled], text: str) -> ModelInput:
     return ModelInput(model, [side], hidden_states, [], None, str, stacks=stacks(run))
 
 
-def readout(run: Run[str, Filled], reading: ModelInput) -> Readout:
+def readout(run: Run[str, MaskPredictions], model_input: ModelInput) -> Readout:
     """The head applied to each mask."""
     model, mask = run.model, run.vocabulary.vocab_size
-    masks = [index for index, token in enumerate(reading.sides[-1].tokens) if token == mask]
+    masks = [index for index, token in enumerate(model_input.sides[-1].tokens) if token == mask]
     # the mask itself is not a prediction, and no tokenizer has it
     return Readout("encoder.stack", lambda y: model.log_probs(y)[:, :mask], masks, [None] * len(masks))
 
 
 @torch.no_grad()
-def surprisal(run: Run[str, Filled], text: str, options: ExplainConfig) -> SurprisalResult:
+def surprisal(run: Run[str, MaskPredictions], text: str, options: ExplainConfig) -> SurprisalResult:
     """The surprisal of each token while only it is masked."""
     tokenizer, model = run.vocabulary, run.model
     spans = token_spans(tokenizer, text)
@@ -93,34 +98,34 @@ def surprisal(run: Run[str, Filled], text: str, options: ExplainConfig) -> Surpr
     if not spans:
         raise DataError("input", "empty text")
     rows = torch.tensor(tokens, device=run.device).expand(len(spans), -1).clone()
-    numbers = torch.arange(len(spans), device=run.device)
+    indices = torch.arange(len(spans), device=run.device)
     targets = rows[0, 1:-1].clone()
-    rows[numbers, numbers + 1] = model.mask_id
+    rows[indices, indices + 1] = model.mask_id
     nll = []
-    for batch in torch.split(numbers, BATCH_ROWS):
+    for batch in torch.split(indices, BATCH_ROWS):
         y = model(EncoderInput(rows[batch], torch.ones_like(rows[batch], dtype=torch.bool)))
         log_probs = model.log_probs(y[torch.arange(len(batch)), batch + 1])
         nll.append(-log_probs.gather(1, targets[batch, None])[:, 0])
     return SurprisalResult([span for _, span in spans], torch.cat(nll).double().cpu().numpy(), "all other tokens")
 
 
-def room(run: Run[str, Filled]) -> int:
+def max_tokens(run: Run[str, MaskPredictions]) -> int:
     """The maximum number of tokens of a text that are read at once, without <s> and </s>."""
     return int(run.model.max_positions or run.config.data.context_length) - 2
 
 
-def _line(run: Run[str, Filled]) -> bool:
-    reader: MaskedReader = run.reader
-    return reader.lines
+def is_single_line(run: Run[str, MaskPredictions]) -> bool:
+    predictor: MaskedPredictor = run.predictor
+    return predictor.reads_lines
 
 
 EXPLAIN = Explain(
-    read,
+    encode_input,
     stacks,
-    read_unmasked=read_unmasked,
+    encode_unmasked=encode_unmasked,
     surprisal=surprisal,
     readout=readout,
-    room=room,
-    line=_line,
-    masks=True,
+    max_tokens=max_tokens,
+    is_single_line=is_single_line,
+    has_mask_token=True,
 )

@@ -28,11 +28,9 @@ from weft.training.objective import Loss, ProgressCallback
 
 BATCH_TOKENS = 8192  # positions computed at once
 LAST = 1 << 52  # order of tokens that cannot be masked
-MASK_FRACTION, REPLACE_FRACTION = (
-    0.8,
-    0.1,
-)  # of the predicted tokens: masked, or replaced by a random token; the rest is unchanged
-NUM_SPECIALS = 3
+# of the predicted tokens: masked, or replaced by a random token; the others are unchanged (Devlin et al. 2019)
+MASK_FRACTION, REPLACE_FRACTION = 0.8, 0.1
+NUM_SPECIAL_TOKENS = 3  # <unk>, <s> and </s> have the first IDs
 STOP_PROB, MAX_SPAN_WORDS = 0.2, 10  # probability that a span ends after a word, and its maximum length, as in SpanBERT
 SEED = 20190610  # of the masks of validation, which are always the same, so that scores can be compared
 
@@ -42,9 +40,7 @@ class Masking(NamedTuple):
 
     mask_id: int
     mask_prob: float = 0.15  # fraction of the tokens of each text
-    word_starts: Tensor | None = (
-        None  # bool (V,), tokens that start a word: whole words are masked; None: every token is a word
-    )
+    word_starts: Tensor | None = None  # bool (V,): tokens that start a word, to mask whole words; None: mask single tokens
     spans: bool = False  # mask spans of consecutive words
 
 
@@ -91,7 +87,7 @@ def _word_order(can_mask: Tensor, starts: Tensor, generator: torch.Generator | N
 def _span_order(can_mask: Tensor, starts: Tensor, generator: torch.Generator | None) -> _MaskOrder:
     """A random order of spans of words, and of the words within each span; the last span is masked as far as tokens are left.
 
-    Words form a ring that is opened at a random place, so that every word has the same probability, also at the ends of a text.
+    Words form a ring with a random start, so that words at the ends of a text have the same probability as others.
     """
     lengths, ranks, replacement = (torch.rand(can_mask.shape, device=can_mask.device, generator=generator) for _ in range(3))
     num_words = starts.sum(1, keepdim=True).clamp(min=1)
@@ -113,7 +109,7 @@ def mask_tokens(tokens: Tensor, token_mask: Tensor, masking: Masking, generator:
     num_masked = (can_mask.sum(1, keepdim=True) * masking.mask_prob).round().clamp(min=1)
     num_before = torch.searchsorted(order.sort(1).values, order)  # tokens that are earlier in the order
     targets = can_mask & (num_before < num_masked)
-    random_tokens = torch.randint(NUM_SPECIALS, masking.mask_id, tokens.shape, device=tokens.device, generator=generator)
+    random_tokens = torch.randint(NUM_SPECIAL_TOKENS, masking.mask_id, tokens.shape, device=tokens.device, generator=generator)
     replaced = torch.where(replacement < MASK_FRACTION + REPLACE_FRACTION, random_tokens, tokens)
     inputs = torch.where(replacement < MASK_FRACTION, masking.mask_id, replaced)
     return Masked(torch.where(targets, inputs, tokens), targets)
@@ -126,16 +122,16 @@ def with_special_tokens(tokens: Tensor) -> Tensor:
     return result
 
 
-def of_lines(tokens: Tensor, token_mask: Tensor) -> EncoderInput:
+def line_inputs(tokens: Tensor, token_mask: Tensor) -> EncoderInput:
     """Lines or line pairs (B, S) as encoder inputs: the tokens after the first </s> are the second segment."""
     ends = tokens == Tokenizer.eos_id
     return EncoderInput(tokens, token_mask, ((ends.cumsum(1) > ends) & token_mask).long())
 
 
-def as_text(batch: Batch) -> EncoderInput:
+def encoder_inputs(batch: Batch) -> EncoderInput:
     """Lines or windows as encoder inputs."""
     if batch.token_mask is not None:
-        return of_lines(batch.tokens, batch.token_mask)
+        return line_inputs(batch.tokens, batch.token_mask)
     return EncoderInput(with_special_tokens(batch.tokens), torch.ones_like(batch.tokens, dtype=torch.bool))
 
 
@@ -151,7 +147,7 @@ def texts(corpus: Corpus, *, window: int, batch_tokens: int = BATCH_TOKENS) -> I
     wide, so that every token is read once."""
     if corpus.starts is not None:
         for lines in length_batches(np.diff(corpus.starts) + 1, batch_tokens=batch_tokens):
-            yield CorpusBatch(of_lines(*pad_lines(corpus, lines)), lines)
+            yield CorpusBatch(line_inputs(*pad_lines(corpus, lines)), lines)
         return
     inner, key = min(window - 2, len(corpus.tokens)), 0
     for part in sliding_windows(corpus, context_length=inner, stride=inner, rows=max(1, batch_tokens // window)):
@@ -201,23 +197,18 @@ class MaskedTask:
     def __init__(
         self, masking: Masking, *, valid: Corpus | None, context_length: int, device: torch.device, smoothing: float = 0.0
     ) -> None:
-        self.masking, self.valid, self.context_length, self.device, self.smoothing = (
-            masking,
-            valid,
-            context_length,
-            device,
-            smoothing,
-        )
+        self.masking, self.valid, self.context_length = masking, valid, context_length
+        self.device, self.smoothing = device, smoothing
 
     def loss(self, model: Any, batch: Batch, carry: None) -> Loss:
-        text = as_text(batch)
+        text = encoder_inputs(batch)
         tokens, targets_mask = mask_tokens(text.tokens, text.token_mask, self.masking)
         losses = model.loss(text._replace(tokens=tokens), text.tokens, targets_mask, self.smoothing)
         # a batch of empty lines has nothing to predict
         return Loss(losses.sum(), targets_mask.sum().clamp(min=1), None, text.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
-        """Metrics of masks that are always the same."""
+        """Metrics on the validation data, whose masks are the same in each validation."""
         if self.valid is None:
             return None
         check_line_lengths(model.max_positions, self.valid)

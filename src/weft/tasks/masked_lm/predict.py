@@ -17,7 +17,7 @@ from weft.runs.eval_data import EvalData
 from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import read_text
-from weft.tasks.masked_lm.compare import observe
+from weft.tasks.masked_lm.compare import item_predictions
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.tokenizers import Tokenizer
 from weft.text.whole_words import word_boundaries
@@ -32,23 +32,25 @@ _SPACE_MASK = re.compile(" ?(?:" + "|".join(map(re.escape, MASKS)) + ")")  # if 
 
 
 class TokenPrediction(NamedTuple):
+    """A token for a mask."""
+
     token: str
     probability: float
 
 
-Filled = list[list[TokenPrediction]]  # the best tokens for each mask, best first
+MaskPredictions = list[list[TokenPrediction]]  # the best tokens for each mask, best first
 
 
-class FillOptions(Options):
+class MaskedLMOptions(Options):
     """Options of prediction."""
 
     n_best: int = 5  # tokens per mask
 
 
-class MaskedReader:
+class MaskedPredictor:
     """Predicts and scores the masked tokens of texts."""
 
-    def __init__(self, run: Run[str, Filled]) -> None:
+    def __init__(self, run: Run[str, MaskPredictions]) -> None:
         self.run, self.directory, self.config, self.device = run, run.directory, run.config, run.device
         self.tokenizer: Tokenizer = run.vocabulary
 
@@ -58,7 +60,8 @@ class MaskedReader:
         return self.run.model
 
     @property
-    def lines(self) -> bool:
+    def reads_lines(self) -> bool:
+        """Whether each line is a separate text."""
         return bool(self.config.data.read_as == "lines")
 
     # ---- masks
@@ -79,13 +82,13 @@ class MaskedReader:
 
     def tokens(self, text: str) -> list[int]:
         """<s>, the tokens of a text with masks, </s>."""
-        first, *others = self.tokenizer.encode_batch(self.mask_pattern.split(text))
+        first, *rest = self.tokenizer.encode_batch(self.mask_pattern.split(text))
         tokens = [self.tokenizer.bos_id, *first.tolist()]
-        for ids in others:
+        for ids in rest:
             tokens += [self.tokenizer.vocab_size, *ids.tolist()]
         return [*tokens, self.tokenizer.eos_id]
 
-    def predict_masks(self, tokens: list[int], n_best: int) -> Filled:
+    def predict_masks(self, tokens: list[int], n_best: int) -> MaskPredictions:
         from weft.tasks.masked_lm.objective import best_tokens
 
         # without special tokens and the mask
@@ -116,51 +119,50 @@ class MaskedReader:
             corpus = EvalData(self.directory, self.config, self.tokenizer).corpus(data, Path(directory), tokenize_progress)
             return token_pseudo_nll(self.model, corpus, window=window, device=self.device, progress=progress), corpus
 
-    def measured(self) -> EvaluationSetup:
+    def evaluation_setup(self) -> EvaluationSetup:
         """The evaluation setup for signatures."""
-        unit = "line" if self.lines else "window"
-        context = "masked:line" if self.lines else f"masked:window/{self.config.data.context_length}"
+        unit = "line" if self.reads_lines else "window"
+        context = "masked:line" if self.reads_lines else f"masked:window/{self.config.data.context_length}"
         return EvaluationSetup(context, unit, self.tokenizer.hash)
 
 
 def predict(
-    run: Run[str, Filled], texts: Sequence[str], options: FillOptions, progress: Progress | None
-) -> list[Filled | InvalidInput]:
+    run: Run[str, MaskPredictions], texts: Sequence[str], options: MaskedLMOptions, progress: Progress | None
+) -> list[MaskPredictions | InvalidInput]:
     """The `n_best` most probable tokens for each [MASK] of each text, best first."""
     if options.n_best < 1:
         raise UsageError("n_best", f"must be at least 1, got {options.n_best}")
-    reader: MaskedReader = run.reader
-    predictions: list[Filled | InvalidInput] = []
+    predictor: MaskedPredictor = run.predictor
+    predictions: list[MaskPredictions | InvalidInput] = []
     for number, value in enumerate(texts, 1):
         text = read_text(value)
         if isinstance(text, InvalidInput):
             predictions.append(text)
         else:
-            tokens = reader.tokens(text)
-            problem = reader.problem(tokens)
-            valid = problem is None
+            tokens = predictor.tokens(text)
+            problem = predictor.problem(tokens)
             predictions.append(
-                reader.predict_masks(tokens, options.n_best) if valid else InvalidInput("; ".join(problem or ()))
+                predictor.predict_masks(tokens, options.n_best) if problem is None else InvalidInput("; ".join(problem))
             )
         if progress is not None:
             progress("predicting", number, len(texts))
     return predictions
 
 
-def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
+def evaluate(run: Run[str, MaskPredictions], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
     """Pseudo-perplexity of a whole text, by line, or by window of running text."""
     from weft.tasks.masked_lm.objective import pseudo_likelihood_items
 
-    reader: MaskedReader = run.reader
-    likelihood, corpus = reader.token_losses(
+    predictor: MaskedPredictor = run.predictor
+    likelihood, corpus = predictor.token_losses(
         data, progress=phase(progress, "evaluating"), tokenize_progress=phase(progress, "tokenizing")
     )
     items = pseudo_likelihood_items(likelihood)
-    scores, tokens = masked_scores(items, reader.measured()), int(items.statistics["tokens"].sum())
+    scores, tokens = masked_scores(items, predictor.evaluation_setup()), int(items.statistics["tokens"].sum())
     return Evaluation(
-        scores_by_name(scores), items, partial(observe, run, likelihood, items, corpus), "tokens/s filled", tokens
+        scores_by_name(scores), items, partial(item_predictions, run, likelihood, items, corpus), "tokens/s filled", tokens
     )
 
 
-def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:
-    return embedding.embed_texts(run, run.vocabulary, texts, pool, max_length=run.model.max_positions, progress=progress)
+def embed(run: Run[str, MaskPredictions], texts: Sequence[str], pooling: str, progress: Progress | None) -> EmbeddingOutput:
+    return embedding.embed_texts(run, run.vocabulary, texts, pooling, max_length=run.model.max_positions, progress=progress)

@@ -9,8 +9,8 @@ from weft.data.input_files import open_text
 from weft.metrics.masked_lm import MASKED, PSEUDO
 from weft.tasks.data_spec import Data
 from weft.tasks.masked_lm.compare import COMPARE
-from weft.tasks.masked_lm.lines import FillLines
-from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
+from weft.tasks.masked_lm.lines import MaskLines
+from weft.tasks.masked_lm.predict import MaskedLMOptions, MaskedPredictor, MaskPredictions, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
 from weft.tasks.masked_lm.weights import WEIGHTS
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
@@ -29,36 +29,36 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    table=TextDataConfig,
-    tokenizer=TokenizerConfig,
+    data_config=TextDataConfig,
+    tokenizer_config=TokenizerConfig,
     vocabulary=TokenizerOnly(texts),
     columns=columns,
     check=check,
-    open=open_text,
-    lines=lines,
+    open_input=open_text,
+    input_output_pairs=lines,
     in_memory=in_memory,
 )
-MASKED_LM: Task[str, Filled] = Task(
+MASKED_LM: Task[str, MaskPredictions] = Task(
     name="masked-lm",
-    noun="masked language model",
+    model_noun="masked language model",
     example_input='"A text with a [MASK]"',
     output_header="line\tmask\tprobability\ttoken",
-    does="predicts masked tokens",
-    item="token",
-    counts="tokens",
-    says="tokens",
+    description="predicts masked tokens",
+    loss_unit="token",
+    progress_unit="tokens",
+    output_noun="tokens",
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,
-    suites=(PSEUDO,),
-    validation=(MASKED,),
-    decides=("pseudo_loss",),
+    eval_suites=(PSEUDO,),
+    validation_suites=(MASKED,),
+    ranking_metrics=("pseudo_loss",),
     compare=COMPARE,
-    reader=MaskedReader,
+    predictor=MaskedPredictor,
     evaluate=evaluate,
     predict=predict,
-    predict_options=FillOptions,
-    lines=FillLines,
+    predict_options=MaskedLMOptions,
+    line_format=MaskLines,
     embed=embed,
     explain=find_explain,
 )

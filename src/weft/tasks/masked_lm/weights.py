@@ -1,4 +1,4 @@
-"""What the weights of masked language models mean."""
+"""The weights of masked language models for fine-tuning."""
 
 from __future__ import annotations
 

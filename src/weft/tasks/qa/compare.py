@@ -1,4 +1,4 @@
-"""What comparisons ask of question-answering models: what was asked and meant, question by question."""
+"""Question answering in comparisons: inputs and references of single questions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def observe(run: Run[Any, Any], records: Sequence[Any], found: ItemStatistics) -> Predictions:
-    """Question by question; lengths are of passages."""
+def item_predictions(run: Run[Any, Any], records: Sequence[Any], items: ItemStatistics) -> Predictions:
+    """Inputs and references of each question; the lengths are those of the passages."""
     lengths = run.vocabulary.encode_concatenated([record.passage for record in records])[1]
     references = [" / ".join(dict.fromkeys(answer.text for answer in record.answers)) for record in records]
     inputs = [f"{record.question} | {record.passage}" for record in records]
-    return Predictions(found, inputs, references, lengths, "question")
+    return Predictions(items, inputs, references, lengths, "question")
 
 
-COMPARE = Compare(models="span reader")
+COMPARE = Compare(model_noun="span predictor")

@@ -1,4 +1,4 @@
-"""Which questions about passages a split is, and the [data] table of tasks that answer them by a part of the passage."""
+"""The data of question answering: [data] of the run file, data sets of questions, and their summaries."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from weft.data.input_records import ColumnSelection
 from weft.data.memory import MemoryFormat
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.tasks.data_spec import Column, Fitted
-from weft.tasks.qa.batching import question_tokens
-from weft.tasks.qa.files import Reading, Record, read_records
+from weft.tasks.data_spec import Column, SplitCorpora
+from weft.tasks.qa.batching import truncated_lengths
+from weft.tasks.qa.files import QAFileOptions, Record, read_records
 from weft.tasks.vocabulary import all_texts
 from weft.text.reading import PREVIEW_CHARS, FileSummary, listed_files, pluralize, preview, subject
 from weft.text.tokenizers import Tokenizer, train_tokenizer
@@ -30,24 +30,25 @@ from weft.text.tokenizers import Tokenizer, train_tokenizer
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
-AS_USUAL = Reading()
+DEFAULT_OPTIONS = QAFileOptions()
 COLUMNS = ("questions", "passages")
+MAX_EXAMPLES = 3  # in a summary
 
 
 @dataclass
 class QuestionSummary:
-    """What was found in files of questions."""
+    """A summary of files of questions."""
 
-    files: FileSummary  # line ends, encoding, notes; it counts no lines
+    files: FileSummary  # line ends, encoding, notes; its line counts are not used
     sizes: tuple[ColumnSize, ColumnSize] = field(default_factory=lambda: (ColumnSize(), ColumnSize()))
     count: int = 0
-    answered: int = 0
-    guessed: int = 0
-    examples: list[tuple[str, str, str | None]] = field(default_factory=list)
+    num_answered: int = 0
+    num_ambiguous: int = 0  # answers without a start that occur more than once in the passage
+    examples: list[tuple[str, str, str | None]] = field(default_factory=list)  # question, passage, answer
 
     @property
     def characters(self) -> int:
-        """Of questions and passages."""
+        """Number of characters of questions and passages."""
         return sum(size.characters for size in self.sizes)
 
     @property
@@ -56,11 +57,11 @@ class QuestionSummary:
 
     def add(self, record: Record) -> None:
         self.count += 1
-        self.answered += bool(record.answers)
-        self.guessed += record.is_guessed
+        self.num_answered += bool(record.answers)
+        self.num_ambiguous += record.is_ambiguous
         for size, text in zip(self.sizes, (record.question, record.passage), strict=True):
             size.add(text)
-        if len(self.examples) < 3:
+        if len(self.examples) < MAX_EXAMPLES:
             answer = record.answers[0].text[: PREVIEW_CHARS + 1] if record.answers else None
             self.examples.append((record.question[: PREVIEW_CHARS + 1], record.passage[: PREVIEW_CHARS + 1], answer))
 
@@ -68,26 +69,25 @@ class QuestionSummary:
         return self.sizes[COLUMNS.index(column)].bytes
 
     def strata(self) -> None:
-        """Questions beside each other share a passage: shares are taken off the end."""
+        """None: consecutive questions share a passage, so splits are taken from the end of the data."""
 
     def problem(self) -> None:
-        """Nothing is known that would be wrong with all of them."""
+        """None: there is no problem that concerns all questions."""
 
     def notes(self) -> list[str]:
-        """What is worth knowing."""
+        """Remarks on the files."""
         notes = list(self.files.notes)
         if self.files.blank:
             notes.append(f"blank lines that were skipped: {self.files.blank:,}")
-        if self.guessed:
-            notes.append(
-                f"answers without a start that occur in their passage more than once: {self.guessed:,}; the first match is used"
-            )
+        if self.num_ambiguous:
+            problem = f"answers without a start that occur in their passage more than once: {self.num_ambiguous:,}"
+            notes.append(f"{problem}; the first match is used")
         return notes
 
     def describe(self) -> str:
-        """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
+        """Several lines of text: files, sizes, encoding, line ends, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'question')}, {self.count - self.answered:,} of them"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'question')}, {self.count - self.num_answered:,} of them"
             f" without an answer, and passages of {pluralize(self.sizes[1].characters, 'character')},"
             f" {self.files.encoding_info}"
         ]
@@ -101,16 +101,16 @@ class QuestionSummary:
 
 @dataclass(frozen=True)
 class QuestionFormat:
-    """Questions about passages."""
+    """The format of data sets of questions about passages."""
 
-    reading: Reading = AS_USUAL
+    options: QAFileOptions = DEFAULT_OPTIONS
     columns: tuple[str, ...] = COLUMNS
     rows: str = "questions"
     in_memory: bool = False
 
     @property
     def encoding(self) -> str:
-        return self.reading.encoding
+        return self.options.encoding
 
     def files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         return inputs
@@ -118,11 +118,11 @@ class QuestionFormat:
     def column_files(self, inputs: tuple[Path, ...]) -> tuple[Path, ...]:
         return ()
 
-    def read(self, inputs: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
-        return read_records(inputs, self.reading, seen)
+    def read(self, inputs: tuple[Path, ...], file_summary: FileSummary) -> Iterator[Record]:
+        return read_records(inputs, self.options, file_summary)
 
-    def summary(self, inputs: tuple[Path, ...], seen: FileSummary) -> QuestionSummary:
-        return QuestionSummary(seen)
+    def summary(self, inputs: tuple[Path, ...], file_summary: FileSummary) -> QuestionSummary:
+        return QuestionSummary(file_summary)
 
     def texts(self, record: Record) -> tuple[str, ...]:
         return record.question, record.passage
@@ -131,11 +131,11 @@ class QuestionFormat:
         return column
 
     def provenance(self, inputs: tuple[Path, ...], column: str) -> dict[str, Any]:
-        return {**self.reading.provenance(), "side": COLUMNS.index(column), "files": fingerprints(inputs)}
+        return {**self.options.provenance(), "side": COLUMNS.index(column), "files": fingerprints(inputs)}
 
 
 class QADataConfig(TableFilesConfig):
-    """Questions about passages, in a table or in SQuAD's JSON, which has its own names."""
+    """Questions about passages, in a table or in SQuAD's JSON, whose names are fixed."""
 
     question_column: str = "question"
     """Column of the question."""
@@ -167,8 +167,8 @@ class QADataConfig(TableFilesConfig):
             raise invalid("doc_stride", problem)
         return self
 
-    def reading(self) -> Reading:
-        return Reading(
+    def file_options(self) -> QAFileOptions:
+        return QAFileOptions(
             self.encoding,
             self.question_column,
             self.passage_column,
@@ -178,15 +178,15 @@ class QADataConfig(TableFilesConfig):
             self.sheet,
         )
 
-    def used(self) -> ColumnSelection:
-        """What a trained run reads of a table: questions and passages."""
+    def input_columns(self) -> ColumnSelection:
+        """The columns of a table that a trained run reads: question and passage."""
         columns = (ColumnSpec("question", self.question_column), ColumnSpec("passage", self.passage_column))
-        usual = (self.question_column, self.passage_column) == (AS_USUAL.question, AS_USUAL.passage)
-        return ColumnSelection(columns, columns if usual else (), options=self.reading().tables())
+        has_default_names = (self.question_column, self.passage_column) == (DEFAULT_OPTIONS.question, DEFAULT_OPTIONS.passage)
+        return ColumnSelection(columns, columns if has_default_names else (), options=self.file_options().table_options())
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """The data sets of train, valid and test, if set; paths are relative to `base`, the directory of the run file."""
-        return datasets(base, QuestionFormat(self.reading()), self.train, self.valid, self.test)
+        return datasets(base, QuestionFormat(self.file_options()), self.train, self.valid, self.test)
 
 
 # ---- tokens
@@ -196,13 +196,14 @@ def columns(config: RunConfig, vocabulary: Tokenizer) -> list[Column]:
     return [Column(name, vocabulary) for name in COLUMNS]
 
 
-def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
-    max_length, sizes = config.data.max_length, np.diff(corpora[0].line_starts()) - 1
-    truncated = int((question_tokens(sizes, max_length) < sizes).sum())
-    verb = "is" if truncated == 1 else "are"
-    questions = subject(truncated, "question", "has", "have")
+def limit_lengths(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitCorpora:
+    """Accept all texts; long questions are truncated when windows are made, which a note mentions."""
+    max_length, lengths = config.data.max_length, np.diff(corpora[0].line_starts()) - 1
+    num_truncated = int((truncated_lengths(lengths, max_length) < lengths).sum())
+    verb = "is" if num_truncated == 1 else "are"
+    questions = subject(num_truncated, "question", "has", "have")
     note = f"{questions} more than half of data.max_length ({max_length}) and {verb} truncated"
-    return Fitted(corpora, note if truncated else None)
+    return SplitCorpora(corpora, note if num_truncated else None)
 
 
 def check(config: RunConfig) -> CheckPlan:
@@ -218,7 +219,7 @@ def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:
 
 
 def in_memory(config: QADataConfig) -> MemoryFormat:
-    """A question, its passage, the answer (a text, a list of texts, or None), and where it starts, which may be missing."""
+    """A question, its passage, the answer (a text, a list of texts, or None), and optionally the start of the answer."""
     return MemoryFormat(
         (config.question_column, config.passage_column, config.answer_column, config.answer_start_column),
         num_inputs=2,

@@ -1,4 +1,4 @@
-"""Lines of question answering: a question, a tab, and a passage in, an answer out; an empty line where there is none."""
+"""Lines of question answering: a question, a tab and a passage as input, the answer as output; empty if there is none."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ if TYPE_CHECKING:
     from weft.data.input_records import InputRecord, Values
 
 
-def _needs(texts: Sequence[str], how: str = "") -> str:
-    return f"needs a question and a passage, {how}and has {count_of(sum(bool(text.strip()) for text in texts), 'text')}"
+def _problem(texts: Sequence[str], separator: str = "") -> str:
+    count = count_of(sum(bool(text.strip()) for text in texts), "text")
+    return f"expected a question and a passage{separator}, got {count}"
 
 
 class AnswerLines(Lines[Pair, AnswerPrediction]):
-    item = "question"
+    unit = "question"
     columns = ("prediction", "probability")
 
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
         cells = tuple(line.split("\t"))
         if line.strip() and (len(cells) != 2 or not all(cell.strip() for cell in cells)):
-            return cells, _needs(cells, "separated by a tab, ")
+            return cells, _problem(cells, " separated by a tab")
         return cells, None
 
     def parse(self, texts: tuple[str, ...]) -> Pair | InvalidInput | None:
         if not "".join(texts).strip():
             return None
         question, passage = texts
-        return (question, passage) if question.strip() and passage.strip() else InvalidInput(_needs(texts))
+        return (question, passage) if question.strip() and passage.strip() else InvalidInput(_problem(texts))
 
     def text(self, prediction: AnswerPrediction | None, number: int | None) -> str:
         return "\n" if prediction is None else f"{prediction.text}\n"
 
     def json(self, entry: InputRecord, prediction: AnswerPrediction | None) -> dict[str, Any]:
-        """A question with its answer; of none the text is empty, and of what could not be read all is null."""
+        """A question with its answer: an empty text if the passage has none, null if the line is invalid."""
         texts = entry.texts
         question, passage = (texts[0], texts[1]) if len(texts) == 2 else (entry.text or None, None)
         answer = (None, None, None, None) if prediction is None else prediction[:4]

@@ -1,4 +1,4 @@
-"""Questions of a file that a run is used on, and the answers in the form in which SQuAD takes them."""
+"""Questions of an input file of `weft predict`, and answers in the format of SQuAD predictions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from weft.tasks.qa.files import is_squad, squad_questions
 
 
 class SquadForm:
-    """SQuAD's own file of predictions: an object with the answer of every question by its id."""
+    """SQuAD's format of predictions: one JSON object with the answers by question ID."""
 
     is_plain = False
 
     def __init__(self) -> None:
-        self.begun = False
+        self.has_rows = False
 
     def head(self, names: Sequence[str]) -> str:
         return "{"
 
     def row(self, entry: InputRecord, values: Values) -> str:
-        before, self.begun = ",\n" if self.begun else "\n", True
+        separator, self.has_rows = ",\n" if self.has_rows else "\n", True
         answer = json.dumps(values["prediction"] or "", ensure_ascii=False)
-        return f"{before}  {json.dumps(entry.raw, ensure_ascii=False)}: {answer}"
+        return f"{separator}  {json.dumps(entry.raw, ensure_ascii=False)}: {answer}"
 
     def tail(self) -> str:
         return "\n}\n"
@@ -40,18 +40,18 @@ def _open_squad(path: Path, lines: Iterator[str]) -> OpenedRecords:
     questions = squad_questions(path, "\n".join(lines))
 
     def entries() -> Iterator[InputRecord]:
-        for one in questions:
-            texts = (one.question, one.passage)
-            yield InputRecord("\t".join(texts), texts, f"{path}: question {one.number}", str(one.row.get("id", one.number)))
+        for question in questions:
+            texts, number = (question.question, question.passage), question.number
+            yield InputRecord("\t".join(texts), texts, f"{path}: question {number}", str(question.row.get("id", number)))
 
     return OpenedRecords(SquadForm(), entries())
 
 
 def open_questions(config: QADataConfig, file: InputFile) -> OpenedRecords | None:
-    """The questions of a table or of SQuAD's JSON; None for a text, a question and a passage a line."""
+    """The questions of a table or of SQuAD's JSON; None for a text file, whose lines are a question, a tab and a passage."""
     check_unlabeled(file.path, config.train)
     if file_format(file.path) == "text":
         return None
     if is_squad(file.path, config.encoding):
         return _open_squad(file.path, file.lines())
-    return open_records(file, config.used())
+    return open_records(file, config.input_columns())

@@ -1,4 +1,4 @@
-"""Question answering: a part of a passage as the answer, or none."""
+"""The question answering task: predict the span of a passage that answers a question, or that there is none."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from weft.metrics.qa import ANSWERS, ANSWERS_OR_NONE
 from weft.tasks.data_spec import Data
 from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.compare import COMPARE
-from weft.tasks.qa.data import QADataConfig, check, columns, fit, in_memory, lines
+from weft.tasks.qa.data import QADataConfig, check, columns, in_memory, limit_lengths, lines
 from weft.tasks.qa.lines import AnswerLines
-from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, reader
+from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, predictor
 from weft.tasks.qa.presets import PRESETS
 from weft.tasks.qa.records import open_questions
 from weft.tasks.qa.weights import WEIGHTS
@@ -28,35 +28,35 @@ def find_explain() -> Explain:
 
 
 DATA = Data(
-    table=QADataConfig,
-    tokenizer=WordTokenizerConfig,
+    data_config=QADataConfig,
+    tokenizer_config=WordTokenizerConfig,
     vocabulary=TokenizerOnly(all_texts),
     columns=columns,
     check=check,
-    open=open_questions,
-    lines=lines,
-    fit=fit,
+    open_input=open_questions,
+    input_output_pairs=lines,
+    limit_lengths=limit_lengths,
     in_memory=in_memory,
 )
 QA: Task[Pair, AnswerPrediction] = Task(
     name="qa",
-    noun="question answering model",
-    does="answers questions about passages",
-    item="window",
-    counts="questions",
-    says="answers",
+    model_noun="question answering model",
+    description="answers questions about passages",
+    loss_unit="window",
+    progress_unit="questions",
+    output_noun="answers",
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,
-    suites=(ANSWERS, ANSWERS_OR_NONE),
-    validation=(ANSWERS, ANSWERS_OR_NONE),
-    decides=("f1",),
+    eval_suites=(ANSWERS, ANSWERS_OR_NONE),
+    validation_suites=(ANSWERS, ANSWERS_OR_NONE),
+    ranking_metrics=("f1",),
     compare=COMPARE,
-    reader=reader,
+    predictor=predictor,
     evaluate=evaluate,
     predict=predict,
     is_single=is_single,
-    lines=AnswerLines,
+    line_format=AnswerLines,
     embed=embed,
     explain=find_explain,
 )

@@ -1,4 +1,4 @@
-"""What the weights of question-answering models mean."""
+"""The weights of question answering models for fine-tuning."""
 
 from __future__ import annotations
 

@@ -10,27 +10,27 @@ import numpy as np
 from weft.metrics.bleu_tokenizers import detect_tokenizer
 from weft.metrics.items import ItemStatistics
 from weft.runs.eval_data import eval_source, token_counts
-from weft.tasks.compare_spec import Compare, Evidence, Predictions
+from weft.tasks.compare_spec import Compare, EvaluatedRun, Predictions
 from weft.tasks.seq2seq.data import references as references_of
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], items: ItemStatistics) -> Predictions:
+def item_predictions(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], items: ItemStatistics) -> Predictions:
     """Statistics of each line, with its source, target, length and rarest token."""
     inputs, tokenizer = [source for source, _ in pairs], run.vocabulary.source
     token_ids = tokenizer.encode_batch(inputs)
-    counts, rarest = token_counts(run.directory, "train.source", tokenizer.vocab_size), None
-    if counts is not None:  # an empty line has no rare token
-        rarest = np.array([counts[ids].min() if len(ids) else counts.max() for ids in token_ids], np.int64)
+    counts, min_frequencies = token_counts(run.directory, "train.source", tokenizer.vocab_size), None
+    if counts is not None:  # an empty line counts as frequent
+        min_frequencies = np.array([counts[ids].min() if len(ids) else counts.max() for ids in token_ids], np.int64)
     lengths = np.array([len(ids) for ids in token_ids], np.int64)
-    return Predictions(items, inputs, [target for _, target in pairs], lengths, "line", rarest=rarest)
+    return Predictions(items, inputs, [target for _, target in pairs], lengths, "line", min_frequencies=min_frequencies)
 
 
-def bleu_setup(evidence: Evidence) -> str:
+def bleu_setup(run: EvaluatedRun) -> str:
     """The number of references and the tokenizer from the signature of BLEU."""
-    signature = next((score.signature for score in evidence.scores if score.name == "bleu"), "")
+    signature = next((score.signature for score in run.scores if score.name == "bleu"), "")
     return " ".join(part for part in signature.split("|") if part.startswith(("nrefs:", "tok:")))
 
 
@@ -42,4 +42,4 @@ def shared_bleu_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
     return detect_tokenizer(references, spaced=spaced)
 
 
-COMPARE = Compare(models="encoder-decoder", references=bleu_setup, tokenize=shared_bleu_tokenizer)
+COMPARE = Compare(model_noun="encoder-decoder", reference_format=bleu_setup, bleu_tokenizer=shared_bleu_tokenizer)

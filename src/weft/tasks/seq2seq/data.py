@@ -24,16 +24,17 @@ from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
 from weft.data.table_rows import DEFAULT_TABLE_OPTIONS, NOT_A_TABLE, TableOptions, file_format
 from weft.errors import DataError, UsageError
-from weft.tasks.data_spec import Column, Fitted
+from weft.tasks.data_spec import Column, SplitCorpora
 from weft.tasks.seq2seq.files import DEFAULT_COLUMNS, Columns, Record, read_records
 from weft.text.reading import PREVIEW_CHARS, FileSummary, as_paths, listed_files, pluralize, preview
 from weft.text.tokenizer_pair import TokenizerPair, load_tokenizer_pair, save_tokenizer_pair, train_tokenizer_pair
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
-    from weft.tasks.data_spec import Note, Watched
+    from weft.tasks.data_spec import Note, TextsWithProgress
 
 SIDES = ("source", "target")
+MAX_EXAMPLES = 3  # in a summary
 
 
 @dataclass
@@ -59,7 +60,7 @@ class PairSummary:
         self.count += 1
         self.source.add(record.source)
         self.target.add(record.target)
-        if len(self.examples) < 3 and record.source.strip() and record.target.strip():
+        if len(self.examples) < MAX_EXAMPLES and record.source.strip() and record.target.strip():
             self.examples.append((record.source[: PREVIEW_CHARS + 1], record.target[: PREVIEW_CHARS + 1]))
 
     def bytes_of(self, column: str) -> int:
@@ -134,35 +135,35 @@ def references(dataset: Dataset[Record]) -> Iterator[tuple[str, ...]]:
     empty."""
     inputs, form = dataset.inputs, dataset.format
     if form.column_files(inputs):
-        further = [replace(dataset, inputs=(inputs[0], path)) for path in inputs[2:]]
+        others = [replace(dataset, inputs=(inputs[0], path)) for path in inputs[2:]]
     elif isinstance(form, PairFormat):
-        further = [
+        others = [
             replace(dataset, format=replace(form, pair_columns=(form.pair_columns[0], column)))
             for column in form.reference_columns
         ]
     else:
-        further = []
-    for texts in zip(*(targets.texts("target") for targets in [dataset, *further]), strict=True):
+        others = []
+    for texts in zip(*(targets.texts("target") for targets in [dataset, *others]), strict=True):
         yield tuple(text for text in texts if text.strip()) or texts[:1]
 
 
-def fit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, max_length: int, truncate: bool) -> Corpus:
+def limit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, max_length: int, truncate: bool) -> Corpus:
     """The corpus of a side, "source" or "target", with at most `max_length` tokens per line. A longer line is truncated before
     its </s>, or an error. A truncated corpus is in memory; otherwise it stays on disk."""
     starts = corpus.line_starts()
     lengths = np.diff(starts)
-    long = np.flatnonzero(lengths > max_length)
-    if not len(long):
+    long_lines = np.flatnonzero(lengths > max_length)
+    if not len(long_lines):
         return corpus
     if not truncate:
-        more = f" (and in {len(long) - 1:,} more)" if len(long) > 1 else ""
+        more = f" (and in {len(long_lines) - 1:,} more)" if len(long_lines) > 1 else ""
         raise DataError(
-            dataset.location(int(long[0]), side),
-            f"{side} has {lengths[long[0]]:,} tokens, more than data.max_length ({max_length}){more}",
+            dataset.location(int(long_lines[0]), side),
+            f"{side} has {lengths[long_lines[0]]:,} tokens, more than data.max_length ({max_length}){more}",
             "increase it or set data.truncate = true",
         )
     keep = np.ones(len(corpus.tokens), dtype=bool)
-    for line in long.tolist():
+    for line in long_lines.tolist():
         keep[starts[line] + max_length - 1 : starts[line + 1] - 1] = False
     ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, max_length))])
     # the characters of the whole line still count, so that losses per character refer to the original text
@@ -205,8 +206,8 @@ class PairDataConfig(TableFilesConfig):
                 raise invalid(f"{side}_column", f"expected a column name, got {[] if column == [] else ''!r}")
             if column != side and not has_tables:
                 raise invalid(f"{side}_column", "parallel files have no columns", "remove it")
-        if self.tables().provenance() and not has_tables:
-            raise invalid(next(iter(self.tables().provenance())), "parallel files have no columns", "remove it")
+        if self.table_options().provenance() and not has_tables:
+            raise invalid(next(iter(self.table_options().provenance())), "parallel files have no columns", "remove it")
         if repeated := [column for column in self.targets() if self.targets().count(column) > 1]:
             raise invalid("target_column", f"{repeated[0]!r} is repeated", "name each reference once")
         return self
@@ -215,14 +216,14 @@ class PairDataConfig(TableFilesConfig):
         """The target columns: the first is trained on, all are references."""
         return [self.target_column] if isinstance(self.target_column, str) else self.target_column
 
-    def tables(self) -> TableOptions:
+    def table_options(self) -> TableOptions:
         return TableOptions(self.encoding, self.delimiter, self.sheet)
 
-    def used(self, *, targets: bool = False) -> ColumnSelection:
+    def input_columns(self, *, targets: bool = False) -> ColumnSelection:
         """The columns of a table that a trained run reads: its sources and, with `targets`, its (first) targets."""
         columns = (ColumnSpec("source", self.source_column), ColumnSpec("target", self.targets()[0]))
         are_default = (self.source_column, self.target_column) == DEFAULT_COLUMNS
-        return ColumnSelection(columns if targets else columns[:1], columns if are_default else (), options=self.tables())
+        return ColumnSelection(columns if targets else columns[:1], columns if are_default else (), options=self.table_options())
 
     def with_defaults(self) -> Self:
         """The configuration itself: all options have defaults."""
@@ -232,7 +233,7 @@ class PairDataConfig(TableFilesConfig):
         """The data sets of train, valid and test, as far as they are set. Paths are relative to `base`, the directory of the
         run file."""
         target, *references = self.targets()
-        form = PairFormat(self.encoding, (self.source_column, target), tuple(references), tables=self.tables())
+        form = PairFormat(self.encoding, (self.source_column, target), tuple(references), tables=self.table_options())
         return datasets(base, form, self.train, self.valid, self.test)
 
 
@@ -242,8 +243,8 @@ class PairDataConfig(TableFilesConfig):
 class PairVocabulary:
     """One tokenizer for sources and targets, or one each."""
 
-    def make(self, config: RunConfig, dataset: Dataset[Record], watched: Watched, note: Note) -> TokenizerPair:
-        source, target = (partial(_watched_texts, dataset, side, watched) for side in SIDES)
+    def build(self, config: RunConfig, dataset: Dataset[Record], with_progress: TextsWithProgress, note: Note) -> TokenizerPair:
+        source, target = (partial(_texts_with_progress, dataset, side, with_progress) for side in SIDES)
         return train_tokenizer_pair(config.tokenizer, source, target)
 
     def save(self, vocabulary: TokenizerPair, directory: Path) -> None:
@@ -253,19 +254,19 @@ class PairVocabulary:
         return load_tokenizer_pair(directory)
 
 
-def _watched_texts(dataset: Dataset[Record], side: str, watched: Watched) -> Iterator[str]:
-    return watched(dataset.texts(side))
+def _texts_with_progress(dataset: Dataset[Record], side: str, with_progress: TextsWithProgress) -> Iterator[str]:
+    return with_progress(dataset.texts(side))
 
 
 def columns(config: RunConfig, vocabulary: TokenizerPair) -> list[Column]:
     return [Column(side, tokenizer) for side, tokenizer in zip(SIDES, vocabulary, strict=True)]
 
 
-def fit(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
+def limit_lengths(config: RunConfig, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> SplitCorpora:
     data = config.data
-    return Fitted(
+    return SplitCorpora(
         [
-            fit_side(corpus, dataset, side, max_length=data.max_length, truncate=data.truncate)
+            limit_side(corpus, dataset, side, max_length=data.max_length, truncate=data.truncate)
             for side, corpus in zip(SIDES, corpora, strict=True)
         ]
     )
@@ -281,7 +282,7 @@ def check(config: RunConfig) -> CheckPlan:
 
 def open_pairs(config: PairDataConfig, file: InputFile) -> OpenedRecords | None:
     """The sources of a table, and its targets if `file.targets`; None for a text file, whose records are its lines."""
-    return open_columns(file, config.used(targets=file.targets), config.train)
+    return open_columns(file, config.input_columns(targets=file.targets), config.train)
 
 
 def check_pairs_complete(paths: Sequence[Path]) -> None:

@@ -24,7 +24,7 @@ from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.metrics.seq2seq import seq2seq_items, seq2seq_scores, seq2seq_setup
 from weft.runs.eval_data import as_paths, own_split
-from weft.tasks.seq2seq.compare import observe
+from weft.tasks.seq2seq.compare import item_predictions
 from weft.tasks.seq2seq.data import PairDataConfig, check_pairs_complete
 from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.tasks.seq2seq.data import references as references_of
@@ -68,11 +68,11 @@ class EnsembleMember:
 
     def sources(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The tokens of each line, with </s>, truncated to the limit of the model."""
-        max_length, end = self.max_positions, self.tokenizer.source.eos_id
-        return [np.append(ids[: max_length - 1], end) for ids in self.tokenizer.source.encode_batch(texts)]
+        max_length, eos_id = self.max_positions, self.tokenizer.source.eos_id
+        return [np.append(ids[: max_length - 1], eos_id) for ids in self.tokenizer.source.encode_batch(texts)]
 
 
-class Seq2SeqRun:
+class Seq2SeqPredictor:
     """One run or an ensemble of runs with the same target tokenizer, optionally with a language model (shallow fusion)."""
 
     def __init__(self, run: Run[str, Prediction]) -> None:
@@ -106,7 +106,7 @@ class Seq2SeqRun:
             return {}
         # the smallest limit is the one to report: a line shortened for another member might still be too long
         smallest_last = sorted(self.members, key=lambda member: -member.max_positions)
-        return {number: why for member in smallest_last for number, why in member.invalid_inputs(texts).items()}
+        return {number: problem for member in smallest_last for number, problem in member.invalid_inputs(texts).items()}
 
     def unknown_tokens(self, texts: Sequence[str]) -> list[str]:
         """The parts of the lines that become <unk>, in order; in an ensemble, those of the member with the most."""
@@ -222,7 +222,10 @@ class Seq2SeqRun:
         """The log-probability of each target, given its source, and of each of its tokens; with shallow fusion, the score by
         which predictions are ranked."""
         scores: list[PairScore] = []
-        checked = [(check_text(a, f"line {number}"), check_text(b, f"line {number}")) for number, (a, b) in enumerate(pairs, 1)]
+        checked = [
+            (check_text(source, f"line {number}"), check_text(target, f"line {number}"))
+            for number, (source, target) in enumerate(pairs, 1)
+        ]
         refuse(self.invalid_pairs(checked, truncate=truncate), lambda number: f"line {1 + number}")
         target = self.tokenizer.target
         for low in range(0, len(checked), MAX_BATCH_SOURCES):
@@ -256,18 +259,20 @@ class Seq2SeqRun:
         tokenize = options.tokenize or detect_tokenizer(references, spaced=self.tokenizer.target.type == "whitespace")
         outputs = self.predict(lines, options, [""] * len(lines), range(1, 1 + len(lines)), progress)
         items = seq2seq_items([output[0].text for output in outputs], references, tokenize=tokenize)
-        search_signature = "/".join([options.describe(), *self._ensemble_members()])
+        search_signature = "/".join([options.describe(), *self._ensemble_signature()])
         scores = seq2seq_scores(items, seq2seq_setup(references, search=search_signature, tokenize=tokenize))
         if self.lm is not None:  # the sum of log-probabilities ranks outputs, but is not a probability
-            return Evaluation(scores_by_name(scores), items, partial(observe, self.run, pairs, items), "lines/s", len(pairs))
+            return Evaluation(
+                scores_by_name(scores), items, partial(item_predictions, self.run, pairs, items), "lines/s", len(pairs)
+            )
         losses = self._losses(pairs, truncate=options.truncate)
         all_items = replace(items, statistics={**items.statistics, **losses.statistics})
         scores += language_scores(losses, EvaluationSetup("source", "line", self.tokenizer.target.hash))
         return Evaluation(
-            scores_by_name(scores), all_items, partial(observe, self.run, pairs, all_items), "lines/s", len(pairs)
+            scores_by_name(scores), all_items, partial(item_predictions, self.run, pairs, all_items), "lines/s", len(pairs)
         )
 
-    def _ensemble_members(self) -> list[str]:
+    def _ensemble_signature(self) -> list[str]:
         """The ensemble and the language model, for the signature."""
         parts = [f"runs:{len(self.members)}"] if len(self.members) > 1 else []
         if parts and self.weights is not None:
@@ -286,12 +291,12 @@ class Seq2SeqRun:
         config: PairDataConfig = self.config.data
         if data is not None:
             check_pairs_complete(paths := as_paths(data))
-            read = {
+            options = {
                 "train": list(map(str, paths)),
                 "encoding": config.encoding,
                 "source_column": config.source_column,
                 "target_column": config.target_column,
             }
-            return parse_config(PairDataConfig, read, prefix="data").sources(Path())["train"]
+            return parse_config(PairDataConfig, options, prefix="data").sources(Path())["train"]
         dataset: Dataset[Record] = own_split(self.directory, self.config)[1]
         return dataset

@@ -32,13 +32,13 @@ def stacks(run: Run[str, Prediction]) -> list[Stack]:
     ]
 
 
-def output(run: Run[str, Prediction], text: str, options: ExplainConfig) -> list[tuple[int, TokenSpan]]:
+def target_tokens(run: Run[str, Prediction], text: str, options: ExplainConfig) -> list[tuple[int, TokenSpan]]:
     """The tokens of the target in `options` with </s>, or of the model's output."""
     tokenizer = run.vocabulary.target
     if options.target is not None:
-        raise_if_invalid(run.reader.invalid_pairs([(text, options.target)]))
+        raise_if_invalid(run.predictor.invalid_pairs([(text, options.target)]))
         return [*token_spans(tokenizer, check_text(options.target, "target")), special_token(tokenizer, tokenizer.eos_id)]
-    raise_if_invalid(run.reader.invalid_inputs([text]))
+    raise_if_invalid(run.predictor.invalid_inputs([text]))
     prediction = run.predict(
         text,
         beam_size=options.beam_size,
@@ -56,12 +56,13 @@ def output(run: Run[str, Prediction], text: str, options: ExplainConfig) -> list
     return spans
 
 
-def read(run: Run[str, Prediction], text: str, options: ExplainConfig) -> ModelInput:
+def encode_input(run: Run[str, Prediction], text: str, options: ExplainConfig) -> ModelInput:
+    """A source, and the target or output without its last token. The explained outputs are the tokens of the target."""
     if len(run.members) > 1 or run.lm is not None:
         raise UsageError("explain", "not available for an ensemble", "explain one run")
     tokenizers, model = run.vocabulary, run.members[0].model
     source = [*token_spans(tokenizers.source, text), special_token(tokenizers.source, tokenizers.source.eos_id)]
-    target = [special_token(tokenizers.target, tokenizers.target.bos_id), *output(run, text, options)]
+    target = [special_token(tokenizers.target, tokenizers.target.bos_id), *target_tokens(run, text, options)]
     encoder_side = make_side("source", "encoder.embedder", source)
     decoder_side = make_side("output", "decoder.embedder", target[:-1])
 
@@ -78,42 +79,44 @@ def read(run: Run[str, Prediction], text: str, options: ExplainConfig) -> ModelI
     return ModelInput(model, sides, logits, spans, tokens, token_text, output_text=decoded, stacks=stacks(run))
 
 
-def readout(run: Run[str, Prediction], reading: ModelInput) -> Readout:
+def readout(run: Run[str, Prediction], model_input: ModelInput) -> Readout:
     """The head applied to each position of the output, which predicts the next token."""
     model = run.members[0].model
 
     def head(y: Tensor) -> Tensor:
-        source = torch.tensor([reading.sides[0].tokens], device=y.device)
+        source = torch.tensor([model_input.sides[0].tokens], device=y.device)
         _, memory = model.encode(source, torch.ones_like(source, dtype=torch.bool))
         # a head with a copy mechanism attends to the source for each position as for a separate row
         result: Tensor = model.head(y, select(memory, torch.zeros(len(y), dtype=torch.long, device=y.device)))
         return result
 
-    tokens = reading.sides[-1].tokens
-    following = [*tokens[1:], reading.targets[-1] if reading.targets else None]
+    tokens = model_input.sides[-1].tokens
+    following = [*tokens[1:], model_input.targets[-1] if model_input.targets else None]
     return Readout("decoder.stack", head, list(range(len(tokens))), following)
 
 
 def surprisal(run: Run[str, Prediction], text: str, options: ExplainConfig) -> SurprisalResult:
     """The surprisal of each token of the target in `options`, or of the model's output."""
-    tokens = output(run, text, options)
+    tokens = target_tokens(run, text, options)
     target = options.target
     if target is None:
-        tokenizer = run.vocabulary.target
-        target = tokenizer.decode([token for token, _ in tokens])
-        tokens = [*token_spans(tokenizer, target), special_token(tokenizer, tokenizer.eos_id)]
+        target = run.vocabulary.target.decode([token for token, _ in tokens])
+        tokens = [
+            *token_spans(run.vocabulary.target, target),
+            special_token(run.vocabulary.target, run.vocabulary.target.eos_id),
+        ]
     score = run.score((text, target))
     spans = [span for _, span in tokens]
     return SurprisalResult(spans, -np.array(score.token_log_probs), "the source and the tokens before it")
 
 
 EXPLAIN = Explain(
-    read,
+    encode_input,
     stacks,
     tokenizers=lambda run: [run.vocabulary.source, run.vocabulary.target],
     surprisal=surprisal,
     readout=readout,
-    output=output,
-    stepwise=True,
-    records=True,
+    target_tokens=target_tokens,
+    is_recurrent=True,
+    reads_records=True,
 )

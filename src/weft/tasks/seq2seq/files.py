@@ -24,7 +24,7 @@ class Record(NamedTuple):
     source: str
     target: str
     path: Path
-    line: int  # where it starts in that file, from 1
+    line: int  # line number in the file, from 1
 
 
 def _refuse_other_case(path: Path, cells: list[str]) -> None:
@@ -65,8 +65,8 @@ def _read_table(path: Path, columns: Columns, options: TableOptions, summary: Fi
 
 def _read_objects(path: Path, columns: Columns, options: TableOptions, summary: FileSummary) -> Iterator[Record]:
     for number, value in read_objects(path, columns, options.encoding, summary):
-        where = file_location(path, number)
-        yield Record(get_string(value, columns[0], where), get_string(value, columns[1], where), path, number)
+        location = file_location(path, number)
+        yield Record(get_string(value, columns[0], location), get_string(value, columns[1], location), path, number)
 
 
 def _different_lengths(paths: Sequence[Path], encoding: str) -> DataError:

@@ -24,14 +24,14 @@ class OutputLines(Lines[str, Prediction]):
     def __init__(self, config: RunConfig, options: Seq2SeqOptions) -> None:
         super().__init__(config, options)
         self.has_alternatives = options.n_best * options.num_samples > 1
-        self.tables = not self.has_alternatives
+        self.outputs_tables = not self.has_alternatives
 
     def parse(self, texts: tuple[str, ...]) -> str:
         return texts[0]
 
     def options(self, numbers: Sequence[int]) -> Seq2SeqOptions:
-        given: Seq2SeqOptions = self.command_options
-        return given.model_copy(update={"numbers": list(numbers)})
+        options: Seq2SeqOptions = self.command_options
+        return options.model_copy(update={"numbers": list(numbers)})
 
     def text(self, prediction: Prediction | None, number: int | None) -> str:
         """The output as a line; several outputs each with the line number and the score."""

@@ -16,7 +16,7 @@ from weft.text.reading import check_text
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
-    from weft.tasks.seq2seq.decoding import Seq2SeqRun
+    from weft.tasks.seq2seq.decoding import Seq2SeqPredictor
 
 
 class PairScore(NamedTuple):
@@ -69,27 +69,27 @@ def refuse(problems: Mapping[int, str], location: Callable[[int], str]) -> None:
         raise DataError(location(min(problems)), problem, fix)
 
 
-def reader(run: Run[str, Prediction]) -> Seq2SeqRun:
-    from weft.tasks.seq2seq.decoding import Seq2SeqRun
+def predictor(run: Run[str, Prediction]) -> Seq2SeqPredictor:
+    from weft.tasks.seq2seq.decoding import Seq2SeqPredictor
 
-    return Seq2SeqRun(run)
+    return Seq2SeqPredictor(run)
 
 
-def source(run: Run[str, Prediction], line: str) -> Any:
+def encode_source(run: Run[str, Prediction], line: str) -> Any:
     """The state of a decoder after encoding a line; a line that is too long is an error."""
     from weft.explain.inputs import raise_if_invalid
 
-    reader: Seq2SeqRun = run.reader
-    raise_if_invalid(reader.invalid_inputs([line]))
-    return reader.encode([line])
+    predictor: Seq2SeqPredictor = run.predictor
+    raise_if_invalid(predictor.invalid_inputs([line]))
+    return predictor.encode([line])
 
 
-def limit(run: Run[str, Prediction], line: str) -> int:
+def max_new_tokens(run: Run[str, Prediction], line: str) -> int:
     """The maximum number of output tokens for a line."""
     from weft.decode.predict import PredictionRequest, limit_of
 
-    reader: Seq2SeqRun = run.reader
-    length = min(len(member.sources([line])[0]) for member in reader.members)
+    predictor: Seq2SeqPredictor = run.predictor
+    length = min(len(member.sources([line])[0]) for member in predictor.members)
     request = PredictionRequest(run.model, run.vocabulary.target, lambda rows: None, [length], [[]], run.device)
     return limit_of(request, 0, PredictionConfig())
 
@@ -98,36 +98,36 @@ def predict(
     run: Run[str, Prediction], lines: Sequence[str], options: Seq2SeqOptions, progress: Progress | None
 ) -> list[Prediction | InvalidInput]:
     """The best output or the first sample for each line, with its alternatives."""
-    reader: Seq2SeqRun = run.reader
+    predictor: Seq2SeqPredictor = run.predictor
     numbers = range(1, 1 + len(lines)) if options.numbers is None else options.numbers
     if len(numbers) != len(lines):
         raise UsageError("numbers", f"expected one per line ({len(lines)}), got {len(numbers)}")
     if options.target_prefix and options.target_prefixes is not None:
         raise UsageError("target_prefix", "cannot be combined with `target_prefixes`", "set only one of them")
     if options.return_alignments:
-        reader.check_attention()
+        predictor.check_attention()
     elif (options.layer, options.head) != (None, None):
         raise UsageError("layer" if options.layer is not None else "head", "requires `return_alignments`")
     checked = mark_invalid(
-        [read_text(line) for line in lines], lambda valid: reader.invalid_inputs(valid, truncate=options.truncate)
+        [read_text(line) for line in lines], lambda valid: predictor.invalid_inputs(valid, truncate=options.truncate)
     )
     prefixes = [options.target_prefix] * len(checked) if options.target_prefixes is None else options.target_prefixes
     if len(prefixes) != len(checked):
         raise UsageError("target_prefixes", f"expected one per line ({len(checked)}), got {len(prefixes)}")
     prefixes = [check_text(prefix, f"target prefix {number}") for number, prefix in zip(numbers, prefixes, strict=True)]
     sources = ["" if isinstance(line, InvalidInput) else line for line in checked]
-    outputs = reader.predict(sources, options, prefixes, numbers, phase(progress, "predicting"))
+    outputs = predictor.predict(sources, options, prefixes, numbers, phase(progress, "predicting"))
     if options.return_alignments:
-        outputs = reader.with_alignments(sources, outputs, options.layer, options.head)
-    predictions = [best._replace(alternatives=tuple(others)) for best, *others in outputs]
+        outputs = predictor.with_alignments(sources, outputs, options.layer, options.head)
+    predictions = [best._replace(alternatives=tuple(rest)) for best, *rest in outputs]
     return [line if isinstance(line, InvalidInput) else output for line, output in zip(checked, predictions, strict=True)]
 
 
 def evaluate(
     run: Run[str, Prediction], data: Files | None, options: Seq2SeqEvaluation, progress: Progress | None
 ) -> Evaluation:
-    reader: Seq2SeqRun = run.reader
-    return reader.evaluate(data, options, phase(progress, "evaluating"))
+    predictor: Seq2SeqPredictor = run.predictor
+    return predictor.evaluate(data, options, phase(progress, "evaluating"))
 
 
 def _read_pair(value: Any) -> tuple[str, str] | InvalidInput:
@@ -138,11 +138,13 @@ def _read_pair(value: Any) -> tuple[str, str] | InvalidInput:
 def score(
     run: Run[str, Prediction], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
 ) -> list[PairScore | InvalidInput]:
-    reader: Seq2SeqRun = run.reader
-    checked = mark_invalid([_read_pair(pair) for pair in pairs], lambda valid: reader.invalid_pairs(valid, truncate=truncate))
-    return process_valid(checked, lambda valid: reader.score(valid, truncate=truncate, progress=phase(progress, "scoring")))
+    predictor: Seq2SeqPredictor = run.predictor
+    checked = mark_invalid(
+        [_read_pair(pair) for pair in pairs], lambda valid: predictor.invalid_pairs(valid, truncate=truncate)
+    )
+    return process_valid(checked, lambda valid: predictor.score(valid, truncate=truncate, progress=phase(progress, "scoring")))
 
 
-def unknown(run: Run[str, Prediction], lines: Sequence[str]) -> list[str]:
-    reader: Seq2SeqRun = run.reader
-    return reader.unknown_tokens(lines)
+def unknown_tokens(run: Run[str, Prediction], lines: Sequence[str]) -> list[str]:
+    predictor: Seq2SeqPredictor = run.predictor
+    return predictor.unknown_tokens(lines)

@@ -12,7 +12,7 @@ from weft.metrics.frequency import by_frequency
 from weft.metrics.items import ItemStatistics
 from weft.metrics.tagging import scheme_of, tag_counts, types_of
 from weft.runs.eval_data import own_source_or_none
-from weft.tasks.compare_spec import Compare, Confused, Evidence, LabelCounts, Predictions, Rate
+from weft.tasks.compare_spec import Compare, EvaluatedRun, FrequencyMetric, LabelCounts, LabelPairs, Predictions
 from weft.tasks.tagging.data import words
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def join_tags(tags: Sequence[str]) -> str:
     return " ".join(map(_without_spaces, tags))
 
 
-def observe(run: Run[Any, Any], sentences: Sequence[Any], items: ItemStatistics) -> Predictions:
+def item_predictions(run: Run[Any, Any], sentences: Sequence[Any], items: ItemStatistics) -> Predictions:
     """Inputs, references and statistics of each sentence; accuracy by word frequency if the training data is available."""
     inputs = [" ".join(sentence.words) for sentence in sentences]
     references = [join_tags(sentence.tags) for sentence in sentences]
@@ -49,13 +49,13 @@ def observe(run: Run[Any, Any], sentences: Sequence[Any], items: ItemStatistics)
 # ---- by tag or span type
 
 
-def _tag_counts(evidence: Evidence, names: Sequence[str]) -> ItemStatistics:
+def _tag_counts(evidence: EvaluatedRun, names: Sequence[str]) -> ItemStatistics:
     """Number of words of each sentence per predicted, gold and correct tag, (N, K) each."""
     predicted, gold = ([line.split() for line in lines] for lines in (evidence.items.outputs or (), evidence.references))
     return ItemStatistics(evidence.items.keys, tag_counts(predicted, gold, names))
 
 
-def _span_counts(evidence: Evidence) -> ItemStatistics:
+def _span_counts(evidence: EvaluatedRun) -> ItemStatistics:
     """Number of predicted, gold and correct spans of each sentence, (N, C) each, without span types that are not in the
     training data."""
     statistics = evidence.items.statistics
@@ -63,7 +63,7 @@ def _span_counts(evidence: Evidence) -> ItemStatistics:
     return ItemStatistics(evidence.items.keys, counts)
 
 
-def label_counts(evidence: Evidence) -> LabelCounts:
+def label_counts(evidence: EvaluatedRun) -> LabelCounts:
     """Counts per span type if the tags are span tags, else per tag."""
     if scheme_of(evidence.labels):
         return LabelCounts("type of span", "spans", types_of(evidence.labels), _span_counts(evidence))
@@ -71,12 +71,12 @@ def label_counts(evidence: Evidence) -> LabelCounts:
     return LabelCounts("tag", "words", names, _tag_counts(evidence, names))
 
 
-def confusion(evidence: Evidence) -> Confused:
+def confusion(evidence: EvaluatedRun) -> LabelPairs:
     """Gold and predicted tag of each word."""
     tag_ids = {_without_spaces(name): index for index, name in enumerate(evidence.labels)}
     gold = [tag_ids.get(tag, len(tag_ids)) for line in evidence.references for tag in line.split()]
     predicted = [tag_ids[tag] for line in evidence.items.outputs or () for tag in line.split()]
-    return Confused(np.array(gold, np.int64), np.array(predicted))
+    return LabelPairs(np.array(gold, np.int64), np.array(predicted))
 
 
 def _has_valid_tags(about: Mapping[str, Any]) -> bool:
@@ -101,8 +101,8 @@ def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterato
 
 COMPARE = Compare(
     length_unit="words",
-    rate=Rate("token_accuracy", "correct", 100.0),
+    frequency_metric=FrequencyMetric("token_accuracy", "correct", 100.0),
     by_label=label_counts,
     confusion=confusion,
-    check=check,
+    invalid_fields=check,
 )

@@ -22,7 +22,7 @@ from weft.data.source import fingerprints
 from weft.data.summary import listed
 from weft.errors import DataError
 from weft.metrics.tagging import repair, scheme_of, validate
-from weft.tasks.data_spec import Column, Fitted
+from weft.tasks.data_spec import Column, SplitCorpora
 from weft.tasks.tagging.files import Reading, Sentence, read_sentences
 from weft.text.label_tokenizer import LabelTokenizer, load_label_tokenizer
 from weft.text.labels import LabelVocabulary
@@ -31,7 +31,7 @@ from weft.text.tokenizers import TYPES, Tokenizer, TokenizerConfig, train_tokeni
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
-    from weft.tasks.data_spec import Note, Watched
+    from weft.tasks.data_spec import Note, TextsWithProgress
 
 DEFAULT_READING = Reading()
 
@@ -221,7 +221,7 @@ def has_char_encoder(config: RunConfig) -> bool:
 class TaggedVocabulary:
     """A tokenizer of words, one of characters for models with a character encoder, and the tags of the training data."""
 
-    def make(self, config: RunConfig, dataset: Dataset[Sentence], watched: Watched, note: Note) -> LabelTokenizer:
+    def build(self, config: RunConfig, dataset: Dataset[Sentence], watched: TextsWithProgress, note: Note) -> LabelTokenizer:
         def train(config: TokenizerConfig) -> Tokenizer:
             return train_tokenizer(config, watched(words(dataset).texts()))
 
@@ -245,9 +245,9 @@ def columns(config: RunConfig, vocabulary: LabelTokenizer) -> list[Column]:
     return columns if vocabulary.char_tokenizer is None else [*columns, Column("letters", vocabulary.char_tokenizer, words_of)]
 
 
-def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]) -> Fitted:
+def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]) -> SplitCorpora:
     refuse_long(corpora[0], dataset, max_length=config.data.max_length)
-    return Fitted(corpora)
+    return SplitCorpora(corpora)
 
 
 def has_invalid_tags(labels: Sequence[tuple[str, ...]]) -> np.ndarray:

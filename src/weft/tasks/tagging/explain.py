@@ -28,12 +28,12 @@ def stacks(run: Run[Sentence, TagPrediction]) -> list[Stack]:
 
 def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -> ModelInput:
     tokenizer, model, device = run.vocabulary.tokenizer, run.model, run.device
-    raise_if_invalid(run.reader.invalid_inputs([text]))
+    raise_if_invalid(run.predictor.invalid_inputs([text]))
     word_spans = [TokenSpan(match[0], match.start(), match.end()) for match in re.finditer(r"\S+", text)]
     if not word_spans:
         raise DataError("input", "empty text")
     words = [span.text for span in word_spans]
-    sentence = run.reader.model.sentences([words])
+    sentence = run.predictor.model.sentences([words])
     batch = sentence.batch(np.array([0]))
     word_tokens = [token for span in word_spans for token in token_spans(tokenizer, span.text, span.start)]
     tokens = [special_token(tokenizer, tokenizer.bos_id), *word_tokens, special_token(tokenizer, tokenizer.eos_id)]
@@ -63,4 +63,4 @@ def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -
     )
 
 
-EXPLAIN = Explain(read, stacks, tokenizers=lambda run: [run.vocabulary.tokenizer], places=True)
+EXPLAIN = Explain(read, stacks, tokenizers=lambda run: [run.vocabulary.tokenizer], has_positions=True)

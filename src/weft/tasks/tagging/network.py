@@ -92,7 +92,7 @@ class TaggingBuilder(NetworkTask[TaggedExamples]):
         monitor = config.train.monitor
         if monitor is None:
             return
-        statistic = metrics_of(config.spec.validation, [monitor])[monitor].requires
+        statistic = metrics_of(config.spec.validation_suites, [monitor])[monitor].requires
         if statistic == "spans_correct" and scheme_of(labels.names) is None:
             raise ConfigError("train.monitor", f"{monitor!r} needs tags that mark spans", "use 'token_accuracy'")
         if statistic == "oov" and all(row.all() for row in is_known):

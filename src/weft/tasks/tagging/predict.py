@@ -28,7 +28,7 @@ from weft.tasks.spec import (
     phase,
     scores_by_name,
 )
-from weft.tasks.tagging.compare import join_tags, observe
+from weft.tasks.tagging.compare import item_predictions, join_tags
 from weft.tasks.tagging.data import words
 from weft.text.label_tokenizer import LabelTokenizer
 from weft.text.reading import check_text
@@ -117,7 +117,7 @@ class TaggerReader:
         items = replace(items, outputs=list(map(join_tags, predicted)))
         scores = scores_by_name(tag_scores(items, TaggingSetup(self.tokenizer.labels.hash, scheme)))
         unseen = Counter({tag: count for tag, count in counts.items() if self.tokenizer.labels.index(tag) is None})
-        details = partial(observe, self.run, sentences, items)
+        details = partial(item_predictions, self.run, sentences, items)
         report = tag_report(self.labels, items, [join_tags(tags).split() for tags in gold])
         return Evaluation(scores, items, details, "sentences/s", len(sentences), report, unseen)
 
@@ -148,7 +148,7 @@ def _words(sentence: Any) -> list[str] | InvalidInput:
 def predict(
     run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], options: Options, progress: Progress | None
 ) -> list[TagPrediction | InvalidInput]:
-    reader: TaggerReader = run.reader
+    reader: TaggerReader = run.predictor
     rows = mark_invalid([_words(sentence) for sentence in sentences], reader.long)
     return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
@@ -156,7 +156,7 @@ def predict(
 def evaluate(
     run: Run[Sentence, TagPrediction], data: Files | None, options: LabelOptions, progress: Progress | None
 ) -> Evaluation:
-    reader: TaggerReader = run.reader
+    reader: TaggerReader = run.predictor
     return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 
@@ -165,7 +165,7 @@ def embed(
 ) -> EmbeddingOutput:
     """Sentence embeddings; sentences that are too long for the model are truncated."""
     embedding.check_pooling(pool)
-    reader: TaggerReader = run.reader
+    reader: TaggerReader = run.predictor
     rows = reader.words(sentences)
     long = reader.long(rows)
     for index in long:
