@@ -222,7 +222,11 @@ class FakeArrow:
         return [dict(zip(self._columns, row, strict=True)) for row in zip(*self._columns.values(), strict=True)]
 
 
-COLUMNS = {"label": [label for _, label in REVIEWS], "text": [text for text, _ in REVIEWS], "when": [1.0, 2.0, 3.0, float("nan")]}
+COLUMNS = {
+    "label": [label for _, label in REVIEWS],
+    "text": [text for text, _ in REVIEWS],
+    "when": [1.0, 2.0, 3.0, float("nan")],
+}
 
 
 def real(package: str, make: str) -> Any:

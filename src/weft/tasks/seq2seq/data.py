@@ -223,7 +223,9 @@ class PairDataConfig(TableFilesConfig):
         """The columns of a table that a trained run reads: its sources and, with `targets`, its (first) targets."""
         columns = (ColumnSpec("source", self.source_column), ColumnSpec("target", self.targets()[0]))
         are_default = (self.source_column, self.target_column) == DEFAULT_COLUMNS
-        return ColumnSelection(columns if targets else columns[:1], columns if are_default else (), options=self.table_options())
+        return ColumnSelection(
+            columns if targets else columns[:1], columns if are_default else (), options=self.table_options()
+        )
 
     def with_defaults(self) -> Self:
         """The configuration itself: all options have defaults."""
