@@ -46,7 +46,7 @@ def train(lines: list[list[str]], **options) -> tuple[NgramModel, Words]:
     units = [[ids.setdefault(word, len(ids)) for word in line] + [2] for line in lines]
     tokens = np.array([id for unit in units for id in unit])
     starts = np.cumsum([0, *map(len, units)])
-    model = fit(tokens, starts, NgramConfig(**options), size=len(ids), vocabulary="v")
+    model = fit(tokens, starts, NgramConfig(**options), vocab_size=len(ids), vocabulary="v")
     return model, Words(list(ids))
 
 
@@ -143,7 +143,7 @@ def test_a_model_of_another_tokenizer_is_read_with_that(tmp_path):
     characters = train_tokenizer(TokenizerConfig(type="char"), iter(SENTENCES))
     ids = [np.append(found, characters.eos_id) for found in characters.encode_batch(SENTENCES)]
     tokens, starts = np.concatenate(ids), np.cumsum([0, *map(len, ids)])
-    model = fit(tokens, starts, NgramConfig(order=3), size=characters.vocab_size, vocabulary=characters.hash)
+    model = fit(tokens, starts, NgramConfig(order=3), vocab_size=characters.vocab_size, vocabulary=characters.hash)
     path = tmp_path / "model.arpa"
     write_arpa(path, model, characters)
     again, own = read_arpa(path, tokenizer=characters)
@@ -292,10 +292,10 @@ def test_names_that_do_not_fit_the_model_are_refused_and_nothing_is_written(tmp_
     with pytest.raises(ModelError) as fewer:
         write_arpa(tmp_path / "model.arpa", model, Words(tokenizer.words[:-1]))
     assert str(fewer.value) == (
-        f"ARPA: the tokenizer has {model.size - 1} tokens, the model {model.size}; use its own tokenizer"
+        f"ARPA: the tokenizer has {model.vocab_size - 1} tokens, the model {model.vocab_size}; use its own tokenizer"
     )
     with pytest.raises(ModelError) as twice:
         write_arpa(tmp_path / "model.arpa", model, Words([*tokenizer.words[:-1], "the"]))
-    last = model.size - 1
+    last = model.vocab_size - 1
     assert str(twice.value) == f"ARPA: tokens 3 and {last} are both 'the'; words must be unique"
     assert list(tmp_path.iterdir()) == []

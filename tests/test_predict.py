@@ -169,7 +169,7 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(name, alpha, prefix):
 def language_of(kind: str) -> Any:
     if kind == "ngram":
         tokens = np.array([3, 4, END, 4, 4, 5, END, 5, 3, 3, END, END])
-        return fit(tokens, np.array([0, 3, 7, 11, 12]), NgramConfig(order=3), size=WORDS, vocabulary="ab12cd34" * 8)
+        return fit(tokens, np.array([0, 3, 7, 11, 12]), NgramConfig(order=3), vocab_size=WORDS, vocabulary="ab12cd34" * 8)
     torch.manual_seed(3)
     table = parse_config(
         LanguageModelConfig, {"layer_type": "gru", "hidden_size": 8, "num_layers": 1}, at="model"

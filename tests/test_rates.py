@@ -11,7 +11,7 @@ from torch import nn
 
 from weft.config import parse_config
 from weft.errors import ConfigError
-from weft.nn.stack import layer_numbers
+from weft.nn.stack import layer_indices
 from weft.tasks.registry import find_task
 from weft.training.config import TrainConfig
 from weft.training.optimizers import optimizers
@@ -54,7 +54,7 @@ def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
 
 def factors(model: nn.Module) -> dict[str, float]:
     names = dict(model.named_parameters())
-    return {name: rate.factor for name, rate in lr_factors(names, layer_numbers(model), table(layerwise_lr_decay=0.5)).items()}
+    return {name: rate.factor for name, rate in lr_factors(names, layer_indices(model), table(layerwise_lr_decay=0.5)).items()}
 
 
 def shares(found: dict[str, float], *starts: str) -> set[float]:

@@ -126,7 +126,7 @@ def _log10(values: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _text(model: NgramModel, tokenizer: Names) -> Iterator[bytes | memoryview]:
-    words = [escape(tokenizer.id_to_token(i)).encode() for i in range(model.size)]
+    words = [escape(tokenizer.id_to_token(i)).encode() for i in range(model.vocab_size)]
     lines = _Lines(words)
     first: dict[bytes, int] = {}
     for i, word in enumerate(words):
@@ -134,10 +134,10 @@ def _text(model: NgramModel, tokenizer: Names) -> Iterator[bytes | memoryview]:
             raise ModelError("ARPA", f"tokens {first[word]} and {i} are both {word.decode()!r}; words must be unique")
     header = [f"ngram {k}={count}" for k, count in enumerate(model.counts, start=1)]
     yield "\n".join(["\\data\\", *header, ""]).encode()
-    ids = np.arange(model.size)[:, None]
+    ids = np.arange(model.vocab_size)[:, None]
     for k, level in enumerate(model.levels, start=1):
         if k > 1:
-            context, last = np.divmod(level.keys, model.size)
+            context, last = np.divmod(level.keys, model.vocab_size)
             ids = np.concatenate([ids[context], last[:, None]], axis=1)
         numbers = [_log10(part) for part in (level.log_prob, level.back_off) if len(part)]
         if k == 1:
@@ -151,9 +151,9 @@ def _text(model: NgramModel, tokenizer: Names) -> Iterator[bytes | memoryview]:
 
 def write_arpa(path: Path, model: NgramModel, tokenizer: Names) -> None:
     """Write a model with the tokens of its tokenizer as words; a path that ends in .gz is compressed."""
-    if tokenizer.vocab_size != model.size:
+    if tokenizer.vocab_size != model.vocab_size:
         raise ModelError(
-            "ARPA", f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.size}", "use its own tokenizer"
+            "ARPA", f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.vocab_size}", "use its own tokenizer"
         )
     packer = zlib.compressobj(level=6, wbits=31) if path.suffix == ".gz" else None
     with atomic_write(path, named=True) as write:

@@ -48,7 +48,7 @@ def _occurs(model: NgramModel, token: int) -> bool:
     """Whether a token occurred in the training text; unigrams have a probability even if they did not."""
     if model.order == 1:
         return bool(np.isfinite(model.levels[0].log_prob[token]))
-    return bool((model.levels[1].keys % model.size == token).any())
+    return bool((model.levels[1].keys % model.vocab_size == token).any())
 
 
 def _tokenizer(run: Path) -> Tokenizer:

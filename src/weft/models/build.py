@@ -132,8 +132,8 @@ def build_stack(
         unskipped = depth < num_unskipped
         skip = NoSkip() if unskipped else connection(config, depth - num_unskipped)
         pre_norm = norm(norm_name, input_size if unskipped else config.hidden_size, eps=config.norm_eps)
-        number = depth * config.num_layers // len(mixers)
-        layers.append(Layer(module, skip, norm=pre_norm, dropout=dropout, number=number))
+        layer_index = depth * config.num_layers // len(mixers)
+        layers.append(Layer(module, skip, norm=pre_norm, dropout=dropout, layer_index=layer_index))
     final_norm = norm(norm_name, config.hidden_size, eps=config.norm_eps)
     if config.skip_connection == "dense":  # the top of the stack is the concatenation of all layers
         num_outputs = len(layers) + 1 - num_unskipped

@@ -52,10 +52,10 @@ class LanguageModel(nn.Module):
         y, state = self.stack(self.dropout(self.embedding(tokens)), state, token_mask)
         return y, state
 
-    def loss(self, tokens: Tensor, targets: Tensor, state: Any = None, smoothing: float = 0.0) -> tuple[Tensor, Any]:
+    def loss(self, tokens: Tensor, targets: Tensor, state: Any = None, label_smoothing: float = 0.0) -> tuple[Tensor, Any]:
         """Cross-entropy of each target in nats, (B, T), and the state. Right padding needs no mask: it is in the future."""
         y, state = self(tokens, state)
-        return self.head.loss(y, targets, smoothing), state
+        return self.head.loss(y, targets, label_smoothing), state
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
         last: Tensor | None = None

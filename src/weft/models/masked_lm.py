@@ -44,10 +44,10 @@ class MaskedLanguageModel(nn.Module):
         log_probs: Tensor = self.head(self.transform(y))
         return log_probs
 
-    def loss(self, text: EncoderInput, targets: Tensor, masked: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(self, text: EncoderInput, targets: Tensor, masked: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy in nats of the targets (B, S) at the masked positions (B, S), row by row: (N,)."""
         y = self.transform(self(text)[masked])  # logits are large: compute them at masked positions only
-        return self.head.loss(y[:, None], targets[masked][:, None], smoothing)[:, 0]
+        return self.head.loss(y[:, None], targets[masked][:, None], label_smoothing)[:, 0]
 
 
 def masked_language_model(config: MaskedLMConfig, *, vocab_size: int, max_positions: int) -> MaskedLanguageModel:

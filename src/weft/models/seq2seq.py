@@ -135,10 +135,10 @@ class EncoderDecoder(nn.Module):
         y, decoder_state = self.decoder(tokens, decoder_state, token_mask)
         return y, (decoder_state, head_state)
 
-    def loss(self, tokens: Tensor, targets: Tensor, state: Any, smoothing: float = 0.0) -> tuple[Tensor, Any]:
+    def loss(self, tokens: Tensor, targets: Tensor, state: Any, label_smoothing: float = 0.0) -> tuple[Tensor, Any]:
         """Cross-entropy of each target in nats, (B, T), and the state. Right padding needs no mask: it is in the future."""
         y, new = self(tokens, state)
-        return self.head.loss(y, targets, state[1], smoothing), new
+        return self.head.loss(y, targets, state[1], label_smoothing), new
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
         y, state = self(prompt, state, token_mask)

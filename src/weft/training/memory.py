@@ -56,7 +56,7 @@ def _short(count: int) -> str:
 def check_counts(corpus: Corpus, order: int, *, vocab_size: int) -> int:
     """Refuse a text whose n-grams do not fit into memory while they are counted and smoothed. Returns the bytes they need."""
     available = free(torch.device("cpu"))
-    needed = estimate_memory(corpus.tokens, corpus.starts, order=order, size=vocab_size, room=available)
+    needed = estimate_memory(corpus.tokens, corpus.starts, order=order, vocab_size=vocab_size, available_bytes=available)
     if needed > available:
         raise ResourceError(
             "model.order",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import ConfigError, ModelError
-from weft.nn.stack import layer_numbers
+from weft.nn.stack import layer_indices
 from weft.training.config import TrainConfig
 from weft.training.muon import Muon
 from weft.training.param_groups import LrFactor, lr_factors
@@ -77,7 +77,7 @@ def optimizers(model: nn.Module, matrices: set[str], config: TrainConfig) -> Opt
     """The optimizers of a [train] table with all defaults. `matrices` names the weights for Muon. Weights that never learn are
     frozen: no gradient is computed for them."""
     named = dict(model.named_parameters())
-    by_name = lr_factors(named, layer_numbers(model), config)
+    by_name = lr_factors(named, layer_indices(model), config)
     for name, weight in named.items():
         weight.requires_grad_(by_name[name].factor > 0)
     names: dict[Tensor, str] = {weight: name for name, weight in named.items() if weight.requires_grad}

@@ -28,7 +28,7 @@ BATCH = 8192  # positions read at once
 
 def predict_logits(model: Any, data: LabeledTexts, device: torch.device, progress: ProgressCallback | None = None) -> Tensor:
     """float64 (N, K): the logits of each label for each text, without temperature."""
-    logits, done = torch.zeros(len(data.labels), model.head.labels, dtype=torch.float64), 0
+    logits, done = torch.zeros(len(data.labels), model.head.num_labels, dtype=torch.float64), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
         text = map_tensors(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
         logits[torch.from_numpy(members)] = model(text).double().cpu()
@@ -59,7 +59,7 @@ class ClassificationTask:
 
     def loss(self, model: Any, batch: TextBatch, carry: None) -> Loss:
         scores = model(EncoderInput(batch.tokens, batch.token_mask, batch.segments))
-        nats = model.head.loss(scores, batch.labels, weights=self.weights, smoothing=self.smoothing)
+        nats = model.head.loss(scores, batch.labels, weights=self.weights, label_smoothing=self.smoothing)
         return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None, batch.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:
