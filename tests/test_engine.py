@@ -70,8 +70,8 @@ def check(written: Written, number: int, expected: list[tuple[int, float]], *, e
     assert [event.token for event in found] == [token for token, _ in expected]
     close = {"rel": 0, "abs": 0} if exact else {"abs": 1e-5}
     assert [event.log_prob for event in found] == pytest.approx([spent for _, spent in expected], **close)
-    assert all(event.done is None for event in found[:-1])
-    assert not whole or found[-1].done is not None
+    assert all(event.finish_reason is None for event in found[:-1])
+    assert not whole or found[-1].finish_reason is not None
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *PLACES])
@@ -160,12 +160,12 @@ def test_rows_that_end_say_why_and_leave():
     engine = Engine(model)
     engine.admit([Request([6], 9, END), Request([3], 2, END), Request([6], 9, END, min_new_tokens=2), Request([3], 9, END)])
     assert engine.step() == [
-        Event(0, 2, 0.0, "end"),
+        Event(0, 2, 0.0, "eos"),
         Event(1, 4, 0.0, None),
         Event(2, -1, 0.0, "stuck"),
         Event(3, 4, 0.0, None),
     ]
-    assert engine.step() == [Event(1, 5, 0.0, "limit"), Event(3, 5, 0.0, None)]
+    assert engine.step() == [Event(1, 5, 0.0, "length"), Event(3, 5, 0.0, None)]
     assert engine.step() == [Event(3, 6, 0.0, None)] and engine.running == [3]
     assert model.steps_taken == [2, 1]
 

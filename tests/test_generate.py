@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,8 +102,9 @@ def test_the_cut_does_not_depend_on_the_pieces(parts, stops):
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(3, 258), max_size=30), st.lists(st.text("ab\ufffdé", min_size=1, max_size=3), max_size=2))
 def test_a_stream_says_what_the_whole_says_before_a_stop_string(tokens, stops):
-    whole = naive_cut(Bytes().decode(tokens), stops) if stops else Bytes().decode(tokens)
-    assert decode_until_stop(Bytes(), [1], tokens, stops) == whole
+    text = Bytes().decode(tokens)
+    whole = naive_cut(text, stops) if stops else text
+    assert decode_until_stop(Bytes(), [1], tokens, stops) == (whole, any(stop in text for stop in stops))
 
 
 def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
@@ -121,6 +123,23 @@ def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
         "b",
         "b",
     ]
+
+
+@pytest.mark.parametrize("search", [{"temperature": 0.0}, {"beam_size": 2}], ids=["greedy", "beam"])
+def test_a_continuation_says_why_it_ended(search):
+    tokenizer = Strings(["a", "bb", "bc", "cd"])
+    model = follow([1, 3, 4, 5, 6, 2], 7)
+
+    def finish_reason(frame: Frame, **options: Any) -> str:
+        [[continuation]] = generate(model, tokenizer, [""], GenerationConfig(**search, **options), frame=frame)
+        return continuation.finish_reason
+
+    assert finish_reason(Frame(2), max_new_tokens=9) == "eos"
+    assert finish_reason(Frame(2), max_new_tokens=5) == "eos"
+    assert finish_reason(Frame(2), max_new_tokens=4) == "length"
+    assert finish_reason(Frame(2), max_new_tokens=9, stop=["bcc"]) == "stop"
+    assert finish_reason(Frame(2), max_new_tokens=9, stop=["d"]) == "stop"
+    assert finish_reason(Frame(2), max_new_tokens=9, stop=["x"]) == "eos"
 
 
 @every_toy

@@ -538,6 +538,20 @@ def test_notebooks_show_results(tmp_path):
     assert "<svg" in alignment._repr_html_()
 
 
+def test_an_explanation_is_saved_as_a_page_figures_or_data(tmp_path):
+    run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS, "test": REVIEWS})
+    explanation = run.explain("good soup", "attribution")
+    (page,) = explanation.save(tmp_path / "page.html")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    figures = explanation.save(str(tmp_path / "figure.svg"))
+    assert figures[0] == tmp_path / "figure.svg" and len(figures) == len(explanation.figures)
+    assert [path.read_text(encoding="utf-8") for path in figures] == [figure.svg for figure in explanation.figures]
+    (data,) = explanation.save(tmp_path / "data.json")
+    assert json.loads(data.read_text(encoding="utf-8"))["view"] == "attribution"
+    with pytest.raises(UsageError, match=r"^path: .*x\.pdf must end in \.html, \.svg, \.png or \.json$"):
+        explanation.save(tmp_path / "x.pdf")
+
+
 def test_importing_packages_leaves_the_functions_alone():
     code = "import weft, weft.training.loop; from weft.training import loop; print(callable(weft.train), loop.__name__)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

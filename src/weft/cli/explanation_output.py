@@ -1,4 +1,4 @@
-"""Views as files: an HTML page, figures, or JSON."""
+"""Explanations as files: --output of the commands that explain."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.cli.output import check_files, status
-from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
-
-FORMATS = (".html", ".svg", ".png", ".json")
 
 
 def check_format(option: str, output: Path | None) -> None:
     """Refuse an output file that cannot be written, before any work."""
     if output is None:
         return
-    if output.suffix not in FORMATS:
-        raise UsageError(option, f"{output} must end in .html, .svg, .png or .json")
+    from weft.explain.saving import check_suffix
+
+    check_suffix(option, output)
     check_files({option: output})
     if output.suffix == ".png":
         from weft.plots.raster import check_raster
@@ -28,42 +26,12 @@ def check_format(option: str, output: Path | None) -> None:
         check_raster(option)
 
 
-def _names(views: Sequence[Explanation]) -> str:
-    """'attention and units'."""
-    *others, last = (view.view for view in views)
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def write_explanations(
     output: Path, views: Sequence[Explanation], *, title: str, numbers: Mapping[str, Any], quiet: bool
 ) -> None:
-    """All views as one page (.html), their figures one by one (.svg, .png), or their `numbers` (.json)."""
-    from weft import files
-    from weft.explain.page import page
+    """Write the explanations and print the paths of the files."""
+    from weft.explain.saving import save_explanations
 
-    if output.suffix == ".json":
-        files.write_json(output, numbers, named=True)
-        status(f"{_names(views).capitalize()} written to {output}", quiet=quiet)
-        return
-    if output.suffix == ".html":
-        files.write_text(output, page(views, title=title), named=True)
-        status(f"{_names(views).capitalize()} written to {output}", quiet=quiet)
-        return
-    figures = [figure for view in views for figure in view.figures]
-    if not figures:
-        raise UsageError(output, f"{views[0].view} has no figure", "write .html or .json")
-    for number, figure in enumerate(figures, 1):
-        path = output if number == 1 else output.with_name(f"{output.stem}-{number}{output.suffix}")
-        _write_figure(path, figure.svg)
-        status(f"{figure.caption}: {path}", quiet=quiet)
-
-
-def _write_figure(path: Path, svg: str) -> None:
-    from weft import files
-
-    if path.suffix == ".svg":
-        files.write_text(path, svg, named=True)
-        return
-    from weft.plots.raster import raster
-
-    files.write_bytes(path, raster(svg), named=True)
+    is_figure = output.suffix in (".svg", ".png")
+    for path, description in save_explanations(output, views, title=title, data=numbers).items():
+        status(f"{description}: {path}" if is_figure else f"{description} written to {path}", quiet=quiet)

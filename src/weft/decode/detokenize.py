@@ -115,8 +115,11 @@ class StreamingText:
         return self.stop_filter.push(self.detokenizer.finish()) + self.stop_filter.finish()
 
 
-def decode_until_stop(tokenizer: TokenDecoder, prompt: Sequence[int], tokens: Sequence[int], stops: Sequence[str]) -> str:
-    """The text that `tokens` add to a prompt, up to the first stop string; equal to the concatenated stream."""
+def decode_until_stop(
+    tokenizer: TokenDecoder, prompt: Sequence[int], tokens: Sequence[int], stops: Sequence[str]
+) -> tuple[str, bool]:
+    """The text that `tokens` add to a prompt, up to the first stop string, and whether one occurred. Equal to the concatenated
+    stream."""
     text = StreamingText(tokenizer, prompt, stops)
     chunks = [text.push(token) for token in tokens]
-    return "".join([*chunks, text.finish()])
+    return "".join([*chunks, text.finish()]), text.has_stopped

@@ -26,7 +26,8 @@ from weft.errors import ModelError, UsageError
 from weft.nn.state import compact, join, join_all, select
 
 S = TypeVar("S")
-Reason = Literal["end", "limit", "stuck"]
+# why a row ended: EOS token, `max_new_tokens`, or no possible token
+FinishReason = Literal["eos", "length", "stuck"]
 
 
 class Request(NamedTuple):
@@ -47,7 +48,7 @@ class Event(NamedTuple):
     row: int
     token: int  # -1 if the row is stuck
     log_prob: float  # of the model, without logits processor
-    done: Reason | None  # why the row ended: EOS token, limit, or no possible token
+    finish_reason: FinishReason | None  # None while the row goes on
 
 
 def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -72,8 +73,8 @@ class _Row:
         if token == NO_TOKEN:
             return Event(self.number, token, 0.0, "stuck")
         if token == request.eos_id:
-            return Event(self.number, token, log_prob, "end")
-        return Event(self.number, token, log_prob, "limit" if self.num_generated == request.max_new_tokens else None)
+            return Event(self.number, token, log_prob, "eos")
+        return Event(self.number, token, log_prob, "length" if self.num_generated == request.max_new_tokens else None)
 
 
 class _Subgroup(NamedTuple):
@@ -241,7 +242,7 @@ class Engine(Generic[S]):
         events = [event for group in self._groups for event in group.advance(self.model)]
         if len(self._groups) > 1:
             events.sort()
-        self._ended = {event.row for event in events if event.done is not None}
+        self._ended = {event.row for event in events if event.finish_reason is not None}
         for number in self._ended:
             del self._running[number]
         if not self._running:

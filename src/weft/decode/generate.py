@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from weft.decode import logits_processors as processors
 from weft.decode.batch_size import Rows, max_rows_in_memory
-from weft.decode.beam import BeamOptions, beam_search
+from weft.decode.beam import BeamOptions, Hypothesis, beam_search
 from weft.decode.detokenize import StreamingText, TokenDecoder, added_text, decode_until_stop
-from weft.decode.engine import Engine, Request, pad
+from weft.decode.engine import Engine, FinishReason, Request, pad
 from weft.decode.incremental import IncrementalModel
 from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor, Noise
 from weft.decode.options import GenerationConfig, check_length
@@ -36,6 +36,8 @@ class Continuation(NamedTuple):
     token_ids: list[int]  # all generated tokens, including EOS and those of a stop string
     score: float  # ranks the hypotheses of a beam search: log_prob with length penalty
     log_prob: float  # of `token_ids`, under the model
+    # EOS token, stop string, `max_new_tokens` (or a search that was interrupted), or no possible next token
+    finish_reason: Literal["eos", "stop", "length", "stuck"]
     alternatives: tuple[Continuation, ...] = ()  # further continuations: the rest of the n-best list, or other samples
 
     def ranked(self) -> list[Continuation]:
@@ -112,19 +114,24 @@ def _sample(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, i
     chunks: list[list[str]] = [[] for _ in prompts]
     tokens: list[list[int]] = [[] for _ in prompts]
     log_probs = [0.0] * len(prompts)
+    finish_reasons: list[FinishReason] = ["length"] * len(prompts)
     engine = _engine(job, prompts, rows)
     while engine.running:
-        for row, token, log_prob, _ in engine.step():
+        for row, token, log_prob, finish_reason in engine.step():
             if token != NO_TOKEN:
                 tokens[row].append(token)
                 chunks[row].append(texts[row].push(token))
                 log_probs[row] += log_prob
+            if finish_reason is not None:
+                finish_reasons[row] = finish_reason
         if job.options.stop:
             engine.cancel_all(row for row in engine.running if texts[row].has_stopped)
-    return [
-        Continuation("".join([*chunks[row], texts[row].finish()]), tokens[row], log_prob, log_prob)
-        for row, log_prob in enumerate(log_probs)
-    ]
+    continuations = list[Continuation]()
+    for row, log_prob in enumerate(log_probs):
+        text = "".join([*chunks[row], texts[row].finish()])
+        reason = "stop" if texts[row].has_stopped else finish_reasons[row]
+        continuations.append(Continuation(text, tokens[row], log_prob, log_prob, reason))
+    return continuations
 
 
 def _beam_search(
@@ -156,12 +163,15 @@ def _beam_search(
     processor = processors.compose(steps) if steps else None
     results = beam_search(job.model, prompt, options=search, token_mask=token_mask, processor=processor)
     return [
-        [
-            Continuation(decode_until_stop(job.tokenizer, prompts[row], hypothesis.tokens, options.stop), *hypothesis)
-            for hypothesis in hypotheses
-        ]
-        for row, hypotheses in enumerate(results)
+        [_as_continuation(job, prompt, hypothesis) for hypothesis in hypotheses]
+        for prompt, hypotheses in zip(prompts, results, strict=True)
     ]
+
+
+def _as_continuation(job: _Job, prompt: list[int], hypothesis: Hypothesis) -> Continuation:
+    text, has_stopped = decode_until_stop(job.tokenizer, prompt, hypothesis.tokens, job.options.stop)
+    has_eos = job.eos_id is not None and hypothesis.tokens[-1:] == [job.eos_id]
+    return Continuation(text, *hypothesis, "stop" if has_stopped else "eos" if has_eos else "length")
 
 
 def _stream_chunks(job: _Job, prompt: list[int]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.plots.formatting import on_one_line
@@ -32,6 +33,19 @@ class Explanation(NamedTuple):
     figures: list[Figure]
     lines: Sequence[str] = ()  # a short text version for a terminal
     guide: str = ""  # how to read the figures
+
+    def save(self, path: str | Path) -> list[Path]:
+        """Write a page that works offline (.html), the figures (.svg, .png: one file per figure), or the data (.json).
+
+        Returns:
+            The files that were written.
+        """
+        from weft.explain.saving import check_suffix, save_explanations
+
+        path = Path(path)
+        check_suffix("path", path)
+        data = {"view": self.view, "title": self.title, **self.data}
+        return list(save_explanations(path, [self], title=self.title, data=data))
 
     def _repr_html_(self) -> str:
         """The figures, for notebooks."""

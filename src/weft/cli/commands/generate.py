@@ -36,6 +36,7 @@ def as_json(prompt: str | None, continuations: Sequence[Continuation]) -> dict[s
             "tokens": continuation.token_ids,
             "log_prob": finite(continuation.log_prob),
             "score": finite(continuation.score),
+            "finish_reason": continuation.finish_reason,
         }
         for continuation in continuations
     ]
