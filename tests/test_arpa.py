@@ -130,7 +130,7 @@ def test_a_model_that_was_read_is_used_with_its_own_tokenizer(tmp_path):
     model, tokenizer = sentences(order=3)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
     again, own = read_arpa(tmp_path / "model.arpa")
-    assert (own.vocab_size, own.hash) == (again.size, again.vocabulary)
+    assert (own.vocab_size, own.hash) == (again.vocab_size, again.vocabulary)
     for line in SENTENCES:
         assert [own.id_to_token(id) for id in own.encode(line)] == line.split()
     both = Ensemble([again, read_arpa(tmp_path / "model.arpa").model], LinearEnsemble([0.5, 0.5]))

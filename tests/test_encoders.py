@@ -322,7 +322,7 @@ def test_padding_and_other_sentences_change_nothing(mixer, spelling):
     torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", TAG_HEADS)
 @every_tagger
 def test_gradients_reach_every_weight_of_a_tagger_also_under_bfloat16(mixer, spelling, head):
     data, model = make_sentences(letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling, head)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-REPLACEMENT_CHAR = "\ufffd"  # what tokenizers decode invalid or incomplete UTF-8 to
+REPLACEMENT_CHAR = "\ufffd"  # tokenizers decode invalid or incomplete UTF-8 to it
 
 
 class TokenDecoder(Protocol):

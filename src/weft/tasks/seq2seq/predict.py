@@ -86,12 +86,12 @@ def source(run: Run[str, Prediction], line: str) -> Any:
 
 def limit(run: Run[str, Prediction], line: str) -> int:
     """The maximum number of output tokens for a line."""
-    from weft.decode.predict import PredictionRequest, limit_of
+    from weft.decode.predict import PredictionRequest, max_new_tokens_for
 
     reader: Seq2SeqRun = run.reader
     length = min(len(member.sources([line])[0]) for member in reader.members)
     request = PredictionRequest(run.model, run.vocabulary.target, lambda rows: None, [length], [[]], run.device)
-    return limit_of(request, 0, PredictionConfig())
+    return max_new_tokens_for(request, 0, PredictionConfig())
 
 
 def predict(

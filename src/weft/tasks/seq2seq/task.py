@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.decode.predict_options import ALPHA, BEAM
+from weft.decode.predict_options import DEFAULT_BEAM_SIZE, DEFAULT_LENGTH_PENALTY
 from weft.decode.prediction import Prediction
 from weft.metrics.lm import LOSSES
 from weft.metrics.seq2seq import TRANSLATION, TRANSLATION_VALIDATION
@@ -89,8 +89,8 @@ SEQ2SEQ: Task[str, Prediction] = Task(
         limit=limit,
         end=lambda run: run.vocabulary.target.eos_id,
         never=lambda run: [run.vocabulary.target.unk_id, run.vocabulary.target.bos_id],
-        beam=BEAM,
-        alpha=ALPHA,
+        beam=DEFAULT_BEAM_SIZE,
+        alpha=DEFAULT_LENGTH_PENALTY,
         source=source,
         pairs=True,
         target=lambda run: run.vocabulary.target,
