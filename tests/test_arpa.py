@@ -160,7 +160,7 @@ def test_a_model_of_another_tokenizer_is_read_with_that(tmp_path):
 
 def test_numbers_of_every_size_are_written_right():
     values = np.array([0.0, -0.0, -1e-9, -1e-7, 0.25, -9.9999999, -10.0, -12.3456789, 3.0, -99.0, 99.0, -0.1])
-    shown = [bytes(row[begin:]).decode() for row, begin in zip(*arpa._digits(values), strict=True)]
+    shown = [bytes(row[begin:]).decode() for row, begin in zip(*arpa._format_numbers(values), strict=True)]
     assert shown == [
         "0\t", "0\t", "0\t", "-0.0000001\t", "0.2500000\t", "-9.9999999\t", "-10.0000000\t", "-12.3456789\t",
         "3.0000000\t", "-99.0000000\t", "99.0000000\t", "-0.1000000\t",

@@ -38,7 +38,7 @@ from weft.training.config import TrainConfig
 from weft.training.loop import DeviceConfig
 from weft.training.loss_module import LossModule
 from weft.training.memory import AnyBatch
-from weft.training.optimizers import optimizers
+from weft.training.optimizers import build_optimizers
 
 CPU = DeviceConfig(torch.device("cpu"), torch.float32)
 WINDOW = 32
@@ -106,7 +106,7 @@ def test_weights_gradients_and_optimiser_are_counted_before_there_are_any(monkey
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 def test_an_optimiser_keeps_no_more_than_is_counted(optimizer):
     of, table = model(layer_type="attention"), TrainConfig(optimizer=optimizer).with_defaults()
-    steps = optimizers(of, of.muon_parameters(), table)
+    steps = build_optimizers(of, of.muon_parameters(), table)
     of.loss(batch(2).tokens[:, :-1], batch(2).tokens[:, 1:])[0].sum().backward()
     steps.step(1.0)
     kept = sum(part.numel() for part in steps.tensors().values() if part.numel() > 1)

@@ -132,11 +132,18 @@ class GenerationConfig(Config):
         return options
 
 
-def check_length(max_positions: int | None, prompt_length: int, max_new_tokens: int) -> None:
-    """Reject a prompt and continuation that exceed the positions of a model. The last token needs none: it is never read."""
+def length_problem(max_positions: int | None, prompt_length: int, max_new_tokens: int) -> str | None:
+    """The problem, if a prompt and its continuation exceed the positions of a model. The last token needs no position, because
+    it is never read."""
     if max_positions is None or prompt_length + max_new_tokens - 1 <= max_positions:
-        return
+        return None
     problem = f"{prompt_length} prompt tokens and {max_new_tokens} new tokens exceed the model's {max_positions} positions"
-    if prompt_length <= max_positions:
-        raise UsageError("max_new_tokens", problem, f"use at most {max_positions + 1 - prompt_length}")
-    raise UsageError("max_new_tokens", problem, f"shorten the prompt to at most {max_positions} tokens")
+    if prompt_length > max_positions:
+        return f"{problem}; shorten the prompt to at most {max_positions} tokens"
+    return f"{problem}; use at most {max_positions + 1 - prompt_length}"
+
+
+def check_length(max_positions: int | None, prompt_length: int, max_new_tokens: int) -> None:
+    """Reject a prompt and a continuation that exceed the positions of a model."""
+    if problem := length_problem(max_positions, prompt_length, max_new_tokens):
+        raise UsageError("max_new_tokens", problem)

@@ -42,7 +42,7 @@ class ClassificationTask:
     """Nats of each text's label, or labels."""
 
     unit = "example"
-    inner, prepare = 0, None
+    inner_steps, prepare = 0, None
 
     def __init__(
         self,

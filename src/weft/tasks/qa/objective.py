@@ -131,7 +131,7 @@ class QATask:
     """Nats of the first and last token of each window's answer."""
 
     unit = "window"
-    inner, prepare = 0, None
+    inner_steps, prepare = 0, None
 
     def __init__(self, *, valid: Held | None, longest_answer: int, device: torch.device) -> None:
         self.valid, self.longest_answer, self.device = valid, longest_answer, device

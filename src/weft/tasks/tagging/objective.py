@@ -43,7 +43,7 @@ class TaggingTask:
     """Nats of each sentence's tags."""
 
     unit = "word"
-    inner, prepare = 0, None
+    inner_steps, prepare = 0, None
 
     def __init__(
         self, *, valid: Sentences | None, gold: Tags, known: Sequence[np.ndarray], labels: LabelVocabulary, device: torch.device
