@@ -150,7 +150,7 @@ def test_hidden_states_and_probabilities_are_theirs(pair):
 def their_rows(folder: Path, kind: str) -> list[int | None]:
     from weft.interop.hf_tokenizer import renumber
 
-    return renumber(folder, kind).rows
+    return renumber(folder, kind).original_ids
 
 
 def test_numbers_of_tokens_are_ours_and_none_is_lost(pair):

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.decode.incremental import IncrementalModel
-from weft.decode.logits_processors import NAN_PROBS, NO_TOKEN, LogitsProcessor, ban_tokens, right_align
+from weft.decode.logits_processors import NAN_PROBS, NO_TOKEN, LogitsProcessor, ban_tokens, right_aligned
 from weft.decode.options import check_length
 from weft.errors import ModelError
 from weft.nn.state import expand_to_beams, select
@@ -288,7 +288,7 @@ def beam_search(
     unfinished tokens up to that point.
     """
     check_length(model.max_positions, prompt.size(1), options.max_new_tokens)
-    search = _Search(right_align(prompt, token_mask), options)
+    search = _Search(right_aligned(prompt, token_mask), options)
     log_probs, past = model.start(prompt, token_mask, state)
     for length in range(options.max_new_tokens):
         rows = search.advance(log_probs, processor, length, progress)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.decode.incremental import IncrementalModel
-from weft.decode.logits_processors import NAN_PROBS, NO_TOKEN, LogitsProcessor, Noise, right_align, sample_token
+from weft.decode.logits_processors import NAN_PROBS, NO_TOKEN, LogitsProcessor, Noise, right_aligned, sample_token
 from weft.decode.options import check_length
 from weft.errors import ModelError, UsageError
 from weft.nn.state import compact, join, join_all, select
@@ -232,7 +232,7 @@ class Engine(Generic[S]):
     def _read(self, rows: list[_Row], state: S | None) -> _Group[S]:
         prompt, token_mask = pad([row.request.prompt for row in rows], self.device)
         log_probs, past = self.model.start(prompt, token_mask, state)
-        return _Group(rows, right_align(prompt, token_mask), log_probs, past)
+        return _Group(rows, right_aligned(prompt, token_mask), log_probs, past)
 
     @torch.no_grad()
     def step(self) -> list[Event]:

@@ -27,7 +27,7 @@ ROUNDING_ERROR = 1e-6  # of sums of float32 probabilities
 REPETITION_WINDOW = 64  # tokens that the penalty considers: over a whole long text it would ban every frequent word
 
 
-def right_align(prompt: Tensor, token_mask: Tensor | None) -> Tensor:
+def right_aligned(prompt: Tensor, token_mask: Tensor | None) -> Tensor:
     """Move the padding of right-padded tokens (B, T) to the left, as -1."""
     if token_mask is None:
         return prompt

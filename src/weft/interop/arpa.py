@@ -98,8 +98,8 @@ class _LineFormatter:
         self.start = np.cumsum(self.length) - self.length + len(room)
 
     def format(self, ids: Ints, numbers: list[NDArray[np.float64]]) -> NDArray[np.uint8]:
-        """The lines of the n-grams `ids` (n, k), n <= WRITE_NGRAMS, as bytes. `numbers` are their log-probabilities and, except at
-        the highest order, their backoff weights."""
+        """The lines of the n-grams `ids` (n, k), n <= WRITE_NGRAMS, as bytes. `numbers` are their log-probabilities and, except
+        at the highest order, their backoff weights."""
         n, k = ids.shape
         source = np.empty((n, k + len(numbers)), np.int64)
         length = np.empty_like(source)
