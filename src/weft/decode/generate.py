@@ -259,7 +259,8 @@ def stream(
     frame: Frame,
     device: torch.device | str = "cpu",
 ) -> Iterator[str]:
-    """The first continuation that `generate` returns for the prompt, in chunks as they become final (beam search: at once)."""
+    """The first continuation that `generate` returns for the prompt, in chunks as they become final; one chunk for a beam
+    search."""
     job = _Job(model, tokenizer, options, frame, torch.device(device))
     tokens = _encode(job, prompt)
     _batch_size(job, [tokens], 1)

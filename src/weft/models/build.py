@@ -69,7 +69,7 @@ def attention_position_encoding(
     return PositionEncoding()
 
 
-# options of attention from which `attention` builds arguments; all others are passed on unchanged
+# options that `attention` converts to arguments; all other options are passed on unchanged
 ATTENTION_OPTIONS = ("num_heads", "head_dim", "qk_norm", "alibi_slopes", "attention_dropout")
 
 
@@ -90,7 +90,7 @@ def attention(config: StackConfig, layer: int, context_length: int | None) -> nn
         **{option: value for option, value in config.mixer_options().items() if option not in ATTENTION_OPTIONS},
     }
     factory = config.traits.bidirectional_factory if config.bidirectional else None
-    if factory is not None:  # StackConfig rejects bidirectional for attention without such a form
+    if factory is not None:  # StackConfig rejects `bidirectional` for attention without a bidirectional form
         return factory(config.hidden_size, **arguments)
     return config.traits.factory(config.hidden_size, context_length=context_length, **arguments)
 
@@ -122,7 +122,7 @@ def build_stack(
 
     With `dropout_on_top=False`, the last layer has no dropout.
     """
-    # a post-norm layer normalizes its output itself: there is no norm before mixers, and no final norm
+    # post-norm layers normalize their outputs: no norm before mixers, and no final norm
     norm_name = "none" if config.is_post_norm else config.norm
     dropouts = [config.dropout] * (len(mixers) - 1) + [config.dropout if dropout_on_top else 0.0]
     # an input of another size cannot be added or gated: the first layer then has no skip connection

@@ -35,7 +35,7 @@ class LabelHead(nn.Module):
         return logits.float()
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Calibrated log-probabilities (B, K); with `multilabel`, of each label by itself."""
+        """Calibrated log-probabilities (B, K); with `multilabel`, of each label independently."""
         scaled = logits / self.temperature
         return F.logsigmoid(scaled) if self.multilabel else scaled.log_softmax(-1)
 

@@ -87,7 +87,7 @@ class LinearModel:
         return product(presence(features) if self.binary else features, self.weight) + self.bias
 
     def log_probs(self, features: Sparse) -> Floats:
-        """Log-probability of each class, (N, K); with `multilabel`, of each label by itself."""
+        """Log-probability of each class, (N, K); with `multilabel`, of each label independently."""
         scores = self.logits(features)
         return log_sigmoid(scores) if self.multilabel else log_softmax(scores)
 

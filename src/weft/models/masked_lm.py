@@ -53,7 +53,7 @@ class MaskedLanguageModel(nn.Module):
 def masked_language_model(config: MaskedLMConfig, *, vocab_size: int, max_positions: int) -> MaskedLanguageModel:
     """The model of a resolved configuration, initialized with torch's default random generator.
 
-    `vocab_size` is that of the tokenizer, without [MASK].
+    `vocab_size` is the size of the tokenizer's vocabulary, without [MASK].
     """
     encoder = text_encoder(
         config, vocab_size=vocab_size + 1, max_positions=max_positions, segments=bool(config.segment_embeddings)

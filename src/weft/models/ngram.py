@@ -128,15 +128,15 @@ class NgramModel:
         past = self._past(prompt, state)
         # the last tokens of each row: with right padding, their position depends on its length
         length = prompt.new_full((len(prompt),), prompt.size(1)) if token_mask is None else token_mask.sum(1)
-        new = past.gather(1, length[:, None] + torch.arange(self.order - 1, device=prompt.device))
-        return self._next_log_probs(new), new
+        new_state = past.gather(1, length[:, None] + torch.arange(self.order - 1, device=prompt.device))
+        return self._next_log_probs(new_state), new_state
 
     def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Read one more token per row, (B,). Return the log-probabilities of the next token (B, V) and the new state."""
         import torch
 
-        new = torch.cat([state, token[:, None]], dim=1)[:, 1:]
-        return self._next_log_probs(new), new
+        new_state = torch.cat([state, token[:, None]], dim=1)[:, 1:]
+        return self._next_log_probs(new_state), new_state
 
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: Tensor | None = None) -> Tensor:
         """Log-probability of every token after the first, (B, T - 1); 0 on padding."""

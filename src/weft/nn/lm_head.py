@@ -13,7 +13,7 @@ MAX_LOGITS = 1 << 25  # logits in memory at once when no gradients are computed:
 
 
 class LMHead(nn.Module):
-    """Linear layer to the vocabulary, with softmax and cross-entropy. `weight` is that of the embedding if both are tied."""
+    """Linear layer to the vocabulary, with softmax and cross-entropy. Tied embeddings are passed as `weight`."""
 
     def __init__(self, dim: int, vocab_size: int, *, logit_softcap: float | None = None, weight: Tensor | None = None) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _resolve(module: str | Factory) -> Factory:
-    """Import a dotted name such as "weft.nn.recurrent.LSTM"; return a callable as it is."""
+    """Import a dotted name such as "weft.nn.recurrent.LSTM"; return a callable unchanged."""
     if not isinstance(module, str):
         return module
     path, _, name = module.rpartition(".")
@@ -91,7 +91,7 @@ MIXERS: dict[str, Mixer] = {
 
 
 def option_names() -> list[str]:
-    """Options that only some mixers have, those of the last row first."""
+    """Options that only some mixers have, from the last row of MIXERS to the first."""
     return list(dict.fromkeys(option for row in reversed(MIXERS.values()) for option in row.options))
 
 

@@ -97,7 +97,7 @@ def _with_mask_row(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig)
 
 
 def _rescaled(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
-    """Weights with embeddings scaled so that their product with the embedding scale of the model stays the same."""
+    """Weights with embeddings multiplied by the ratio of their embedding scale to ours."""
     their_scale, rescaled = embedding_scale(other), dict(theirs)
     for side, scale in embedding_scale(ours).items():
         factor = their_scale.get(side, 1.0) / scale

@@ -167,7 +167,7 @@ class Loop:
         self.carry = carries[0]
         for carry in carries[1:]:
             self.carry = join(self.carry, carry)
-        # divided by the total count, not per micro-batch: the gradient is that of one large batch
+        # divided by the total count, not per micro-batch: equal to the gradient of one large batch
         torch._foreach_mul_([w.grad for w in self.optimizers.weights if w.grad is not None], 1.0 / count.float())
         return total, count, tokens
 
