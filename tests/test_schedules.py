@@ -184,7 +184,7 @@ def train(model: LanguageModel, parts: Optimizers, steps: range) -> None:
         tokens = torch.randint(7, (3, 6), generator=torch.Generator().manual_seed(step))
         model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean().backward()
         parts.step(1.0 - step / 40)
-        parts.clear()
+        parts.zero_grad()
 
 
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
@@ -257,7 +257,7 @@ def test_each_factor_is_of_the_rate_that_was_given():
         line.weight.grad = torch.ones(1, 1)
         parts.step(factor)
         assert line.weight.item() == pytest.approx(expected)
-    parts.clear()
+    parts.zero_grad()
     assert line.weight.grad is None
 
 
