@@ -182,7 +182,6 @@ class _Reader:
         self.fail("the file ends before \\end\\; it is incomplete")
 
     def take(self, limit: int) -> list[bytes]:
-        """The next lines, at most `limit`."""
         lines = list(islice(self.file, limit))
         self.line += len(lines)
         return lines
@@ -211,8 +210,6 @@ def _show(line: bytes) -> str:
 
 
 class _Section(NamedTuple):
-    """Some n-grams of one length."""
-
     words: list[Sequence[bytes]]  # by position in the n-gram
     log_prob: NDArray[np.float64]
     back_off: NDArray[np.float64]
@@ -222,11 +219,11 @@ def _parse_lines(reader: _Reader, lines: list[bytes], k: int, highest: bool) -> 
     """The n-grams of the lines that were read last."""
     first = reader.line - len(lines) + 1
     columns = _split_regular(lines, k + 1 if highest else k + 2) or _split_any(reader, lines, k, highest)
-    log_prob = _numbers(reader, columns[0], first)
+    log_prob = _parse_numbers(reader, columns[0], first)
     positive = np.flatnonzero(log_prob > 0)
     if len(positive):
         reader.fail(f"log-probability {log_prob[positive[0]]:g} is greater than 0", first + int(positive[0]))
-    back_off = np.zeros(len(lines)) if highest else _numbers(reader, columns[k + 1], first)
+    back_off = np.zeros(len(lines)) if highest else _parse_numbers(reader, columns[k + 1], first)
     return _Section(columns[1 : k + 1], log_prob, back_off)
 
 
@@ -256,23 +253,22 @@ def _split_any(reader: _Reader, lines: list[bytes], k: int, highest: bool) -> li
     return list(zip(*(row if highest or len(row) == k + 2 else [*row, b"0"] for row in rows), strict=True))
 
 
-def _numbers(reader: _Reader, column: Sequence[bytes], first: int) -> NDArray[np.float64]:
+def _to_float(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _parse_numbers(reader: _Reader, column: Sequence[bytes], first: int) -> NDArray[np.float64]:
     try:
         values = np.fromiter(map(float, column), np.float64, len(column))
     except ValueError:
-        values = np.array([float(text) if _is_number(text) else math.nan for text in column])
+        values = np.array([_to_float(text) for text in column])
     invalid = np.flatnonzero(np.isnan(values) | (values == math.inf))
     if len(invalid):
         reader.fail(f"expected a number, got {_show(column[invalid[0]])}", first + int(invalid[0]))
     return np.where(values <= ZERO_LOG10, -math.inf, values)
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _sections(reader: _Reader, count: int, k: int, highest: bool) -> Iterator[_Section]:
