@@ -56,7 +56,7 @@ def ours(text: Path, out: Path, table: NgramConfig) -> tuple[list[float], NgramM
     at, number = [time.process_time()], fresh()
     tokens, starts = read(text, number, grow=True)
     at.append(time.process_time())
-    model = fit(tokens, starts, table, size=len(number), vocabulary="")
+    model = fit(tokens, starts, table, vocab_size=len(number), vocabulary="")
     at.append(time.process_time())
     words = [word.decode() for word in number]
     write_arpa(out, model, Words(words))

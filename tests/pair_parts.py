@@ -12,9 +12,9 @@ from torch import Tensor
 from weft.config import parse_config
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.models.seq2seq_config import Seq2SeqConfig, broadcast_to_sides
-from weft.nn.choices import SCORES
+from weft.nn.choices import ATTENTION_SCORES
 from weft.nn.memory import Memory
-from weft.nn.mixers import MIXERS, recurrent
+from weft.nn.mixers import MIXERS, recurrent_mixers
 
 WORDS, LONGEST = 11, 32
 BEGIN, END = 1, 2
@@ -52,7 +52,7 @@ def shaken_pair(**options: Any) -> EncoderDecoder:
 ATTENDED: dict[str, dict[str, Any]] = {
     "none": {"attention": "none"},
     "every-step": {"attention": "none", "feed_context": True},
-    **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},
+    **{f"{score}-{name}": {"attention": score, **place} for score in ATTENTION_SCORES for name, place in PLACES.items()},
 }
 
 
@@ -72,7 +72,7 @@ def _crossed(encoder: str, decoder: str, attended: dict[str, Any]) -> dict[str, 
 CROSSED: dict[str, dict[str, Any]] = {
     f"{encoder}/{decoder}/{name}": _crossed(encoder, decoder, attended)
     for encoder in MIXERS
-    for decoder in recurrent()
+    for decoder in recurrent_mixers()
     for name, attended in ATTENDED.items()
 } | {
     f"{encoder}/attention/{score}": _crossed(encoder, "attention", {"attention": score})
@@ -89,12 +89,18 @@ ATTENTION: dict[str, Any] = {
 }
 ONE_WAY: dict[str, Any] = {"encoder": {"bidirectional": False}}
 VARIED: dict[str, dict[str, Any]] = {
-    **{f"copy-{mixer}": {"layer_type": mixer, "num_layers": 2, "bridge": "copy"} for mixer in recurrent()},
-    **{f"copy-{mixer}-one-way": {"layer_type": mixer, "num_layers": 2, "bridge": "copy", **ONE_WAY} for mixer in recurrent()},
-    **{f"project-{mixer}": {"layer_type": mixer, "num_layers": 2, "bridge": "project", **ONE_WAY} for mixer in recurrent()},
+    **{f"copy-{mixer}": {"layer_type": mixer, "num_layers": 2, "bridge": "copy"} for mixer in recurrent_mixers()},
+    **{
+        f"copy-{mixer}-one-way": {"layer_type": mixer, "num_layers": 2, "bridge": "copy", **ONE_WAY}
+        for mixer in recurrent_mixers()
+    },
+    **{
+        f"project-{mixer}": {"layer_type": mixer, "num_layers": 2, "bridge": "project", **ONE_WAY}
+        for mixer in recurrent_mixers()
+    },
     **{
         f"reverse-{mixer}": {"layer_type": mixer, "encoder": {"bidirectional": False, "reverse_source": True}}
-        for mixer in recurrent()
+        for mixer in recurrent_mixers()
     },
     **{
         f"one-way-{mixer}": {"encoder": {"layer_type": mixer, "bidirectional": False}, "attention": "additive"}
@@ -190,7 +196,7 @@ EVERY = CROSSED | VARIED
 
 def representative() -> list[str]:
     """Every attention with two decoders and the encoders in turn, every encoder with a Transformer decoder, and VARIED."""
-    kinds = [(decoder, name) for index, name in enumerate(ATTENDED) for decoder in recurrent()[index % 2 :: 2]]
+    kinds = [(decoder, name) for index, name in enumerate(ATTENDED) for decoder in recurrent_mixers()[index % 2 :: 2]]
     encoders = [list(MIXERS)[(number + number // len(MIXERS)) % len(MIXERS)] for number in range(len(kinds))]
     stepwise = [f"{encoder}/{decoder}/{name}" for encoder, (decoder, name) in zip(encoders, kinds, strict=True)]
     return [*stepwise, *(name for name in CROSSED if "/attention/" in name), *VARIED]

@@ -46,7 +46,7 @@ def train(lines: list[list[str]], **options) -> tuple[NgramModel, Words]:
     units = [[ids.setdefault(word, len(ids)) for word in line] + [2] for line in lines]
     tokens = np.array([id for unit in units for id in unit])
     starts = np.cumsum([0, *map(len, units)])
-    model = fit(tokens, starts, NgramConfig(**options), size=len(ids), vocabulary="v")
+    model = fit(tokens, starts, NgramConfig(**options), vocab_size=len(ids), vocabulary="v")
     return model, Words(list(ids))
 
 
@@ -130,7 +130,7 @@ def test_a_model_that_was_read_is_used_with_its_own_tokenizer(tmp_path):
     model, tokenizer = sentences(order=3)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
     again, own = read_arpa(tmp_path / "model.arpa")
-    assert (own.vocab_size, own.hash) == (again.size, again.vocabulary)
+    assert (own.vocab_size, own.hash) == (again.vocab_size, again.vocabulary)
     for line in SENTENCES:
         assert [own.id_to_token(id) for id in own.encode(line)] == line.split()
     both = Ensemble([again, read_arpa(tmp_path / "model.arpa").model], LinearEnsemble([0.5, 0.5]))
@@ -143,7 +143,7 @@ def test_a_model_of_another_tokenizer_is_read_with_that(tmp_path):
     characters = train_tokenizer(TokenizerConfig(type="char"), iter(SENTENCES))
     ids = [np.append(found, characters.eos_id) for found in characters.encode_batch(SENTENCES)]
     tokens, starts = np.concatenate(ids), np.cumsum([0, *map(len, ids)])
-    model = fit(tokens, starts, NgramConfig(order=3), size=characters.vocab_size, vocabulary=characters.hash)
+    model = fit(tokens, starts, NgramConfig(order=3), vocab_size=characters.vocab_size, vocabulary=characters.hash)
     path = tmp_path / "model.arpa"
     write_arpa(path, model, characters)
     again, own = read_arpa(path, tokenizer=characters)
@@ -160,7 +160,7 @@ def test_a_model_of_another_tokenizer_is_read_with_that(tmp_path):
 
 def test_numbers_of_every_size_are_written_right():
     values = np.array([0.0, -0.0, -1e-9, -1e-7, 0.25, -9.9999999, -10.0, -12.3456789, 3.0, -99.0, 99.0, -0.1])
-    shown = [bytes(row[begin:]).decode() for row, begin in zip(*arpa._digits(values), strict=True)]
+    shown = [bytes(row[begin:]).decode() for row, begin in zip(*arpa._format_numbers(values), strict=True)]
     assert shown == [
         "0\t", "0\t", "0\t", "-0.0000001\t", "0.2500000\t", "-9.9999999\t", "-10.0000000\t", "-12.3456789\t",
         "3.0000000\t", "-99.0000000\t", "99.0000000\t", "-0.1000000\t",
@@ -292,10 +292,10 @@ def test_names_that_do_not_fit_the_model_are_refused_and_nothing_is_written(tmp_
     with pytest.raises(ModelError) as fewer:
         write_arpa(tmp_path / "model.arpa", model, Words(tokenizer.words[:-1]))
     assert str(fewer.value) == (
-        f"ARPA: the tokenizer has {model.size - 1} tokens, the model {model.size}; use its own tokenizer"
+        f"ARPA: the tokenizer has {model.vocab_size - 1} tokens, the model {model.vocab_size}; use its own tokenizer"
     )
     with pytest.raises(ModelError) as twice:
         write_arpa(tmp_path / "model.arpa", model, Words([*tokenizer.words[:-1], "the"]))
-    last = model.size - 1
+    last = model.vocab_size - 1
     assert str(twice.value) == f"ARPA: tokens 3 and {last} are both 'the'; words must be unique"
     assert list(tmp_path.iterdir()) == []

@@ -14,10 +14,10 @@ from weft.errors import UsageError
 from weft.explain.alignment import Alignment, cross_attention_modules, source_attention_weights
 from weft.explain.hooks import attention_weights, record_activations
 from weft.models.seq2seq import EncoderDecoder
-from weft.nn.choices import SCORES
+from weft.nn.choices import ATTENTION_SCORES
 
 LOOKING: dict[str, dict[str, Any]] = {
-    **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},
+    **{f"{score}-{name}": {"attention": score, **place} for score in ATTENTION_SCORES for name, place in PLACES.items()},
     "transformer": {**ATTENTION, "num_layers": 3, "position_encoding": "rotary"},
     "heads": {**ATTENTION, "num_layers": 2, "num_heads": [1, 4], "head_dim": 4},
     "copying": {"layer_type": "gru", "attention": "dot", "copy_mechanism": True},

@@ -137,7 +137,7 @@ def test_a_file_gives_back_the_same_model(tmp_path, events, several):
     back = LinearModel.from_arrays(tensor_files.read_arrays(tmp_path / "model.safetensors")[0])
     np.testing.assert_array_equal(back.log_probs(train), model.log_probs(train))
     np.testing.assert_array_equal(back.logits(train), model.logits(train))
-    assert (back.classes, back.num_parameters, back.multilabel, back.binary) == (3, 93, several, events == "bernoulli")
+    assert (back.num_classes, back.num_parameters, back.multilabel, back.binary) == (3, 93, several, events == "bernoulli")
 
 
 def good() -> dict[str, np.ndarray]:
@@ -163,7 +163,7 @@ def good() -> dict[str, np.ndarray]:
     ],
 )
 def test_damaged_arrays_are_refused(change, message):
-    assert LinearModel.from_arrays(good()).classes == 2
+    assert LinearModel.from_arrays(good()).num_classes == 2
     with pytest.raises(ModelError) as caught:
         LinearModel.from_arrays(good() | change)
     assert str(caught.value) == message

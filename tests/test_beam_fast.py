@@ -58,7 +58,7 @@ def test_the_best_words_are_found_by_blocks(words):
     values = torch.randn(7, words, generator=torch.Generator().manual_seed(words))
     values[1], values[2, : words // 2], values[3, words - 1] = -math.inf, -math.inf, math.nan
     count = min(10, words)
-    found, index = module._top(values, count)
+    found, index = module._topk(values, count)
     wanted, places = values.topk(count, dim=1)
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(values.gather(1, index), found, rtol=0, atol=0, equal_nan=True)

@@ -33,12 +33,12 @@ from weft.decode.options import GenerationConfig
 from weft.metrics.labels import format_score
 from weft.models.baseline_config import EVENT_MODELS
 from weft.models.config import CONNECTIONS, NORMS
-from weft.models.encoder_config import HEADS
+from weft.models.encoder_config import TAG_HEADS
 from weft.models.seq2seq_config import BRIDGES
 from weft.models.smoothing import SMOOTHINGS
 from weft.nn.attention import ACTIVATIONS
-from weft.nn.choices import SCORES
-from weft.nn.mixers import recurrent
+from weft.nn.choices import ATTENTION_SCORES
+from weft.nn.mixers import recurrent_mixers
 from weft.nn.pooling import POOLINGS
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task
@@ -338,12 +338,12 @@ def test_templates_name_every_task_arch_and_choice():
     network = [*TYPES, *CONNECTIONS, *NORMS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
     assert [name for name in [*network, *ACTIVATIONS] if name not in render_template("lm", "gpt")] == []
     assert [name for name in SMOOTHINGS if name not in render_template("lm", "ngram")] == []
-    pairs = [*network, *SCORES, *BRIDGES, *recurrent()]
+    pairs = [*network, *ATTENTION_SCORES, *BRIDGES, *recurrent_mixers()]
     assert [name for name in pairs if name not in render_template("seq2seq", "lstm-input-feeding")] == []
     assert [name for name in ACTIVATIONS if name not in render_template("seq2seq", "transformer")] == []
     for task in ("classification", "tagging", "masked-lm", "qa"):
         pooled = POOLINGS if task in ("classification", "tagging") else ()
-        encoders = [*network, *ACTIVATIONS, *pooled, *(HEADS if task == "tagging" else ())]
+        encoders = [*network, *ACTIVATIONS, *pooled, *(TAG_HEADS if task == "tagging" else ())]
         assert [name for name in encoders if name not in render_template(task, "transformer")] == []
     text = render_template("classification", "naive-bayes")
     assert [name for name in (*ANALYZERS, *EVENT_MODELS) if name not in text] == []

@@ -23,7 +23,7 @@ from weft.data.text_batching import LabeledTexts, TextBatch
 from weft.errors import ConfigError
 from weft.models.classifier import Classifier, LabelHead, classifier
 from weft.models.encoder import EncoderInput
-from weft.models.encoder_config import HEADS, CharEncoderConfig, ClassifierConfig, TaggerConfig
+from weft.models.encoder_config import TAG_HEADS, CharEncoderConfig, ClassifierConfig, TaggerConfig
 from weft.models.tagger import Tagger, TaggerInput, tagger
 from weft.nn.crf import CRF
 from weft.nn.mixers import MIXERS
@@ -49,7 +49,7 @@ def make_classifier(*, several: bool = False, segments: bool = False, **options:
     table = parse_config(
         ClassifierConfig, {"layer_type": "lstm", "num_layers": 2, "hidden_size": WIDTH, **options}, prefix="model"
     ).with_defaults()
-    model = classifier(table, vocab_size=WORDS, labels=LABELS, max_positions=LONGEST, segments=segments, multilabel=several)
+    model = classifier(table, vocab_size=WORDS, num_labels=LABELS, max_positions=LONGEST, segments=segments, multilabel=several)
     shaken(model)
     return model.eval()
 
@@ -206,7 +206,7 @@ def test_the_loss_is_cross_entropy_with_weights_and_smoothing():
     weights = torch.tensor([0.5, 2.0, 1.0, 0.25])
     for smoothing, given in product((0.0, 0.2), (None, weights)):
         wanted = nn.CrossEntropyLoss(given, reduction="none", label_smoothing=smoothing)(scores, labels[:, 0])
-        torch.testing.assert_close(head.loss(scores, labels, weights=given, smoothing=smoothing), wanted)
+        torch.testing.assert_close(head.loss(scores, labels, weights=given, label_smoothing=smoothing), wanted)
     by_hand = -scores.log_softmax(1)[torch.arange(5), labels[:, 0]] * weights[labels[:, 0]]
     torch.testing.assert_close(head.loss(scores, labels, weights=weights), by_hand)
 
@@ -219,7 +219,7 @@ def test_the_loss_of_several_labels_is_that_of_each():
     torch.testing.assert_close(head.loss(scores, labels, weights=weights), (each * weights).sum(1))
     # smoothed, a label is there with 0.9 and 0.1
     other = -torch.where(labels == 0, scores.sigmoid(), 1 - scores.sigmoid()).log()
-    torch.testing.assert_close(head.loss(scores, labels, smoothing=0.2), (0.9 * each + 0.1 * other).sum(1))
+    torch.testing.assert_close(head.loss(scores, labels, label_smoothing=0.2), (0.9 * each + 0.1 * other).sum(1))
 
 
 def test_temperature_divides_scores_and_is_no_weight():
@@ -245,7 +245,8 @@ def make_tagger(*, spelling: dict[str, Any] | None = None, allowed: Tensor | Non
         {} if spelling is None else {"spelling": spelling}
     )
     table = parse_config(TaggerConfig, given, prefix="model").with_defaults()
-    model = tagger(table, vocab_size=WORDS, char_vocab_size=LETTERS, tags=LABELS, max_positions=LONGEST, allowed=allowed)
+    sizes = {"vocab_size": WORDS, "char_vocab_size": LETTERS, "num_tags": LABELS, "max_positions": LONGEST}
+    model = tagger(table, **sizes, allowed_transitions=allowed)
     shaken(model)
     return model.eval()
 
@@ -321,7 +322,7 @@ def test_padding_and_other_sentences_change_nothing(mixer, spelling):
     torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", TAG_HEADS)
 @every_tagger
 def test_gradients_reach_every_weight_of_a_tagger_also_under_bfloat16(mixer, spelling, head):
     data, model = make_sentences(letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling, head)

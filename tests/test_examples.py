@@ -20,7 +20,7 @@ from weft.metrics.tagging import validate
 from weft.models.config import ATTENTION_ENCODINGS, CONNECTIONS, INPUT_ENCODINGS
 from weft.models.seq2seq_config import BRIDGES
 from weft.models.smoothing import SMOOTHINGS
-from weft.nn.choices import SCORES
+from weft.nn.choices import ATTENTION_SCORES
 from weft.nn.mixers import MIXERS
 from weft.nn.recurrent import NONLINEARITIES
 from weft.runs.config import RunConfig
@@ -125,7 +125,7 @@ def test_every_part_of_encoder_decoders_has_an_example():
     pairs = [one for one in trained if one.task == "seq2seq"]
     models = [one.model for one in pairs]
     recurrent = {(model.attention, model.attention_placement) for model in models if model.decoder.layer_type != "attention"}
-    assert recurrent == {("none", None), *((score, place) for score in SCORES for place in ("before", "after"))}
+    assert recurrent == {("none", None), *((score, place) for score in ATTENTION_SCORES for place in ("before", "after"))}
     assert {model.bridge for model in models} == {*BRIDGES, None}
     for option in ("input_feeding", "feed_context", "copy_mechanism", "share_embeddings", "tie_embeddings"):
         assert {bool(getattr(model, option)) for model in models} == {True, False}, option

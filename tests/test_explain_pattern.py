@@ -19,7 +19,7 @@ from weft.models.config import ATTENTION_ENCODINGS, INPUT_ENCODINGS, LanguageMod
 from weft.models.encoder import EncoderInput
 from weft.models.encoder_config import ClassifierConfig
 from weft.models.lm import LanguageModel, language_model
-from weft.nn.choices import SCORES
+from weft.nn.choices import ATTENTION_SCORES
 
 MAX_POSITIONS = (*INPUT_ENCODINGS, *ATTENTION_ENCODINGS)
 LENGTH, WORDS = 11, 13
@@ -100,7 +100,7 @@ def test_a_text_read_both_ways(positions):
         layer_type="attention", hidden_size=16, num_layers=2, num_heads=4, position_encoding=positions, pooling="attention"
     )
     model = classifier(
-        table.with_defaults(), vocab_size=WORDS, labels=3, max_positions=32, segments=False, multilabel=False
+        table.with_defaults(), vocab_size=WORDS, num_labels=3, max_positions=32, segments=False, multilabel=False
     ).eval()
     keep = torch.arange(LENGTH) < torch.tensor([[LENGTH], [4]])
     with record_activations(model, attends(model, "encoder")) as seen, record_activations(model, "pooling") as pooled:
@@ -114,7 +114,7 @@ def test_a_text_read_both_ways(positions):
 
 
 LOOKING: dict[str, dict[str, Any]] = {
-    **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},
+    **{f"{score}-{name}": {"attention": score, **place} for score in ATTENTION_SCORES for name, place in PLACES.items()},
     **{
         f"transformer-{kind}": {**ATTENTION, "num_layers": 2, "num_heads": 4, "position_encoding": kind}
         for kind in MAX_POSITIONS

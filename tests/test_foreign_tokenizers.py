@@ -95,9 +95,9 @@ def test_a_vocabulary_that_is_no_text(tmp_path):
     assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: corrupted: invalid UTF-8 at byte 12"
     words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
-    assert renumber(tmp_path, "bert").rows == [0, 1, 2, 4, 3]
+    assert renumber(tmp_path, "bert").original_ids == [0, 1, 2, 4, 3]
     (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": "yes"}')
-    assert renumber(tmp_path, "bert").rows == [0, 1, 2, 4, 3]
+    assert renumber(tmp_path, "bert").original_ids == [0, 1, 2, 4, 3]
 
 
 # ---- rules that take all the time or the memory

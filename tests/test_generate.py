@@ -324,7 +324,7 @@ def test_what_a_state_of_attention_takes():
 
 
 def test_an_n_gram_keeps_its_last_words_and_an_ensemble_what_its_parts_keep():
-    trigram = fit(np.array([3, 4, 5, 3]), None, NgramConfig(order=3), size=6, vocabulary="v")
+    trigram = fit(np.array([3, 4, 5, 3]), None, NgramConfig(order=3), vocab_size=6, vocabulary="v")
     assert trigram.bytes_per_row(7) == trigram.bytes_per_row(7000) == 8 * 2 + 2 * 4 * 6
     both = Ensemble([trigram, trigram], LinearEnsemble([0.5, 0.5]))
     assert both.bytes_per_row(7) == 2 * trigram.bytes_per_row(7)

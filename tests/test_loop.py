@@ -32,7 +32,7 @@ from weft.training.device import pick_device
 from weft.training.loop import DeviceConfig, Loop
 from weft.training.loss_module import LossModule
 from weft.training.objective import Loss, ProgressCallback
-from weft.training.optimizers import optimizers
+from weft.training.optimizers import build_optimizers
 from weft.training.schedules import schedule
 
 CPU = DeviceConfig(torch.device("cpu"), torch.float32)
@@ -76,7 +76,7 @@ class Scored:
 
     def __init__(self, task: LanguageTask, scores: list[float]) -> None:
         self.loss, self.unit, self.monitors, self.scores = task.loss, task.unit, task.monitors, list(scores)
-        self.inner, self.prepare = task.inner, task.prepare
+        self.inner_steps, self.prepare = task.inner_steps, task.prepare
 
     def validate(self, model: nn.Module, watch: ProgressCallback | None = None) -> dict[str, float]:
         assert not model.training and not torch.is_grad_enabled()
@@ -100,7 +100,9 @@ def small_loop(
         order = Streams(CORPUS, context_length=WINDOW, rows=rows)
     task: Any = LanguageTask(carry_state=stream, valid=None, context=Context("carry", WINDOW), device=CPU.device)
     learner = LossModule(task if scores is None else Scored(task, scores), model)
-    return Loop(learner, optimizers(model, model.muon_parameters(), table), order, config=table, seed=0, device_config=CPU)
+    return Loop(
+        learner, build_optimizers(model, model.muon_parameters(), table), order, config=table, seed=0, device_config=CPU
+    )
 
 
 def run(loop: Loop, watcher: Silent | None = None) -> Notebook:
@@ -169,7 +171,7 @@ def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch)
     factor = schedule("linear", warmup=0.4)
     assert rates == pytest.approx([factor(progress) for progress in (0.1, 0.3, 0.5, 0.7, 0.9)])
     assert rates == pytest.approx([0.25 * 0.9, 0.75 * 0.7, 0.5, 0.3, 0.1])
-    assert [group["lr"] for part in loop.optimizers.parts for group in part.param_groups] == pytest.approx([0.01, 0.01])
+    assert [group["lr"] for part in loop.optimizers.optimizers for group in part.param_groups] == pytest.approx([0.01, 0.01])
 
 
 @pytest.mark.parametrize("budget", [{"max_tokens": 64}, {"max_epochs": 4 / 6}, {"max_steps": 4}])
@@ -213,7 +215,7 @@ def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
 
     class Counting:
         unit = "token"
-        inner, prepare = 0, None
+        inner_steps, prepare = 0, None
         monitors = (
             Metric("never_measured", lambda totals: totals[""], "lower"),
             Metric("words_right", lambda totals: totals[""], "higher"),
@@ -228,10 +230,10 @@ def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
 
     for monitor, best in ((None, [1, 2, 4]), ("words_right", [1, 2, 4]), ("words_wrong", [1, 3])):
         loop = small_loop(small_model(), max_steps=4, num_validations=4, monitor=monitor)
-        loop.loss_module.task = Counting(loop.loss_module.task)
+        loop.loss_module.objective = Counting(loop.loss_module.objective)
         assert run(loop).best == best
     loop = small_loop(small_model(), max_steps=4, num_validations=4, monitor="never_measured")
-    loop.loss_module.task = Counting(loop.loss_module.task)
+    loop.loss_module.objective = Counting(loop.loss_module.objective)
     with pytest.raises(DivergedError) as caught:
         run(loop)
     assert str(caught.value) == (
@@ -290,7 +292,7 @@ def test_averages_by_hand(tied):
     loop = small_loop(small_model(tie_embeddings=tied), max_steps=5, ema_decay=0.25)
     wanted = weights(loop)
     for step, decay in enumerate((2 / 11, 3 / 12, 0.25, 0.25, 0.25), start=1):
-        loop._advance(*loop.update())
+        loop._advance(*loop.train_step())
         wanted = {name: decay * wanted[name] + (1 - decay) * weight for name, weight in weights(loop).items()}
         for name, average in loop.ema.tensors().items():
             torch.testing.assert_close(average, wanted[name], msg=f"{name} at step {step}")
@@ -507,7 +509,7 @@ def test_training_with_a_carry_is_not_training_without(mixer):
     found = []
     for carries in (True, False):
         loop = small_loop(small_model(mixer), stream=True, max_steps=4)
-        loop.loss_module.task.carry_state = carries
+        loop.loss_module.objective.carry_state = carries
         run(loop)
         found.append(torch.cat([weight.flatten() for weight in weights(loop).values()]))
     assert not torch.equal(*found)
@@ -559,13 +561,13 @@ def diverged(loop: Loop) -> str:
 
 def spoil(loop: Loop, at: int, change: Callable[[Loss, nn.Module], Loss]) -> None:
     """Have the loss changed from step `at` on."""
-    honest = loop.loss_module.task.loss
+    honest = loop.loss_module.objective.loss
 
     def loss(model: nn.Module, batch: Batch, carry: Any) -> Loss:
         found = honest(model, batch, carry)
         return found if loop.train_state.step < at else change(found, model)
 
-    loop.loss_module.task.loss = loss  # type: ignore[method-assign]
+    loop.loss_module.objective.loss = loss  # type: ignore[method-assign]
 
 
 class Steep(torch.autograd.Function):
@@ -583,7 +585,7 @@ class Steep(torch.autograd.Function):
 def test_a_weight_that_is_nan_stops_the_run_before_the_update():
     loop = small_loop(small_model(), max_steps=9)
     for _ in range(8):
-        loop._advance(*loop.update())
+        loop._advance(*loop.train_step())
     with torch.no_grad():
         loop.loss_module.model.head.weight[0, 0] = math.nan
     before, momenta = weights(loop), {name: part.clone() for name, part in loop.optimizers.tensors().items()}
@@ -597,7 +599,7 @@ def test_a_weight_that_is_nan_stops_the_run_before_the_update():
 
 def test_a_gradient_that_overflows_stops_the_run_and_the_carry_is_as_before():
     loop = small_loop(small_model(), stream=True, max_steps=9)
-    loop._advance(*loop.update())
+    loop._advance(*loop.train_step())
     carry = detach(loop.carry)
     spoil(loop, 1, lambda loss, model: loss._replace(total=Steep.apply(loss.total)))
     where = "epoch 0, batch 1: train, tokens 4 to 7 of each of 4 streams of 24"

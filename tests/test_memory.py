@@ -38,7 +38,7 @@ from weft.training.config import TrainConfig
 from weft.training.loop import DeviceConfig
 from weft.training.loss_module import LossModule
 from weft.training.memory import AnyBatch
-from weft.training.optimizers import optimizers
+from weft.training.optimizers import build_optimizers
 
 CPU = DeviceConfig(torch.device("cpu"), torch.float32)
 WINDOW = 32
@@ -106,7 +106,7 @@ def test_weights_gradients_and_optimiser_are_counted_before_there_are_any(monkey
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 def test_an_optimiser_keeps_no_more_than_is_counted(optimizer):
     of, table = model(layer_type="attention"), TrainConfig(optimizer=optimizer).with_defaults()
-    steps = optimizers(of, of.muon_parameters(), table)
+    steps = build_optimizers(of, of.muon_parameters(), table)
     of.loss(batch(2).tokens[:, :-1], batch(2).tokens[:, 1:])[0].sum().backward()
     steps.step(1.0)
     kept = sum(part.numel() for part in steps.tensors().values() if part.numel() > 1)
@@ -352,7 +352,7 @@ def zipf(count: int, words: int) -> NDArray[np.uint16]:
 def counted(tokens: NDArray[np.uint16], starts: NDArray[np.int64] | None, order: int, words: int) -> int:
     """The most bytes that arrays take while a model is estimated."""
     tracemalloc.start()
-    fit(tokens, starts, NgramConfig(order=order), size=words, vocabulary="v")
+    fit(tokens, starts, NgramConfig(order=order), vocab_size=words, vocabulary="v")
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return most
@@ -366,8 +366,8 @@ def test_what_counting_takes_is_known_beforehand(order, lines):
     starts = np.unique(np.minimum(np.cumsum([0, *np.arange(1, 700)]), len(tokens))) if lines else None
     tokens = tokens if starts is None else tokens[: starts[-1]]
     true = counted(tokens, starts, order, words)
-    most = estimate_memory(tokens, starts, order=order, size=words, room=10**12)
-    sampled = estimate_memory(tokens, starts, order=order, size=words, room=most - 1)
+    most = estimate_memory(tokens, starts, order=order, vocab_size=words, available_bytes=10**12)
+    sampled = estimate_memory(tokens, starts, order=order, vocab_size=words, available_bytes=most - 1)
     assert true <= sampled <= 2.5 * true
     assert sampled <= most
 
@@ -375,17 +375,17 @@ def test_what_counting_takes_is_known_beforehand(order, lines):
 def test_a_line_as_long_as_a_book_is_counted_in_blocks(monkeypatch):
     seen = []
 
-    def count(tokens, starts, *, order, size, bos_id):
+    def count(tokens, starts, *, order, vocab_size, bos_id):
         seen.append((len(tokens), starts))
-        return count_ngrams(tokens, starts, order=order, size=size, bos_id=bos_id)
+        return count_ngrams(tokens, starts, order=order, vocab_size=vocab_size, bos_id=bos_id)
 
     monkeypatch.setattr(ngram, "count_ngrams", count)
     tokens = zipf(200_000, 50)
-    assert estimate_memory(tokens, np.array([0, 10, 200_000]), order=5, size=53, room=30_000_000) > 0
+    assert estimate_memory(tokens, np.array([0, 10, 200_000]), order=5, vocab_size=53, available_bytes=30_000_000) > 0
     assert [starts for _, starts in seen] == [None, None]
     assert all(length <= 60_000 for length, _ in seen)
     seen.clear()
-    estimate_memory(tokens, None, order=5, size=53, room=10**12)
+    estimate_memory(tokens, None, order=5, vocab_size=53, available_bytes=10**12)
     assert seen == []  # whatever the text holds, it fits
 
 
@@ -395,7 +395,7 @@ def test_a_text_too_large_to_count_is_refused_with_the_cure(tmp_path, text, monk
     tokens = min(ends, key=lambda end: abs(end - 0.9 * len(text.read_text())))  # shares are cut at line ends
     free(monkeypatch, 100_000)
     words = len(set(text.read_text())) + 3
-    needed = estimate_memory(np.zeros(tokens, np.uint16), None, order=4, size=words, room=10**12)
+    needed = estimate_memory(np.zeros(tokens, np.uint16), None, order=4, vocab_size=words, available_bytes=10**12)
     assert refusal(lambda: train_here(values, tmp_path / "run")) == (
         f"model.order: counting 4-grams of {tokens:,} tokens needs about {format_bytes(needed)}, 100.0 kB are free; "
         "lower model.order or use less text"

@@ -48,7 +48,7 @@ def ngram(words: int = WORDS, **options: Any) -> NgramModel:
     generator = np.random.default_rng(0)
     lines = [[*generator.integers(3, words, generator.integers(0, 9)).tolist(), 2] for _ in range(40)]
     tokens, starts = np.concatenate(lines), np.cumsum([0, *map(len, lines)])
-    return fit(tokens, starts, NgramConfig(**options), size=words, vocabulary="v")
+    return fit(tokens, starts, NgramConfig(**options), vocab_size=words, vocabulary="v")
 
 
 BUILDERS: dict[str, Callable[[], Any]] = {
@@ -382,7 +382,7 @@ def test_parameters_of_options_by_hand():
 
 def test_parameters_of_an_ngram_model_are_its_ngrams():
     # 3 4 3 4 </s>: five pairs with the one of <s>, all different but 3 4
-    model = fit(np.array([3, 4, 3, 4, 2]), np.array([0, 5]), NgramConfig(order=2), size=5, vocabulary="v")
+    model = fit(np.array([3, 4, 3, 4, 2]), np.array([0, 5]), NgramConfig(order=2), vocab_size=5, vocabulary="v")
     assert model.counts == [5, 4]
     assert model.num_parameters == 9
 

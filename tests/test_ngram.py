@@ -46,7 +46,7 @@ def flat(lines: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def model_of(lines: list[list[int]], size: int = SIZE, **options) -> NgramModel:
-    return fit(*flat(lines), NgramConfig(**options), size=size, vocabulary="v")
+    return fit(*flat(lines), NgramConfig(**options), vocab_size=size, vocabulary="v")
 
 
 def contexts(seed: int, longest: int) -> list[tuple[int, ...]]:
@@ -131,7 +131,7 @@ lines_of_ids = st.lists(st.lists(st.integers(3, 7), max_size=6).map(lambda line:
 def test_probabilities_after_any_context_sum_to_one(lines, order, smoothing, prune, closed, running):
     table = NgramConfig(order=order, smoothing=smoothing, prune=prune[:order], closed_vocab=closed)
     tokens, starts = flat(lines)
-    model = fit(tokens, None if running else starts, table, size=SIZE, vocabulary="v")
+    model = fit(tokens, None if running else starts, table, vocab_size=SIZE, vocabulary="v")
     prompts = torch.tensor(np.random.default_rng(0).integers(0, SIZE, (30, 3)))
     for length in (1, 2, 3):
         log_probs, _ = model.start(prompts[:, :length])
@@ -239,11 +239,11 @@ def test_a_long_text_counted_in_pieces_gives_the_same_model(monkeypatch, tmp_pat
     tokens, starts = flat(text(6, lines=150))
     starts = None if running else starts
     table = NgramConfig(order=order, prune=[0, 1][:order])
-    whole = fit(tokens, starts, table, size=SIZE, vocabulary="v").arrays()
+    whole = fit(tokens, starts, table, vocab_size=SIZE, vocabulary="v").arrays()
     tokens.tofile(tmp_path / "tokens")
     monkeypatch.setattr(counts, "CHUNK_TOKENS", 50)
     mapped = np.memmap(tmp_path / "tokens", np.uint32, "r")
-    pieces = fit(mapped, starts, table, size=SIZE, vocabulary="v").arrays()
+    pieces = fit(mapped, starts, table, vocab_size=SIZE, vocabulary="v").arrays()
     assert whole.keys() == pieces.keys()
     assert all(np.array_equal(whole[name], pieces[name]) for name in whole)
 
@@ -260,7 +260,7 @@ def test_orders_beyond_what_one_number_can_hold_are_sorted_in_several_passes():
 def test_running_text_is_one_long_line_without_an_end(smoothing):
     words = [word for line in text(8) for word in line[:-1]]
     table = NgramConfig(order=3, smoothing=smoothing)
-    model = fit(np.array(words), None, table, size=SIZE, vocabulary="v")
+    model = fit(np.array(words), None, table, vocab_size=SIZE, vocabulary="v")
     formulas = FORMULAS[smoothing]([words], order=3, size=SIZE)
     for context in contexts(8, 3):
         expected = torch.tensor([formulas.p(word, context) for word in range(SIZE)], dtype=torch.float64)
@@ -269,7 +269,7 @@ def test_running_text_is_one_long_line_without_an_end(smoothing):
 
 def test_running_text_has_one_begin_and_no_line_ends():
     tokens = np.array([3, 4, 3, 4, 3])
-    model = fit(tokens, None, NgramConfig(order=2, smoothing="mle"), size=5, vocabulary="v")
+    model = fit(tokens, None, NgramConfig(order=2, smoothing="mle"), vocab_size=5, vocabulary="v")
     assert row(model, (1,))[3].item() == 1
     assert row(model, (3,))[4].item() == 1
     assert row(model, ())[3].item() == pytest.approx(3 / 5)
@@ -294,7 +294,7 @@ def test_arrays_come_back_from_a_mapped_file(tmp_path):
     tensors, _ = tensor_files.read_arrays(tmp_path / "model.safetensors")
     again = NgramModel.from_arrays(tensors, vocabulary="w")
     assert again.levels[2].keys.ctypes.data == tensors["3.keys"].ctypes.data  # nothing was copied
-    assert (again.order, again.size, again.bos_id, again.vocabulary, again.max_positions) == (3, SIZE, 1, "w", None)
+    assert (again.order, again.vocab_size, again.bos_id, again.vocabulary, again.max_positions) == (3, SIZE, 1, "w", None)
     assert again.num_parameters == model.num_parameters == sum(model.counts)
     tokens = torch.tensor([[1, 3, 4, 5, 3, 2]])
     assert torch.equal(again.score(tokens), model.score(tokens))
@@ -357,13 +357,13 @@ def test_ids_of_another_vocabulary_are_refused():
         assert str(caught.value) == "n-gram model: token ID 9 is not in its vocabulary of 9; use its own tokenizer"
     for ids, bad in ((np.array([3, 9, 2]), 9), (np.array([3, -1, 2]), -1)):
         with pytest.raises(DataError) as refused:
-            fit(ids, None, NgramConfig(), size=9, vocabulary="v")
+            fit(ids, None, NgramConfig(), vocab_size=9, vocabulary="v")
         assert str(refused.value) == (f"n-gram counts: token ID {bad} is not in the vocabulary of 9; use its own tokenizer")
 
 
 def test_a_text_without_tokens_is_refused():
     with pytest.raises(DataError) as caught:
-        fit(np.zeros(0, np.uint16), None, NgramConfig(), size=9, vocabulary="v")
+        fit(np.zeros(0, np.uint16), None, NgramConfig(), vocab_size=9, vocabulary="v")
     assert str(caught.value) == "n-gram counts: the training text has no tokens"
 
 

@@ -16,7 +16,7 @@ from weft.models.build import mixer
 from weft.models.config import StackConfig
 from weft.nn.bidirectional import CenteredConv
 from weft.nn.cross_attention import SourceAttention
-from weft.nn.mixers import MIXERS, Mixer, recurrent
+from weft.nn.mixers import MIXERS, Mixer, recurrent_mixers
 from weft.nn.recurrent import NONLINEARITIES, RNN, CausalConv, last_token_state
 from weft.tasks.registry import TASKS, find_task
 
@@ -200,7 +200,7 @@ class Blurred(nn.Module):
 )
 def test_a_mixer_that_is_added_trains_an_encoder_decoder(monkeypatch, row, options):
     monkeypatch.setitem(MIXERS, "toy", row)
-    assert recurrent() == ["rnn", "lstm", "gru", "gru-reset-before", "toy"]
+    assert recurrent_mixers() == ["rnn", "lstm", "gru", "gru-reset-before", "toy"]
     model = pair_model(layer_type="toy", **options).train()
     (source, keep), tokens = sources(5, 3), targets(2, 4)
     steps = torch.optim.SGD(model.parameters(), lr=0.5)

@@ -12,8 +12,8 @@ from weft.config import override, parse_config, to_dict
 from weft.errors import ConfigError
 from weft.models.seq2seq import encoder_decoder
 from weft.models.seq2seq_config import BRIDGES, DecoderConfig, EncoderConfig, Seq2SeqConfig, broadcast_to_sides
-from weft.nn.choices import SCORES
-from weft.nn.mixers import recurrent
+from weft.nn.choices import ATTENTION_SCORES
+from weft.nn.mixers import recurrent_mixers
 from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
 from weft.tasks.registry import find_task
@@ -149,7 +149,7 @@ def test_two_budgets_of_the_run_file_are_two():
 
 
 def test_a_recurrent_decoder_copies_where_it_can_and_projects_elsewhere():
-    for mixer in recurrent():
+    for mixer in recurrent_mixers():
         assert table_of(layer_type=mixer).with_defaults().bridge == "copy"
         assert table_of(layer_type=mixer, decoder={"num_layers": 1}).with_defaults().bridge == "project"
         assert table_of(layer_type=mixer, encoder={"hidden_size": 128}).with_defaults().bridge == "project"
@@ -181,7 +181,7 @@ def test_what_does_not_apply_is_not_filled_in():
 GOOD: list[dict[str, Any]] = [
     {},
     {"layer_type": "gru-reset-before", "feed_context": True, "encoder": {"bidirectional": False}},
-    *({"attention": score, "attention_placement": place} for score in SCORES for place in ("before", "after")),
+    *({"attention": score, "attention_placement": place} for score in ATTENTION_SCORES for place in ("before", "after")),
     {"attention": "additive", "input_feeding": True, "copy_mechanism": True, "share_embeddings": True, "tie_embeddings": True},
     {"attention": "multiplicative", "encoder": {"hidden_size": 64, "layer_type": "conv", "kernel_size": 5}},
     {"layer_type": "attention", "attention": "scaled-dot", "num_heads": 4, "embedding_dropout": 0.1},

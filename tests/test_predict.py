@@ -20,7 +20,7 @@ from weft.config import parse_config
 from weft.decode.beam import BeamOptions, beam_search
 from weft.decode.ensemble import Ensemble, LinearEnsemble, LogLinearEnsemble, ShallowFusion
 from weft.decode.logits_processors import ban_tokens
-from weft.decode.predict import PredictionRequest, limit_of, predict
+from weft.decode.predict import PredictionRequest, max_new_tokens_for, predict
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import UsageError
@@ -169,7 +169,7 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(name, alpha, prefix):
 def language_of(kind: str) -> Any:
     if kind == "ngram":
         tokens = np.array([3, 4, END, 4, 4, 5, END, 5, 3, 3, END, END])
-        return fit(tokens, np.array([0, 3, 7, 11, 12]), NgramConfig(order=3), size=WORDS, vocabulary="ab12cd34" * 8)
+        return fit(tokens, np.array([0, 3, 7, 11, 12]), NgramConfig(order=3), vocab_size=WORDS, vocabulary="ab12cd34" * 8)
     torch.manual_seed(3)
     table = parse_config(
         LanguageModelConfig, {"layer_type": "gru", "hidden_size": 8, "num_layers": 1}, prefix="model"
@@ -339,10 +339,10 @@ def test_a_target_is_as_long_as_was_asked(name):
 def test_the_limit_follows_from_the_source_alone():
     model = model_of("luong")
     request = asking(model, [[3] * size for size in (1, 16, 17, 200)])
-    assert [limit_of(request, row, PredictionConfig()) for row in range(4)] == [64, 64, 96, 448]
-    assert [limit_of(request, row, PredictionConfig(max_new_tokens=7)) for row in range(4)] == [7] * 4
+    assert [max_new_tokens_for(request, row, PredictionConfig()) for row in range(4)] == [64, 64, 96, 448]
+    assert [max_new_tokens_for(request, row, PredictionConfig(max_new_tokens=7)) for row in range(4)] == [7] * 4
     # the end may come after so many tokens, so there is room for it
-    assert [limit_of(request, row, PredictionConfig(min_new_tokens=100)) for row in range(4)] == [101, 101, 101, 448]
+    assert [max_new_tokens_for(request, row, PredictionConfig(min_new_tokens=100)) for row in range(4)] == [101, 101, 101, 448]
 
 
 @pytest.mark.parametrize("options", [{"beam_size": 2}, {"beam_size": 1}, {"num_samples": 2}], ids=["beam", "greedy", "samples"])

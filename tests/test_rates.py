@@ -11,10 +11,10 @@ from torch import nn
 
 from weft.config import parse_config
 from weft.errors import ConfigError
-from weft.nn.stack import layer_numbers
+from weft.nn.stack import layer_indices
 from weft.tasks.registry import find_task
 from weft.training.config import TrainConfig
-from weft.training.optimizers import optimizers
+from weft.training.optimizers import build_optimizers
 from weft.training.param_groups import LrFactor, lr_factors
 
 NAMES = [
@@ -54,7 +54,7 @@ def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
 
 def factors(model: nn.Module) -> dict[str, float]:
     names = dict(model.named_parameters())
-    return {name: rate.factor for name, rate in lr_factors(names, layer_numbers(model), table(layerwise_lr_decay=0.5)).items()}
+    return {name: rate.factor for name, rate in lr_factors(names, layer_indices(model), table(layerwise_lr_decay=0.5)).items()}
 
 
 def shares(found: dict[str, float], *starts: str) -> set[float]:
@@ -147,7 +147,9 @@ class Small(nn.Module):
 def test_a_frozen_part_has_no_gradient_and_stays_as_it_is(optimizer):
     model = Small()
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    steps = optimizers(model, {"embedder.weight", "head.weight"}, table(optimizer=optimizer, lr_multipliers={"embedder": 0.0}))
+    steps = build_optimizers(
+        model, {"embedder.weight", "head.weight"}, table(optimizer=optimizer, lr_multipliers={"embedder": 0.0})
+    )
     model.head(model.embedder(torch.ones(4, 3))).square().sum().backward()
     assert model.embedder.weight.grad is None
     steps.step(1.0)
@@ -158,16 +160,16 @@ def test_a_frozen_part_has_no_gradient_and_stays_as_it_is(optimizer):
 
 def test_a_part_that_has_not_thawed_stays_and_then_moves():
     model = Small()
-    steps = optimizers(model, set(), table(gradual_unfreezing=0.5))
+    steps = build_optimizers(model, set(), table(gradual_unfreezing=0.5))
     for progress, expected in ((0.1, {"head.weight", "head.bias"}), (0.9, set(dict(model.named_parameters())))):
         before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         model.head(model.embedder(torch.ones(4, 3))).square().sum().backward()
         steps.step(1.0, progress)
-        steps.clear()
+        steps.zero_grad()
         assert {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])} == expected
 
 
 def test_a_model_that_is_all_frozen_is_refused():
     with pytest.raises(ConfigError) as caught:
-        optimizers(Small(), set(), table(lr_multipliers={"embedder": 0.0, "head": 0.0}))
+        build_optimizers(Small(), set(), table(lr_multipliers={"embedder": 0.0, "head": 0.0}))
     assert str(caught.value) == "train.lr_multipliers: all weights are frozen; leave some above 0"

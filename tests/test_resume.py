@@ -351,7 +351,7 @@ def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_pa
     assert not any(torch.equal(averages[name], weights[name]) for name in weights if weights[name].dim() == 2)
     shutil.copytree(out, tmp_path / "lost")
     with monkeypatch.context() as patch:
-        patch.setattr(EMA, "restore", lambda average, tensors, at: None)
+        patch.setattr(EMA, "restore", lambda average, tensors, path: None)
         train_here(values, tmp_path / "lost")
     train_here(values, out)
     wanted, lost = sums(tmp_path / "whole"), sums(tmp_path / "lost")

@@ -28,7 +28,7 @@ from weft.training.loop import Loop
 from weft.training.loss_module import LossModule
 from weft.training.neural import NeuralTrainer
 from weft.training.objective import Loss, ProgressCallback
-from weft.training.optimizers import optimizers
+from weft.training.optimizers import build_optimizers
 
 LENGTH, WORDS, EACH = 2, 9, 8  # tokens written, words of the model, samples of a prompt
 
@@ -60,7 +60,7 @@ class Policy:
     unit = "token"
 
     def __init__(self, *, inner: int = 1, clip: float | None = None) -> None:
-        self.inner, self.clip = inner, clip
+        self.inner_steps, self.clip = inner, clip
         self.prepared: list[int] = []  # seeds
         self.seen: list[Rollouts] = []
 
@@ -107,7 +107,7 @@ def policy_loop(policy: Any, *, dropout: float = 0.0, **train: Any) -> Loop:
     order = Windows(CORPUS, context_length=WINDOW, stride=WINDOW, rows=8, seed=0)
     return Loop(
         LossModule(policy, model),
-        optimizers(model, model.muon_parameters(), table),
+        build_optimizers(model, model.muon_parameters(), table),
         order,
         config=table,
         seed=0,
@@ -134,7 +134,7 @@ def test_policy_gradients_reach_the_full_reward(policy, steps):
         assert rewards(prompts, written(loop.loss_module.model.eval(), prompts, seed=None)[0]).tolist() == [1.0] * 6
         drawn = prompts * 50
         assert rewards(drawn, written(loop.loss_module.model, drawn, seed=1)[0]).mean() > 0.9
-    assert len(policy.prepared) == len(set(policy.prepared)) == steps // policy.inner
+    assert len(policy.prepared) == len(set(policy.prepared)) == steps // policy.inner_steps
 
 
 def test_a_prepared_batch_serves_inner_updates_and_the_order_moves_on_once():
@@ -176,7 +176,7 @@ def test_checkpoints_are_written_between_prepared_batches_and_at_the_end():
 class Wasteful(LanguageTask):
     """Prepares nothing, and draws from torch's own generator all the same."""
 
-    inner = 1  # type: ignore[assignment]
+    inner_steps = 1  # type: ignore[assignment]
 
     def prepare(self, model: nn.Module, batch: Batch, *, seed: int) -> Batch:  # type: ignore[override]
         torch.rand(seed % 7 + 1)
@@ -187,8 +187,8 @@ def test_what_prepares_a_batch_changes_no_dropout():
     plain = small_loop(small_model("lstm", embedding_dropout=0.4), max_steps=6)
     plain.run(Notebook(), Silent())
     other = small_loop(small_model("lstm", embedding_dropout=0.4), max_steps=6)
-    task: Any = other.loss_module.task
-    other.loss_module.task = Wasteful(carry_state=False, valid=None, context=task.context, device=CPU.device)
+    task: Any = other.loss_module.objective
+    other.loss_module.objective = Wasteful(carry_state=False, valid=None, context=task.context, device=CPU.device)
     other.run(Notebook(), Silent())
     assert same(weights(plain), weights(other))
 
@@ -218,7 +218,7 @@ def test_the_memory_check_sees_a_prepared_batch(training):
 
 def test_an_ordinary_task_is_given_the_batch_of_the_order():
     loop = small_loop(small_model(), max_steps=2)
-    assert isinstance(loop.loss_module.model, LanguageModel) and loop.loss_module.updates == 1 and loop.needs_batch()
+    assert isinstance(loop.loss_module.model, LanguageModel) and loop.loss_module.steps_per_batch == 1 and loop.needs_batch()
     assert torch.equal(loop.next_batch()[0], loop.batch_sampler.batch(0, 0)[0])
     loop.run(Notebook(), Silent())
     assert loop.batch is None

@@ -19,9 +19,9 @@ from weft.nn.state import detach, tree_leaves
 from weft.training.config import OPTIMIZERS, TrainConfig
 from weft.training.loop import DeviceConfig, Loop
 from weft.training.loss_module import LossModule
-from weft.training.muon import Muon, orthogonal
+from weft.training.muon import Muon, orthogonalize
 from weft.training.objective import Loss
-from weft.training.optimizers import Optimizers, optimizers
+from weft.training.optimizers import Optimizers, build_optimizers
 from weft.training.schedules import SCHEDULES, schedule
 
 # ---- schedules
@@ -89,7 +89,7 @@ def with_singular_values(rows: int, columns: int, seed: int) -> tuple[Tensor, Te
 @pytest.mark.parametrize("shape", [(8, 8), (12, 5), (5, 12), (6, 1)], ids=["square", "tall", "wide", "column"])
 def test_orthogonal_keeps_the_directions_and_evens_out_the_sizes(shape, scale):
     u, vt, matrix = with_singular_values(*shape, seed=0)
-    found = orthogonal(scale * matrix[None])[0]
+    found = orthogonalize(scale * matrix[None])[0]
     assert found.shape == shape
     sizes = u.mT @ found @ vt.mT  # a polynomial in the matrix: the singular vectors stay
     torch.testing.assert_close(sizes, sizes.diag().diag(), atol=1e-4, rtol=0.0)
@@ -103,11 +103,11 @@ def test_orthogonal_is_five_steps_of_the_quintic():
     values = values / values.norm()
     for _ in range(5):
         values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
-    torch.testing.assert_close(orthogonal(matrix[None])[0], u * values.float() @ vt, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(orthogonalize(matrix[None])[0], u * values.float() @ vt, atol=1e-5, rtol=1e-4)
 
 
 def test_a_gradient_of_zero_moves_nothing():
-    assert orthogonal(torch.zeros(2, 3, 4)).tolist() == torch.zeros(2, 3, 4).tolist()
+    assert orthogonalize(torch.zeros(2, 3, 4)).tolist() == torch.zeros(2, 3, 4).tolist()
 
 
 def weights_of(shapes: list[tuple[int, int]]) -> list[nn.Parameter]:
@@ -143,7 +143,7 @@ def test_muon_steps_along_its_momentum(shape):
         optimizer.step()
         assert torch.equal(weight.grad, gradient)
         buffer = 0.9 * buffer + 0.1 * gradient
-        update = orthogonal((0.9 * buffer + 0.1 * gradient)[None])[0]
+        update = orthogonalize((0.9 * buffer + 0.1 * gradient)[None])[0]
         expected = expected * (1.0 - 0.1 * 0.5) - 0.1 * math.sqrt(max(1.0, shape[0] / shape[1])) * update
         torch.testing.assert_close(weight.detach(), expected, atol=1e-5, rtol=1e-4)
 
@@ -176,7 +176,7 @@ def matrices_of(model: nn.Module) -> set[str]:
 
 
 def started(name: str, model: nn.Module) -> Optimizers:
-    return optimizers(model, matrices_of(model), TrainConfig(optimizer=name, lr=0.01, weight_decay=0.1).with_defaults())
+    return build_optimizers(model, matrices_of(model), TrainConfig(optimizer=name, lr=0.01, weight_decay=0.1).with_defaults())
 
 
 def train(model: LanguageModel, parts: Optimizers, steps: range) -> None:
@@ -184,7 +184,7 @@ def train(model: LanguageModel, parts: Optimizers, steps: range) -> None:
         tokens = torch.randint(7, (3, 6), generator=torch.Generator().manual_seed(step))
         model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean().backward()
         parts.step(1.0 - step / 40)
-        parts.clear()
+        parts.zero_grad()
 
 
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
@@ -227,11 +227,11 @@ def test_a_state_of_another_model_is_refused():
 def test_every_parameter_has_one_optimiser(name):
     model = small_model()
     parts = started(name, model)
-    owned = [weight for part in parts.parts for group in part.param_groups for weight in group["params"]]
+    owned = [weight for part in parts.optimizers for group in part.param_groups for weight in group["params"]]
     assert len(owned) == len(set(owned)) == len(list(model.parameters()))
     assert set(owned) == set(parts.weights) == set(model.parameters())
     if name == "muon":
-        inside = {parts.names[weight] for group in parts.parts[0].param_groups for weight in group["params"]}
+        inside = {parts.names[weight] for group in parts.optimizers[0].param_groups for weight in group["params"]}
         assert inside == matrices_of(model)
 
 
@@ -252,12 +252,12 @@ def test_matrices_decay_and_vectors_do_not(name):
 def test_each_factor_is_of_the_rate_that_was_given():
     line = nn.Linear(1, 1, bias=False)
     nn.init.constant_(line.weight, 1.0)
-    parts = optimizers(line, set(), TrainConfig(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0).with_defaults())
+    parts = build_optimizers(line, set(), TrainConfig(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0).with_defaults())
     for factor, expected in ((0.5, 0.95), (0.5, 0.9), (1.0, 0.8), (0.0, 0.8)):
         line.weight.grad = torch.ones(1, 1)
         parts.step(factor)
         assert line.weight.item() == pytest.approx(expected)
-    parts.clear()
+    parts.zero_grad()
     assert line.weight.grad is None
 
 
@@ -269,7 +269,7 @@ class Reading:
 
     unit = "token"
     monitors = ()
-    inner, prepare = 0, None
+    inner_steps, prepare = 0, None
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
         keep = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.token_mask is None else batch.token_mask
@@ -303,7 +303,7 @@ def two_batches(accumulate: int, mixer: str, ragged: bool) -> tuple[Loop, tuple[
     table = TrainConfig(micro_batches=accumulate).with_defaults()
     loop = Loop(
         LossModule(Reading(), model),
-        optimizers(model, set(), table),
+        build_optimizers(model, set(), table),
         OneBatch(),
         config=table,
         seed=0,
@@ -312,7 +312,7 @@ def two_batches(accumulate: int, mixer: str, ragged: bool) -> tuple[Loop, tuple[
     tokens = torch.randint(7, (7, 6), generator=torch.Generator().manual_seed(0))
     keep = torch.arange(6) < torch.tensor([[6], [2], [3], [6], [5], [2], [4]]) if ragged else None
     loop.gradients(Batch(tokens, None))
-    loop.optimizers.clear()
+    loop.optimizers.zero_grad()
     return loop, loop.gradients(Batch(tokens.flip(0), keep))
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from weft.nn.attention import FeedForward, SelfAttention
 from weft.nn.bridge import ContextConcat, CopyBridge, ProjectionBridge
-from weft.nn.choices import SCORES
+from weft.nn.choices import ATTENTION_SCORES
 from weft.nn.cross_attention import (
     AttentionalOutput,
     AttentionBeforeStep,
@@ -290,13 +290,13 @@ def values_for(score: str) -> Tensor:
     return random(2, 4, 6, seed=1) if "dot" in score else VALUES
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", ATTENTION_SCORES)
 def test_gradients_of_a_look_equal_numerical_ones(score):
     part = seeded(lambda: look(score))
     gradients_agree(part, (X, values_for(score)), lambda x, values: part(x, part.init_state(masked(values, SUMMARY))))
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", ATTENTION_SCORES)
 def test_gradients_of_a_read_out_equal_numerical_ones(score):
     values = values_for(score)
     part = seeded(lambda: AttentionalOutput(look(score), 6, memory_size=values.size(-1)))

@@ -13,7 +13,7 @@ from torch import Tensor
 from weft.decode.predict import PredictionRequest, predict
 from weft.decode.predict_options import PredictionConfig
 from weft.models.seq2seq import EncoderDecoder
-from weft.nn.mixers import MIXERS, recurrent
+from weft.nn.mixers import MIXERS, recurrent_mixers
 
 FIRST, LAST = 3, 11  # symbols
 RATE, ROWS, STEPS, CHECK = 8e-3, 64, 800, 25
@@ -110,7 +110,7 @@ def crossed(encoder: str, decoder: str, attended: str) -> dict[str, Any]:
 
 
 LOOKING = [name for name in ATTENDED if name not in ("none", "every-step")]
-CROSSED = [(encoder, decoder, name) for encoder in MIXERS for decoder in recurrent() for name in LOOKING]
+CROSSED = [(encoder, decoder, name) for encoder in MIXERS for decoder in recurrent_mixers() for name in LOOKING]
 CROSSED += [(encoder, "attention", "scaled-dot") for encoder in MIXERS]
 # in turn, but so that no score and no place gets one of the two tasks alone
 TASKS = [(*parts, ("copy", "reverse")[(number + number // len(LOOKING)) % 2]) for number, parts in enumerate(CROSSED)]
@@ -150,7 +150,7 @@ def test_short_strings_pass_the_bottleneck(options):
     assert learned("copy", longest=3, **options) >= 0.95
 
 
-BOTTLENECKS = [(decoder, name) for decoder in recurrent() for name in ("none", "every-step")]
+BOTTLENECKS = [(decoder, name) for decoder in recurrent_mixers() for name in ("none", "every-step")]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from weft.models.build import stack
 from weft.models.seq2seq import EncoderDecoder
 from weft.nn import cross_attention as cross
 from weft.nn.attention import SelfAttention
-from weft.nn.choices import SCORES
+from weft.nn.choices import ATTENTION_SCORES
 from weft.nn.cross_attention import CrossAttention, SourceAttention
 from weft.nn.lm_head import LMHead
 from weft.nn.pointer_generator import PointerGeneratorOutput
@@ -305,7 +305,7 @@ def test_attention_before_the_step_looks_from_the_uppermost_of_several_layers():
     agrees(preset("bahdanau", num_layers=2), bahdanau_states)
 
 
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score", ATTENTION_SCORES)
 def test_attention_after_the_step_is_its_equation(score):
     """Without feeding: the decoder runs over the whole target, then each state looks."""
 

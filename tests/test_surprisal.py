@@ -52,7 +52,7 @@ def network(kind: str, *, window: int = 8, **options: Any) -> LanguageModel:
 
 
 def ngram(order: int = 3) -> NgramModel:
-    return fit(running(300).tokens, None, NgramConfig(order=order), size=WORDS, vocabulary="v")
+    return fit(running(300).tokens, None, NgramConfig(order=order), vocab_size=WORDS, vocabulary="v")
 
 
 def nats_of(model: Any, corpus: Corpus, context: Context) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 
 from weft.config import parse_config, to_dict
 from weft.errors import ConfigError
-from weft.models.config import GPT, TRANSFORMER, LanguageModelConfig, StackConfig, default_heads
+from weft.models.config import GPT, TRANSFORMER, LanguageModelConfig, StackConfig, default_num_heads
 from weft.training.config import TrainConfig
 
 ATTENTION = {"layer_type": "attention"}
@@ -210,7 +210,7 @@ def test_what_is_filled_in_follows_from_the_mixer():
 
 
 def test_heads_are_about_32_wide_and_divide_the_width():
-    assert {width: default_heads(width) for width in (1, 8, 48, 64, 96, 100, 131, 256, 320, 768)} == {
+    assert {width: default_num_heads(width) for width in (1, 8, 48, 64, 96, 100, 131, 256, 320, 768)} == {
         1: 1,
         8: 1,
         48: 1,

@@ -20,7 +20,7 @@ from small_runs import Silent, sums, train_here
 import weft
 from weft import files
 from weft.cli.main import main
-from weft.decode.predict import limit_of
+from weft.decode.predict import max_new_tokens_for
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, TrainingInterrupted, UsageError
@@ -455,7 +455,7 @@ def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its
     line = "abcdef" * 9
     limits: list[int] = []
     monkeypatch.setattr(
-        translator, "search", lambda request, options, progress: limits.append(limit_of(request, 0, options)) or []
+        translator, "search", lambda request, options, progress: limits.append(max_new_tokens_for(request, 0, options)) or []
     )
     for folders in ([letters, pieces], [pieces, letters]):
         both = weft.ensemble(folders, device="cpu")

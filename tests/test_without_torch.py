@@ -18,7 +18,7 @@ import golden_data  # noqa: E402
 from golden_cases import scenes  # noqa: E402
 
 from weft.cli.main import main  # noqa: E402
-from weft.models.encoder_config import POOLS as NAMED_POOLS  # noqa: E402
+from weft.models.encoder_config import POOLINGS as CONFIG_POOLINGS  # noqa: E402
 from weft.models.linear import log_sigmoid, log_softmax  # noqa: E402
 from weft.nn import attention, pooling, recurrent  # noqa: E402
 from weft.nn import choices as names  # noqa: E402
@@ -103,7 +103,7 @@ def test_probabilities_are_those_of_torch():
 def test_names_that_tables_know_are_those_of_the_functions():
     assert tuple(recurrent.NONLINEARITIES) == names.NONLINEARITIES
     assert tuple(attention.ACTIVATIONS) == names.ACTIVATIONS
-    assert tuple(pooling.POOLINGS) == names.POOLS == NAMED_POOLS
+    assert tuple(pooling.POOLINGS) == names.POOLINGS == CONFIG_POOLINGS
 
 
 def test_rows_of_mixers_name_classes_that_are_there():
@@ -117,7 +117,7 @@ def test_a_model_of_counts_reads_arrays_as_it_reads_tensors(here, monkeypatch):
 
     monkeypatch.chdir(here)
     model = weft.load("runs/lm-ngram").model
-    rows = np.random.default_rng(0).integers(1, model.size, (3, 12))
+    rows = np.random.default_rng(0).integers(1, model.vocab_size, (3, 12))
     state = None
     for low, high in ((0, 5), (4, 9), (8, 12)):  # each piece begins with the last token of the one before
         piece = rows[:, low:high]

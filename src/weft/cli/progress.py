@@ -151,7 +151,7 @@ class TrainProgress:
     def on_validation(self, loop: Loop, scores: dict[str, float]) -> None:
         state, monitor = loop.train_state, loop.config.monitor
         loss = next((name for name in LOSSES if name in scores), None)
-        names = [metric.name for metric in loop.loss_module.task.monitors if metric.name in scores]
+        names = [metric.name for metric in loop.loss_module.objective.monitors if metric.name in scores]
         monitored = monitor if monitor in scores else next(iter(names), None)
         columns = dict.fromkeys(filter(None, (loss, monitored)))
         heads = {name: "valid loss" if name == loss else label_of(name).text for name in columns}

@@ -1,1 +1,1 @@
-"""Search and sampling over the step protocol: they never ask what the model is."""
+"""Beam search and sampling with any model that implements `IncrementalModel`, independent of its architecture."""

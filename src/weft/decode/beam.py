@@ -6,8 +6,8 @@ A hypothesis is finished by the EOS token, by `max_new_tokens`, or by the `finis
 
 where the length counts all generated tokens including EOS, as in Hugging Face and CTranslate2: a penalty of 0 ranks by the
 sum, 1 by the mean per token. EOS is considered only among the `beam_size` best candidates of a step, as usual; considering
-every possible EOS would favor short outputs. A beam size of 1 is greedy search: it takes the best token, the first of equals,
-and stops at the first EOS, whatever the length penalty.
+every possible EOS would favor short outputs. A beam size of 1 is greedy search: it takes the best token (of equally probable
+ones, the first) and stops at the first EOS, whatever the length penalty.
 
 Shapes: A active sentences, K beams per sentence (1 at first), M candidates, N n-best size, T sequence length, V vocabulary
 size.
@@ -24,13 +24,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.decode.incremental import IncrementalModel
-from weft.decode.logits_processors import NO_TOKEN, NOT_A_NUMBER, LogitsProcessor, ban_tokens, right_aligned
+from weft.decode.logits_processors import NAN_PROBS, NO_TOKEN, LogitsProcessor, ban_tokens, right_aligned
 from weft.decode.options import check_length
 from weft.errors import ModelError
 from weft.nn.state import expand_to_beams, select
 
 S = TypeVar("S")
-BLOCK_SIZE = 64  # vocabulary entries per block of `_top`
+BLOCK_SIZE = 64  # vocabulary entries per block of `_topk`
 
 
 class BeamOptions(NamedTuple):
@@ -83,25 +83,25 @@ class _Finished(NamedTuple):
     tokens: Tensor  # (A, N, T) generated tokens, -1 after the last
 
 
-def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`topk` of each row of (B, V), faster for a large V: the k best tokens are in the k blocks with the best maxima."""
+def _topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`topk` of each row of (B, V), faster for a large V: the k best values are in the k blocks with the largest maxima."""
     num_blocks = values.size(1) // BLOCK_SIZE
-    if num_blocks <= count or values.device.type != "cpu":
-        return values.topk(count, dim=1)
+    if num_blocks <= k or values.device.type != "cpu":
+        return values.topk(k, dim=1)
     blocks = values[:, : num_blocks * BLOCK_SIZE].reshape(values.size(0), num_blocks, BLOCK_SIZE)
     row_start = torch.arange(0, blocks[:, :, 0].numel(), num_blocks).unsqueeze(1)
-    best_blocks = blocks.amax(2).topk(count, dim=1, sorted=False).indices  # (B, count)
+    best_blocks = blocks.amax(2).topk(k, dim=1, sorted=False).indices  # (B, k)
     tokens = (best_blocks.unsqueeze(2) * BLOCK_SIZE + torch.arange(BLOCK_SIZE)).flatten(1)
     candidates = blocks.flatten(0, 1).index_select(0, (row_start + best_blocks).flatten()).view_as(tokens)
     # the incomplete last block
     rest = torch.arange(num_blocks * BLOCK_SIZE, values.size(1)).expand(values.size(0), -1)
     candidates, tokens = torch.cat([candidates, values[:, num_blocks * BLOCK_SIZE :]], 1), torch.cat([tokens, rest], 1)
-    top_values, index = candidates.topk(count, dim=1)
+    top_values, index = candidates.topk(k, dim=1)
     return top_values, tokens.gather(1, index)
 
 
 def _two_best(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The two best tokens of each row of (B, V); the first of equals, which `topk` does not guarantee."""
+    """The two best tokens of each row of (B, V); of ties, the first, which `topk` does not guarantee."""
     value, token = values.max(1, keepdim=True)
     second = values.scatter(1, token, -math.inf).max(1, keepdim=True)
     return torch.cat([value, second.values], 1), torch.cat([token, second.indices], 1)
@@ -116,7 +116,7 @@ def _expand_greedy(beams: _Beams, log_probs: Tensor, processed: Tensor, banned_t
 def _expand(beams: _Beams, log_probs: Tensor, processed: Tensor, banned_tokens: Sequence[int], beam_size: int) -> _Candidates:
     """The best candidates over all beams of a sentence: twice the beam size, because each beam may lose one to EOS."""
     # top-k within each beam first: no addition over the whole vocabulary, and no copy of it for a few banned tokens
-    values, tokens = _top(processed, min(2 * beam_size + len(banned_tokens), processed.size(1)))
+    values, tokens = _topk(processed, min(2 * beam_size + len(banned_tokens), processed.size(1)))
     for banned in banned_tokens:
         values = values.masked_fill(tokens == banned, -math.inf)
     model_sums = beams.log_probs.unsqueeze(2) + log_probs.gather(1, tokens).view(*beams.sums.shape, -1)
@@ -146,12 +146,12 @@ def _extend(beams: _Beams, candidates: _Candidates, survivors: Tensor, eos_id: i
     return _Beams(sums, candidates.log_probs.gather(1, survivors), torch.cat([past, tokens.unsqueeze(2)], 2))
 
 
-def _outputs(beams: _Beams, count: int) -> Tensor:
-    """The tokens generated so far, (A, K, count)."""
-    return beams.tokens[:, :, beams.tokens.size(2) - count :]
+def _generated(beams: _Beams, length: int) -> Tensor:
+    """The generated tokens of each beam, (A, K, length)."""
+    return beams.tokens[:, :, beams.tokens.size(2) - length :]
 
 
-def _add(finished: _Finished, scores: Tensor, log_probs: Tensor, tokens: Tensor) -> _Finished:
+def _add_finished(finished: _Finished, scores: Tensor, log_probs: Tensor, tokens: Tensor) -> _Finished:
     """Merge hypotheses (A, M), (A, M), (A, M, T) into the finished ones and keep the best N; a score of -inf is ignored."""
     padded = F.pad(finished.tokens, (0, tokens.size(2) - finished.tokens.size(2)), value=NO_TOKEN)
     all_scores = torch.cat([finished.scores, scores], 1)
@@ -160,42 +160,43 @@ def _add(finished: _Finished, scores: Tensor, log_probs: Tensor, tokens: Tensor)
     return _Finished(best, torch.cat([finished.log_probs, log_probs], 1).gather(1, index), all_tokens)
 
 
-def _add_eos(finished: _Finished, beams: _Beams, candidates: _Candidates, options: BeamOptions, count: int) -> _Finished:
-    """Add the candidates that are EOS, `count` tokens after the prompt."""
+def _add_eos(finished: _Finished, beams: _Beams, candidates: _Candidates, options: BeamOptions, length: int) -> _Finished:
+    """Add the candidates that are EOS, which beams of `length` tokens predict."""
     if options.eos_id is None:
         return finished
-    sums, tokens = candidates.sums[:, : options.beam_size], candidates.tokens[:, : options.beam_size]
-    parents = candidates.parents[:, : options.beam_size]
-    past = _outputs(beams, count).gather(1, parents.unsqueeze(2).expand(-1, -1, count))
-    scores = (sums / (count + 1) ** options.length_penalty).masked_fill(tokens != options.eos_id, -math.inf)
-    return _add(finished, scores, candidates.log_probs[:, : options.beam_size], torch.cat([past, tokens.unsqueeze(2)], 2))
+    sums, log_probs, tokens, parents = (part[:, : options.beam_size] for part in candidates)
+    past = _generated(beams, length).gather(1, parents.unsqueeze(2).expand(-1, -1, length))
+    scores = (sums / (length + 1) ** options.length_penalty).masked_fill(tokens != options.eos_id, -math.inf)
+    return _add_finished(finished, scores, log_probs, torch.cat([past, tokens.unsqueeze(2)], 2))
 
 
-def _add_stuck(finished: _Finished, beams: _Beams, candidates: _Candidates, options: BeamOptions, count: int) -> _Finished:
-    """Add the best beam as it is, for sentences with no possible continuation and no finished hypothesis."""
-    stuck = (candidates.sums[:, :1] == -math.inf) & (finished.scores[:, :1] == -math.inf)
-    scores = (beams.sums[:, :1] / max(count, 1) ** options.length_penalty).masked_fill(~stuck, -math.inf)
-    tokens = F.pad(_outputs(beams, count)[:, :1], (0, finished.tokens.size(2) - count), value=NO_TOKEN)
-    return _add(finished, scores, beams.log_probs[:, :1], tokens)
+def _add_stuck(finished: _Finished, beams: _Beams, candidates: _Candidates, options: BeamOptions, length: int) -> _Finished:
+    """Add the best beam, unfinished, for sentences with no possible continuation and no finished hypothesis."""
+    is_stuck = (candidates.sums[:, :1] == -math.inf) & (finished.scores[:, :1] == -math.inf)
+    scores = (beams.sums[:, :1] / max(length, 1) ** options.length_penalty).masked_fill(~is_stuck, -math.inf)
+    tokens = F.pad(_generated(beams, length)[:, :1], (0, finished.tokens.size(2) - length), value=NO_TOKEN)
+    return _add_finished(finished, scores, beams.log_probs[:, :1], tokens)
 
 
 def _move_stopped(
-    finished: _Finished, beams: _Beams, options: BeamOptions, sentences: list[int], count: int
+    finished: _Finished, beams: _Beams, options: BeamOptions, sentences: list[int], length: int
 ) -> tuple[_Finished, _Beams]:
     """Move the beams for which `options.finished` is true to the finished hypotheses."""
     if options.finished is None:
         return finished, beams
-    outputs = _outputs(beams, count)
-    owners = [sentence for sentence in sentences for _ in range(outputs.size(1))]
-    stopped = torch.tensor(options.finished(owners, outputs.flatten(0, 1).tolist()), device=outputs.device).view_as(beams.sums)
-    scores = (beams.sums / count**options.length_penalty).masked_fill(~stopped, -math.inf)
-    return _add(finished, scores, beams.log_probs, outputs), beams._replace(sums=beams.sums.masked_fill(stopped, -math.inf))
+    outputs = _generated(beams, length)
+    beam_sentences = [sentence for sentence in sentences for _ in range(outputs.size(1))]
+    is_stopped = options.finished(beam_sentences, outputs.flatten(0, 1).tolist())
+    stopped = torch.tensor(is_stopped, device=outputs.device).view_as(beams.sums)
+    scores = (beams.sums / length**options.length_penalty).masked_fill(~stopped, -math.inf)
+    active = beams._replace(sums=beams.sums.masked_fill(stopped, -math.inf))
+    return _add_finished(finished, scores, beams.log_probs, outputs), active
 
 
 def _best_hypotheses(finished: _Finished, row: int) -> list[Hypothesis]:
     """The finished hypotheses of one sentence."""
     if finished.scores[row].isnan().any():  # topk sorts NaN before every number
-        raise ModelError("", NOT_A_NUMBER)
+        raise ModelError("", NAN_PROBS)
     values = zip(finished.tokens[row].tolist(), finished.scores[row].tolist(), finished.log_probs[row].tolist(), strict=True)
     return [
         Hypothesis([token for token in tokens if token != NO_TOKEN], score, log_prob)
@@ -218,12 +219,13 @@ class _Search:
         self.finished = _Finished(empty, empty, tokens.new_full((batch_size, options.n_best, 0), NO_TOKEN))
 
     def advance(
-        self, log_probs: Tensor, processor: LogitsProcessor | None, count: int, progress: Callable[[BeamEvent], None] | None
+        self, log_probs: Tensor, processor: LogitsProcessor | None, length: int, progress: Callable[[BeamEvent], None] | None
     ) -> Tensor:
-        """Extend every beam by its token number `count` (from 0). Return the row of the old batch that each new row extends."""
+        """Extend every beam, of `length` generated tokens, by one token. Return the row of the old batch that each new row
+        extends."""
         options, beams = self.options, self.beams
         processed, tokens, banned_tokens = log_probs.float(), beams.tokens.flatten(0, 1), options.banned_tokens
-        if options.eos_id is not None and count < options.min_new_tokens:
+        if options.eos_id is not None and length < options.min_new_tokens:
             banned_tokens = [*banned_tokens, options.eos_id]
         if processor is not None:  # it sees the allowed tokens only
             processed, banned_tokens = processor(ban_tokens(banned_tokens)(processed, tokens), tokens), ()
@@ -234,10 +236,10 @@ class _Search:
         survivors = _select_survivors(candidates, options)
         if progress is not None:
             progress(BeamEvent(self.sentences, candidates.tokens, candidates.parents, candidates.sums, survivors))
-        finished = _add_eos(self.finished, beams, candidates, options, count)
-        finished = _add_stuck(finished, beams, candidates, options, count)
+        finished = _add_eos(self.finished, beams, candidates, options, length)
+        finished = _add_stuck(finished, beams, candidates, options, length)
         self.beams = _extend(beams, candidates, survivors, options.eos_id)
-        self.finished, self.beams = _move_stopped(finished, self.beams, options, self.sentences, count + 1)
+        self.finished, self.beams = _move_stopped(finished, self.beams, options, self.sentences, length + 1)
         if options.beam_size == 1:  # greedy: stop at the first finished hypothesis
             done = self.finished.scores[:, :1] > -math.inf
             self.beams = self.beams._replace(sums=self.beams.sums.masked_fill(done, -math.inf))
@@ -260,10 +262,10 @@ class _Search:
         self.finished = _Finished(*select(tuple(self.finished), index))
         return index
 
-    def close(self, count: int) -> list[list[Hypothesis]]:
-        """All results; beams that are active at the limit count as finished."""
-        scores = self.beams.sums / count**self.options.length_penalty
-        self.finished = _add(self.finished, scores, self.beams.log_probs, _outputs(self.beams, count))
+    def close(self, length: int) -> list[list[Hypothesis]]:
+        """All results. Beams that are active at the limit, with `length` tokens, count as finished."""
+        scores = self.beams.sums / length**self.options.length_penalty
+        self.finished = _add_finished(self.finished, scores, self.beams.log_probs, _generated(self.beams, length))
         for row, sentence in enumerate(self.sentences):
             self.results[sentence] = _best_hypotheses(self.finished, row)
         return self.results
@@ -288,9 +290,9 @@ def beam_search(
     check_length(model.max_positions, prompt.size(1), options.max_new_tokens)
     search = _Search(right_aligned(prompt, token_mask), options)
     log_probs, past = model.start(prompt, token_mask, state)
-    for count in range(options.max_new_tokens):
-        rows = search.advance(log_probs, processor, count, progress)
-        if count + 1 == options.max_new_tokens:
+    for length in range(options.max_new_tokens):
+        rows = search.advance(log_probs, processor, length, progress)
+        if length + 1 == options.max_new_tokens:
             break
         active = search.remove_finished()
         if not search.sentences:

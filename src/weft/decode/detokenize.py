@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-REPLACEMENT_CHAR = "\ufffd"  # what tokenizers decode invalid or incomplete UTF-8 to
+REPLACEMENT_CHAR = "\ufffd"  # tokenizers decode invalid or incomplete UTF-8 to it
 
 
 class TokenDecoder(Protocol):
@@ -81,7 +81,7 @@ class StopStringFilter:
         self.has_stopped = False
 
     def push(self, chunk: str) -> str:
-        """Add text and return what certainly precedes any stop string."""
+        """Add text and return the text that certainly precedes any stop string."""
         if self.has_stopped:
             return ""
         text = self.pending + chunk
@@ -99,7 +99,7 @@ class StopStringFilter:
 
 
 class StreamingText:
-    """The text of one continuation: detokenized, and cut at stop strings."""
+    """The text of one continuation: detokenized, up to the first stop string."""
 
     def __init__(self, tokenizer: TokenDecoder, prompt: Sequence[int], stops: Sequence[str]) -> None:
         self.detokenizer, self.stop_filter = StreamingDetokenizer(tokenizer, prompt), StopStringFilter(stops)

@@ -2,8 +2,8 @@
 
 Each row has its own prompt, limits, logits processor and random numbers, and gets the same tokens as if it were decoded alone.
 (Log-probabilities of a network may differ in the last bits, because products of matrices of other sizes round differently.)
-Rows of different ages share one batch if their states can be joined, with empty columns for younger rows. Groups of rows whose
-states cannot be joined are stepped separately.
+Rows that were admitted at different times share one batch if their states can be joined, with empty columns for shorter rows.
+Groups of rows whose states cannot be joined are stepped separately.
 
 Shapes: B batch size, T sequence length, V vocabulary size.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.decode.incremental import IncrementalModel
-from weft.decode.logits_processors import NO_TOKEN, NOT_A_NUMBER, LogitsProcessor, Noise, right_aligned, sample_token
+from weft.decode.logits_processors import NAN_PROBS, NO_TOKEN, LogitsProcessor, Noise, right_aligned, sample_token
 from weft.decode.options import check_length
 from weft.errors import ModelError, UsageError
 from weft.nn.state import compact, join, join_all, select
@@ -39,16 +39,16 @@ class Request(NamedTuple):
     min_new_tokens: int = 0  # number of tokens before EOS is allowed
     logits_processor: LogitsProcessor | None = None  # rows with the same processor are processed in one call
     noise: Noise | None = None  # random numbers of the row; None: greedy
-    state: Any = None  # of this row, before its prompt: that of a source, or of a text to continue
+    state: Any = None  # state of the row before its prompt: of an encoded source, or of a text to continue
 
 
 class Event(NamedTuple):
-    """The token that a step added to a row."""
+    """A token that a step added to a row."""
 
-    row: int
+    row: int  # row ID
     token: int  # -1 if the row is stuck
     log_prob: float  # of the model, without logits processor
-    finish_reason: FinishReason | None  # None while the row goes on
+    finish_reason: FinishReason | None  # None if the row continues
 
 
 def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -62,19 +62,19 @@ def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor,
 
 @dataclass(slots=True)
 class _Row:
-    number: int
+    row_id: int
     request: Request
     num_generated: int = 0
 
     def event(self, token: int, log_prob: float) -> Event:
-        """Add a token."""
+        """Count a new token and describe it."""
         self.num_generated += 1
         request = self.request
         if token == NO_TOKEN:
-            return Event(self.number, token, 0.0, "stuck")
+            return Event(self.row_id, token, 0.0, "stuck")
         if token == request.eos_id:
-            return Event(self.number, token, log_prob, "eos")
-        return Event(self.number, token, log_prob, "length" if self.num_generated == request.max_new_tokens else None)
+            return Event(self.row_id, token, log_prob, "eos")
+        return Event(self.row_id, token, log_prob, "length" if self.num_generated == request.max_new_tokens else None)
 
 
 class _Subgroup(NamedTuple):
@@ -154,8 +154,8 @@ class _Group(Generic[S]):
             log_probs = subgroup.logits_processor(log_probs, tokens)
         if not subgroup.noise:
             return sample_token(log_probs)
-        numbers = [noise(row.num_generated) for row, noise in subgroup.noise]
-        return sample_token(log_probs, torch.tensor(numbers, dtype=torch.float64).to(log_probs.device))
+        noise = [row_noise(row.num_generated) for row, row_noise in subgroup.noise]
+        return sample_token(log_probs, torch.tensor(noise, dtype=torch.float64).to(log_probs.device))
 
     def advance(self, model: IncrementalModel[S]) -> list[Event]:
         """Generate one token of every row."""
@@ -163,16 +163,17 @@ class _Group(Generic[S]):
         next_tokens = self.choose(log_probs)
         tokens, token_log_probs = _to_host(next_tokens, log_probs)
         self.log_probs, self.next_tokens = None, next_tokens
-        return [row.event(*chosen) for row, chosen in zip(self.rows, zip(tokens, token_log_probs, strict=True), strict=True)]
+        chosen = zip(self.rows, tokens, token_log_probs, strict=True)
+        return [row.event(token, log_prob) for row, token, log_prob in chosen]
 
 
 def _to_host(next_tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
     """The chosen tokens and their log-probabilities as lists: the only device sync of a step."""
-    chosen = log_probs.gather(1, next_tokens.clamp(min=0).unsqueeze(1)).squeeze(1)
-    numbers = torch.stack([next_tokens.double(), chosen.double(), log_probs.amax(1).double()]).cpu()
-    if numbers[2].isnan().any():  # a NaN in a row makes its maximum NaN
-        raise ModelError("", NOT_A_NUMBER)
-    return numbers[0].long().tolist(), numbers[1].tolist()
+    token_log_probs = log_probs.gather(1, next_tokens.clamp(min=0).unsqueeze(1)).squeeze(1)
+    stacked = torch.stack([next_tokens.double(), token_log_probs.double(), log_probs.amax(1).double()]).cpu()
+    if stacked[2].isnan().any():  # a NaN in a row makes its maximum NaN
+        raise ModelError("", NAN_PROBS)
+    return stacked[0].long().tolist(), stacked[1].tolist()
 
 
 def _join(first: _Group[S], second: _Group[S], model: IncrementalModel[S]) -> _Group[S] | None:
@@ -191,7 +192,7 @@ def _join(first: _Group[S], second: _Group[S], model: IncrementalModel[S]) -> _G
 
 
 class Engine(Generic[S]):
-    """Decodes rows that are admitted and removed at any time. Row numbers are never reused."""
+    """Decodes rows that are admitted and removed at any time. Row IDs are never reused."""
 
     def __init__(self, model: IncrementalModel[S], device: torch.device | str = "cpu") -> None:
         self.model, self.device = model, torch.device(device)
@@ -199,7 +200,7 @@ class Engine(Generic[S]):
         self._running: dict[int, None] = {}  # an ordered set
         self._ended: set[int] = set()  # rows that have ended but are still in their group
         self._has_new_groups = False  # whether rows were admitted since the last step
-        self._next = 0
+        self._next_id = 0
 
     @property
     def running(self) -> list[int]:
@@ -208,25 +209,25 @@ class Engine(Generic[S]):
 
     @torch.no_grad()
     def admit(self, requests: Sequence[Request], *, state: S | None = None) -> list[int]:
-        """Read the prompts and return the numbers of the new rows, in order. `state` is the initial state of all of them, one
-        row each; without it, each request may have its own."""
+        """Read the prompts and return the IDs of the new rows, in order. `state` is the initial state of all of them, one row
+        each; without it, each request may have its own."""
         if not requests:
             return []
         _check(requests, self.model.max_positions)
-        rows = [_Row(self._next + index, request) for index, request in enumerate(requests)]
+        rows = [_Row(self._next_id + index, request) for index, request in enumerate(requests)]
         if state is not None:
             groups = [self._read(rows, state)]
         else:
             with_state = [row for row in rows if row.request.state is not None]
-            without = [row for row in rows if row.request.state is None]
-            groups = [self._read(without, None)] if without else []
+            without_state = [row for row in rows if row.request.state is None]
+            groups = [self._read(without_state, None)] if without_state else []
             if with_state:
                 groups.append(self._read(with_state, join_all([row.request.state for row in with_state])))
         self._groups += groups
-        self._next += len(rows)
-        self._running |= dict.fromkeys(row.number for row in rows)
+        self._next_id += len(rows)
+        self._running |= dict.fromkeys(row.row_id for row in rows)
         self._has_new_groups = True
-        return [row.number for row in rows]
+        return [row.row_id for row in rows]
 
     def _read(self, rows: list[_Row], state: S | None) -> _Group[S]:
         prompt, token_mask = pad([row.request.prompt for row in rows], self.device)
@@ -243,25 +244,25 @@ class Engine(Generic[S]):
         if len(self._groups) > 1:
             events.sort()
         self._ended = {event.row for event in events if event.finish_reason is not None}
-        for number in self._ended:
-            del self._running[number]
+        for row_id in self._ended:
+            del self._running[row_id]
         if not self._running:
             self._remove_ended()
         return events
 
-    def cancel(self, number: int) -> None:
+    def cancel(self, row_id: int) -> None:
         """Remove a row and free its memory; no effect if it has ended."""
-        self.cancel_all([number])
+        self.cancel_all([row_id])
 
-    def cancel_all(self, numbers: Iterable[int]) -> None:
+    def cancel_all(self, row_ids: Iterable[int]) -> None:
         """Cancel several rows at once."""
-        numbers = list(numbers)
-        for number in numbers:
-            if not 0 <= number < self._next:
-                raise UsageError("engine", f"unknown row {number}")
-        cancelled = {number for number in numbers if number in self._running}
-        for number in cancelled:
-            del self._running[number]
+        row_ids = list(row_ids)
+        for row_id in row_ids:
+            if not 0 <= row_id < self._next_id:
+                raise UsageError("engine", f"unknown row {row_id}")
+        cancelled = {row_id for row_id in row_ids if row_id in self._running}
+        for row_id in cancelled:
+            del self._running[row_id]
         self._ended |= cancelled
         if cancelled:
             self._remove_ended()
@@ -272,7 +273,7 @@ class Engine(Generic[S]):
         if not self._ended:
             return
         for group in self._groups:
-            indices = [index for index, row in enumerate(group.rows) if row.number not in self._ended]
+            indices = [index for index, row in enumerate(group.rows) if row.row_id not in self._ended]
             if not indices:
                 group.set_rows([])
             elif len(indices) < len(group.rows):

@@ -1,4 +1,4 @@
-"""Ensembles: several models as one. An ensemble decodes and scores like a single model.
+"""Ensembles: several models combined into one, which decodes and scores like a single model.
 
 Shapes: B batch size, T sequence length, V vocabulary size.
 """
@@ -19,17 +19,17 @@ State = tuple[Any, ...]  # one state per model
 
 
 class Combine(Protocol):
-    """How the log-probabilities of the models are combined."""
+    """A function that combines the log-probabilities of several models."""
 
     weights: tuple[float, ...]
     pointwise: bool  # whether the result for a token depends on that token's log-probabilities alone
 
     def __call__(self, log_probs: Sequence[Tensor]) -> Tensor:
-        """One tensor (..., V) from one per model."""
+        """Combine the log-probabilities (..., V) of each model."""
         ...
 
 
-def _weights(weights: Sequence[float]) -> tuple[float, ...]:
+def _check_weights(weights: Sequence[float]) -> tuple[float, ...]:
     if not weights or not all(0 < weight < math.inf for weight in weights):
         raise UsageError("ensemble", f"weights must be positive, got {list(weights)}")
     return tuple(weights)
@@ -41,7 +41,7 @@ class LinearEnsemble:
     pointwise = True
 
     def __init__(self, weights: Sequence[float]) -> None:
-        self.weights = _weights(weights)
+        self.weights = _check_weights(weights)
         if abs(sum(weights) - 1) > 1e-6:
             raise UsageError("ensemble", f"the weights of a linear ensemble must sum to 1, got {sum(weights):g}")
 
@@ -56,7 +56,7 @@ class LogLinearEnsemble:
     pointwise = False
 
     def __init__(self, weights: Sequence[float]) -> None:
-        self.weights = _weights(weights)
+        self.weights = _check_weights(weights)
 
     def __call__(self, log_probs: Sequence[Tensor]) -> Tensor:
         total = torch.stack([log_prob * weight for log_prob, weight in zip(log_probs, self.weights, strict=True)]).sum(0)
@@ -71,7 +71,7 @@ class ShallowFusion:
     pointwise = True
 
     def __init__(self, weights: Sequence[float]) -> None:
-        self.weights = _weights(weights)
+        self.weights = _check_weights(weights)
 
     def __call__(self, log_probs: Sequence[Tensor]) -> Tensor:
         return torch.stack([log_prob * weight for log_prob, weight in zip(log_probs, self.weights, strict=True)]).sum(0)
@@ -83,11 +83,11 @@ class Ensemble:
     def __init__(self, models: Sequence[IncrementalModel[Any]], combine: Combine) -> None:
         if len(models) != len(combine.weights):
             raise UsageError("ensemble", f"{len(models)} models, but {len(combine.weights)} weights")
-        for number, model in enumerate(models[1:], 2):
+        for position, model in enumerate(models[1:], 2):
             if model.vocabulary != models[0].vocabulary:
                 raise UsageError(
                     "ensemble",
-                    f"models 1 and {number} have different tokenizers ({models[0].vocabulary[:8]}, {model.vocabulary[:8]})",
+                    f"models 1 and {position} have different tokenizers ({models[0].vocabulary[:8]}, {model.vocabulary[:8]})",
                     "train both with `tokenizer_from`",
                 )
         self.models, self.combine = models, combine
@@ -101,10 +101,10 @@ class Ensemble:
         return min((model.max_positions for model in self.models if model.max_positions is not None), default=None)
 
     def bytes_per_row(self, tokens: int, state: State | None = None) -> int:
-        return sum(model.bytes_per_row(tokens, past) for model, past in zip(self.models, self._pasts(state), strict=True))
+        return sum(model.bytes_per_row(tokens, past) for model, past in zip(self.models, self._states(state), strict=True))
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
-        pairs = [model.start(prompt, token_mask, past) for model, past in zip(self.models, self._pasts(state), strict=True)]
+        pairs = [model.start(prompt, token_mask, past) for model, past in zip(self.models, self._states(state), strict=True)]
         return self.combine([log_probs for log_probs, _ in pairs]), tuple(past for _, past in pairs)
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
@@ -114,7 +114,7 @@ class Ensemble:
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: State | None = None) -> Tensor:
         """Log-probability of every token after the first, (B, T - 1); 0 on padding."""
         if self.combine.pointwise:
-            pasts = zip(self.models, self._pasts(state), strict=True)
+            pasts = zip(self.models, self._states(state), strict=True)
             scores = self.combine([model.score(tokens, token_mask, past) for model, past in pasts])
         else:
             scores = self._score_by_steps(tokens, state)
@@ -131,5 +131,5 @@ class Ensemble:
             scores.append(log_probs.gather(1, tokens[:, position + 1 : position + 2]))
         return torch.cat(scores, 1)
 
-    def _pasts(self, state: State | None) -> State:
+    def _states(self, state: State | None) -> State:
         return (None,) * len(self.models) if state is None else state

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from weft.decode import logits_processors as processors
-from weft.decode.batch_size import Rows, max_rows_in_memory
+from weft.decode.batch_size import Rows, max_texts_in_memory
 from weft.decode.beam import BeamOptions, Hypothesis, beam_search
 from weft.decode.detokenize import StreamingText, TokenDecoder, added_text, decode_until_stop
 from weft.decode.engine import Engine, FinishReason, Request, pad
@@ -23,9 +23,8 @@ from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor, Noise
 from weft.decode.options import GenerationConfig, check_length
 from weft.resources import free_device_memory, measure_peak_memory
 
-ContinueCallback = Callable[
-    [int, int], bool
-]  # called with the number of generated tokens and its maximum; False stops the search
+# called with the number of generated tokens and its maximum; False stops the search
+ContinueCallback = Callable[[int, int], bool]
 MAX_BATCH_ROWS = 64  # rows decoded at once
 MAX_PREFILL = 512  # tokens of a prompt that are read to measure memory
 MIN_MEASURED_TOKENS = 4096  # prompts with fewer tokens in total are read without measuring memory
@@ -46,14 +45,14 @@ class Continuation(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """The tokens around a text."""
+    """The tokens that precede and end a text."""
 
-    eos_id: int | None  # ends a text; None for running text
-    bos_ids: Sequence[int] = ()  # precede a text; empty: the BOS token
+    eos_id: int | None  # None for running text
+    bos_ids: Sequence[int] = ()  # empty: the BOS token
 
 
 class _Job(NamedTuple):
-    """The part of a call that all batches share."""
+    """The arguments of a call, which all its batches share."""
 
     model: IncrementalModel[Any]
     tokenizer: TokenDecoder
@@ -68,7 +67,7 @@ class _Job(NamedTuple):
 
 def _banned_tokens(job: _Job) -> list[int]:
     """Tokens that are never generated."""
-    # models of running text never saw EOS
+    # models of running text were trained without EOS
     return [job.tokenizer.unk_id, job.tokenizer.bos_id] + ([job.tokenizer.eos_id] if job.eos_id is None else [])
 
 
@@ -196,14 +195,14 @@ def _batch_size(job: _Job, prompts: Sequence[list[int]], limit: int) -> int:
     item, fix = (
         ("a row", "`max_new_tokens`")
         if options.beam_size is None
-        else (f"a beam of {rows.number} rows", "`beam_size` or `max_new_tokens`")
+        else (f"a beam of {rows.num_rows} rows", "`beam_size` or `max_new_tokens`")
     )
-    limit = min(limit, max_rows_in_memory(job.model, rows, job.device, item=f"generate: {item}", fix=fix))
+    limit = min(limit, max_texts_in_memory(job.model, rows, job.device, item=f"generate: {item}", fix=fix))
     prefill = longest_prompt[:MAX_PREFILL]
     if limit * len(prefill) > MIN_MEASURED_TOKENS:
         prompt = torch.tensor([prefill], device=job.device)
         with torch.no_grad():
-            peak = measure_peak_memory(lambda number: job.model.start(prompt.expand(number, -1)), 1)
+            peak = measure_peak_memory(lambda num_rows: job.model.start(prompt.expand(num_rows, -1)), 1)
         limit = min(limit, max(1, free_device_memory(job.device) // max(1, peak)))
     return limit
 
@@ -212,6 +211,11 @@ def _encode(job: _Job, prompt: str) -> list[int]:
     tokens: list[int] = [*(job.frame.bos_ids or [job.tokenizer.bos_id]), *job.tokenizer.encode(prompt).tolist()]
     check_length(job.model.max_positions, len(tokens), job.options.max_new_tokens)
     return tokens
+
+
+def _with_offset(should_continue: ContinueCallback | None, done: int, total: int) -> Callable[[int], bool] | None:
+    """The callback of one batch, which adds the tokens of the batches before it."""
+    return None if should_continue is None else lambda generated: should_continue(done + generated, total)
 
 
 def generate(
@@ -246,11 +250,6 @@ def generate(
     return results
 
 
-def _with_offset(should_continue: ContinueCallback | None, done: int, total: int) -> Callable[[int], bool] | None:
-    """The callback of one batch, which adds the tokens of the batches before it."""
-    return None if should_continue is None else lambda generated: should_continue(done + generated, total)
-
-
 def stream(
     model: IncrementalModel[Any],
     tokenizer: TokenDecoder,
@@ -260,7 +259,8 @@ def stream(
     frame: Frame,
     device: torch.device | str = "cpu",
 ) -> Iterator[str]:
-    """The first continuation that `generate` returns for the prompt, in chunks as they become final (beam search: at once)."""
+    """The first continuation that `generate` returns for the prompt, in chunks as they become final; one chunk for a beam
+    search."""
     job = _Job(model, tokenizer, options, frame, torch.device(device))
     tokens = _encode(job, prompt)
     _batch_size(job, [tokens], 1)

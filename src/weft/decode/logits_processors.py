@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
-Noise = Callable[[int], float]  # of one row: number of generated tokens to a random number in [0, 1)
+Noise = Callable[[int], float]  # the random number in [0, 1) that samples the token of a row at a position
 
-NO_TOKEN = -1  # padding, and the token of a row that has ended
-NOT_A_NUMBER = "the model computes NaN probabilities (its weights are corrupted or have diverged)"
+NO_TOKEN = -1  # padding, and the next token of a row that has none
+NAN_PROBS = "the model computes NaN probabilities (its weights are corrupted or have diverged)"
 BLOCK_SIZE = 256  # random numbers drawn at once
-ROUNDING = 1e-6  # rounding error of sums of float32 probabilities
+ROUNDING_ERROR = 1e-6  # of sums of float32 probabilities
 REPETITION_WINDOW = 64  # tokens that the penalty considers: over a whole long text it would ban every frequent word
 
 
@@ -47,7 +47,7 @@ def compose(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
 
 
 def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
-    """Exclude these tokens."""
+    """Never generate these tokens."""
 
     def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
         log_probs = log_probs.clone()
@@ -60,7 +60,7 @@ def ban_tokens(banned: Sequence[int]) -> LogitsProcessor:
 
 def temperature(value: float) -> LogitsProcessor:
     """Divide log-probabilities by the temperature."""
-    # within float32 range; these extremes already are greedy or uniform
+    # limited to the range of float32; sampling is already greedy or uniform at these limits
     value = min(max(value, 1e-20), 1e20)
 
     def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def top_k(k: int) -> LogitsProcessor:
     return processor
 
 
-def _descending(values: Tensor) -> Tensor:
+def _sort_descending(values: Tensor) -> Tensor:
     if values.device.type == "cpu":  # torch also sorts indices: 91 ms against 2 ms for 64 rows of 8,000
         return torch.from_numpy(-np.sort(-values.detach().numpy(), axis=1))
     return values.sort(dim=1, descending=True).values
@@ -94,10 +94,10 @@ def top_p(p: float) -> LogitsProcessor:
     equally probable tokens, the first ones are kept."""
 
     def processor(log_probs: Tensor, tokens: Tensor) -> Tensor:
-        values = _descending(log_probs)
+        values = _sort_descending(log_probs)
         probs = values.softmax(1)
         # a sum of float32 probabilities may miss p by a rounding error, which must not add a token
-        size = (probs.cumsum(1, dtype=torch.float64) - probs < p - ROUNDING).sum(1, keepdim=True).clamp(min=1)
+        size = (probs.cumsum(1, dtype=torch.float64) - probs < p - ROUNDING_ERROR).sum(1, keepdim=True).clamp(min=1)
         threshold = values.gather(1, size - 1)
         is_tie = log_probs == threshold
         num_ties = size - (log_probs > threshold).sum(1, keepdim=True)
@@ -133,8 +133,8 @@ def min_p(p: float) -> LogitsProcessor:
 def repetition_penalty(penalty: float) -> LogitsProcessor:
     """Divide the probability of a token by `penalty` for each occurrence among the last 64 tokens.
 
-    The usual rule (Keskar et al. 2019) scales logits. Here models return log-probabilities; scaling those would keep a certain
-    token certain, and so would not end loops, in which tokens are nearly certain.
+    The usual rule (Keskar et al. 2019) scales logits, but models return log-probabilities here. Scaling those has no effect on
+    a token with probability 1, and so would not end loops, in which tokens have probabilities near 1.
     """
     log_penalty = math.log(penalty)
 
@@ -168,8 +168,8 @@ def random_noise(seed: int, prompt: int, sample: int) -> Noise:
     """Random numbers for one sample of one prompt, from its own generator: the same in every batch."""
 
     @lru_cache(maxsize=1)
-    def block(number: int) -> list[float]:
-        numbers: list[float] = np.random.default_rng((seed, prompt, sample, number)).random(BLOCK_SIZE).tolist()
+    def block(index: int) -> list[float]:
+        numbers: list[float] = np.random.default_rng((seed, prompt, sample, index)).random(BLOCK_SIZE).tolist()
         return numbers
 
     return lambda position: block(position // BLOCK_SIZE)[position % BLOCK_SIZE]

@@ -13,12 +13,12 @@ from weft.errors import UsageError, suggest
 T = TypeVar("T", bound=Config)
 
 
-def option_error(error: ValidationError, known: Iterable[str]) -> UsageError:
-    """The first problem of a set of options."""
+def option_error(error: ValidationError, names: Iterable[str]) -> UsageError:
+    """The first problem of a set of options as a `UsageError`; `names` are the valid options."""
     problem = error.errors(include_url=False)[0]
     name = str(problem["loc"][0]) if problem["loc"] else "options"
     if problem["type"] == "extra_forbidden":
-        return UsageError(name, "unknown option", suggest(name, known))
+        return UsageError(name, "unknown option", suggest(name, names))
     return UsageError(name, describe_problem(problem))
 
 
@@ -28,7 +28,7 @@ MINIMA = {
         ("max_new_tokens", "top_k", "num_samples", "beam_size", "n_best", "repetition_penalty", "no_repeat_ngram_size"), 1
     ),
 }
-# larger values are typing errors: they need more memory than there is, or would never end
+# larger values are typing errors: they would need too much memory, or never end
 MAXIMA = {"max_new_tokens": 10**9, "num_samples": 10**5, "beam_size": 10**4, "length_penalty": 10}
 
 
@@ -49,19 +49,19 @@ def check_ranges(options: Config, maxima: Mapping[str, int]) -> None:
 
 
 def options_from(config_class: type[T], options: Config | None, keywords: Mapping[str, Any]) -> T:
-    """Options as they were given: as one object, of this table or of one that it extends, or by name."""
+    """Options that a caller passes as one object, of `config_class` or of a class that it extends, or as keyword arguments."""
     if options is not None and keywords:
         raise UsageError("options", f"are given as an object and by name ({', '.join(keywords)})", "use one of the two")
     if isinstance(options, config_class):
         return options
-    given = keywords if options is None else {name: getattr(options, name) for name in type(options).model_fields}
+    values = keywords if options is None else {name: getattr(options, name) for name in type(options).model_fields}
     try:
-        return config_class(**given)
-    except ValidationError as error:  # of a task's plain table; others speak for themselves
+        return config_class(**values)
+    except ValidationError as error:  # of a class that does not raise UsageError itself
         raise option_error(error, config_class.model_fields) from None
 
 
-def _check_own(options: GenerationConfig) -> None:
+def _check_values(options: GenerationConfig) -> None:
     if options.min_p is not None and not 0 <= options.min_p <= 1:
         raise UsageError("min_p", f"must be in [0, 1], got {options.min_p:g}")
     if "" in options.stop:
@@ -127,24 +127,23 @@ class GenerationConfig(Config):
         except ValidationError as error:
             raise option_error(error, cls.model_fields) from None
         check_ranges(options, MAXIMA)
-        _check_own(options)
+        _check_values(options)
         _check_combinations(options)
         return options
 
 
-def too_long(max_positions: int | None, prompt: int, length: int) -> str | None:
-    """The problem if a prompt and its continuation exceed the positions of a model; the last token is never read."""
-    if max_positions is None or prompt + length - 1 <= max_positions:
+def length_problem(max_positions: int | None, prompt_length: int, max_new_tokens: int) -> str | None:
+    """The problem, if a prompt and its continuation exceed the positions of a model. The last token needs no position, because
+    it is never read."""
+    if max_positions is None or prompt_length + max_new_tokens - 1 <= max_positions:
         return None
-    fix = (
-        f"use at most {max_positions + 1 - prompt}"
-        if prompt <= max_positions
-        else f"shorten the prompt to at most {max_positions} tokens"
-    )
-    return f"{prompt} prompt tokens and {length} new tokens exceed the model's {max_positions} positions; {fix}"
+    problem = f"{prompt_length} prompt tokens and {max_new_tokens} new tokens exceed the model's {max_positions} positions"
+    if prompt_length > max_positions:
+        return f"{problem}; shorten the prompt to at most {max_positions} tokens"
+    return f"{problem}; use at most {max_positions + 1 - prompt_length}"
 
 
-def check_length(max_positions: int | None, prompt: int, length: int) -> None:
-    """Reject a continuation that would exceed the positions of a model."""
-    if problem := too_long(max_positions, prompt, length):
+def check_length(max_positions: int | None, prompt_length: int, max_new_tokens: int) -> None:
+    """Reject a prompt and a continuation that exceed the positions of a model."""
+    if problem := length_problem(max_positions, prompt_length, max_new_tokens):
         raise UsageError("max_new_tokens", problem)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.decode import logits_processors as processors
-from weft.decode.batch_size import Rows, max_rows_in_memory
+from weft.decode.batch_size import Rows, max_texts_in_memory
 from weft.decode.beam import BeamOptions, beam_search
 from weft.decode.detokenize import TokenDecoder
 from weft.decode.engine import pad
@@ -28,7 +28,7 @@ LENGTH_STEP = 16  # source lengths are rounded up to multiples of this, so that 
 
 
 class PredictionRequest(NamedTuple):
-    """The sources, the model, and how to encode one for the other."""
+    """The model, and the sources to predict from."""
 
     model: IncrementalModel[Any]
     tokenizer: TokenDecoder
@@ -36,14 +36,13 @@ class PredictionRequest(NamedTuple):
     lengths: Sequence[int]  # number of tokens of each source
     prefixes: Sequence[Sequence[int]]  # tokens that each target is forced to start with
     device: torch.device
-    numbers: Sequence[int] | None = (
-        None  # index of each source in the whole input, which seeds its random numbers; None: as here
-    )
+    # index of each source in the whole input, which seeds its random numbers; None: its index in the request
+    indices: Sequence[int] | None = None
 
 
-def limit_of(request: PredictionRequest, row: int, options: PredictionConfig) -> int:
-    """Maximum number of new tokens: by default twice the source length plus 32, within the positions of the model. It depends
-    on this source and its prefix alone."""
+def max_new_tokens_for(request: PredictionRequest, row: int, options: PredictionConfig) -> int:
+    """Maximum number of new tokens for a source: by default twice its length plus 32, within the positions of the model. It
+    depends on this source and its prefix alone, not on the batch."""
     if options.max_new_tokens is not None:
         return options.max_new_tokens
     limit = max(2 * -(-request.lengths[row] // LENGTH_STEP) * LENGTH_STEP + 32, options.min_new_tokens + 1)
@@ -61,27 +60,26 @@ def _check_min_new_tokens(request: PredictionRequest, options: PredictionConfig)
 
 def _batch_size(request: PredictionRequest, options: PredictionConfig, row: int) -> int:
     """The number of sources, none longer than this one, that fit into memory at once; an error if one does not fit."""
-    number = options.num_samples if options.is_sampling else options.resolved_beam_size
-    rows = Rows(number, len(request.prefixes[row]) + limit_of(request, row, options), request.encode([row]))
-    if number == 1:
+    num_rows = options.num_samples if options.is_sampling else options.resolved_beam_size
+    rows = Rows(num_rows, len(request.prefixes[row]) + max_new_tokens_for(request, row, options), request.encode([row]))
+    if num_rows == 1:
         item, fix = "a line", "`max_new_tokens`"
     elif options.is_sampling:
-        item, fix = f"a line with {number} samples", "`num_samples` or `max_new_tokens`"
+        item, fix = f"a line with {num_rows} samples", "`num_samples` or `max_new_tokens`"
     else:
-        item, fix = f"a beam of {number} rows", "`beam_size` or `max_new_tokens`"
-    limit = max_rows_in_memory(request.model, rows, request.device, item=f"predict: {item}", fix=fix)
+        item, fix = f"a beam of {num_rows} rows", "`beam_size` or `max_new_tokens`"
+    limit = max_texts_in_memory(request.model, rows, request.device, item=f"predict: {item}", fix=fix)
     return min(MAX_BATCH_SOURCES, max(1, limit))
 
 
 def _batches(request: PredictionRequest, options: PredictionConfig) -> Iterator[list[int]]:
     """Batches of sources of similar length with the same limit, longest first."""
-    limits = [limit_of(request, row, options) for row in range(len(request.lengths))]
+    limits = [max_new_tokens_for(request, row, options) for row in range(len(request.lengths))]
     order = sorted(range(len(limits)), key=lambda row: (-limits[row], -request.lengths[row]))
     batch_size = _batch_size(request, options, order[0]) if order else 1
     batch: list[int] = []
     for row in order:
-        other_limit = batch and limits[batch[0]] != limits[row]
-        if other_limit or len(batch) == batch_size:
+        if batch and (limits[batch[0]] != limits[row] or len(batch) == batch_size):
             yield batch
             batch = []
         batch.append(row)
@@ -113,7 +111,7 @@ def _beam_search(
 ) -> list[list[Prediction]]:
     search = BeamOptions(
         beam_size=options.resolved_beam_size,
-        max_new_tokens=limit_of(request, batch[0], options),
+        max_new_tokens=max_new_tokens_for(request, batch[0], options),
         eos_id=request.tokenizer.eos_id,
         length_penalty=options.resolved_length_penalty,
         n_best=options.n_best,
@@ -133,11 +131,12 @@ def _sample(
 ) -> list[list[Prediction]]:
     """Samples for each source of a batch."""
     steps = processors.sampling_processors(temperature_value=options.temperature, k=options.top_k, p=options.top_p)
-    numbers = range(len(request.lengths)) if request.numbers is None else request.numbers
-    samples = [(row, sample) for row in batch for sample in range(options.num_samples)]
-    rows = torch.arange(len(batch), device=request.device).repeat_interleave(options.num_samples)
+    indices = range(len(request.lengths)) if request.indices is None else request.indices
+    samples = [(row, sample_index) for row in batch for sample_index in range(options.num_samples)]
+    sources = torch.arange(len(batch), device=request.device).repeat_interleave(options.num_samples)
     prompt, token_mask = pad([[request.tokenizer.bos_id, *request.prefixes[row]] for row, _ in samples], request.device)
-    criteria = StoppingCriteria(limit_of(request, batch[0], options), request.tokenizer.eos_id, options.min_new_tokens)
+    max_new_tokens = max_new_tokens_for(request, batch[0], options)
+    criteria = StoppingCriteria(max_new_tokens, request.tokenizer.eos_id, options.min_new_tokens)
     tokens: list[list[int]] = [[] for _ in samples]
     log_probs = torch.zeros(len(samples), dtype=torch.float64)
     sampled_steps = sample(
@@ -145,11 +144,11 @@ def _sample(
         prompt,
         criteria=criteria,
         token_mask=token_mask,
-        state=select(request.encode(batch), rows),
+        state=select(request.encode(batch), sources),
         processor=processors.compose([processors.ban_tokens(banned_tokens), *steps]),
         noise=None
         if options.temperature == 0
-        else [processors.random_noise(options.seed, numbers[row], number) for row, number in samples],
+        else [processors.random_noise(options.seed, indices[row], sample_index) for row, sample_index in samples],
     )
     for step in sampled_steps:
         log_probs += step.log_probs

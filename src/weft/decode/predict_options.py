@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -11,10 +12,10 @@ from weft.config import Config
 from weft.decode.options import check_ranges, option_error
 from weft.errors import UsageError
 
-BEAM, ALPHA = 5, 1.0
+DEFAULT_BEAM_SIZE, DEFAULT_LENGTH_PENALTY = 5, 1.0
 MAXIMA = {"max_new_tokens": 10**6, "num_samples": 10**4, "beam_size": 10**3, "length_penalty": 10}
-TRUNCATION = " or set `truncate`"  # end of the fix for a source that is too long
-SAMPLING = ("temperature", "top_k", "top_p")
+TRUNCATION = " or set `truncate`"  # last part of the advice for a source that is too long
+SAMPLING_OPTIONS = ("temperature", "top_k", "top_p")
 
 
 class PredictionConfig(Config):
@@ -47,38 +48,38 @@ class PredictionConfig(Config):
 
     @property
     def is_sampling(self) -> bool:
-        return self.num_samples > 1 or any(getattr(self, name) is not None for name in SAMPLING)
+        return self.num_samples > 1 or any(getattr(self, name) is not None for name in SAMPLING_OPTIONS)
 
     @property
     def resolved_beam_size(self) -> int:
-        return BEAM if self.beam_size is None else self.beam_size
+        return DEFAULT_BEAM_SIZE if self.beam_size is None else self.beam_size
 
     @property
     def resolved_length_penalty(self) -> float:
-        return ALPHA if self.length_penalty is None else self.length_penalty
+        return DEFAULT_LENGTH_PENALTY if self.length_penalty is None else self.length_penalty
 
     def describe(self) -> str:
-        """The search, for a signature."""
+        """The decoding method and its options, for a signature."""
         if self.is_sampling:
-            kept = [f"{name}:{getattr(self, name):g}" for name in SAMPLING if getattr(self, name) is not None]
-            way = ["sampling", *kept, f"seed:{self.seed}"]
+            values = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
+            method = ["sampling", *(f"{name}:{value:g}" for name, value in values.items() if value is not None)]
+            method.append(f"seed:{self.seed}")
+        elif self.resolved_beam_size == 1:
+            method = ["greedy"]
         else:
-            way = (
-                ["greedy"]
-                if self.resolved_beam_size == 1
-                else [f"beam:{self.resolved_beam_size}", f"alpha:{self.resolved_length_penalty:g}"]
-            )
-        return "/".join([*way, *self._bounds()])
+            method = [f"beam:{self.resolved_beam_size}", f"alpha:{self.resolved_length_penalty:g}"]
+        return "/".join([*method, *self._constraints()])
 
-    def _bounds(self) -> list[str]:
-        """What else changes outputs, where it is set."""
-        found = [] if self.max_new_tokens is None else [f"length:{self.max_new_tokens}"]
-        found += [f"least:{self.min_new_tokens}"] if self.min_new_tokens else []
-        # escaped: a token may be one of the signs that part a signature
-        found += (
-            ["ban:" + ",".join(quote(text, safe="") for text in sorted(set(self.banned_tokens)))] if self.banned_tokens else []
-        )
-        return [*found, "truncate"] if self.truncate else found
+    def _constraints(self) -> Iterator[str]:
+        """All other options that change outputs, if they are set."""
+        if self.max_new_tokens is not None:
+            yield f"length:{self.max_new_tokens}"
+        if self.min_new_tokens:
+            yield f"least:{self.min_new_tokens}"
+        if self.banned_tokens:  # escaped, because a token may be a separator of signatures
+            yield "ban:" + ",".join(quote(text, safe="") for text in sorted(set(self.banned_tokens)))
+        if self.truncate:
+            yield "truncate"
 
     @model_validator(mode="wrap")
     @classmethod

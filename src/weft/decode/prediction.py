@@ -1,4 +1,4 @@
-"""The output for one source."""
+"""The prediction for one source."""
 
 from __future__ import annotations
 

@@ -24,16 +24,15 @@ class StoppingCriteria(NamedTuple):
     max_new_tokens: int
     eos_id: int | None = None  # the token that ends a row
     min_new_tokens: int = 0  # number of tokens before EOS is allowed
-    finished: Callable[[Tensor], Tensor] | None = (
-        None  # called with the new tokens (B,), on the CPU; returns which rows end (B,)
-    )
+    # called with the new tokens (B,), on the CPU; returns which rows end, bool (B,)
+    finished: Callable[[Tensor], Tensor] | None = None
 
 
 class SampledStep(NamedTuple):
     """The tokens of one position, on the CPU."""
 
     tokens: Tensor  # (B,), -1 if the row has ended or has no possible token
-    log_probs: Tensor  # (B,) float64, of the model, 0 without a token
+    log_probs: Tensor  # (B,) float64, of the model; 0 if there is no token
 
 
 def _to_step(events: Sequence[Event], batch_size: int) -> SampledStep:

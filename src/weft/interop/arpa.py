@@ -1,6 +1,6 @@
 """ARPA files, the common format of n-gram models: log10, one line per n-gram, plain or gzip.
 
-A word of an ARPA file cannot contain whitespace, but a token can (a character model has ' '). Characters that are not
+A word of an ARPA file cannot contain whitespace, but a token can: ' ' is a token of character models. Characters that are not
 allowed are written as hexadecimal code points, `\\x{20}`; `\\x{}` is the empty token; a backslash that would start such an
 escape is `\\x{5c}`. Zero probability is -99, as usual; <s>, which is never predicted, gets 0, as in lmplz.
 """
@@ -28,15 +28,15 @@ from weft.text.compression import MAX_RATIO, DecompressionBomb, open_gzip
 from weft.text.pipelines import SPECIALS
 from weft.text.tokenizers import Tokenizer, from_vocab
 
-ZERO = -99.0  # log10 of zero probability; lower values are read as zero
-WRITE_NGRAMS = 1 << 13  # n-grams formatted at once, within the CPU cache
+ZERO_LOG10 = -99.0  # log10 of zero probability; lower values are read as zero
+WRITE_NGRAMS = 1 << 13  # n-grams formatted at once: their text fits into the CPU cache
 READ_NGRAMS = 1 << 16  # n-grams read at once
 _NOT_ALLOWED = re.compile(r"[\s\x00-\x20\x7f]|\\(?=x\{[0-9a-f]*\})")
 _ESCAPE = re.compile(r"\\x\{([0-9a-f]*)\}")
 
 
-class Names(Protocol):
-    """The part of a tokenizer that writing a file needs."""
+class TokenNames(Protocol):
+    """The part of a tokenizer that is needed to write a file."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -54,12 +54,12 @@ class Arpa(NamedTuple):
 def escape(token: str) -> str:
     """A token as a word of an ARPA file."""
     if token and token.isprintable() and " " not in token and "\\" not in token:
-        return token  # the fast path for nearly all tokens
+        return token  # fast path for most tokens
     return _NOT_ALLOWED.sub(lambda match: f"\\x{{{ord(match[0]):x}}}", token) or "\\x{}"
 
 
 def unescape(word: str) -> str:
-    """The inverse of `escape`; a word of another tool that `escape` would not write stays as it is."""
+    """The inverse of `escape`. A word that `escape` would not write, because it is from another tool, is returned unchanged."""
     token = _ESCAPE.sub(lambda match: chr(min(int(match[1], 16), sys.maxunicode)) if match[1] else "", word)
     return token if escape(token) == word else word
 
@@ -69,14 +69,14 @@ def _quads(strings: Iterable[str]) -> NDArray[np.uint32]:
     return np.frombuffer("".join(strings).encode(), np.uint32)
 
 
-# parts of a formatted number: sign, up to two digits and the point; four decimals; three decimals and a tab
+# all parts of a formatted number: sign, up to two digits and the point; four decimals; three decimals and a tab
 _HEAD = _quads(f"{f'-{i}.':>4}" for i in range(100))
 _FOUR = _quads(f"{i:04}" for i in range(10_000))
 _TAIL = _quads(f"{i:03}\t" for i in range(1000))
-_WIDTH = 12
+_WIDTH = 12  # bytes of a formatted number with its tab
 
 
-def _digits(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], Ints]:
+def _format_numbers(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], Ints]:
     """Each value with 7 decimals and a tab, right-aligned in a row of bytes (n, 12), and its start in the row."""
     rest, tail = np.divmod(np.rint(np.abs(values) * 1e7).astype(np.uint32), 1000)
     head, four = np.divmod(rest, 10_000)
@@ -88,8 +88,8 @@ def _digits(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], Ints]:
     return text.view(np.uint8), begin
 
 
-class _Lines:
-    """Format lines from one buffer of numbers and words, without creating Python objects."""
+class _LineFormatter:
+    """Formats lines by copying bytes from one buffer of numbers and words, without a Python object per line."""
 
     def __init__(self, words: list[bytes]) -> None:
         room = b" " * (2 * _WIDTH * WRITE_NGRAMS)
@@ -97,15 +97,15 @@ class _Lines:
         self.length = np.array([len(word) + 1 for word in words])
         self.start = np.cumsum(self.length) - self.length + len(room)
 
-    def write(self, ids: Ints, numbers: list[NDArray[np.float64]]) -> NDArray[np.uint8]:
-        """A line for each row of IDs (n, k), n <= WRITE_NGRAMS, with its log-probability and, except at the highest order,
-        its backoff weight."""
+    def format(self, ids: Ints, numbers: list[NDArray[np.float64]]) -> NDArray[np.uint8]:
+        """The lines of the n-grams `ids` (n, k), n <= WRITE_NGRAMS, as bytes. `numbers` are their log-probabilities and, except
+        at the highest order, their backoff weights."""
         n, k = ids.shape
         source = np.empty((n, k + len(numbers)), np.int64)
         length = np.empty_like(source)
         source[:, 1 : k + 1], length[:, 1 : k + 1] = self.start.take(ids), self.length.take(ids)
         for i, values in enumerate(numbers):
-            text, begin = _digits(values)
+            text, begin = _format_numbers(values)
             self.buffer[i * text.size : (i + 1) * text.size] = text.reshape(-1)
             source[:, i * (k + 1)] = begin + np.arange(i * text.size, (i + 1) * text.size, _WIDTH)
             length[:, i * (k + 1)] = _WIDTH - begin
@@ -115,29 +115,30 @@ class _Lines:
         source += length
         shift = np.repeat(source.reshape(-1), length.reshape(-1))
         shift += np.arange(len(shift))
-        line = self.buffer.take(shift)
-        line[ends[:, k] - 1] = ord("\t")
-        line[ends[:, -1] - 1] = ord("\n")
-        return line
+        lines = self.buffer.take(shift)
+        lines[ends[:, k] - 1] = ord("\t")
+        lines[ends[:, -1] - 1] = ord("\n")
+        return lines
 
 
 def _log10(values: NDArray[np.float32]) -> NDArray[np.float64]:
-    return np.clip(values.astype(np.float64) / math.log(10), ZERO, -ZERO)
+    return np.clip(values.astype(np.float64) / math.log(10), ZERO_LOG10, -ZERO_LOG10)
 
 
-def _text(model: NgramModel, tokenizer: Names) -> Iterator[bytes | memoryview]:
-    words = [escape(tokenizer.id_to_token(i)).encode() for i in range(model.size)]
-    lines = _Lines(words)
+def _format_model(model: NgramModel, tokenizer: TokenNames) -> Iterator[bytes | memoryview]:
+    """The text of an ARPA file, in chunks."""
+    words = [escape(tokenizer.id_to_token(i)).encode() for i in range(model.vocab_size)]
+    formatter = _LineFormatter(words)
     first: dict[bytes, int] = {}
     for i, word in enumerate(words):
         if first.setdefault(word, i) != i:
             raise ModelError("ARPA", f"tokens {first[word]} and {i} are both {word.decode()!r}; words must be unique")
     header = [f"ngram {k}={count}" for k, count in enumerate(model.counts, start=1)]
     yield "\n".join(["\\data\\", *header, ""]).encode()
-    ids = np.arange(model.size)[:, None]
+    ids = np.arange(model.vocab_size)[:, None]
     for k, level in enumerate(model.levels, start=1):
         if k > 1:
-            context, last = np.divmod(level.keys, model.size)
+            context, last = np.divmod(level.keys, model.vocab_size)
             ids = np.concatenate([ids[context], last[:, None]], axis=1)
         numbers = [_log10(part) for part in (level.log_prob, level.back_off) if len(part)]
         if k == 1:
@@ -145,22 +146,22 @@ def _text(model: NgramModel, tokenizer: Names) -> Iterator[bytes | memoryview]:
         yield f"\n\\{k}-grams:\n".encode()
         for low in range(0, len(ids), WRITE_NGRAMS):
             chunk = slice(low, low + WRITE_NGRAMS)
-            yield lines.write(ids[chunk], [values[chunk] for values in numbers]).data
+            yield formatter.format(ids[chunk], [values[chunk] for values in numbers]).data
     yield b"\n\\end\\\n"
 
 
-def write_arpa(path: Path, model: NgramModel, tokenizer: Names) -> None:
+def write_arpa(path: Path, model: NgramModel, tokenizer: TokenNames) -> None:
     """Write a model with the tokens of its tokenizer as words; a path that ends in .gz is compressed."""
-    if tokenizer.vocab_size != model.size:
+    if tokenizer.vocab_size != model.vocab_size:
         raise ModelError(
-            "ARPA", f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.size}", "use its own tokenizer"
+            "ARPA", f"the tokenizer has {tokenizer.vocab_size} tokens, the model {model.vocab_size}", "use its own tokenizer"
         )
-    packer = zlib.compressobj(level=6, wbits=31) if path.suffix == ".gz" else None
+    compressor = zlib.compressobj(level=6, wbits=31) if path.suffix == ".gz" else None
     with atomic_write(path, user_path=True) as write:
-        for text in _text(model, tokenizer):
-            write(packer.compress(text) if packer else text)
-        if packer:
-            write(packer.flush())
+        for text in _format_model(model, tokenizer):
+            write(compressor.compress(text) if compressor else text)
+        if compressor:
+            write(compressor.flush())
 
 
 class _Reader:
@@ -186,7 +187,7 @@ class _Reader:
         return lines
 
 
-def _header(reader: _Reader) -> tuple[list[int], bytes]:
+def _read_header(reader: _Reader) -> tuple[list[int], bytes]:
     """The number of n-grams of each length, and the line after the header."""
     for line in iter(reader.next, b"\\data\\"):
         if reader.line > 1000:
@@ -214,20 +215,20 @@ class _Section(NamedTuple):
     back_off: NDArray[np.float64]
 
 
-def _columns(reader: _Reader, lines: list[bytes], k: int, highest: bool) -> _Section:
-    """The fields of the lines that were read last."""
+def _parse_lines(reader: _Reader, lines: list[bytes], k: int, highest: bool) -> _Section:
+    """The n-grams of the lines that were read last."""
     first = reader.line - len(lines) + 1
     columns = _split_regular(lines, k + 1 if highest else k + 2) or _split_any(reader, lines, k, highest)
-    log_prob = _numbers(reader, columns[0], first)
+    log_prob = _parse_numbers(reader, columns[0], first)
     positive = np.flatnonzero(log_prob > 0)
     if len(positive):
         reader.fail(f"log-probability {log_prob[positive[0]]:g} is greater than 0", first + int(positive[0]))
-    back_off = np.zeros(len(lines)) if highest else _numbers(reader, columns[k + 1], first)
+    back_off = np.zeros(len(lines)) if highest else _parse_numbers(reader, columns[k + 1], first)
     return _Section(columns[1 : k + 1], log_prob, back_off)
 
 
 def _split_regular(lines: list[bytes], fields: int) -> list[Sequence[bytes]] | None:
-    """The columns of lines that all have this number of fields, separated by one blank; None otherwise."""
+    """The columns of lines, if all have this number of fields, separated by one whitespace character; else None."""
     text = b"".join(lines)
     chars = np.frombuffer(text, np.uint8)
     blanks = np.flatnonzero((chars == 32) | ((chars >= 9) & (chars <= 13)))
@@ -252,23 +253,22 @@ def _split_any(reader: _Reader, lines: list[bytes], k: int, highest: bool) -> li
     return list(zip(*(row if highest or len(row) == k + 2 else [*row, b"0"] for row in rows), strict=True))
 
 
-def _numbers(reader: _Reader, column: Sequence[bytes], first: int) -> NDArray[np.float64]:
+def _to_float(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _parse_numbers(reader: _Reader, column: Sequence[bytes], first: int) -> NDArray[np.float64]:
     try:
         values = np.fromiter(map(float, column), np.float64, len(column))
     except ValueError:
-        values = np.array([float(text) if _is_number(text) else math.nan for text in column])
+        values = np.array([_to_float(text) for text in column])
     invalid = np.flatnonzero(np.isnan(values) | (values == math.inf))
     if len(invalid):
         reader.fail(f"expected a number, got {_show(column[invalid[0]])}", first + int(invalid[0]))
-    return np.where(values <= ZERO, -math.inf, values)
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return np.where(values <= ZERO_LOG10, -math.inf, values)
 
 
 def _sections(reader: _Reader, count: int, k: int, highest: bool) -> Iterator[_Section]:
@@ -278,25 +278,25 @@ def _sections(reader: _Reader, count: int, k: int, highest: bool) -> Iterator[_S
         if not lines:
             reader.fail(f"the file ends, {count} {k}-grams are missing; it is incomplete")
         count -= len(lines)
-        yield _columns(reader, lines, k, highest)
+        yield _parse_lines(reader, lines, k, highest)
 
 
 def _read_words(reader: _Reader, count: int, highest: bool) -> tuple[dict[bytes, int], NgramLevel]:
     """The ID of each word as written in the file, and level 1."""
     word_ids = {word.encode(): i for i, word in enumerate(SPECIALS)}
     log_prob, back_off = [np.full(3, -math.inf)], [np.zeros(3)]
-    seen: set[bytes] = set()
+    words: set[bytes] = set()
     for section in _sections(reader, count, 1, highest):
         first, ids = reader.line - len(section.log_prob) + 1, []
         for i, word in enumerate(section.words[0]):
             name = b"<unk>" if word == b"<UNK>" else word
-            if name in seen:
+            if name in words:
                 reader.fail(f"duplicate word {_show(word)}", first + i)
-            seen.add(name)
+            words.add(name)
             ids.append(word_ids.setdefault(name, len(word_ids)))
         num_new = len(word_ids) - sum(map(len, log_prob))
-        for parts, values, blank in ((log_prob, section.log_prob, -math.inf), (back_off, section.back_off, 0.0)):
-            parts.append(np.full(num_new, blank))
+        for parts, values, default in ((log_prob, section.log_prob, -math.inf), (back_off, section.back_off, 0.0)):
+            parts.append(np.full(num_new, default))
             joined = np.concatenate(parts)
             joined[ids] = values
             parts[:] = [joined]
@@ -311,7 +311,7 @@ def _to_level(keys: Ints, log_prob: NDArray[np.float64], back_off: NDArray[np.fl
 
 def _keys(reader: _Reader, section: _Section, below: list[NgramLevel], word_ids: dict[bytes, int]) -> Ints:
     """The keys of the n-grams that were read last."""
-    first, size = reader.line - len(section.log_prob) + 1, len(below[0].log_prob)
+    first, vocab_size = reader.line - len(section.log_prob) + 1, len(below[0].log_prob)
     key = np.zeros(0, np.int64)
     for j, column in enumerate(section.words):
         ids = np.fromiter(map(word_ids.get, column, repeat(-1)), np.int64, len(column))
@@ -323,7 +323,7 @@ def _keys(reader: _Reader, section: _Section, below: list[NgramLevel], word_ids:
             invalid = int(np.flatnonzero(context < 0)[0])
             words = b" ".join(column[invalid] for column in section.words[:j])
             reader.fail(f"its context {_show(words)} is not one of the {j}-grams", first + invalid)
-        key = context * size + ids if j else ids
+        key = context * vocab_size + ids if j else ids
     return key
 
 
@@ -343,37 +343,9 @@ def _read_level(reader: _Reader, count: int, below: list[NgramLevel], word_ids: 
     return _to_level(joined[order], np.concatenate(log_prob)[order], back)
 
 
-def _open(path: Path) -> Callable[[], IO[bytes]]:
-    try:
-        with path.open("rb") as file:
-            is_gzip = file.read(2) == b"\x1f\x8b"
-    except OSError as error:
-        raise ModelError(path, f"cannot read the file: {error.strerror}") from None
-    return (lambda: open_gzip(path)) if is_gzip else lambda: path.open("rb")
-
-
-def read_arpa(path: Path, *, tokenizer: Tokenizer | None = None) -> Arpa:
-    """Read a model from a file, plain or gzip. The default tokenizer splits at whitespace."""
-    with _open(path)() as file:
-        reader = _Reader(path, file)
-        try:
-            levels, words = _read(reader)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise ModelError(path, f"the compressed file is corrupted after line {reader.line}") from None
-        except DecompressionBomb:
-            raise ModelError(path, f"decompresses to more than {MAX_RATIO} times its size; not an n-gram model") from None
-    own = tokenizer or from_vocab(words)
-    tokens = [own.id_to_token(number) for number in range(own.vocab_size)]
-    if tokens != words:
-        pairs = enumerate(zip_longest(tokens, words))
-        number, (token, word) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-        raise ModelError(path, f"word {number} is {word!r}, but token {number} of the tokenizer is {token!r}")
-    return Arpa(NgramModel(levels, vocabulary=own.hash, bos_id=own.bos_id), own)
-
-
 def _read(reader: _Reader) -> tuple[list[NgramLevel], list[str]]:
     """All levels, and the words by ID."""
-    counts, line = _header(reader)
+    counts, line = _read_header(reader)
     levels: list[NgramLevel] = []
     word_ids: dict[bytes, int] = {}
     for k, count in enumerate(counts, start=1):
@@ -397,3 +369,31 @@ def _read(reader: _Reader) -> tuple[list[NgramLevel], list[str]]:
     if len(set(words)) < len(words):
         raise ModelError(reader.path, "two of its words are the same token; one of them is written with \\x{5c}")
     return levels, words
+
+
+def _opener(path: Path) -> Callable[[], IO[bytes]]:
+    """A function that opens the file, plain or gzip."""
+    try:
+        with path.open("rb") as file:
+            is_gzip = file.read(2) == b"\x1f\x8b"
+    except OSError as error:
+        raise ModelError(path, f"cannot read the file: {error.strerror}") from None
+    return (lambda: open_gzip(path)) if is_gzip else lambda: path.open("rb")
+
+
+def read_arpa(path: Path, *, tokenizer: Tokenizer | None = None) -> Arpa:
+    """Read a model from a file, plain or gzip. The default tokenizer splits at whitespace."""
+    with _opener(path)() as file:
+        reader = _Reader(path, file)
+        try:
+            levels, words = _read(reader)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise ModelError(path, f"the compressed file is corrupted after line {reader.line}") from None
+        except DecompressionBomb:
+            raise ModelError(path, f"decompresses to more than {MAX_RATIO} times its size; not an n-gram model") from None
+    tokenizer = tokenizer or from_vocab(words)
+    tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
+    for token_id, (token, word) in enumerate(zip_longest(tokens, words)):
+        if token != word:
+            raise ModelError(path, f"word {token_id} is {word!r}, but token {token_id} of the tokenizer is {token!r}")
+    return Arpa(NgramModel(levels, vocabulary=tokenizer.hash, bos_id=tokenizer.bos_id), tokenizer)

@@ -22,9 +22,9 @@ def import_arpa(source: Path, output_dir: Path, *, tokenizer_from: Path | None =
     names a run with another one. A model with </s> reads lines, any other running text."""
     if source.is_dir():
         raise ModelError(source, "is a directory; an ARPA model is a file")
-    run_tokenizer = None if tokenizer_from is None else _tokenizer(tokenizer_from)
+    run_tokenizer = None if tokenizer_from is None else _load_tokenizer(tokenizer_from)
     model, tokenizer = read_arpa(source, tokenizer=run_tokenizer)
-    if tokenizer_from is None and any(_has_whitespace(tokenizer.id_to_token(number)) for number in range(tokenizer.vocab_size)):
+    if tokenizer_from is None and any(map(_has_whitespace, _tokens(tokenizer))):
         raise ModelError(
             source,
             "its words contain whitespace, so that texts cannot be split into them at spaces",
@@ -41,17 +41,17 @@ def import_arpa(source: Path, output_dir: Path, *, tokenizer_from: Path | None =
         )
     bos_text = None if has_eos or tokenizer_from is None else _bos_text(tokenizer_from, tokenizer)
     plan = ImportPlan({"task": "lm", "data": data, "model": table}, lambda config: model.arrays(), notes, bos_text)
-    return make_run(plan, tokenizer, output_dir, where=source)
+    return make_run(plan, tokenizer, output_dir, source=source)
 
 
 def _occurs(model: NgramModel, token: int) -> bool:
     """Whether a token occurred in the training text; unigrams have a probability even if they did not."""
     if model.order == 1:
         return bool(np.isfinite(model.levels[0].log_prob[token]))
-    return bool((model.levels[1].keys % model.size == token).any())
+    return bool((model.levels[1].keys % model.vocab_size == token).any())
 
 
-def _tokenizer(run: Path) -> Tokenizer:
+def _load_tokenizer(run: Path) -> Tokenizer:
     directory = open_run_dir(run)
     if not directory.tokenizer.is_file():
         raise UsageError("tokenizer_from", f"{run} has no tokenizer.json")
@@ -59,38 +59,40 @@ def _tokenizer(run: Path) -> Tokenizer:
 
 
 def _bos_text(run: Path, tokenizer: Tokenizer) -> str | None:
-    """The text that precedes texts of a run; None: <s>."""
+    """The text that precedes starts a new text in a run; None: <s>."""
     tokens = read_bos(run, tokenizer)
     return None if tokens == [tokenizer.bos_id] else tokenizer.decode(tokens)
 
 
+def _tokens(tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
+
+
 def _looks_like_subwords(tokenizer: Tokenizer) -> bool:
-    """Whether several words start like tokens of common subword tokenizers."""
-    return (
-        sum(tokenizer.id_to_token(number).startswith(("\u0120", "\u2581", "##")) for number in range(tokenizer.vocab_size)) >= 3
-    )
+    """Whether at least three words start with a marker of GPT-2, SentencePiece or WordPiece tokens."""
+    return sum(token.startswith(("\u0120", "\u2581", "##")) for token in _tokens(tokenizer)) >= 3
 
 
 def _has_whitespace(token: str) -> bool:
     return token == "" or any(char.isspace() for char in token)
 
 
-def export_arpa(run: AnyRun, output_dir: Path) -> list[str]:
+def export_arpa(run: AnyRun, path: Path) -> list[str]:
     """Write an n-gram model as an ARPA file, compressed if the name ends in .gz. Returns notes for the user."""
     if not isinstance(run.config.model, NgramConfig):
         actual = f"arch {run.config.arch!r}" if run.generates else f"task {run.config.task!r}"
         raise UsageError("export", f"{run.directory.path} has {actual}; ARPA files contain n-gram models")
-    if output_dir.is_dir():
-        raise UsageError("export", f"{output_dir} is a directory", f"name a file, such as {output_dir / 'model.arpa'}")
+    if path.is_dir():
+        raise UsageError("export", f"{path} is a directory", f"name a file, such as {path / 'model.arpa'}")
     model, tokenizer = run.model, run.vocabulary
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    write_arpa(output_dir, model, tokenizer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_arpa(path, model, tokenizer)
     notes = []
     if tokenizer.type != "whitespace":
         notes.append(
             f"its words are tokens of a {tokenizer.type} tokenizer: tokenize texts in the same way, "
             "or import it with the tokenizer of this run"
         )
-    if any(_has_whitespace(tokenizer.id_to_token(number)) for number in range(tokenizer.vocab_size)):
+    if any(map(_has_whitespace, _tokens(tokenizer))):
         notes.append("whitespace in tokens is written as code points, such as \\x{20}")
     return notes

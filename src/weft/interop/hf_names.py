@@ -6,36 +6,36 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Row(NamedTuple):
-    """One of our tensors and the tensors of Hugging Face that are concatenated to it; `transposed`: inputs on axis 0."""
+class WeightMapping(NamedTuple):
+    """The name of one of our tensors, and the names of the tensors of Hugging Face that are concatenated to it."""
 
     ours: str
     theirs: tuple[str, ...]
-    transposed: bool = False
+    transposed: bool = False  # their matrices are (inputs, outputs)
 
 
-class Encoder(NamedTuple):
-    """Names in an encoder of the BERT family; those of a layer follow `layer`."""
+class EncoderNames(NamedTuple):
+    """Weight names of an encoder of the BERT family."""
 
     prefix: str  # of the encoder in a model that has a head
-    layer: str
-    attention: tuple[str, str, str]
+    layer: str  # prefix of the layers; followed by the index of the layer and one of the next six names
+    attention: tuple[str, str, str]  # query, key, value
     out: str
     out_norm: str
     up_proj: str
     down_proj: str
     ffn_norm: str
-    dense: str  # of the head, as are the next three
+    dense: str  # this and the next three names belong to the MLM head
     norm: str
     bias: str
     decoder: str
-    offset: int = 0  # unused positions before the first
-    segments: bool = True
+    position_offset: int = 0  # number of unused position embeddings before the first
+    has_segments: bool = True
 
 
 TOKENS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
 SEGMENTS, EMBEDDING_NORM = "embeddings.token_type_embeddings.weight", "embeddings.LayerNorm"
-BERT = Encoder(
+BERT = EncoderNames(
     prefix="bert.",
     layer="encoder.layer.",
     attention=("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -57,9 +57,9 @@ ENCODERS = {
         norm="lm_head.layer_norm",
         bias="lm_head.bias",
         decoder="lm_head.decoder.weight",
-        offset=2,
+        position_offset=2,
     ),
-    "distilbert": Encoder(
+    "distilbert": EncoderNames(
         prefix="distilbert.",
         layer="transformer.layer.",
         attention=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
@@ -72,24 +72,25 @@ ENCODERS = {
         norm="vocab_layer_norm",
         bias="vocab_projector.bias",
         decoder="vocab_projector.weight",
-        segments=False,
+        has_segments=False,
     ),
 }
 
 
-def _weight_and_bias(ours: str, theirs: str) -> Iterator[Row]:
-    yield Row(f"{ours}.weight", (f"{theirs}.weight",))
-    yield Row(f"{ours}.bias", (f"{theirs}.bias",))
+def _weight_and_bias(ours: str, theirs: str) -> Iterator[WeightMapping]:
+    yield WeightMapping(f"{ours}.weight", (f"{theirs}.weight",))
+    yield WeightMapping(f"{ours}.bias", (f"{theirs}.bias",))
 
 
-def encoder_rows(names: Encoder, layers: int) -> Iterator[Row]:
-    """The weights of a stack and the norm below it. Embeddings are handled separately: their tokens are in another order."""
+def encoder_mappings(names: EncoderNames, num_layers: int) -> Iterator[WeightMapping]:
+    """The weights of a stack and the embedding norm. Embeddings are converted separately: their rows are in another order."""
     yield from _weight_and_bias("encoder.stack.input_proj", EMBEDDING_NORM)
-    for layer in range(layers):
+    for layer in range(num_layers):
         theirs = f"{names.layer}{layer}."
         attention, ffn = (f"encoder.stack.layers.{2 * layer + part}" for part in (0, 1))
-        for end in ("weight", "bias"):
-            yield Row(f"{attention}.mixer.to_qkv.{end}", tuple(f"{theirs}{name}.{end}" for name in names.attention))
+        for suffix in ("weight", "bias"):
+            their_names = tuple(f"{theirs}{name}.{suffix}" for name in names.attention)
+            yield WeightMapping(f"{attention}.mixer.to_qkv.{suffix}", their_names)
         yield from _weight_and_bias(f"{attention}.mixer.to_out", theirs + names.out)
         yield from _weight_and_bias(f"{attention}.connection.norm", theirs + names.out_norm)
         yield from _weight_and_bias(f"{ffn}.mixer.up_proj", theirs + names.up_proj)
@@ -97,15 +98,15 @@ def encoder_rows(names: Encoder, layers: int) -> Iterator[Row]:
         yield from _weight_and_bias(f"{ffn}.connection.norm", theirs + names.ffn_norm)
 
 
-def head_rows(names: Encoder) -> Iterator[Row]:
-    """The layer before the output of a masked language model."""
+def head_mappings(names: EncoderNames) -> Iterator[WeightMapping]:
+    """The dense layer and the norm of the MLM head."""
     yield from _weight_and_bias("transform.0", names.dense)
     yield from _weight_and_bias("transform.2", names.norm)
 
 
-def gpt2_rows(layers: int) -> Iterator[Row]:
-    """The stack of GPT-2, whose matrices are transposed."""
-    for layer in range(layers):
+def gpt2_mappings(num_layers: int) -> Iterator[WeightMapping]:
+    """The weights of the stack of GPT-2, whose matrices are transposed."""
+    for layer in range(num_layers):
         theirs = f"h.{layer}."
         attention, ffn = (f"stack.layers.{2 * layer + part}" for part in (0, 1))
         yield from _weight_and_bias(f"{attention}.norm", f"{theirs}ln_1")
@@ -113,6 +114,6 @@ def gpt2_rows(layers: int) -> Iterator[Row]:
         parts = {f"{attention}.mixer.to_qkv": "attn.c_attn", f"{attention}.mixer.to_out": "attn.c_proj"}
         parts |= {f"{ffn}.mixer.up_proj": "mlp.c_fc", f"{ffn}.mixer.to_out": "mlp.c_proj"}
         for ours, name in parts.items():
-            yield Row(f"{ours}.weight", (f"{theirs}{name}.weight",), transposed=True)
-            yield Row(f"{ours}.bias", (f"{theirs}{name}.bias",))
+            yield WeightMapping(f"{ours}.weight", (f"{theirs}{name}.weight",), transposed=True)
+            yield WeightMapping(f"{ours}.bias", (f"{theirs}{name}.bias",))
     yield from _weight_and_bias("stack.final_norm", "ln_f")

@@ -1,4 +1,4 @@
-"""Convert tokenizers of Hugging Face to ours and back: the same text gives the same tokens, with other IDs."""
+"""Convert tokenizers of Hugging Face to ours and back. The tokens of a text stay the same; their IDs change."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from weft.text.pipelines import BOS, EOS, SPECIALS, UNK
 from weft.text.tokenizers import MAX_BYTES, Tokenizer
 
 GPT2_END = "<|endoftext|>"
-DEFAULTS: Mapping[str, Mapping[str, str]] = {
+DEFAULT_SPECIALS: Mapping[str, Mapping[str, str]] = {
     "bert": {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     "distilbert": {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     "roberta": {"unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"},
     "gpt2": {"eos": GPT2_END},
 }
-PADS = ("[PAD]", "<pad>")
+PAD_TOKENS = ("[PAD]", "<pad>")
 
 
 class RenumberedTokenizer(NamedTuple):
     tokenizer: Tokenizer
-    rows: list[int | None]  # by our token ID, the original ID; None for a new token
+    original_ids: list[int | None]  # by our token ID; None for a new token
 
 
-def special_names(directory: Path, kind: str) -> dict[str, str]:
+def special_names(directory: Path, model_type: str) -> dict[str, str]:
     """The special tokens by role: unk, cls, sep and mask, or eos."""
     config: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
@@ -44,10 +44,10 @@ def special_names(directory: Path, kind: str) -> dict[str, str]:
         value = value.get("content") if isinstance(value, dict) else value
         return value if isinstance(value, str) else default
 
-    return {name: token(name, default) for name, default in DEFAULTS[kind].items()}
+    return {name: token(name, default) for name, default in DEFAULT_SPECIALS[model_type].items()}
 
 
-def read_parts(directory: Path, kind: str) -> dict[str, Any]:
+def read_parts(directory: Path, model_type: str) -> dict[str, Any]:
     """The content of tokenizer.json, or its equivalent from a WordPiece vocabulary or from BPE vocabulary and merges."""
     path = directory / "tokenizer.json"
     if path.is_file():
@@ -59,7 +59,7 @@ def read_parts(directory: Path, kind: str) -> dict[str, Any]:
     content = files.read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").is_file() else {}
     config = content if isinstance(content, dict) else {}
     if (directory / "vocab.txt").is_file():
-        return _wordpiece(directory / "vocab.txt", config, DEFAULTS[kind].get("unk", "[UNK]"))
+        return _wordpiece(directory / "vocab.txt", config, DEFAULT_SPECIALS[model_type].get("unk", "[UNK]"))
     if (directory / "vocab.json").is_file() and (directory / "merges.txt").is_file():
         return _bpe(directory, bool(config.get("add_prefix_space", False)))
     raise ModelError(directory, "no tokenizer.json, no vocab.txt, and no vocab.json with merges.txt")
@@ -74,14 +74,14 @@ def _wordpiece(path: Path, config: Mapping[str, Any], unknown: str) -> dict[str,
         raise ModelError(path, f"corrupted: invalid UTF-8 at byte {error.start}") from None
     except OSError as error:
         raise ResourceError(path, f"cannot read the file: {error.strerror}") from None
-    accents = config.get("strip_accents")
+    strip_accents = config.get("strip_accents")
     with wrap_errors(f"{path}: not a valid vocabulary"):
         tokenizer = tokenizers.Tokenizer(
             models.WordPiece({word: token_id for token_id, word in enumerate(words)}, unk_token=unknown)
         )
         tokenizer.normalizer = normalizers.BertNormalizer(
             lowercase=bool(config.get("do_lower_case", True)),
-            strip_accents=accents if accents is None else bool(accents),
+            strip_accents=strip_accents if strip_accents is None else bool(strip_accents),
             handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
         )
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
@@ -89,66 +89,67 @@ def _wordpiece(path: Path, config: Mapping[str, Any], unknown: str) -> dict[str,
     return parts
 
 
-def _bpe(directory: Path, spaced: bool) -> dict[str, Any]:
+def _bpe(directory: Path, add_prefix_space: bool) -> dict[str, Any]:
     with wrap_errors(f"{directory}: cannot read vocab.json and merges.txt"):
         model = models.BPE.from_file(str(directory / "vocab.json"), str(directory / "merges.txt"))
     tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
     parts: dict[str, Any] = json.loads(tokenizer.to_str())
     return parts
 
 
-def renumber(directory: Path, kind: str) -> RenumberedTokenizer:
-    """The tokenizer with <unk>, <s> and </s> as 0, 1, 2. The mask token is removed from it and is last in `rows`."""
-    parts, names = read_parts(directory, kind), special_names(directory, kind)
+def renumber(directory: Path, model_type: str) -> RenumberedTokenizer:
+    """The tokenizer with <unk>, <s> and </s> as 0, 1, 2. The mask token is not in the tokenizer; its ID is the last of
+    `original_ids`."""
+    parts, names = read_parts(directory, model_type), special_names(directory, model_type)
     model = parts["model"]
     if model.get("type") not in ("WordPiece", "BPE") or not isinstance(model.get("vocab"), dict):
         raise ModelError(directory, f"tokenizer type {model.get('type')!r} is not supported, only WordPiece and BPE")
     added: list[dict[str, Any]] = parts.get("added_tokens") or []
-    known: dict[str, int] = {**model["vocab"], **{token["content"]: token["id"] for token in added}}
+    vocab: dict[str, int] = {**model["vocab"], **{token["content"]: token["id"] for token in added}}
     for name, token in names.items():
-        if token not in known:
+        if token not in vocab:
             raise ModelError(directory, f"the {name}_token {token!r} is not in the vocabulary of the tokenizer")
-    if kind != "gpt2":
+    if model_type != "gpt2":
         specials: list[str | None] = [names[name] for name in ("unk", "cls", "sep")]
-    elif names["eos"] == EOS and {UNK, BOS} <= set(known):  # exported by weft
+    elif names["eos"] == EOS and {UNK, BOS} <= set(vocab):  # exported by weft
         specials = [*SPECIALS]
     else:  # GPT-2 has one token for BOS and EOS and no unknown token, because it is byte-level
         specials = [None, names["eos"], names["eos"]]
     removed = {*specials, names.get("mask")}
-    others = sorted((token for token in known if token not in removed), key=lambda token: known[token])
-    if clash := set(SPECIALS).intersection(others):
+    ordinary = sorted((token for token in vocab if token not in removed), key=lambda token: vocab[token])
+    if clash := set(SPECIALS).intersection(ordinary):
         raise ModelError(directory, f"the tokenizer uses {min(clash)!r} as an ordinary token")
-    kept = [token for token in added if token["content"] in others and not token.get("special")]
-    token_ids = {token: token_id for token_id, token in enumerate([*SPECIALS, *others])}
-    added_only = {token["content"] for token in kept if token["content"] not in model["vocab"]}
+    added = [token for token in added if token["content"] in ordinary and not token.get("special")]
+    token_ids = {token: token_id for token_id, token in enumerate([*SPECIALS, *ordinary])}
+    added_only = {token["content"] for token in added if token["content"] not in model["vocab"]}
     model["vocab"] = {token: token_id for token, token_id in token_ids.items() if token not in added_only}
     model["unk_token"] = None if model.get("unk_token") is None else UNK
-    parts |= {"added_tokens": [{**token, "id": token_ids[token["content"]]} for token in kept], "post_processor": None}
+    parts |= {"added_tokens": [{**token, "id": token_ids[token["content"]]} for token in added], "post_processor": None}
     parts |= {"truncation": None, "padding": None}
-    rows = [None if token is None else known[token] for token in specials] + [known[token] for token in others]
+    original_ids = [None if token is None else vocab[token] for token in specials] + [vocab[token] for token in ordinary]
+    if "mask" in names:
+        original_ids.append(vocab[names["mask"]])
     data = json.dumps(parts, ensure_ascii=False).encode()
-    return RenumberedTokenizer(
-        Tokenizer(data, str(directory / "tokenizer.json")), rows if "mask" not in names else [*rows, known[names["mask"]]]
-    )
+    return RenumberedTokenizer(Tokenizer(data, str(directory / "tokenizer.json")), original_ids)
 
 
-def special(token_id: int, content: str) -> dict[str, Any]:
+def _special_token(token_id: int, content: str) -> dict[str, Any]:
     """An entry of added_tokens for a special token."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": token_id, "content": content, **flags, "special": True}
 
 
-def export_tokenizer(tokenizer: Tokenizer, *, masks: bool, max_length: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """tokenizer.json and tokenizer_config.json. With `masks`, the tokenizer adds <s> and </s> around texts and has a mask
+def export_tokenizer(tokenizer: Tokenizer, *, has_mask: bool, max_length: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json and tokenizer_config.json. With `has_mask`, the tokenizer adds <s> and </s> around texts and has a mask
     token."""
     parts = json.loads(tokenizer.data)
-    known = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
+    tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
     names = {"unk_token": UNK, "bos_token": BOS, "eos_token": EOS}
-    if masks:
-        mask = next(name for name in ("[MASK]", "<mask>", "<|mask|>") if name not in known)
-        pad = next((name for name in PADS if name in known), UNK)  # hidden by the attention mask: any token will do
+    if has_mask:
+        mask = next(name for name in ("[MASK]", "<mask>", "<|mask|>") if name not in tokens)
+        pad = next((name for name in PAD_TOKENS if name in tokens), UNK)  # any token is possible: the attention mask hides it
         names |= {"cls_token": BOS, "sep_token": EOS, "mask_token": mask, "pad_token": pad}
         template_tokens = {
             name: {"id": name, "ids": [token_id], "tokens": [name]} for token_id, name in enumerate(SPECIALS) if token_id
@@ -160,9 +161,9 @@ def export_tokenizer(tokenizer: Tokenizer, *, masks: bool, max_length: int | Non
         parts["post_processor"] = {
             "type": "TemplateProcessing", "single": pair[:3], "pair": pair, "special_tokens": template_tokens,
         }  # fmt: skip
-        known.append(mask)
-    specials = [special(known.index(name), name) for name in dict.fromkeys(names.values())]
-    others = [token for token in parts.get("added_tokens") or [] if token["content"] not in names.values()]
-    parts["added_tokens"] = sorted([*specials, *others], key=lambda token: token["id"])
+        tokens.append(mask)
+    specials = [_special_token(tokens.index(name), name) for name in dict.fromkeys(names.values())]
+    ordinary = [token for token in parts.get("added_tokens") or [] if token["content"] not in names.values()]
+    parts["added_tokens"] = sorted([*specials, *ordinary], key=lambda token: token["id"])
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names, "clean_up_tokenization_spaces": False}
     return parts, config if max_length is None else {**config, "model_max_length": max_length}

@@ -27,7 +27,7 @@ class ImportPlan(NamedTuple):
     values: Mapping[str, Any]  # the run file, without its tokenizer
     tensors: Callable[[RunConfig], Mapping[str, Tensor] | Mapping[str, NDArray[Any]]]
     notes: list[str]
-    bos_text: str | None = None  # precedes a text; None: <s>
+    bos_text: str | None = None  # precedes a new text; None: <s>
 
 
 class ImportedRun(NamedTuple):
@@ -35,13 +35,13 @@ class ImportedRun(NamedTuple):
     notes: list[str]  # differences from the original
 
 
-def _run_file(values: Mapping[str, Any], where: Path) -> str:
+def _run_file(values: Mapping[str, Any], source: Path) -> str:
     """The run file, with a comment on the origin of the model."""
-    return f"# imported from {str(where.absolute())!a}\n{tomli_w.dumps(values)}"
+    return f"# imported from {str(source.absolute())!a}\n{tomli_w.dumps(values)}"
 
 
-def make_run(plan: ImportPlan, tokenizer: Tokenizer, output_dir: Path, *, where: Path) -> ImportedRun:
-    """Create the run directory atomically; `where` is the file that describes the model, for error messages."""
+def make_run(plan: ImportPlan, tokenizer: Tokenizer, output_dir: Path, *, source: Path) -> ImportedRun:
+    """Create the run directory atomically; `source` is the file that describes the original model."""
     directory = make_directory(output_dir)
     directory.check_is_run_dir()
     if directory.resolved.is_file():
@@ -50,11 +50,11 @@ def make_run(plan: ImportPlan, tokenizer: Tokenizer, output_dir: Path, *, where:
     try:
         config = resolve(values, base=Path())
     except ConfigError as error:
-        raise ModelError(where, f"not a valid model: {error}") from None
+        raise ModelError(source, f"not a valid model: {error}") from None
     tensors = plan.tensors(config)
     with staged_directory(output_dir, last=directory.resolved.name) as staging_dir:
         staged = RunDir(staging_dir)
-        staged.begin(config, _run_file(values, where), overwrite=False)
+        staged.begin(config, _run_file(values, source), overwrite=False)
         staged.write_environment()
         tokenizer.save(staged.tokenizer)
         if plan.bos_text is not None:

@@ -69,7 +69,7 @@ def attention_position_encoding(
     return PositionEncoding()
 
 
-# options of attention from which `attention` builds arguments; all others are passed on unchanged
+# options that `attention` converts to arguments; all other options are passed on unchanged
 ATTENTION_OPTIONS = ("num_heads", "head_dim", "qk_norm", "alibi_slopes", "attention_dropout")
 
 
@@ -90,7 +90,7 @@ def attention(config: StackConfig, layer: int, context_length: int | None) -> nn
         **{option: value for option, value in config.mixer_options().items() if option not in ATTENTION_OPTIONS},
     }
     factory = config.traits.bidirectional_factory if config.bidirectional else None
-    if factory is not None:  # StackConfig rejects bidirectional for attention without such a form
+    if factory is not None:  # StackConfig rejects `bidirectional` for attention without a bidirectional form
         return factory(config.hidden_size, **arguments)
     return config.traits.factory(config.hidden_size, context_length=context_length, **arguments)
 
@@ -122,7 +122,7 @@ def build_stack(
 
     With `dropout_on_top=False`, the last layer has no dropout.
     """
-    # a post-norm layer normalizes its output itself: there is no norm before mixers, and no final norm
+    # post-norm layers normalize their outputs: no norm before mixers, and no final norm
     norm_name = "none" if config.is_post_norm else config.norm
     dropouts = [config.dropout] * (len(mixers) - 1) + [config.dropout if dropout_on_top else 0.0]
     # an input of another size cannot be added or gated: the first layer then has no skip connection
@@ -132,8 +132,8 @@ def build_stack(
         unskipped = depth < num_unskipped
         skip = NoSkip() if unskipped else connection(config, depth - num_unskipped)
         pre_norm = norm(norm_name, input_size if unskipped else config.hidden_size, eps=config.norm_eps)
-        number = depth * config.num_layers // len(mixers)
-        layers.append(Layer(module, skip, norm=pre_norm, dropout=dropout, number=number))
+        layer_index = depth * config.num_layers // len(mixers)
+        layers.append(Layer(module, skip, norm=pre_norm, dropout=dropout, layer_index=layer_index))
     final_norm = norm(norm_name, config.hidden_size, eps=config.norm_eps)
     if config.skip_connection == "dense":  # the top of the stack is the concatenation of all layers
         num_outputs = len(layers) + 1 - num_unskipped

@@ -23,10 +23,10 @@ class LabelHead(nn.Module):
 
     temperature: Tensor
 
-    def __init__(self, dim: int, labels: int, *, multilabel: bool) -> None:
+    def __init__(self, dim: int, num_labels: int, *, multilabel: bool) -> None:
         super().__init__()
-        self.labels, self.multilabel = labels, multilabel
-        self.scores = nn.Linear(dim, labels)
+        self.num_labels, self.multilabel = num_labels, multilabel
+        self.scores = nn.Linear(dim, num_labels)
         self.register_buffer("temperature", torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -35,18 +35,18 @@ class LabelHead(nn.Module):
         return logits.float()
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Calibrated log-probabilities (B, K); with `multilabel`, of each label by itself."""
+        """Calibrated log-probabilities (B, K); with `multilabel`, of each label independently."""
         scaled = logits / self.temperature
         return F.logsigmoid(scaled) if self.multilabel else scaled.log_softmax(-1)
 
-    def loss(self, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
-        """Loss of each text in nats, (B,). labels: (B, 1) label IDs, or (B, K) of 0 and 1 with `multilabel`. weights: (K,),
-        the weight of each label."""
+    def loss(self, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy of each text in nats, (B,). `labels` are label IDs (B, 1), or with `multilabel` 0 and 1 for each label,
+        (B, K); `weights` are class weights (K,)."""
         if weights is not None:
             weights = weights.to(logits.dtype)  # gradient checks run in float64
         if not self.multilabel:
-            return F.cross_entropy(logits, labels[:, 0], weights, reduction="none", label_smoothing=smoothing)
-        targets = labels.to(logits.dtype) * (1 - smoothing) + smoothing / 2
+            return F.cross_entropy(logits, labels[:, 0], weights, reduction="none", label_smoothing=label_smoothing)
+        targets = labels.to(logits.dtype) * (1 - label_smoothing) + label_smoothing / 2
         return F.binary_cross_entropy_with_logits(logits, targets, weights, reduction="none").sum(1)
 
 
@@ -76,9 +76,9 @@ class Classifier(nn.Module):
 
 
 def classifier(
-    config: ClassifierConfig, *, vocab_size: int, labels: int, max_positions: int, segments: bool, multilabel: bool
+    config: ClassifierConfig, *, vocab_size: int, num_labels: int, max_positions: int, segments: bool, multilabel: bool
 ) -> Classifier:
     """The model of a resolved configuration, initialized with torch's default random generator."""
     encoder = text_encoder(config, vocab_size=vocab_size, max_positions=max_positions, segments=segments)
-    head = LabelHead(config.hidden_size, labels, multilabel=multilabel)
+    head = LabelHead(config.hidden_size, num_labels, multilabel=multilabel)
     return Classifier(encoder, build.build_pooling(config.pooling, config), head, dropout=config.dropout)

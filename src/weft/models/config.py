@@ -16,7 +16,7 @@ ATTENTION_ENCODINGS = ("relative", "alibi", "rotary")  # inside attention
 CONNECTIONS = ("none", "residual", "highway", "dense")
 NORMS = ("none", "layernorm", "rmsnorm")
 NORM_POSITIONS = ("pre", "post")
-Count = Annotated[int, Field(le=2**20)]  # of heads or hidden units: sizes computed from it fit into 64 bits
+Count = Annotated[int, Field(le=2**20)]  # number of heads or hidden units; limited so that tensor sizes fit into 64 bits
 Size = Annotated[int, Field(ge=1, le=65536)]
 
 
@@ -35,7 +35,7 @@ class StackConfig(Config):
     """rnn and conv only: the function f in h = f(W h + U x + b)."""
     bidirectional: bool = False
     """Read the text in both directions. Recurrent layers use half of hidden_size for each."""
-    # of a list, 0 is a layer whose heads were all pruned
+    # in a list, 0 means that all heads of the layer are pruned
     num_heads: Count | list[Count] | None = None
     """attention only: number of heads, or a list with one number per layer."""
     head_dim: Size | list[Size] | None = None
@@ -65,7 +65,7 @@ class StackConfig(Config):
 
     @property
     def traits(self) -> Mixer:
-        """The properties of the layer type."""
+        """The row of the mixer registry for the layer type."""
         return MIXERS[self.layer_type]
 
     @property
@@ -104,20 +104,20 @@ class StackConfig(Config):
         return self
 
     def _check_heads(self) -> None:
-        num_heads = default_heads(self.hidden_size) if self.num_heads is None else self.num_heads
+        num_heads = default_num_heads(self.hidden_size) if self.num_heads is None else self.num_heads
         for option, values in (("num_heads", num_heads), ("head_dim", self.head_dim)):
             if isinstance(values, list) and len(values) != self.num_layers:
                 raise invalid(option, f"{len(values)} values for {self.num_layers} layers", "set one number, or one per layer")
         heads = num_heads if isinstance(num_heads, list) else [num_heads] * self.num_layers
-        for number, size in zip(heads, _per_layer(self.head_dim, self.num_layers), strict=True):
-            if number < 0 or (number == 0 and not isinstance(num_heads, list)):
-                raise invalid("num_heads", f"must be at least 1, got {number}")
-            if number == 0 and size is None:
+        for count, size in zip(heads, _per_layer(self.head_dim, self.num_layers), strict=True):
+            if count < 0 or (count == 0 and not isinstance(num_heads, list)):
+                raise invalid("num_heads", f"must be at least 1, got {count}")
+            if count == 0 and size is None:
                 raise invalid("head_dim", "required if a layer has no heads")
-            if size is None and self.hidden_size % number:
+            if size is None and self.hidden_size % count:
                 fix = "change one of them or set head_dim"
-                raise invalid("num_heads", f"hidden_size {self.hidden_size} is not divisible by {number}", fix)
-            head_dim = size or self.hidden_size // number
+                raise invalid("num_heads", f"hidden_size {self.hidden_size} is not divisible by {count}", fix)
+            head_dim = size or self.hidden_size // count
             if self.position_encoding == "rotary" and head_dim % 2:
                 fix = "change num_heads or set head_dim"
                 raise invalid("position_encoding", f"'rotary' requires an even head size, got {head_dim}", fix)
@@ -134,8 +134,9 @@ class StackConfig(Config):
 
     def heads_in_layer(self, layer: int) -> tuple[int, int]:
         """The number of heads in a layer and the size of each. Requires a resolved table."""
-        heads, size = _per_layer(self.num_heads, self.num_layers)[layer] or 0, _per_layer(self.head_dim, self.num_layers)[layer]
-        return heads, size or self.hidden_size // heads
+        num_heads = _per_layer(self.num_heads, self.num_layers)[layer] or 0
+        head_dim = _per_layer(self.head_dim, self.num_layers)[layer]
+        return num_heads, head_dim or self.hidden_size // num_heads
 
     def with_defaults(self) -> Self:
         """The same table with a value for every option that applies."""
@@ -146,17 +147,17 @@ class StackConfig(Config):
             values["activation"] = self.activation or "gelu"
         if self.traits.attends:
             dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
-            values |= {"num_heads": self.num_heads or default_heads(self.hidden_size), "attention_dropout": dropout}
+            values |= {"num_heads": self.num_heads or default_num_heads(self.hidden_size), "attention_dropout": dropout}
         return self.model_copy(update=values)
 
 
 def _per_layer(value: int | list[int] | None, num_layers: int) -> list[int | None]:
-    """One value per layer of an option that may have one for all."""
+    """One value per layer, for an option that is either a list or one value for all layers."""
     return list[int | None](value) if isinstance(value, list) else [value] * num_layers
 
 
-def default_heads(hidden_size: int) -> int:
-    """The number of heads that gives each a size of 32 or more and divides the hidden size."""
+def default_num_heads(hidden_size: int) -> int:
+    """The largest number of heads that divides the hidden size and gives each head a size of at least 32."""
     return next(heads for heads in range(max(1, hidden_size // 32), 0, -1) if hidden_size % heads == 0)
 
 

@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 
 from weft.config import Choice, invalid
 from weft.models.config import EmbeddedStackConfig
-from weft.nn.choices import POOLS
+from weft.nn.choices import POOLINGS
 
-HEADS = ("linear", "crf")
+TAG_HEADS = ("linear", "crf")
 MASKING_UNITS = ("token", "whole-word", "span")
 CLASS_WEIGHTS = ("none", "balanced")
 
@@ -35,7 +35,7 @@ class TextEncoderConfig(EmbeddedStackConfig):
 class ClassifierConfig(TextEncoderConfig):
     """An encoder with pooling and a linear layer that scores the labels."""
 
-    pooling: Annotated[str, Choice(POOLS)] = "mean"
+    pooling: Annotated[str, Choice(POOLINGS)] = "mean"
     """How token vectors become one vector."""
     class_weight: Annotated[str, Choice(CLASS_WEIGHTS)] = "none"
     """balanced: weight classes inversely to their frequency."""
@@ -53,7 +53,7 @@ class CharEncoderConfig(TextEncoderConfig):
     num_layers: int = Field(1, ge=1, le=512)
     hidden_size: int = Field(64, ge=1, le=65536)
     embedding_dim: int | None = Field(32, ge=1, le=65536)
-    pooling: Annotated[str, Choice(POOLS)] = "max"
+    pooling: Annotated[str, Choice(POOLINGS)] = "max"
     """How token vectors become one vector."""
 
     @model_validator(mode="after")
@@ -66,13 +66,13 @@ class CharEncoderConfig(TextEncoderConfig):
 class TaggerConfig(TextEncoderConfig):
     """An encoder with a layer that scores the tags."""
 
-    head: Annotated[str, Choice(HEADS)] = "crf"
+    head: Annotated[str, Choice(TAG_HEADS)] = "crf"
     """crf: score the tags of a sentence jointly. linear: score each tag alone."""
     char_encoder: CharEncoderConfig | Literal[False] | None = None
     """A character encoder for words. Set to false for none."""
 
     def resolved_char_encoder(self) -> CharEncoderConfig | None:
-        """The character encoder with its defaults; None if there is none."""
+        """The character encoder with all defaults; None if the tagger has none."""
         return self.char_encoder.with_defaults() if self.char_encoder else None
 
 

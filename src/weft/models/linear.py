@@ -22,23 +22,23 @@ Floats = NDArray[np.float64]
 
 def product(features: Sparse, matrix: Floats) -> Floats:
     """X W, (N, K), for a sparse X (N, C) and W (C, K)."""
-    row = np.repeat(np.arange(features.rows), np.diff(features.indptr))
+    rows = np.repeat(np.arange(features.rows), np.diff(features.indptr))
     result = np.empty((features.rows, matrix.shape[1]))
     for column, weights in enumerate(matrix.T):
-        result[:, column] = np.bincount(row, features.values * weights[features.indices], features.rows)
+        result[:, column] = np.bincount(rows, features.values * weights[features.indices], features.rows)
     return result
 
 
 def transposed(features: Sparse) -> Sparse:
     """The transpose (C, N) of X (N, C)."""
-    row = np.repeat(np.arange(features.rows), np.diff(features.indptr))
+    rows = np.repeat(np.arange(features.rows), np.diff(features.indptr))
     order = np.argsort(features.indices, kind="stable")  # rows ascend within a column
     indptr = np.append(0, np.cumsum(np.bincount(features.indices, minlength=features.columns)))
-    return Sparse(indptr, row[order], features.values[order], features.rows)
+    return Sparse(indptr, rows[order], features.values[order], features.rows)
 
 
 def presence(features: Sparse) -> Sparse:
-    """1 for every positive value."""
+    """The same features with 1 for every positive value: the presence of a term."""
     return features._replace(values=(features.values > 0).astype(np.float64))
 
 
@@ -65,7 +65,7 @@ class LinearModel:
         self.binary = binary  # uses the presence of terms, not their values
 
     @property
-    def classes(self) -> int:
+    def num_classes(self) -> int:
         return len(self.bias)
 
     @property
@@ -87,7 +87,7 @@ class LinearModel:
         return product(presence(features) if self.binary else features, self.weight) + self.bias
 
     def log_probs(self, features: Sparse) -> Floats:
-        """Log-probability of each class, (N, K); with `multilabel`, of each label by itself."""
+        """Log-probability of each class, (N, K); with `multilabel`, of each label independently."""
         scores = self.logits(features)
         return log_sigmoid(scores) if self.multilabel else log_softmax(scores)
 

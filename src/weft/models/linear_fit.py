@@ -25,21 +25,21 @@ def matmul(features: Sparse, matrix: Tensor) -> Tensor:
     return F.embedding_bag(indices, matrix, offsets, mode="sum", per_sample_weights=values, include_last_offset=True)
 
 
-def memberships(targets: Targets, classes: int, rows: int) -> Tensor:
-    """One-hot targets (N, K), from the class of each text (N,) or its labels (N, K)."""
-    if targets.shape not in ((rows,), (rows, classes)):
-        raise DataError("targets", f"shape {targets.shape} does not match {rows:,} texts and {classes} classes")
+def one_hot_targets(targets: Targets, num_classes: int, num_rows: int) -> Tensor:
+    """Targets as 0 and 1, (N, K), from the class of each text (N,) or its labels (N, K)."""
+    if targets.shape not in ((num_rows,), (num_rows, num_classes)):
+        raise DataError("targets", f"shape {targets.shape} does not match {num_rows:,} texts and {num_classes} classes")
     if targets.ndim == 2:
         return torch.from_numpy(targets.astype(np.float64))
-    if rows and not 0 <= targets.min() <= targets.max() < classes:
-        raise DataError("targets", f"must be from 0 to {classes - 1}, got {targets.min()} to {targets.max()}")
-    return F.one_hot(torch.from_numpy(targets.astype(np.int64)), classes).double()
+    if num_rows and not 0 <= targets.min() <= targets.max() < num_classes:
+        raise DataError("targets", f"must be from 0 to {num_classes - 1}, got {targets.min()} to {targets.max()}")
+    return F.one_hot(torch.from_numpy(targets.astype(np.int64)), num_classes).double()
 
 
-def class_weights(weights: Floats | None, classes: int) -> Tensor:
+def class_weights(weights: Floats | None, num_classes: int) -> Tensor:
     """The weight of each class, (K,); 1 by default."""
     if weights is None:
-        return torch.ones(classes, dtype=torch.float64)
-    if weights.shape != (classes,) or not (np.isfinite(weights) & (weights > 0)).all():
-        raise DataError("class weights", f"expected {classes} positive numbers, got {weights.tolist()}")
+        return torch.ones(num_classes, dtype=torch.float64)
+    if weights.shape != (num_classes,) or not (np.isfinite(weights) & (weights > 0)).all():
+        raise DataError("class weights", f"expected {num_classes} positive numbers, got {weights.tolist()}")
     return torch.from_numpy(weights.astype(np.float64))

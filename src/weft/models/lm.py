@@ -1,4 +1,7 @@
-"""Neural language models: embedding, stack, output layer. Training uses `loss`, decoding `start` and `step`.
+"""Neural language models: embedding, stack, output layer.
+
+`loss` turns tokens into a loss, for training; `start`, `step` and `score` are the interface of decoding, which
+`weft.decode.incremental.IncrementalModel` describes.
 
 Shapes: B batch size, T sequence length, D hidden size, V vocabulary size.
 """
@@ -17,7 +20,7 @@ from weft.nn.recurrent import last_token_state
 from weft.nn.stack import Stack
 from weft.nn.state import tree_leaves
 
-PROMPT_CHUNK = 512  # tokens of a prompt read at once: the memory for attention is quadratic in it
+PROMPT_CHUNK = 512  # tokens of a prompt read at once: the memory of attention is quadratic in this number
 
 
 class LanguageModel(nn.Module):
@@ -28,7 +31,8 @@ class LanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding, self.stack, self.head, self.dropout = embedding, stack, head, nn.Dropout(dropout)
-        self.context_length, self.vocabulary = context_length, vocabulary  # context_length: span of the attention in the stack
+        self.context_length = context_length  # maximum number of tokens that attention sees
+        self.vocabulary = vocabulary  # SHA-256 of the tokenizer
 
     @property
     def max_positions(self) -> int | None:
@@ -42,20 +46,21 @@ class LanguageModel(nn.Module):
     def bytes_per_row(self, tokens: int, state: Any = None) -> int:
         """Peak bytes per row while reading this many tokens: its state, and two copies of the log-probabilities."""
         prompt = self.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
-        first, second = (sum(leaf.nbytes for leaf in tree_leaves(self(tokens)[1])) for tokens in (prompt[:, :1], prompt))
+        states = self(prompt[:, :1])[1], self(prompt)[1]
+        after_one, after_two = (sum(leaf.nbytes for leaf in tree_leaves(part)) for part in states)
         # the key-value cache grows by one column per token and is halved at twice the context length
         columns = min(tokens, 2 * self.context_length)
-        return first + (columns - 1) * (second - first) + 2 * self.head.bias.nbytes
+        return after_one + (columns - 1) * (after_two - after_one) + 2 * self.head.bias.nbytes
 
     def forward(self, tokens: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """Tokens (B, T) to hidden states (B, T, D), and the state after each row's last token."""
         y, state = self.stack(self.dropout(self.embedding(tokens)), state, token_mask)
         return y, state
 
-    def loss(self, tokens: Tensor, targets: Tensor, state: Any = None, smoothing: float = 0.0) -> tuple[Tensor, Any]:
+    def loss(self, tokens: Tensor, targets: Tensor, state: Any = None, label_smoothing: float = 0.0) -> tuple[Tensor, Any]:
         """Cross-entropy of each target in nats, (B, T), and the state. Right padding needs no mask: it is in the future."""
         y, state = self(tokens, state)
-        return self.head.loss(y, targets, smoothing), state
+        return self.head.loss(y, targets, label_smoothing), state
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
         last: Tensor | None = None
@@ -84,8 +89,8 @@ def language_model(config: LanguageModelConfig, *, vocab_size: int, context_leng
     head = LMHead(config.hidden_size, vocab_size, logit_softcap=config.logit_softcap or None, weight=weight)
     if config.traits.small_init:
         build.init_gpt2(stack)
-        # the scale of the position encoding: 1 for sinusoids, 0.02 for learned positions. Tied embeddings are small: large
-        # ones would make each token predict itself
+        # the scale of the position encoding: 1 for sinusoids, 0.02 for learned positions. Tied embeddings are small, because
+        # large ones would make each token predict itself
         nn.init.normal_(embedding.weight, std=0.02 if config.tie_embeddings or config.position_encoding == "learned" else 1.0)
     elif config.tie_embeddings:
         nn.init.normal_(embedding.weight, std=config.hidden_size**-0.5)

@@ -20,15 +20,14 @@ from torch.nn import functional as F
 
 from weft.models.baseline_config import LogisticRegressionConfig
 from weft.models.linear import Floats, LinearModel, transposed
-from weft.models.linear_fit import Targets, class_weights, matmul, memberships
+from weft.models.linear_fit import Targets, class_weights, matmul, one_hot_targets
 from weft.text.features import Sparse
 
 # Largest entry of the gradient at convergence. Except for the biases, the curvature of the objective is at least 1, so the
 # distance of the weights from the optimum is about the norm of the gradient. Ten times this tolerance changes the third
 # digit of probabilities.
 TOLERANCE = 1e-3
-MAX_STEPS = 2000  # of L-BFGS
-HISTORY_SIZE = 10  # of L-BFGS
+MAX_STEPS, HISTORY_SIZE = 2000, 10  # of L-BFGS
 
 
 class Objective(NamedTuple):
@@ -38,7 +37,7 @@ class Objective(NamedTuple):
     columns: Sparse  # (C, N)
     targets: Tensor  # (N, K): one-hot targets times class weights
     counts: Tensor  # (N, K) or (N, 1): total weight of each text
-    sigmoid: bool
+    sigmoid: bool  # sigmoid loss instead of softmax
     C: float
 
     def value_and_grad(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,7 +91,7 @@ def minimize(objective: Objective, progress: Callable[[int], None] | None) -> tu
 def fit(
     features: Sparse,
     targets: Targets,
-    classes: int,
+    num_classes: int,
     config: LogisticRegressionConfig,
     *,
     weights: Floats | None = None,
@@ -100,11 +99,11 @@ def fit(
 ) -> LinearModel:
     """Fit a model to texts (N, C) with the class of each (N,), or its labels (N, K). `weights` (K,) are class weights;
     `progress` is called with the number of evaluations of the objective."""
-    members = memberships(targets, classes, features.rows)
-    weighted = members * class_weights(weights, classes)
-    multilabel, is_binary = targets.ndim == 2, targets.ndim == 1 and classes == 2
+    one_hot = one_hot_targets(targets, num_classes, features.rows)
+    weighted = one_hot * class_weights(weights, num_classes)
+    multilabel, is_binary = targets.ndim == 2, targets.ndim == 1 and num_classes == 2
     class_targets = weighted[:, 1:] if is_binary else weighted
-    counts = weighted + 1 - members if multilabel else weighted.sum(1, keepdim=True)
+    counts = weighted + 1 - one_hot if multilabel else weighted.sum(1, keepdim=True)
     objective = Objective(features, transposed(features), class_targets, counts, multilabel or is_binary, config.C)
     weight, bias, notes = minimize(objective, progress)
     if is_binary:

@@ -44,16 +44,16 @@ class MaskedLanguageModel(nn.Module):
         log_probs: Tensor = self.head(self.transform(y))
         return log_probs
 
-    def loss(self, text: EncoderInput, targets: Tensor, masked: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(self, text: EncoderInput, targets: Tensor, masked: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy in nats of the targets (B, S) at the masked positions (B, S), row by row: (N,)."""
         y = self.transform(self(text)[masked])  # logits are large: compute them at masked positions only
-        return self.head.loss(y[:, None], targets[masked][:, None], smoothing)[:, 0]
+        return self.head.loss(y[:, None], targets[masked][:, None], label_smoothing)[:, 0]
 
 
 def masked_language_model(config: MaskedLMConfig, *, vocab_size: int, max_positions: int) -> MaskedLanguageModel:
     """The model of a resolved configuration, initialized with torch's default random generator.
 
-    `vocab_size` is that of the tokenizer, without [MASK].
+    `vocab_size` is the size of the tokenizer's vocabulary, without [MASK].
     """
     encoder = text_encoder(
         config, vocab_size=vocab_size + 1, max_positions=max_positions, segments=bool(config.segment_embeddings)

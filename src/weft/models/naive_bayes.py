@@ -15,21 +15,21 @@ from torch import Tensor
 
 from weft.models.baseline_config import NaiveBayesConfig
 from weft.models.linear import Floats, LinearModel, presence, transposed
-from weft.models.linear_fit import Targets, class_weights, matmul, memberships
+from weft.models.linear_fit import Targets, class_weights, matmul, one_hot_targets
 from weft.text.features import Sparse
 
 
-def _multinomial(columns: Sparse, members: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+def _multinomial(columns: Sparse, one_hot: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """Multinomial event model: ln P(term | class), (C, K), and a bias of 0."""
-    counts = matmul(columns, members) + alpha
+    counts = matmul(columns, one_hot) + alpha
     return counts.log() - counts.sum(0).log(), torch.zeros_like(counts[0])
 
 
-def _bernoulli(columns: Sparse, members: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+def _bernoulli(columns: Sparse, one_hot: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """Bernoulli event model: ln P(present) - ln P(absent), (C, K), and the bias of a text without any term, (K,)."""
-    present = matmul(presence(columns), members)
-    absent = (members.sum(0) - present + alpha).log()
-    return (present + alpha).log() - absent, (absent - (members.sum(0) + 2 * alpha).log()).sum(0)
+    present = matmul(presence(columns), one_hot)
+    absent = (one_hot.sum(0) - present + alpha).log()
+    return (present + alpha).log() - absent, (absent - (one_hot.sum(0) + 2 * alpha).log()).sum(0)
 
 
 Estimate = Callable[[Sparse, Tensor, float], tuple[Tensor, Tensor]]
@@ -37,16 +37,16 @@ ESTIMATES: dict[str, Estimate] = {"multinomial": _multinomial, "bernoulli": _ber
 
 
 def fit(
-    features: Sparse, targets: Targets, classes: int, config: NaiveBayesConfig, *, weights: Floats | None = None
+    features: Sparse, targets: Targets, num_classes: int, config: NaiveBayesConfig, *, weights: Floats | None = None
 ) -> LinearModel:
     """Fit a model to texts (N, C) with the class of each (N,), or its labels (N, K). `weights` (K,) are class weights."""
-    members = memberships(targets, classes, features.rows)
-    weighted = members * class_weights(weights, classes)
+    one_hot = one_hot_targets(targets, num_classes, features.rows)
+    weighted = one_hot * class_weights(weights, num_classes)
     columns, estimate, binary = transposed(features), ESTIMATES[config.event_model], config.event_model == "bernoulli"
     weight, bias = estimate(columns, weighted, config.alpha)
     bias += weighted.sum(0).log()
     if targets.ndim == 1:
         return LinearModel(weight.numpy(), (bias - weighted.sum().log()).numpy(), multilabel=False, binary=binary)
-    other_weight, other_bias = estimate(columns, 1 - members, config.alpha)
-    bias -= other_bias + (1 - members).sum(0).log()
+    other_weight, other_bias = estimate(columns, 1 - one_hot, config.alpha)
+    bias -= other_bias + (1 - one_hot).sum(0).log()
     return LinearModel((weight - other_weight).numpy(), bias.numpy(), multilabel=True, binary=binary)

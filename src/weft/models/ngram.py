@@ -35,15 +35,14 @@ from weft.models.smoothing import SMOOTHINGS, NgramCounts, SmoothedProbs
 if TYPE_CHECKING:
     from torch import Tensor
 
-SHAPE = "shape"  # name of the array with order, vocabulary size and BOS token
+SHAPE = "shape"  # name of the array with order, vocabulary size and BOS token ID
 MAX_ORDER = 64  # words in an n-gram
-CHUNK_TOKENS = 1 << 17  # scored at once: the working memory fits into the CPU cache
+CHUNK_TOKENS = 1 << 17  # tokens scored at once: the working memory fits into the CPU cache
 BYTES_PER_NGRAM = 70  # peak memory while a model is fitted
-SAMPLE_TOKENS = 1 << 20  # counted to estimate the number of distinct n-grams of a text
+SAMPLE_TOKENS = 1 << 20  # maximum tokens counted to estimate the number of distinct n-grams of a text
 BLOCK_TOKENS = 1 << 10  # consecutive tokens of running text in that sample
 
 Floats = NDArray[np.float32]
-
 
 FROM_FILE = "file"  # instead of a smoothing method: the probabilities of an imported model
 
@@ -57,7 +56,7 @@ class NgramConfig(Config):
     """Smoothing method."""
     delta: float | None = Field(None, gt=0.0)
     """add-delta only: the count to add."""
-    # the last number applies to longer n-grams
+    # the last number also applies to all longer n-grams
     prune: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """Drop n-grams of each length with at most this count, e.g. [0, 0, 1]."""
     closed_vocab: bool = False
@@ -72,7 +71,7 @@ class NgramConfig(Config):
         if self.prune[:1] not in ([], [0]):
             raise invalid("prune", f"must start with 0, got {self.prune}", "reduce the vocabulary with tokenizer.vocab_size")
         if any(second < first for first, second in pairwise(self.prune)):
-            # every part of an n-gram that stays must stay as well
+            # if an n-gram is not pruned, its prefixes and suffixes must not be pruned either
             raise invalid("prune", f"must not decrease, got {self.prune}")
         return self
 
@@ -101,7 +100,7 @@ class NgramModel:
 
     def __init__(self, levels: list[NgramLevel], *, vocabulary: str, bos_id: int, notes: tuple[str, ...] = ()) -> None:
         self.levels, self.vocabulary, self.bos_id, self.notes = levels, vocabulary, bos_id, notes
-        self.order, self.size = len(levels), len(levels[0].log_prob)
+        self.order, self.vocab_size = len(levels), len(levels[0].log_prob)
         self._indexes = [NgramIndex(level.keys) for level in levels]
 
     @property
@@ -120,7 +119,7 @@ class NgramModel:
 
     def bytes_per_row(self, tokens: int, state: Any = None) -> int:
         """Peak bytes per row while reading this many tokens: its state, and two copies of the log-probabilities."""
-        return 8 * (self.order - 1) + 2 * 4 * self.size
+        return 8 * (self.order - 1) + 2 * 4 * self.vocab_size
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Read `prompt` (B, T) after `state`. Return the log-probabilities of the next token (B, V) and the new state."""
@@ -129,15 +128,15 @@ class NgramModel:
         past = self._past(prompt, state)
         # the last tokens of each row: with right padding, their position depends on its length
         length = prompt.new_full((len(prompt),), prompt.size(1)) if token_mask is None else token_mask.sum(1)
-        new = past.gather(1, length[:, None] + torch.arange(self.order - 1, device=prompt.device))
-        return self._next_log_probs(new), new
+        new_state = past.gather(1, length[:, None] + torch.arange(self.order - 1, device=prompt.device))
+        return self._next_log_probs(new_state), new_state
 
     def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Read one more token per row, (B,). Return the log-probabilities of the next token (B, V) and the new state."""
         import torch
 
-        new = torch.cat([state, token[:, None]], dim=1)[:, 1:]
-        return self._next_log_probs(new), new
+        new_state = torch.cat([state, token[:, None]], dim=1)[:, 1:]
+        return self._next_log_probs(new_state), new_state
 
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: Tensor | None = None) -> Tensor:
         """Log-probability of every token after the first, (B, T - 1); 0 on padding."""
@@ -155,9 +154,9 @@ class NgramModel:
         past = self._past(tokens, state)
         return loss, past[:, past.size(1) - self.order + 1 :]
 
-    def read(self, tokens: Ints, state: Ints | None = None) -> tuple[Floats, Ints]:
-        """`loss` for NumPy arrays: cross-entropy in nats of every token (B, T + 1) after the first, (B, T), and the state
-        before the last token."""
+    def loss_numpy(self, tokens: Ints, state: Ints | None = None) -> tuple[Floats, Ints]:
+        """`loss` for NumPy arrays, of tokens (B, T + 1): the cross-entropy in nats of each token after the first, (B, T), and
+        the state before the last token."""
         before = np.full((len(tokens), self.order - 1), -1) if state is None else state
         past = np.concatenate([before, tokens], axis=1)
         return -self._score_rows(past), past[:, past.shape[1] - self.order : -1]
@@ -182,27 +181,27 @@ class NgramModel:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All parameters as named arrays, for a file."""
-        named: dict[str, NDArray[Any]] = {SHAPE: np.array([self.order, self.size, self.bos_id])}
+        arrays: dict[str, NDArray[Any]] = {SHAPE: np.array([self.order, self.vocab_size, self.bos_id])}
         for k, level in enumerate(self.levels, start=1):
-            named |= {f"{k}.{name}": part for name, part in level._asdict().items() if len(part)}
-        return named
+            arrays |= {f"{k}.{name}": part for name, part in level._asdict().items() if len(part)}
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], *, vocabulary: str) -> NgramModel:
         """The model of these arrays, without copying them: memory-mapped arrays stay mapped."""
         if SHAPE not in arrays or arrays[SHAPE].shape != (3,):
             raise ModelError("n-gram model", f"no array {SHAPE!r} of 3 numbers; the file is corrupted or of another model")
-        order, size, bos_id = (int(number) for number in arrays[SHAPE])
-        levels = [_level(arrays, k, order) for k in range(1, min(order, MAX_ORDER) + 1)]
-        if not 0 < len(levels) == order or len(levels[0].log_prob) != size or not 0 <= bos_id < size:
+        order, vocab_size, bos_id = (int(number) for number in arrays[SHAPE])
+        levels = [_read_level(arrays, k, order) for k in range(1, min(order, MAX_ORDER) + 1)]
+        if not 0 < len(levels) == order or len(levels[0].log_prob) != vocab_size or not 0 <= bos_id < vocab_size:
             raise ModelError(
                 "n-gram model",
-                f"order {order}, vocab_size {size} and bos_id {bos_id} do not match its arrays; the file is corrupted",
+                f"order {order}, vocab_size {vocab_size} and bos_id {bos_id} do not match its arrays; the file is corrupted",
             )
         return cls(levels, vocabulary=vocabulary, bos_id=bos_id)
 
     def _past(self, tokens: Tensor, state: Tensor | None) -> Tensor:
-        """`tokens` after those of the state, (B, N - 1 + T)."""
+        """The tokens of the state followed by `tokens`, (B, N - 1 + T)."""
         import torch
 
         tokens = tokens.long()  # keys of n-grams need 64 bits
@@ -210,36 +209,37 @@ class NgramModel:
             state = tokens.new_full((tokens.size(0), self.order - 1), -1)
         return torch.cat([state, tokens], dim=1)
 
-    def _check(self, tokens: Ints) -> None:
-        if len(tokens) and (limit := int(tokens.max())) >= self.size:
+    def _check_ids(self, tokens: Ints) -> None:
+        if len(tokens) and (max_id := int(tokens.max())) >= self.vocab_size:
             raise ModelError(
-                "n-gram model", f"token ID {limit} is not in its vocabulary of {self.size}", "use its own tokenizer"
+                "n-gram model", f"token ID {max_id} is not in its vocabulary of {self.vocab_size}", "use its own tokenizer"
             )
 
-    def _next(self, k: int, node: Ints, tokens: Ints) -> tuple[Ints | slice, Ints, Ints]:
-        """Extend the n-grams of k words that end before each token, `node` (n,), by that token.
+    def _extend(self, k: int, node: Ints, tokens: Ints) -> tuple[Ints | slice, Ints, Ints]:
+        """Extend n-grams of k words by the next token. `node` (n,) is the row of the n-gram that ends at each token, or -1.
 
-        Returns the positions with such an n-gram, its row, and the row of the extended n-gram, or -1.
+        Returns the positions of the tokens that extend an n-gram, its row, and the row of the extended n-gram, or -1.
         """
         positions: Ints | slice = slice(1, None)
         context = node[:-1]
         if len(context) and context.min() < 0:
-            known = np.flatnonzero(context >= 0)
-            context, positions = context.take(known), known + 1
-        key = context * self.size
+            indices = np.flatnonzero(context >= 0)
+            context, positions = context.take(indices), indices + 1
+        key = context * self.vocab_size
         key += tokens[positions]
         return positions, context, self._indexes[k].find(key)
 
     def _score(self, tokens: Ints) -> Floats:
         """Log-probability of every token (n,) after those before it.
 
-        Lines and rows may be concatenated: no n-gram contains <s> after its start, and none is longer than a row's past.
+        Lines, or rows with their past, may be concatenated: no n-gram has <s> after its first word, so none crosses lines, and
+        the past of a row is as long as the longest context.
         """
-        self._check(tokens)
+        self._check_ids(tokens)
         log_probs = self.levels[0].log_prob.take(tokens, mode="clip")
         node = tokens  # row of the n-gram of k tokens that ends at each token
         for k in range(1, self.order):
-            positions, context, row = self._next(k, node, tokens)
+            positions, context, row = self._extend(k, node, tokens)
             extended = self.levels[k - 1].back_off.take(context)
             extended += log_probs[positions]
             if len(self.levels[k].keys):
@@ -258,94 +258,96 @@ class NgramModel:
         batch_size, length = contexts.shape
         log_probs = np.tile(self.levels[0].log_prob, (batch_size, 1))
         tokens = contexts.reshape(-1).cpu().numpy()
-        self._check(tokens)
+        self._check_ids(tokens)
         node = tokens
         for k in range(1, self.order):
             row = node[length - 1 :: length]  # of the n-gram of k words at the end of each context
-            known = np.flatnonzero(row >= 0)
-            log_probs[known] += self.levels[k - 1].back_off[row[known], None]
-            _write_continuations(log_probs, self.levels[k].keys, self.levels[k].log_prob, known, row[known])
-            positions, _, rows = self._next(k, node, tokens)
+            matched = np.flatnonzero(row >= 0)
+            log_probs[matched] += self.levels[k - 1].back_off[row[matched], None]
+            _write_continuations(log_probs, self.levels[k], matched, row[matched])
+            positions, _, rows = self._extend(k, node, tokens)
             node = np.full(len(tokens), -1)
             node[positions] = rows
         return as_tensor(log_probs).to(contexts.device)
 
 
-def _write_continuations(log_probs: Floats, keys: Ints, level_log_prob: Floats, rows: Ints, nodes: Ints) -> None:
-    """Overwrite rows of `log_probs` (B, V) with the n-grams that continue their contexts `nodes`."""
-    vocab_size = log_probs.shape[1]
+def _write_continuations(log_probs: Floats, level: NgramLevel, rows: Ints, nodes: Ints) -> None:
+    """Write the n-grams of a level that continue the contexts `nodes` into these rows of `log_probs` (B, V)."""
+    keys, vocab_size = level.keys, log_probs.shape[1]
     low, high = np.searchsorted(keys, np.stack([nodes, nodes + 1]) * vocab_size)
     counts = high - low
     # rows of the level: for each context, the range from low to high
     index = np.arange(counts.sum()) + np.repeat(low - np.cumsum(counts) + counts, counts)
-    log_probs[np.repeat(rows, counts), keys[index] - np.repeat(nodes * vocab_size, counts)] = level_log_prob[index]
+    log_probs[np.repeat(rows, counts), keys[index] - np.repeat(nodes * vocab_size, counts)] = level.log_prob[index]
 
 
-def _level(arrays: Mapping[str, NDArray[Any]], k: int, order: int) -> NgramLevel:
+def _read_level(arrays: Mapping[str, NDArray[Any]], k: int, order: int) -> NgramLevel:
+    """Level k of a model of this order, from named arrays."""
     parts = list[NDArray[Any]]()
-    rows = arrays.get(f"{k}.log_prob", np.zeros(0)).size
+    num_rows = arrays.get(f"{k}.log_prob", np.zeros(0)).size
     expected = {"keys": (np.int64, k > 1), "log_prob": (np.float32, True), "back_off": (np.float32, k < order)}
     for name, (dtype, required) in expected.items():
         part = arrays.get(f"{k}.{name}", np.zeros(0, dtype))
-        if part.dtype != dtype or part.shape != (required * rows,):
+        if part.dtype != dtype or part.shape != (required * num_rows,):
             raise ModelError("n-gram model", f"array '{k}.{name}' is missing or has the wrong shape; the file is corrupted")
         parts.append(part)
     return NgramLevel(*parts)
 
 
-def _pack(levels: list[Level], kept: list[NDArray[np.bool_]], smoothed: SmoothedProbs) -> list[NgramLevel]:
-    """The levels of the model: n-grams that are not pruned, with new row numbers and logarithms."""
+def _pack(levels: list[Level], keep: list[NDArray[np.bool_]], smoothed: SmoothedProbs) -> list[NgramLevel]:
+    """The levels of the model: logarithms of the n-grams that are not pruned, and keys with their new row numbers."""
     vocab_size, last = len(levels[0].word), len(levels) - 1
     new_rows = np.arange(vocab_size)
     packed = list[NgramLevel]()
     with np.errstate(divide="ignore"):
         for k, level in enumerate(levels):
-            mask = kept[k]
+            mask = keep[k]
             keys = new_rows[level.context[mask]] * vocab_size + level.word[mask] if k else np.zeros(0, np.int64)
             log_prob = np.minimum(np.log(smoothed.probability[k][mask]), 0.0)
-            back_off = np.log(smoothed.weight[k][mask]) if k < last else np.zeros(0)
+            back_off = np.log(smoothed.backoff[k][mask]) if k < last else np.zeros(0)
             packed.append(NgramLevel(keys, log_prob.astype(np.float32), back_off.astype(np.float32)))
             new_rows = np.cumsum(mask) - 1
     return packed
 
 
-def _sample(tokens: Tokens, starts: Ints | None, count: int) -> tuple[Tokens, Ints | None]:
-    """About `count` tokens from all parts of a text, which may be sorted: lines, or blocks of running text."""
+def _sample(tokens: Tokens, starts: Ints | None, num_tokens: int) -> tuple[Tokens, Ints | None]:
+    """About `num_tokens` tokens, as lines or blocks of running text, evenly from the whole text, which may be sorted."""
     edges = np.append(np.arange(0, len(tokens), BLOCK_TOKENS), len(tokens)) if starts is None else np.asarray(starts)
-    chosen = np.arange(0, len(edges) - 1, -(-len(tokens) // count))
-    lengths = edges[chosen + 1] - edges[chosen]
+    blocks = np.arange(0, len(edges) - 1, -(-len(tokens) // num_tokens))
+    lengths = edges[blocks + 1] - edges[blocks]
     ends = np.cumsum(lengths)
-    if starts is not None and not count < 2 * ends[-1] < 4 * count:  # some lines are as long as a book
-        return _sample(tokens, None, count)
-    index = np.arange(ends[-1]) + np.repeat(edges[chosen] - ends + lengths, lengths)
+    if starts is not None and not num_tokens < 2 * ends[-1] < 4 * num_tokens:  # some lines are as long as a book
+        return _sample(tokens, None, num_tokens)
+    index = np.arange(ends[-1]) + np.repeat(edges[blocks] - ends + lengths, lengths)
     return tokens[index], None if starts is None else np.append(0, ends)
 
 
-def _estimate_ngrams(tokens: Tokens, starts: Ints | None, *, order: int, size: int, sample: int) -> int:
+def _estimate_ngrams(tokens: Tokens, starts: Ints | None, *, order: int, vocab_size: int, sample_tokens: int) -> int:
     """Estimate the number of distinct n-grams of 2 to `order` words in a text.
 
-    It grows with a power of the length (Heaps' law); the exponent is estimated from `sample` tokens and half as many.
+    It grows with a power of the length (Heaps' law); the exponent is estimated from `sample_tokens` tokens and half as many.
     """
     num_ngrams, lengths = [], []
-    for count in (sample // 2, sample):
-        part, part_starts = _sample(tokens, starts, count)
-        levels = count_ngrams(part, part_starts, order=order, size=size, bos_id=1)
+    for num_tokens in (sample_tokens // 2, sample_tokens):
+        sample, sample_starts = _sample(tokens, starts, num_tokens)
+        levels = count_ngrams(sample, sample_starts, order=order, vocab_size=vocab_size, bos_id=1)
         num_ngrams.append(np.array([len(level.word) for level in levels[1:]], float))
-        lengths.append(len(part))
-    power = np.clip(np.log(num_ngrams[1] / np.maximum(num_ngrams[0], 1)) / np.log(lengths[1] / lengths[0]), 0, 1)
-    return int((num_ngrams[1] * (len(tokens) / lengths[1]) ** power).sum())
+        lengths.append(len(sample))
+    exponent = np.clip(np.log(num_ngrams[1] / np.maximum(num_ngrams[0], 1)) / np.log(lengths[1] / lengths[0]), 0, 1)
+    return int((num_ngrams[1] * (len(tokens) / lengths[1]) ** exponent).sum())
 
 
-def estimate_memory(tokens: Tokens, starts: Ints | None, *, order: int, size: int, room: int) -> int:
-    """Estimate the bytes that `fit` needs: an upper bound, or if that exceeds `room`, an estimate from counting a part of the
-    text."""
+def estimate_memory(tokens: Tokens, starts: Ints | None, *, order: int, vocab_size: int, available_bytes: int) -> int:
+    """Estimate the bytes that `fit` needs: an upper bound, or if that exceeds `available_bytes`, an estimate from a sample of
+    the text."""
     positions = len(tokens) + (1 if starts is None else len(starts) - 1)
     working = min(positions, counts.CHUNK_TOKENS) * (8 * order + 40)
-    limit = working + BYTES_PER_NGRAM * (size + (order - 1) * positions)
-    sample = min(SAMPLE_TOKENS, len(tokens) // 4, room // (4 * BYTES_PER_NGRAM * order))
-    if limit <= room or sample < 8 * BLOCK_TOKENS:
-        return limit
-    return working + BYTES_PER_NGRAM * (size + _estimate_ngrams(tokens, starts, order=order, size=size, sample=sample))
+    upper_bound = working + BYTES_PER_NGRAM * (vocab_size + (order - 1) * positions)
+    sample_tokens = min(SAMPLE_TOKENS, len(tokens) // 4, available_bytes // (4 * BYTES_PER_NGRAM * order))
+    if upper_bound <= available_bytes or sample_tokens < 8 * BLOCK_TOKENS:
+        return upper_bound
+    num_ngrams = _estimate_ngrams(tokens, starts, order=order, vocab_size=vocab_size, sample_tokens=sample_tokens)
+    return working + BYTES_PER_NGRAM * (vocab_size + num_ngrams)
 
 
 def fit(
@@ -353,17 +355,17 @@ def fit(
     starts: Ints | None,
     config: NgramConfig,
     *,
-    size: int,
+    vocab_size: int,
     vocabulary: str,
     bos_id: int = 1,
 ) -> NgramModel:
-    """Fit a model to a text of token IDs below `size`: lines with their EOS tokens (`starts`), or running text (None)."""
+    """Fit a model to a text of token IDs below `vocab_size`: lines with their EOS tokens (`starts`), or running text (None)."""
     config = config.with_defaults()
-    levels = count_ngrams(tokens, starts, order=config.order, size=size, bos_id=bos_id)
+    levels = count_ngrams(tokens, starts, order=config.order, vocab_size=vocab_size, bos_id=bos_id)
     thresholds = [*config.prune, *[config.prune[-1] if config.prune else 0] * (config.order - len(config.prune))]
-    kept = [level.counts > threshold for level, threshold in zip(levels, thresholds, strict=True)]
-    kept[0] = np.ones(size, bool)
-    predictable = levels[0].counts > 0 if config.closed_vocab else np.arange(size) != bos_id
-    smoothed = SMOOTHINGS[config.smoothing](NgramCounts(levels, kept, predictable, config.delta or 0.0))
-    packed = _pack(levels, kept, smoothed)
+    keep = [level.counts > threshold for level, threshold in zip(levels, thresholds, strict=True)]
+    keep[0] = np.ones(vocab_size, bool)
+    predictable = levels[0].counts > 0 if config.closed_vocab else np.arange(vocab_size) != bos_id
+    smoothed = SMOOTHINGS[config.smoothing](NgramCounts(levels, keep, predictable, config.delta or 0.0))
+    packed = _pack(levels, keep, smoothed)
     return NgramModel(packed, vocabulary=vocabulary, bos_id=bos_id, notes=tuple(smoothed.notes))

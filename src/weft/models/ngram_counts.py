@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from weft.errors import DataError
 from weft.models.ngram_index import Ints, binary_search
 
-Tokens = NDArray[Any]  # ids: int64, or uint16 or uint32 from a corpus file
+Tokens = NDArray[Any]  # token IDs: int64, or uint16 or uint32 from a corpus file
 
 CHUNK_TOKENS = 1 << 22  # counted at once: about 300 MB of working memory
 
@@ -29,11 +29,11 @@ class Level(NamedTuple):
     suffix: Ints  # row of the n-gram without its first word, one level down
     word: Ints  # its last word
     counts: Ints  # number of occurrences; 0 for the unigram <s>, which is never predicted
-    leads: NDArray[np.bool_]  # whether it starts with <s>
+    starts_with_bos: NDArray[np.bool_]
 
 
 class Rows(NamedTuple):
-    """Distinct rows of IDs with their counts. IDs are incremented by one; 0 pads rows that are cut off by the end of a line."""
+    """Distinct rows of IDs with their counts. IDs are incremented by one; 0 pads rows that reach the end of a line."""
 
     columns: list[NDArray[np.int32]]
     counts: Ints
@@ -44,18 +44,18 @@ def with_bos(tokens: Tokens, starts: Ints | None, bos_id: int) -> Ints:
     return np.insert(tokens.astype(np.int64), [0] if starts is None else starts, bos_id)
 
 
-def line_chunks(starts: Ints, size: int) -> Iterator[tuple[int, int]]:
-    """First and last line (exclusive) of chunks with about `size` tokens; lines are not split."""
-    first, lines = 0, len(starts) - 1
-    while first < lines:
-        last = max(int(np.searchsorted(starts, starts[first] + size, side="right")) - 1, first + 1)
+def line_chunks(starts: Ints, chunk_tokens: int) -> Iterator[tuple[int, int]]:
+    """First and last line (exclusive) of chunks of about `chunk_tokens` tokens; lines are not split."""
+    first, num_lines = 0, len(starts) - 1
+    while first < num_lines:
+        last = max(int(np.searchsorted(starts, starts[first] + chunk_tokens, side="right")) - 1, first + 1)
         yield first, last
         first = last
 
 
 def _chunks(tokens: Tokens, starts: Ints | None, order: int, bos_id: int) -> Iterator[tuple[Ints, int]]:
-    """IDs with <s>, and the number of rows that start in the chunk; order - 1 more IDs fill the last rows."""
-    padding = np.full(order - 1, bos_id)  # <s> ends every row that reaches it
+    """Chunks of a text: its IDs with <s>, and the number of rows that start in it; order - 1 more IDs fill the last rows."""
+    padding = np.full(order - 1, bos_id)  # a row ends before the next <s>
     if starts is not None:
         for first, last in line_chunks(starts, CHUNK_TOKENS):
             low, high = int(starts[first]), int(starts[last])
@@ -83,101 +83,105 @@ def _rows_of(ids: Ints, num_rows: int, order: int, bos_id: int) -> list[Ints]:
     return columns
 
 
-def _distinct(columns: Sequence[Tokens], counts: Ints | None, size: int) -> Rows:
+def _distinct(columns: Sequence[Tokens], counts: Ints | None, vocab_size: int) -> Rows:
     """The distinct rows, sorted, with the sum of the `counts` of equal rows; None: each row counts once."""
-    bits = size.bit_length()
+    bits = vocab_size.bit_length()
     packed = list[tuple[int, Ints]]()  # for each sort, the number of columns it added and its distinct keys
-    done, rank_bits, key = 0, 0, np.zeros(len(columns[0]), np.int64)
-    while done < len(columns):
-        # as many columns as fit into 63 bits with the rank of the columns before
-        fit = min((63 - rank_bits) // bits, len(columns) - done)
-        for column in columns[done : done + fit]:
+    num_sorted, rank_bits, key = 0, 0, np.zeros(len(columns[0]), np.int64)
+    while num_sorted < len(columns):
+        # a key is the rank of the columns sorted so far and as many new columns as fit into 63 bits
+        num_new = min((63 - rank_bits) // bits, len(columns) - num_sorted)
+        for column in columns[num_sorted : num_sorted + num_new]:
             key <<= bits
             key |= column
-        done += fit
-        last = done == len(columns)
+        num_sorted += num_new
+        is_last = num_sorted == len(columns)
         # the last sort needs no permutation, unless rows have counts: that saves most of its time
-        order = None if last and counts is None else np.argsort(key)
-        ranked = np.sort(key) if order is None else key[order]
-        new = np.ones(len(ranked), bool)
-        np.not_equal(ranked[1:], ranked[:-1], out=new[1:])
-        packed.append((fit, ranked[new]))
-        if order is not None and not last:
-            key[order] = np.cumsum(new) - 1
-            rank_bits = len(ranked).bit_length()
-    first = np.flatnonzero(new)
-    total = np.diff(first, append=len(new)) if order is None or counts is None else np.add.reduceat(counts[order], first)
-    return Rows(_unpack(packed, bits), total)
+        order = None if is_last and counts is None else np.argsort(key)
+        sorted_keys = np.sort(key) if order is None else key[order]
+        is_first = np.ones(len(sorted_keys), bool)  # of a run of equal keys
+        np.not_equal(sorted_keys[1:], sorted_keys[:-1], out=is_first[1:])
+        packed.append((num_new, sorted_keys[is_first]))
+        if order is not None and not is_last:
+            key[order] = np.cumsum(is_first) - 1
+            rank_bits = len(sorted_keys).bit_length()
+    runs = np.flatnonzero(is_first)
+    totals = np.diff(runs, append=len(is_first)) if order is None or counts is None else np.add.reduceat(counts[order], runs)
+    return Rows(_unpack(packed, bits), totals)
 
 
 def _unpack(packed: list[tuple[int, Ints]], bits: int) -> list[NDArray[np.int32]]:
-    """The columns of the distinct rows."""
+    """The columns of the distinct rows, from the keys of all sorts."""
     columns = list[NDArray[np.int32]]()
     row = np.arange(len(packed[-1][1]))
-    for fit, keys in reversed(packed):
-        row = keys[row]
-        for _ in range(fit):
-            columns.append((row & ((1 << bits) - 1)).astype(np.int32))
-            row = row >> bits
+    for num_columns, keys in reversed(packed):
+        key = keys[row]
+        for _ in range(num_columns):
+            columns.append((key & ((1 << bits) - 1)).astype(np.int32))
+            key = key >> bits
+        row = key  # the rest of the key is its rank in the sort before
     return columns[::-1]
 
 
-def _join(parts: list[Rows], size: int) -> Rows:
+def _merge(parts: list[Rows], vocab_size: int) -> Rows:
     if len(parts) == 1:
         return parts[0]
     columns = [np.concatenate(column) for column in zip(*(part.columns for part in parts), strict=True)]
-    return _distinct(columns, np.concatenate([part.counts for part in parts]), size)
+    return _distinct(columns, np.concatenate([part.counts for part in parts]), vocab_size)
 
 
-def _count_rows(tokens: Tokens, starts: Ints | None, order: int, size: int, bos_id: int) -> Rows:
-    merged: list[Rows] = []
-    pending: list[Rows] = []
+def _count_rows(tokens: Tokens, starts: Ints | None, order: int, vocab_size: int, bos_id: int) -> Rows:
+    """The distinct rows of a whole text."""
+    merged: list[Rows] = []  # at most one
+    pending: list[Rows] = []  # of the chunks since the last merge
     for ids, num_rows in _chunks(tokens, starts, order, bos_id):
-        if ids.min() < 0 or ids.max() >= size:
+        if ids.min() < 0 or ids.max() >= vocab_size:
             invalid = int(ids.min()) if ids.min() < 0 else int(ids.max())
-            raise DataError("n-gram counts", f"token ID {invalid} is not in the vocabulary of {size}", "use its own tokenizer")
-        pending.append(_distinct(_rows_of(ids, num_rows, order, bos_id), None, size))
-        # merge when the new rows are as many as the old: every row is sorted a logarithmic number of times
+            problem = f"token ID {invalid} is not in the vocabulary of {vocab_size}"
+            raise DataError("n-gram counts", problem, "use its own tokenizer")
+        pending.append(_distinct(_rows_of(ids, num_rows, order, bos_id), None, vocab_size))
+        # merge when there are as many new rows as old ones: every row is sorted a logarithmic number of times
         if merged and sum(len(part.counts) for part in pending) < len(merged[0].counts):
             continue
-        merged, pending = [_join(merged + pending, size)], []
-    return _join(merged + pending, size)
+        merged, pending = [_merge(merged + pending, vocab_size)], []
+    return _merge(merged + pending, vocab_size)
 
 
-def _first_level(rows: Rows, size: int, bos_id: int) -> Level:
-    count = np.bincount(rows.columns[0] - 1, weights=rows.counts, minlength=size).astype(np.int64)
-    count[bos_id] = 0
-    word = np.arange(size)
-    return Level(np.zeros(size, np.int64), np.zeros(size, np.int64), word, count, word == bos_id)
+def _first_level(rows: Rows, vocab_size: int, bos_id: int) -> Level:
+    counts = np.bincount(rows.columns[0] - 1, weights=rows.counts, minlength=vocab_size).astype(np.int64)
+    counts[bos_id] = 0
+    word = np.arange(vocab_size)
+    return Level(np.zeros(vocab_size, np.int64), np.zeros(vocab_size, np.int64), word, counts, word == bos_id)
 
 
-def count_ngrams(tokens: Tokens, starts: Ints | None, *, order: int, size: int, bos_id: int) -> list[Level]:
-    """One level for each length from 1 to `order`, of lines (`starts`) or running text (None).
+def count_ngrams(tokens: Tokens, starts: Ints | None, *, order: int, vocab_size: int, bos_id: int) -> list[Level]:
+    """Count the n-grams of 1 to `order` words, one level per length, in lines (`starts`) or running text (None).
 
     Each line, or the whole running text, is counted with <s> before it.
     """
     if not len(tokens):
         raise DataError("n-gram counts", "the training text has no tokens")
-    rows = _count_rows(tokens, starts, order, size, bos_id)
-    levels = [_first_level(rows, size, bos_id)]
+    rows = _count_rows(tokens, starts, order, vocab_size, bos_id)
+    levels = [_first_level(rows, vocab_size, bos_id)]
     keys = levels[0].word
-    heap = np.concatenate([[0], np.cumsum(rows.counts)])
-    node = rows.columns[0].astype(np.int64) - 1  # the n-gram of the length before, at each row
-    new = np.zeros(len(rows.counts), bool)
-    new[:1] = True
-    new[1:] |= rows.columns[0][1:] != rows.columns[0][:-1]
+    cumulative_counts = np.concatenate([[0], np.cumsum(rows.counts)])
+    node = rows.columns[0].astype(np.int64) - 1  # for each row, the n-gram of its first k columns, as a row of level k
+    is_first = np.zeros(len(rows.counts), bool)  # first row of a run with equal first k columns
+    is_first[:1] = True
+    is_first[1:] |= rows.columns[0][1:] != rows.columns[0][:-1]
     for column in rows.columns[1:]:
-        new[1:] |= column[1:] != column[:-1]
-        runs = np.flatnonzero(new)
+        is_first[1:] |= column[1:] != column[:-1]
+        runs = np.flatnonzero(is_first)
         ends = np.append(runs[1:], len(column))
-        whole = column[runs] > 0
-        runs, ends = runs[whole], ends[whole]
+        is_complete = column[runs] > 0  # not padded
+        runs, ends = runs[is_complete], ends[is_complete]
         below = levels[-1]
         context, word = node[runs], column[runs].astype(np.int64) - 1
-        suffix = binary_search(keys, below.suffix[context] * size + word) if len(levels) > 1 else word
-        levels.append(Level(context, suffix, word, heap[ends] - heap[runs], below.leads[context]))
-        keys = context * size + word
-        started = np.zeros(len(column), np.int64)
-        started[runs] = 1
-        node = np.cumsum(started) - 1
+        suffix = binary_search(keys, below.suffix[context] * vocab_size + word) if len(levels) > 1 else word
+        counts = cumulative_counts[ends] - cumulative_counts[runs]
+        levels.append(Level(context, suffix, word, counts, below.starts_with_bos[context]))
+        keys = context * vocab_size + word
+        starts_run = np.zeros(len(column), np.int64)
+        starts_run[runs] = 1
+        node = np.cumsum(starts_run) - 1
     return levels

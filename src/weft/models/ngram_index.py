@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32] | NDArray[np.int64]
 
-MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing spreads neighboring keys
+MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing
 
 
 def binary_search(keys: Ints, queries: Ints) -> Ints:
@@ -22,8 +22,8 @@ def binary_search(keys: Ints, queries: Ints) -> Ints:
 
 
 class NgramIndex:
-    """Rows by key: binary search at first, then, after enough queries to pay for it, a hash table that is several times
-    faster."""
+    """Finds the rows of keys: by binary search at first, and after enough queries by a hash table, which is several times
+    faster but takes time to build."""
 
     def __init__(self, keys: Ints) -> None:
         self.keys = keys  # (M,) ascending, non-negative
@@ -54,7 +54,7 @@ class NgramIndex:
         return (keys.view(np.uint64) * MIX >> np.uint64(64 - self.bits)).view(np.int64)
 
     def _build_table(self) -> Rows:
-        """Open addressing with all keys at once: those that lose their slot to another key try the next one."""
+        """Insert all keys at once (open addressing): keys whose slot is taken by another key try the next slot."""
         dtype = np.dtype(np.int32 if len(self.keys) < 2**31 else np.int64)
         table: Rows = np.full(1 << self.bits, -1, dtype)
         rows: Rows = np.arange(len(self.keys), dtype=dtype)

@@ -1,7 +1,7 @@
 """Encoder-decoders: an embedder and a stack on each side, connected by attention, a bridge, or both.
 
-The source is part of the decoder's state: `encode` computes it, `start`, `step` and `score` read it. Decoding therefore treats
-an encoder-decoder like a language model.
+The source is part of the decoder's state: `encode` computes the state, and `loss`, `start`, `step` and `score` read it.
+Decoding therefore treats an encoder-decoder like a language model (`weft.decode.incremental.IncrementalModel`).
 
 Shapes: B batch size, S source length, T target length, D hidden size, V vocabulary size.
 """
@@ -37,6 +37,7 @@ from weft.nn.skip_connections import NoSkip
 from weft.nn.stack import Layer, Stack
 from weft.nn.state import tree_leaves
 
+# from encoder outputs (B, S, D), token mask (B, S) and final states to one vector per source, (B, D)
 Summary = Callable[[Tensor, Tensor, tuple[Any, ...]], Tensor]
 
 
@@ -112,12 +113,12 @@ class EncoderDecoder(nn.Module):
 
     @torch.no_grad()
     def bytes_per_row(self, tokens: int, state: Any = None) -> int:
-        """Peak bytes per row while reading this many tokens: growth of its state beyond `state`, that of its source, and two
-        copies of the log-probabilities."""
+        """Peak bytes per row while reading this many tokens: the growth of its state beyond `state`, the state of its source,
+        and two copies of the log-probabilities."""
         prompt = self.head.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
         states = state, self(prompt[:, :1], state)[1], self(prompt, state)[1]
-        before, first, second = (sum(leaf.nbytes for leaf in tree_leaves(state)) for state in states)
-        return first - before + (tokens - 1) * (second - first) + 2 * self.head.head.bias.nbytes
+        initial, after_one, after_two = (sum(leaf.nbytes for leaf in tree_leaves(part)) for part in states)
+        return after_one - initial + (tokens - 1) * (after_two - after_one) + 2 * self.head.head.bias.nbytes
 
     def muon_parameters(self) -> set[str]:
         return build.muon_parameters(self.encoder.stack, "encoder.stack") | build.muon_parameters(
@@ -135,10 +136,10 @@ class EncoderDecoder(nn.Module):
         y, decoder_state = self.decoder(tokens, decoder_state, token_mask)
         return y, (decoder_state, head_state)
 
-    def loss(self, tokens: Tensor, targets: Tensor, state: Any, smoothing: float = 0.0) -> tuple[Tensor, Any]:
+    def loss(self, tokens: Tensor, targets: Tensor, state: Any, label_smoothing: float = 0.0) -> tuple[Tensor, Any]:
         """Cross-entropy of each target in nats, (B, T), and the state. Right padding needs no mask: it is in the future."""
-        y, new = self(tokens, state)
-        return self.head.loss(y, targets, state[1], smoothing), new
+        y, new_state = self(tokens, state)
+        return self.head.loss(y, targets, state[1], label_smoothing), new_state
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
         y, state = self(prompt, state, token_mask)
@@ -185,7 +186,7 @@ def attention_decoder(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
 
 
 def extra_input_size(config: Seq2SeqConfig) -> int:
-    """Size of what is concatenated to a recurrent decoder's input: context vector, previous output, or summary."""
+    """Size of the vector that is concatenated to a recurrent decoder's input: context vector, previous output, or summary."""
     if config.input_feeding:
         return config.decoder.hidden_size
     return config.encoder.hidden_size if config.feed_context or config.attention_placement == "before" else 0

@@ -10,12 +10,12 @@ from pydantic import Field, model_validator
 from weft.config import Choice, Config, invalid
 from weft.errors import unknown_option
 from weft.models.config import Count, EmbeddedStackConfig, Size, StackConfig
-from weft.nn.choices import SCORES
-from weft.nn.mixers import attending, option_names, recurrent
+from weft.nn.choices import ATTENTION_SCORES
+from weft.nn.mixers import attention_mixers, option_names, recurrent_mixers
 
 BRIDGES = ("copy", "project")
 SIDES = ("encoder", "decoder")
-# options of a preset that apply to its own layer type only, as the options of the layer type do
+# options of a preset that suit only its layer type, in addition to the options that the layer type defines
 LAYER_TYPE_OPTIONS = ("layer_type", "position_encoding", "activation")
 
 
@@ -38,7 +38,7 @@ class EncoderConfig(EmbeddedStackConfig):
 class DecoderConfig(EmbeddedStackConfig):
     """The stack that writes the target."""
 
-    # cross-attention heads have the size of the layer's own heads
+    # cross-attention heads have the same size as the self-attention heads of the layer
     num_cross_heads: Annotated[Count, Field(ge=1)] | list[Annotated[Count, Field(ge=0)]] | None = None
     """attention only: number of cross-attention heads. Default: num_heads."""
 
@@ -47,8 +47,8 @@ class DecoderConfig(EmbeddedStackConfig):
         if self.bidirectional:
             raise invalid("bidirectional", "not possible for a decoder, which would see the tokens it predicts")
         if not (self.traits.num_state_vectors or self.traits.attends):
-            known = f"{', '.join(recurrent())} or {', '.join(attending())}"
-            raise invalid("layer_type", f"{self.layer_type!r} is not possible for a decoder", f"use {known}")
+            allowed = f"{', '.join(recurrent_mixers())} or {', '.join(attention_mixers())}"
+            raise invalid("layer_type", f"{self.layer_type!r} is not possible for a decoder", f"use {allowed}")
         if self.num_cross_heads is not None and not self.traits.attends:
             raise invalid("num_cross_heads", f"not used with layer_type {self.layer_type!r}", "remove it")
         if isinstance(self.num_cross_heads, list) and len(self.num_cross_heads) != self.num_layers:
@@ -58,9 +58,9 @@ class DecoderConfig(EmbeddedStackConfig):
 
     def cross_heads_in_layer(self, layer: int) -> tuple[int, int]:
         """The number of cross-attention heads in a layer and the size of each. Requires a resolved table."""
-        heads, size = self.heads_in_layer(layer)
-        cross_heads = self.num_cross_heads
-        return cross_heads[layer] if isinstance(cross_heads, list) else cross_heads or heads, size
+        num_heads, head_dim = self.heads_in_layer(layer)
+        num_cross_heads = self.num_cross_heads
+        return num_cross_heads[layer] if isinstance(num_cross_heads, list) else num_cross_heads or num_heads, head_dim
 
 
 class Seq2SeqConfig(Config):
@@ -70,7 +70,7 @@ class Seq2SeqConfig(Config):
     """Options of the encoder alone."""
     decoder: DecoderConfig = Field(default_factory=lambda: DecoderConfig.model_validate({}))
     """Options of the decoder alone."""
-    attention: Annotated[str, Choice(("none", *SCORES))] = "none"
+    attention: Annotated[str, Choice(("none", *ATTENTION_SCORES))] = "none"
     """How the decoder scores source positions."""
     attention_dim: Size | None = None
     """additive only: size of the hidden layer of the attention score. Default: hidden_size of the decoder."""
@@ -95,12 +95,12 @@ class Seq2SeqConfig(Config):
 
     @property
     def hidden_size(self) -> int:
-        """That of the encoder; models with one stack have the same attribute."""
+        """The hidden size of the encoder; configurations with one stack have the same attribute."""
         return self.encoder.hidden_size
 
     @property
     def dropout(self) -> float:
-        """That of the encoder."""
+        """The dropout of the encoder."""
         return self.encoder.dropout
 
     @model_validator(mode="after")
@@ -166,31 +166,33 @@ def _shape(config: StackConfig) -> str:
 
 
 def broadcast_to_sides(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Move options of stacks from [model] into both sides; a side's own options win."""
-    known = (*Seq2SeqConfig.model_fields, *EmbeddedStackConfig.model_fields)
+    """Copy the stack options in [model] to encoder and decoder; options set in [model.encoder] and [model.decoder] win."""
+    options = (*Seq2SeqConfig.model_fields, *EmbeddedStackConfig.model_fields)
     for key in values:
-        if key not in known:
-            raise unknown_option("model", key, known)
+        if key not in options:
+            raise unknown_option("model", key, options)
     shared = {key: value for key, value in values.items() if key in EmbeddedStackConfig.model_fields}
-    others = {key: value for key, value in values.items() if key not in shared}
+    result = {key: value for key, value in values.items() if key not in shared}
     for side in SIDES:
-        own = others.get(side, {})
-        if isinstance(own, Mapping):  # anything else is rejected when the table is parsed
-            others[side] = {**shared, **own}
-    return others
+        side_values = result.get(side, {})
+        if isinstance(side_values, Mapping):  # anything else is rejected when the table is parsed
+            result[side] = {**shared, **side_values}
+    return result
 
 
 def merge(preset: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the options of a run file into those of a preset, side by side. If a side gets another layer type, the options of
-    the preset for its own layer type are removed: an LSTM in a Transformer needs no heads."""
+    """Merge the options of a run file into those of a preset, separately for encoder and decoder. If the run file changes the
+    layer type of a side, the preset's options for its layer type are removed: an LSTM in a Transformer needs no heads."""
     defaults, overrides = broadcast_to_sides(preset), broadcast_to_sides(options)
-    of_layer_type = {*LAYER_TYPE_OPTIONS, *option_names()}
+    layer_type_options = {*LAYER_TYPE_OPTIONS, *option_names()}
     merged = {**defaults, **overrides}
     for side in SIDES:
-        own, old = overrides.get(side), defaults[side]
-        if isinstance(own, Mapping):
-            changed = own.get("layer_type", old.get("layer_type")) != old.get("layer_type")
-            merged[side] = {**({key: old[key] for key in old if key not in of_layer_type} if changed else old), **own}
+        side_defaults, side_overrides = defaults[side], overrides.get(side)
+        if isinstance(side_overrides, Mapping):
+            layer_type = side_defaults.get("layer_type")
+            if side_overrides.get("layer_type", layer_type) != layer_type:
+                side_defaults = {key: value for key, value in side_defaults.items() if key not in layer_type_options}
+            merged[side] = {**side_defaults, **side_overrides}
     return merged
 
 

@@ -26,8 +26,8 @@ FALLBACK = (0.0, 0.5, 1.0, 1.5)  # lmplz's --discount_fallback, for adjusted cou
 
 class NgramCounts(NamedTuple):
     levels: list[Level]
-    kept: list[Bools]  # rows of each level that are not pruned; all of level 1
-    predictable: Bools  # (V,) words that can be predicted
+    keep: list[Bools]  # for each level, False for the rows that are pruned; none on level 1
+    predictable: Bools  # (V,) False for words that are never predicted
     delta: float  # for add-delta
 
 
@@ -35,19 +35,20 @@ class SmoothedProbs(NamedTuple):
     """The probability p of every n-gram and the backoff weight b of every context, by level; notes for the user."""
 
     probability: list[Floats]
-    weight: list[Floats]
+    backoff: list[Floats]
     notes: list[str]
 
 
-def _by_context(values: Floats | Ints | Bools, level: Level, below: Level) -> Floats:
-    """The sum of `values` over the n-grams that share a context, for every row of the level below."""
+def _sum_by_context(values: Floats | Ints | Bools, level: Level, below: Level) -> Floats:
+    """The sum of `values` over the n-grams with the same context, for every row of the level below."""
     sums: Floats = np.bincount(level.context, weights=values, minlength=len(below.word)).astype(np.float64, copy=False)
     return sums
 
 
-def _over(above: Floats, below: Floats, otherwise: float) -> Floats:
-    result: Floats = np.divide(above, below, out=np.full(len(above), otherwise), where=below > 0)
-    return result
+def _divide(dividend: Floats, divisor: Floats, default: float) -> Floats:
+    """The quotient, or `default` where the divisor is not positive."""
+    quotient: Floats = np.divide(dividend, divisor, out=np.full(len(dividend), default), where=divisor > 0)
+    return quotient
 
 
 def _modified_discounts(counts: Ints, length: int, notes: list[str]) -> Floats:
@@ -68,38 +69,38 @@ def _modified_discounts(counts: Ints, length: int, notes: list[str]) -> Floats:
 def kneser_ney(counts: NgramCounts) -> SmoothedProbs:
     """Interpolated modified Kneser-Ney (Chen and Goodman 1998): lower orders count the distinct words before an n-gram."""
     levels, notes = counts.levels, list[str]()
-    probability, weight = list[Floats](), list[Floats]()
+    probability, backoff = list[Floats](), list[Floats]()
     lower = counts.predictable / counts.predictable.sum()  # below unigrams: uniform
     for k, level in enumerate(levels):
         adjusted = level.counts
         if k + 1 < len(levels):
             # n-grams at the start of a line have no word before them: they keep their counts
             before = np.bincount(levels[k + 1].suffix, minlength=len(level.word))
-            adjusted = np.where(level.leads, level.counts, before)
+            adjusted = np.where(level.starts_with_bos, level.counts, before)
         discount = _modified_discounts(adjusted, k + 1, notes)[np.minimum(adjusted, 3)]
-        freed = np.where(counts.kept[k], discount, adjusted)  # all of a pruned n-gram goes to the shorter context
+        freed = np.where(counts.keep[k], discount, adjusted)  # the whole count of a pruned n-gram backs off
         if k == 0:
             total = adjusted.sum()
             probability.append((adjusted - discount) / total + freed.sum() / total * lower)
             continue
-        total = _by_context(adjusted, level, levels[k - 1])
-        back = _over(_by_context(freed, level, levels[k - 1]), total, 1.0)
-        weight.append(back)
+        total = _sum_by_context(adjusted, level, levels[k - 1])
+        weight = _divide(_sum_by_context(freed, level, levels[k - 1]), total, 1.0)
+        backoff.append(weight)
         shorter = probability[-1][level.suffix]
-        probability.append((adjusted - discount) / total[level.context] + back[level.context] * shorter)
-    return SmoothedProbs(probability, weight, notes)
+        probability.append((adjusted - discount) / total[level.context] + weight[level.context] * shorter)
+    return SmoothedProbs(probability, backoff, notes)
 
 
 def maximum_likelihood(counts: NgramCounts) -> SmoothedProbs:
     """Relative frequencies: an n-gram with an unseen word has probability 0; an unseen context is shortened."""
     levels = counts.levels
-    probability, weight = [levels[0].counts / levels[0].counts.sum()], list[Floats]()
+    probability, backoff = [levels[0].counts / levels[0].counts.sum()], list[Floats]()
     for k, level in enumerate(levels[1:], start=1):
-        count = np.where(counts.kept[k], level.counts, 0)
-        total = _by_context(count, level, levels[k - 1])
-        weight.append(np.where(total > 0, 0.0, 1.0))
-        probability.append(_over(count.astype(float), total[level.context], 0.0))
-    return SmoothedProbs(probability, weight, [])
+        count = np.where(counts.keep[k], level.counts, 0)
+        total = _sum_by_context(count, level, levels[k - 1])
+        backoff.append(np.where(total > 0, 0.0, 1.0))
+        probability.append(_divide(count.astype(float), total[level.context], 0.0))
+    return SmoothedProbs(probability, backoff, [])
 
 
 def add_delta(counts: NgramCounts) -> SmoothedProbs:
@@ -108,20 +109,20 @@ def add_delta(counts: NgramCounts) -> SmoothedProbs:
     After every shorter context, and therefore after every unseen one, the distribution is uniform.
     """
     levels, delta, vocab_size = counts.levels, counts.delta, counts.predictable.sum()
-    probability, weight = list[Floats](), list[Floats]()
+    probability, backoff = list[Floats](), list[Floats]()
     uniform = counts.predictable / vocab_size
     for k, level in enumerate(levels):
-        count = np.where(counts.kept[k], level.counts, 0)
+        count = np.where(counts.keep[k], level.counts, 0)
         is_full = np.full(len(level.word), k + 1 == len(levels))
         if k == 0:
             smoothed = (count + delta * counts.predictable) / (count.sum() + delta * vocab_size)
             probability.append(np.where(is_full, smoothed, uniform))
             continue
-        is_full |= level.leads
-        total = _by_context(np.where(is_full, count, 0), level, levels[k - 1]) + delta * vocab_size
-        weight.append(delta * vocab_size / total)
+        is_full |= level.starts_with_bos
+        total = _sum_by_context(np.where(is_full, count, 0), level, levels[k - 1]) + delta * vocab_size
+        backoff.append(delta * vocab_size / total)
         probability.append(np.where(is_full, (count + delta) / total[level.context], 1 / vocab_size))
-    return SmoothedProbs(probability, weight, [])
+    return SmoothedProbs(probability, backoff, [])
 
 
 def _absolute_discount(counts: Ints, length: int, notes: list[str]) -> float:
@@ -139,23 +140,22 @@ def back_off(counts: NgramCounts) -> SmoothedProbs:
     first = levels[0].counts
     discount = _absolute_discount(first, 1, notes)
     unseen = counts.predictable & (first == 0)
-    seen = (first > 0).sum()
     if not unseen.any():
-        discount = 0.0  # there are no unseen words
-    unseen_mass = discount * seen / max(int(unseen.sum()), 1)
+        discount = 0.0  # there are no words to give the discounted mass to
+    unseen_mass = discount * (first > 0).sum() / max(int(unseen.sum()), 1)
     probability = [np.where(unseen, unseen_mass, np.maximum(first - discount, 0.0)) / first.sum()]
-    weight = list[Floats]()
+    backoff = list[Floats]()
     for k, level in enumerate(levels[1:], start=1):
-        kept, below = counts.kept[k], levels[k - 1]
+        keep, below = counts.keep[k], levels[k - 1]
         discount = _absolute_discount(level.counts, k + 1, notes)
-        total = _by_context(level.counts, level, below)
-        complete = _by_context(kept, level, below) == vocab_size  # every word follows this context: no unseen words
-        discounted = (level.counts - discount * ~complete[level.context]) / total[level.context]
-        free_mass = 1 - _by_context(discounted * kept, level, below)
-        lower_mass = 1 - _by_context(probability[-1][level.suffix] * kept, level, below)
-        weight.append(np.where(complete, 1.0, _over(free_mass, np.maximum(lower_mass, 1e-300), 1.0)))
+        total = _sum_by_context(level.counts, level, below)
+        is_complete = _sum_by_context(keep, level, below) == vocab_size  # every word follows the context: nothing to discount
+        discounted = (level.counts - discount * ~is_complete[level.context]) / total[level.context]
+        free_mass = 1 - _sum_by_context(discounted * keep, level, below)
+        lower_mass = 1 - _sum_by_context(probability[-1][level.suffix] * keep, level, below)
+        backoff.append(np.where(is_complete, 1.0, _divide(free_mass, np.maximum(lower_mass, 1e-300), 1.0)))
         probability.append(discounted)
-    return SmoothedProbs(probability, weight, notes)
+    return SmoothedProbs(probability, backoff, notes)
 
 
 SMOOTHINGS: dict[str, Callable[[NgramCounts], SmoothedProbs]] = {

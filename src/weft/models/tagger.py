@@ -16,8 +16,8 @@ from weft.models.encoder import EncoderInput, TextEncoder, WordDropout, encoder_
 from weft.models.encoder_config import TaggerConfig
 from weft.nn.crf import CRF, LinearTagHead
 
-SHORT_FRACTION = 0.9  # fraction of a batch's words encoded apart from the longest ones, which would pad them
-MULTIPLIER = 6364136223846793005  # Knuth's, for linear congruential generators
+SHORT_FRACTION = 0.9  # fraction of the words of a batch that are encoded without the longest words, to save padding
+HASH_MULTIPLIER = 6364136223846793005  # Knuth's, for linear congruential generators
 
 
 class TaggerInput(NamedTuple):
@@ -30,9 +30,10 @@ class TaggerInput(NamedTuple):
 
 
 def unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Deduplicate rows (N, C) of integers: an index of each unique row, (U,), and the unique row that each row equals, (N,)."""
+    """Deduplicate rows of integers (N, C): the index of one row for each distinct value (U,), and the inverse (N,), as
+    `torch.unique` returns it."""
     # a polynomial hash modulo 2**64: a collision within one batch is practically impossible
-    powers = torch.tensor([pow(MULTIPLIER, column + 1, 1 << 63) for column in range(rows.size(1))], device=rows.device)
+    powers = torch.tensor([pow(HASH_MULTIPLIER, column + 1, 1 << 63) for column in range(rows.size(1))], device=rows.device)
     _, inverse = torch.unique((rows * powers).sum(1), return_inverse=True)
     index = torch.empty(int(inverse.max()) + 1, dtype=torch.long, device=rows.device)
     index[inverse] = torch.arange(len(rows), device=rows.device)
@@ -69,7 +70,7 @@ class CharEncoder(nn.Module):
 class WordEmbedder(nn.Module):
     """Token embeddings, with the output of the character encoder at the first token of each word.
 
-    It is concatenated to the embedding, or with `added`, added to it. Weights have the same names as in a TextEmbedder.
+    Both are concatenated, or with `add_chars`, added. Weights have the same names as in a TextEmbedder.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class WordEmbedder(nn.Module):
         *,
         dropout: float = 0.0,
         word_dropout: float = 0.0,
-        added: bool = False,
+        add_chars: bool = False,
     ) -> None:
         super().__init__()
-        self.embedding, self.char_encoder, self.dropout, self.added = embedding, char_encoder, nn.Dropout(dropout), added
-        self.word_dropout = WordDropout(word_dropout)
+        self.embedding, self.char_encoder, self.add_chars = embedding, char_encoder, add_chars
+        self.dropout, self.word_dropout = nn.Dropout(dropout), WordDropout(word_dropout)
 
     def forward(self, words: TaggerInput) -> tuple[Tensor, Tensor]:
         """Embeddings (B, S, D) and token mask (B, S)."""
@@ -95,7 +96,7 @@ class WordEmbedder(nn.Module):
         token_vectors = word_vectors.new_zeros(*x.shape[:2], word_vectors.size(-1))
         # padding words point to token 0, <s>, and add zeros there
         token_vectors = token_vectors.scatter_add(1, words.first[..., None].expand_as(word_vectors), word_vectors)
-        return (x + token_vectors if self.added else torch.cat([x, token_vectors.to(x.dtype)], dim=-1)), token_mask
+        return (x + token_vectors if self.add_chars else torch.cat([x, token_vectors.to(x.dtype)], dim=-1)), token_mask
 
 
 class Tagger(nn.Module):
@@ -130,26 +131,32 @@ class Tagger(nn.Module):
 
 
 def tagger(
-    config: TaggerConfig, *, vocab_size: int, char_vocab_size: int, tags: int, max_positions: int, allowed: Tensor | None
+    config: TaggerConfig,
+    *,
+    vocab_size: int,
+    char_vocab_size: int,
+    num_tags: int,
+    max_positions: int,
+    allowed_transitions: Tensor | None,
 ) -> Tagger:
     """The model of a resolved configuration, initialized with torch's default random generator.
 
-    `allowed` (K + 1, K + 1) is the transition mask of the CRF.
+    `allowed_transitions` (K + 1, K + 1) is the transition mask of the CRF.
     """
     char_encoder, input_size = None, config.input_dim()
-    added = config.traits.attends  # the input of attention has the hidden size: concatenation is not possible
+    add_chars = config.traits.attends  # the input of attention has the hidden size: concatenation is not possible
     if (char_config := config.resolved_char_encoder()) is not None:
-        out_proj = nn.Linear(char_config.hidden_size, input_size) if added else None
+        out_proj = nn.Linear(char_config.hidden_size, input_size) if add_chars else None
         encoder = text_encoder(char_config, vocab_size=char_vocab_size, max_positions=max_positions)
         char_encoder = CharEncoder(encoder, build.build_pooling(char_config.pooling, char_config), out_proj=out_proj)
-        input_size += 0 if added else char_config.hidden_size
+        input_size += 0 if add_chars else char_config.hidden_size
     embedding = text_embedder(config, vocab_size=vocab_size, segments=False).embedding
     dropout = config.embedding_dropout or 0.0
-    embedder = WordEmbedder(embedding, char_encoder, dropout=dropout, word_dropout=config.word_dropout, added=added)
+    embedder = WordEmbedder(embedding, char_encoder, dropout=dropout, word_dropout=config.word_dropout, add_chars=add_chars)
     encoder = TextEncoder(embedder, encoder_stack(config, max_positions=max_positions, input_size=input_size))
     head = (
-        CRF(config.hidden_size, tags, allowed_transitions=allowed)
+        CRF(config.hidden_size, num_tags, allowed_transitions=allowed_transitions)
         if config.head == "crf"
-        else LinearTagHead(config.hidden_size, tags)
+        else LinearTagHead(config.hidden_size, num_tags)
     )
     return Tagger(encoder, head, dropout=config.dropout)

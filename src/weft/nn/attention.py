@@ -47,7 +47,7 @@ class SelfAttention(nn.Module):
 
         head_h = softmax(q_h k_h^T / sqrt(E)) v_h,  y = W_o [head_1; ...; head_H]
 
-    Causal by default: a position sees itself and the positions before it, at most `context_length` of them if that is set.
+    Causal by default: a position sees itself and the positions before it, `context_length` positions at most if that is set.
     With context_length="bidirectional" it sees the whole text. State: the key-value cache.
     """
 
@@ -80,14 +80,14 @@ class SelfAttention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T, E)
         positions = torch.arange(x.size(1), device=x.device)[None]  # (1 or B, T)
         if state is not None:
-            state = KVCache(*state)  # a state from a file is a tuple without names
+            state = KVCache(*state)  # a state that was read from a file is a plain tuple
             positions = positions + state.positions.amax(1, keepdim=True) + 1
         q, k = self.positions.rotate(self.qk_norm(q), positions), self.positions.rotate(self.qk_norm(k), positions)
         key_positions = positions.expand(x.size(0), -1) if token_mask is None else torch.where(token_mask, positions, -1)
         if state is not None:
             k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)
             key_positions = torch.cat([state.positions, key_positions], dim=1)
-        # a whole text without padding has the same triangular mask in every row: the kernel applies it itself
+        # a whole text without padding needs no mask tensor: the kernel applies the causal mask itself
         within_context = self.bidirectional or self.context_length is None or x.size(1) <= self.context_length
         unpadded = state is None and token_mask is None and within_context
         visible_positions = positions if unpadded else key_positions
@@ -102,7 +102,7 @@ class SelfAttention(nn.Module):
         """No state: self-attention does not depend on the source."""
 
     def _mask(self, positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Which keys each query may see, (B, 1, T or 1, C)."""
+        """True for the keys that each query may see, (B, 1, T or 1, C)."""
         if self.bidirectional:
             return (key_positions >= 0)[:, None, None, :]
         distance = positions[:, None, :, None] - key_positions[:, None, None, :]
@@ -128,7 +128,7 @@ bidirectional_attention = partial(SelfAttention, context_length="bidirectional")
 
 @runtime_checkable
 class WithoutHeads(Protocol):
-    """Attention that has lost all its heads."""
+    """Attention whose heads are all pruned."""
 
     cross: bool | None  # True: cross-attention to all source positions; False: to the summary only; None: self-attention
 

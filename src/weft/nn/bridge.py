@@ -1,4 +1,4 @@
-"""Bridges: how a recurrent decoder is initialized from an encoder. Without attention, this is all it knows of the source.
+"""Bridges: initialize a recurrent decoder from an encoder. Without attention, the decoder has no other access to the source.
 
 Shapes: B batch size, T sequence length, D hidden size.
 """

@@ -1,12 +1,12 @@
-"""Names of the functions and modules a layer can be built from, as run files write them.
+"""Option values that select a function or module, as they are written in run files.
 
-The dictionaries that map them to classes have the same keys. The names alone are enough to validate a run file, without
-importing torch.
+The dictionaries in `weft.nn` that map these names to classes have the same keys. Run files are validated with the names
+alone, without importing torch.
 """
 
 from __future__ import annotations
 
-NONLINEARITIES = ("tanh", "relu", "sigmoid")
-ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "squared-relu", "swiglu")
-POOLS = ("first", "last", "mean", "max", "attention")
-SCORES = ("dot", "scaled-dot", "multiplicative", "additive")
+NONLINEARITIES = ("tanh", "relu", "sigmoid")  # recurrent.NONLINEARITIES
+ACTIVATIONS = ("gelu", "gelu-tanh", "relu", "squared-relu", "swiglu")  # attention.ACTIVATIONS
+POOLINGS = ("first", "last", "mean", "max", "attention")  # pooling.POOLINGS
+ATTENTION_SCORES = ("dot", "scaled-dot", "multiplicative", "additive")  # cross_attention.SourceAttention

@@ -23,9 +23,9 @@ def _at_least_float32(scores: Tensor) -> Tensor:
 class LinearTagHead(nn.Module):
     """Softmax over the tags at each position, independently."""
 
-    def __init__(self, dim: int, labels: int) -> None:
+    def __init__(self, dim: int, num_tags: int) -> None:
         super().__init__()
-        self.emissions = nn.Linear(dim, labels)
+        self.emissions = nn.Linear(dim, num_tags)
 
     def scores(self, y: Tensor) -> Tensor:
         """Emission scores (logits): (B, T, D) to (B, T, K)."""
@@ -54,23 +54,23 @@ class CRF(nn.Module):
         score(y, tags) = sum_t emission(y_t, tag_t) + sum_t transition(tag_{t-1}, tag_t)
         P(tags | y)    = exp(score(y, tags)) / sum over all tag sequences
 
-    Transitions from the start and to the end of a sentence have scores as well. `allowed_transitions` (K + 1, K + 1), bool, row
-    to column, excludes transitions from training and decoding; its last row is the start of a sentence, its last column the
-    end. Training tags must respect it: each forbidden transition in them costs 10,000 nats. All transition scores are
-    initially 0, which makes the CRF equal to `LinearTagHead`.
+    Transitions from the start and to the end of a sentence have scores as well. `allowed_transitions`, bool (K + 1, K + 1), is
+    False for transitions, from row to column, that training and decoding exclude; its last row is the start of a sentence, its
+    last column the end. Each forbidden transition in the training tags costs 10,000 nats. All transition scores are initially
+    0, which makes the CRF equal to `LinearTagHead`.
     """
 
     allowed_transitions: Tensor | None
 
-    def __init__(self, dim: int, labels: int, *, allowed_transitions: Tensor | None = None) -> None:
+    def __init__(self, dim: int, num_tags: int, *, allowed_transitions: Tensor | None = None) -> None:
         super().__init__()
-        if allowed_transitions is not None and allowed_transitions.shape != (labels + 1, labels + 1):
+        if allowed_transitions is not None and allowed_transitions.shape != (num_tags + 1, num_tags + 1):
             raise ValueError(
-                f"CRF: allowed_transitions must be {labels + 1}x{labels + 1}, got {tuple(allowed_transitions.shape)}"
+                f"CRF: allowed_transitions must be {num_tags + 1}x{num_tags + 1}, got {tuple(allowed_transitions.shape)}"
             )
-        self.emissions = nn.Linear(dim, labels)
-        self.transitions = nn.Parameter(torch.zeros(labels, labels))  # score from row to column
-        self.start, self.end = nn.Parameter(torch.zeros(labels)), nn.Parameter(torch.zeros(labels))
+        self.emissions = nn.Linear(dim, num_tags)
+        self.transitions = nn.Parameter(torch.zeros(num_tags, num_tags))  # score from row to column
+        self.start, self.end = nn.Parameter(torch.zeros(num_tags)), nn.Parameter(torch.zeros(num_tags))
         # not persistent: it is computed from the tag names
         self.register_buffer(
             "allowed_transitions", None if allowed_transitions is None else allowed_transitions.bool(), persistent=False
@@ -97,19 +97,19 @@ class CRF(nn.Module):
         )
 
     def _forward(self, scores: Tensor, token_mask: Tensor) -> list[Tensor]:
-        """Forward algorithm: T tensors (B, K), the log-sum over all tag sequences that end in each tag. Padding repeats the
-        last value."""
+        """Forward algorithm: T tensors (B, K), the log-sum-exp over all tag sequences that end in each tag. Padding repeats
+        the last value."""
         transitions, start, _ = self._transition_scores()
-        into = transitions.t().contiguous()  # the sum is over the last axis, which is contiguous
+        from_tags = transitions.t().contiguous()  # (to, from): the sum over the tags before is over the contiguous axis
         first, *rest = scores.unbind(1)
         alphas = [start + first]
         for emission, is_token in zip(rest, token_mask[:, 1:, None].unbind(1), strict=True):
-            alpha = (alphas[-1][:, None, :] + into).logsumexp(-1) + emission
+            alpha = (alphas[-1][:, None, :] + from_tags).logsumexp(-1) + emission
             alphas.append(torch.where(is_token, alpha, alphas[-1]))
         return alphas
 
     def _backward(self, scores: Tensor, token_mask: Tensor) -> list[Tensor]:
-        """Backward algorithm: T tensors (B, K), the log-sum over all continuations of each tag to the end."""
+        """Backward algorithm: T tensors (B, K), the log-sum-exp over all continuations of each tag to the end."""
         transitions, _, end = self._transition_scores()
         betas = [end.expand(scores.size(0), -1)]
         emissions, masks = reversed(scores.unbind(1)[1:]), reversed(token_mask[:, 1:, None].unbind(1))
@@ -119,13 +119,13 @@ class CRF(nn.Module):
         return betas[::-1]
 
     def _sequence_score(self, scores: Tensor, tags: Tensor, token_mask: Tensor) -> Tensor:
-        """The score of the tag sequences (B, T), (B,)."""
+        """The score of each tag sequence, (B,); tags (B, T)."""
         transitions, start, end = self._transition_scores()
         tags = tags.masked_fill(~token_mask, 0)
         emission_sum = scores.gather(2, tags[..., None])[..., 0].masked_fill(~token_mask, 0.0).sum(1)
         transition_sum = transitions[tags[:, :-1], tags[:, 1:]].masked_fill(~token_mask[:, 1:], 0.0).sum(1)
-        last = tags.gather(1, token_mask.sum(1, keepdim=True).sub(1).clamp(min=0))[:, 0]
-        return start[tags[:, 0]] + emission_sum + transition_sum + end[last]
+        last_tag = tags.gather(1, token_mask.sum(1, keepdim=True).sub(1).clamp(min=0))[:, 0]
+        return start[tags[:, 0]] + emission_sum + transition_sum + end[last_tag]
 
     def loss(self, y: Tensor, tags: Tensor, token_mask: Tensor | None = None) -> Tensor:
         """Negative log-likelihood of the tag sequence (B, T) of each sentence, (B,)."""
@@ -138,11 +138,11 @@ class CRF(nn.Module):
         """The best tag sequence by the Viterbi algorithm, (B, T); 0 on padding."""
         scores, (transitions, start, end) = self.scores(y), self._transition_scores()
         token_mask = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device) if token_mask is None else token_mask
-        into, same_tag = transitions.t().contiguous(), torch.arange(len(start), device=y.device)
+        from_tags, same_tag = transitions.t().contiguous(), torch.arange(len(start), device=y.device)
         first, *rest = scores.unbind(1)
         best, backpointers = start + first, []
         for emission, is_token in zip(rest, token_mask[:, 1:, None].unbind(1), strict=True):
-            best_previous, previous_tag = (best[:, None, :] + into).max(-1)
+            best_previous, previous_tag = (best[:, None, :] + from_tags).max(-1)
             best = torch.where(is_token, best_previous + emission, best)
             backpointers.append(torch.where(is_token, previous_tag, same_tag))  # padding keeps the last tag
         tags = [(best + end).argmax(-1, keepdim=True)]

@@ -1,8 +1,7 @@
 """Attention from a decoder to the memory: multi-head in a Transformer, single-head around recurrent layers.
 
-The source enters a decoder as a state: `init_state(memory)` computes keys and values once per source, and every step reads
-them. In a beam search, K hypotheses share one source. They are then treated as K queries of one row, so that keys are not
-copied per hypothesis.
+The source is part of the state: `init_state(memory)` computes keys and values once per source, and every step reads them.
+In a beam search, K hypotheses share one source. They become K queries of one row, so that keys are not copied per hypothesis.
 
 Shapes: B batch size, A sources (B outside of beam search), T queries, S source length, D hidden size, M hidden size of the
 memory, H heads, E head size.
@@ -21,20 +20,20 @@ from weft.nn.stack import Stack
 from weft.nn.state import SharedState, tree_leaves, where
 
 SourceKeysValues = SharedState  # keys (A, H, S, E), values (A, H, S, E or M), token mask (A, S)
-MAX_ELEMENTS = 1 << 22  # elements of additive attention computed at once: 16 MB stay in the cache of a CPU
+MAX_ELEMENTS = 1 << 22  # elements of tanh(q + k) computed at once: 16 MB fit the CPU cache
 
 
 @runtime_checkable
 class AttendsToMemory(Protocol):
     """Attention to a memory."""
 
-    to_source: bool  # whether its weights belong to source positions
+    to_source: bool  # True: one attention weight per source position; False: it sees the summary only
 
 
 class CrossAttention(nn.Module):
     """Multi-head cross-attention (Vaswani et al. 2017): queries from the decoder, keys and values from the memory.
 
-    A mixer whose state is the keys and values. With `summary_only` it sees the summary of the memory and nothing else.
+    A mixer whose state is the keys and values. With `summary_only`, it sees only the summary of the memory.
     """
 
     def __init__(

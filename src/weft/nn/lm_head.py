@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MAX_ELEMENTS = 1 << 25  # logits in memory at once without gradients: 128 MB
+MAX_LOGITS = 1 << 25  # logits in memory at once when no gradients are computed: 128 MB
 
 
 class LMHead(nn.Module):
-    """Linear layer to the vocabulary, with softmax and cross-entropy. `weight` may be that of the embedding (tied)."""
+    """Linear layer to the vocabulary, with softmax and cross-entropy. Tied embeddings are passed as `weight`."""
 
     def __init__(self, dim: int, vocab_size: int, *, logit_softcap: float | None = None, weight: Tensor | None = None) -> None:
         super().__init__()
@@ -34,21 +34,20 @@ class LMHead(nn.Module):
         # in place: on a CPU, allocating that much memory takes longer than the softmax
         return torch.log_softmax(logits, -1, out=logits)
 
-    def loss(self, x: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(self, x: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy of each target in nats, (B, T); x (B, T, D), targets (B, T).
 
-        With label smoothing, the target distribution is 1 - smoothing on the target plus smoothing / V on every token
-        (Szegedy et al. 2016).
+        With label smoothing e, the target distribution is 1 - e on the target plus e / V on every token (Szegedy et al. 2016).
         """
-        rows, labels = x.flatten(0, 1), targets.flatten()
+        hidden, labels = x.flatten(0, 1), targets.flatten()
         if torch.is_grad_enabled():
-            loss = F.cross_entropy(self.logits(rows), labels, reduction="none", label_smoothing=smoothing)
+            loss = F.cross_entropy(self.logits(hidden), labels, reduction="none", label_smoothing=label_smoothing)
             return loss.view_as(targets)
         # in chunks: scoring reads more positions at once than training, and logits are large
-        chunk_size = max(1, MAX_ELEMENTS // len(self.weight))
-        chunks = zip(torch.split(rows, chunk_size), torch.split(labels, chunk_size), strict=True)
+        chunk_size = max(1, MAX_LOGITS // len(self.weight))
+        chunks = zip(torch.split(hidden, chunk_size), torch.split(labels, chunk_size), strict=True)
         losses = [
-            F.cross_entropy(self.logits(chunk), chunk_labels, reduction="none", label_smoothing=smoothing)
+            F.cross_entropy(self.logits(chunk), chunk_labels, reduction="none", label_smoothing=label_smoothing)
             for chunk, chunk_labels in chunks
         ]
         return torch.cat(losses).view_as(targets)

@@ -4,8 +4,8 @@ Every mixer is called as `y, state = mixer(x, state=None, token_mask=None)`.
 
 To add a mixer, write its class, add one row to MIXERS, and add one typed field to `models.config.StackConfig` for each option
 of its own. All code that depends on the type of mixer reads the row; nothing else compares names. The contract tests then
-cover the new mixer: reading in pieces equals reading at once, no position sees the future, padding has no effect, rows are
-independent, joined rows equal single rows, and gradients match numerical ones.
+cover the new mixer: reading in chunks equals reading at once, no position sees the future, padding has no effect, rows are
+independent, batched rows equal single rows, and gradients match numerical ones.
 
 A row stores the dotted name of its class, which is imported when a layer is built: run files are parsed without torch.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _resolve(module: str | Factory) -> Factory:
-    """Import a dotted name such as "weft.nn.recurrent.LSTM"; return a callable as it is."""
+    """Import a dotted name such as "weft.nn.recurrent.LSTM"; return a callable unchanged."""
     if not isinstance(module, str):
         return module
     path, _, name = module.rpartition(".")
@@ -32,12 +32,12 @@ def _resolve(module: str | Factory) -> Factory:
 
 
 class Mixer(NamedTuple):
-    """The properties in which mixers differ."""
+    """One row of the registry: the properties in which mixers differ."""
 
     # Class or factory, or its dotted name. Called as module(dim, *, input_size, **options), or, if the mixer attends, as
     # module(dim, *, num_heads, head_dim, positions, qk_norm, context_length, dropout), like SelfAttention.
     module: str | Factory
-    # Group of parameters that `weft info` and explanations count it in.
+    # Group of parameters in which `weft info` and explanations count its weights.
     component: str
     # Number of vectors of the hidden size in its state; the first one is its last output. A decoder is initialized from them,
     # an encoder is summarized by them. 0: no state, or a state of another form.
@@ -91,15 +91,15 @@ MIXERS: dict[str, Mixer] = {
 
 
 def option_names() -> list[str]:
-    """Options that only some mixers have, those of the last row first."""
+    """Options that only some mixers have, from the last row of MIXERS to the first."""
     return list(dict.fromkeys(option for row in reversed(MIXERS.values()) for option in row.options))
 
 
-def recurrent() -> list[str]:
-    """Names of the mixers whose state consists of vectors of the hidden size."""
+def recurrent_mixers() -> list[str]:
+    """Names of the mixers whose state is one or more vectors of the hidden size."""
     return [name for name, row in MIXERS.items() if row.num_state_vectors]
 
 
-def attending() -> list[str]:
-    """Names of the mixers that attend."""
+def attention_mixers() -> list[str]:
+    """Names of the mixers that are multi-head attention."""
     return [name for name, row in MIXERS.items() if row.attends]

@@ -1,6 +1,6 @@
 """Output layers of encoder-decoders: generate from the vocabulary, or generate and copy.
 
-Both know the source through a state that `init_state` computes once.
+`init_state` computes once per source the state that both read.
 Shapes: B batch size, A sources (B outside of beam search), T sequence length, S source length, D hidden size, V vocabulary
 size.
 """
@@ -39,9 +39,9 @@ class VocabularyOutput(nn.Module):
         log_probs: Tensor = self.head(x)
         return log_probs
 
-    def loss(self, x: Tensor, targets: Tensor, state: tuple[()], smoothing: float = 0.0) -> Tensor:
+    def loss(self, x: Tensor, targets: Tensor, state: tuple[()], label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy of each target in nats, (B, T)."""
-        return self.head.loss(x, targets, smoothing)
+        return self.head.loss(x, targets, label_smoothing)
 
 
 class PointerGeneratorOutput(nn.Module):
@@ -75,20 +75,21 @@ class PointerGeneratorOutput(nn.Module):
         token_probs = torch.zeros_like(generate_log_probs).scatter_add(1, tokens.flatten(0, 1), copy_probs.flatten(0, 1))
         return torch.logaddexp(generate_log_probs, token_probs.log() + F.logsigmoid(-gate))
 
-    def loss(self, x: Tensor, targets: Tensor, state: CopyState, smoothing: float = 0.0) -> Tensor:
+    def loss(self, x: Tensor, targets: Tensor, state: CopyState, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy of each target in nats, (B, T).
 
-        Label smoothing is that of `LMHead.loss`, applied to the probabilities of the mixture: the loss stays a cross-entropy,
-        bounded below.
+        Label smoothing is the one of `LMHead.loss`, applied to the probabilities of the mixture: the loss is a cross-entropy
+        and bounded below.
         """
         gate = self.gate(x)[..., 0].float()
         copy_probs = self._copy_distribution(x, state)
         target_copy_prob = (copy_probs * (state.parts[2][:, None] == targets[..., None])).sum(-1)
-        if not smoothing:
+        if not label_smoothing:
             return -_mixture(-self.head.loss(x, targets), target_copy_prob, gate)
         log_probs = self.head(x)
         target_log_prob = _mixture(log_probs.gather(2, targets[..., None])[..., 0], target_copy_prob, gate)
-        return -(1 - smoothing) * target_log_prob - smoothing * self._mean_log_prob(log_probs, copy_probs, gate, state)
+        mean_log_prob = self._mean_log_prob(log_probs, copy_probs, gate, state)
+        return -(1 - label_smoothing) * target_log_prob - label_smoothing * mean_log_prob
 
     def _mean_log_prob(self, log_probs: Tensor, copy_probs: Tensor, gate: Tensor, state: CopyState) -> Tensor:
         """The mean over the vocabulary of the mixture's log-probability, (B, T), from the head's log_probs (B, T, V).

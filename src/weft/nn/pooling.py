@@ -17,7 +17,7 @@ from weft.nn.recurrent import last_token_state
 
 
 def _zero_padding(y: Tensor, token_mask: Tensor | None) -> Tensor:
-    """y with zeros on padding. (Filled, not multiplied: 0 times infinity is NaN.)"""
+    """y with zeros on padding. (masked_fill instead of a product: 0 times infinity is NaN.)"""
     return y if token_mask is None else y.masked_fill(~token_mask[..., None], 0.0)
 
 

@@ -14,16 +14,15 @@ from torch import Tensor, nn
 
 
 def angles(positions: Tensor, frequencies: Tensor) -> Tensor:
-    """positions (B, T) times frequencies (F,): (B, T, F), in float64. In a long stream, neighboring angles are equal in
-    float32."""
+    """positions (B, T) times frequencies (F,): (B, T, F). In float64, because neighboring positions of a long text have equal
+    angles in float32."""
     return positions[..., None] * frequencies.double()
 
 
 class PositionEncoding(nn.Module):
-    """The three places where a position can enter a model; each encoding overrides one of them.
+    """The base class, which encodes nothing. A position can enter a model in three ways; each encoding overrides one method.
 
-    By itself it encodes nothing. (One of the two base classes of the package: the alternative is six classes with two empty
-    methods each.)
+    (A base class, because the alternative is six classes with two empty methods each.)
     """
 
     max_positions: int | None = None  # None: unlimited
@@ -70,11 +69,11 @@ class LearnedPositions(PositionEncoding):
         nn.init.normal_(self.table.weight, std=0.02)  # small, so that token embeddings dominate at first
 
     def add_to(self, x: Tensor, positions: Tensor) -> Tensor:
-        # checks what is known without a device sync; IncrementalModel.max_positions guards the rest
+        # only the length can be checked without a device sync; decoders check max_positions before the first step
         if x.size(1) > self.table.num_embeddings:
             raise ValueError(f"positions: {x.size(1)} tokens exceed the table of {self.table.num_embeddings} positions")
-        encoded: Tensor = x + self.table(positions)
-        return encoded
+        y: Tensor = x + self.table(positions)
+        return y
 
 
 class RelativePositions(PositionEncoding):
@@ -99,7 +98,7 @@ class RelativePositions(PositionEncoding):
 
 
 class AlibiBias(PositionEncoding):
-    """Attention with linear biases (Press et al. 2022): -slope_h * |i - j|, with another slope in each head."""
+    """Attention with linear biases (Press et al. 2022): -slope_h * |i - j|, with a slope per head."""
 
     slope: Tensor
 

@@ -26,8 +26,8 @@ def last_token_state(y: Tensor, token_mask: Tensor | None, initial: Tensor | Non
 
 
 def _in_float32(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate `forward` to run without autocast. cuDNN's recurrent kernels would run in float16, even if autocast asks for
-    bfloat16, and small gradients underflow to zero in float16."""
+    """Decorator that runs `forward` without autocast. With autocast, cuDNN's recurrent kernels use float16 even if the autocast
+    dtype is bfloat16, and small gradients underflow to zero in float16."""
 
     @wraps(forward)
     def run(self: nn.Module, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> Any:
@@ -45,8 +45,7 @@ def _initial_hidden(state: Tensor, x: Tensor) -> Tensor:
 
 
 def _single_step(cell: Callable[..., Any], x: Tensor, state: Any, module: nn.RNNBase) -> Any:
-    """The state after one position, computed by torch's cell function. The kernels for whole sequences take ten times as long
-    to launch."""
+    """The state after one position, by torch's cell function: kernels for sequences take ten times as long to launch."""
     return cell(x[:, 0], state, *module.all_weights[0])
 
 
@@ -98,7 +97,7 @@ class RNN(nn.Module):
         super().__init__()
         self.fused = nonlinearity in RNN_CELLS
         self.nonlinearity = nonlinearity
-        # without a fused kernel, nn.RNN still holds the weights: same initialization, same names
+        # without a fused kernel, nn.RNN still provides the weights: same initialization, same names
         self.cell = nn.RNN(input_size or dim, dim, nonlinearity=nonlinearity if self.fused else "tanh", batch_first=True)
 
     @_in_float32

@@ -17,10 +17,10 @@ from weft.nn.skip_connections import Connection
 
 
 @runtime_checkable
-class Numbered(Protocol):
-    """A module that may belong to a layer of the run file."""
+class HasLayerIndex(Protocol):
+    """A module that may belong to one of the `num_layers` layers of a stack."""
 
-    number: int | None
+    layer_index: int | None
 
 
 class Layer(nn.Module):
@@ -28,16 +28,16 @@ class Layer(nn.Module):
 
         y = connection(x, dropout(mixer(norm(x))))
 
-    `number` is the index, from 0, of the layer of the run file that it belongs to: attention and the feed-forward layer after
-    it have the same number. None: it contains layers, or is above all of them.
+    `layer_index` counts from 0 to `num_layers` - 1: attention and the feed-forward layer after it have the same index. None
+    if this layer contains other layers, or is above all of them.
     """
 
     def __init__(
-        self, mixer: nn.Module, connection: Connection, *, norm: nn.Module, dropout: float = 0.0, number: int | None = None
+        self, mixer: nn.Module, connection: Connection, *, norm: nn.Module, dropout: float = 0.0, layer_index: int | None = None
     ) -> None:
         super().__init__()
-        self.norm, self.mixer, self.connection, self.number = norm, mixer, connection, number
-        self.dropout = nn.Dropout(dropout)
+        self.norm, self.mixer, self.connection, self.dropout = norm, mixer, connection, nn.Dropout(dropout)
+        self.layer_index = layer_index
 
     def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         y, state = self.mixer(self.norm(self.connection.mixer_input(x)), state, token_mask)
@@ -49,10 +49,10 @@ class Layer(nn.Module):
         return mixer.init_state(memory)
 
 
-def layer_numbers(model: nn.Module) -> dict[str, int]:
-    """The layer number of each named module that has one."""
-    numbers = {name: module.number for name, module in model.named_modules() if isinstance(module, Numbered)}
-    return {name: number for name, number in numbers.items() if number is not None}
+def layer_indices(model: nn.Module) -> dict[str, int]:
+    """The layer index of each named module that has one."""
+    indices = {name: module.layer_index for name, module in model.named_modules() if isinstance(module, HasLayerIndex)}
+    return {name: index for name, index in indices.items() if index is not None}
 
 
 class Stack(nn.Module):

@@ -3,7 +3,7 @@
 A state is a tensor, a tuple of states, or None (nothing was read yet): a pytree. Three rules make batched decoding work:
 
 - axis 0 of every tensor is the batch, and a state contains no Python numbers;
-- a state is consumed by the call that reads it; to continue from it twice, `select` its rows;
+- the call that reads a state consumes it; to continue from it twice, `select` its rows;
 - rows of different lengths can be joined: a step on the joined batch equals a step on each row alone.
 
 `SharedState` is computed from the source once and never changes, so all hypotheses of one source share it. `KVCache` grows
@@ -98,7 +98,7 @@ def detach(state: S) -> S:
 
 
 def join(first: S, second: S) -> S:
-    """Concatenate two batches. Shorter tensors are padded, masks with False and all others with -1; masks hide both."""
+    """Concatenate two batches. Shorter tensors are padded: masks with False, all others with -1, which the masks hide."""
 
     def walk(a: Any, b: Any) -> Any:
         if a is None and b is None:
@@ -137,7 +137,7 @@ def join_all(states: Sequence[S]) -> S:
 
 
 def compact(state: S) -> S:
-    """Remove the columns in which no row has a token. Removed rows, and the padding of joined rows, leave such columns."""
+    """Remove the columns in which no row has a token, which removed rows and the padding of joined rows leave behind."""
 
     def walk(part: Any) -> Any:
         if part is None or isinstance(part, Tensor):

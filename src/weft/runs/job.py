@@ -146,11 +146,11 @@ def with_tokenizer_of_init(values: Mapping[str, Any], run: Path) -> dict[str, An
     single stack gets it for that side only, unless both sides need the same tokenizer."""
     model, tokenizer = values.get("model"), values.get("tokenizer", {})
     ours, theirs = _weights(values.get("task")), _weights(open_run_dir(run).read_resolved().get("task"))
-    is_seq2seq, from_seq2seq = (weights is not None and weights.in_decoder is not None for weights in (ours, theirs))
+    is_seq2seq, from_seq2seq = (weights is not None and weights.decoder_name is not None for weights in (ours, theirs))
     is_shared = not isinstance(model, Mapping) or model.get("share_embeddings") or model.get("copy_mechanism")
     if not is_seq2seq or from_seq2seq or is_shared or not isinstance(tokenizer, Mapping):
         return with_tokenizer_from(values, run)
-    side = "target" if theirs is not None and theirs.continues else "source"
+    side = "target" if theirs is not None and theirs.is_causal else "source"
     sides = tokenizer if "source" in tokenizer or "target" in tokenizer else {"source": tokenizer, "target": tokenizer}
     return {**values, "tokenizer": {**sides, side: with_tokenizer_from({}, run)["tokenizer"]}}
 

@@ -209,7 +209,7 @@ class RunDir:
         """Clean up after a process that was killed when the run was complete: remove the backup of the old run, temporary
         files and surplus checkpoints."""
         has_leftovers = any(files.temporary_files(directory) for directory in self._directories())
-        if not (has_leftovers or os.path.lexists(self.backup.path) or checkpoint.previous(self.path)):
+        if not (has_leftovers or os.path.lexists(self.backup.path) or checkpoint.expired(self.path)):
             return  # the directory may be read-only
         with Lock(self.path):
             self.refuse_links()
@@ -217,7 +217,7 @@ class RunDir:
                 files.remove_temporary_files(directory)
             self.backup.repair()
             self.backup.delete()
-            checkpoint.drop_previous(self.path)
+            checkpoint.remove_expired(self.path)
 
     def find_checkpoint(self, on_note: Callable[[str], None]) -> None:
         """Find the checkpoint to resume from, and remove corrupted ones, which are reported to `on_note`. Call with the
@@ -229,7 +229,7 @@ class RunDir:
             on_note("all checkpoints are corrupted; training restarts from step 0")
         if start is not None:
             self._check_vocabulary(checkpoint.checksums(start).get("vocabulary", {}))
-        checkpoint.drop_after(self.path, start)
+        checkpoint.remove_after(self.path, start)
 
     def vocabulary_checksums(self) -> dict[str, str]:
         """The SHA-256 of each file that maps the IDs of the run to tokens or labels."""

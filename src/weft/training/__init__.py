@@ -1,0 +1,1 @@
+"""Training of neural networks: `loop` is the training loop, `objective` its interface to the tasks."""

@@ -11,7 +11,7 @@ from weft.config import Choice, Config, invalid
 from weft.training.schedules import SCHEDULES
 
 OPTIMIZERS = ("adamw", "muon", "sgd")
-MAX_UPDATE = 1e38  # of a learning rate or a weight decay: float32 has no larger numbers
+MAX_RATE = 1e38  # maximum learning rate and weight decay: float32 has no larger numbers
 OPTIMIZER_OPTIONS = {"muon_lr": ("muon",), "momentum": ("muon", "sgd"), "adam_beta2": ("adamw", "muon")}
 
 
@@ -89,13 +89,13 @@ class TrainConfig(Config):
         if len(budgets) > 1:
             raise invalid("", f"{budgets[0]} and {budgets[1]} are both set", "set only one")
         for name in ("lr", "muon_lr", "weight_decay"):
-            if (value := getattr(self, name) or 0.0) > MAX_UPDATE:
-                raise invalid(name, f"must be at most {MAX_UPDATE:g}, got {value:g}")
+            if (value := getattr(self, name) or 0.0) > MAX_RATE:
+                raise invalid(name, f"must be at most {MAX_RATE:g}, got {value:g}")
         for name, factor in self.lr_multipliers.items():
             if not 0 <= factor < float("inf"):
                 raise invalid(f"lr_multipliers.{name}", f"must be at least 0, got {factor:g}")
-            if factor * max(self.lr, self.muon_lr or 0.0) > MAX_UPDATE:
-                raise invalid(f"lr_multipliers.{name}", f"{factor:g} times the learning rate exceeds {MAX_UPDATE:g}")
+            if factor * max(self.lr, self.muon_lr or 0.0) > MAX_RATE:
+                raise invalid(f"lr_multipliers.{name}", f"{factor:g} times the learning rate exceeds {MAX_RATE:g}")
         if self.sample_prompts and not self.num_samples:
             raise invalid("sample_prompts", "not used with num_samples = 0", "set num_samples")
         if not self.init_strict and self.init_from is None:

@@ -1,4 +1,4 @@
-"""Selection of device and precision."""
+"""Select device and precision."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("train.device", "no CUDA GPU found", "use 'auto' or 'cpu'")
     if name == "cuda":
-        # cuDNN attention makes a new plan, which takes 15 ms, for every new shape; lengths of texts differ all the time
+        # cuDNN attention takes 15 ms to plan each new shape, and batches differ in length
         torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device(name)
 
 
 def pick_device_config(config: RunConfig) -> DeviceConfig:
-    """Device and precision of a run. "auto" is bfloat16 on GPUs that support it, float32 otherwise."""
+    """Device and precision of a run. The precision "auto" is bfloat16 on GPUs that support it, float32 otherwise."""
     import torch
 
     from weft.training.loop import DeviceConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from weft.errors import ModelError
 
 
 class EMA:
-    """The moving average of a set of weights. `names` has each weight once, also if it is tied; buffers are not averaged."""
+    """The moving average of a set of weights. `names` contains tied weights once; buffers are not averaged."""
 
     def __init__(self, names: Mapping[Tensor, str], *, decay: float) -> None:
         self.decay, self.weights, self.names = decay, list(names), list(names.values())
@@ -26,7 +27,7 @@ class EMA:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """While the block runs, the weights of the model are the averages."""
+        """Context manager in which the weights of the model are the averages."""
         self._swap()
         try:
             yield
@@ -35,7 +36,7 @@ class EMA:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # contents, not addresses: optimizers, compiled code and fused recurrent kernels refer to the addresses
+        # swap values, not tensors: optimizers, compiled code and fused recurrent kernels refer to the addresses of the weights
         for weight, average in zip(self.weights, self.averages, strict=True):
             copy = weight.clone()
             weight.copy_(average)
@@ -44,9 +45,10 @@ class EMA:
     def tensors(self) -> dict[str, Tensor]:
         return dict(zip(self.names, self.averages, strict=True))
 
-    def restore(self, tensors: Mapping[str, Tensor], *, at: str) -> None:
-        """Restore the averages from a checkpoint; `at` is its file, for errors."""
-        if {name: part.shape for name, part in tensors.items()} != {name: part.shape for name, part in self.tensors().items()}:
-            raise ModelError(at, "does not match the model of this run: other names or shapes of weights")
+    def restore(self, tensors: Mapping[str, Tensor], *, path: Path) -> None:
+        """Restore the averages from a checkpoint; `path` is the file that they were read from, for error messages."""
+        shapes, expected = ({name: tensor.shape for name, tensor in part.items()} for part in (tensors, self.tensors()))
+        if shapes != expected:
+            raise ModelError(path, "does not match the model of this run: other names or shapes of weights")
         for name, average in self.tensors().items():
             average.copy_(tensors[name])

@@ -26,12 +26,12 @@ class NetworkEstimator:
 
     by_steps = True
 
-    def __init__(self, find: Callable[[], NetworkTask[Any]], check: Callable[[RunConfig], None] = accept) -> None:
-        self._find, self._check = find, check  # imports the task's part; refuses invalid combinations of options
+    def __init__(self, import_task: Callable[[], NetworkTask[Any]], check: Callable[[RunConfig], None] = accept) -> None:
+        self._import_task, self._check = import_task, check  # `check` refuses invalid combinations of options
 
     @cached_property
     def network_task(self) -> NetworkTask[Any]:
-        return self._find()
+        return self._import_task()
 
     @property
     def network(self) -> NeuralTrainer:
@@ -41,8 +41,8 @@ class NetworkEstimator:
 
     def check(self, config: RunConfig) -> None:
         monitor = config.train.monitor
-        if monitor is not None and monitor not in (known := metric_names(config.spec.validation_suites)):
-            raise ConfigError("train.monitor", *unknown_name("metric", monitor, known))
+        if monitor is not None and monitor not in (metrics := metric_names(config.spec.validation_suites)):
+            raise ConfigError("train.monitor", *unknown_name("metric", monitor, metrics))
         for option in ("patience", "monitor"):
             if getattr(config.train, option) not in (None, 0) and config.data.valid is None:
                 raise ConfigError(f"train.{option}", "requires validation data", "set data.valid")

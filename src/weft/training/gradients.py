@@ -20,8 +20,8 @@ class GradientSummary(NamedTuple):
 
 
 def summarize(records: Sequence[Mapping[str, Any]]) -> GradientSummary | None:
-    """The summary of a run; None if the model has no training steps, or was trained by a version that did not log norms."""
-    lines = [record for record in records if isinstance(record.get("grad_norm"), float)]
+    """The summary of a run; None if the model was not trained in steps, or its log has no gradient norms."""
+    lines = [record for record in records if isinstance(record.get("grad_norm"), float)]  # of training, not validation
     if not lines:
         return None
     # each line covers the steps since the one before it

@@ -1,4 +1,7 @@
-"""Initialization from the weights of another run, as far as they compute the same function in the new model."""
+"""Initialize a model with the weights of another run, if they compute the same function in both.
+
+`ours` is the new model, `theirs` the run that it is initialized from.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ POSITIONS = "stack.positions.table.weight"
 
 
 class BuiltRun(NamedTuple):
-    """A configuration with its tokenizer: what determines the meaning of weights."""
+    """A configuration and its tokenizer, which determine the meaning of the weights."""
 
     config: RunConfig
     tokenizer: Any
@@ -34,7 +37,8 @@ class InitRun(NamedTuple):
     tensors: Mapping[str, Tensor]
 
 
-def _listed(names: list[str]) -> str:
+def _abbreviate(names: list[str]) -> str:
+    """The first three names, and the number of the others."""
     return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
 
 
@@ -43,32 +47,32 @@ def _listed(names: list[str]) -> str:
 
 def _becomes_decoder(theirs: Weights, ours: Weights) -> bool:
     """Whether theirs is a language model that initializes the decoder of ours."""
-    return theirs.continues and ours.in_decoder is not None
+    return theirs.is_causal and ours.decoder_name is not None
 
 
-def _name(name: str, theirs: RunConfig, ours: RunConfig) -> str | None:
-    """The name in our model of a weight of theirs; None if there is none: heads belong to their task."""
+def _our_name(name: str, theirs: RunConfig, ours: RunConfig) -> str | None:
+    """The name that a weight of theirs has in our model; None if it has no equivalent, such as the head of another task."""
     if theirs.spec is ours.spec:
         return name
-    there, here = weights_of(theirs), weights_of(ours)
-    if there is None or here is None:
+    their_weights, our_weights = weights_of(theirs), weights_of(ours)
+    if their_weights is None or our_weights is None:
         return None
-    if there.continues and here.in_decoder is not None:
-        return here.in_decoder(name, ours.model)
-    encoder_name = there.named(name)
-    return encoder_name if encoder_name.startswith("encoder.") and not here.continues else None
+    if their_weights.is_causal and our_weights.decoder_name is not None:
+        return our_weights.decoder_name(name, ours.model)
+    encoder_name = their_weights.encoder_name(name)
+    return encoder_name if encoder_name.startswith("encoder.") and not our_weights.is_causal else None
 
 
 def _part_of(name: str, weights: Weights | None) -> str:
     """The part of the network that a weight belongs to."""
-    name = name if weights is None else weights.named(name)
+    name = name if weights is None else weights.encoder_name(name)
     if name.startswith("encoder.embedder.char_encoder."):
         return "char_encoder"
-    side = ".".join(name.split(".")[:2])
-    return side if side in ("encoder.embedder", "encoder.stack", "decoder.embedder", "decoder.stack") else "head"
+    part = ".".join(name.split(".")[:2])
+    return part if part in ("encoder.embedder", "encoder.stack", "decoder.embedder", "decoder.stack") else "head"
 
 
-# ---- tensors in an equivalent form
+# ---- conversion of tensors, without changing the function
 
 
 def _without_segments(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -76,14 +80,15 @@ def _without_segments(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     If these are also the output weights, all logits change by the same amount, and probabilities do not change."""
     if SEGMENTS not in theirs or EMBEDDING not in theirs:
         return theirs
-    old, folded = theirs[EMBEDDING].data_ptr(), theirs[EMBEDDING] + theirs[SEGMENTS][0]
+    embedding = theirs[EMBEDDING].data_ptr()  # tied output weights are the same tensor
+    folded = theirs[EMBEDDING] + theirs[SEGMENTS][0]
     rest = {name: weight for name, weight in theirs.items() if name != SEGMENTS}
-    return {name: folded if weight.data_ptr() == old else weight for name, weight in rest.items()}
+    return {name: folded if weight.data_ptr() == embedding else weight for name, weight in rest.items()}
 
 
 def _with_mask_row(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
-    """Embeddings with a last row for the mask token if our model has one. It starts as the mean of all rows."""
-    has_mask, had_mask = (weights is not None and weights.masked for weights in map(weights_of, (ours, other)))
+    """Weights with a last embedding row for the mask token if our model has one, initialized to the mean of all rows."""
+    has_mask, had_mask = (weights is not None and weights.has_mask_token for weights in map(weights_of, (ours, other)))
     embedding = theirs.get(EMBEDDING)
     if embedding is None or has_mask == had_mask:
         return theirs
@@ -92,7 +97,7 @@ def _with_mask_row(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig)
 
 
 def _rescaled(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
-    """Embeddings divided by the factor that our model multiplies them by."""
+    """Weights with embeddings multiplied by the ratio of their embedding scale to ours."""
     their_scale, rescaled = embedding_scale(other), dict(theirs)
     for side, scale in embedding_scale(ours).items():
         factor = their_scale.get(side, 1.0) / scale
@@ -103,57 +108,62 @@ def _rescaled(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> d
 
 
 def _with_fewer_positions(theirs: dict[str, Tensor], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The first learned positions, as many as our model has: a shorter text is the beginning of a longer one."""
-    long = {name for name in theirs if name.endswith(POSITIONS) and name in ours and len(theirs[name]) > len(ours[name])}
-    return {name: weight[: len(ours[name])] if name in long else weight for name, weight in theirs.items()}
+    """Weights with learned positions truncated to the number that our model has."""
+    too_long = {name for name in theirs if name.endswith(POSITIONS) and name in ours and len(theirs[name]) > len(ours[name])}
+    return {name: weight[: len(ours[name])] if name in too_long else weight for name, weight in theirs.items()}
 
 
-def _converted(init_run: InitRun, config: RunConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _convert(init_run: InitRun, config: RunConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Their weights with the names and in the form of our model."""
     other = init_run.built.config
-    named = {_name(name, other, config): weight for name, weight in init_run.tensors.items()}
-    theirs = {name: weight for name, weight in named.items() if name is not None}
-    theirs = theirs if SEGMENTS in ours else _without_segments(theirs)
-    return _with_fewer_positions(_rescaled(_with_mask_row(theirs, config, other), config, other), ours)
+    renamed = {_our_name(name, other, config): weight for name, weight in init_run.tensors.items()}
+    theirs = {name: weight for name, weight in renamed.items() if name is not None}
+    if SEGMENTS not in ours:
+        theirs = _without_segments(theirs)
+    theirs = _with_mask_row(theirs, config, other)
+    theirs = _rescaled(theirs, config, other)
+    return _with_fewer_positions(theirs, ours)
 
 
 # ---- options that must be equal
 
 
 def _parts(ours: BuiltRun, theirs: BuiltRun) -> tuple[dict[str, Part], dict[str, Part]]:
-    """The parts of both networks by the same names, with the layers that both have."""
-    here, there = layers_of(ours.config), layers_of(theirs.config)
-    weights = weights_of(theirs.config), weights_of(ours.config)
-    side = "decoder" if weights[0] and weights[1] and _becomes_decoder(weights[0], weights[1]) else "encoder"
-    is_single = len(there) == 1
+    """The parts of our and their network by the same names, with the layers that both have."""
+    our_layers, their_layers = layers_of(ours.config), layers_of(theirs.config)
+    our_weights, their_weights = weights_of(ours.config), weights_of(theirs.config)
+    side = "decoder" if their_weights and our_weights and _becomes_decoder(their_weights, our_weights) else "encoder"
+    is_single = len(their_layers) == 1
     if is_single:
-        there = {side: there["encoder"]}
-    common = {name: min(number, there.get(name, number)) for name, number in here.items()}
+        their_layers = {side: their_layers["encoder"]}
+    common = {stack: min(count, their_layers.get(stack, count)) for stack, count in our_layers.items()}
     if not is_single:
-        parts = parts_of(*theirs, {**there, **common})
-        if len(here) == 1 and parts:
-            parts["encoder.stack"] = parts["encoder.stack"].moved("model.encoder", "model")
+        parts = parts_of(*theirs, {**their_layers, **common})
+        if len(our_layers) == 1 and parts:
+            parts["encoder.stack"] = parts["encoder.stack"].in_other_table("model.encoder", "model")
         return parts_of(*ours, common), parts
     parts = parts_of(*theirs, {"encoder": common[side]})
-    if len(here) > 1:  # options of [model] there are options of one side here
-        parts["encoder.stack"] = parts["encoder.stack"].moved("model", f"model.{side}")
+    if len(our_layers) > 1:  # their options in [model] are options of one side in our model
+        parts["encoder.stack"] = parts["encoder.stack"].in_other_table("model", f"model.{side}")
     return parts_of(*ours, common), {name.replace("encoder.", f"{side}."): part for name, part in parts.items()}
 
 
-# parts without weights: their options concern the weights of these parts
-CONCERNED_PARTS = {"joint": ("decoder.stack",), "shared": ("encoder.embedder", "decoder.embedder")}
+# parts without weights, and the parts whose weights depend on their options
+DEPENDENT_PARTS = {"joint": ("decoder.stack",), "shared": ("encoder.embedder", "decoder.embedder")}
 
 
 def _differences(ours: BuiltRun, theirs: BuiltRun, copied: set[str]) -> dict[str, list[str]]:
-    """The differing options that concern each part with copied weights."""
-    here, there = _parts(ours, theirs)
+    """For each part with copied weights, the options that differ and that its weights depend on."""
+    our_parts, their_parts = _parts(ours, theirs)
     differences: dict[str, list[str]] = {}
-    for name in here:
-        concerned = CONCERNED_PARTS.get(name, (name,))
-        if name in there and copied.intersection(concerned) and (differing := here[name].differences(there[name])):
-            differences |= {part: [*differences.get(part, []), *differing] for part in concerned}
+    for name, our_part in our_parts.items():
+        dependent = DEPENDENT_PARTS.get(name, (name,))
+        if name not in their_parts or not copied.intersection(dependent):
+            continue
+        if differing := our_part.differences(their_parts[name]):
+            differences |= {part: [*differences.get(part, []), *differing] for part in dependent}
     is_rescaled = embedding_scale(theirs.config).get("decoder", 1.0) != embedding_scale(ours.config).get("decoder", 1.0)
-    if is_rescaled and {"head", "decoder.embedder"} <= copied and here["head"].options.get("model.tie_embeddings"):
+    if is_rescaled and {"head", "decoder.embedder"} <= copied and our_parts["head"].options.get("model.tie_embeddings"):
         differences["head"] = [
             *differences.get("head", []),
             "model.tie_embeddings: the embeddings, which are scaled here, are also the output weights",
@@ -163,21 +173,21 @@ def _differences(ours: BuiltRun, theirs: BuiltRun, copied: set[str]) -> dict[str
 
 def _span_note(ours: BuiltRun, theirs: BuiltRun, copied: set[str]) -> str:
     """A note if the attention spans differ, which is allowed."""
-    here, there = _parts(ours, theirs)
+    our_parts, their_parts = _parts(ours, theirs)
     note = ""
-    for name in sorted(copied & here.keys() & there.keys()):
-        spans = here[name].span, there[name].span
-        if None not in spans and spans[0] != spans[1]:
-            note += f"; attention span {spans[0]:,} tokens (was {spans[1]:,})"
+    for name in sorted(copied & our_parts.keys() & their_parts.keys()):
+        our_span, their_span = our_parts[name].span, their_parts[name].span
+        if our_span is not None and their_span is not None and our_span != their_span:
+            note += f"; attention span {our_span:,} tokens (was {their_span:,})"
     return note
 
 
-def _check_shape(name: str, here: Tensor, there: Tensor, run: Path) -> None:
-    if here.shape != there.shape:
-        shape, their_shape = ("x".join(map(str, tensor.shape)) for tensor in (here, there))
+def _check_shape(name: str, ours: Tensor, theirs: Tensor, run: Path) -> None:
+    if ours.shape != theirs.shape:
+        our_shape, their_shape = ("x".join(map(str, tensor.shape)) for tensor in (ours, theirs))
         raise ConfigError(
             "train.init_from",
-            f"{name} is {shape} here and {their_shape} in {run}",
+            f"{name} is {our_shape} here and {their_shape} in {run}",
             "use its tokenizer (`tokenizer_from`) and its sizes, or set train.init_strict = false to skip it",
         )
 
@@ -199,7 +209,7 @@ def load_initial_weights(model: nn.Module, built: BuiltRun, init_run: InitRun, *
     """
     weights, run = weights_of(built.config), init_run.path
     ours: dict[str, Any] = model.state_dict()
-    theirs = _converted(init_run, built.config, ours)
+    theirs = _convert(init_run, built.config, ours)
     common = [name for name in ours if name in theirs]
     if not strict:
         common = [name for name in common if ours[name].shape == theirs[name].shape]
@@ -218,12 +228,12 @@ def load_initial_weights(model: nn.Module, built: BuiltRun, init_run: InitRun, *
     if not common:
         raise ConfigError("train.init_from", f"no weights of {run} have the names of this model's weights")
     model.load_state_dict({name: theirs[name] for name in common}, strict=False)
-    initialized = {ours[name].data_ptr() for name in common}  # a tied tensor has several names
+    initialized = {ours[name].data_ptr() for name in common}  # tied weights are one tensor with several names
     new = [name for name in ours if name not in common and ours[name].data_ptr() not in initialized]
-    names = {name: _name(name, init_run.built.config, built.config) for name in init_run.tensors}
-    folded = {SEGMENTS} - theirs.keys()
+    names = {name: _our_name(name, init_run.built.config, built.config) for name in init_run.tensors}
+    folded = {SEGMENTS} - theirs.keys()  # used, as part of the embedding
     unused = [name for name, our_name in names.items() if our_name not in common and name not in folded]
     note = f"Initialized {len(common)} tensors from {run}"
-    note += f"; not in {run}: {_listed(new)}" if new else ""
-    note += f"; unused: {_listed(unused)}" if unused else ""
+    note += f"; not in {run}: {_abbreviate(new)}" if new else ""
+    note += f"; unused: {_abbreviate(unused)}" if unused else ""
     return note + _span_note(built, init_run.built, {_part_of(name, weights) for name in common})

@@ -24,19 +24,19 @@ from weft.training.optimizers import Optimizers
 from weft.training.schedules import Schedule, schedule
 from weft.training.train_state import TrainState
 
-SAVE_SECONDS = 60.0  # at most this much work is lost in a crash
-LOG_LINES = 200  # training lines of metrics.jsonl per run
-B = TypeVar("B", bound=tuple[Any, ...])  # a batch: tensors (B, ...), None for those that are not needed
+SAVE_SECONDS = 60.0  # time between checkpoints: the most work that a crash can lose
+LOG_LINES = 200  # number of lines with training losses in metrics.jsonl
+B = TypeVar("B", bound=tuple[Any, ...])  # a batch: a tuple of tensors (B, ...) or None
 
 
 class RunLog(Protocol):
     """Stores logs, checkpoints and weights of a run."""
 
     def log(self, record: dict[str, Any]) -> int:
-        """Append a line to metrics.jsonl; returns the new length of the file."""
+        """Append a line to metrics.jsonl; returns the new length of the file in bytes."""
 
     def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
-        """Append lines to samples.jsonl; returns the new length of the file."""
+        """Append lines to samples.jsonl; returns the new length of the file in bytes."""
 
     def save(self, loop: Loop) -> None:
         """Write a checkpoint."""
@@ -87,12 +87,13 @@ class Loop:
     ) -> None:
         self.loss_module, self.optimizers, self.batch_sampler = loss_module, optimizers, batch_sampler
         self.config, self.seed, self.device_config = config, seed, device_config
-        self.train_state, self.carry = TrainState(), None
-        self.batch: tuple[Any, ...] | None = None  # the prepared batch, if more steps are made from it
+        self.train_state = TrainState()
+        self.carry: Any = None  # model state that is carried over to the next batch
+        self.batch: tuple[Any, ...] | None = None  # the latest prepared batch
         self.ema = None if config.ema_decay == 0 else EMA(optimizers.names, decay=config.ema_decay)
-        self.factor: Schedule = schedule(config.lr_schedule, warmup=config.warmup_ratio)
+        self.lr_schedule: Schedule = schedule(config.lr_schedule, warmup=config.warmup_ratio)
         self.lr = 0.0  # the learning rate of the latest step
-        self.writer: Callable[[Any], list[dict[str, Any]]] | None = None  # generates samples at each validation
+        self.sample_writer: Callable[[Any], list[dict[str, Any]]] | None = None  # generates samples
         self.samples: list[dict[str, Any]] = []  # the latest samples
 
     # ---- progress
@@ -102,7 +103,7 @@ class Loop:
         if self.config.max_steps is not None:
             return self.config.max_steps
         if self.config.max_epochs is not None:
-            return max(1, round(self.config.max_epochs * self.batch_sampler.batches(0))) * self.loss_module.updates
+            return max(1, round(self.config.max_epochs * self.batch_sampler.batches(0))) * self.loss_module.steps_per_batch
         return None
 
     def progress(self, *, ahead: float = 0.0) -> float:
@@ -118,17 +119,17 @@ class Loop:
     # ---- one step
 
     def needs_batch(self) -> bool:
-        """Whether the next step starts a new batch. Prepared batches are not saved, so only then a checkpoint is possible."""
-        return self.train_state.step % self.loss_module.updates == 0
+        """Whether the next step uses a new batch. Prepared batches are not saved, so only then a checkpoint can be written."""
+        return self.train_state.step % self.loss_module.steps_per_batch == 0
 
     def next_batch(self) -> tuple[Any, ...]:
-        """The batch of the next step: the sampler's, or the one that was prepared from it."""
+        """The batch of the next step: from the sampler, or prepared from the sampler's batch."""
         if self.needs_batch() or self.batch is None:
             batch: tuple[Any, ...] = self.batch_sampler.batch(self.train_state.epoch, self.train_state.batch_index)
-            if self.loss_module.task.prepare is None:
+            if self.loss_module.objective.prepare is None:
                 return batch
             with self.device_config.autocast():
-                self.batch = self.loss_module.prepared(
+                self.batch = self.loss_module.prepare_batch(
                     self.device_config.to_device(batch), seed=self.seed, step=self.train_state.step
                 )
         return self.batch
@@ -144,10 +145,10 @@ class Loop:
                 yield map_tensors(moved, partial(torch.index_select, dim=0, index=part)), select(self.carry, part)
 
     def gradients(self, batch: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the gradients of the mean loss of the batch, in place.
+        """Compute the gradients of the mean loss of a batch and store them in the weights.
 
         Returns:
-            The summed loss in nats, the number of items in it, and the number of tokens.
+            The summed loss in nats, the number of items that it is averaged over, and the number of tokens.
         """
         total = torch.zeros(
             (),
@@ -166,40 +167,39 @@ class Loop:
         self.carry = carries[0]
         for carry in carries[1:]:
             self.carry = join(self.carry, carry)
-        # one division by the total count: micro-batches and one large batch give the same gradient
+        # divided by the total count, not per micro-batch: equal to the gradient of one large batch
         torch._foreach_mul_([w.grad for w in self.optimizers.weights if w.grad is not None], 1.0 / count.float())
         return total, count, tokens
 
-    def update(self) -> tuple[float, int, int]:
-        """Make one optimizer step. Returns summed loss in nats, number of items and number of tokens of its batch."""
+    def train_step(self) -> tuple[float, int, int]:
+        """Make one optimizer step. Returns the summed loss in nats, the number of items and the number of tokens."""
         train_state = self.train_state
         if self.batch_sampler.resets_state(train_state.batch_index):
             self.carry = None
         batch = self.next_batch()
         seed_step(self.seed, train_state.step, self.device_config.device)
-        before = self.carry
+        carry = self.carry
         total, count, tokens = self.gradients(batch)
         weights = self.optimizers.weights
         norm = torch.nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None])
         total_loss, grad_norm = total.item(), norm.item()
-        if not (math.isfinite(total_loss) and math.isfinite(grad_norm)):  # both: an infinite loss may have a gradient of 1
-            self.carry = before
+        if not (math.isfinite(total_loss) and math.isfinite(grad_norm)):  # an infinite loss may have a finite gradient
+            self.carry = carry
             self._raise_diverged(total_loss, grad_norm)
         if self.config.max_grad_norm > 0:
             torch.nn.utils.clip_grads_with_norm_(weights, self.config.max_grad_norm, norm)
-        self._add_norm(grad_norm)
+        self._record_norm(grad_norm)
         progress = self.progress(ahead=0.5)
-        factor = self.factor(progress)
+        factor = self.lr_schedule(progress)
         self.lr = self.config.lr * factor
         self.optimizers.step(factor, progress)
-        self.optimizers.clear()
+        self.optimizers.zero_grad()
         if self.ema is not None:
             self.ema.update(train_state.step + 1)
         return total_loss, int(count), int(tokens)
 
-    def _add_norm(self, norm: float) -> None:
-        """Add a step to the gradient statistics of the next line of metrics.jsonl. The norm is on the host already, for the
-        divergence check, so no further synchronization is needed."""
+    def _record_norm(self, norm: float) -> None:
+        """Add the gradient norm of a step to the statistics of the next line of metrics.jsonl."""
         train_state = self.train_state
         train_state.norm_sum, train_state.norm_max = train_state.norm_sum + norm, max(train_state.norm_max, norm)
         train_state.norm_steps += 1
@@ -216,7 +216,7 @@ class Loop:
         )
 
     def _check_finite(self) -> None:
-        """Refuse to save weights that cannot be used: nothing else checks them after the last step."""
+        """Refuse to save NaN or infinite weights: the last step changes them after its check of loss and gradients."""
         if (name := not_finite(self.loss_module.model.state_dict())) is not None:
             raise DivergedError(
                 f"step {self.train_state.step}",
@@ -227,11 +227,11 @@ class Loop:
     # ---- the run
 
     def run(self, run_log: RunLog, callback: LoopCallback) -> None:
-        """Train until the budget or the patience is used up. A checkpoint that is due while a prepared batch is in use is
-        written after the last step from it.
+        """Train until the budget or the patience is used up. If a checkpoint is due before the last step of a prepared batch,
+        it is written after that step.
 
         Raises:
-            TrainingInterrupted: The callback asked to stop; a checkpoint is saved.
+            TrainingInterrupted: The callback requested a stop; a checkpoint was saved.
             DivergedError: The loss, a gradient or a weight is NaN or infinite.
         """
         train_state, last_save = self.train_state, time.monotonic()
@@ -239,7 +239,7 @@ class Loop:
         while not train_state.done:
             start = time.perf_counter()
             log_line, validation = self._completed(LOG_LINES), self._completed(self.config.num_validations)
-            total_loss, count, tokens = self.update()
+            total_loss, count, tokens = self.train_step()
             self._advance(total_loss, count, tokens)
             train_state.seconds += time.perf_counter() - start
             is_last = self.progress() >= 1.0
@@ -297,7 +297,7 @@ class Loop:
         train_state = self.train_state
         self.loss_module.model.eval()
         with torch.no_grad(), self.device_config.autocast():
-            scores = self.loss_module.task.validate(self.loss_module.model, partial(callback.on_progress, "validating"))
+            scores = self.loss_module.objective.validate(self.loss_module.model, partial(callback.on_progress, "validating"))
         self.loss_module.model.train()
         if scores is None:  # no metric to select by: the latest weights are the result of the run
             self._check_finite()
@@ -326,25 +326,26 @@ class Loop:
         callback.on_validation(self, scores)
 
     def _monitored_metric(self, scores: Mapping[str, float]) -> Metric:
-        """The metric that selects weights: that of train.monitor, or the first that was computed."""
-        monitors = self.loss_module.task.monitors
-        named = [metric for metric in monitors if metric.name == self.config.monitor]
-        return next(metric for metric in named or monitors if named or metric.name in scores)
+        """The metric that selects weights: train.monitor, or the first that was computed."""
+        for metric in self.loss_module.objective.monitors:
+            if metric.name == self.config.monitor:
+                return metric
+        return next(metric for metric in self.loss_module.objective.monitors if metric.name in scores)
 
     def _write_samples(self, run_log: RunLog) -> None:
-        if self.writer is None:
+        if self.sample_writer is None:
             return
         self.loss_module.model.eval()
         with torch.no_grad(), self.device_config.autocast():
-            self.samples = [{"step": self.train_state.step, **record} for record in self.writer(self.loss_module.model)]
+            self.samples = [{"step": self.train_state.step, **record} for record in self.sample_writer(self.loss_module.model)]
         self.loss_module.model.train()
         self.train_state.samples = run_log.write_samples(self.samples)
 
 
 def seed_step(seed: int, step: int, device: torch.device) -> None:
-    """Seed torch for a step. Dropout depends on seed and step only, so no random state is saved, and other work between steps
-    has no influence."""
-    mixed = (seed * 1_000_003 + step) % 2**63
-    torch.default_generator.manual_seed(mixed)  # torch.manual_seed would format a stack trace each time
+    """Seed torch's generators. Dropout then depends on seed and step only: checkpoints need no random state, and other work
+    between steps has no effect."""
+    step_seed = (seed * 1_000_003 + step) % 2**63
+    torch.default_generator.manual_seed(step_seed)  # faster than torch.manual_seed, which formats a stack trace
     if device.type == "cuda":
-        torch.cuda.manual_seed(mixed)
+        torch.cuda.manual_seed(step_seed)

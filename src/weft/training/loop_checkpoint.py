@@ -16,7 +16,7 @@ from weft.errors import ModelError
 from weft.log import METRICS
 from weft.nn.state import tree_leaves, tree_map
 from weft.tensors import not_finite, read_tensors, write_tensors
-from weft.training.checkpoint import checkpoints_dir, drop_previous, owner, read_log, read_train_state
+from weft.training.checkpoint import checkpoints_dir, read_log, read_train_state, remove_expired, run_checksum
 from weft.training.loop import Loop
 
 
@@ -29,27 +29,26 @@ def flatten(state: Any) -> Any:
     return [flatten(part) for part in state]
 
 
-def unflatten(shape: Any, tensors: list[Tensor]) -> Any:
-    """The state with that structure, with the tensors in order."""
-    if shape is None:
+def unflatten(structure: Any, tensors: list[Tensor]) -> Any:
+    """The inverse of `flatten`: the state with this structure and these tensors, in order."""
+    if structure is None:
         return None
-    return tensors.pop(0) if shape == 0 else tuple(unflatten(part, tensors) for part in shape)
+    return tensors.pop(0) if structure == 0 else tuple(unflatten(part, tensors) for part in structure)
 
 
 def _can_continue(loop: Loop) -> bool:
-    """Whether the model accepts the carried state, tried on one position per row: a correct checksum says nothing about
-    shapes."""
+    """Whether the model accepts the carried state, tested with one position per row: a checksum does not validate shapes."""
     train_state = loop.train_state
     if loop.carry is None or loop.batch_sampler.resets_state(train_state.batch_index):
         return True
     batch = loop.device_config.to_device(
         map_tensors(loop.batch_sampler.batch(train_state.epoch, train_state.batch_index), lambda part: part[:, :2])
     )
-    task, model = loop.loss_module.task, loop.loss_module.model  # not compiled: compiling this would take too long
+    objective, model = loop.loss_module.objective, loop.loss_module.model  # not compiled: that would take too long
     try:
         with torch.no_grad(), loop.device_config.autocast():
-            expected = task.loss(model, batch, None).carry
-            task.loss(model, batch, loop.carry)
+            expected = objective.loss(model, batch, None).carry
+            objective.loss(model, batch, loop.carry)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return False
     pairs = zip(tree_leaves(expected), tree_leaves(loop.carry), strict=False)
@@ -67,51 +66,51 @@ def read_carry(path: Path) -> Any:
         raise ModelError(path, "corrupted: its tensors do not match its metadata") from None
 
 
-def save(loop: Loop, root: Path, checksums: Mapping[str, Any] | None = None) -> Path:
-    """Write checkpoints/STEP under `root`, with the checksums of the files that it depends on, then remove all but the newest
-    two checkpoints."""
-    run_dir = checkpoints_dir(root)
-    files.make_subdirectory(run_dir)
-    files.remove_temporary_files(run_dir)  # leftovers of a killed process
-    final = run_dir / f"{loop.train_state.step:06d}"
-    with files.atomic_directory(final, {"owner": owner(root), **(checksums or {})}) as temp:
+def save(loop: Loop, run_dir: Path, checksums: Mapping[str, Any] | None = None) -> Path:
+    """Write the checkpoint checkpoints/STEP of a run, with the checksums of the files that it depends on, then remove all but
+    the newest two checkpoints."""
+    directory = checkpoints_dir(run_dir)
+    files.make_subdirectory(directory)
+    files.remove_temporary_files(directory)  # leftovers of a killed process
+    checkpoint = directory / f"{loop.train_state.step:06d}"
+    with files.atomic_directory(checkpoint, {"owner": run_checksum(run_dir), **(checksums or {})}) as temp:
         write_tensors(temp / "model.safetensors", loop.loss_module.model.state_dict())
         write_tensors(temp / "optimizer.safetensors", loop.optimizers.tensors())
         if loop.ema is not None:
             write_tensors(temp / "average.safetensors", loop.ema.tensors())
-        carry = {f"{number:04d}": part for number, part in enumerate(tree_leaves(loop.carry))}
+        carry = {f"{index:04d}": part for index, part in enumerate(tree_leaves(loop.carry))}
         write_tensors(temp / "state.safetensors", carry, {"shape": json.dumps(flatten(loop.carry))})
         files.write_json(temp / "train_state.json", loop.train_state.to_json())
-        files.write_bytes(temp / METRICS, read_log(root)[: loop.train_state.metrics])
-    drop_previous(root)
-    return final
+        files.write_bytes(temp / METRICS, read_log(run_dir)[: loop.train_state.metrics])
+    remove_expired(run_dir)
+    return checkpoint
 
 
-def restore(loop: Loop, run_dir: Path) -> None:
+def restore(loop: Loop, checkpoint: Path) -> None:
     """Restore weights, optimizer, EMA, carried state and training state from a checkpoint."""
-    files.verify(run_dir)
+    files.verify(checkpoint)
     device = loop.device_config.device
-    weights, _ = read_tensors(run_dir / "model.safetensors")
+    weights, _ = read_tensors(checkpoint / "model.safetensors")
     if (name := not_finite(weights)) is not None:
-        raise ModelError(run_dir / "model.safetensors", f"{name} has NaN or infinite values", f"remove {run_dir}")
+        raise ModelError(checkpoint / "model.safetensors", f"{name} has NaN or infinite values", f"remove {checkpoint}")
     try:
         loop.loss_module.model.load_state_dict(weights)
     except RuntimeError as error:
-        raise ModelError(run_dir, f"does not match the model of this run: {' '.join(str(error).split())}") from None
-    loop.optimizers.restore(read_tensors(run_dir / "optimizer.safetensors")[0])
+        raise ModelError(checkpoint, f"does not match the model of this run: {' '.join(str(error).split())}") from None
+    loop.optimizers.restore(read_tensors(checkpoint / "optimizer.safetensors")[0])
     if loop.ema is not None:
-        averages = run_dir / "average.safetensors"
-        loop.ema.restore(read_tensors(averages)[0], at=str(averages))
-    carry = read_carry(run_dir / "state.safetensors")
+        averages = checkpoint / "average.safetensors"
+        loop.ema.restore(read_tensors(averages)[0], path=averages)
+    carry = read_carry(checkpoint / "state.safetensors")
     # copies: tensors that are mapped from a file would keep it open after its removal
     loop.carry = tree_map(lambda part: part.to(device, copy=True), carry)
-    loop.train_state = read_train_state(run_dir)
+    loop.train_state = read_train_state(checkpoint)
     if loop.train_state.batch_index >= loop.batch_sampler.batches(loop.train_state.epoch):
         raise ModelError(
-            run_dir / "train_state.json",
+            checkpoint / "train_state.json",
             f"corrupted: epoch {loop.train_state.epoch} has no batch {loop.train_state.batch_index}",
         )
-    if files.read_json(run_dir / files.MANIFEST).get("owner", "") != owner(run_dir.parents[1]):
-        raise ModelError(run_dir, "checkpoint of another run", "remove it")
+    if files.read_json(checkpoint / files.MANIFEST).get("owner", "") != run_checksum(checkpoint.parents[1]):
+        raise ModelError(checkpoint, "checkpoint of another run", "remove it")
     if not _can_continue(loop):
-        raise ModelError(run_dir / "state.safetensors", "corrupted: the state does not match the model")
+        raise ModelError(checkpoint / "state.safetensors", "corrupted: the state does not match the model")

@@ -1,4 +1,4 @@
-"""The module that the training loop calls."""
+"""The module that the training loop calls: from a batch to its loss."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from weft.training.objective import Loss, Objective
 
 
 class LossModule(nn.Module):
-    """Objective and model in one module: the only forward that compilers and parallel wrappers see."""
+    """Objective and model in one module, so that torch.compile sees the whole forward pass."""
 
-    def __init__(self, task: Objective, model: nn.Module) -> None:
+    def __init__(self, objective: Objective, model: nn.Module) -> None:
         super().__init__()
-        self.task, self.model = task, model
+        self.objective, self.model = objective, model
 
     def forward(self, batch: Any, carry: Any) -> Loss:
-        return self.task.loss(self.model, batch, carry)
+        return self.objective.loss(self.model, batch, carry)
 
     @property
-    def updates(self) -> int:
-        """The number of steps per batch of the sampler."""
-        return max(1, self.task.inner)
+    def steps_per_batch(self) -> int:
+        """The number of optimizer steps per batch of the sampler."""
+        return max(1, self.objective.inner_steps)
 
-    def prepared(self, batch: Any, *, seed: int, step: int) -> Any:
+    def prepare_batch(self, batch: Any, *, seed: int, step: int) -> Any:
         """The training batch at `step`: the batch of the sampler, or the one that the objective prepares from it."""
-        if self.task.prepare is None:
+        if self.objective.prepare is None:
             return batch
         training = self.model.training
         self.model.eval()
         try:
             with torch.no_grad():
-                return self.task.prepare(self.model, batch, seed=_mixed(seed, step))
+                return self.objective.prepare(self.model, batch, seed=_mix_seed(seed, step))
         finally:
             self.model.train(training)
 
 
-def _mixed(seed: int, step: int) -> int:
-    """A seed per step that differs from the one for dropout: equal seeds would give equal random numbers."""
+def _mix_seed(seed: int, step: int) -> int:
+    """The seed to prepare a batch with. The seed of the step would give the same random numbers as its dropout."""
     return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> np.uint64(1))

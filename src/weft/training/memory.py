@@ -1,4 +1,4 @@
-"""Estimates of the memory that a run needs, made before anything large is allocated."""
+"""Estimate the memory that a run needs, before anything large is allocated."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from weft.training.config import TrainConfig
 from weft.training.loop import DeviceConfig
 from weft.training.loss_module import LossModule
 
-AnyBatch = tuple[Any, ...]  # tensors with rows first
-LargestBatch = Callable[[Fraction], AnyBatch]  # the largest batch, with its rows shortened to a fraction of their positions
+AnyBatch = tuple[Any, ...]  # tensors (B, ...)
+LargestBatch = Callable[[Fraction], AnyBatch]  # the largest batch, with its rows truncated to a fraction of their positions
 
-MIN_POSITIONS = 1024  # rows of up to this length are run without an estimate
-# Memory of the process relative to live tensors, and its maximum surplus: the C library's allocator keeps fragments that it
-# cannot reuse, for a small batch about as much as is live. The GPU allocator keeps next to nothing and reports when it is full.
+MIN_POSITIONS = 1024  # length to which rows are truncated in the first measurement
+# Memory of a process relative to its tensors, and the limit of an additional amount: the allocator of the C library keeps
+# fragments that it cannot reuse, for a small batch about as much as the tensors. The GPU allocator has almost no overhead.
 OVERHEAD, MAX_OVERHEAD_BYTES = {"cpu": 1.3, "cuda": 1.0}, {"cpu": 250_000_000, "cuda": 0}
-MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # maximum number of tensors that an optimizer keeps per weight
+MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # maximum number of tensors in the optimizer state of a weight
 
 
 def check_weights(build_model: Callable[[], nn.Module], config: TrainConfig, device: torch.device) -> int:
@@ -47,7 +47,7 @@ def check_weights(build_model: Callable[[], nn.Module], config: TrainConfig, dev
 
 
 def _short(count: int) -> str:
-    """21603480026 as 21.6B."""
+    """A count as short text, such as 21.6B for 21603480026."""
     for unit, scale in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= scale:
             return f"{count / scale:.1f}{unit}"
@@ -57,7 +57,7 @@ def _short(count: int) -> str:
 def check_counts(corpus: Corpus, order: int, *, vocab_size: int) -> int:
     """Refuse a text whose n-grams do not fit into memory while they are counted and smoothed. Returns the bytes they need."""
     available = free_device_memory(torch.device("cpu"))
-    needed = estimate_memory(corpus.tokens, corpus.starts, order=order, size=vocab_size, room=available)
+    needed = estimate_memory(corpus.tokens, corpus.starts, order=order, vocab_size=vocab_size, available_bytes=available)
     if needed > available:
         raise ResourceError(
             "model.order",
@@ -71,49 +71,49 @@ def check_counts(corpus: Corpus, order: int, *, vocab_size: int) -> int:
 def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: TrainConfig, device_config: DeviceConfig) -> int:
     """Refuse a batch whose activations and gradients do not fit into memory, by running a few of its rows.
 
-    If rows are long, a part of them is run first, and then more, until the result is certain: a batch that is too large is
-    refused before it takes the memory.
+    Long rows are truncated in the first measurement and then extended until the result is certain, so that a batch that is too
+    large is refused before it fills the memory.
 
     Returns:
         The maximum number of bytes that a batch takes.
     """
     batch = largest_batch(FULL)
-    width = max(part.size(1) for part in batch if part is not None and part.dim() > 1)
+    max_length = max(part.size(1) for part in batch if part is not None and part.dim() > 1)
     rows = -(-len(batch[0]) // config.micro_batches)
-    length, weight_bytes = min(width, MIN_POSITIONS), 4 * sum(weight.numel() for weight in loss_module.parameters())
+    length, weight_bytes = min(max_length, MIN_POSITIONS), 4 * sum(weight.numel() for weight in loss_module.parameters())
     optimizer_bytes = weight_bytes * (MOMENTS[config.optimizer] + (config.ema_decay > 0))  # allocated by the first step
-    # with micro-batches, the gradients of earlier parts exist all the time
+    # with micro-batches, the gradients of earlier ones are in memory during the next
     gradient_bytes = weight_bytes if rows < len(batch[0]) else 0
     while True:
-        part = map_tensors(largest_batch(Fraction(length, width)), lambda part: part[:rows])
+        part = map_tensors(largest_batch(Fraction(length, max_length)), lambda part: part[:rows])
         measured = batch_bytes(loss_module, part, device_config)
         available = max(0, free_device_memory(device_config.device) - optimizer_bytes)
         activations = max(0, measured - weight_bytes)  # gradients do not depend on the length
         # activations grow at least linearly and at most quadratically with the length of a row
-        estimates = (measured - activations + activations * width**power // length**power for power in (1, 2))
+        estimates = (measured - activations + activations * max_length**power // length**power for power in (1, 2))
         needed, limit = (gradient_bytes + _memory_in_use(estimate, device_config.device.type) for estimate in estimates)
         if needed > available:
             fix = f"reduce batch_tokens or increase micro_batches (now {config.micro_batches})"
             raise ResourceError(
                 "train.batch_tokens",
-                f"a batch of {rows} rows of {width - 1} tokens needs about {format_bytes(needed)},"
+                f"a batch of {rows} rows of {max_length - 1} tokens needs about {format_bytes(needed)},"
                 f" {format_bytes(available)} are free",
                 fix if rows > 1 else "reduce data.context_length or truncate the longest lines",
             )
         if limit <= available:
             return limit
-        length = min(width, 2 * length, max(length + 1, int(length * (available / measured) ** 0.5)))
+        length = min(max_length, 2 * length, max(length + 1, int(length * (available / measured) ** 0.5)))
 
 
-def _memory_in_use(live: int, device: str) -> int:
-    """The bytes that a process takes for that many bytes of live tensors."""
-    return int(OVERHEAD[device] * live) + min(live, MAX_OVERHEAD_BYTES[device])
+def _memory_in_use(tensor_bytes: int, device: str) -> int:
+    """The bytes that a process uses for this many bytes of tensors."""
+    return int(OVERHEAD[device] * tensor_bytes) + min(tensor_bytes, MAX_OVERHEAD_BYTES[device])
 
 
 def batch_bytes(loss_module: LossModule, batch: AnyBatch, device_config: DeviceConfig) -> int:
     """The peak number of bytes of a forward and a backward pass, including the gradients of the weights.
 
-    If state is carried over, the batch continues one, since attention also sees the previous window.
+    If state is carried over, the batch is run with a state, because attention also sees the previous window.
     """
     weights = [weight for weight in loss_module.parameters() if weight.requires_grad]
 
@@ -123,6 +123,6 @@ def batch_bytes(loss_module: LossModule, batch: AnyBatch, device_config: DeviceC
             carry = loss_module(part, None).carry
         with device_config.autocast():
             total = loss_module(part, carry).total
-        torch.autograd.grad(total, weights, allow_unused=True)  # stores no gradients
+        torch.autograd.grad(total, weights, allow_unused=True)  # does not store gradients in the weights
 
     return measure_peak_memory(forward_and_backward, len(batch[0]))

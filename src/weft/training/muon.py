@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
+def orthogonalize(matrices: Tensor) -> Tensor:
     """Approximate the nearest semi-orthogonal matrices with five Newton-Schulz steps; (N, rows, columns)."""
     x = matrices.bfloat16() if matrices.is_cuda else matrices  # bfloat16 is slow on CPUs without support for it
     is_tall = x.size(1) > x.size(2)
@@ -24,7 +24,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """The optimizer of the weight matrices inside a network. Matrices of the same shape are updated in one batched call."""
+    """Muon for the weight matrices of hidden layers. Matrices of the same shape are updated in one batched call."""
 
     def __init__(
         self, parameters: Iterable[Tensor] | Iterable[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float
@@ -42,8 +42,8 @@ class Muon(torch.optim.Optimizer):
                 gradients = [weight.grad for weight in weights if weight.grad is not None]
                 buffers = [self.state[weight].setdefault("momentum", torch.zeros_like(weight)) for weight in weights]
                 torch._foreach_lerp_(buffers, gradients, 1.0 - group["momentum"])
-                ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])  # Nesterov
-                updates = orthogonal(torch.stack(list(ahead)))
+                nesterov = torch._foreach_lerp(gradients, buffers, group["momentum"])
+                updates = orthogonalize(torch.stack(list(nesterov)))
                 # a tall matrix with unit singular values changes its outputs less: scale it up
                 lr = group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
                 torch._foreach_mul_(weights, 1.0 - group["lr"] * group["weight_decay"])

@@ -23,9 +23,9 @@ from weft.training.init_weights import BuiltRun, load_initial_weights
 from weft.training.loop import DeviceConfig, Loop
 from weft.training.loss_module import LossModule
 from weft.training.objective import Objective
-from weft.training.optimizers import optimizers
+from weft.training.optimizers import build_optimizers
 
-RESUME_HINT = "use `overwrite` to train again"
+RETRAIN_HINT = "use `overwrite` to train again"
 E = TypeVar("E", bound=Examples[Any])
 Progress = Callable[[str, int, int], None]  # phase, done, total
 
@@ -52,16 +52,16 @@ class NetworkTask(Protocol[E]):
         learned: bool,
         progress: Progress | None = None,
     ) -> E:
-        """The examples of a data set, whose columns are tokenized, for training (`learned`) or for evaluation."""
+        """The examples of a data set with tokenized `columns`, for training (`learned`) or for evaluation."""
 
     def objective(
         self, config: RunConfig, vocabulary: Any, train: E | None, valid: E | None, device: torch.device
     ) -> Objective:
-        """The training objective, with validation on `valid`. Without `train`, the plain loss: no label smoothing, no class
-        weights."""
+        """The training objective, with validation on `valid`. If `train` is None, it is the plain loss, without label smoothing
+        and class weights."""
 
     def compiles(self, config: RunConfig) -> bool:
-        """Whether compilation pays off: all batches have one shape, and torch can compile the mixers."""
+        """Whether torch.compile helps: all batches have the same shape, and torch can compile the mixers."""
         return False
 
     def notes(self, config: RunConfig, train: E) -> Sequence[str]:
@@ -78,7 +78,7 @@ class NetworkTask(Protocol[E]):
 
 
 def _mismatch(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> str:
-    """Describes the first tensor that is missing, unexpected, or of another shape."""
+    """Describe the first tensor that is missing, unexpected, or of another shape; empty if there is none."""
     for name in dict.fromkeys([*expected, *actual]):
         if name not in actual:
             return f"{name} is missing"
@@ -153,16 +153,17 @@ class NeuralTrainer:
         if not train_state.best_step:
             return
         if not run_dir.weights.exists():
-            raise ModelError(run_dir.weights, "the best weights are missing", RESUME_HINT)
+            raise ModelError(run_dir.weights, "the best weights are missing", RETRAIN_HINT)
         try:
             run_dir.read_weights(job.tokenizer.hash)
             step = run_dir.check_step(train_state)
         except ModelError as error:
-            raise ModelError(error.where, error.problem, RESUME_HINT) from None
+            raise ModelError(error.where, error.problem, RETRAIN_HINT) from None
         if step > train_state.step:  # from a process that was killed before it could save: the next validation replaces them
             train_state.best, train_state.best_step = None, step
 
     def loop(self, job: Job) -> Loop:
+        """The training loop of a run, after checks that weights and batches fit into memory."""
         config, device_config = job.config, pick_device_config(job.config)
         train, batch_sampler = read_training(self.task, job)
         build = self.task.build(config, job.tokenizer)
@@ -173,30 +174,28 @@ class NeuralTrainer:
             built = BuiltRun(config, job.tokenizer)
             job.callback.on_note(load_initial_weights(model, built, job.init_run(), strict=config.train.init_strict))
         loss_module = LossModule(make_objective(self.task, job, train, model.max_positions), model)
-        memory.check_batch(
-            loss_module,
-            self._largest_batch(loss_module, batch_sampler, config.seed, device_config),
-            config.train,
-            device_config,
-        )
-        auto = device_config.device.type == "cuda" and self.task.compiles(config)
-        if config.train.compile is True or (config.train.compile == "auto" and auto):
-            loss_module.compile()  # in place: names in checkpoints, and explanations, are those of the plain model
-        steps = optimizers(model, model.muon_parameters(), config.train)
-        loop = Loop(loss_module, steps, batch_sampler, config=config.train, seed=config.seed, device_config=device_config)
-        loop.writer = samples.sample_writer(job, model, device_config.device)
+        largest_batch = self._largest_batch(loss_module, batch_sampler, config.seed, device_config)
+        memory.check_batch(loss_module, largest_batch, config.train, device_config)
+        is_compiled = config.train.compile
+        if is_compiled == "auto":
+            is_compiled = device_config.device.type == "cuda" and self.task.compiles(config)
+        if is_compiled:
+            loss_module.compile()  # in place, so that weights and modules keep their names
+        optimizers = build_optimizers(model, model.muon_parameters(), config.train)
+        loop = Loop(loss_module, optimizers, batch_sampler, config=config.train, seed=config.seed, device_config=device_config)
+        loop.sample_writer = samples.sample_writer(job, model, device_config.device)
         return loop
 
     def _largest_batch(
         self, loss_module: LossModule, batch_sampler: BatchSampler[Any], seed: int, device_config: DeviceConfig
     ) -> memory.LargestBatch:
         """The batch that takes the most memory, after `prepare`."""
-        if loss_module.task.prepare is None:
+        if loss_module.objective.prepare is None:
             return batch_sampler.largest_batch
         with device_config.autocast():
-            return partial(
-                crop_batch, loss_module.prepared(device_config.to_device(batch_sampler.largest_batch()), seed=seed, step=0)
-            )
+            batch partial(
+                crop_batch, device_config.to_device(batch_sampler.largest_batch())
+            return partial(cropped, loss_module.prepare_batch(batch, seed=seed, step=0))
 
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int:
         build = self.task.build(config, vocabulary)
@@ -204,9 +203,9 @@ class NeuralTrainer:
             return sum(int(weight.numel()) for weight in build().parameters())
 
     def load(self, config: RunConfig, tokenizer: Any, run_dir: RunDir, device: str) -> Any:
-        tensors = run_dir.read_weights(tokenizer.hash)  # first: resolved.toml is trusted only if its checksum is in them
+        tensors = run_dir.read_weights(tokenizer.hash)  # first, because it verifies the checksum of resolved.toml
         build = self.task.build(config, tokenizer)
-        with torch.device("meta"):  # allocates no memory, whatever sizes a foreign file has
+        with torch.device("meta"):  # allocates no memory, whatever the sizes in resolved.toml
             expected = build().state_dict()
         if mismatch := _mismatch(expected, tensors):
             raise ModelError(run_dir.weights, f"does not match resolved.toml: {mismatch}")

@@ -1,4 +1,4 @@
-"""The training objective: the interface between a task and the training loop."""
+"""The training objective, which turns batches into losses: the interface between a task and the training loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ProgressCallback = Callable[[int, int], None]  # done, total
 class Loss(NamedTuple):
     total: Tensor  # summed loss in nats, for backpropagation
     count: Tensor  # type: ignore[assignment]  # number of items in the sum; tuples have a method of that name
-    carry: Any  # detached state for the next batch; None if batches are independent
+    carry: Any  # detached state, carried over to the next batch; None if batches are independent
     tokens: Tensor | None = None  # number of tokens, if items are something else; None: `count`
 
 
@@ -41,14 +41,15 @@ class Objective(Protocol):
         """The validation metrics. The first that was computed selects the weights, unless train.monitor names another."""
 
     @property
-    def inner(self) -> int:
-        """The number of steps per prepared batch; 0: batches are not prepared."""
+    def inner_steps(self) -> int:
+        """The number of optimizer steps per prepared batch; 0: batches are not prepared."""
 
     @property
     def prepare(self) -> Prepare | None:
-        """None if `inner` is 0."""
+        """Prepares batches; None if `inner_steps` is 0."""
 
-    def loss(self, model: nn.Module, batch: Any, carry: Any) -> Loss: ...
+    def loss(self, model: nn.Module, batch: Any, carry: Any) -> Loss:
+        """The loss of a batch; `carry` is the state after the batch before, or None."""
 
     def validate(self, model: nn.Module, progress: ProgressCallback | None = None) -> dict[str, float] | None:
         """The values of `monitors` on the validation data, in that order; None without validation data."""

@@ -1,4 +1,4 @@
-"""Optimizers, and their states as named tensors."""
+"""The optimizers of a model, and their states as named tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import ConfigError, ModelError
-from weft.nn.stack import layer_numbers
+from weft.nn.stack import layer_indices
 from weft.training.config import TrainConfig
 from weft.training.muon import Muon
 from weft.training.param_groups import LrFactor, lr_factors
@@ -18,9 +18,9 @@ from weft.training.param_groups import LrFactor, lr_factors
 class Optimizers:
     """One or two torch optimizers for the parameters of a model. Each parameter group has an `lr` and an `lr_factor`."""
 
-    def __init__(self, parts: list[torch.optim.Optimizer], names: dict[Tensor, str]) -> None:
-        self.parts, self.names = parts, names
-        self.peak_lrs = [[group["lr"] for group in part.param_groups] for part in parts]
+    def __init__(self, optimizers: list[torch.optim.Optimizer], names: dict[Tensor, str]) -> None:
+        self.optimizers, self.names = optimizers, names
+        self.peak_lrs = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
 
     @property
     def weights(self) -> list[Tensor]:
@@ -28,41 +28,50 @@ class Optimizers:
 
     def step(self, factor: float, progress: float = 1.0) -> None:
         """Make one step, with the peak learning rate of each group times `factor`."""
-        for part, peak_lrs in zip(self.parts, self.peak_lrs, strict=True):
-            for group, peak_lr in zip(part.param_groups, peak_lrs, strict=True):
+        for optimizer, peak_lrs in zip(self.optimizers, self.peak_lrs, strict=True):
+            for group, peak_lr in zip(optimizer.param_groups, peak_lrs, strict=True):
                 group["lr"] = peak_lr * factor * group.get("lr_factor", LrFactor()).at(progress)
-            part.step()
+            optimizer.step()
 
-    def clear(self) -> None:
-        for part in self.parts:
-            part.zero_grad(set_to_none=True)
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, Tensor]:
         """The state as `parameter/key` tensors; learning rates follow from the run file."""
         return {
-            f"{self.names[w]}/{key}": value for part in self.parts for w in part.state for key, value in part.state[w].items()
+            f"{self.names[weight]}/{key}": value
+            for optimizer in self.optimizers
+            for weight, state in optimizer.state.items()
+            for key, value in state.items()
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        owners = {self.names[w]: (part, w) for part in self.parts for group in part.param_groups for w in group["params"]}
+        """Restore the state from `tensors`, as `tensors()` returned them."""
+        owners = {
+            self.names[weight]: (optimizer, weight)
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for weight in group["params"]
+        }
         for name, value in tensors.items():
             parameter, _, key = name.rpartition("/")
             if parameter not in owners:
                 raise ModelError("optimizer state", f"the model has no parameter {parameter!r}")
-            part, weight = owners[parameter]
+            optimizer, weight = owners[parameter]
             if value.shape != (() if key == "step" else weight.shape) or not value.is_floating_point():
                 # a fused update would write past the end of a tensor that is too small
                 raise ModelError("optimizer state", f"the shape of {name!r}, {list(value.shape)}, does not match its weight")
             # a copy, since updates are in place; fused optimizers need their step counters on the device of the weight
-            part.state[weight][key] = value.to(weight.device, copy=True)
-        for part in self.parts:
-            keys = {key for state in part.state.values() for key in state}
-            for weight, state in part.state.items():
+            optimizer.state[weight][key] = value.to(weight.device, copy=True)
+        for optimizer in self.optimizers:
+            keys = {key for state in optimizer.state.values() for key in state}
+            for weight, state in optimizer.state.items():
                 if missing := keys.difference(state):
                     raise ModelError("optimizer state", f"{self.names[weight]!r} has no {min(missing)!r}")
 
 
-def _groups(weights: Iterable[Tensor], factors: Mapping[Tensor, LrFactor], decay: float) -> list[dict[str, Any]]:
+def _param_groups(weights: Iterable[Tensor], factors: Mapping[Tensor, LrFactor], decay: float) -> list[dict[str, Any]]:
     """Parameter groups by learning-rate factor. Weight decay applies to matrices, not to biases and norms."""
     groups: dict[tuple[LrFactor, float], list[Tensor]] = {}
     for weight in weights:
@@ -73,36 +82,38 @@ def _groups(weights: Iterable[Tensor], factors: Mapping[Tensor, LrFactor], decay
     ]
 
 
-def optimizers(model: nn.Module, matrices: set[str], config: TrainConfig) -> Optimizers:
-    """The optimizers of a [train] table with all defaults. `matrices` names the weights for Muon. Weights that never learn are
-    frozen: no gradient is computed for them."""
-    named = dict(model.named_parameters())
-    by_name = lr_factors(named, layer_numbers(model), config)
-    for name, weight in named.items():
-        weight.requires_grad_(by_name[name].factor > 0)
-    names: dict[Tensor, str] = {weight: name for name, weight in named.items() if weight.requires_grad}
+def build_optimizers(model: nn.Module, muon_names: set[str], config: TrainConfig) -> Optimizers:
+    """The optimizers of a resolved [train] table. Muon optimizes the weights `muon_names`. Weights with a learning-rate factor
+    of 0 are frozen: no gradient is computed for them."""
+    parameters = dict(model.named_parameters())
+    factors_by_name = lr_factors(parameters, layer_indices(model), config)
+    for name, weight in parameters.items():
+        weight.requires_grad_(factors_by_name[name].factor > 0)
+    names: dict[Tensor, str] = {weight: name for name, weight in parameters.items() if weight.requires_grad}
     if not names:
         raise ConfigError("train.lr_multipliers", "all weights are frozen", "leave some above 0")
-    factors = {weight: by_name[name] for weight, name in names.items()}
+    factors = {weight: factors_by_name[name] for weight, name in names.items()}
 
-    def grouped(weights: Iterable[Tensor]) -> list[dict[str, Any]]:
-        return _groups(weights, factors, config.weight_decay)
+    def param_groups(weights: Iterable[Tensor]) -> list[dict[str, Any]]:
+        return _param_groups(weights, factors, config.weight_decay)
 
     def adamw(weights: Iterable[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(grouped(weights), lr=config.lr, betas=(0.9, config.adam_beta2 or 0.0), fused=True)
+        return torch.optim.AdamW(param_groups(weights), lr=config.lr, betas=(0.9, config.adam_beta2 or 0.0), fused=True)
 
     match config.optimizer:
         case "sgd":
-            parts: list[torch.optim.Optimizer] = [
-                torch.optim.SGD(grouped(names), lr=config.lr, momentum=config.momentum or 0.0)
+            optimizers: list[torch.optim.Optimizer] = [
+                torch.optim.SGD(param_groups(names), lr=config.lr, momentum=config.momentum or 0.0)
             ]
         case "muon":
-            muon_weights = [weight for weight, name in names.items() if name in matrices]
-            adamw_weights = [weight for weight, name in names.items() if name not in matrices]
+            muon_weights = [weight for weight, name in names.items() if name in muon_names]
+            adamw_weights = [weight for weight, name in names.items() if name not in muon_names]
             lr, momentum = config.muon_lr or 0.0, config.momentum or 0.0
-            parts = [adamw(adamw_weights)] if adamw_weights else []
+            optimizers = [adamw(adamw_weights)] if adamw_weights else []
             if muon_weights:
-                parts.insert(0, Muon(grouped(muon_weights), lr=lr, momentum=momentum, weight_decay=config.weight_decay))
+                optimizers.insert(
+                    0, Muon(param_groups(muon_weights), lr=lr, momentum=momentum, weight_decay=config.weight_decay)
+                )
         case _:
-            parts = [adamw(names)]
-    return Optimizers(parts, names)
+            optimizers = [adamw(names)]
+    return Optimizers(optimizers, names)

@@ -1,7 +1,6 @@
-"""Learning-rate factors of single weights, by name and progress: frozen parts, layer-wise decay, and gradual unfreezing (Howard
-and Ruder 2018).
+"""Learning-rate factors per weight: frozen weights, layer-wise decay, and gradual unfreezing (Howard and Ruder 2018).
 
-The depth of a weight is 0 for embeddings and positions, then the number of its layer from 1; all other weights are above the
+The depth of a weight is 0 for embeddings and positions, then 1 for the first layer and so on; all other weights are above the
 layers. A layer is one of `model.num_layers`: a mixer, its cross-attention and its feed-forward layer have the same depth.
 """
 
@@ -19,7 +18,7 @@ _BOTTOM = re.compile(r"(?:^|\.)(?:embedding|positions|input_proj)\.")
 
 
 class LrFactor(NamedTuple):
-    """The factor of the learning rate of a weight: 0 until the progress `start`, then `factor`."""
+    """The learning-rate factor of a weight: 0 until the progress reaches `start`, then `factor`."""
 
     factor: float = 1.0
     start: float = 0.0
@@ -29,31 +28,33 @@ class LrFactor(NamedTuple):
 
 
 def layer_depth(name: str, layers: Mapping[str, int]) -> int:
-    """The depth of a weight; `layers` has the layer number, from 0, of each part of the model."""
+    """The depth of a weight; `layers` contains the layer index, from 0, of each module that has one."""
     if _EMBEDDER.search(name):
         return 0
-    inside = [number for part, number in layers.items() if name.startswith(f"{part}.")]
-    if inside:
-        return 1 + inside[-1]
+    indices = [index for module, index in layers.items() if name.startswith(f"{module}.")]
+    if indices:
+        return 1 + indices[-1]  # of the innermost module
     return 0 if _BOTTOM.search(name) else 2 + max(layers.values(), default=-1)
 
 
 def _multiplier(name: str, multipliers: dict[str, float]) -> float:
-    """The multiplier of the longest prefix of a name."""
+    """The multiplier of the longest matching prefix of a weight name."""
     prefixes = [prefix for prefix in multipliers if name == prefix or name.startswith(f"{prefix}.")]
     return multipliers[max(prefixes, key=len)] if prefixes else 1.0
 
 
 def lr_factors(names: Iterable[str], layers: Mapping[str, int], config: TrainConfig) -> dict[str, LrFactor]:
-    """The factor of every weight, by its name; `layers` has the layer number, from 0, of each part of the model."""
+    """The factor of each weight by its name; `layers` contains the layer index, from 0, of each module that has one."""
     weight_names = list(names)
-    parts = {".".join(name.split(".")[:size]) for name in weight_names for size in range(1, name.count(".") + 2)}
+    prefixes = {".".join(name.split(".")[:size]) for name in weight_names for size in range(1, name.count(".") + 2)}
     for prefix in config.lr_multipliers:
-        if prefix not in parts:
-            raise ConfigError("train.lr_multipliers", f"no weight name starts with {prefix!r}", suggest(prefix, sorted(parts)))
+        if prefix not in prefixes:
+            raise ConfigError(
+                "train.lr_multipliers", f"no weight name starts with {prefix!r}", suggest(prefix, sorted(prefixes))
+            )
     top, factors = 2 + max(layers.values(), default=-1), {}
     for name in weight_names:
-        below = top - layer_depth(name, layers)
-        factor = _multiplier(name, config.lr_multipliers) * (config.layerwise_lr_decay or 1.0) ** below
-        factors[name] = LrFactor(factor, (config.gradual_unfreezing or 0.0) * below / top)
+        distance = top - layer_depth(name, layers)  # from the top
+        factor = _multiplier(name, config.lr_multipliers) * (config.layerwise_lr_decay or 1.0) ** distance
+        factors[name] = LrFactor(factor, (config.gradual_unfreezing or 0.0) * distance / top)
     return factors

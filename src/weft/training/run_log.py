@@ -1,4 +1,4 @@
-"""Writing of logs, checkpoints and the best weights while a neural network is trained."""
+"""Write logs, checkpoints and the best weights during training."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class RunLogWriter:
         self, run_dir: RunDir, vocabulary: str, *, data: Mapping[str, str] | None = None, tensorboard: bool = False
     ) -> None:
         self.run_dir, self.vocabulary = run_dir, vocabulary
-        self.checksums = {"vocabulary": run_dir.vocabulary_checksums(), "data": dict(data or {})}  # for every checkpoint
+        self.checksums = {"vocabulary": run_dir.vocabulary_checksums(), "data": dict(data or {})}  # stored in every checkpoint
         self.open_board = board_opener(run_dir.path / "tensorboard") if tensorboard else None
         self.board: Any = None
         self.metrics = log.Log(run_dir.path / "metrics.jsonl")
         self.timings = log.Log(run_dir.path / "timings.jsonl")
-        self.samples: log.Log | None = None  # few runs write samples
+        self.samples: log.Log | None = None  # opened for the first samples
 
     def restore(self, train_state: TrainState, metrics: bytes = b"") -> list[str]:
-        """Restore the logs as of a checkpoint, whose metrics log is `metrics`. Nothing depends on samples.jsonl, so its intact
-        part is used.
+        """Restore the logs to their state at a checkpoint, whose metrics log is `metrics`. Of a corrupted samples.jsonl, the
+        intact part is kept: nothing depends on it.
 
         Returns:
             A note for each log that was corrupted.
@@ -63,11 +63,11 @@ class RunLogWriter:
     def log(self, record: dict[str, Any]) -> int:
         self.metrics.write(record)
         if self.board is None and self.open_board is not None:
-            # steps that a killed process logged after its last checkpoint are logged again, from this step on
+            # discards the steps that a killed process logged after its last checkpoint: they are logged again
             self.board = self.open_board(record["step"])
-        for name in record:
+        for name, value in record.items():
             if self.board is not None and name not in ("step", "epoch"):
-                self.board.add_scalar(name, record[name], record["step"])
+                self.board.add_scalar(name, value, record["step"])
         return self.metrics.num_bytes
 
     def save(self, loop: Loop) -> None:

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 FILE = "samples.jsonl"
 Record = dict[str, Any]
-Writer = Callable[[Any], list[Record]]  # the samples of a model, one record per text, without the step
+Writer = Callable[[Any], list[Record]]  # from a model to its samples, one record per text, without the step
 
 
 class Samples(NamedTuple):
     """How models of a task generate samples during training."""
 
-    writer: Callable[[Job, Any, torch.device], Writer]  # for a run and its model
+    writer: Callable[[Job, Any, torch.device], Writer]  # from a run, its model and a device
     prompts: bool = False  # whether samples continue prompts
 
 
 def check(config: RunConfig) -> None:
-    """Refuse options for samples that the task does not have."""
+    """Refuse sample options that the task does not support."""
     samples = config.spec.samples
     if config.train.num_samples and samples is None:
         tasks = config.tasks_where(lambda task: task.samples is not None)

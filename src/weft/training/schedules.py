@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions of the progress from 0 to 1, so that they need no state when a run resumes."""
+"""Learning-rate schedules: functions of the progress of a run, from 0 to 1, which have no state to restore."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cosine(progress: float) -> float:
 
 
 def inverse_square_root(progress: float, *, peak: float = 0.01) -> float:
-    """1 up to the peak (1% of the run, or the end of warmup), then decaying as 1 / sqrt(progress)."""
+    """Constant up to `peak` (1% of the run, or the end of warmup), then proportional to 1 / sqrt(progress)."""
     return min(1.0, math.sqrt(peak / progress)) if progress > 0 else 1.0
 
 

@@ -8,16 +8,16 @@ from typing import Any
 from weft.errors import ModelError
 
 
-def _is_valid(value: Any, kind: str) -> bool:
-    """Whether a value is valid for a field of that type."""
-    if kind == "bool" or isinstance(value, bool):
-        return kind == "bool" and isinstance(value, bool)
+def _is_valid(value: Any, annotation: str) -> bool:
+    """Whether a value is valid for a field with this type annotation."""
+    if annotation == "bool" or isinstance(value, bool):
+        return annotation == "bool" and isinstance(value, bool)
     if value is None:
-        return "None" in kind
-    return isinstance(value, int if kind == "int" else int | float) and value >= 0
+        return "None" in annotation
+    return isinstance(value, int if annotation == "int" else int | float) and value >= 0
 
 
-LATER_FIELDS = {"norm_sum", "norm_max", "norm_steps", "clipped", "samples"}  # missing in states of earlier versions
+OPTIONAL_FIELDS = {"norm_sum", "norm_max", "norm_steps", "clipped", "samples"}  # earlier versions did not write them
 
 
 @dataclass
@@ -46,11 +46,12 @@ class TrainState:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Any, where: str) -> TrainState:
+    def from_json(cls, values: Any, path: str) -> TrainState:
+        """The training state of a file; `path` is used in error messages."""
         names = {field.name for field in fields(cls)}
-        if not isinstance(values, dict) or not names - LATER_FIELDS <= set(values) <= names:
-            raise ModelError(where, "not a training state of this version of weft")
+        if not isinstance(values, dict) or not names - OPTIONAL_FIELDS <= set(values) <= names:
+            raise ModelError(path, "not a training state of this version of weft")
         for field in fields(cls):
             if field.name in values and not _is_valid(values[field.name], str(field.type)):
-                raise ModelError(where, f"corrupted: {field.name} is {values[field.name]!r}")
+                raise ModelError(path, f"corrupted: {field.name} is {values[field.name]!r}")
         return cls(**values)

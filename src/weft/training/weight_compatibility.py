@@ -1,7 +1,7 @@
-"""Which options determine the function that a network computes with its weights.
+"""The options that determine the function that a network computes with its weights.
 
-Two runs may have tensors of the same names and shapes and compute different functions: other heads, positions, activations,
-norms, directions. Every option matters unless it is listed here, so new options are compared from the start.
+Two runs may have tensors of the same names and shapes and compute different functions, if they differ in heads, positions,
+activations, norms or directions. Every option counts unless it is listed here, so that new options are compared by default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # options that affect training or initialization only
 TRAIN_ONLY_OPTIONS = {"dropout", "attention_dropout", "embedding_dropout", "word_dropout", "zero_init", "class_weight"}
 TRAIN_ONLY_OPTIONS |= {"sentence_pairs", "mask_prob", "masking"}
-# options that show in the names or shapes of weights: differing weights are new, unused, or refused by their shapes
+# options that change names or shapes of weights: weights that differ are new or unused, or their shapes are rejected
 SHAPE_OPTIONS = {
     "num_layers",
     "hidden_size",
@@ -32,36 +32,36 @@ SHAPE_OPTIONS = {
 }
 # options that only the weights above the stack depend on
 HEAD_OPTIONS = {"pooling", "head_transform", "head", "logit_softcap"}
-# one tensor cannot hold two different ones; two tensors can start from one
+# untied weights cannot initialize tied ones, but tied weights can initialize untied ones
 TIE_OPTIONS = {"tie_embeddings", "share_embeddings"}
-ABSENT = "absent"  # the value of an option of a part that does not exist: the names of weights show that
+ABSENT = "absent"  # value of the options of a part that the network does not have; it is not compared
 MAX_VALUE_CHARS = 60
 
 
 class Part(NamedTuple):
-    """The options of a part of a network, by their names in the run file, that determine what it computes."""
+    """A part of a network: the options that determine what it computes, by their names in the run file."""
 
     options: Mapping[str, Any]
-    span: int | None = None  # how many positions back attention sees; None: all, or not causal attention
+    span: int | None = None  # number of positions that causal attention sees; None: no causal attention
 
     def differences(self, other: Part) -> list[str]:
-        """`model.num_heads: 4 there, 8 here` for each option that differs from the other part (there)."""
+        """Describe each option that differs, such as `model.num_heads: 4 there, 8 here`; "there" is the other part."""
         differing = []
         for name in sorted({*self.options, *other.options}):
-            here, there = self.options.get(name), other.options.get(name)
-            if ABSENT in (here, there) or (name.rpartition(".")[2] in TIE_OPTIONS and not here):
+            ours, theirs = self.options.get(name), other.options.get(name)
+            if ABSENT in (ours, theirs) or (name.rpartition(".")[2] in TIE_OPTIONS and not ours):
                 continue
-            if _comparable(here) != _comparable(there):
-                differing.append(f"{name}: {_format_value(there)} there, {_format_value(here)} here")
+            if _comparable(ours) != _comparable(theirs):
+                differing.append(f"{name}: {_format_value(theirs)} there, {_format_value(ours)} here")
         return differing
 
-    def moved(self, old: str, new: str) -> Part:
-        """The same part with its options in another table."""
+    def in_other_table(self, old: str, new: str) -> Part:
+        """The same part with the options of table `old` in table `new`."""
         return self._replace(options={f"{new}{name.removeprefix(old)}": self.options[name] for name in self.options})
 
 
 def _comparable(value: Any) -> Any:
-    """A value to compare: an option that a table does not have is off."""
+    """The value to compare: options that are off or not available are equal."""
     return None if value in (None, False, 0, "none") else value
 
 
@@ -71,11 +71,12 @@ def _format_value(value: Any) -> str:
 
 
 def one_value(values: list[Any]) -> Any:
-    """One value if all layers have the same, else the list."""
+    """The value of all layers if they have the same, else the list."""
     return values[0] if values and all(value == values[0] for value in values) else values
 
 
 def in_table(table: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with the dotted names that they have in a run file."""
     return {f"{table}.{name}": value for name, value in options.items()}
 
 
@@ -85,14 +86,14 @@ def tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def stack_options(config: StackConfig, layers: int) -> dict[str, Any]:
-    """The options of the first layers of a stack, with equivalent settings made equal."""
+    """The options of the first `layers` layers of a stack, with equivalent values made equal."""
     ignored = TRAIN_ONLY_OPTIONS | SHAPE_OPTIONS | HEAD_OPTIONS | TIE_OPTIONS
     options = {name: getattr(config, name) for name in type(config).model_fields if name not in ignored}
     if config.ffn_dim:
-        options["ffn_dim"] = "some"  # the shapes show how many hidden units
+        options["ffn_dim"] = "some"  # its size is part of the shapes of weights
     if config.traits.attends:
-        each = [config.heads_in_layer(layer) for layer in range(layers)]
-        options |= {"num_heads": one_value([heads for heads, _ in each]), "head_dim": one_value([size for _, size in each])}
+        num_heads, head_dims = zip(*(config.heads_in_layer(layer) for layer in range(layers)), strict=True)
+        options |= {"num_heads": one_value(list(num_heads)), "head_dim": one_value(list(head_dims))}
     if config.alibi_slopes is not None:
         options["alibi_slopes"] = config.alibi_slopes[:layers]
     if config.norm == "layernorm":
@@ -139,20 +140,22 @@ def _one_scale(model: Any) -> dict[str, float]:
 
 
 class Weights(NamedTuple):
-    """Names and meaning of the weights of a task's networks, for initialization from other runs. Most networks are an encoder
-    with a head. Functions of [model] get it with all defaults."""
+    """Names and meaning of the weights of a task's networks, for initialization from other runs. The defaults describe an
+    encoder with a head. All functions of [model] receive the resolved table."""
 
-    parts: Callable[[RunConfig, Any, Mapping[str, int]], dict[str, Part]]  # by vocabulary and number of layers
+    # from the configuration, the vocabulary, and the number of layers of each stack: the parts of the network
+    parts: Callable[[RunConfig, Any, Mapping[str, int]], dict[str, Part]]
     layers: Callable[[Any], dict[str, int]] = _one_stack  # from [model]: the number of layers of each stack
     scales: Callable[[Any], dict[str, float]] = _one_scale  # from [model]: the factor of each embedding
-    named: Callable[[str], str] = _unchanged  # the name of a weight in a network that has an encoder
-    masked: bool = True  # the last row of the embedding is that of the mask token
-    continues: bool = False  # predicts the next token: can initialize a decoder, and has no encoder
-    in_decoder: Callable[[str, Any], str] | None = None  # from [model]: the name of a language model's weight in the decoder
+    encoder_name: Callable[[str], str] = _unchanged  # from the name of a weight: its name in a network with an encoder
+    has_mask_token: bool = True  # the last row of the embedding is the mask token
+    is_causal: bool = False  # predicts the next token: can initialize a decoder, and has no encoder
+    # from the name of a weight of a language model, and [model]: its name in the decoder
+    decoder_name: Callable[[str, Any], str] | None = None
 
 
 def weights_of(config: RunConfig) -> Weights | None:
-    """The weights specification of a run; None if its model is not a network."""
+    """The weights specification of the task of a run; None if its model is not a network."""
     return None if config.preset.estimator.network_task is None else config.spec.weights
 
 

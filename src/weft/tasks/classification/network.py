@@ -29,7 +29,7 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
         return lambda: classifier(
             config.model,
             vocab_size=vocabulary.tokenizer.vocab_size + 1,
-            labels=vocabulary.labels.size,
+            num_labels=vocabulary.labels.size,
             max_positions=config.data.max_length,
             segments=len(config.data.columns()) > 1,
             multilabel=config.data.multilabel,

@@ -28,7 +28,7 @@ BATCH_TOKENS = 8192  # in inference, with padding
 
 def predict_logits(model: Any, data: LabeledTexts, device: torch.device, progress: ProgressCallback | None = None) -> Tensor:
     """float64 (N, K): logits of the labels, before temperature scaling."""
-    logits, done = torch.zeros(len(data.labels), model.head.labels, dtype=torch.float64), 0
+    logits, done = torch.zeros(len(data.labels), model.head.num_labels, dtype=torch.float64), 0
     for members, batch in by_length(data, batch_tokens=BATCH_TOKENS):
         text = map_tensors(EncoderInput(batch.tokens, batch.token_mask, batch.segments), lambda part: part.to(device))
         logits[torch.from_numpy(members)] = model(text).double().cpu()
@@ -42,7 +42,7 @@ class ClassificationTask:
     """Cross-entropy of the labels of each text."""
 
     unit = "example"
-    inner, prepare = 0, None
+    inner_steps, prepare = 0, None
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ClassificationTask:
 
     def loss(self, model: Any, batch: TextBatch, carry: None) -> Loss:
         logits = model(EncoderInput(batch.tokens, batch.token_mask, batch.segments))
-        losses = model.head.loss(logits, batch.labels, weights=self.weights, smoothing=self.smoothing)
+        losses = model.head.loss(logits, batch.labels, weights=self.weights, label_smoothing=self.smoothing)
         return Loss(losses.sum(), torch.tensor(len(losses), device=losses.device), None, batch.token_mask.sum())
 
     def validate(self, model: Any, progress: ProgressCallback | None = None) -> dict[str, float] | None:

@@ -49,7 +49,8 @@ class NgramTrainer:
         memory.check_counts(corpus, config.model.order, vocab_size=job.tokenizer.vocab_size)
         job.callback.on_progress("counting n-grams", 0, 1)
         start = time.perf_counter()
-        model = fit(corpus.tokens, corpus.starts, config.model, size=job.tokenizer.vocab_size, vocabulary=job.tokenizer.hash)
+        tokenizer = job.tokenizer
+        model = fit(corpus.tokens, corpus.starts, config.model, vocab_size=tokenizer.vocab_size, vocabulary=tokenizer.hash)
         for note in model.notes:
             job.callback.on_note(note)
         seconds = time.perf_counter() - start

@@ -22,7 +22,7 @@ class LanguageTask:
 
     unit = "token"
     monitors = LANGUAGE_VALIDATION
-    inner, prepare = 0, None
+    inner_steps, prepare = 0, None
 
     def __init__(
         self, *, carry_state: bool, valid: Corpus | None, context: Context, device: torch.device, smoothing: float = 0.0

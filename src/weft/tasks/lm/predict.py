@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from weft.data.bos import read_bos
 from weft.data.bucketing import batch_edges
 from weft.data.corpus import Corpus
-from weft.decode.options import GenerationConfig, too_long
+from weft.decode.options import GenerationConfig, length_problem
 from weft.errors import DataError
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.runs.eval_data import EvalData
@@ -210,7 +210,7 @@ class LanguagePredictor:
     def invalid_prompts(self, prompts: Sequence[str], options: GenerationConfig) -> dict[int, str]:
         """Prompts that cannot be continued by `max_new_tokens`, by number from 0, with the problem."""
         lengths = (self.tokenizer.encode_concatenated(prompts)[1] + len(self.bos_ids)).tolist()
-        problems = [too_long(self.model.max_positions, length, options.max_new_tokens) for length in lengths]
+        problems = [length_problem(self.model.max_positions, length, options.max_new_tokens) for length in lengths]
         return {number: problem for number, problem in enumerate(problems) if problem is not None}
 
 

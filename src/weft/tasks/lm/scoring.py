@@ -59,7 +59,7 @@ class ArrayModel(Protocol):
     @property
     def max_positions(self) -> int | None: ...
 
-    def read(self, tokens: NDArray[np.int64], state: Any = None) -> tuple[NDArray[np.float32], Any]: ...
+    def loss_numpy(self, tokens: NDArray[np.int64], state: Any = None) -> tuple[NDArray[np.float32], Any]: ...
 
 
 def _tensor_nll(model: Any, device: torch.device) -> NLLFunction:
@@ -76,7 +76,7 @@ def _tensor_nll(model: Any, device: torch.device) -> NLLFunction:
 
 def nll_function(model: TensorModel | ArrayModel, device: torch.device | None) -> NLLFunction:
     """The function that scores rows of tokens: on a device, or with arrays if `device` is None."""
-    result: NLLFunction = model.read if device is None else _tensor_nll(model, device)  # type: ignore[union-attr]
+    result: NLLFunction = model.loss_numpy if device is None else _tensor_nll(model, device)  # type: ignore[union-attr]
     return result
 
 

@@ -23,4 +23,4 @@ def _encoder_name(name: str) -> str:
     return "encoder.embedder.embedding.weight" if name == "embedding.weight" else f"encoder.{name}"
 
 
-WEIGHTS = Weights(_parts, named=_encoder_name, masked=False, continues=True)
+WEIGHTS = Weights(_parts, encoder_name=_encoder_name, has_mask_token=False, is_causal=True)

@@ -192,7 +192,7 @@ class MaskedTask:
 
     unit = "masked_token"
     monitors = MASKED
-    inner, prepare = 0, None
+    inner_steps, prepare = 0, None
 
     def __init__(
         self, masking: Masking, *, valid: Corpus | None, context_length: int, device: torch.device, smoothing: float = 0.0

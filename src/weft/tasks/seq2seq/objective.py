@@ -55,7 +55,7 @@ class Seq2SeqTask:
 
     unit = "token"
     monitors = TRANSLATION_VALIDATION
-    inner, prepare = 0, None
+    inner_steps, prepare = 0, None
 
     def __init__(self, *, valid: EvalPairs | None, tokenizer: Tokenizer, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing

@@ -86,12 +86,12 @@ def encode_source(run: Run[str, Prediction], line: str) -> Any:
 
 def max_new_tokens(run: Run[str, Prediction], line: str) -> int:
     """The maximum number of output tokens for a line."""
-    from weft.decode.predict import PredictionRequest, limit_of
+    from weft.decode.predict import PredictionRequest, max_new_tokens_for
 
     predictor: Seq2SeqPredictor = run.predictor
     length = min(len(member.sources([line])[0]) for member in predictor.members)
     request = PredictionRequest(run.model, run.vocabulary.target, lambda rows: None, [length], [[]], run.device)
-    return limit_of(request, 0, PredictionConfig())
+    return max_new_tokens_for(request, 0, PredictionConfig())
 
 
 def predict(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.decode.predict_options import ALPHA, BEAM
+from weft.decode.predict_options import DEFAULT_BEAM_SIZE, DEFAULT_LENGTH_PENALTY
 from weft.decode.prediction import Prediction
 from weft.metrics.lm import LOSSES
 from weft.metrics.seq2seq import TRANSLATION, TRANSLATION_VALIDATION
@@ -89,8 +89,8 @@ SEQ2SEQ: Task[str, Prediction] = Task(
         max_new_tokens=max_new_tokens,
         eos_id=lambda run: run.vocabulary.target.eos_id,
         suppressed_tokens=lambda run: [run.vocabulary.target.unk_id, run.vocabulary.target.bos_id],
-        beam_size=BEAM,
-        length_penalty=ALPHA,
+        beam_size=DEFAULT_BEAM_SIZE,
+        length_penalty=DEFAULT_LENGTH_PENALTY,
         encode_source=encode_source,
         scores_pairs=True,
         target_tokenizer=lambda run: run.vocabulary.target,

@@ -64,4 +64,4 @@ def _scales(model: Seq2SeqConfig) -> dict[str, float]:
     return {"encoder": source, "decoder": target}
 
 
-WEIGHTS = Weights(_parts, _layers, _scales, masked=False, in_decoder=name_in_decoder)
+WEIGHTS = Weights(_parts, _layers, _scales, has_mask_token=False, decoder_name=name_in_decoder)

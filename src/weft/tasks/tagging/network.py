@@ -48,9 +48,9 @@ class TaggingBuilder(NetworkTask[TaggedExamples]):
             config.model,
             vocab_size=vocabulary.tokenizer.vocab_size + 1,
             char_vocab_size=1 if vocabulary.char_tokenizer is None else vocabulary.char_tokenizer.vocab_size + 1,
-            tags=vocabulary.labels.size,
+            num_tags=vocabulary.labels.size,
             max_positions=config.data.max_length,
-            allowed=allowed_transitions(vocabulary.labels),
+            allowed_transitions=allowed_transitions(vocabulary.labels),
         )
 
     def encode(

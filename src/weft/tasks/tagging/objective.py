@@ -45,7 +45,7 @@ class TaggingTask:
     """Negative log-likelihood of the tags of each sentence."""
 
     unit = "word"
-    inner, prepare = 0, None
+    inner_steps, prepare = 0, None
 
     def __init__(
         self,
