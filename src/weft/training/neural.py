@@ -193,9 +193,8 @@ class NeuralTrainer:
         if loss_module.objective.prepare is None:
             return batch_sampler.largest_batch
         with device_config.autocast():
-            batch partial(
-                crop_batch, device_config.to_device(batch_sampler.largest_batch())
-            return partial(cropped, loss_module.prepare_batch(batch, seed=seed, step=0))
+            batch = device_config.to_device(batch_sampler.largest_batch())
+            return partial(crop_batch, loss_module.prepare_batch(batch, seed=seed, step=0))
 
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int:
         build = self.task.build(config, vocabulary)
