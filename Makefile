@@ -11,6 +11,8 @@ TOOLS := $(VENV)/.tools
 BROWSER := $(VENV)/.browser
 SITE := $(VENV)/.site
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+# bytecode is compiled when a module is first imported: most modules never are, and the installation is minutes shorter
+export PIP_NO_COMPILE := 1
 # tests of a file share what they train; files in their order, for by default those of few tests, which may be long, come last
 SHARED := --dist loadfile --no-loadscope-reorder
 # where there is a browser, no test may leave it out

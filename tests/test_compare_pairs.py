@@ -93,7 +93,7 @@ def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, caps
         mine = [one for one in answers if one["attractors"] in wanted and one["phenomenon"] in names]
         assert len(mine) == row["pairs"]
         for kind in ("ngram", "lstm"):
-            means = [100 * np.mean([float(one[f"{kind}-{seed} right"]) for one in mine]) for seed in (5, 6)]
+            means = [100 * np.mean([float(one[f"{kind}-{seed} correct"]) for one in mine]) for seed in (5, 6)]
             found = row["accuracy"][kind]
             assert found["value"] == pytest.approx(np.mean(means))
             assert 0 <= found["low"] <= found["value"] <= found["high"] <= 100

@@ -71,7 +71,13 @@ def place(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("path", [*FILES, README], ids=lambda path: path.stem)
+LONG = {"README", "writers", "answers"}  # comparisons train in processes of their own
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in LONG)) for path in [*FILES, README]],
+)
 def test_every_command_works(place, capsys, path):
     found = commands(path)
     assert found

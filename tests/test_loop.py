@@ -358,7 +358,7 @@ def test_averages_are_counted_before_there_are_any(monkeypatch):
     monkeypatch.setattr(memory, "free_device_memory", lambda device: 4 * 5 * parameters - 1)
     with pytest.raises(ResourceError) as caught:
         memory.check_weights(small_model, table, CPU.device)
-    needed, there = memory.size(20 * parameters), memory.size(20 * parameters - 1)
+    needed, there = memory.format_bytes(20 * parameters), memory.format_bytes(20 * parameters - 1)
     assert str(caught.value) == (
         f"model: {parameters} parameters need {needed} to train with adamw and EMA, {there} are free; "
         "reduce hidden_size or num_layers"

@@ -230,7 +230,7 @@ def test_the_token_head_is_a_capped_softmax(cap):
 
 def test_without_gradients_losses_come_a_few_positions_at_a_time(monkeypatch):
     part, x, targets = seeded(lambda: LMHead(4, 6)), text(2, 7, 4), torch.arange(14).view(2, 7) % 6
-    monkeypatch.setattr(heads, "MAX_ELEMENTS", 18)  # three positions
+    monkeypatch.setattr(heads, "MAX_LOGITS", 18)  # three positions
     asked: list[int] = []
     scores = part.logits
     monkeypatch.setattr(part, "logits", lambda x: asked.append(len(x)) or scores(x))

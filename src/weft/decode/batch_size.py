@@ -35,7 +35,8 @@ def max_texts_in_memory(model: IncrementalModel[Any], rows: Rows, device: torch.
     if required > available:
         raise ResourceError(
             "",
-            f"{item} of up to {rows.max_tokens} tokens needs about {format_bytes(required)}, {format_bytes(available)} are free",
+            f"{item} of up to {rows.max_tokens} tokens needs about {format_bytes(required)}, "
+            f"{format_bytes(available)} are free",
             f"reduce {fix}",
         )
     return available // required
