@@ -44,7 +44,7 @@ def test_cells_run_and_display_what_the_notebook_shows(tmp_path, monkeypatch):
         assert (html is not None) == ("text/html" in result["data"]), source
         if html is not None:
             shown, expected = html(), "".join(result["data"]["text/html"])
-            for tag in ("<table", "<svg", "<th>", "<figcaption"):
+            for tag in ("<table", "<svg", "<th>", "<figure"):
                 assert shown.count(tag) == expected.count(tag), (tag, source)
 
 

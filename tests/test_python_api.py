@@ -532,11 +532,17 @@ def test_notebooks_show_results(tmp_path):
     run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS, "test": REVIEWS})
     evaluation = run.evaluate()
     assert evaluation._repr_html_().startswith(
-        "<table><thead><tr><th></th><th>value</th><th>low</th><th>high</th></tr></thead><tbody><tr><td>accuracy</td><td>100.0000</td>"
+        "<table><thead><tr><th></th><th>value</th><th>95% CI</th></tr></thead><tbody>"
+        "<tr><td>accuracy</td><td>100.0</td><td>[100.0, 100.0]</td></tr>"
     )
+    assert str(evaluation).splitlines()[1].split() == ["accuracy", "100.0", "[100.0,", "100.0]"]
+    assert repr(evaluation).startswith("Evaluation(accuracy=100.0 [100.0, 100.0], ") and len(repr(evaluation)) < 500
     with pytest.raises(KeyError, match="bleu; available: accuracy, "):
         evaluation["bleu"]
-    shown = run.explain("good <soup>", "attribution")._repr_html_()
+    explanation = run.explain("good <soup>", "attribution")
+    assert repr(explanation).startswith("Explanation(view='attribution', title='") and len(repr(explanation)) < 300
+    assert str(explanation).splitlines()[0] == explanation.title
+    shown = explanation._repr_html_()
     assert shown.startswith("<h4>") and "<svg" in shown and "<soup>" not in shown
     alignment = Alignment(["a", "b"], ["A"], np.array([[0.25, 0.75]]))
     assert "<svg" in alignment._repr_html_()

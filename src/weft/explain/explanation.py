@@ -47,9 +47,15 @@ class Explanation(NamedTuple):
         data = {"view": self.view, "title": self.title, **self.data}
         return list(save_explanations(path, [self], title=self.title, data=data))
 
+    def __str__(self) -> str:
+        return "\n".join([self.title, *self.lines])
+
+    def __repr__(self) -> str:
+        return f"Explanation(view={self.view!r}, title={self.title!r}, {len(self.figures)} figures)"
+
     def _repr_html_(self) -> str:
         """The figures as HTML, for notebooks."""
-        figures = [f"<figure>{figure.svg}<figcaption>{escape(figure.caption)}</figcaption></figure>" for figure in self.figures]
+        figures = [f"<figure>{figure.svg}</figure>" for figure in self.figures]  # their titles are in the pictures
         guide = f"<p>{escape(self.guide)}</p>" if self.guide else ""
         return f"<h4>{escape(self.title)}</h4>{guide}{''.join(figures)}"
 

@@ -76,6 +76,9 @@ class Comparison:
     def __str__(self) -> str:
         return terminal(self.rows, WIDTH)
 
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(row.name for row in self.rows)}; report: {self.report})"
+
     def _repr_html_(self) -> str:
         head, *lines = cells(self.rows)
         return html_table(head, lines)

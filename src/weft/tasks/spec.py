@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from weft.config import Config
 from weft.errors import DataError
 from weft.html import html_table
+from weft.metrics.score_table import TITLES, default_scores, score_rows
 from weft.tasks.compare_spec import Compare, Predictions
+from weft.text.table_layout import columns
 
 if TYPE_CHECKING:
     from weft.decode.generate import Continuation, ContinueCallback
@@ -168,12 +170,16 @@ class Evaluation:
             raise KeyError(f"{name}; available: {', '.join(self.scores)}")
         return self.scores[name]
 
+    def __str__(self) -> str:
+        """The table of `weft evaluate`."""
+        return columns([TITLES, *score_rows(default_scores(list(self)))]).rstrip("\n")
+
+    def __repr__(self) -> str:
+        scores = (f"{name}={value} {interval}" for name, value, interval in score_rows(self))
+        return f"Evaluation({', '.join(scores)})"
+
     def _repr_html_(self) -> str:
-        rows = [
-            [score.name, *("" if value is None else f"{value:.4f}" for value in (score.value, score.low, score.high))]
-            for score in self
-        ]
-        return html_table(["", "value", "low", "high"], rows)
+        return html_table(TITLES, score_rows(default_scores(list(self))))
 
 
 def scores_by_name(scores: Sequence[Score]) -> dict[str, Score]:

@@ -14,7 +14,8 @@ import typer
 from weft.cli.ensemble_options import SearchOptions
 from weft.cli.options import Context, Data
 from weft.cli.output import finite, format_percent, note, warn, write, write_json, write_styled, write_table
-from weft.metrics.labels import format_score, label_of
+from weft.metrics.labels import label_of
+from weft.metrics.score_table import TITLES, default_scores, score_rows
 from weft.text.table_layout import columns
 
 if TYPE_CHECKING:
@@ -31,25 +32,6 @@ def as_json(score: Score) -> dict[str, Any]:
     numbers = {"name": score.name, "value": finite(score.value), "low": finite(score.low), "high": finite(score.high)}
     infinite = {"infinite": True} if math.isinf(score.value) else {}
     return {**numbers, **infinite, "signature": score.signature}
-
-
-def default_scores(scores: Sequence[Score]) -> list[Score]:
-    """The scores that are printed without --all. Perplexity is left out if BLEU is present, since it repeats the loss."""
-    names = {score.name for score in scores}
-    hidden = {"perplexity"} if "bleu" in names else set()
-    return [score for score in scores if label_of(score.name).is_default and score.name not in hidden]
-
-
-def as_table(scores: Sequence[Score]) -> str:
-    """Scores with their 95% confidence intervals."""
-    rows = [["", "value", "95% CI"]]
-    for score in scores:
-        label = label_of(score.name)
-        bounds = [format_score(bound, label.style) for bound in (score.low, score.high)]
-        interval = "-" if score.low is None or score.high is None else f"[{bounds[0]}, {bounds[1]}]"
-        name = f"{label.text} ({label.unit})" if label.unit else label.text
-        rows.append([name, format_score(score.value, label.style), interval])
-    return columns(rows)
 
 
 def describe_split(name: str, dataset: Any) -> str:
@@ -155,7 +137,7 @@ class Evaluate(SearchOptions):
     def _write(self, run: AnyRun, evaluation: Evaluation, options: Config) -> None:
         scores = list(evaluation) if self.all else default_scores(list(evaluation))
         write(f"{self._describe_data(run, evaluation, options)}\n\n")
-        write_table(as_table(scores))
+        write_table(columns([TITLES, *score_rows(scores)]))
         if "context" in type(options).model_fields and scores:
             write_styled([("", ""), (describe_context(scores[0].signature), "")])
         if self.signature:
