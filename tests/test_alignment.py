@@ -65,7 +65,7 @@ def test_nothing_is_found_where_nothing_slipped(seed):
 
 
 def test_predictions_carry_their_alignments_if_asked(tmp_path_factory):
-    from pair_runs import PairRuns
+    from seq2seq_runs import PairRuns
 
     from weft.runs.load import load
     from weft.tasks.seq2seq.task import SEQ2SEQ

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_parts import ATTENTION, PLACES, shaken_pair, sources, targets
+from toy_seq2seq import ATTENTION, PLACES, shaken_pair, sources, targets
 
 from weft.errors import UsageError
 from weft.explain.alignment import Alignment, cross_attention_modules, source_attention_weights

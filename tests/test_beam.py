@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from toy_steps import TOYS, Bigram, Hashed, TinyGRU, follow
+from toy_decoding import TOYS, Bigram, Hashed, TinyGRU, follow
 
 from weft.decode.beam import BeamOptions, beam_search
 from weft.decode.logits_processors import ban_tokens, compose, no_repeat_ngram, repetition_penalty

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from test_predict import encoded, every_decoder, model_of, source_tokens
-from toy_steps import TOYS
+from toy_decoding import TOYS
 
 from weft.decode import beam as module
 from weft.decode.beam import BeamOptions, beam_search

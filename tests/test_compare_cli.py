@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from command_line import refused
-from comparing import Here, compare
+from compare_helpers import Here, compare
 
 from weft import files
 from weft.cli.compare_result import JSON_KEYS

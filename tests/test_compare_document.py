@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evidence_parts import labelled, language, measured, system
+from fake_evaluations import labelled, language, measured, system
 from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support
 
 from weft.comparison.breakdown import LABEL_F1, MAX_LABELS, Cell, as_json, breakdowns, by_bins, round_borders

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from label_runs import LabelRuns
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from small_runs import Silent, flip, make_text, run_file, train_here
-from span_toy import asked, span_file, write_tsv
+from toy_qa import asked, span_file, write_tsv
 
 from weft import files
 from weft.comparison import results as module

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import refused
-from comparing import Here, compare
+from compare_helpers import Here, compare
 from report_documents import language
 
 from weft import files

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from evidence_parts import COST
+from fake_evaluations import COST
 
 from weft.comparison.minimal_pairs import check_task
 from weft.comparison.results import RunResults, load, save

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evidence_parts import COST, labelled, language, system
+from fake_evaluations import COST, labelled, language, system
 
 from weft.comparison import table, table_text
 from weft.comparison.results import RunResults

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from parts import DIM, MIXER_BUILDERS, STACKS, build_mixer, build_stack
 from torch import Tensor, nn
+from toy_models import DIM, MIXER_BUILDERS, STACKS, build_mixer, build_stack
 
 from weft.nn.bidirectional import Bidirectional, CenteredConv
 from weft.nn.mixers import MIXERS

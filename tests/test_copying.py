@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_parts import memory_of
-from parts import shaken
 from torch import Tensor
+from toy_models import shaken
+from toy_seq2seq import memory_of
 
 from weft.nn.lm_head import LMHead
 from weft.nn.pointer_generator import PointerGeneratorOutput

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from parts import shaken
 from torch import Tensor, nn
+from toy_models import shaken
 
 from weft.config import parse_config
 from weft.data.batching import map_tensors

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_models import WINDOW, made
 from test_predict import BEGIN, encoded, model_of, source_tokens
-from toy_steps import TOYS, Bigram, Hashed, follow
+from toy_decoding import TOYS, Bigram, Hashed, follow
 
 from weft.decode import logits_processors as choose
 from weft.decode.engine import Engine, Event, Request

@@ -13,9 +13,9 @@ import pytest
 import torch
 from command_line import refused
 from label_runs import LabelRuns
-from pair_runs import PairRuns, pair_file
+from seq2seq_runs import PairRuns, pair_file
 from small_runs import Silent, train_here
-from span_toy import asked, span_file, write_tsv
+from toy_qa import asked, span_file, write_tsv
 
 import weft
 from weft.cli.main import main

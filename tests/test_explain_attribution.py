@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from label_runs import LabelRuns
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from small_runs import make_text, run_file, train_here
-from span_toy import asked as questions_asked
-from span_toy import span_file, write_tsv
 from torch import Tensor, nn
+from toy_qa import asked as questions_asked
+from toy_qa import span_file, write_tsv
 
 import weft
 from weft.errors import UsageError

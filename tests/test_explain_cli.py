@@ -18,7 +18,7 @@ from browser import chromium
 from command_line import feed, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from small_runs import make_text, run_file, train_here
 
 import weft

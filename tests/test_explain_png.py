@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import refused
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 
 from weft.cli.explanation_output import write_explanations
 from weft.cli.main import main

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_runs import make_pairs, pair_file
+from seq2seq_runs import make_pairs, pair_file
 from small_runs import make_text, run_file, train_here
 
 import weft

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_runs import PairRuns
-from parts import build_mixer
+from seq2seq_runs import PairRuns
 from small_runs import make_text, run_file, train_here
 from torch import Tensor, nn
+from toy_models import build_mixer
 
 import weft
 from weft.errors import UsageError

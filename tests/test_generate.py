@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from toy_steps import TOYS, Bigram, Bytes, Hashed, Strings, TinyGRU, follow
+from toy_decoding import TOYS, Bigram, Bytes, Hashed, Strings, TinyGRU, follow
 
 from weft.decode.batch_size import COPIES
 from weft.decode.beam import BeamOptions, beam_search

@@ -14,7 +14,7 @@ import pytest
 import torch
 from command_line import refused
 from label_runs import LabelRuns
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from small_runs import Silent, make_text, run_file, train_here
 
 import weft
@@ -195,7 +195,7 @@ def test_sums_give_the_mean_of_all_pairs() -> None:
 @pytest.mark.parametrize("name", ["transformer", "luong", "bahdanau", "sutskever", "cho", "joint"])
 def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
     """Words of both sides have as many vectors as the model has positions for them, whatever way its decoder is run."""
-    from pair_runs import MODELS
+    from seq2seq_runs import MODELS
 
     MODELS.setdefault("cho", {"arch": "cho", "hidden_size": 16})
     run: Any = weft.load(pairs.folder(name), device="cpu")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from command_line import refused
 from label_runs import LabelRuns
-from pair_runs import make_pairs, pair_file
+from seq2seq_runs import make_pairs, pair_file
 from small_runs import Silent, make_text, run_file
 from torch import Tensor, nn
 

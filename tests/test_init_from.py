@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 import torch
 from command_line import refused
-from pair_runs import PairRuns, pair_file
+from seq2seq_runs import PairRuns, pair_file
 from small_runs import Silent, make_text, run_file, sums, train_here
 
 from weft.cli.main import main

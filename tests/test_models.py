@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parts import shaken
 from torch import Tensor, nn
+from toy_models import shaken
 
 from weft.config import parse_config
 from weft.decode.beam import BeamOptions, beam_search

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from label_runs import LabelRuns
-from pair_runs import make_pairs, pair_file
+from seq2seq_runs import make_pairs, pair_file
 from small_runs import Silent, make_text, run_file
-from span_toy import asked, span_file, write_tsv
+from toy_qa import asked, span_file, write_tsv
 
 from weft.config import override
 from weft.data.batching import map_tensors

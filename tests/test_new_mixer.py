@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pair_parts
 import pytest
 import test_contracts
 import test_seq2seq_contracts
 import torch
+import toy_seq2seq
 from command_line import feed, refused
-from comparing import Here, compare
-from parts import DIM, mixer, shaken, table
+from compare_helpers import Here, compare
 from pydantic import Field
 from pydantic.fields import FieldInfo
 from torch import Tensor, nn
+from toy_models import DIM, mixer, shaken, table
 
 import weft
 from weft.cli.main import main
@@ -126,10 +126,10 @@ PAIRS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("law", OF_PAIRS.values(), ids=OF_PAIRS)
 def test_encoder_decoders_of_it_keep_theirs(monkeypatch, law):
     for name, options in PAIRS.items():
-        monkeypatch.setitem(pair_parts.EVERY, name, options)
-        monkeypatch.setitem(pair_parts.VARIED, name, options)
+        monkeypatch.setitem(toy_seq2seq.EVERY, name, options)
+        monkeypatch.setitem(toy_seq2seq.VARIED, name, options)
         law(name)
-    pair_parts.build.cache_clear()
+    toy_seq2seq.build.cache_clear()
 
 
 # ---- its option

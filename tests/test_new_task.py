@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import feed, refused
-from comparing import compare
+from compare_helpers import compare
 from regress.task import TASK, Estimate
 from small_runs import Silent, sums, train_here
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_parts import memory_of, pair_model, pair_table, sources, targets
 from torch import Tensor, nn
+from toy_seq2seq import memory_of, pair_model, pair_table, sources, targets
 
 from weft.config import parse_config
 from weft.errors import ConfigError

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_parts import ATTENTION, BEGIN, END, shaken_pair
 from torch import Tensor
-from toy_steps import Strings
+from toy_decoding import Strings
+from toy_seq2seq import ATTENTION, BEGIN, END, shaken_pair
 
 from weft.config import parse_config
 from weft.decode.beam import BeamOptions, beam_search

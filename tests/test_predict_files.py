@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from command_line import feed, refused
 from label_runs import LabelRuns, class_file, one_label, tag_file, tagged, write_conll, write_tsv
-from pair_runs import make_pairs, pair_file
+from seq2seq_runs import make_pairs, pair_file
 from small_runs import Silent, train_here
-from span_toy import asked, span_file, write_squad
-from span_toy import write_tsv as write_asked
+from toy_qa import asked, span_file, write_squad
+from toy_qa import write_tsv as write_asked
 
 import weft
 from weft.cli.main import main

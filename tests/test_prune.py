@@ -13,7 +13,7 @@ import pytest
 import torch
 from command_line import refused
 from label_runs import LabelRuns
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from small_runs import Silent, make_text, run_file, train_here
 
 import weft
@@ -58,7 +58,7 @@ class Runs:
             found = run_file(self.text, train=TRAIN, tokenizer={"type": "word"}, task="lm" if task == "lm" else "masked-lm")
             return {**found, "model": model}
         if task == "pairs":
-            from pair_runs import pair_file
+            from seq2seq_runs import pair_file
 
             settings = [f"model.{key}={value}" for key, value in {**SMALL, "position_encoding": positions}.items()]
             found = pair_file(self.pairs.pairs, "transformer", *settings)

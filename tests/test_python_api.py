@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparing import Here
+from compare_helpers import Here
 from rich.console import Console
 from small_runs import make_text, run_file, sums
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from parts import shaken
 from torch import Tensor, nn
+from toy_models import shaken
 
 from weft.models.build import stack
 from weft.models.config import CONNECTIONS, NORMS, LanguageModelConfig, StackConfig

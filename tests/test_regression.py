@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_bayes import labels_for, random_texts, targets_for
+from test_naive_bayes import labels_for, random_texts, targets_for
 
 from weft.config import parse_config
 from weft.errors import ConfigError

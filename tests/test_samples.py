@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from pair_runs import make_pairs, pair_file
 from report_documents import language
+from seq2seq_runs import make_pairs, pair_file
 from small_runs import Silent, make_text, run_file, sums, train_here
 
 import weft

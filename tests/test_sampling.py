@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_steps import TOYS, Bigram, Hashed, TinyGRU, follow
+from toy_decoding import TOYS, Bigram, Hashed, TinyGRU, follow
 
 from weft.decode import logits_processors as choose
 from weft.decode.options import GenerationConfig

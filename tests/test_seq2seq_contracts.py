@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from pair_parts import (
+from torch import Tensor, nn
+from toy_models import shaken
+from toy_seq2seq import (
     CROSSED,
     EVERY,
     LONGEST,
@@ -20,8 +22,6 @@ from pair_parts import (
     sources,
     targets,
 )
-from parts import shaken
-from torch import Tensor, nn
 
 from weft.nn.attention import FeedForward, SelfAttention
 from weft.nn.bridge import ContextConcat, CopyBridge, ProjectionBridge

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from pair_parts import ATTENDED, BEGIN, END, pair_model
 from torch import Tensor
+from toy_seq2seq import ATTENDED, BEGIN, END, pair_model
 
 from weft.decode.predict import PredictionRequest, predict
 from weft.decode.predict_options import PredictionConfig

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_parts import WORDS, memory_of, pair_table, shaken_pair, sources, targets
-from parts import shaken
 from test_references import Array, agree, array, gru_before_equations, lstm_equations, seeded, sigmoid
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from toy_models import shaken
+from toy_seq2seq import WORDS, memory_of, pair_table, shaken_pair, sources, targets
 
 from weft.models.build import stack
 from weft.models.seq2seq import EncoderDecoder

@@ -12,8 +12,8 @@ import jiwer
 import numpy as np
 import pytest
 from command_line import refused
-from pair_runs import PairRuns, pair_file
 from sacrebleu.metrics import BLEU, CHRF
+from seq2seq_runs import PairRuns, pair_file
 from small_runs import train_here
 
 import weft

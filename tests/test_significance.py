@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from evidence_parts import system
+from fake_evaluations import system
 from scipy import stats
 
 from weft.comparison import significance

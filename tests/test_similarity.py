@@ -13,7 +13,7 @@ import pytest
 import torch
 from command_line import refused
 from label_runs import LabelRuns
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from small_runs import Silent, make_text, run_file, train_here
 from torch import Tensor
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parts import shaken
 from torch import Tensor
+from toy_models import shaken
 
 from weft.config import parse_config
 from weft.data.batching import Batch

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from label_runs import LabelRuns
-from pair_runs import make_pairs, pair_file
+from seq2seq_runs import make_pairs, pair_file
 from small_runs import Silent, make_text, run_file, train_here
-from span_toy import asked, span_file, write_tsv
+from toy_qa import asked, span_file, write_tsv
 
 import weft
 from weft.cli.main import main

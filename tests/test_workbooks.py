@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from command_line import refused
 from label_runs import class_file, one_label, write_tsv
-from pair_runs import pair_file
+from seq2seq_runs import pair_file
 from small_runs import Silent, train_here
 
 from weft.cli.main import main

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from pair_parts import ATTENTION, PLACES, shaken_pair, sources, targets
-from parts import shaken
+from toy_models import shaken
+from toy_seq2seq import ATTENTION, PLACES, shaken_pair, sources, targets
 
 from weft.decode.beam import BeamOptions, beam_search
 from weft.explain.attention import Site, select_head, sites

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from small_runs import make_text, run_file, train_here
 from torch import Tensor, nn
 

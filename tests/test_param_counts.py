@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from pair_runs import MODELS as PAIR_MODELS
-from pair_runs import pair_file
+from seq2seq_runs import MODELS as PAIR_MODELS
+from seq2seq_runs import pair_file
 from small_runs import make_text, run_file, train_here
 from torch import nn
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from span_toy import asked, write_squad, write_tsv
+from toy_qa import asked, write_squad, write_tsv
 
 from weft.config import parse_config
 from weft.data.bucketing import ExampleBatchSampler

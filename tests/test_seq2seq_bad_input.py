@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from command_line import feed, refused
-from pair_runs import PairRuns, make_pairs, pair_file
+from seq2seq_runs import PairRuns, make_pairs, pair_file
 from small_runs import train_here
 
 import weft

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 import typer
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from small_runs import make_text, run_file, train_here
-from toy_steps import TOYS
+from toy_decoding import TOYS
 
 import weft
 from weft.cli.main import app

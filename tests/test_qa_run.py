@@ -14,7 +14,7 @@ import pytest
 import torch
 from command_line import feed, refused
 from small_runs import Silent, make_text, sums, train_here
-from span_toy import asked, span_file, write_squad, write_tsv
+from toy_qa import asked, span_file, write_squad, write_tsv
 
 import weft
 from weft.cli.main import main

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from parts import shaken
 from torch import Tensor
+from toy_models import shaken
 
 from weft.config import parse_config
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder

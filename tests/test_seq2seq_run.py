@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from command_line import feed, refused
-from pair_runs import MODELS, PairRuns, make_pairs, pair_file
 from safetensors import safe_open
+from seq2seq_runs import MODELS, PairRuns, make_pairs, pair_file
 from small_runs import Silent, sums, train_here
 
 import weft

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import refused
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from small_runs import train_here
 
 import weft

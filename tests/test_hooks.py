@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parts import build_mixer, build_stack
 from torch import Tensor, nn
+from toy_models import build_mixer, build_stack
 
 from weft.errors import UsageError
 from weft.explain.hooks import attention_weights, record_activations

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import refused
 from label_runs import LabelRuns
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from small_runs import make_text, run_file, train_here
 from torch import nn
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from command_line import feed
-from pair_parts import ATTENTION, BEGIN, END, pair_model, shaken_pair, sources
-from pair_runs import PairRuns
+from seq2seq_runs import PairRuns
 from torch import Tensor
+from toy_seq2seq import ATTENTION, BEGIN, END, pair_model, shaken_pair, sources
 
 from weft.cli.main import main
 from weft.decode.beam import BeamOptions, beam_search
