@@ -32,7 +32,7 @@ from weft.runs.resolve import resolve
 from weft.runs.run_dir import RunDir
 from weft.tasks.prepare import prepare
 from weft.tasks.seq2seq.batching import Pairs
-from weft.tasks.seq2seq.objective import Seq2SeqTask
+from weft.tasks.seq2seq.objective import Seq2SeqObjective
 
 RUN: dict[str, Any] = {
     "task": "seq2seq",
@@ -77,7 +77,7 @@ def training(run: Any, place: Path) -> Callable[[], object]:
     settings = resolve({**RUN, "tokenizer": {"file": str(run.directory.tokenizer.absolute())}}, base=place)
     _, corpora = prepare(settings.spec, settings, directory, Silent())  # type: ignore[arg-type]
     order = Pairs(corpora["train.source"], corpora["train.target"], batch_tokens=2048, seed=0)
-    task = Seq2SeqTask(valid=None, tokenizer=run.vocabulary.target, device=torch.device("cpu"))
+    task = Seq2SeqObjective(valid=None, tokenizer=run.vocabulary.target, device=torch.device("cpu"))
     model = run.model
 
     def steps() -> None:

@@ -756,7 +756,7 @@ def test_info_of_a_run(here, capsys):
     assert re.fullmatch(r"6 of 6 steps, [\d,]+ tokens, \d+s", rows["Training"])
     assert re.fullmatch(r"valid loss \d\.\d{3} at step \d", rows["Best"])
     told = json.loads(call(capsys, "info", "runs/run", "--json")[1])
-    assert told["budget"] == {"max_steps": 6} and told["settings"]["model"]["hidden_size"] == 8
+    assert told["budget"] == {"max_steps": 6} and told["config"]["model"]["hidden_size"] == 8
     assert set(told["bytes"]) >= {"model.safetensors", "checkpoints", "resolved.toml"}
 
 

@@ -28,8 +28,8 @@ from weft.models.tagger import Tagger, TaggerInput, tagger
 from weft.nn.crf import CRF
 from weft.nn.mixers import MIXERS
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling, FirstPooling, LastPooling
-from weft.tasks.classification.objective import ClassificationTask
-from weft.tasks.tagging.objective import TaggingTask
+from weft.tasks.classification.objective import ClassificationObjective
+from weft.tasks.tagging.objective import TaggingObjective
 from weft.text.labels import LabelVocabulary
 from weft.training.config import TrainConfig
 from weft.training.device import pick_device
@@ -118,7 +118,7 @@ def test_a_step_of_training_under_bfloat16(mixer, several):
     model = make_classifier(layer_type=mixer, pooling="attention", several=several, segments=True).train()
     text = texts(segments=True)
     labels = torch.ones(6, LABELS, dtype=torch.long) if several else torch.zeros(6, 1, dtype=torch.long)
-    task = ClassificationTask(valid=None, device=CPU, weights=torch.ones(LABELS), smoothing=0.1)
+    task = ClassificationObjective(valid=None, device=CPU, weights=torch.ones(LABELS), smoothing=0.1)
     with torch.autocast("cpu", torch.bfloat16):
         loss = task.loss(model, TextBatch(text.tokens, text.token_mask, text.segments, labels), None)
     loss.total.backward()
@@ -327,7 +327,7 @@ def test_padding_and_other_sentences_change_nothing(mixer, spelling):
 def test_gradients_reach_every_weight_of_a_tagger_also_under_bfloat16(mixer, spelling, head):
     data, model = make_sentences(letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling, head)
     batch = data.batch(np.arange(8))
-    task = TaggingTask(valid=None, gold=[], is_known=[], labels=LabelVocabulary(("a", "b", "c", "d")), device=CPU)
+    task = TaggingObjective(valid=None, gold=[], is_known=[], labels=LabelVocabulary(("a", "b", "c", "d")), device=CPU)
     for precision in (torch.float32, torch.bfloat16):
         model.zero_grad()
         with DeviceConfig(CPU, precision).autocast():
@@ -446,14 +446,14 @@ def learners() -> dict[str, tuple[LossModule, Any]]:
     corpus = Corpus("train.0", np.full(int(starts[-1]), 5), starts, np.zeros((1, 4), np.int64), "")
     labelled = LabeledTexts([corpus, corpus], np.zeros((40, 1), np.int64), np.zeros(40, np.int64), LONGEST)
     names = LabelVocabulary(("a", "b", "c", "d"))
-    tagging = TaggingTask(valid=None, gold=[], is_known=[], labels=names, device=CPU)
+    tagging = TaggingObjective(valid=None, gold=[], is_known=[], labels=names, device=CPU)
     return {
         "classifier": (
-            LossModule(ClassificationTask(valid=None, device=CPU), make_classifier(segments=True)),
+            LossModule(ClassificationObjective(valid=None, device=CPU), make_classifier(segments=True)),
             ExampleBatchSampler(labelled, batch_tokens=100, seed=0),
         ),
         "several labels": (
-            LossModule(ClassificationTask(valid=None, device=CPU, multilabel=True), make_classifier(segments=True, several=True)),
+            LossModule(ClassificationObjective(valid=None, device=CPU, multilabel=True), make_classifier(segments=True, several=True)),
             ExampleBatchSampler(replace(labelled, labels=np.zeros((40, LABELS), np.int64)), batch_tokens=100, seed=0),
         ),
         "tagger": (
@@ -479,7 +479,7 @@ def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(nam
 def test_words_without_tokens_do_not_break_the_measure():
     words = Corpus("train.words", np.array([2, 2, 2, 2, 2]), np.arange(6), np.zeros((1, 4), np.int64), "")
     data = Sentences(words, None, np.array([0, 5]), np.zeros(5, np.int64))
-    task = TaggingTask(valid=None, gold=[], is_known=[], labels=LabelVocabulary(("a",)), device=CPU)
+    task = TaggingObjective(valid=None, gold=[], is_known=[], labels=LabelVocabulary(("a",)), device=CPU)
     order = ExampleBatchSampler(data, batch_tokens=60, seed=0)
     assert order.largest_batch().first.size(1) > order.largest_batch().tokens.size(1)
     assert (

@@ -23,7 +23,7 @@ from weft.nn.state import detach, tree_leaves
 from weft.runs.load import load
 from weft.runs.resolve import resolve
 from weft.tasks.lm.contexts import Context
-from weft.tasks.lm.objective import LanguageTask
+from weft.tasks.lm.objective import LanguageModelObjective
 from weft.tensors import read_tensors
 from weft.training import checkpoint, memory
 from weft.training import loop as loop_module
@@ -74,7 +74,7 @@ class Notebook:
 class Scored:
     """A task whose validation gives one number after another."""
 
-    def __init__(self, task: LanguageTask, scores: list[float]) -> None:
+    def __init__(self, task: LanguageModelObjective, scores: list[float]) -> None:
         self.loss, self.unit, self.monitors, self.scores = task.loss, task.unit, task.monitors, list(scores)
         self.inner_steps, self.prepare = task.inner_steps, task.prepare
 
@@ -98,7 +98,7 @@ def small_loop(
     order: BatchSampler = Windows(CORPUS, context_length=WINDOW, stride=WINDOW, rows=rows, seed=0)
     if stream:
         order = Streams(CORPUS, context_length=WINDOW, rows=rows)
-    task: Any = LanguageTask(carry_state=stream, valid=None, context=Context("carry", WINDOW), device=CPU.device)
+    task: Any = LanguageModelObjective(carry_state=stream, valid=None, context=Context("carry", WINDOW), device=CPU.device)
     learner = LossModule(task if scores is None else Scored(task, scores), model)
     return Loop(
         learner, build_optimizers(model, model.muon_parameters(), table), order, config=table, seed=0, device_config=CPU
@@ -264,7 +264,7 @@ def test_without_validation_data_the_latest_weights_are_kept():
 
 def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkeypatch):
     scores = iter([3.0, 1.0, 2.0, 2.0])
-    monkeypatch.setattr(LanguageTask, "validate", lambda task, model, watch: {"loss": next(scores)})
+    monkeypatch.setattr(LanguageModelObjective, "validate", lambda task, model, watch: {"loss": next(scores)})
     seen: dict[int, dict[str, Tensor]] = {}
     watcher = Silent(look=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
     train_here(run_file(text, "gpt", train__max_steps=8, train__num_validations=4), tmp_path / "run", watcher)
@@ -321,11 +321,11 @@ def test_training_goes_on_with_the_weights_themselves(mixer):
 def test_averaged_weights_are_validated_and_kept(tmp_path, text, monkeypatch):
     scores, validated = iter([3.0, 1.0, 2.0, 2.0]), []
 
-    def validate(task: LanguageTask, model: nn.Module, watch: ProgressCallback) -> dict[str, float]:
+    def validate(task: LanguageModelObjective, model: nn.Module, watch: ProgressCallback) -> dict[str, float]:
         validated.append({name: weight.clone() for name, weight in model.state_dict().items()})
         return {"loss": next(scores)}
 
-    monkeypatch.setattr(LanguageTask, "validate", validate)
+    monkeypatch.setattr(LanguageModelObjective, "validate", validate)
     seen: dict[int, dict[str, Tensor]] = {}
 
     def look(loop: Loop) -> None:

@@ -22,7 +22,7 @@ from weft.models.encoder import EncoderInput
 from weft.models.encoder_config import MaskedLMConfig
 from weft.models.masked_lm import masked_language_model
 from weft.runs.resolve import resolve
-from weft.tasks.masked_lm.objective import MaskedTask, Masking, encoder_inputs, mask_tokens, maskable, pseudo_nll, texts
+from weft.tasks.masked_lm.objective import MaskedLMObjective, Masking, encoder_inputs, mask_tokens, maskable, pseudo_nll, texts
 from weft.text.tokenizers import Tokenizer, TokenizerConfig, from_vocab, train_tokenizer
 from weft.text.whole_words import word_starts
 
@@ -273,12 +273,12 @@ def test_validation_makes_the_same_gaps_every_time(tmp_path):
     model = masked_language_model(
         MaskedLMConfig(hidden_size=8).with_defaults(), vocab_size=tokenizer.vocab_size, max_positions=16
     ).eval()
-    task = MaskedTask(Masking(tokenizer.vocab_size, 0.3), valid=corpus, context_length=16, device=torch.device("cpu"))
+    task = MaskedLMObjective(Masking(tokenizer.vocab_size, 0.3), valid=corpus, context_length=16, device=torch.device("cpu"))
     with torch.no_grad():
         first, second = task.validate(model), task.validate(model)
     assert first == second and first is not None and list(first) == ["mlm_loss", "mlm_accuracy"]
     assert 0 <= first["mlm_accuracy"] <= 100
-    empty = MaskedTask(
+    empty = MaskedLMObjective(
         Masking(tokenizer.vocab_size),
         valid=corpus_from_lines(tokenizer, ["", ""]),
         context_length=16,

@@ -30,9 +30,9 @@ from weft.models.seq2seq import encoder_decoder
 from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.resources import format_bytes
 from weft.tasks.lm.contexts import Context
-from weft.tasks.lm.objective import LanguageTask
+from weft.tasks.lm.objective import LanguageModelObjective
 from weft.tasks.seq2seq.batching import PairBatch
-from weft.tasks.seq2seq.objective import Seq2SeqTask
+from weft.tasks.seq2seq.objective import Seq2SeqObjective
 from weft.training import memory
 from weft.training.config import TrainConfig
 from weft.training.loop import DeviceConfig
@@ -79,7 +79,9 @@ def check(of: LossModule, batch: AnyBatch, table: TrainConfig, place: DeviceConf
 
 
 def learner(of: LanguageModel, *, carries: bool = False) -> LossModule:
-    return LossModule(LanguageTask(carry_state=carries, valid=None, context=Context("carry", WINDOW), device=CPU.device), of)
+    return LossModule(
+        LanguageModelObjective(carry_state=carries, valid=None, context=Context("carry", WINDOW), device=CPU.device), of
+    )
 
 
 def batch(rows: int, words: int = 50) -> Batch:
@@ -220,7 +222,7 @@ def test_pairs_are_measured_as_well():
     of = encoder_decoder(table, source_vocab_size=20, target_vocab_size=30, max_positions=2000, vocabulary="")
     source, target = torch.zeros(6, 1500, dtype=torch.long), torch.zeros(6, 9, dtype=torch.long)
     data = PairBatch(source, torch.ones_like(source, dtype=torch.bool), target, torch.ones_like(target, dtype=torch.bool))
-    task = Seq2SeqTask(valid=None, tokenizer=None, device=CPU.device)
+    task = Seq2SeqObjective(valid=None, tokenizer=None, device=CPU.device)
     true = really_needed(LossModule(task, of), data)
     assert true <= check(LossModule(task, of), data, TrainConfig(), CPU) <= 2 * true
 

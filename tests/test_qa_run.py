@@ -28,7 +28,7 @@ from weft.runs.job import with_tokenizer_from
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
 from weft.tasks.qa.batching import QAExamples
-from weft.tasks.qa.objective import QATask, WindowScores, best_span, best_spans
+from weft.tasks.qa.objective import QAObjective, WindowScores, best_span, best_spans
 from weft.tasks.qa.presets import PRESETS as SPAN
 from weft.tensors import read_tensors
 from weft.text.tokenizers import from_vocab
@@ -113,7 +113,7 @@ def test_the_loss_is_that_of_the_two_ends_and_reaches_every_weight():
     model, data = make_model("transformer"), make_passages()
     batch = data.batch(np.arange(4))._replace(spans=torch.tensor([[0, 0], [0, 0], [7, 8], [0, 0]]))
     text = EncoderInput(*batch[:3])
-    task = QATask(valid=None, max_answer_length=3, device=CPU)
+    task = QAObjective(valid=None, max_answer_length=3, device=CPU)
     loss = task.loss(model, batch, None)
     loss.total.backward()
     assert all(weight.grad is not None and torch.isfinite(weight.grad).all() for weight in model.parameters())

@@ -20,7 +20,7 @@ from weft.decode.engine import Engine, Request
 from weft.decode.logits_processors import random_noise
 from weft.errors import TrainingInterrupted
 from weft.models.lm import LanguageModel
-from weft.tasks.lm.objective import LanguageTask
+from weft.tasks.lm.objective import LanguageModelObjective
 from weft.training import loop_checkpoint as saving
 from weft.training import memory
 from weft.training.config import TrainConfig
@@ -173,7 +173,7 @@ def test_checkpoints_are_written_between_prepared_batches_and_at_the_end():
     assert notebook.saved == [4, 8, 12, 16, 18] and loop.train_state.done
 
 
-class Wasteful(LanguageTask):
+class Wasteful(LanguageModelObjective):
     """Prepares nothing, and draws from torch's own generator all the same."""
 
     inner_steps = 1  # type: ignore[assignment]

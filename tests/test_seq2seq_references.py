@@ -23,7 +23,7 @@ from weft.nn.lm_head import LMHead
 from weft.nn.pointer_generator import PointerGeneratorOutput
 from weft.nn.state import tree_leaves
 from weft.tasks.seq2seq.batching import PairBatch
-from weft.tasks.seq2seq.objective import Seq2SeqTask
+from weft.tasks.seq2seq.objective import Seq2SeqObjective
 from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
 
 EXACT = {"atol": 1e-10, "rtol": 1e-8}
@@ -360,7 +360,7 @@ def test_label_smoothing_is_a_dense_distribution_of_targets(smoothing):
     torch.testing.assert_close(nats, expected, **FLOAT32)
     # padding is neither in the sum nor in the count
     target_keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    task = Seq2SeqTask(valid=None, tokenizer=None, device=torch.device("cpu"), smoothing=smoothing)  # type: ignore[arg-type]
+    task = Seq2SeqObjective(valid=None, tokenizer=None, device=torch.device("cpu"), smoothing=smoothing)  # type: ignore[arg-type]
     loss = task.loss(model, PairBatch(source, keep, tokens, target_keep), None)
     torch.testing.assert_close(loss.total, expected[0].sum() + expected[1, :2].sum(), **FLOAT32)
     assert (loss.count.item(), loss.carry) == (6, None)

@@ -20,7 +20,7 @@ from weft.models.lm import LanguageModel, language_model
 from weft.models.ngram import NgramConfig, NgramModel, fit
 from weft.tasks.lm import scoring as module
 from weft.tasks.lm.contexts import Context, check_positions, parse_context
-from weft.tasks.lm.objective import LanguageTask
+from weft.tasks.lm.objective import LanguageModelObjective
 from weft.tasks.lm.presets import PRESETS as LM
 from weft.tasks.lm.scoring import items, scoring_windows, surprisal
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
@@ -346,7 +346,7 @@ def test_one_token_is_one_item(tmp_path):
 
 def test_the_loss_of_a_batch_sums_over_real_targets():
     model = network("lstm")
-    task = LanguageTask(carry_state=False, valid=None, context=Context("reset", 8), device=CPU)
+    task = LanguageModelObjective(carry_state=False, valid=None, context=Context("reset", 8), device=CPU)
     tokens = torch.tensor([[1, 3, 4, 2, 0, 0], [1, 5, 6, 7, 8, 2]])
     keep = torch.arange(6) < torch.tensor([[4], [6]])
     loss = task.loss(model, Batch(tokens, keep), None)
@@ -360,7 +360,7 @@ def test_the_loss_of_a_batch_sums_over_real_targets():
 
 def test_a_carried_loss_goes_on_where_it_stopped():
     model = network("gru")
-    task = LanguageTask(carry_state=True, valid=running(40), context=Context("carry", 8), device=CPU)
+    task = LanguageModelObjective(carry_state=True, valid=running(40), context=Context("carry", 8), device=CPU)
     text = torch.tensor([[1, 3, 4, 5, 6, 7, 8, 3, 4]])
     first = task.loss(model, Batch(text[:, :5], None), None)
     second = task.loss(model, Batch(text[:, 4:], None), first.carry)

@@ -121,7 +121,7 @@ def run_info(run: AnyRun) -> dict[str, Any]:
         "progress": status.to_json(),
         "bytes": {part.name: _num_bytes(part) for part in parts},
         "trained_with": read_environment(path),
-        "settings": config,
+        "config": config,
     }
 
 
@@ -167,7 +167,7 @@ def _parts_table(parts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _gradients(info: Mapping[str, Any]) -> str:
     """'mean norm 0.812, largest 3.1; clipped to 1 in 12 of 150 steps'."""
-    summary, limit = info["progress"]["gradients"], info["settings"]["train"]["max_grad_norm"]
+    summary, limit = info["progress"]["gradients"], info["config"]["train"]["max_grad_norm"]
     is_clipped = isinstance(limit, int | float) and limit > 0
     clipped = f"clipped to {limit:g} in {summary['clipped']:,} of {summary['steps']:,} steps" if is_clipped else "not clipped"
     return f"mean norm {summary['mean']:.3g}, largest {summary['max']:.3g}; {clipped}"
@@ -225,7 +225,7 @@ def describe(info: Mapping[str, Any], unit: str) -> str:
             ]
             for index, (name, tokenizer) in enumerate(tokenizers.items())
         ],
-        ["Data", _data(info["settings"]["data"])],
+        ["Data", _data(info["config"]["data"])],
         *([["Prompt", f"texts are generated after {quote(''.join(info['bos_tokens']))}"]] if "bos_tokens" in info else []),
         ["Training", _training(info)],
         *([["Gradients", _gradients(info)]] if info["progress"]["gradients"] else []),

@@ -13,7 +13,7 @@ from weft.models.classifier import Classifier, classifier
 from weft.tasks.classification.data import labels_of
 from weft.tasks.classification.evaluation import balance, targets, unseen
 from weft.tasks.classification.files import Record
-from weft.tasks.classification.objective import ClassificationTask
+from weft.tasks.classification.objective import ClassificationObjective
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
         train: LabeledTexts | None,
         valid: LabeledTexts | None,
         device: torch.device,
-    ) -> ClassificationTask:
+    ) -> ClassificationObjective:
         weights = None
         if train is not None and config.model.class_weight == "balanced":
             weights = torch.from_numpy(balance(train.labels, vocabulary.labels.size))
-        return ClassificationTask(
+        return ClassificationObjective(
             valid=valid,
             device=device,
             multilabel=config.data.multilabel,

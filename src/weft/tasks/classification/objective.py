@@ -38,7 +38,7 @@ def predict_logits(model: Any, data: LabeledTexts, device: torch.device, progres
     return logits
 
 
-class ClassificationTask:
+class ClassificationObjective:
     """Cross-entropy of the labels of each text."""
 
     unit = "example"

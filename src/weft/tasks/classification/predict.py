@@ -77,7 +77,7 @@ class Classifies(Protocol):
     def log_probs(self, texts: Sequence[tuple[str, ...]], progress: ProgressCallback | None = None) -> np.ndarray: ...
 
 
-class ClassifierReader:
+class ClassifierPredictor:
     """Applies a classifier to texts."""
 
     def __init__(self, run: Run[Texts, ClassPrediction]) -> None:
@@ -178,16 +178,16 @@ def is_single(run: Run[Texts, ClassPrediction], value: object) -> bool:
 def predict(
     run: Run[Texts, ClassPrediction], texts: Sequence[Texts], options: Options, progress: Progress | None
 ) -> list[ClassPrediction | InvalidInput]:
-    reader: ClassifierReader = run.predictor
-    rows = mark_invalid([reader.read(text) for text in texts], reader.invalid_inputs)
-    return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
+    predictor: ClassifierPredictor = run.predictor
+    rows = mark_invalid([predictor.read(text) for text in texts], predictor.invalid_inputs)
+    return process_valid(rows, lambda valid: predictor.predict(valid, phase(progress, "predicting")))
 
 
 def evaluate(
     run: Run[Texts, ClassPrediction], data: Files | None, options: LabelOptions, progress: Progress | None
 ) -> Evaluation:
-    reader: ClassifierReader = run.predictor
-    return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
+    predictor: ClassifierPredictor = run.predictor
+    return predictor.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 
 def embed(run: Run[Texts, ClassPrediction], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:

@@ -8,7 +8,7 @@ from weft.metrics.classification import MULTI_LABEL, SINGLE_LABEL
 from weft.tasks.classification.compare import COMPARE
 from weft.tasks.classification.data import LabeledDataConfig, LabeledVocabulary, check, columns, fit, in_memory, lines
 from weft.tasks.classification.lines import LabelLines
-from weft.tasks.classification.predict import ClassifierReader, ClassPrediction, Texts, embed, evaluate, is_single, predict
+from weft.tasks.classification.predict import ClassifierPredictor, ClassPrediction, Texts, embed, evaluate, is_single, predict
 from weft.tasks.classification.presets import PRESETS
 from weft.tasks.classification.records import open_labeled
 from weft.tasks.classification.weights import WEIGHTS
@@ -51,7 +51,7 @@ CLASSIFICATION: Task[Texts, ClassPrediction] = Task(
     validation_suites=(SINGLE_LABEL, MULTI_LABEL),
     ranking_metrics=("accuracy", "exact_match"),
     compare=COMPARE,
-    predictor=ClassifierReader,
+    predictor=ClassifierPredictor,
     evaluate=evaluate,
     predict=predict,
     is_single=is_single,

@@ -26,7 +26,7 @@ from weft.explain.sparse_attribution import SparseAttribution, check_method
 from weft.explain.stacks import Stack
 from weft.explain.surprisal import SurprisalResult
 from weft.runs.eval_data import own_source_or_none
-from weft.tasks.lm.predict import LanguagePredictor, suppressed_tokens
+from weft.tasks.lm.predict import LanguageModelPredictor, suppressed_tokens
 from weft.tasks.spec import Explain
 from weft.text.reading import check_text
 
@@ -181,7 +181,7 @@ def max_tokens(run: Run[str, None]) -> int:
 
 
 def is_single_line(run: Run[str, None]) -> bool:
-    predictor: LanguagePredictor = run.predictor
+    predictor: LanguageModelPredictor = run.predictor
     return predictor.reads_lines
 
 

@@ -13,7 +13,7 @@ from weft.data.source import Source
 from weft.models.config import StackConfig
 from weft.models.lm import LanguageModel, language_model
 from weft.tasks.lm.contexts import check_positions, default_context
-from weft.tasks.lm.objective import LanguageTask
+from weft.tasks.lm.objective import LanguageModelObjective
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ CorpusExamples = LineExamples | WindowExamples
 
 def language_objective(
     config: RunConfig, valid: Corpus | None, device: torch.device, *, carries: bool, smoothing: float = 0.0
-) -> LanguageTask:
+) -> LanguageModelObjective:
     context = default_context(config)
-    return LanguageTask(carry_state=carries, valid=valid, context=context, device=device, smoothing=smoothing)
+    return LanguageModelObjective(carry_state=carries, valid=valid, context=context, device=device, smoothing=smoothing)
 
 
 class LanguageModelBuilder(NetworkTask[CorpusExamples]):
@@ -73,7 +73,7 @@ class LanguageModelBuilder(NetworkTask[CorpusExamples]):
         train: CorpusExamples | None,
         valid: CorpusExamples | None,
         device: torch.device,
-    ) -> LanguageTask:
+    ) -> LanguageModelObjective:
         valid_corpus = None if valid is None else valid.corpus
         if train is None:
             return language_objective(config, valid_corpus, device, carries=False)

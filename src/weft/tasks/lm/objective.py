@@ -17,7 +17,7 @@ from weft.tasks.lm.scoring import surprisal
 from weft.training.objective import Loss, ProgressCallback
 
 
-class LanguageTask:
+class LanguageModelObjective:
     """Cross-entropy of the next token, over windows, streams or lines."""
 
     unit = "token"

@@ -59,7 +59,7 @@ def _report_scored(progress: Callable[[int], None], before: int, lengths: Sequen
     progress(sum(min(max(0, done - before), length) for length in lengths))
 
 
-class LanguagePredictor:
+class LanguageModelPredictor:
     """Scores and continues texts with a language model."""
 
     def __init__(self, run: Run[str, None]) -> None:
@@ -231,7 +231,7 @@ def suppressed_tokens(run: Run[str, None]) -> list[int]:
 
 def evaluate(run: Run[str, None], data: Files | None, options: LanguageOptions, progress: Progress | None) -> Evaluation:
     """Exact scores of a whole text, by line, or by block of running text."""
-    predictor: LanguagePredictor = run.predictor
+    predictor: LanguageModelPredictor = run.predictor
     losses, corpus = predictor.token_losses(
         data, context=options.context, progress=phase(progress, "evaluating"), tokenize_progress=phase(progress, "tokenizing")
     )
@@ -246,13 +246,13 @@ def score(
     run: Run[str, None], lines: str | Sequence[str], truncate: bool, progress: Progress | None
 ) -> list[TextScore | InvalidInput]:
     """The log-probability of each line, or of one string, and of each of its tokens."""
-    predictor: LanguagePredictor = run.predictor
+    predictor: LanguageModelPredictor = run.predictor
     checked = mark_invalid([read_text(line) for line in _texts(lines)], predictor.invalid_inputs)
     return process_valid(checked, lambda valid: predictor.score(valid, progress=phase(progress, "scoring")))
 
 
 def unknown_tokens(run: Run[str, None], prompts: Sequence[str]) -> list[str]:
-    predictor: LanguagePredictor = run.predictor
+    predictor: LanguageModelPredictor = run.predictor
     return predictor.unknown_tokens(prompts)
 
 

@@ -11,8 +11,8 @@ from weft.tasks.data_spec import Data
 from weft.tasks.lm.compare import COMPARE
 from weft.tasks.lm.data import choose_bos, reads_windows
 from weft.tasks.lm.predict import (
+    LanguageModelPredictor,
     LanguageOptions,
-    LanguagePredictor,
     evaluate,
     generate,
     prompt_ids,
@@ -29,10 +29,10 @@ from weft.tasks.spec import Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerConfig
 
-BEAM_SIZE, MAX_NEW_TOKENS = 3, 12  # defaults for explanations of a search: running text has no EOS token that ends it
-
 if TYPE_CHECKING:
     from weft.tasks.spec import Explain
+
+BEAM_SIZE, MAX_NEW_TOKENS = 3, 12  # defaults for explanations of a search: running text has no EOS token that ends it
 
 
 def find_explain() -> Explain:
@@ -70,7 +70,7 @@ LM: Task[str, None] = Task(
     validation_suites=(LANGUAGE_VALIDATION,),
     ranking_metrics=("loss", "bits_per_char"),
     compare=COMPARE,
-    predictor=LanguagePredictor,
+    predictor=LanguageModelPredictor,
     evaluate=evaluate,
     evaluate_options=LanguageOptions,
     unknown_tokens=unknown_tokens,

@@ -15,7 +15,7 @@ from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
 from weft.explain.surprisal import SurprisalResult
 from weft.models.encoder import EncoderInput
-from weft.tasks.masked_lm.predict import MaskedPredictor, MaskPredictions
+from weft.tasks.masked_lm.predict import MaskedLMPredictor, MaskPredictions
 from weft.tasks.spec import Explain
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def max_tokens(run: Run[str, MaskPredictions]) -> int:
 
 
 def is_single_line(run: Run[str, MaskPredictions]) -> bool:
-    predictor: MaskedPredictor = run.predictor
+    predictor: MaskedLMPredictor = run.predictor
     return predictor.reads_lines
 
 

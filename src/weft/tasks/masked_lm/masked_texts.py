@@ -19,7 +19,7 @@ from weft.data.batching import preview
 from weft.data.bucketing import Examples
 from weft.data.corpus import Corpus
 from weft.models.encoder import EncoderInput
-from weft.tasks.masked_lm.objective import SEED, MaskedTask, Masking, mask_tokens, texts
+from weft.tasks.masked_lm.objective import SEED, MaskedLMObjective, Masking, mask_tokens, texts
 from weft.training.objective import Loss
 
 BATCH_TOKENS = 4096  # positions of texts that are masked at once
@@ -75,7 +75,7 @@ class MaskedExamples(Examples[MaskedBatch]):
         return preview(f"{self.corpus.name}, {unit}", np.sort(members) + 1)
 
 
-class FixedMaskTask(MaskedTask):
+class FixedMaskTask(MaskedLMObjective):
     """Cross-entropy of masked tokens, for batches that are already masked."""
 
     def loss(self, model: Any, batch: MaskedBatch, carry: None) -> Loss:  # type: ignore[override]

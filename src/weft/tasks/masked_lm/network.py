@@ -16,7 +16,7 @@ from weft.errors import ConfigError
 from weft.models.config import StackConfig
 from weft.models.masked_lm import MaskedLanguageModel, masked_language_model
 from weft.tasks.masked_lm.masked_texts import FixedMaskTask, MaskedExamples
-from weft.tasks.masked_lm.objective import MaskedTask, Masking, check_line_lengths
+from weft.tasks.masked_lm.objective import MaskedLMObjective, Masking, check_line_lengths
 from weft.text.whole_words import word_starts
 from weft.training.neural import NetworkTask, Progress
 
@@ -61,14 +61,16 @@ class MaskedLMBuilder(NetworkTask[MaskedExamples]):
         train: MaskedExamples | None,
         valid: MaskedExamples | None,
         device: torch.device,
-    ) -> MaskedTask:
+    ) -> MaskedLMObjective:
         length, smoothing = config.data.context_length, config.train.label_smoothing
         corpus = None if valid is None else valid.corpus
         if corpus is not None and config.model.sentence_pairs:  # as in training
             corpus = pair_lines(corpus, max_length=length)
         if train is None:
             return FixedMaskTask(masking(config, vocabulary), valid=corpus, context_length=length, device=device)
-        return MaskedTask(masking(config, vocabulary), valid=corpus, context_length=length, device=device, smoothing=smoothing)
+        return MaskedLMObjective(
+            masking(config, vocabulary), valid=corpus, context_length=length, device=device, smoothing=smoothing
+        )
 
     def batch_sampler(self, config: RunConfig, train: MaskedExamples) -> BatchSampler:
         """Batches of lines or line pairs of similar length; of running text, shuffled windows. The objective masks them."""

@@ -187,7 +187,7 @@ def to_device(text: EncoderInput, device: torch.device) -> EncoderInput:
     return map_tensors(text, lambda part: part.to(device))
 
 
-class MaskedTask:
+class MaskedLMObjective:
     """Cross-entropy of masked tokens."""
 
     unit = "masked_token"

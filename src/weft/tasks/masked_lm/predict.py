@@ -47,7 +47,7 @@ class MaskedLMOptions(Options):
     n_best: int = 5  # tokens per mask
 
 
-class MaskedPredictor:
+class MaskedLMPredictor:
     """Predicts and scores the masked tokens of texts."""
 
     def __init__(self, run: Run[str, MaskPredictions]) -> None:
@@ -132,7 +132,7 @@ def predict(
     """The `n_best` most probable tokens for each [MASK] of each text, best first."""
     if options.n_best < 1:
         raise UsageError("n_best", f"must be at least 1, got {options.n_best}")
-    predictor: MaskedPredictor = run.predictor
+    predictor: MaskedLMPredictor = run.predictor
     predictions: list[MaskPredictions | InvalidInput] = []
     for number, value in enumerate(texts, 1):
         text = read_text(value)
@@ -153,7 +153,7 @@ def evaluate(run: Run[str, MaskPredictions], data: Files | None, options: Option
     """Pseudo-perplexity of a whole text, by line, or by window of running text."""
     from weft.tasks.masked_lm.objective import pseudo_likelihood_items
 
-    predictor: MaskedPredictor = run.predictor
+    predictor: MaskedLMPredictor = run.predictor
     likelihood, corpus = predictor.token_losses(
         data, progress=phase(progress, "evaluating"), tokenize_progress=phase(progress, "tokenizing")
     )

@@ -10,7 +10,7 @@ from weft.metrics.masked_lm import MASKED, PSEUDO
 from weft.tasks.data_spec import Data
 from weft.tasks.masked_lm.compare import COMPARE
 from weft.tasks.masked_lm.lines import MaskLines
-from weft.tasks.masked_lm.predict import MaskedLMOptions, MaskedPredictor, MaskPredictions, embed, evaluate, predict
+from weft.tasks.masked_lm.predict import MaskedLMOptions, MaskedLMPredictor, MaskPredictions, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
 from weft.tasks.masked_lm.weights import WEIGHTS
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
@@ -54,7 +54,7 @@ MASKED_LM: Task[str, MaskPredictions] = Task(
     validation_suites=(MASKED,),
     ranking_metrics=("pseudo_loss",),
     compare=COMPARE,
-    predictor=MaskedPredictor,
+    predictor=MaskedLMPredictor,
     evaluate=evaluate,
     predict=predict,
     predict_options=MaskedLMOptions,

@@ -14,7 +14,7 @@ from weft.metrics.metric import metric_names
 from weft.metrics.qa import ANSWERS
 from weft.models.qa import QANetwork, qa_network
 from weft.tasks.qa.files import Record
-from weft.tasks.qa.objective import QADataset, QATask
+from weft.tasks.qa.objective import QADataset, QAObjective
 from weft.text.offsets import token_offsets, tokens_between
 from weft.text.reading import subject
 from weft.text.tokenizers import Tokenizer
@@ -97,10 +97,10 @@ class QABuilder(NetworkTask[QADataset]):
 
     def objective(
         self, config: RunConfig, vocabulary: Tokenizer, train: QADataset | None, valid: QADataset | None, device: torch.device
-    ) -> QATask:
+    ) -> QAObjective:
         if valid is not None:
             self._check_monitor(config.train.monitor, valid)
-        return QATask(valid=valid, max_answer_length=config.data.max_answer_length, device=device)
+        return QAObjective(valid=valid, max_answer_length=config.data.max_answer_length, device=device)
 
     def _check_monitor(self, monitor: str | None, valid: QADataset) -> None:
         """Refuse a monitored metric that the validation data does not have."""

@@ -128,7 +128,7 @@ class QADataset(QAExamples):
     references: Sequence[Sequence[str]] = ()
 
 
-class QATask:
+class QAObjective:
     """The cross-entropy of the first and last token of the answer, per window."""
 
     unit = "window"

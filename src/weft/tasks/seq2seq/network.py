@@ -14,7 +14,7 @@ from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.tasks.seq2seq.batching import PairBatch, Pairs
 from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.seq2seq.files import Record
-from weft.tasks.seq2seq.objective import EvalPairs, Seq2SeqTask
+from weft.tasks.seq2seq.objective import EvalPairs, Seq2SeqObjective
 from weft.training.neural import NetworkTask, Progress
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class Seq2SeqBuilder(NetworkTask[EvalPairs]):
         train: EvalPairs | None,
         valid: EvalPairs | None,
         device: torch.device,
-    ) -> Seq2SeqTask:
+    ) -> Seq2SeqObjective:
         smoothing = 0.0 if train is None else config.train.label_smoothing
-        return Seq2SeqTask(valid=valid, tokenizer=vocabulary.target, device=device, smoothing=smoothing)
+        return Seq2SeqObjective(valid=valid, tokenizer=vocabulary.target, device=device, smoothing=smoothing)
 
     def batch_sampler(self, config: RunConfig, train: EvalPairs) -> BatchSampler[PairBatch]:
         """Batches of pairs of similar length on both sides."""

@@ -50,7 +50,7 @@ def pad_sources(sources: Sequence[np.ndarray], device: torch.device) -> tuple[Te
     return torch.from_numpy(rows).to(device), torch.from_numpy(token_mask).to(device)
 
 
-class Seq2SeqTask:
+class Seq2SeqObjective:
     """Cross-entropy of each target token, given the source and the preceding tokens."""
 
     unit = "token"

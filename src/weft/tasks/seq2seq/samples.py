@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def translations(job: Job, model: Any, device: torch.device) -> Writer:
     """Greedy outputs for the first lines of the validation data, with their references."""
-    from weft.tasks.seq2seq.objective import Seq2SeqTask
+    from weft.tasks.seq2seq.objective import Seq2SeqObjective
 
     count, columns = job.config.train.num_samples, job.columns("valid")
     if not columns:
@@ -25,7 +25,7 @@ def translations(job: Job, model: Any, device: torch.device) -> Writer:
     valid = job.config.datasets["valid"]
     sources = list(islice(valid.texts("source"), count))
     first_references = [texts[0] for texts in islice(references(valid), count)]
-    objective = Seq2SeqTask(valid=None, tokenizer=job.tokenizer.target, device=device)
+    objective = Seq2SeqObjective(valid=None, tokenizer=job.tokenizer.target, device=device)
 
     def write(model: Any) -> list[Record]:
         outputs = objective.write(model, columns[0], lines=len(sources))

@@ -18,7 +18,7 @@ from weft.metrics.tagging import allowed, scheme_of
 from weft.models.tagger import Tagger, tagger
 from weft.tasks.tagging.data import sentence_lengths, tags_of, training_tags, words
 from weft.tasks.tagging.files import Sentence
-from weft.tasks.tagging.objective import TaggingTask
+from weft.tasks.tagging.objective import TaggingObjective
 from weft.text.labels import LabelVocabulary
 from weft.training.neural import NetworkTask, Progress
 
@@ -77,7 +77,7 @@ class TaggingBuilder(NetworkTask[TaggedExamples]):
         train: TaggedExamples | None,
         valid: TaggedExamples | None,
         device: torch.device,
-    ) -> TaggingTask:
+    ) -> TaggingObjective:
         gold, is_known = list[tuple[str, ...]](), list[np.ndarray]()
         if valid is not None:
             training_words = set() if train is None else set(words(train.source).texts())
@@ -85,7 +85,7 @@ class TaggingBuilder(NetworkTask[TaggedExamples]):
                 gold.append(sentence.tags)
                 is_known.append(np.array([word in training_words for word in sentence.words]))
             self._check_monitor(config, vocabulary.labels, is_known)
-        return TaggingTask(valid=valid, gold=gold, is_known=is_known, labels=vocabulary.labels, device=device)
+        return TaggingObjective(valid=valid, gold=gold, is_known=is_known, labels=vocabulary.labels, device=device)
 
     def _check_monitor(self, config: RunConfig, labels: LabelVocabulary, is_known: list[np.ndarray]) -> None:
         """Raise if the data cannot provide the monitored metric."""

@@ -41,7 +41,7 @@ def predict_tags(
     return tags
 
 
-class TaggingTask:
+class TaggingObjective:
     """Negative log-likelihood of the tags of each sentence."""
 
     unit = "word"

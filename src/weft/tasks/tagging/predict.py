@@ -48,7 +48,7 @@ class TagPrediction(NamedTuple):
     spans: list[Span]
 
 
-class TaggerReader:
+class TaggerPredictor:
     """Applies a tagger to sentences."""
 
     def __init__(self, run: Run[Sentence, TagPrediction]) -> None:
@@ -148,16 +148,16 @@ def _words(sentence: Any) -> list[str] | InvalidInput:
 def predict(
     run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], options: Options, progress: Progress | None
 ) -> list[TagPrediction | InvalidInput]:
-    reader: TaggerReader = run.predictor
-    rows = mark_invalid([_words(sentence) for sentence in sentences], reader.long)
-    return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
+    predictor: TaggerPredictor = run.predictor
+    rows = mark_invalid([_words(sentence) for sentence in sentences], predictor.long)
+    return process_valid(rows, lambda valid: predictor.predict(valid, phase(progress, "predicting")))
 
 
 def evaluate(
     run: Run[Sentence, TagPrediction], data: Files | None, options: LabelOptions, progress: Progress | None
 ) -> Evaluation:
-    reader: TaggerReader = run.predictor
-    return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
+    predictor: TaggerPredictor = run.predictor
+    return predictor.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 
 def embed(
@@ -165,13 +165,13 @@ def embed(
 ) -> EmbeddingOutput:
     """Sentence embeddings; sentences that are too long for the model are truncated."""
     embedding.check_pooling(pool)
-    reader: TaggerReader = run.predictor
-    rows = reader.words(sentences)
-    long = reader.long(rows)
+    predictor: TaggerPredictor = run.predictor
+    rows = predictor.words(sentences)
+    long = predictor.long(rows)
     for index in long:
-        rows[index] = embedding.first_words(reader.tokenizer.tokenizer, rows[index], run.model.max_positions)
+        rows[index] = embedding.first_words(predictor.tokenizer.tokenizer, rows[index], run.model.max_positions)
     truncated = np.zeros(len(rows), dtype=bool)
     truncated[list(long)] = True
-    data, report = reader.model.sentences(rows), phase(progress, "embedding")
+    data, report = predictor.model.sentences(rows), phase(progress, "embedding")
     vectors = embedding.embed_words(run.model.encoder, data, pooling=pool, device=run.device, progress=report)
     return EmbeddingOutput(vectors, truncated)

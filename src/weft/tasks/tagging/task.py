@@ -20,7 +20,7 @@ from weft.tasks.tagging.data import (
 )
 from weft.tasks.tagging.lines import TagLines
 from weft.tasks.tagging.memory import in_memory
-from weft.tasks.tagging.predict import Sentence, TaggerReader, TagPrediction, embed, evaluate, predict
+from weft.tasks.tagging.predict import Sentence, TaggerPredictor, TagPrediction, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
 from weft.tasks.tagging.records import open_tagged
 from weft.tasks.tagging.weights import WEIGHTS
@@ -61,7 +61,7 @@ TAGGING: Task[Sentence, TagPrediction] = Task(
     validation_suites=(TAGS,),
     ranking_metrics=("span_f1", "token_accuracy"),
     compare=COMPARE,
-    predictor=TaggerReader,
+    predictor=TaggerPredictor,
     evaluate=evaluate,
     predict=predict,
     line_format=TagLines,
