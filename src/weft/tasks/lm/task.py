@@ -88,4 +88,4 @@ LM: Task[str, None] = Task(
     ),
     explain=find_explain,
 )
-TASK = LM
+TASK = LM  # the name that the registry imports
