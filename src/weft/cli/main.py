@@ -39,7 +39,7 @@ from weft.cli.threads import set_threads
 from weft.cli.usage import explain, one_line, show_error
 from weft.errors import ResourceError, WeftError
 
-SIGINT, SIGPIPE, SIGHUP = 130, 141, 129
+SIGINT, SIGPIPE, SIGHUP = 130, 141, 129  # exit codes: 128 plus the number of the signal
 
 app = typer.Typer(
     cls=GroupedCommands,
@@ -73,6 +73,7 @@ def _first_line(command: type[Command]) -> str:
 
 
 def _add(parent: typer.Typer, commands: Mapping[str, type[Command] | typer.Typer], title: str) -> None:
+    """Add commands under a title of the help."""
     for name, command in commands.items():
         if isinstance(command, typer.Typer):
             parent.add_typer(command, name=name, help=ANALYZE, short_help=ANALYZE, rich_help_panel=title)
@@ -112,7 +113,7 @@ def _root_command() -> Any:
 
 
 def _flags(words: Sequence[str]) -> set[str]:
-    """The flags of the command that was called."""
+    """The flags of the command that was called: errors name a flag instead of the option if there is one."""
     command = _root_command().commands.get(words[0], _root_command())
     if words[0] == "analyze" and len(words) > 1:
         command = command.commands.get(words[1], command)
@@ -120,6 +121,7 @@ def _flags(words: Sequence[str]) -> set[str]:
 
 
 def _run(args: list[str]) -> int:
+    """Parse the arguments into a command, and run it."""
     set_threads(None)
     result: Any = _root_command()(args, prog_name="weft", standalone_mode=False)
     if not isinstance(result, Command):  # help and version have been printed
@@ -178,7 +180,7 @@ def _resource_problem(error: Exception) -> str | None:
     if isinstance(error, OSError):
         name = "input or output" if error.filename is None else os.fsdecode(error.filename)
         return None if error.strerror is None else f"{name}: {error.strerror}"
-    # torch has no exception type for main memory
+    # torch has no exception type for main memory; "can't allocate memory" is its message, "Cannot" that of the system
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "t allocate memory" in str(error):
         return "memory: not enough memory; use less text, a smaller batch or a smaller model"
     return None

@@ -49,7 +49,11 @@ class ModelCommand(QuietCommand):
     ] = None
 
 
+# ---- arguments and options that several commands share
+
+
 def _devices() -> list[str]:
+    """The values of --device; a function, because shell completion calls it."""
     return ["auto", "cpu", "cuda"]
 
 
@@ -174,6 +178,7 @@ def _help_record(param: Any, ctx: Any) -> tuple[str, str] | None:
 
 
 def _common_order(param: Any) -> int:
+    """Sort key: the command's own options in their order, then the common ones."""
     return COMMON_ORDER.index(param.name) + 1 if param.name in COMMON_ORDER else 0
 
 

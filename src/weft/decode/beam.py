@@ -62,6 +62,8 @@ class BeamEvent(NamedTuple):
 
 
 class _Beams(NamedTuple):
+    """The unfinished hypotheses of each sentence."""
+
     # float64: in float32, a sum over hundreds of tokens is off in the fourth decimal, and near ties are ordered randomly
     sums: Tensor  # (A, K) of processed log-probabilities, -inf for an empty beam
     log_probs: Tensor  # (A, K) sums of the model's log-probabilities
@@ -69,6 +71,8 @@ class _Beams(NamedTuple):
 
 
 class _Candidates(NamedTuple):
+    """The beams of each sentence, extended by one token in the most probable ways."""
+
     sums: Tensor  # (A, M), best first
     log_probs: Tensor  # (A, M)
     tokens: Tensor  # (A, M)
@@ -285,11 +289,12 @@ def beam_search(
     """The best continuations of each row of `prompt` (B, T), right-padded where token_mask is False, best first.
 
     A row has fewer than `options.n_best` hypotheses if no more exist, but at least one: if no continuation is possible, the
-    unfinished tokens up to that point.
+    unfinished tokens up to that point. `state` is the initial state of the rows, such as that of their sources; `processor`
+    changes the log-probabilities that the search ranks by.
     """
     check_length(model.max_positions, prompt.size(1), options.max_new_tokens)
     search = _Search(right_aligned(prompt, token_mask), options)
-    log_probs, past = model.start(prompt, token_mask, state)
+    log_probs, current_state = model.start(prompt, token_mask, state)
     for length in range(options.max_new_tokens):
         rows = search.advance(log_probs, processor, length, progress)
         if length + 1 == options.max_new_tokens:
@@ -298,8 +303,8 @@ def beam_search(
         if not search.sentences:
             return search.results
         if options.beam_size > 1:
-            past = expand_to_beams(past, (rows if active is None else rows[active]).flatten(), active)
+            current_state = expand_to_beams(current_state, (rows if active is None else rows[active]).flatten(), active)
         elif active is not None:  # each row extends itself: copy only if rows were removed
-            past = select(past, active)
-        log_probs, past = model.step(search.beams.tokens[:, :, -1].flatten(), past)
+            current_state = select(current_state, active)
+        log_probs, current_state = model.step(search.beams.tokens[:, :, -1].flatten(), current_state)
     return search.close(options.max_new_tokens)

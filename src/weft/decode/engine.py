@@ -86,6 +86,7 @@ class _Subgroup(NamedTuple):
 
 
 def _subgroups(rows: Sequence[_Row]) -> list[_Subgroup]:
+    """The rows of a group by logits processor, and sampled or greedy."""
     subgroups: dict[tuple[int, bool], _Subgroup] = {}
     for index, row in enumerate(rows):
         processor, noise = row.request.logits_processor, row.request.noise
@@ -230,9 +231,10 @@ class Engine(Generic[S]):
         return [row.row_id for row in rows]
 
     def _read(self, rows: list[_Row], state: S | None) -> _Group[S]:
+        """A new group of rows, whose prompts are read."""
         prompt, token_mask = pad([row.request.prompt for row in rows], self.device)
-        log_probs, past = self.model.start(prompt, token_mask, state)
-        return _Group(rows, right_aligned(prompt, token_mask), log_probs, past)
+        log_probs, new_state = self.model.start(prompt, token_mask, state)
+        return _Group(rows, right_aligned(prompt, token_mask), log_probs, new_state)
 
     @torch.no_grad()
     def step(self) -> list[Event]:

@@ -34,24 +34,6 @@ class LanguageModel(nn.Module):
         self.context_length = context_length  # maximum number of tokens that attention sees
         self.vocabulary = vocabulary  # SHA-256 of the tokenizer
 
-    @property
-    def max_positions(self) -> int | None:
-        return self.stack.positions.max_positions
-
-    def muon_parameters(self) -> set[str]:
-        """Names of the weight matrices between embedding and output layer, which Muon optimizes."""
-        return build.muon_parameters(self.stack, "stack")
-
-    @torch.no_grad()
-    def bytes_per_row(self, tokens: int, state: Any = None) -> int:
-        """Peak bytes per row while reading this many tokens: its state, and two copies of the log-probabilities."""
-        prompt = self.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
-        states = self(prompt[:, :1])[1], self(prompt)[1]
-        after_one, after_two = (sum(leaf.nbytes for leaf in tree_leaves(part)) for part in states)
-        # the key-value cache grows by one column per token and is halved at twice the context length
-        columns = min(tokens, 2 * self.context_length)
-        return after_one + (columns - 1) * (after_two - after_one) + 2 * self.head.bias.nbytes
-
     def forward(self, tokens: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """Tokens (B, T) to hidden states (B, T, D), and the state after each row's last token."""
         y, state = self.stack(self.dropout(self.embedding(tokens)), state, token_mask)
@@ -80,6 +62,24 @@ class LanguageModel(nn.Module):
         loss, _ = self.loss(tokens[:, :-1], tokens[:, 1:], state)
         return -loss if token_mask is None else -loss.masked_fill(~token_mask[:, 1:], 0.0)
 
+    @property
+    def max_positions(self) -> int | None:
+        return self.stack.positions.max_positions
+
+    def muon_parameters(self) -> set[str]:
+        """Names of the weight matrices between embedding and output layer, which Muon optimizes."""
+        return build.muon_parameters(self.stack, "stack")
+
+    @torch.no_grad()
+    def bytes_per_row(self, tokens: int, state: Any = None) -> int:
+        """Peak bytes per row while reading this many tokens: its state, and two copies of the log-probabilities."""
+        prompt = self.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
+        states = self(prompt[:, :1])[1], self(prompt)[1]
+        after_one, after_two = (sum(leaf.nbytes for leaf in tree_leaves(part)) for part in states)
+        # the key-value cache grows by one column per token and is halved at twice the context length
+        columns = min(tokens, 2 * self.context_length)
+        return after_one + (columns - 1) * (after_two - after_one) + 2 * self.head.bias.nbytes
+
 
 def language_model(config: LanguageModelConfig, *, vocab_size: int, context_length: int, vocabulary: str) -> LanguageModel:
     """The model of a resolved configuration, initialized with torch's default random generator."""
@@ -94,7 +94,7 @@ def language_model(config: LanguageModelConfig, *, vocab_size: int, context_leng
         nn.init.normal_(embedding.weight, std=0.02 if config.tie_embeddings or config.position_encoding == "learned" else 1.0)
     elif config.tie_embeddings:
         nn.init.normal_(embedding.weight, std=config.hidden_size**-0.5)
-    if config.skip_connection == "residual" and not config.is_post_norm:
+    if config.skip_connection == "residual" and not config.is_post_norm:  # GPT-2 has two residual projections per layer
         build.scale_residual_projections(stack, 0.0 if config.zero_init else (2 * config.num_layers) ** -0.5)
     if config.zero_init:
         nn.init.zeros_(head.weight)

@@ -107,24 +107,6 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.encoder, self.decoder, self.head, self.vocabulary = encoder, decoder, head, vocabulary
 
-    @property
-    def max_positions(self) -> int | None:
-        return self.decoder.stack.positions.max_positions
-
-    @torch.no_grad()
-    def bytes_per_row(self, tokens: int, state: Any = None) -> int:
-        """Peak bytes per row while reading this many tokens: the growth of its state beyond `state`, the state of its source,
-        and two copies of the log-probabilities."""
-        prompt = self.head.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
-        states = state, self(prompt[:, :1], state)[1], self(prompt, state)[1]
-        initial, after_one, after_two = (sum(leaf.nbytes for leaf in tree_leaves(part)) for part in states)
-        return after_one - initial + (tokens - 1) * (after_two - after_one) + 2 * self.head.head.bias.nbytes
-
-    def muon_parameters(self) -> set[str]:
-        return build.muon_parameters(self.encoder.stack, "encoder.stack") | build.muon_parameters(
-            self.decoder.stack, "decoder.stack"
-        )
-
     def encode(self, source: Tensor, token_mask: Tensor) -> Any:
         """The initial state of the decoder, from the source (B, S)."""
         memory = self.encoder(source, token_mask)
@@ -155,11 +137,31 @@ class EncoderDecoder(nn.Module):
         loss, _ = self.loss(tokens[:, :-1], tokens[:, 1:], state)
         return -loss if token_mask is None else -loss.masked_fill(~token_mask[:, 1:], 0.0)
 
+    @property
+    def max_positions(self) -> int | None:
+        return self.decoder.stack.positions.max_positions
+
+    @torch.no_grad()
+    def bytes_per_row(self, tokens: int, state: Any = None) -> int:
+        """Peak bytes per row while reading this many tokens: the growth of its state beyond `state`, the state of its source,
+        and two copies of the log-probabilities."""
+        prompt = self.head.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
+        states = state, self(prompt[:, :1], state)[1], self(prompt, state)[1]
+        initial, after_one, after_two = (sum(leaf.nbytes for leaf in tree_leaves(part)) for part in states)
+        return after_one - initial + (tokens - 1) * (after_two - after_one) + 2 * self.head.head.bias.nbytes
+
+    def muon_parameters(self) -> set[str]:
+        """Names of the weight matrices between embeddings and output layer, which Muon optimizes."""
+        return build.muon_parameters(self.encoder.stack, "encoder.stack") | build.muon_parameters(
+            self.decoder.stack, "decoder.stack"
+        )
+
 
 # ---- building a model from its configuration
 
 
 def cross_attention(config: Seq2SeqConfig, layer: int) -> CrossAttention | PrunedAttention:
+    """The cross-attention of a layer of a Transformer decoder."""
     side = config.decoder
     num_heads, head_dim = side.cross_heads_in_layer(layer)
     if not num_heads:
@@ -238,6 +240,7 @@ def recurrent_decoder(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
 
 
 def decoder_stack(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
+    """The stack of the decoder: of a Transformer, or recurrent."""
     build_decoder = attention_decoder if config.decoder.traits.attends else recurrent_decoder
     return build_decoder(config, max_positions=max_positions)
 
@@ -271,6 +274,7 @@ def embedding_scales(config: Seq2SeqConfig) -> tuple[float, float]:
 
 
 def embedding(config: EmbeddedStackConfig, vocab_size: int, *, tied: bool) -> nn.Embedding:
+    """The token embeddings of one side, initialized."""
     # torch's N(0, 1) for recurrent layers: with smaller embeddings they learn several times slower
     table = nn.Embedding(vocab_size, config.input_dim())
     if config.traits.small_init or tied:
@@ -287,16 +291,13 @@ def encoder_decoder(
     source = target if config.share_embeddings else embedding(encoder, source_vocab_size, tied=False)
     source_scale, target_scale = embedding_scales(config)
     dropouts = [side.dropout if config.embedding_dropout is None else config.embedding_dropout for side in (encoder, decoder)]
-    stacks = (
-        build.stack(encoder, context_length=max_positions, input_size=encoder.input_dim()),
-        decoder_stack(config, max_positions=max_positions),
-    )
-    for side, stack in zip((encoder, decoder), stacks, strict=True):
-        (init_xavier if side.traits.small_init else init_torch_default)(stack)
+    encoder_layers = build.stack(encoder, context_length=max_positions, input_size=encoder.input_dim())
+    decoder_layers = decoder_stack(config, max_positions=max_positions)
+    for side, layers in ((encoder, encoder_layers), (decoder, decoder_layers)):
+        (init_xavier if side.traits.small_init else init_torch_default)(layers)
     if encoder.embedding_norm:
-        stacks[0].input_proj = build.norm(
-            encoder.norm if encoder.norm != "none" else "layernorm", encoder.input_dim(), eps=encoder.norm_eps
-        )
+        norm = encoder.norm if encoder.norm != "none" else "layernorm"
+        encoder_layers.input_proj = build.norm(norm, encoder.input_dim(), eps=encoder.norm_eps)
     softcap = config.logit_softcap or None
     head = LMHead(
         decoder.hidden_size, target_vocab_size, logit_softcap=softcap, weight=target.weight if config.tie_embeddings else None
@@ -304,8 +305,8 @@ def encoder_decoder(
     summary = last_state if encoder.traits.num_state_vectors else mean_value
     source_embedder = TokenEmbedder(source, scale=source_scale, dropout=dropouts[0])
     return EncoderDecoder(
-        Encoder(source_embedder, stacks[0], summary=summary, reverse_source=encoder.reverse_source),
-        Decoder(TokenEmbedder(target, scale=target_scale, dropout=dropouts[1]), stacks[1]),
+        Encoder(source_embedder, encoder_layers, summary=summary, reverse_source=encoder.reverse_source),
+        Decoder(TokenEmbedder(target, scale=target_scale, dropout=dropouts[1]), decoder_layers),
         PointerGeneratorOutput(head, decoder.hidden_size, memory_size=encoder.hidden_size)
         if config.copy_mechanism
         else VocabularyOutput(head),

@@ -167,6 +167,7 @@ class LSTM(nn.Module):
         weight_ih, *other_weights = self.cell.all_weights[0]
         weights = _flatten([torch.cat([weight_ih, padding_weight], dim=1), *other_weights])
         x = torch.cat([x, (~token_mask)[..., None].to(x.dtype)], dim=-1)
+        # biases, 1 layer, no dropout, one direction, batch first
         y, _, c = torch.lstm(x, initial, weights, True, 1, 0.0, self.training, False, True)
         return y, c
 

@@ -3,7 +3,7 @@
 A state is a tensor, a tuple of states, or None (nothing was read yet): a pytree. Three rules make batched decoding work:
 
 - axis 0 of every tensor is the batch, and a state contains no Python numbers;
-- the call that reads a state consumes it; to continue from it twice, `select` its rows;
+- a call returns a new state and does not change the one that it reads; to branch, `select` its rows;
 - rows of different lengths can be joined: a step on the joined batch equals a step on each row alone.
 
 `SharedState` is computed from the source once and never changes, so all hypotheses of one source share it. `KVCache` grows

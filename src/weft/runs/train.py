@@ -67,17 +67,20 @@ def train(
     values, base, name = read_run_file(run_file, overrides)
     out = Path("runs") / name if output_dir is None else Path(output_dir)
     values, memory_data = (values, {}) if data is None else place_inputs(values, data, out)
-    return _train(_Job(values, base, out, memory_data), callback, overwrite=overwrite)
+    return _train(_Request(values, base, out, memory_data), callback, overwrite=overwrite)
 
 
-class _Job(NamedTuple):
-    values: dict[str, Any]
+class _Request(NamedTuple):
+    """A run to train."""
+
+    values: dict[str, Any]  # the run file
     base: Path  # the directory that paths are relative to
-    out: Path
+    out: Path  # the run directory
     memory_data: dict[str, object]  # by split
 
 
-def _train(request: _Job, callback: TrainCallback | None, *, overwrite: bool) -> Run[Any, Any]:
+def _train(request: _Request, callback: TrainCallback | None, *, overwrite: bool) -> Run[Any, Any]:
+    """Load the run if it is finished; otherwise train it."""
     values, base, out, memory_data = request
     config = resolve(values, base=base)  # an invalid run file is refused before anything else happens
     if not overwrite and is_finished(out, config):

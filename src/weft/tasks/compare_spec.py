@@ -91,9 +91,8 @@ class ContextPolicies(NamedTuple):
 
     default: str
     check: Callable[[RunConfig, str, str], None]  # refuse a policy that the run of this name does not support
-    resolve: Callable[
-        [Run[Any, Any], str | None], str
-    ]  # the policy as the run implements it: "full" becomes "full/stride:32/64"
+    # the policy as the run implements it: "full" becomes "full/stride:32/64"
+    resolve: Callable[[Run[Any, Any], str | None], str]
     bos_ids: Callable[[Run[Any, Any]], Sequence[int]]  # tokens that precede a text
 
 

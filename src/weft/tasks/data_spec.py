@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from weft.runs.run_dir import RunDir
     from weft.text.tokenizers import Tokenizer
 
-V = TypeVar("V")
-Note = Callable[[str], None]
+V = TypeVar("V")  # a vocabulary
+Note = Callable[[str], None]  # shows a remark to the user
 TextsWithProgress = Callable[[Iterator[str]], Iterator[str]]  # yields the same texts and reports progress
 
 
 class VocabularyBuilder(Protocol[V]):
-    """Builds, saves and loads the vocabulary of a run: one or more tokenizers, and labels."""
+    """Builds, saves and loads the vocabulary of a run: one or more tokenizers, and labels.
+
+    A vocabulary V has `hash`, which is stored with the weights, and `by_name()`, its tokenizers by their names in output.
+    """
 
     def build(self, config: RunConfig, dataset: Any, with_progress: TextsWithProgress, note: Note) -> V:
         """Build the vocabulary from the training data, or load it from the files that the run file names."""

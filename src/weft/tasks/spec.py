@@ -1,5 +1,8 @@
 """The definition of a task: one record of functions for commands, training, comparisons and explanations.
 
+Start with `Task`, at the end of this file; the classes before it are the types of its fields, by topic. `Data`, how a task
+reads and tokenizes data, is in `data_spec`, and `Compare` in `compare_spec`.
+
 Optional fields are capabilities: a task with `embed=None` has models without a text encoder. This module does not import torch
 or numpy at run time, so that the command line can list tasks without them.
 """
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 
 I = TypeVar("I")  # noqa: E741  # an input: a text, a tuple of texts, a sentence
 P = TypeVar("P")  # a prediction
-R = TypeVar("R")
+R = TypeVar("R")  # the result for one input
 Progress = Callable[[str, int, int], None]  # phase, done, total
 ProgressCallback = Callable[[int, int], None]  # done, total, in one phase
 Files = str | Path | Sequence[str | Path]
@@ -183,6 +186,7 @@ class Evaluation:
 
 
 def scores_by_name(scores: Sequence[Score]) -> dict[str, Score]:
+    """Scores as `Evaluation.scores` stores them."""
     return {score.name: score for score in scores}
 
 
@@ -195,6 +199,7 @@ def raise_first_invalid(results: Sequence[R | InvalidInput]) -> list[R]:
 
 
 def no_unknown_tokens(run: Run[Any, Any], inputs: Sequence[Any]) -> Sequence[str]:
+    """The default of `Task.unknown_tokens`."""
     return ()
 
 
@@ -305,6 +310,7 @@ class Task(Generic[I, P]):
     example_input: str = "< input.txt"  # an argument of that command, for a hint that can be pasted into a shell
     output_header: str = ""  # header of the columns that `weft predict` prints on a terminal; "" for a single column
     predictor: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # the model with its vocabulary
+    # one result per input; called with an empty list to check the options before inputs are read
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | InvalidInput]] | None = None
     is_single: Callable[[Run[I, P], object], bool] = is_text  # whether a value is one input instead of a list of inputs
     predict_options: type[Config] = Options

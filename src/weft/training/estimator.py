@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError, unknown_name
 from weft.metrics.metric import metric_names
-from weft.training import sample_outputs as samples
+from weft.training import sample_outputs
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
@@ -46,7 +46,7 @@ class NetworkEstimator:
         for option in ("patience", "monitor"):
             if getattr(config.train, option) not in (None, 0) and config.data.valid is None:
                 raise ConfigError(f"train.{option}", "requires validation data", "set data.valid")
-        samples.check(config)
+        sample_outputs.check(config)
         self._check(config)
 
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int:

@@ -150,12 +150,9 @@ class Loop:
         Returns:
             The summed loss in nats, the number of items that it is averaged over, and the number of tokens.
         """
-        total = torch.zeros(
-            (),
-            dtype=torch.float64 if self.device_config.device.type == "cpu" else torch.float32,
-            device=self.device_config.device,
-        )
-        count, carries = torch.zeros((), dtype=torch.long, device=self.device_config.device), []
+        device, carries = self.device_config.device, []
+        total = torch.zeros((), dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
+        count = torch.zeros((), dtype=torch.long, device=device)
         tokens = torch.zeros_like(count)
         for micro, carry in self.micro_batches(batch):
             with self.device_config.autocast():
@@ -250,15 +247,15 @@ class Loop:
         save_due, should_stop = False, False
         while not train_state.done:
             start = time.perf_counter()
-            log_line, validation = self._completed(LOG_LINES), self._completed(self.config.num_validations)
+            log_lines, validations = self._completed(LOG_LINES), self._completed(self.config.num_validations)
             total_loss, count, tokens = self.train_step()
             self._advance(total_loss, count, tokens)
             train_state.seconds += time.perf_counter() - start
             is_last = self.progress() >= 1.0
-            if is_last or self._completed(LOG_LINES) > log_line or train_state.step == 1:
+            if is_last or self._completed(LOG_LINES) > log_lines or train_state.step == 1:
                 self._log_training(run_log)
             callback.on_step(self, total_loss / max(1, count), time.perf_counter() - start)
-            validated = is_last or self._completed(self.config.num_validations) > validation
+            validated = is_last or self._completed(self.config.num_validations) > validations
             if validated:
                 with nullcontext() if self.ema is None else self.ema.applied():
                     self._validate(run_log, callback)
@@ -281,6 +278,7 @@ class Loop:
         return math.floor(min(1.0, self.progress()) * parts + 1e-9)
 
     def _advance(self, total_loss: float, count: int, tokens: int) -> None:
+        """Move the training state behind a step."""
         train_state = self.train_state
         train_state.step, train_state.tokens = train_state.step + 1, train_state.tokens + tokens
         train_state.logged, train_state.counted_tokens = train_state.logged + total_loss, train_state.counted_tokens + count
@@ -291,6 +289,7 @@ class Loop:
             train_state.epoch, train_state.batch_index = train_state.epoch + 1, 0
 
     def _log_training(self, run_log: RunLog) -> None:
+        """Write the mean loss and gradient norm since the last line to metrics.jsonl."""
         train_state = self.train_state
         loss = train_state.logged / max(1, train_state.counted_tokens)
         name = "train_smoothed_loss" if self.config.label_smoothing else "train_loss"
@@ -306,6 +305,7 @@ class Loop:
         train_state.norm_sum, train_state.norm_max, train_state.norm_steps, train_state.clipped = 0.0, 0.0, 0, 0
 
     def _validate(self, run_log: RunLog, callback: LoopCallback) -> None:
+        """Score the validation data, and keep the weights if the monitored metric is the best so far."""
         train_state = self.train_state
         self.loss_module.model.eval()
         with torch.no_grad(), self.device_config.autocast(), self._detect_divergence():

@@ -1,4 +1,7 @@
-"""Training and loading of neural networks: from a configuration to a loop, from a run directory to a model."""
+"""Training and loading of neural networks: from a configuration to a loop, from a run directory to a model.
+
+A task provides a `NetworkTask`; `NeuralTrainer.loop` combines its model, examples and objective into a `Loop`.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,7 @@ from weft.data.batching import BatchSampler
 from weft.data.bucketing import ExampleBatchSampler, Examples
 from weft.data.corpus import Corpus
 from weft.errors import ModelError
-from weft.training import checkpoint, memory
-from weft.training import loop_checkpoint as saving
-from weft.training import sample_outputs as samples
+from weft.training import checkpoint, loop_checkpoint, memory, sample_outputs
 from weft.training.device import pick_device, pick_device_config
 from weft.training.init_weights import BuiltRun, load_initial_weights
 from weft.training.loop import DeviceConfig, Loop
@@ -26,7 +27,7 @@ from weft.training.objective import Objective
 from weft.training.optimizers import build_optimizers
 
 RETRAIN_HINT = "use `overwrite` to train again"
-E = TypeVar("E", bound=Examples[Any])
+E = TypeVar("E", bound=Examples[Any])  # the examples of a task, from which batches are made
 Progress = Callable[[str, int, int], None]  # phase, done, total
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class NetworkTask(Protocol[E]):
         learned: bool,
         progress: Progress | None = None,
     ) -> E:
-        """The examples of a data set with tokenized `columns`, for training (`learned`) or for evaluation."""
+        """The examples of a data set with tokenized `columns`. `learned` is True for the training data, which needs no
+        references."""
 
     def objective(
         self, config: RunConfig, vocabulary: Any, train: E | None, valid: E | None, device: torch.device
@@ -139,29 +141,6 @@ class NeuralTrainer:
         finally:
             run_log.close()
 
-    def _resume(self, loop: Loop, job: Job, run_log: RunLogWriter, start: Path) -> None:
-        """Restore loop and logs from a checkpoint."""
-        saving.restore(loop, start)
-        self._check_best(loop, job)
-        for note in run_log.restore(loop.train_state, checkpoint.read_metrics(start, loop.train_state)):
-            job.callback.on_note(note)
-        job.callback.on_note(f"resuming at step {loop.train_state.step}")
-
-    def _check_best(self, loop: Loop, job: Job) -> None:
-        """Refuse to resume if the best weights are missing, corrupted or wrong: the run may never reach their quality again."""
-        train_state, run_dir = loop.train_state, job.directory
-        if not train_state.best_step:
-            return
-        if not run_dir.weights.exists():
-            raise ModelError(run_dir.weights, "the best weights are missing", RETRAIN_HINT)
-        try:
-            run_dir.read_weights(job.tokenizer.hash)
-            step = run_dir.check_step(train_state)
-        except ModelError as error:
-            raise ModelError(error.where, error.problem, RETRAIN_HINT) from None
-        if step > train_state.step:  # from a process that was killed before it could save: the next validation replaces them
-            train_state.best, train_state.best_step = None, step
-
     def loop(self, job: Job) -> Loop:
         """The training loop of a run, after checks that weights and batches fit into memory."""
         config, device_config = job.config, pick_device_config(job.config)
@@ -183,7 +162,7 @@ class NeuralTrainer:
             loss_module.compile()  # in place, so that weights and modules keep their names
         optimizers = build_optimizers(model, model.muon_parameters(), config.train)
         loop = Loop(loss_module, optimizers, batch_sampler, config=config.train, seed=config.seed, device_config=device_config)
-        loop.sample_writer = samples.sample_writer(job, model, device_config.device)
+        loop.sample_writer = sample_outputs.sample_writer(job, model, device_config.device)
         return loop
 
     def _largest_batch(
@@ -196,14 +175,39 @@ class NeuralTrainer:
             batch = device_config.to_device(batch_sampler.largest_batch())
             return partial(crop_batch, loss_module.prepare_batch(batch, seed=seed, step=0))
 
+    def _resume(self, loop: Loop, job: Job, run_log: RunLogWriter, start: Path) -> None:
+        """Restore loop and logs from a checkpoint."""
+        loop_checkpoint.restore(loop, start)
+        self._check_best(loop, job)
+        for note in run_log.restore(loop.train_state, checkpoint.read_metrics(start, loop.train_state)):
+            job.callback.on_note(note)
+        job.callback.on_note(f"resuming at step {loop.train_state.step}")
+
+    def _check_best(self, loop: Loop, job: Job) -> None:
+        """Refuse to resume if the best weights are missing, corrupted or wrong: the run may never reach their quality again."""
+        train_state, run_dir = loop.train_state, job.directory
+        if not train_state.best_step:
+            return
+        if not run_dir.weights.exists():
+            raise ModelError(run_dir.weights, "the best weights are missing", RETRAIN_HINT)
+        try:
+            run_dir.read_weights(job.tokenizer.hash)
+            step = run_dir.check_step(train_state)
+        except ModelError as error:
+            raise ModelError(error.where, error.problem, RETRAIN_HINT) from None
+        if step > train_state.step:  # from a process that was killed before it could save: the next validation replaces them
+            train_state.best, train_state.best_step = None, step
+
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int:
+        """The number of parameters, counted without building the model in memory."""
         build = self.task.build(config, vocabulary)
         with torch.device("meta"):  # allocates no memory
             return sum(int(weight.numel()) for weight in build().parameters())
 
-    def load(self, config: RunConfig, tokenizer: Any, run_dir: RunDir, device: str) -> Any:
-        tensors = run_dir.read_weights(tokenizer.hash)  # first, because it verifies the checksum of resolved.toml
-        build = self.task.build(config, tokenizer)
+    def load(self, config: RunConfig, vocabulary: Any, run_dir: RunDir, device: str) -> Any:
+        """The model of a run in eval mode, after checks that its weights match the configuration."""
+        tensors = run_dir.read_weights(vocabulary.hash)  # first, because it verifies the checksum of resolved.toml
+        build = self.task.build(config, vocabulary)
         with torch.device("meta"):  # allocates no memory, whatever the sizes in resolved.toml
             expected = build().state_dict()
         if mismatch := _mismatch(expected, tensors):

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from weft.runs.config import RunConfig
     from weft.runs.run import Run
 
+TOKENS, BYTES = 0, 2  # columns of Corpus.cumulative_counts
+
 
 def text_block(corpus: Corpus) -> int:
     """The bytes per item of running text: bytes instead of tokens, because runs may have different tokenizers."""
-    return block_size(int(corpus.cumulative_counts[-1, 2]))
+    return block_size(int(corpus.cumulative_counts[-1, BYTES]))
 
 
 def text_edges(corpus: Corpus) -> np.ndarray:
@@ -35,8 +37,8 @@ def text_edges(corpus: Corpus) -> np.ndarray:
     if corpus.starts is not None:
         return np.asarray(corpus.starts)
     counts = np.asarray(corpus.cumulative_counts)
-    block_starts = np.flatnonzero(np.diff(counts[:, 2] // text_block(corpus)) > 0) + 1
-    return np.unique(np.concatenate([[0], counts[block_starts, 0], [len(corpus.tokens)]]))
+    block_starts = np.flatnonzero(np.diff(counts[:, BYTES] // text_block(corpus)) > 0) + 1
+    return np.unique(np.concatenate([[0], counts[block_starts, TOKENS], [len(corpus.tokens)]]))
 
 
 def item_predictions(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Predictions:
@@ -49,9 +51,8 @@ def item_predictions(run: Run[str, None], nll: np.ndarray, corpus: Corpus) -> Pr
         values = {"nats": nll.astype(np.float64), "tokens": np.ones(len(tokens))}
         by_class = by_frequency(values, item_indices, counts[tokens], len(lengths))
     inputs = decode_between(run.vocabulary, corpus, edges)
-    mean_bytes = round(
-        int(corpus.cumulative_counts[-1, 2]) / max(1, len(inputs)), -1
-    )  # blocks are whole lines and so exceed block_size
+    # blocks consist of whole lines, so they are longer than `text_block`
+    mean_bytes = round(int(corpus.cumulative_counts[-1, BYTES]) / max(1, len(inputs)), -1)
     item = f"block of about {mean_bytes:,.0f} bytes" if corpus.starts is None else "line"
     unknown = float(np.mean(tokens == run.vocabulary.unk_id))
     return Predictions(items(nll, corpus, edges), inputs, [""] * len(inputs), lengths, item, by_class, unk_ratio=unknown)

@@ -23,15 +23,8 @@ if TYPE_CHECKING:
 CorpusExamples = LineExamples | WindowExamples
 
 
-def language_objective(
-    config: RunConfig, valid: Corpus | None, device: torch.device, *, carries: bool, smoothing: float = 0.0
-) -> LanguageModelObjective:
-    context = default_context(config)
-    return LanguageModelObjective(carry_state=carries, valid=valid, context=context, device=device, smoothing=smoothing)
-
-
 class LanguageModelBuilder(NetworkTask[CorpusExamples]):
-    """Neural language models."""
+    """Builds neural language models, their examples and objectives."""
 
     def compiles(self, config: RunConfig) -> bool:
         model: StackConfig = config.model
@@ -74,11 +67,13 @@ class LanguageModelBuilder(NetworkTask[CorpusExamples]):
         valid: CorpusExamples | None,
         device: torch.device,
     ) -> LanguageModelObjective:
-        valid_corpus = None if valid is None else valid.corpus
-        if train is None:
-            return language_objective(config, valid_corpus, device, carries=False)
-        carries, smoothing = config.data.read_as == "stream", config.train.label_smoothing
-        return language_objective(config, valid_corpus, device, carries=carries, smoothing=smoothing)
+        return LanguageModelObjective(
+            carry_state=train is not None and config.data.read_as == "stream",
+            valid=None if valid is None else valid.corpus,
+            context=default_context(config),
+            device=device,
+            smoothing=0.0 if train is None else config.train.label_smoothing,
+        )
 
     def batch_sampler(self, config: RunConfig, train: CorpusExamples) -> BatchSampler:
         """Batches of lines of similar length; of running text, shuffled windows or parallel streams."""

@@ -15,7 +15,7 @@ from weft.models.ngram import FROM_FILE, NgramModel, fit
 from weft.models.smoothing import SMOOTHINGS
 from weft.tasks.lm.contexts import default_context
 from weft.tasks.lm.scoring import surprisal
-from weft.training import sample_outputs as samples
+from weft.training import sample_outputs
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class NgramTrainer:
-    """n-gram models."""
+    """The estimator of n-gram models."""
 
     by_steps, network_task = False, None
 
@@ -46,10 +46,10 @@ class NgramTrainer:
         if config.model.smoothing == FROM_FILE:
             problem = f"{FROM_FILE!r} is only for imported models"
             raise ConfigError("model.smoothing", problem, f"choose from {', '.join(SMOOTHINGS)}")
-        memory.check_counts(corpus, config.model.order, vocab_size=job.tokenizer.vocab_size)
+        tokenizer = job.tokenizer
+        memory.check_counts(corpus, config.model.order, vocab_size=tokenizer.vocab_size)
         job.callback.on_progress("counting n-grams", 0, 1)
         start = time.perf_counter()
-        tokenizer = job.tokenizer
         model = fit(corpus.tokens, corpus.starts, config.model, vocab_size=tokenizer.vocab_size, vocabulary=tokenizer.hash)
         for note in model.notes:
             job.callback.on_note(note)
@@ -60,12 +60,12 @@ class NgramTrainer:
             record = {"step": 1, "tokens": len(corpus.tokens), **{f"valid_{name}": value for name, value in scores.items()}}
             metrics.write(record)
             timings.write({"step": 1, "seconds": seconds})
-        if (write := samples.sample_writer(job, model, torch.device("cpu"))) is not None:
-            with Log(job.directory.path / samples.FILE) as log:
+        if (write := sample_outputs.sample_writer(job, model, torch.device("cpu"))) is not None:
+            with Log(job.directory.path / sample_outputs.FILE) as log:
                 log.truncate(0)
                 for record in write(model):
                     log.write({"step": 1, **record})
-        job.directory.write_weights(model.arrays(), job.tokenizer.hash, 1)
+        job.directory.write_weights(model.arrays(), tokenizer.hash, 1)
         job.callback.on_fit(model.num_parameters, scores)
 
     def _validate(self, model: NgramModel, job: Job) -> dict[str, float] | None:
@@ -75,5 +75,5 @@ class NgramTrainer:
         nll = surprisal(model, valid[0], default_context(job.config), device=None, progress=progress)
         return {LANGUAGE_VALIDATION[0].name: float(nll.mean(dtype=np.float64))}
 
-    def load(self, config: RunConfig, tokenizer: Tokenizer, directory: RunDir, device: str) -> NgramModel:
-        return NgramModel.from_arrays(directory.read_arrays(tokenizer.hash, logs=True), vocabulary=tokenizer.hash)
+    def load(self, config: RunConfig, vocabulary: Tokenizer, directory: RunDir, device: str) -> NgramModel:
+        return NgramModel.from_arrays(directory.read_arrays(vocabulary.hash, logs=True), vocabulary=vocabulary.hash)

@@ -42,6 +42,16 @@ class TensorModel(Protocol):
         """The negative log-likelihood of every target, (B, T), and the state after the last token."""
 
 
+class ArrayModel(Protocol):
+    """A model that computes with arrays, without torch."""
+
+    @property
+    def max_positions(self) -> int | None: ...
+
+    def loss_numpy(self, tokens: NDArray[np.int64], state: Any = None) -> tuple[NDArray[np.float32], Any]:
+        """The negative log-likelihood of every token after the first, (B, T - 1), and the state after the last token."""
+
+
 def scoring_windows(corpus: Corpus, context: Context) -> Iterator[ScoringWindow]:
     """One pass over the corpus with a context policy."""
     if corpus.starts is not None:
@@ -53,25 +63,17 @@ def scoring_windows(corpus: Corpus, context: Context) -> Iterator[ScoringWindow]
     return carried_windows(corpus, context_length=max(1, BATCH_TOKENS // rows), rows=rows, warmup=context.warmup)
 
 
-class ArrayModel(Protocol):
-    """A model that computes with arrays, without torch."""
-
-    @property
-    def max_positions(self) -> int | None: ...
-
-    def loss_numpy(self, tokens: NDArray[np.int64], state: Any = None) -> tuple[NDArray[np.float32], Any]: ...
-
-
 def _tensor_nll(model: Any, device: torch.device) -> NLLFunction:
+    """The `nll_function` of a model that computes with tensors."""
     import torch
 
-    def nll_function(rows: NDArray[np.int64], state: Any) -> tuple[NDArray[np.float32], Any]:
+    def score_rows(rows: NDArray[np.int64], state: Any) -> tuple[NDArray[np.float32], Any]:
         tokens = torch.from_numpy(rows).to(device)
         nll, state = model.loss(tokens[:, :-1], tokens[:, 1:], state)
         result: NDArray[np.float32] = nll.float().cpu().numpy()
         return result, state
 
-    return nll_function
+    return score_rows
 
 
 def nll_function(model: TensorModel | ArrayModel, device: torch.device | None) -> NLLFunction:

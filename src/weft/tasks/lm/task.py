@@ -32,7 +32,7 @@ from weft.text.tokenizers import TokenizerConfig
 if TYPE_CHECKING:
     from weft.tasks.spec import Explain
 
-BEAM_SIZE, MAX_NEW_TOKENS = 3, 12  # defaults for explanations of a search: running text has no EOS token that ends it
+BEAM_SIZE, MAX_NEW_TOKENS = 3, 12  # of the beam-search view of `weft explain`: running text has no EOS token
 
 
 def find_explain() -> Explain:
@@ -88,4 +88,4 @@ LM: Task[str, None] = Task(
     ),
     explain=find_explain,
 )
-TASK = LM
+TASK = LM  # the name that the registry imports

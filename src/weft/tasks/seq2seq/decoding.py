@@ -29,7 +29,7 @@ from weft.tasks.seq2seq.data import PairDataConfig, check_pairs_complete
 from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.seq2seq.files import Record
-from weft.tasks.seq2seq.objective import pad_sources
+from weft.tasks.seq2seq.objective import pad_rows
 from weft.tasks.seq2seq.predict import PairScore, Seq2SeqEvaluation, refuse
 from weft.tasks.spec import Evaluation, Files, ProgressCallback, scores_by_name
 from weft.text.reading import check_text
@@ -88,7 +88,7 @@ class Seq2SeqPredictor:
     def _encode(self, sources: Sequence[Sequence[np.ndarray]], rows: Sequence[int]) -> Any:
         """The state of `model` after encoding some of the sources, which each member tokenizes itself."""
         states = tuple(
-            member.model.encode(*pad_sources([member_sources[row] for row in rows], self.device))
+            member.model.encode(*pad_rows([member_sources[row] for row in rows], self.device))
             for member, member_sources in zip(self.members, sources, strict=True)
         )
         state = states[0] if len(states) == 1 else states
@@ -202,7 +202,7 @@ class Seq2SeqPredictor:
         for low in range(0, len(sources), MAX_BATCH_SOURCES):
             part = slice(low, low + MAX_BATCH_SOURCES)
             tokens = [np.array([tokenizers.target.bos_id, *target]) for target in targets[part]]
-            rows = pad_sources(sources[part], self.device), pad_sources(tokens, self.device)
+            rows = pad_rows(sources[part], self.device), pad_rows(tokens, self.device)
             attention += source_attention_weights(member.model, *rows, layer=layer, head=head)
         return [
             Alignment(
@@ -232,7 +232,7 @@ class Seq2SeqPredictor:
             part = checked[low : low + MAX_BATCH_SOURCES]
             sources = [member.sources([source for source, _ in part]) for member in self.members]
             rows = [[target.bos_id, *ids.tolist(), target.eos_id] for ids in target.encode_batch([text for _, text in part])]
-            tokens, token_mask = pad_sources([np.array(row) for row in rows], self.device)
+            tokens, token_mask = pad_rows([np.array(row) for row in rows], self.device)
             values = self.model.score(tokens, token_mask, self._encode(sources, range(len(part)))).double().cpu().tolist()
             for (source, text), row, value in zip(part, rows, values, strict=True):
                 log_probs = value[: len(row) - 1]

@@ -85,9 +85,9 @@ def readout(run: Run[str, Prediction], model_input: ModelInput) -> Readout:
 
     def head(y: Tensor) -> Tensor:
         source = torch.tensor([model_input.sides[0].tokens], device=y.device)
-        _, memory = model.encode(source, torch.ones_like(source, dtype=torch.bool))
+        _, head_state = model.encode(source, torch.ones_like(source, dtype=torch.bool))
         # a head with a copy mechanism attends to the source for each position as for a separate row
-        result: Tensor = model.head(y, select(memory, torch.zeros(len(y), dtype=torch.long, device=y.device)))
+        result: Tensor = model.head(y, select(head_state, torch.zeros(len(y), dtype=torch.long, device=y.device)))
         return result
 
     tokens = model_input.sides[-1].tokens

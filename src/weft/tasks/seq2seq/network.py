@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Seq2SeqBuilder(NetworkTask[EvalPairs]):
-    """Encoder-decoders, which predict a target from a source."""
+    """Builds encoder-decoders, their examples and objectives."""
 
     def build(self, config: RunConfig, vocabulary: TokenizerPair) -> Callable[[], EncoderDecoder]:
         return lambda: encoder_decoder(

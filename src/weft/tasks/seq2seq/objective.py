@@ -42,12 +42,12 @@ def pair_nll(model: Any, source: Corpus, target: Corpus, device: torch.device) -
     return nll, counts
 
 
-def pad_sources(sources: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Sources (S,) of different lengths as padded rows and their token mask, (B, S) each."""
-    width = max(len(source) for source in sources)
-    rows = np.stack([np.pad(source, (0, width - len(source))) for source in sources])
-    token_mask = np.arange(width) < np.array([len(source) for source in sources])[:, None]
-    return torch.from_numpy(rows).to(device), torch.from_numpy(token_mask).to(device)
+def pad_rows(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token IDs of sources or targets of different lengths, as padded rows and their token mask, (B, S) each."""
+    width = max(len(row) for row in rows)
+    padded = np.stack([np.pad(row, (0, width - len(row))) for row in rows])
+    token_mask = np.arange(width) < np.array([len(row) for row in rows])[:, None]
+    return torch.from_numpy(padded).to(device), torch.from_numpy(token_mask).to(device)
 
 
 class Seq2SeqObjective:
@@ -71,13 +71,13 @@ class Seq2SeqObjective:
         if self.valid is None:
             return None
         nll, counts = pair_nll(model, self.valid.source, self.valid.target, self.device)
-        outputs = self.write(model, self.valid.source, progress)
+        outputs = self.greedy_outputs(model, self.valid.source, progress)
         items = seq2seq_items(outputs, self.valid.references, tokenize=self.valid.tokenize)
         loss_metric, *output_metrics = self.monitors
         # a NaN loss is returned as it is: the training loop raises an error
         return {loss_metric.name: float(nll.sum() / counts.sum()), **values(items, output_metrics)}
 
-    def write(
+    def greedy_outputs(
         self, model: Any, corpus: Corpus, progress: ProgressCallback | None = None, *, lines: int | None = None
     ) -> list[str]:
         """Greedy outputs for the first `lines` lines of a corpus, or for all."""
@@ -86,7 +86,7 @@ class Seq2SeqObjective:
 
         def encode(rows: Sequence[int]) -> Any:
             sources = [corpus.tokens[starts[row] : starts[row + 1]].astype(np.int64) for row in rows]
-            return model.encode(*pad_sources(sources, self.device))
+            return model.encode(*pad_rows(sources, self.device))
 
         lengths = np.diff(starts).tolist()
         request = PredictionRequest(model, self.tokenizer, encode, lengths, [[]] * len(lengths), self.device)

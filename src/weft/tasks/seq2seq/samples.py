@@ -28,7 +28,7 @@ def translations(job: Job, model: Any, device: torch.device) -> Writer:
     objective = Seq2SeqObjective(valid=None, tokenizer=job.tokenizer.target, device=device)
 
     def write(model: Any) -> list[Record]:
-        outputs = objective.write(model, columns[0], lines=len(sources))
+        outputs = objective.greedy_outputs(model, columns[0], lines=len(sources))
         return [
             {"line": line, "source": source, "text": text, "reference": reference}
             for line, (source, text, reference) in enumerate(zip(sources, outputs, first_references, strict=False), 1)

@@ -101,4 +101,4 @@ SEQ2SEQ: Task[str, Prediction] = Task(
         "vocabulary": {"source": run.vocabulary.source.vocab_size, "target": run.vocabulary.target.vocab_size}
     },
 )
-TASK = SEQ2SEQ
+TASK = SEQ2SEQ  # the name that the registry imports
