@@ -10,6 +10,7 @@ from command_line import refused
 from label_runs import class_file, one_label
 from small_runs import Silent, train_here
 
+import weft
 from weft.cli.main import main
 from weft.config import parse_config
 from weft.data.dataset import Dataset
@@ -130,3 +131,16 @@ def test_a_run_reads_every_file_by_it(tmp_path, capsys):
         3,
         f"{commas}:1: no column 'text' in the header 'n,text' (pipe-separated); check data.delimiter",
     )
+
+
+def test_a_seq2seq_run_evaluates_other_tables_with_its_delimiter(tmp_path):
+    path = write(tmp_path / "pairs.csv", "source|target\n" + "a, b|b, a\n" * 20)
+    config = {
+        "task": "seq2seq",
+        "data": {"train": str(path), "valid": 0.1, "delimiter": "|"},
+        "tokenizer": {"type": "char"},
+        "model": {"arch": "lstm", "hidden_size": 8},
+        "train": {"max_steps": 1, "num_validations": 1, "device": "cpu"},
+    }
+    run = weft.train(config, output_dir=tmp_path / "run")
+    assert run.evaluate(path).units == 20

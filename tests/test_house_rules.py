@@ -57,7 +57,7 @@ LAYERS: dict[str, set[str]] = {
     "training": TRAINING,
     "tasks.registry": BASE,
     "tasks.compare_spec": set(),
-    "tasks.spec": {"errors", "config", "html", "tasks.compare_spec"},
+    "tasks.spec": {"errors", "config", "html", "metrics.score_table", "text.table_layout", "tasks.compare_spec"},
     "tasks.data_spec": {"errors", "config"},
     "runs.run": {"errors", "config", "decode.options", "explain.views", "training.device", "runs.memory_data", "runs.engine"}
     | RECORD,

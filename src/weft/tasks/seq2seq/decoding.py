@@ -13,6 +13,7 @@ import torch
 
 from weft.config import parse_config
 from weft.data.dataset import Dataset
+from weft.data.table_rows import file_format
 from weft.decode.predict import MAX_BATCH_SOURCES, PredictionRequest
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import TRUNCATION, PredictionConfig
@@ -291,12 +292,14 @@ class Seq2SeqPredictor:
         config: PairDataConfig = self.config.data
         if data is not None:
             check_pairs_complete(paths := as_paths(data))
-            options = {
+            options: dict[str, Any] = {
                 "train": list(map(str, paths)),
                 "encoding": config.encoding,
                 "source_column": config.source_column,
                 "target_column": config.target_column,
             }
+            if file_format(paths[0]) != "text":  # parallel text files have no delimiter and no sheet
+                options |= {"delimiter": config.delimiter, "sheet": config.sheet}
             return parse_config(PairDataConfig, options, prefix="data").sources(Path())["train"]
         dataset: Dataset[Record] = own_split(self.directory, self.config)[1]
         return dataset
