@@ -67,7 +67,7 @@ MESSAGES = [
     ({"steps": 1, "zzz": 1}, "train.zzz: unknown option; choose from steps, lr, clip, files, fast, inner, other"),
     ({"steps": True}, "train.steps: expected an integer, got True"),
     ({"steps": 1.0}, "train.steps: expected an integer, got 1.0"),
-    ({"steps": "1"}, "train.steps: expected an integer, got '1'"),
+    ({"steps": "1"}, "train.steps: expected an integer, got '1'; remove the quotes"),
     ({"steps": 2000}, "train.steps: must be at most 1000, got 2000; train less"),
     ({"steps": 1, "lr": "fast"}, "train.lr: expected a number, got 'fast'"),
     ({"steps": 1, "lr": float("inf")}, "train.lr: expected a finite number, got inf"),
