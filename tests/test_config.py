@@ -174,7 +174,7 @@ def test_a_run_file_that_cannot_be_read(tmp_path):
     broken.write_text("width = \n")
     for path, message in (
         (missing, ": file not found"),
-        (folder, ": cannot be read: Is a directory"),
+        (folder, ": is a directory, not a run file; weft init prints one"),
         (latin, ": invalid UTF-8 (byte 5); convert the file to UTF-8"),
         (broken, ":1: invalid TOML: Invalid value"),
     ):
