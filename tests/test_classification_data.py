@@ -189,7 +189,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     seen = labelled(path).summary
     assert (seen.count, seen.num_crlf, seen.characters) == (4, 4, 38)
     assert seen.describe() == (
-        f"{path}: 4 examples of 38 characters with 3 labels, utf-8, 4 CRLF line endings\n"
+        f"{path}: 4 examples, 38 characters, 3 labels, utf-8, 4 CRLF line endings\n"
         "  note: a.tsv: removed a byte order mark at the start\n"
         "  note: a.tsv: no header; label is column 1, text is column 2 of 2\n"
         "  note: labels that occur once, 2 of 3: neg, odd\n"
@@ -201,7 +201,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     pairs = write(tmp_path / "b.jsonl", '{"a": "x", "b": "", "label": []}\n{"a": "y", "b": "z", "label": ["k", "l"]}\n')
     reading = Reading(text=("a", "b"), multi=True)
     assert labelled(pairs, pairs, pairs, reading=reading).summary.describe() == (
-        f"{pairs} and {pairs} and 1 more: 6 examples of 9 characters with 2 labels, utf-8, LF line endings\n"
+        f"{pairs} and {pairs} and 1 more: 6 examples, 9 characters, 2 labels, utf-8, LF line endings\n"
         "  note: empty texts in column 2: 3\n"
         "  note: examples without a label: 3\n"
         "  labels: k (3), l (3)\n"

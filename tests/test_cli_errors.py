@@ -40,21 +40,28 @@ USAGE = {
     "gradcheck run.toml": "unknown command 'gradcheck'; did you mean 'check'?",
     "probe runs/x": "unknown command 'probe'; did you mean 'analyze'?",
     "analyze geometri runs/x": "analyze: unknown command 'geometri'; did you mean 'geometry'?",
-    "train run.toml --outptu-dir x": "train: unknown option '--outptu-dir'; did you mean '--output-dir'?; see weft train --help",
-    "generate runs/x --tempreature 1": (
-        "generate: unknown option '--tempreature'; did you mean '--temperature'?; see weft generate --help"
-    ),
-    "analyze geometry runs/x --wrods a": (
-        "analyze geometry: unknown option '--wrods'; did you mean '--words'?; see weft analyze geometry --help"
-    ),
+    "train run.toml --outptu-dir x": "train: unknown option '--outptu-dir'; did you mean '--output-dir'?",
+    "generate runs/x --tempreature 1": ("generate: unknown option '--tempreature'; did you mean '--temperature'?"),
+    "analyze geometry runs/x --wrods a": ("analyze geometry: unknown option '--wrods'; did you mean '--words'?"),
     "score runs/x --zzz": (
         "score: unknown option '--zzz'; choose from --debug, --quiet, --json, --threads, --ensemble, --lm, --lm-weight, "
         "--truncate, --device, --per-token, --input; see weft score --help"
     ),
-    "--vresion": "unknown option '--vresion'; did you mean '--version'?; see weft --help",
+    "--vresion": "unknown option '--vresion'; did you mean '--version'?",
     "train": "train: missing argument 'RUN.TOML'; see weft train --help",
     "train run.toml --output-dir": "option '--output-dir' requires an argument; see weft --help",
-    "evaluate a b": "evaluate: got unexpected extra argument(s) (b); see weft evaluate --help",
+    "evaluate a b": "evaluate: unexpected argument 'b'; use --data for data files",
+    "train run.toml b": "train: unexpected argument 'b'; see weft train --help",
+    "predict runs/x red cat": (
+        "predict: unexpected argument 'cat'; quote a text that has spaces, and pass several texts on standard input, one per line"
+    ),
+    "score runs/x text": "score: unexpected argument 'text'; use --input for a file, or pass the text on standard input",
+    "evaluate runs/x --test a.csv": "evaluate: unknown option '--test'; did you mean '--data'?",
+    "version": "unknown command 'version'; did you mean '--version'?",
+    "zzz": "unknown command 'zzz'; see weft --help",
+    "init": "init: missing argument 'TASK'; choose from lm, seq2seq, classification, tagging, masked-lm, qa",
+    "init mt": "init: unknown task 'mt'; did you mean 'seq2seq'?",
+    "init lm --arch LSTM": "--arch: unknown architecture 'LSTM'; did you mean 'lstm'?",
     "info --threads 0": "--threads: must be greater than or equal to 1; see weft info --help",
     "info --threads x": "--threads: must be a valid integer, unable to parse string as an integer; see weft info --help",
     "init ml": "init: unknown task 'ml'; did you mean 'lm'?",
@@ -100,6 +107,11 @@ def test_ctrl_c_in_any_command_is_130(monkeypatch):
 
 def test_a_run_file_that_is_missing_or_no_toml(here, capsys):
     assert refused(capsys, "train", "nope.toml") == (2, "nope.toml: file not found")
+    (here / "good.toml").write_text("")
+    assert refused(capsys, "train", "god.toml") == (2, "god.toml: file not found; did you mean good.toml?")
+    (here / "text.txt").write_text("Otto lives here.\n")
+    assert refused(capsys, "train", "text.txt") == (2, "text.txt: not a run file; weft init prints one")
+    assert refused(capsys, "train", ".") == (2, ".: is a directory, not a run file; weft init prints one")
     (here / "bad.toml").write_text("task = \n")
     assert refused(capsys, "train", "bad.toml") == (2, "bad.toml:1: invalid TOML: Invalid value")
     (here / "bad.toml").write_bytes(b"task = '\xe9'")

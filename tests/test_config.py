@@ -68,7 +68,7 @@ MESSAGES = [
     ({"steps": 1, "zzz": 1}, "train.zzz: unknown option; choose from steps, lr, clip, files, fast, inner, other"),
     ({"steps": True}, "train.steps: expected an integer, got True"),
     ({"steps": 1.0}, "train.steps: expected an integer, got 1.0"),
-    ({"steps": "1"}, "train.steps: expected an integer, got '1'"),
+    ({"steps": "1"}, "train.steps: expected an integer, got '1'; remove the quotes"),
     ({"steps": 2000}, "train.steps: must be at most 1000, got 2000; train less"),
     ({"steps": 1, "lr": "fast"}, "train.lr: expected a number, got 'fast'"),
     ({"steps": 1, "lr": float("inf")}, "train.lr: expected a finite number, got inf"),
@@ -175,7 +175,7 @@ def test_a_run_file_that_cannot_be_read(tmp_path):
     broken.write_text("width = \n")
     for path, message in (
         (missing, ": file not found"),
-        (folder, ": cannot be read: Is a directory"),
+        (folder, ": is a directory, not a run file; weft init prints one"),
         (latin, ": invalid UTF-8 (byte 5); convert the file to UTF-8"),
         (broken, ":1: invalid TOML: Invalid value"),
     ):

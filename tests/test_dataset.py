@@ -121,7 +121,7 @@ def test_tables_of_all_kinds_have_the_same_records(kind, tmp_path):
     assert [(record.texts[0], number(record)) for record in data.records()] == ROWS
     assert data.summary.count == 10 and data.summary.characters == sum(len(text) for text, _ in ROWS)
     first, *rest = data.summary.describe().split("\n")
-    assert first == f"{path}: 10 examples of {data.summary.characters} characters, utf-8, LF line endings"
+    assert first == f"{path}: 10 examples, {data.summary.characters} characters, utf-8, LF line endings"
     assert rest[-3:] == [f"  e.g.: {text} -> {value}" for text, value in ROWS[:3]]
 
 

@@ -472,7 +472,7 @@ def test_labels_that_are_all_unseen_are_an_error(bayes, runs, tmp_path, capsys):
     assert refused(capsys, "evaluate", bayes, "--data", str(path)) == (
         3,
         f"{path}: has no labels of {bayes} ('animal', 'colour', 'tool'), only 'ham' (2), 'spam' (1);"
-        " is data.label_column = 'label' the right column? columns: label, text",
+        " check data.label_column = 'label'; columns: label, text",
     )
     lines = tmp_path / "a.txt"
     lines.write_text("good the cat\n")

@@ -348,6 +348,7 @@ def test_columns_are_those_that_the_run_file_names(tmp_path):
         ({"train": []}, "data['train']: is empty"),
         ({"train": 7.5}, None),
         ({"training": REVIEWS}, "data: unknown split 'training'; did you mean 'train'?"),
+        ([REVIEWS], 'data: expected a dict of splits, got list; pass {"train": ..., "valid": 0.1}'),
         ({"train": object()}, "data['train']: expected a path, a list of records, a dict of columns or a table, got object"),
         (
             {"train": {"text": ["a"], "label": ["x", "y"]}},

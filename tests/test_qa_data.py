@@ -244,7 +244,7 @@ def test_what_was_found_is_described(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", a_row(answer="cat"), a_row(answer=None))
     seen = Dataset((path,), QuestionFormat()).summary
     assert seen.describe().split("\n") == [
-        f"{path}: 2 questions, 1 of them without an answer, and passages of 68 characters, utf-8, LF line endings",
+        f"{path}: 2 questions, 1 of them without an answer, passages with 68 characters, utf-8, LF line endings",
         "  note: answers without a start that occur in their passage more than once: 1; the first match is used",
         f"  e.g.: Who? | {PASSAGE} -> cat",
         f"  e.g.: Who? | {PASSAGE} -> no answer",

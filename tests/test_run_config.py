@@ -223,6 +223,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "task: required option is missing"),
     (without("task"), "task: required option is missing"),
     (without("data"), "data.train: required option is missing"),
+    ({**run_file(), "learning_rate": 1e-3}, "learning_rate: unknown option; did you mean 'train.lr'?"),
+    ({**run_file(), "train": {"hidden_size": 8}}, "train.hidden_size: unknown option; did you mean 'model.hidden_size'?"),
+    ({**run_file(), "model": {"arch": "gpt", "lr": 1e-3}}, "model.lr: unknown option; did you mean 'train.lr'?"),
+    (
+        {**run_file(), "data": {"train": "a.txt", "valid": "0.1"}},
+        "data.valid: expected a file name or a fraction, got '0.1'; write valid = 0.1",
+    ),
     (without("model"), 'model.arch: required option is missing; add arch = "gpt" under [model]'),
     (
         {**run_file(), "task": "ml"},

@@ -124,7 +124,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     assert seen.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
     assert seen.characters == sum(len(source + target) for source, target in PAIRS) + 10
     assert seen.describe() == (
-        f"{path}: 7 pairs of 30 and 31 characters, utf-8, 7 CRLF line endings\n"
+        f"{path}: 7 pairs, 30 source and 31 target characters, utf-8, 7 CRLF line endings\n"
         "  note: a.tsv: removed a byte order mark at the start\n"
         "  note: empty sources: 2\n"
         "  note: empty targets: 1\n"
@@ -133,7 +133,9 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         "  e.g.: é, \u2028 ü -> ß\\u{85}"
     )
     three = Dataset((path, path, path), PairFormat()).summary.describe()
-    assert three.startswith(f"{path} and {path} and 1 more: 21 pairs of 90 and 93 characters, utf-8, 21 CRLF line endings\n")
+    assert three.startswith(
+        f"{path} and {path} and 1 more: 21 pairs, 90 source and 93 target characters, utf-8, 21 CRLF line endings\n"
+    )
     assert "LF line endings\n" in Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat()).summary.describe()
 
 

@@ -108,6 +108,10 @@ def test_options_of_training_where_nothing_is_trained(here, capsys):
         ("train = data/my text.txt", 'invalid TOML: a string needs quotes; write train = "data/my text.txt"'),
         (r'train = "C:\Users\me\a.txt"', "invalid TOML: a backslash in double quotes starts an escape sequence; use single quotes,"
          " or / in paths"),
+        ('arch = "a', "invalid TOML: a string has no closing quote"),
+        ('arch: "a"', 'invalid TOML: expected = after the name of an option; write arch = "a"'),
+        ("bidirectional = True", "invalid TOML: unknown value True; write bidirectional = true"),
+        ("dropout = None  # no", "invalid TOML: unknown value None; remove dropout to use its default"),
     ],
 )  # fmt: skip
 def test_strings_without_quotes_and_windows_paths_are_explained(line, told, tmp_path, capsys):

@@ -166,20 +166,22 @@ def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
     source = labelled(path, Reading(label="id"))
     message = (
         f"{path}: 20 labels for 20 examples, n0, n1, n10 and so on: nearly every example has a label of its own, and none can"
-        " be learned; is data.label_column = 'id' the right column? columns: id, text"
+        " be learned"
     )
     assert source.summary.problem() == message
     # once is enough, for train alone: a test file may have a few examples of each of many labels
     splits = {name: labelled(path, Reading(label="id")) for name in ("train", "valid")}
     found = [one for one in check_data(splits, list, LABELLED).findings if one.severity == "error"]
-    assert [(one.name, one.split, one.message) for one in found] == [("unique_labels", "train", message)]
+    fix = "check data.label_column = 'id'; columns: id, text"
+    assert [(one.name, one.split, one.message, one.fix) for one in found] == [("unique_labels", "train", message, fix)]
     few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{at % 17}\tsome words\n" for at in range(20)))
     assert labelled(few).summary.problem() is None
     lines = write(tmp_path / "c.txt", "".join(f"w{at} and so on\n" for at in range(12)))
     assert labelled(lines).summary.problem() == (
         f"{lines}: 12 labels for 12 examples, w0, w1, w10 and so on: nearly every example has a label of its own, and none can"
-        " be learned; a line is read as a label, white space, and a text"
+        " be learned"
     )
+    assert labelled(lines).summary.label_hint() == "a line is read as a label, white space, and a text"
 
 
 def test_an_error_of_one_file_is_found_once(tmp_path):

@@ -129,7 +129,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     seen = Dataset((path,), TaggedFormat()).summary
     assert (seen.count, seen.words, seen.characters, seen.bytes, seen.num_crlf) == (2, 7, 21, 21, 14)
     assert seen.describe() == (
-        f"{path}: 2 sentences of 7 words (the longest of 5) with 7 tags, utf-8, 14 CRLF line endings\n"
+        f"{path}: 2 sentences, 7 words (at most 5 per sentence), 7 tags, utf-8, 14 CRLF line endings\n"
         "  note: a.conllu: CoNLL-U, words are FORM, tags UPOS\n"
         "  note: a.conllu: removed a byte order mark at the start\n"
         "  tags: ADP, DET, NOUN, NUM, PRON, SYM, VERB\n"
@@ -138,7 +138,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     )
     other = write(tmp_path / "b.conll", ENTITIES)
     assert Dataset((other, other, other), TaggedFormat()).summary.describe().split("\n")[:2] == [
-        f"{other} and {other} and 1 more: 6 sentences of 9 words (the longest of 2) with 3 tags, utf-8, LF line endings",
+        f"{other} and {other} and 1 more: 6 sentences, 9 words (at most 2 per sentence), 3 tags, utf-8, LF line endings",
         "  note: b.conll: words are in column 1, tags in column 4 of 4, separated by spaces",
     ]
 

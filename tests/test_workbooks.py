@@ -138,7 +138,7 @@ def test_a_workbook_is_read_as_csv_is(tmp_path):
     assert labelled(path, text_column="id") == [("pos", "1"), ("5", "2")]  # the third has none, and is left out
     source = LabeledDataConfig(train="a.xlsx").sources(tmp_path)["train"]
     assert source.summary.describe().split("\n")[:2] == [
-        f"{path}: 3 examples of 19 characters with 3 labels, Excel",
+        f"{path}: 3 examples, 19 characters, 3 labels, Excel",
         "  note: a.xlsx: sheet 'Sheet'",
     ]
     assert [one.line for one in source.records()] == [2, 3, 4] and source.location(1) == f"{path}:3"
@@ -240,7 +240,7 @@ def test_parquet_is_read_as_objects_are(tmp_path):
         == "has column names, but data.label_column is 1; set data.label_column to a name"
     )
     source = LabeledDataConfig(train="a.parquet", label_column="yes", text_column="n").sources(tmp_path)["train"]
-    assert source.summary.describe().startswith(f"{path}: 3 examples of 6 characters with 2 labels, Parquet\n")
+    assert source.summary.describe().startswith(f"{path}: 3 examples, 6 characters, 2 labels, Parquet\n")
     assert source.location(2) == f"{path}:3"
 
 

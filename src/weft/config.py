@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import re
 import textwrap
@@ -27,8 +28,10 @@ MAX_KEY_PARTS = 100  # of a dotted key: tomllib takes quadratic time
 _PART = rb"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+"
 _TOO_DEEP = re.compile(rb"(?<![\w-])%s(?:\.[ \t]*+%s){%d}" % (_PART, _PART, MAX_KEY_PARTS))
 _ASSIGNMENT = re.compile(r"[ \t]*([\w.-]{1,100})[ \t]*=[ \t]*(.*)")
+_YAML = re.compile(r"[ \t]*([\w.-]{1,100})[ \t]*:[ \t]+([^\s:].*)")
 _BARE_WORD = re.compile(r"[^\s\"'\[\]{}=,][^\"'\[\]{}=,]{0,200}")
 _TOML_POSITION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")  # at the end of the messages of tomllib
+_QUOTED_VALUE = re.compile(r"[+-]?[\d_]*\.?\d+(?:[eE][+-]?\d+)?|true|false")  # a number or boolean in quotes
 _TYPE_NAMES = {
     "a valid integer": "an integer",
     "a valid number": "a number",
@@ -149,7 +152,9 @@ def describe_problem(problem: ErrorDetails, alternatives: Sequence[ErrorDetails]
         limit = problem["ctx"]["min_length" if error_type == "too_short" else "max_length"]
         return f"expected {limit} values, got {value}"
     expected = [_expected(other) for other in (problem, *alternatives) if other["msg"].startswith("Input should be ")]
-    return f"expected {' or '.join(dict.fromkeys(expected)) or problem['msg']}, got {value}"
+    text = f"expected {' or '.join(dict.fromkeys(expected)) or problem['msg']}, got {value}"
+    is_quoted = isinstance(problem["input"], str) and _QUOTED_VALUE.fullmatch(problem["input"]) and "a string" not in text
+    return f"{text}; remove the quotes" if is_quoted else text
 
 
 def _expected(problem: ErrorDetails) -> str:
@@ -175,7 +180,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(path, "file not found") from None
+        raise ConfigError(path, "file not found", _similar_file(path)) from None
+    except IsADirectoryError:
+        raise ConfigError(path, "is a directory, not a run file", "weft init prints one") from None
     except OSError as error:
         raise ConfigError(path, f"cannot be read: {error.strerror}") from None
     if len(raw) > MAX_FILE_BYTES:
@@ -187,19 +194,35 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(path, f"invalid UTF-8 (byte {error.start})", "convert the file to UTF-8") from None
     except (ValueError, RecursionError) as error:  # invalid TOML, numbers that are too long or tables that are too deep
-        raise _quoting_error(path, raw) or _toml_error(path, str(error)) from None
+        is_other = path.suffix not in ("", ".toml")
+        raise (None if is_other else _quoting_error(path, raw)) or _toml_error(path, str(error)) from None
+
+
+def _similar_file(path: Path) -> str:
+    """The fix for a run file that does not exist: the name of a similar one in its directory, if any."""
+    stems = sorted(file.stem for file in path.parent.glob("*.toml"))
+    closest = next(iter(difflib.get_close_matches(path.stem, stems, n=1, cutoff=0.6)), None)
+    return "" if closest is None else f"did you mean {path.with_name(f'{closest}.toml')}?"
 
 
 def _toml_error(path: Path, message: str) -> ConfigError:
+    if path.suffix not in ("", ".toml"):
+        return ConfigError(path, "not a run file", "weft init prints one")
     position = _TOML_POSITION.search(message)
     line = "" if position is None or position[1] is None else f":{position[1]}"
     text = message if not line else _TOML_POSITION.sub("", message)
+    if text == r"Illegal character '\n'":
+        text = "a string has no closing quote"
     return ConfigError(f"{path}{line}", f"invalid TOML: {text}")
 
 
 def _quoting_error(path: Path, raw: bytes) -> ConfigError | None:
-    """The error for a string without quotes or a Windows path in double quotes; None if the file has neither."""
+    """The error for a string without quotes, a Windows path in double quotes, or the syntax of YAML or Python; None if the
+    file has none of these."""
     for number, line in enumerate(raw.decode().split("\n"), 1):
+        if (yaml := _YAML.match(line)) and _is_toml(f"{yaml[1]} = {yaml[2]}"):
+            fix = f"write {yaml[1]} = {yaml[2].rstrip()}"
+            return ConfigError(f"{path}:{number}", "invalid TOML: expected = after the name of an option", fix)
         match = _ASSIGNMENT.match(line)
         if match is None or _is_toml(line):
             continue
@@ -210,6 +233,12 @@ def _quoting_error(path: Path, raw: bytes) -> ConfigError | None:
                 "use single quotes, or / in paths",
             )
         value = match[2].partition("#")[0].strip()
+        if value in ("True", "False"):
+            fix = f"write {match[1]} = {value.lower()}"
+            return ConfigError(f"{path}:{number}", f"invalid TOML: unknown value {value}", fix)
+        if value in ("None", "null"):
+            fix = f"remove {match[1]} to use its default"
+            return ConfigError(f"{path}:{number}", f"invalid TOML: unknown value {value}", fix)
         if _BARE_WORD.fullmatch(value):
             return ConfigError(f"{path}:{number}", "invalid TOML: a string needs quotes", f'write {match[1]} = "{value}"')
     return None

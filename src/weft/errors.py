@@ -112,7 +112,8 @@ _ALIASES: dict[str, tuple[str, ...]] = {  # names in weft, and names that other 
     "naive_bayes": ("nb", "bayes", "multinomialnb"), "ngram": ("n_gram", "kenlm", "markov"), "lstm": ("bilstm",),
     "gpt": ("gpt2",), "bert": ("roberta", "distilbert"), "tagging": ("ner", "pos", "tag", "token_classification"),
     "qa": ("squad", "question_answering", "span"), "classification": ("sentiment", "classify", "text_classification"),
-    "masked_lm": ("mlm", "fill_mask"), "seq2seq": ("translation", "translate", "summarization", "g2p"),
+    "masked_lm": ("mlm", "fill_mask"), "seq2seq": ("translation", "translate", "summarization", "g2p",
+    "mt", "nmt", "machine_translation"),
     "lm": ("language_model", "text_generation", "causal_lm"), "attribution": ("saliency", "integrated_gradients", "shap",
     "lime"), "logit_lens": ("lens",), "gradient_flow": ("gradients",),
     # commands and their options
@@ -124,6 +125,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {  # names in weft, and names that other 
     "num_samples": ("num_return_sequences", "samples"), "length_penalty": ("alpha",), "repetition_penalty": ("repetition",),
     "no_repeat_ngram_size": ("no_repeat",), "overwrite": ("fresh", "overwrite_output_dir"), "output_dir": ("out",),
     "output": ("out",), "set": ("override",),
+    "data": ("test", "split", "dataset", "test_file", "test_data"),
 }
 # fmt: on
 SYNONYMS: dict[str, list[str]] = {}  # from an alias to all names in weft
@@ -147,7 +149,7 @@ def synonym(name: str, known: Iterable[str]) -> str | None:
 def closest_name(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to an unknown one: a synonym, else the most similar name, else None."""
     names = list(known)
-    return synonym(name, names) or next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), None)
+    return synonym(name, names) or next(iter(difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)), None)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from typer.exceptions import TyperException
 
 from weft.errors import SYNONYMS, WeftError, synonym, unknown_name
+from weft.tasks.registry import TASKS
 
 # options of the run file that people look for on the command line
 RUN_FILE_OPTIONS = {
@@ -80,14 +81,30 @@ def explain(error: TyperException, commands: Collection[str]) -> str:
     path = "" if context is None or context.parent is None else context.command_path.partition(" ")[2]
     prefix, fix = f"{path}: " if path else "", f"see weft {path + ' ' if path else ''}--help"
     if unknown := re.match(r"No such command '(.*?)'", text):
-        names = commands if context is None or not path else list(context.command.commands)
-        return prefix + "; ".join(filter(None, unknown_name("command", unknown[1], names)))
+        names = [*commands, "--version"] if context is None or not path else list(context.command.commands)
+        problem, suggestion = unknown_name("command", unknown[1], names)
+        return f"{prefix}{problem}; {suggestion or fix}"
     if text.startswith("No such option"):
-        return f"{prefix}{_unknown_option(error, context)}; {fix}"
+        problem = _unknown_option(error, context)
+        return f"{prefix}{problem}" if problem.endswith("?") else f"{prefix}{problem}; {fix}"
+    if extra := re.match(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", text, re.DOTALL):
+        return f"{prefix}unexpected argument {extra[1]!r}; {_extra_argument_fix(context) or fix}"
+    if text.startswith("Missing argument 'TASK'"):
+        return f"{prefix}missing argument 'TASK'; choose from {', '.join(TASKS)}"
     if invalid := re.match(r"Invalid value for '(.*?)': (.*)", text, re.DOTALL):
         option = invalid[1].rpartition(" / ")[2]  # of '-o' / '--output' the long name
         return f"{option}: {_lower_first(invalid[2].replace('Input should', 'must')).rstrip('.')}; {fix}"
     return f"{prefix}{_lower_first(text).rstrip('.')}; {fix}"
+
+
+def _extra_argument_fix(context: Any) -> str:
+    """What to do about an argument too many: a text of several words needs quotes, and data files need a flag."""
+    names = {param.name for param in context.command.params}
+    if "text" in names or "prompt" in names:
+        return "quote a text that has spaces, and pass several texts on standard input, one per line"
+    if "input" in names:
+        return "use --input for a file, or pass the text on standard input"
+    return "use --data for data files" if "data" in names else ""
 
 
 def _lower_first(text: str) -> str:

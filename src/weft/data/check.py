@@ -39,7 +39,6 @@ CONTEXT_CHARS = 30  # before the first difference of two texts
 MAX_DEVIATIONS, MIN_DEVIATION = 5.0, 0.1
 MAD_TO_STD = 1.4826  # from median absolute deviation to standard deviation of a normal distribution
 ProgressCallback = Callable[[str, float], None]  # phase, fraction done
-_FIX_FIRST = "fix this first"
 
 
 @dataclass(frozen=True)
@@ -267,6 +266,10 @@ def _no_progress(phase: str, fraction: float) -> None:
     pass
 
 
+def _error_finding(name: str, split: str, error: WeftError) -> Finding:
+    return Finding("error", name, split, ": ".join(filter(None, (error.where, error.problem))), error.fix, 1)
+
+
 def _check_texts(
     splits: Mapping[str, Split], options: CheckOptions, progress: ProgressCallback
 ) -> tuple[dict[str, SplitStatistics], list[Finding]]:
@@ -278,8 +281,9 @@ def _check_texts(
         try:
             statistics[name] = collect_statistics(split)
         except WeftError as error:
-            if all(str(error) != finding.message for finding in findings):  # splits of the same file have the same error
-                findings.append(Finding("error", "unreadable", name, str(error), _FIX_FIRST, 1))
+            new = _error_finding("unreadable", name, error)
+            if all(new.message != finding.message for finding in findings):  # splits of the same file have the same error
+                findings.append(new)
             continue
         for find in (find_unusual_texts, find_misaligned, find_duplicates):
             findings += find(name, statistics[name], options)
@@ -309,7 +313,7 @@ def check_data(
         trained = tokenizers()
     except WeftError as error:
         if "train" in statistics:  # otherwise a finding has this error already
-            findings.append(Finding("error", "tokenizer_error", "train", str(error), _FIX_FIRST, 1))
+            findings.append(_error_finding("tokenizer_error", "train", error))
     sizes = {}
     for index, (name, split_statistics) in enumerate(statistics.items()):
         progress(f"tokenizing {name}", index / len(statistics))

@@ -103,7 +103,7 @@ def find_label_problems(
             yield from find_skipped(name, summary.files, summary.count, options)
         files.add(paths)
         if name == "train" and (problem := summary.problem()):
-            yield Finding("error", "unique_labels", name, problem, "fix this first", len(labels))
+            yield Finding("error", "unique_labels", name, problem, summary.label_hint(), len(labels))
         elif name == "train":
             yield from find_rare(name, labels, options)
         elif "train" in labels_by_split:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from glob import glob
 from pathlib import Path
@@ -49,6 +50,8 @@ def check_splits(train: Train, valid: Split, test: Split, encoding: str) -> None
     for name, files in (("train", train), ("valid", valid), ("test", test)):
         if isinstance(files, str | list) and not (files and all(files)):
             raise invalid(name, f"expected file names, got {files!r}")
+        if isinstance(files, str) and name != "train" and re.fullmatch(r"0?\.\d+", files):
+            raise invalid(name, f"expected a file name or a fraction, got {files!r}", f"write {name} = {float(files):g}")
     for name, fraction in fractions.items():
         if not 0 < fraction < 1:
             raise invalid(name, f"a fraction must be between 0 and 1, got {fraction:g}")

@@ -76,7 +76,7 @@ class TableSummary:
     def describe(self) -> str:
         """A description in several lines: files, sizes, encoding, line endings, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'example')} of"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'example')},"
             f" {pluralize(self.characters, 'character')},"
             f" {self.files.encoding_info}"
         ]

@@ -40,6 +40,8 @@ def place_inputs(
 ) -> tuple[dict[str, Any], dict[str, object]]:
     """The run file with `data` in its [data] table, and the part of `data` that is in memory, by split, to be written to the
     run directory."""
+    if not isinstance(data, Mapping):  # such as a DataFrame
+        raise UsageError("data", f"expected a dict of splits, got {type(data).__name__}", 'pass {"train": ..., "valid": 0.1}')
     for split in data:
         if split not in SPLITS:
             raise UsageError("data", f"unknown split {split!r}", suggest(split, SPLITS))

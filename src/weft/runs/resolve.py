@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import Field
 
 from weft.config import Choice, Config, parse_config
-from weft.errors import ConfigError, ModelError, unknown_name
+from weft.errors import ConfigError, ModelError, synonym, unknown_name
 from weft.runs.config import RunConfig
-from weft.tasks.registry import TASKS, find_task
+from weft.tasks.registry import TASKS, find_task, known_task
 from weft.training.config import BUDGETS, TrainConfig
 
 if TYPE_CHECKING:
@@ -40,6 +40,32 @@ class RunFile(Config):
 def resolve(values: Mapping[str, Any], *, base: Path) -> RunConfig:
     """The resolved configuration: the defaults of the tables, overridden by the preset, overridden by the run file. Paths are
     relative to `base`."""
+    try:
+        return _resolve(values, base)
+    except ConfigError as error:
+        if not error.is_unknown or not (other := _in_other_table(error.where, values)):
+            raise
+        fix = f"did you mean {other!r}?"
+        raise ConfigError(error.where, error.problem, fix, is_unknown=True, has_suggestion=error.has_suggestion) from None
+
+
+def _in_other_table(option: str, values: Mapping[str, Any]) -> str | None:
+    """The dotted name of an option that was set in the wrong table, such as train.lr for learning_rate; None if no table has
+    it, or if its own table has a synonym."""
+    table, _, name = option.rpartition(".")
+    task = known_task(values.get("task"))
+    classes: dict[str, type[Config]] = {"train": TrainConfig}
+    if task is not None:
+        model = values.get("model")
+        preset = task.presets.get(str(model.get("arch"))) if isinstance(model, Mapping) else None
+        classes |= {"data": task.data.data_config} | ({} if preset is None else {"model": preset.config_class})
+    if table in classes and synonym(name, classes[table].model_fields) is not None:
+        return None
+    names = {key: name if name in cls.model_fields else synonym(name, cls.model_fields) for key, cls in classes.items()}
+    return next((f"{key}.{match}" for key, match in names.items() if match is not None and key != table), None)
+
+
+def _resolve(values: Mapping[str, Any], base: Path) -> RunConfig:
     run = parse_config(RunFile, values, prefix="")
     options = dict(run.model)
     task = find_task(run.task)

@@ -103,8 +103,8 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[Line]:
         lines += finding_lines(finding, width)
         key = (finding.severity, finding.name, finding.fix)
         if following is None or (following.severity, following.name, following.fix) != key:
-            fix = wrap(" " * INDENT, f"Fix: {finding.fix}", width)
-            lines += [*((line, "") for line in fix.removesuffix("\n").split("\n")), ("", "")]
+            fix = wrap(" " * INDENT, f"Fix: {finding.fix}", width).removesuffix("\n").split("\n") if finding.fix else []
+            lines += [*((line, "") for line in fix), ("", "")]
     return lines
 
 
@@ -213,7 +213,7 @@ class Check(ModelCommand):
 
         width = min(shutil.get_terminal_size((100, 24)).columns, MAX_WIDTH)
         head, *rows = size_table(report, options)
-        lines: list[Line] = [(head, "bold"), *((row, "") for row in rows), ("", "")]
+        lines: list[Line] = [(head, "bold"), *((row, "") for row in rows), ("", "")] if rows else []
         if windows is not None:
             lines += [*((line, "") for line in show_windows.as_table(windows).removesuffix("\n").split("\n")), ("", "")]
         lines += findings_lines([_relative(finding) for finding in report.findings], width)

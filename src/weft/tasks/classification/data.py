@@ -92,15 +92,17 @@ class LabeledSummary:
         examples = ", ".join(preview(name, 20) for name in sorted(self.labels)[:3])
         return (
             f"{display_name(self.inputs)}: {len(self.labels):,} labels for {self.count:,} examples, {examples} and so on:"
-            f" nearly every example has a label of its own, and none can be learned; {self.label_hint()}"
+            f" nearly every example has a label of its own, and none can be learned"
         )
 
     def label_hint(self) -> str:
         """Where the labels come from, for errors about labels that look wrong."""
         if names := self.files.columns:
-            return f"is data.label_column = {self.reading.label!r} the right column? columns: {', '.join(preview_cells(names))}"
+            return f"check data.label_column = {self.reading.label!r}; columns: {', '.join(preview_cells(names))}"
         if any(file_format(path) != "text" for path in self.files.paths):
-            return "is data.label_column the right column?"
+            return "check data.label_column"
+        if any(path.is_dir() for path in self.inputs):
+            return "put the files of each label into a subdirectory; without subdirectories, a file name is a label"
         return "a line is read as a label, white space, and a text"
 
     def skipped_notes(self) -> tuple[str, ...]:
@@ -131,7 +133,7 @@ class LabeledSummary:
     def describe(self) -> str:
         """Description in several lines: files, sizes, encoding, line ends, notes, labels, examples."""
         rows = [
-            f"{listed_files(self.inputs)}: {pluralize(self.count, 'example')} of {pluralize(self.characters, 'character')} with"
+            f"{listed_files(self.inputs)}: {pluralize(self.count, 'example')}, {pluralize(self.characters, 'character')},"
             f" {pluralize(len(self.labels), 'label')}, {self.files.encoding_info}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.notes()]
@@ -305,7 +307,7 @@ class LabeledVocabulary:
         self, config: RunConfig, dataset: Dataset[Record], with_progress: TextsWithProgress, note: Note
     ) -> LabelTokenizer:
         if problem := dataset.summary.problem():
-            raise DataError("", problem)
+            raise DataError("", problem, dataset.summary.label_hint())
         tokenizer = train_tokenizer(config.tokenizer, with_progress(all_texts(dataset)))
         return LabelTokenizer(tokenizer, LabelVocabulary.count(chain.from_iterable(labels_of(dataset))))
 

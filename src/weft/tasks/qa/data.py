@@ -88,7 +88,7 @@ class QuestionSummary:
         """Several lines of text: files, sizes, encoding, line ends, notes, examples."""
         rows = [
             f"{listed_files(self.files.paths)}: {pluralize(self.count, 'question')}, {self.count - self.num_answered:,} of them"
-            f" without an answer, and passages of {pluralize(self.sizes[1].characters, 'character')},"
+            f" without an answer, passages with {pluralize(self.sizes[1].characters, 'character')},"
             f" {self.files.encoding_info}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.notes()]

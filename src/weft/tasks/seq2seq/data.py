@@ -75,8 +75,8 @@ class PairSummary:
     def describe(self) -> str:
         """A description in several lines: files, sizes, encoding, line endings, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'pair')} of {self.source.characters:,} and"
-            f" {pluralize(self.target.characters, 'character')}, {self.files.encoding_info}"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'pair')}, {self.source.characters:,} source and"
+            f" {pluralize(self.target.characters, 'target character')}, {self.files.encoding_info}"
         ]
         sides = (("sources", self.source), ("targets", self.target))
         empty = [f"empty {name}: {side.empty:,}" for name, side in sides if side.empty]

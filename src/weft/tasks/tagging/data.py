@@ -76,8 +76,8 @@ class TaggedSummary:
     def describe(self) -> str:
         """Description in several lines: files, sizes, encoding, line ends, notes, tags, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'sentence')} of {pluralize(self.words, 'word')} (the"
-            f" longest of {self.max_length:,}) with {pluralize(len(self.tags), 'tag')}, {self.files.encoding_info}"
+            f"{listed_files(self.files.paths)}: {pluralize(self.count, 'sentence')}, {pluralize(self.words, 'word')} (at"
+            f" most {self.max_length:,} per sentence), {pluralize(len(self.tags), 'tag')}, {self.files.encoding_info}"
         ]
         rows += [f"  note: {preview(note, 200)}" for note in self.files.notes]
         rows.append(f"  tags: {listed(self.tags)}")
