@@ -541,6 +541,7 @@ def test_notebooks_show_results(tmp_path):
         evaluation["bleu"]
     explanation = run.explain("good <soup>", "attribution")
     assert repr(explanation).startswith("Explanation(view='attribution', title='") and len(repr(explanation)) < 300
+    assert repr(explanation).endswith(", 1 figure)")
     assert str(explanation).splitlines()[0] == explanation.title
     shown = explanation._repr_html_()
     assert shown.startswith("<h4>") and "<svg" in shown and "<soup>" not in shown
