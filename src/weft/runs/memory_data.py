@@ -41,9 +41,11 @@ def place_inputs(
 ) -> tuple[dict[str, Any], dict[str, object]]:
     """The run file with `data` in its [data] table, and the part of `data` that is in memory, by split, to be written to the
     run directory."""
+    if not isinstance(data, Mapping):
+        raise UsageError("data", f"expected a dict of splits, got {type(data).__name__}", 'use {"train": ...}')
     for split in data:
         if split not in SPLITS:
-            raise UsageError("data", f"unknown split {split!r}", suggest(split, SPLITS))
+            raise UsageError("data", f"unknown split {split!r}", suggest(str(split), SPLITS))
     config, name = values.get("data", {}), values.get("task")
     if not isinstance(config, Mapping) or not isinstance(name, str) or name not in TASKS:
         return {**values, "data": {**data}}, {}  # `resolve` refuses it
