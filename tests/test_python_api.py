@@ -370,6 +370,9 @@ def test_columns_are_those_that_the_run_file_names(tmp_path):
         ),
         ({"train": [("a\ud800", "x")]}, "data['train']: cannot be encoded as utf-8: surrogates not allowed"),
         ({"train": ["a"]}, None),
+        (REVIEWS, 'data: expected a dict of splits, got list; use {"train": ...}'),
+        ("reviews.tsv", 'data: expected a dict of splits, got str; use {"train": ...}'),
+        ({1: REVIEWS}, "data: unknown split 1; choose from train, valid, test"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else str(value),  # an object has another address in every process
 )
@@ -542,6 +545,9 @@ def test_notebooks_show_results(tmp_path):
         evaluation["bleu"]
     explanation = run.explain("good <soup>", "attribution")
     assert repr(explanation).startswith("Explanation(view='attribution', title='") and len(repr(explanation)) < 300
+    assert repr(explanation).endswith(", 1 figure)")
+    with pytest.raises(weft.errors.DataError, match=r"^input: expected a string, got NoneType$"):
+        run.explain(None)
     assert str(explanation).splitlines()[0] == explanation.title
     shown = explanation._repr_html_()
     assert shown.startswith("<h4>") and "<svg" in shown and "<soup>" not in shown

@@ -396,6 +396,9 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
         "loss",
     }
     assert refusal(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5])) == ("ensemble: 3 models, but 2 weights")
+    assert refusal(UsageError, lambda: weft.ensemble(str(folders[0]))) == (
+        "ensemble: expected a list of run directories, got one path; use [path]"
+    )
     assert refusal(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9])) == (
         "ensemble: the weights of a linear ensemble must sum to 1, got 1.8"
     )

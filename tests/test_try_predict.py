@@ -12,7 +12,7 @@ from small_runs import train_here
 
 import weft
 from weft.config import read_toml
-from weft.errors import DataError
+from weft.errors import DataError, UsageError
 from weft.tasks.spec import InvalidInput
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -130,3 +130,33 @@ def test_faults_stand_where_their_scores_would(name, place):
         with pytest.raises(DataError) as caught:
             run.score([good[0], one])
         assert str(caught.value) == f"line 2: {reason}"
+
+
+@pytest.mark.parametrize("value", [None, 7, b"the film"])
+def test_values_that_are_no_inputs_are_refused(value, place):
+    message = f"inputs: expected a string or a list, got {type(value).__name__}"
+    run = loaded(place, "tagging-lstm")
+    for method in (run.predict, run.try_predict, run.embed):
+        with pytest.raises(DataError, match=f"^{message}$"):
+            method(value)
+    lm = loaded(place, "lm-lstm-lines")
+    for method in (lm.score, lm.try_score, lm.generate, loaded(place, "bahdanau").score):
+        with pytest.raises(DataError, match=f"^{message}$"):
+            method(value)
+
+
+def test_a_string_is_not_embedded_character_by_character(place):
+    run = loaded(place, "classification-lstm")
+    with pytest.raises(UsageError, match=r"^texts: expected a list of texts, got a string; use \[text\]$"):
+        run.embed("never again")
+    assert run.embed(text for text in ["never", "again"]).shape[0] == 2
+    with pytest.raises(DataError, match=r"^line 2: expected a string, got NoneType$"):
+        loaded(place, "tagging-lstm").embed(["Ned sleeps", None])
+
+
+def test_columns_are_inputs_and_their_names_are_not(place):
+    run = loaded(place, "classification-lstm")
+    texts = ["the film was good", "never again"]
+    assert run.try_predict({"text": texts}) == run.predict({"text": texts}) == run.predict(texts)
+    with pytest.raises(DataError, match=r"^inputs: expected a string or a list, got dict$"):
+        loaded(place, "lm-lstm-lines").score({"text": texts})

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from weft.plots.formatting import on_one_line
 from weft.plots.heatmap import visible
 from weft.text import table_layout
+from weft.text.reading import pluralize
 
 
 class TokenSpan(NamedTuple):
@@ -51,7 +52,7 @@ class Explanation(NamedTuple):
         return "\n".join([self.title, *self.lines])
 
     def __repr__(self) -> str:
-        return f"Explanation(view={self.view!r}, title={self.title!r}, {len(self.figures)} figures)"
+        return f"Explanation(view={self.view!r}, title={self.title!r}, {pluralize(len(self.figures), 'figure')})"
 
     def _repr_html_(self) -> str:
         """The figures as HTML, for notebooks."""

@@ -74,7 +74,7 @@ def available_views(run: AnyRun) -> list[str]:
 
 
 def _check_length(run: AnyRun, text: str, name: str) -> None:
-    if len(text) > MAX_CHARS:
+    if isinstance(text, str) and len(text) > MAX_CHARS:  # `check_text` refuses other types
         raise DataError("input", f"{len(text):,} characters exceed the limit of {MAX_CHARS:,}", "use a part of the text")
     tokenizer, limit = next(iter(run.vocabulary.by_name().values())), VIEWS[name].max_tokens
     if (count := len(tokenizer.encode(check_text(text, "input")))) > limit:

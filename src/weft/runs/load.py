@@ -108,6 +108,8 @@ def ensemble(
     """
     from weft.runs.ensemble import EnsembleRun, FusionLM
 
+    if isinstance(paths, str | Path):  # the characters of a string would be paths
+        raise UsageError("ensemble", "expected a list of run directories, got one path", "use [path]")
     members = [load(path, device=device) for path in paths]
     for path, run in zip(paths, members, strict=True):
         if not run.spec.supports_ensembles:

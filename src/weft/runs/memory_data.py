@@ -14,6 +14,7 @@ from weft.data.memory import MemoryFormat, is_in_memory, is_table, iter_records,
 from weft.errors import UsageError, suggest
 from weft.runs.config import RunConfig
 from weft.runs.run_dir import INPUTS, RunDir
+from weft.tasks.invalid_inputs import list_inputs
 from weft.tasks.registry import TASKS, find_task
 from weft.tasks.spec import AnyTask
 
@@ -44,7 +45,7 @@ def place_inputs(
         raise UsageError("data", f"expected a dict of splits, got {type(data).__name__}", 'pass {"train": ..., "valid": 0.1}')
     for split in data:
         if split not in SPLITS:
-            raise UsageError("data", f"unknown split {split!r}", suggest(split, SPLITS))
+            raise UsageError("data", f"unknown split {split!r}", suggest(str(split), SPLITS))
     config, name = values.get("data", {}), values.get("task")
     if not isinstance(config, Mapping) or not isinstance(name, str) or name not in TASKS:
         return {**values, "data": {**data}}, {}  # `resolve` refuses it
@@ -88,7 +89,7 @@ def write_inputs(config: RunConfig, directory: RunDir, memory_data: Mapping[str,
 
 def inputs_of(config: RunConfig, inputs: Any) -> list[Any]:
     """The inputs for prediction. From records and tables, the input columns that [data] names are taken."""
-    records = list(iter_records(inputs, "inputs") if is_table(inputs) else inputs)
+    records = list(iter_records(inputs, "inputs")) if is_table(inputs) else list_inputs(inputs)
     if not any(isinstance(record, Mapping) for record in records):
         return records
     format = _format(config.spec, config.to_dict()["data"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from weft.config import Config
 from weft.errors import UsageError
+from weft.tasks.invalid_inputs import list_inputs
 from weft.tasks.spec import Evaluation, I, InvalidInput, P, Progress, Scored, is_tuple_of_texts, raise_first_invalid
 
 if TYPE_CHECKING:
@@ -138,8 +139,10 @@ class Run(Generic[I, P]):
         """Like `predict`, but returns an `InvalidInput` with the reason for each input that cannot be used."""
         if self.spec.predict is None:
             raise self.wrong_task()
-        batch: Any = [inputs] if self.spec.is_single(self, inputs) else inputs
-        return self.spec.predict(self, list(batch), options or self.spec.predict_options(), progress)
+        from weft.runs.memory_data import inputs_of
+
+        batch = [inputs] if self.spec.is_single(self, inputs) else inputs_of(self.config, inputs)
+        return self.spec.predict(self, batch, options or self.spec.predict_options(), progress)
 
     def invalid_inputs(self, inputs: Iterable[I], options: Config | None = None) -> dict[int, str]:
         """The inputs of a list that `predict` refuses: the reason by index, from 0."""
@@ -178,13 +181,9 @@ class Run(Generic[I, P]):
         Example:
             >>> weft.load("runs/pronounce").predict("giacchetta").text
         """
-        from weft.runs.memory_data import inputs_of
-
-        is_single = self.spec.is_single(self, inputs)
-        batch: list[Any] = [inputs] if is_single else inputs_of(self.config, inputs)
         predict_options = self._options(self.spec.predict_options, options, kwargs)
-        predictions = raise_first_invalid(self.try_predict(batch, predict_options, progress=progress))
-        return predictions[0] if is_single else predictions
+        predictions = raise_first_invalid(self.try_predict(inputs, predict_options, progress=progress))
+        return predictions[0] if self.spec.is_single(self, inputs) else predictions
 
     def evaluate(
         self, data: object = None, options: Config | None = None, *, progress: Progress | None = None, **kwargs: Any
@@ -233,7 +232,9 @@ class Run(Generic[I, P]):
         """The vectors of `embed`, and which texts were truncated."""
         if self.spec.embed is None:
             raise UsageError(self.path, f"models of task {self.task!r} have no text encoder")
-        return self.spec.embed(self, texts, pooling, progress)
+        if isinstance(texts, str):  # its characters would be texts
+            raise UsageError("texts", "expected a list of texts, got a string", "use [text]")
+        return self.spec.embed(self, list_inputs(texts), pooling, progress)
 
     # ---- models that generate tokens
 

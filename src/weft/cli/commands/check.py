@@ -36,9 +36,7 @@ def _side_sizes(side: Mapping[str, Any]) -> dict[str, Any]:
     sizes = {"characters": side["characters"]}
     if "tokens" not in side:
         return sizes
-    unk_rate = side["unk_rate"] if "unk_rate" in side else side["unknown"] / max(1, side["tokens"])
-    max_length = side["max_length"] if "max_length" in side else side["longest"]
-    return {**sizes, "tokens": side["tokens"], "max_length": max_length, "unk_rate": unk_rate}
+    return {**sizes, **{name: side[name] for name in ("tokens", "max_length", "unk_rate")}}
 
 
 def sizes_json(report: Report, options: CheckOptions) -> dict[str, Any]:

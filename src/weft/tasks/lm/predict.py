@@ -20,7 +20,7 @@ from weft.decode.options import GenerationConfig, length_problem
 from weft.errors import DataError
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.runs.eval_data import EvalData
-from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text
+from weft.tasks.invalid_inputs import list_inputs, mark_invalid, process_valid, read_text
 from weft.tasks.lm.compare import item_predictions
 from weft.tasks.lm.contexts import Context, resolve_context
 from weft.tasks.lm.scoring import BATCH_TOKENS, items, nll_function, surprisal, token_nll
@@ -214,10 +214,6 @@ class LanguageModelPredictor:
         return {number: problem for number, problem in enumerate(problems) if problem is not None}
 
 
-def _texts(texts: str | Sequence[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
-
-
 def prompt_ids(run: Run[str, None], text: str) -> list[int]:
     """The tokens of a text and those that precede it."""
     return [*run.predictor.bos_ids, *run.vocabulary.encode(text).tolist()]
@@ -247,7 +243,7 @@ def score(
 ) -> list[TextScore | InvalidInput]:
     """The log-probability of each line, or of one string, and of each of its tokens."""
     predictor: LanguageModelPredictor = run.predictor
-    checked = mark_invalid([read_text(line) for line in _texts(lines)], predictor.invalid_inputs)
+    checked = mark_invalid([read_text(line) for line in list_inputs(lines)], predictor.invalid_inputs)
     return process_valid(checked, lambda valid: predictor.score(valid, progress=phase(progress, "scoring")))
 
 
@@ -262,7 +258,7 @@ def generate(
     """Continuations of each prompt, or of one string; of beam search, best first."""
     from weft.decode import generate as decoding
 
-    texts = [check_text(text, f"prompt {number}") for number, text in enumerate(_texts(prompts), 1)]
+    texts = [check_text(text, f"prompt {number}") for number, text in enumerate(list_inputs(prompts), 1)]
     frame = run.predictor.frame
     return decoding.generate(
         run.model, run.vocabulary, texts, options, frame=frame, device=run.device, should_continue=should_continue

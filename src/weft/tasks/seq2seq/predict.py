@@ -10,7 +10,7 @@ import numpy as np
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
-from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text, read_texts
+from weft.tasks.invalid_inputs import list_inputs, mark_invalid, process_valid, read_text, read_texts
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
 from weft.text.reading import check_text
 
@@ -140,7 +140,7 @@ def score(
 ) -> list[PairScore | InvalidInput]:
     predictor: Seq2SeqPredictor = run.predictor
     checked = mark_invalid(
-        [_read_pair(pair) for pair in pairs], lambda valid: predictor.invalid_pairs(valid, truncate=truncate)
+        [_read_pair(pair) for pair in list_inputs(pairs)], lambda valid: predictor.invalid_pairs(valid, truncate=truncate)
     )
     return process_valid(checked, lambda valid: predictor.score(valid, truncate=truncate, progress=phase(progress, "scoring")))
 

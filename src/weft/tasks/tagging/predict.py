@@ -26,12 +26,12 @@ from weft.tasks.spec import (
     Progress,
     ProgressCallback,
     phase,
+    raise_first_invalid,
     scores_by_name,
 )
 from weft.tasks.tagging.compare import item_predictions, join_tags
 from weft.tasks.tagging.data import words
 from weft.text.label_tokenizer import LabelTokenizer
-from weft.text.reading import check_text
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -67,12 +67,7 @@ class TaggerPredictor:
         return self.tokenizer.labels.names
 
     def words(self, sentences: Sequence[Sentence]) -> list[list[str]]:
-        return [
-            check_text(sentence, f"line {index}").split()
-            if isinstance(sentence, str)
-            else [check_text(word, f"line {index}") for word in sentence]
-            for index, sentence in enumerate(sentences, 1)
-        ]
+        return raise_first_invalid([_words(sentence) for sentence in sentences])
 
     def long(self, sentences: Sequence[Sequence[str]]) -> dict[int, str]:
         """Index and problem of the sentences that are too long for the model."""
