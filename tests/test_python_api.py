@@ -370,8 +370,8 @@ def test_columns_are_those_that_the_run_file_names(tmp_path):
         ),
         ({"train": [("a\ud800", "x")]}, "data['train']: cannot be encoded as utf-8: surrogates not allowed"),
         ({"train": ["a"]}, None),
-        (REVIEWS, 'data: expected a dict of splits, got list; use {"train": ...}'),
-        ("reviews.tsv", 'data: expected a dict of splits, got str; use {"train": ...}'),
+        (REVIEWS, 'data: expected a dict of splits, got list; pass {"train": ..., "valid": 0.1}'),
+        ("reviews.tsv", 'data: expected a dict of splits, got str; pass {"train": ..., "valid": 0.1}'),
         ({1: REVIEWS}, "data: unknown split 1; choose from train, valid, test"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else str(value),  # an object has another address in every process

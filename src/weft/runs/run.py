@@ -141,7 +141,7 @@ class Run(Generic[I, P]):
             raise self.wrong_task()
         from weft.runs.memory_data import inputs_of
 
-        batch = [inputs] if self.spec.is_single(self, inputs) else inputs_of(self.config, inputs)
+        batch: list[Any] = [inputs] if self.spec.is_single(self, inputs) else inputs_of(self.config, inputs)
         return self.spec.predict(self, batch, options or self.spec.predict_options(), progress)
 
     def invalid_inputs(self, inputs: Iterable[I], options: Config | None = None) -> dict[int, str]:

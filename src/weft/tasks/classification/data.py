@@ -306,8 +306,10 @@ class LabeledVocabulary:
     def build(
         self, config: RunConfig, dataset: Dataset[Record], with_progress: TextsWithProgress, note: Note
     ) -> LabelTokenizer:
-        if problem := dataset.summary.problem():
-            raise DataError("", problem, dataset.summary.label_hint())
+        summary = dataset.summary
+        assert isinstance(summary, LabeledSummary)
+        if problem := summary.problem():
+            raise DataError("", problem, summary.label_hint())
         tokenizer = train_tokenizer(config.tokenizer, with_progress(all_texts(dataset)))
         return LabelTokenizer(tokenizer, LabelVocabulary.count(chain.from_iterable(labels_of(dataset))))
 
