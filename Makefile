@@ -19,7 +19,7 @@ SHARED := --dist loadfile --no-loadscope-reorder
 PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS) $(SHARED)
 CHECKED := --ignore tests/test_house_rules.py  # by `make check`, before
 WORDS := src docs examples benchmarks README.md CONTRIBUTING.md CHANGELOG.md
-LAWS := tests/test_contracts.py tests/test_references.py tests/test_seq2seq_contracts.py tests/test_seq2seq_references.py
+LAWS := tests/test_contracts.py tests/test_references.py tests/test_seq2seq_references.py
 
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-all test-processors check format docs docs-serve lock bench clean
@@ -49,10 +49,11 @@ $(READY): pyproject.toml constraints.txt requirements/demo.txt
 	touch $@
 
 # What tests and checks need besides. KenLM and seqeval, which tests compare with, come as source: their build tools are
-# installed before them, pinned, so that building them fetches nothing.
-$(TOOLS): $(READY) requirements/build.txt requirements/dev.txt
+# installed before them, pinned, so that building them fetches nothing. KenLM is compiled while the others are installed.
+$(TOOLS): $(READY) requirements/build.txt requirements/source.txt requirements/dev.txt
 	$(PIP) install --require-hashes --no-deps -r requirements/build.txt
-	$(PIP) install --require-hashes --no-deps --no-build-isolation -r requirements/dev.txt
+	$(PIP) install --require-hashes --no-deps --no-build-isolation -r requirements/source.txt & compiling=$$!; \
+		$(PIP) install --require-hashes --no-deps --no-build-isolation -r requirements/dev.txt && wait $$compiling
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo]'
 	touch $@
 
@@ -69,9 +70,8 @@ demo: $(READY)
 check: $(TOOLS)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/python tools/lint_words.py $(WORDS)
-	$(BIN)/python -m pytest -q tests/test_house_rules.py
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q tests/test_house_rules.py && wait $$types
 
 # torch computes by other instructions on other processors, and rounds otherwise: the laws of the models once more without any.
 test: check $(BROWSER)

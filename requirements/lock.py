@@ -1,7 +1,7 @@
 """Write the hashes of everything that constraints.txt pins: `make lock`, after a change of constraints.txt or pyproject.toml.
 
-Three lists, installed in this order: demo.txt (weft and its demo), build.txt (tools that compile packages that come as source),
-dev.txt (checks and tests); and docs.txt (the documentation site), which only `make docs` installs. torch is in none of them:
+The lists, installed in this order: demo.txt (weft and its demo), build.txt (tools that compile packages that come as source),
+source.txt (KenLM, which takes a minute to compile) beside dev.txt (checks and tests); and docs.txt (the documentation site), which only `make docs` installs. torch is in none of them:
 its builds for CPU and for CUDA have one version and different hashes.
 """
 
@@ -21,6 +21,7 @@ COMPILE = ("uv", "pip", "compile", "-q", "--no-deps", "--generate-hashes", "--no
 LISTS = {
     "demo": ("weft[demo]", "editables", "hatchling"),
     "build": ("cmake", "setuptools", "setuptools-scm", "wheel"),
+    "source": ("kenlm",),
     "dev": ("weft[demo,dev]",),
     "docs": ("mkdocstrings[python]", "ruff", "zensical"),
 }
@@ -55,7 +56,7 @@ def closure(roots: tuple[str, ...]) -> set[str]:
 def main() -> None:
     pinned = pins()
     for name, roots in LISTS.items():
-        packages = closure(roots)
+        packages = closure(roots) - (closure(LISTS["source"]) if name == "dev" else set())
         if missing := sorted(packages - pinned.keys()):
             raise SystemExit(f"lock: not in constraints.txt: {', '.join(missing)}")
         asked = "\n".join(pinned[package] for package in sorted(packages))

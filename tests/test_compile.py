@@ -26,7 +26,14 @@ def graphs(monkeypatch) -> list[torch.fx.GraphModule]:
     return found
 
 
-@pytest.mark.parametrize(("model", "read"), [("window", "windows"), ("gpt", "stream"), ("gpt", "lines")])
+@pytest.mark.parametrize(
+    ("model", "read"),
+    [
+        pytest.param("window", "windows", marks=pytest.mark.slow),
+        ("gpt", "stream"),
+        pytest.param("gpt", "lines", marks=pytest.mark.slow),
+    ],
+)
 def test_a_compiled_run_is_the_plain_one(tmp_path, graphs, model, read):
     text = make_text(tmp_path / "text.txt")
     options = {"data__read_as": read, "model__dropout": 0.0, "train__max_steps": 8, "train__num_validations": 1}

@@ -143,7 +143,9 @@ def small(document: Any) -> Any:
 DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"], {}, [[[[[[]]]]]]]
 
 
-@pytest.mark.parametrize("make", [translation, language, labels, tags])
+@pytest.mark.parametrize(
+    "make", [translation, labels, *(pytest.param(make, marks=pytest.mark.slow) for make in (language, tags))]
+)
 def test_whatever_is_damaged_is_drawn_or_refused(make):
     document, refused_ones = small(make()), 0
     known = list(places(document))

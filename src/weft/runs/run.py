@@ -43,6 +43,9 @@ class Run(Generic[I, P]):
     def __init__(self, directory: RunDir, config: RunConfig, vocabulary: Any, device: str) -> None:
         self.directory, self.config, self.vocabulary, self.device_name = directory, config, vocabulary, device
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, task={self.task!r}, arch={self.arch!r})"
+
     @property
     def path(self) -> Path:
         """The run directory."""
