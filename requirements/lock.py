@@ -1,8 +1,8 @@
 """Write the hashes of everything that constraints.txt pins: `make lock`, after a change of constraints.txt or pyproject.toml.
 
 The lists, installed in this order: demo.txt (weft and its demo), build.txt (tools that compile packages that come as source),
-source.txt (KenLM, which takes a minute to compile) beside dev.txt (checks and tests); and docs.txt (the documentation site), which only `make docs` installs. torch is in none of them:
-its builds for CPU and for CUDA have one version and different hashes.
+source.txt (KenLM, which takes a minute to compile) beside dev.txt (checks and tests); and docs.txt (the documentation site),
+which only `make docs` installs. torch is in none of them: its builds for CPU and for CUDA have one version and different hashes.
 """
 
 from __future__ import annotations

@@ -116,9 +116,7 @@ CROSSED += [(encoder, "attention", "scaled-dot") for encoder in MIXERS]
 TASKS = [(*parts, ("copy", "reverse")[(number + number // len(LOOKING)) % 2]) for number, parts in enumerate(CROSSED)]
 FEW = [
     ("lstm", "lstm", "multiplicative-feeding", "reverse"),
-    ("gru-reset-before", "gru-reset-before", "additive-before", "reverse"),
-    ("conv", "lstm", "dot-after", "reverse"),
-    ("attention", "gru", "additive-after", "copy"),
+    ("conv", "gru", "additive-after", "reverse"),
     ("attention", "attention", "scaled-dot", "copy"),
 ]
 
