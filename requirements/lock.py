@@ -2,7 +2,8 @@
 
 The lists, installed in this order: demo.txt (weft and its demo), build.txt (tools that compile packages that come as source),
 source.txt (KenLM, which takes a minute to compile) beside dev.txt (checks and tests); and docs.txt (the documentation site),
-which only `make docs` installs. torch is in none of them: its builds for CPU and for CUDA have one version and different hashes.
+which only `make docs` installs. torch is in none of them: its builds for CPU and for CUDA have one version, but
+different hashes.
 """
 
 from __future__ import annotations

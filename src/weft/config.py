@@ -69,10 +69,9 @@ def described_fields(config_class: type[Config]) -> dict[str, FieldInfo]:
 @cache
 def _attribute_docstrings(config_class: type[Config]) -> dict[str, str]:
     """The strings below the attributes of a class."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body
-    assert isinstance(definition, ast.ClassDef)
-    docstrings = dict[str, str]()
-    for pair in pairwise(definition.body):
+    source, docstrings = textwrap.dedent(inspect.getsource(config_class)), dict[str, str]()
+    body = next(node.body for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+    for pair in pairwise(body):
         match pair:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 docstrings[name] = inspect.cleandoc(text)

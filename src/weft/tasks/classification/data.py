@@ -307,8 +307,7 @@ class LabeledVocabulary:
         self, config: RunConfig, dataset: Dataset[Record], with_progress: TextsWithProgress, note: Note
     ) -> LabelTokenizer:
         summary = dataset.summary
-        assert isinstance(summary, LabeledSummary)
-        if problem := summary.problem():
+        if isinstance(summary, LabeledSummary) and (problem := summary.problem()):
             raise DataError("", problem, summary.label_hint())
         tokenizer = train_tokenizer(config.tokenizer, with_progress(all_texts(dataset)))
         return LabelTokenizer(tokenizer, LabelVocabulary.count(chain.from_iterable(labels_of(dataset))))
