@@ -5,9 +5,8 @@ sets, and the English of Tatoeba and Multi30k (for a GPU: --models pretrained --
 it is larger, and learns SST-5's labels of the same sentences first.
 
 The bars: TREC-6 test 90.0 (CNN-rand 88.2), SST-2 82.0, SST-5 41 (sentences only), names of 18 languages 83 by an LSTM or GRU
-(stratified 80/10/10 of the lines as they are; of Arabic's 2,000 only 108 differ, so "distinct" is the same where a name that is
-listed twice for a language counts once), EWT dev UPOS 95.0 within 20 minutes on two
-cores; WNUT-17 dev span F1 is reported.
+(stratified 80/10/10 of the lines as they are; of Arabic's 2,000 only 108 differ, so "distinct" is the same where a name that
+is listed twice for a language counts once), EWT dev UPOS 95.0 within 20 minutes on two cores; WNUT-17 dev span F1 is reported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Measures the gain of pre-training. A masked language model is trained on the text of the training sets (TREC, SST, UD English
-EWT; with --text all also the English of Tatoeba and Multi30k). Then the same network with the same tokens is trained on a
-tenth of TREC's labels (classification) and of EWT's (tagging), from its weights and from random initialization.
+"""Measures the gain of pre-training. A masked language model is trained on the text of the training sets (TREC, SST, UD
+English EWT; with --text all also the English of Tatoeba and Multi30k). Then the same network with the same tokens is trained
+on a tenth of TREC's labels (classification) and of EWT's (tagging), from its weights and from random initialization.
 
 Each seed samples another tenth to train on, another to select by, and trains another masked language model. Recipe, dropout
 and, for tagging, the character encoder are chosen for each arm on the validation data of the first seed, from the same list;
