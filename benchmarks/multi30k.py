@@ -92,8 +92,8 @@ def main() -> None:
             bleu = evaluation["bleu_lc"]
             result = f"  target {target}: {verdict(bleu.value >= target)}" if split == "test" else ""
             print(
-                f"{name:<12} {split:<5} beam size {beam_size}  BLEU: lowercased {bleu.value:.2f} [{bleu.low:.2f}, {bleu.high:.2f}]"
-                f"  cased {evaluation['bleu'].value:.2f}  {seconds[name]:.0f} s{result}",
+                f"{name:<12} {split:<5} beam size {beam_size}  BLEU: lowercased {bleu.value:.2f} "
+                f"[{bleu.low:.2f}, {bleu.high:.2f}]  cased {evaluation['bleu'].value:.2f}  {seconds[name]:.0f} s{result}",
                 flush=True,
             )
 
