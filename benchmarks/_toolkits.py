@@ -173,7 +173,7 @@ def decode_hf(workload: str, directory: Path, seed: int) -> dict[str, float]:
     lines = (directory / "test.source").read_text().split("\n")[:NUM_SENTENCES]
     sources = [[int(token_id) for token_id in line.split()] for line in lines]
     sources.sort(key=len, reverse=True)
-    sizes = {
+    sizes: dict[str, Any] = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")
         for name, value in (("layers", 3), ("attention_heads", 4), ("ffn_dim", 1024))
@@ -183,7 +183,8 @@ def decode_hf(workload: str, directory: Path, seed: int) -> dict[str, float]:
         eos_token_id=EOS_ID, bos_token_id=1, decoder_start_token_id=1, forced_eos_token_id=None, max_position_embeddings=1000,
         **sizes,
     )  # fmt: skip
-    model = MarianMTModel(config).eval()
+    model: Any = MarianMTModel(config)
+    model.eval()
 
     def translate(batch: list[list[int]]) -> None:
         length = max(len(source) for source in batch)
@@ -193,7 +194,7 @@ def decode_hf(workload: str, directory: Path, seed: int) -> dict[str, float]:
             max_new_tokens=NEW_TOKENS, do_sample=False,
         )  # fmt: skip
         if output.shape != (len(batch), NEW_TOKENS + 1) or (output[:, 1:] == EOS_ID).any():
-            raise SystemExit(f"hf: the output has shape {tuple(output.shape)}; expected {NEW_TOKENS} new tokens per sentence")
+            raise SystemExit(f"hf: output of shape {tuple(output.shape)}; expected {NEW_TOKENS} new tokens per sentence")
 
     translate(sources[:BATCH_SIZE])
     start = time.process_time()

@@ -90,7 +90,8 @@ def measure_explanations(model: LanguageModel, tokens: Tensor, repeats: int) -> 
 
     @torch.no_grad()
     def forward(_: Tensor | None = None) -> Tensor:
-        return model.head(model(tokens)[0][:, -1])
+        logits: Tensor = model.head(model(tokens)[0][:, -1])
+        return logits
 
     model_input = ModelInput(model, [side], forward, spans[:1], None, str)
     layers, device = sites(model), torch.device("cpu")

@@ -94,10 +94,10 @@ def print_rates(rows: list[dict[str, Any]], title: str) -> None:
 
 def ensembles_by_name(families: list[str], seeds: int, *, ensembles: bool) -> dict[str, list[Members]]:
     """Single runs by family and, with `ensembles`, all seeds of a family, and five runs of alternating families."""
-    groups = {family: [(Member(family, seed),) for seed in range(1, seeds + 1)] for family in families}
-    by_name: dict[str, list[Members]] = {**groups}
+    runs = {family: [Member(family, seed) for seed in range(1, seeds + 1)] for family in families}
+    by_name: dict[str, list[Members]] = {family: [(run,) for run in runs[family]] for family in families}
     if ensembles:
-        by_name |= {f"{family} x {seeds}": [tuple(itertools.chain.from_iterable(groups[family]))] for family in families}
+        by_name |= {f"{family} x {seeds}": [tuple(runs[family])] for family in families}
         alternating = [Member(family, seed) for seed in range(1, seeds + 1) for family in families]
         by_name["five of all families"] = [tuple(alternating[:5])]
     return by_name

@@ -167,7 +167,7 @@ def decode(args: argparse.Namespace) -> dict[str, float]:
         train("transformer", args)
     run = weft.load(args.work_dir / "weft-transformer", device=args.device)
     lines = read_lines(args.data / "test_2016_flickr.en.gz")[:NUM_SENTENCES]
-    options = {"beam_size": BEAM_SIZE, "min_new_tokens": NEW_TOKENS, "max_new_tokens": NEW_TOKENS}
+    options: dict[str, Any] = {"beam_size": BEAM_SIZE, "min_new_tokens": NEW_TOKENS, "max_new_tokens": NEW_TOKENS}
     run.predict(lines[:BATCH_SIZE], **options)
     start = time.process_time()
     predictions = run.predict(lines, **options)
