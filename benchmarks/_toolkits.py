@@ -81,7 +81,8 @@ def train_eole(workload: str, directory: Path, seed: int) -> dict[str, float]:
         "model_path": str(directory / f"eole-{workload}"),
     }  # fmt: skip
     config = {
-        "seed": seed, "overwrite": True, "report_every": 5, "share_vocab": True, "src_vocab": vocab_file, "tgt_vocab": vocab_file,
+        "seed": seed, "overwrite": True, "report_every": 5, "share_vocab": True, "src_vocab": vocab_file,
+        "tgt_vocab": vocab_file,
         "data": {"train": {"path_src": str(directory / "train.source"), "path_tgt": str(directory / "train.target")}},
         "model": {"hidden_size": 256, "share_embeddings": True, "share_decoder_embeddings": True, **EOLE_MODELS[workload]},
         "training": training,
@@ -179,9 +180,9 @@ def decode_hf(workload: str, directory: Path, seed: int) -> dict[str, float]:
         for name, value in (("layers", 3), ("attention_heads", 4), ("ffn_dim", 1024))
     }
     config = MarianConfig(
-        vocab_size=VOCAB_SIZE + 1, d_model=256, dropout=0.1, activation_function="relu", scale_embedding=True, pad_token_id=VOCAB_SIZE,
-        eos_token_id=EOS_ID, bos_token_id=1, decoder_start_token_id=1, forced_eos_token_id=None, max_position_embeddings=1000,
-        **sizes,
+        vocab_size=VOCAB_SIZE + 1, d_model=256, dropout=0.1, activation_function="relu", scale_embedding=True,
+        pad_token_id=VOCAB_SIZE, eos_token_id=EOS_ID, bos_token_id=1, decoder_start_token_id=1, forced_eos_token_id=None,
+        max_position_embeddings=1000, **sizes,
     )  # fmt: skip
     model: Any = MarianMTModel(config)
     model.eval()
