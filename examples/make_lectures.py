@@ -63,7 +63,7 @@ def _subject(rng: StableRandom, plural: int, between: int | None) -> str:
 
 
 def writers(rng: StableRandom, number: int) -> str:
-    lines = []
+    lines: list[str] = []
     while len(lines) < number:
         plural, verb = rng.below(2), rng.choice(VERBS)
         between = None if rng.below(2) else rng.below(2)
@@ -101,7 +101,8 @@ WHEN = [("", ""), (" today", " aujourd'hui"), (" yesterday", " hier"), (" in the
 
 
 def pies(rng: StableRandom) -> Pair:
-    (who, qui, plural_subject), (whom, me, plural), (did, fait), (when, quand) = map(rng.choice, (WHO, WHOM, DID, WHEN))
+    (who, qui, plural_subject), (whom, me, plural) = rng.choice(WHO), rng.choice(WHOM)
+    (did, fait), (when, quand) = rng.choice(DID), rng.choice(WHEN)
     has = "ont" if plural_subject else "a"
     is_negated = rng.below(4) == 0
     english = f"{who} {did.format(whom)}{when}"
