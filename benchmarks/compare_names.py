@@ -68,7 +68,7 @@ def compare_command(args: argparse.Namespace, run_file: Path, output_dir: Path) 
 
 
 def num_finished(output_dir: Path) -> int:
-    """The number of runs that are fitted, or whose newest checkpoint is the last one."""
+    """How many runs are fitted, or trained to their last checkpoint."""
     count = 0
     for run in output_dir.glob("*-[0-9]"):
         states = sorted(run.glob("checkpoints/[0-9]*/train_state.json"))
