@@ -1,8 +1,8 @@
 """Write the hashes of all packages in constraints.txt: `make lock`, after a change of constraints.txt or pyproject.toml.
 
-Three lists, installed in this order: demo.txt (weft and its demo), build.txt (tools to build source packages) and dev.txt (checks
-and tests). Only `make docs` installs docs.txt (the documentation site). torch is in none of them: its builds for CPU and CUDA
-have the same version, but different hashes.
+Three lists, installed in this order: demo.txt (weft and its demo), build.txt (tools to build source packages) and dev.txt
+(checks and tests). Only `make docs` installs docs.txt (the documentation site). torch is in none of them: its builds for CPU
+and CUDA have the same version, but different hashes.
 """
 
 from __future__ import annotations
