@@ -1,10 +1,11 @@
-"""Subject-verb agreement of n-grams, recurrent networks and Transformers: the subject against the nearest noun.
+"""Subject-verb agreement of n-gram models, recurrent networks and Transformers: does the verb agree with the subject, or with
+the nearest noun?
 
-Trained on lowercased English (Tatoeba, Multi30k, UD EWT, Shakespeare: 1.6 million words, collected in --output-dir); tested
-on BLiMP's distractor paradigms ("a niece of most senators hasn't ...") and on verbs with 0 to 4 attractors (Linzen et al.
-2016), or, with --wikipedia, trained on those sentences as well, and tested on BLiMP alone. The bar: on the distractor
-paradigms the n-gram is below 50%, every network above it, each trained within 30 minutes. Published (5-gram / LSTM / GPT-2,
-of 83 million words and more): relational noun 23.5 / 76.0 / 79.5, relative clause 21.7 / 62.7 / 65.7.
+Training text: lowercased English (Tatoeba, Multi30k, UD EWT, Shakespeare: 1.6 million words, written to --output-dir). Minimal
+pairs: the distractor paradigms of BLiMP ("a niece of most senators hasn't ...") and verbs with 0 to 4 attractors (Linzen et
+al. 2016). With --wikipedia, the sentences of Linzen et al. are training text, and only BLiMP is evaluated. Target: on the
+distractor paradigms, the n-gram model is below 50% and every network above 50%, each trained within 30 minutes. Published
+(5-gram / LSTM / GPT-2, 83 million words and more): relational noun 23.5 / 76.0 / 79.5, relative clause 21.7 / 62.7 / 65.7.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import argparse
 import gzip
 import random
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
+from _common import SHARED_DATA, require_data, train_subprocess, verdict
 
 import weft
 from weft.comparison.breakdown import subset
@@ -30,7 +30,6 @@ from weft.comparison.minimal_pairs import evaluate_minimal_pairs, rows
 from weft.data.minimal_pair_files import MinimalPair, read_suite
 from weft.metrics.items import ItemStatistics
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 SUITES = ("blimp/*subject_verb_agreement*.jsonl.gz", "blimp/distractor_*.jsonl.gz", "agreement-linzen/*.gold.gz")
 NETWORK: dict[str, Any] = {"hidden_size": 256, "num_layers": 1, "dropout": 0.2, "tie_embeddings": True}
 MODELS: dict[str, dict[str, Any]] = {
@@ -59,20 +58,20 @@ def _ewt(directory: Path) -> Iterator[str]:
 
 
 def _shakespeare(directory: Path) -> Iterator[str]:
-    """What is said, sentence by sentence, without who says it."""
+    """The sentences of all speeches, without the names of the speakers."""
     for speech in (directory / "tinyshakespeare" / "input.txt").read_bytes().decode().split("\n\n"):
         words = " ".join(line for line in speech.split("\n") if not line.endswith(":"))
         yield from re.split(r"(?<=[.!?]) ", words)
 
 
 def _wikipedia(directory: Path) -> Iterator[str]:
-    """The sentences of the verbs of Linzen et al."""
+    """The sentences of Linzen et al. (2016)."""
     text = gzip.decompress((directory / "agreement-linzen" / "subj_agr_filtered.text.gz").read_bytes()).decode()
     yield from text.replace(" <eos>", "").split("\n")
 
 
-def assembled(directory: Path, path: Path, *, wikipedia: bool = False) -> Path:
-    """All sentences, each once, in an order by chance."""
+def write_text(directory: Path, path: Path, *, wikipedia: bool) -> Path:
+    """Write all distinct sentences in random order."""
     sources = (_tatoeba, _multi30k, _ewt, _shakespeare, *((_wikipedia,) if wikipedia else ()))
     lines = list(dict.fromkeys(line.strip() for read in sources for line in read(directory) if line.strip()))
     random.Random(1).shuffle(lines)
@@ -81,95 +80,77 @@ def assembled(directory: Path, path: Path, *, wikipedia: bool = False) -> Path:
     return path.resolve()
 
 
-def values(model: str, text: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    own = MODELS[model]
-    training = {} if model == "ngram" else {
-        "max_minutes": chosen.max_minutes, "batch_tokens": 1024, "num_validations": 5, "device": chosen.device,
-    }  # fmt: skip
+def run_values(model: str, text: Path, args: argparse.Namespace) -> dict[str, Any]:
+    train = {"max_minutes": args.max_minutes, "batch_tokens": 1024, "num_validations": 5, "device": args.device}
     return {
         "task": "lm",
-        "seed": chosen.seed,
+        "seed": args.seed,
         "data": {"train": str(text), "valid": 0.01, "read_as": "lines"},
-        "tokenizer": {"type": chosen.tokenizer, "vocab_size": chosen.vocabulary, "lowercase": True},
-        **own,
-        **({"train": training} if training else {}),
+        "tokenizer": {"type": args.tokenizer, "vocab_size": args.vocab_size, "lowercase": True},
+        **MODELS[model],
+        **({} if model == "ngram" else {"train": train}),
     }
 
 
-def trained(model: str, text: Path, chosen: argparse.Namespace) -> tuple[Path, float]:
-    """The run directory, and the seconds of this process that it took; a finished run is kept."""
-    place = chosen.output_dir / f"{model}-{chosen.seed}"
-    file = place.with_suffix(".toml")
-    file.write_text(tomli_w.dumps(values(model, text, chosen)))
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "weft",
-        "train",
-        str(file),
-        "--output-dir",
-        str(place),
-        "--threads",
-        str(chosen.threads),
-    ]
-    for setting in (chosen.set or []) if model != "ngram" else []:
-        command += ["--set", setting]
-    began = time.perf_counter()
-    subprocess.run(command, check=True)
-    return place, time.perf_counter() - began
-
-
-def printed(probed: dict[str, ItemStatistics], pairs: list[MinimalPair]) -> bool:
-    """The table and the verdict; whether the bar was met."""
-    found = rows({name: [items] for name, items in probed.items()}, pairs)
-    print(f"{'':<54}{'pairs':>7}" + "".join(f"{name:>21}" for name in probed))
-    for row in found:
-        cells = [f"{one.value:.1f} ({one.low:.1f}-{one.high:.1f})" for one in row.found.values()]
-        print(f"{row.by + ': ' + row.name:<54}{row.size:>7,}" + "".join(f"{cell:>21}" for cell in cells))
-    (deciding,) = (row for row in found if row.name == DISTRACTORS)
-    met = [(one.value < 50) == (name == "ngram") for name, one in deciding.found.items()]
-    for name, fine in zip(deciding.found, met, strict=True):
-        bar = "below 50" if name == "ngram" else "above 50"
-        print(f"{DISTRACTORS}: {name} {deciding.found[name].value:.1f}, bar {bar}: {'met' if fine else 'MISSED'}")
-    return all(met)
+def print_table(statistics: dict[str, ItemStatistics], pairs: list[MinimalPair]) -> bool:
+    """Print the accuracies by group of pairs; returns whether the target is met."""
+    groups = rows({name: [items] for name, items in statistics.items()}, pairs)
+    print(f"{'':<54}{'pairs':>7}" + "".join(f"{name:>21}" for name in statistics))
+    for group in groups:
+        cells = [f"{score.value:.1f} [{score.low:.1f}, {score.high:.1f}]" for score in group.scores.values()]
+        print(f"{group.by + ': ' + group.name:<54}{group.size:>7,}" + "".join(f"{cell:>21}" for cell in cells))
+    (distractors,) = (group for group in groups if group.name == DISTRACTORS)
+    is_met = {name: (score.value < 50) == (name == "ngram") for name, score in distractors.scores.items()}
+    for name, score in distractors.scores.items():
+        target = "below 50" if name == "ngram" else "above 50"
+        print(f"{DISTRACTORS}: {name} {score.value:.1f}, target {target}: {verdict(is_met[name])}")
+    return all(is_met.values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=SHARED)
+    parser.add_argument("--data", type=Path, default=SHARED_DATA)
     parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks/agreement"))
-    parser.add_argument("--models", default=",".join(MODELS), help="these alone, separated by commas")
-    parser.add_argument("--max-minutes", type=float, default=10.0, help="of training, for each network")
+    parser.add_argument("--models", default=",".join(MODELS), help="comma-separated models")
+    parser.add_argument("--max-minutes", type=float, default=10.0, help="training time of each network")
     parser.add_argument("--tokenizer", default="word")
-    parser.add_argument("--vocabulary", type=int, default=8000)
+    parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=1, help="networks trained side by side")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1, help="number of models to train in parallel")
+    parser.add_argument("--threads", type=int, default=2, help="threads per model")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--set", action="append", help="change an option of every network's run")
+    parser.add_argument("--set", action="append", default=[], help="change an option of every network's run")
     parser.add_argument(
-        "--wikipedia", action="store_true", help="read the sentences of Linzen et al., too, and probe by BLiMP alone"
+        "--wikipedia", action="store_true", help="train on the sentences of Linzen et al. as well, and evaluate on BLiMP only"
     )
-    parser.add_argument("--skip-unknown", action="store_true", help="leave out pairs where a word that decides is unknown")
-    chosen = parser.parse_args()
-    if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data DIR\n")
-    text = assembled(chosen.data, chosen.output_dir / "text.txt", wikipedia=chosen.wikipedia)
-    suites = [suite for suite in SUITES if not chosen.wikipedia or suite.startswith("blimp")]
-    pairs = read_suite([path for suite in suites for path in sorted(chosen.data.glob(suite))]).pairs
-    probed: dict[str, ItemStatistics] = {}
-    models = chosen.models.split(",")
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        places = list(pool.map(lambda model: trained(model, text, chosen), models))
-    for model, (place, seconds) in zip(models, places, strict=True):
-        began = time.perf_counter()
-        probed[model] = evaluate_minimal_pairs(weft.load(place, device=chosen.device), pairs)
-        print(f"{model}: trained in {seconds:.0f} s, probed in {time.perf_counter() - began:.0f} s", flush=True)
-    if chosen.skip_unknown:
-        kept = np.flatnonzero(~np.any([items.statistics["unknown_choice"] > 0 for items in probed.values()], axis=0))
-        pairs, probed = [pairs[at] for at in kept], {name: subset(items, kept) for name, items in probed.items()}
-    sys.exit(0 if printed(probed, pairs) else 1)
+    parser.add_argument("--skip-unknown", action="store_true", help="skip pairs whose critical word is out of vocabulary")
+    args = parser.parse_args()
+    require_data(parser, args.data)
+    text = write_text(args.data, args.output_dir / "text.txt", wikipedia=args.wikipedia)
+    suites = [suite for suite in SUITES if not args.wikipedia or suite.startswith("blimp")]
+    pairs = read_suite([path for suite in suites for path in sorted(args.data.glob(suite))]).pairs
+
+    def train(model: str) -> float:
+        overrides = () if model == "ngram" else args.set
+        run_dir = args.output_dir / f"{model}-{args.seed}"
+        return train_subprocess(run_values(model, text, args), run_dir, threads=args.threads, overrides=overrides)
+
+    models = args.models.split(",")
+    with ThreadPoolExecutor(args.jobs) as pool:
+        train_seconds = dict(zip(models, pool.map(train, models), strict=True))
+    statistics: dict[str, ItemStatistics] = {}
+    for model in models:
+        start = time.perf_counter()
+        run = weft.load(args.output_dir / f"{model}-{args.seed}", device=args.device)
+        statistics[model] = evaluate_minimal_pairs(run, pairs)
+        eval_seconds = time.perf_counter() - start
+        print(f"{model}: trained in {train_seconds[model]:.0f} s, evaluated in {eval_seconds:.0f} s", flush=True)
+    if args.skip_unknown:
+        has_unknown = np.any([items.statistics["unknown_choice"] > 0 for items in statistics.values()], axis=0)
+        known = np.flatnonzero(~has_unknown)
+        pairs = [pairs[i] for i in known]
+        statistics = {name: subset(items, known) for name, items in statistics.items()}
+    sys.exit(0 if print_table(statistics, pairs) else 1)
 
 
 if __name__ == "__main__":

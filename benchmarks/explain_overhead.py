@@ -1,16 +1,15 @@
-"""What looking costs: one pass that keeps one head's pattern, against one that keeps nothing; and training after a look.
+"""The cost of explanations: forward passes that record attention weights, and training steps after an explanation.
 
     python benchmarks/explain_overhead.py
 
-A Transformer language model of 6 layers of width 256, freshly made, reads a row of 256 tokens, as often without as with, one
-after the other, on one thread. Printed are the medians, and their ratio, which must stay below 2; also that of all heads of all
-layers.
+A randomly initialized Transformer language model (6 layers, hidden size 256) reads 256 tokens on one thread: without
+recording, with one head, and with all heads of all layers. Printed are median times. Target: one head costs less than twice a
+plain pass.
 
-Then three copies of the model take training steps (forward, backward, clip, AdamW) on the same row: two that nobody ever
-looked into, and one whose every head was explained just before. They take turns, each round in another order. Printed are the
-medians, of processor time, for which other programs count less, and the ratios within a round, by median and quartiles: that of
-the one that was explained must be no further from 1 than that of the second copy that was not, which is what this machine can
-measure.
+Then three copies of the model take training steps (forward, backward, clip, AdamW) on the same row: two that were never
+explained, and one whose heads were all explained before. They take turns, in another order in each round. Printed are median
+CPU times, and median and quartiles of the ratio to the first copy in the same round. Target: the ratio of the explained model
+is as close to 1 as that of the second copy, which shows the precision of the measurement.
 """
 
 from __future__ import annotations
@@ -30,91 +29,97 @@ from weft.explain.inputs import InputSide, ModelInput
 from weft.models.config import TRANSFORMER, LanguageModelConfig
 from weft.models.lm import LanguageModel, language_model
 
-TOKENS, WORDS = 256, 8000
+NUM_TOKENS, VOCAB_SIZE, NUM_HEADS = 256, 8000, 8
+WARMUP_CALLS, WARMUP_ROUNDS = 3, 2
 
 
-def made() -> LanguageModel:
+def make_model() -> LanguageModel:
     torch.manual_seed(0)
-    table = LanguageModelConfig(**{**TRANSFORMER, "num_layers": 6, "hidden_size": 256, "num_heads": 8})
-    return language_model(table.with_defaults(), vocab_size=WORDS, context_length=TOKENS, vocabulary="").eval()
+    config = LanguageModelConfig(**{**TRANSFORMER, "num_layers": 6, "hidden_size": 256, "num_heads": NUM_HEADS})
+    return language_model(config.with_defaults(), vocab_size=VOCAB_SIZE, context_length=NUM_TOKENS, vocabulary="").eval()
 
 
-def alternating(repeats: int, *calls: Callable[[], object]) -> list[float]:
-    """Milliseconds of each, the median; they take turns, so that a busy machine is busy for all."""
-    taken: list[list[float]] = [[] for _ in calls]
-    for number in range(repeats + 3):
-        for place, call in zip(taken, calls, strict=True):
-            began = time.perf_counter()
+def median_milliseconds(repeats: int, *calls: Callable[[], object]) -> list[float]:
+    """Median wall-clock time of each call. Calls take turns, so that other load affects all of them."""
+    times: list[list[float]] = [[] for _ in calls]
+    for i in range(repeats + WARMUP_CALLS):
+        for call_times, call in zip(times, calls, strict=True):
+            start = time.perf_counter()
             call()
-            if number >= 3:
-                place.append(1000 * (time.perf_counter() - began))
-    return [median(place) for place in taken]
+            if i >= WARMUP_CALLS:
+                call_times.append(1000 * (time.perf_counter() - start))
+    return [median(call_times) for call_times in times]
 
 
-def training(model: LanguageModel, rows: Tensor) -> Callable[[], object]:
-    """A training step of the model, as `weft train` takes it."""
+def training_step(model: LanguageModel, rows: Tensor) -> Callable[[], object]:
+    """A training step as in `weft train`."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
-    def step() -> object:
+    def step() -> None:
         optimizer.zero_grad()
-        nats, _ = model.loss(rows[:, :-1], rows[:, 1:])
-        nats.mean().backward()
+        losses, _ = model.loss(rows[:, :-1], rows[:, 1:])
+        torch.autograd.backward(losses.mean())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        return optimizer.step()
+        optimizer.step()
 
     return step
 
 
-def in_turns(rounds: int, steps: Sequence[Callable[[], object]]) -> np.ndarray:
-    """Milliseconds of the processor (rounds, steps), each round in another order: what comes first may find the caches cold."""
-    taken = np.zeros((rounds + 2, len(steps)))
-    for number in range(rounds + 2):
-        for at in np.roll(np.arange(len(steps)), number):
-            began = time.process_time()
-            steps[at]()
-            taken[number, at] = 1000 * (time.process_time() - began)
-    return taken[2:]
+def cpu_milliseconds(rounds: int, steps: Sequence[Callable[[], object]]) -> np.ndarray:
+    """CPU times (rounds, steps). The order changes in each round, because the first step may find cold caches."""
+    times = np.zeros((rounds + WARMUP_ROUNDS, len(steps)))
+    for i in range(rounds + WARMUP_ROUNDS):
+        for j in np.roll(np.arange(len(steps)), i).tolist():
+            start = time.process_time()
+            steps[j]()
+            times[i, j] = 1000 * (time.process_time() - start)
+    return times[WARMUP_ROUNDS:]
 
 
-def hooks(model: torch.nn.Module) -> int:
-    return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) + len(part._backward_hooks) for part in model.modules())
+def count_hooks(model: torch.nn.Module) -> int:
+    return sum(
+        len(module._forward_hooks) + len(module._forward_pre_hooks) + len(module._backward_hooks) for module in model.modules()
+    )
 
 
-def looking(model: LanguageModel, tokens: Tensor, repeats: int) -> None:
-    side = InputSide("text", "embedding", "embedding", tokens[0].tolist(), [TokenSpan("", 0, 0)] * TOKENS)
-    reading = ModelInput(model, [side], lambda at: model.head(model(tokens)[0][:, -1]), [TokenSpan("", 0, 0)], None, str)
-    every, device = sites(model), torch.device("cpu")
+def measure_explanations(model: LanguageModel, tokens: Tensor, repeats: int) -> None:
+    """Print the time of forward passes without and with recorded attention weights."""
+    spans = [TokenSpan("", 0, 0)] * NUM_TOKENS
+    side = InputSide("text", "embedding", "embedding", tokens[0].tolist(), spans)
 
     @torch.no_grad()
-    def plain() -> object:
-        return model.head(model(tokens)[0][:, -1])
+    def forward(_: Tensor | None = None) -> Tensor:
+        logits: Tensor = model.head(model(tokens)[0][:, -1])
+        return logits
 
-    alone, one, all_of_them = alternating(
+    model_input = ModelInput(model, [side], forward, spans[:1], None, str)
+    layers, device = sites(model), torch.device("cpu")
+    plain, one_head, all_heads = median_milliseconds(
         repeats,
-        plain,
-        lambda: read_attention(reading, every[3:4], 5, device),
-        lambda: read_attention(reading, every, None, device),
+        forward,
+        lambda: read_attention(model_input, layers[3:4], 5, device),
+        lambda: read_attention(model_input, layers, None, device),
     )
-    print(f"a plain pass          {alone:8.2f} ms")
-    print(f"with one head         {one:8.2f} ms   {one / alone:.2f} times")
-    print(f"with all {8 * len(every)} heads     {all_of_them:8.2f} ms   {all_of_them / alone:.2f} times")
+    print(f"plain forward pass    {plain:8.2f} ms")
+    print(f"with one head         {one_head:8.2f} ms   {one_head / plain:.2f} times")
+    print(f"with all {NUM_HEADS * len(layers)} heads     {all_heads:8.2f} ms   {all_heads / plain:.2f} times")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=100, help="of training steps")
-    chosen = parser.parse_args()
+    parser.add_argument("--repeats", type=int, default=100, help="number of forward passes")
+    parser.add_argument("--rounds", type=int, default=100, help="number of training steps")
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    first, second, explained = made(), made(), made()
-    looking(explained, torch.randint(WORDS, (1, TOKENS)), chosen.repeats)
-    rows = torch.randint(WORDS, (1, TOKENS // 2 + 1))
-    taken = in_turns(chosen.rounds, [training(model, rows) for model in (first, second, explained)])
-    print(f"hooks left in the model that was explained: {hooks(explained)}")
-    for at, name in enumerate(("never explained", "another one", "after an explain")):
-        low, middle, high = np.quantile(taken[:, at] / taken[:, 0], (0.25, 0.5, 0.75))
-        print(f"step, {name:<18}{np.median(taken[:, at]):8.1f} ms   {middle:.3f} times ({low:.3f} to {high:.3f})")
+    first, second, explained = make_model(), make_model(), make_model()
+    measure_explanations(explained, torch.randint(VOCAB_SIZE, (1, NUM_TOKENS)), args.repeats)
+    rows = torch.randint(VOCAB_SIZE, (1, NUM_TOKENS // 2 + 1))
+    times = cpu_milliseconds(args.rounds, [training_step(model, rows) for model in (first, second, explained)])
+    print(f"hooks in the explained model: {count_hooks(explained)}")
+    for j, name in enumerate(("first copy", "second copy", "explained copy")):
+        low, middle, high = np.quantile(times[:, j] / times[:, 0], (0.25, 0.5, 0.75))
+        print(f"step, {name:<18}{np.median(times[:, j]):8.1f} ms   {middle:.3f} times ({low:.3f} to {high:.3f})")
 
 
 if __name__ == "__main__":

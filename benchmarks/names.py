@@ -1,7 +1,8 @@
-"""Names, character by character: a bigram, a window of 3, LSTM, GRU and Transformer against published numbers.
+"""Character-level language models of names: bigram, convolution, LSTM, GRU and Transformer against published results.
 
-32,033 names, shuffled with random.seed(42) and split 80/10/10; nats per character, the end of a name among them.
-The bars: bigram counts with add-1 on all names 2.4546; window of 3 valid 2.11; LSTM and GRU test 2.00; Transformer test 1.92.
+Data: 32,033 names, shuffled with random.seed(42) and split 80/10/10. Loss in nats per character, including the end of the
+name. Targets: add-one bigram on all names 2.4546; convolution over 3 characters, validation data, 2.11; LSTM and GRU, test
+data, 2.00; Transformer, test data, 1.92.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import random
 from pathlib import Path
 from typing import Any
 
-from _measured import HEAD, arguments, row, trained
+from _common import TABLE_HEAD, parse_args, table_row, train_here
 
-DROPPED: dict[str, Any] = {"lr": 3e-3, "weight_decay": 0.05, "batch_tokens": 1024, "max_epochs": 20.0}
+RECURRENT: dict[str, Any] = {"lr": 3e-3, "weight_decay": 0.05, "batch_tokens": 1024, "max_epochs": 20.0}
 MODELS: dict[str, dict[str, Any]] = {
     "conv": {
         "model": {"arch": "conv", "kernel_size": 3, "hidden_size": 200},
         "train": {"lr": 5e-3, "weight_decay": 0.01, "batch_tokens": 2048, "max_epochs": 20.0},
     },
-    "lstm": {"model": {"arch": "lstm", "num_layers": 2, "hidden_size": 192, "dropout": 0.3}, "train": DROPPED},
+    "lstm": {"model": {"arch": "lstm", "num_layers": 2, "hidden_size": 192, "dropout": 0.3}, "train": RECURRENT},
     "gru": {
         "model": {"arch": "gru", "num_layers": 2, "hidden_size": 192, "dropout": 0.35, "skip_connection": "residual"},
-        "train": DROPPED,
+        "train": RECURRENT,
     },
     "gpt": {
         "model": {
@@ -33,7 +34,7 @@ MODELS: dict[str, dict[str, Any]] = {
             "embedding_dropout": 0.0,
             "activation": "swiglu",
         },
-        # float32 and not compiled on a GPU either: so it was measured
+        # float32 without compilation on all devices, as in the published measurements
         "train": {
             "muon_lr": 0.01,
             "weight_decay": 0.1,
@@ -46,40 +47,42 @@ MODELS: dict[str, dict[str, Any]] = {
         },
     },
 }
-BARS = {"conv": 2.11, "lstm": 2.00, "gru": 2.00, "gpt": 1.92}  # the window's on valid, the others' on test
+TARGETS = {"conv": 2.11, "lstm": 2.00, "gru": 2.00, "gpt": 1.92}  # conv: validation data; others: test data
 
 
-def split(data: Path, directory: Path) -> None:
+def write_splits(data: Path, directory: Path) -> None:
+    """Write all.txt, train.txt, valid.txt and test.txt."""
     names = [name for name in data.read_text().split("\n") if name]
     (directory / "all.txt").write_text("\n".join(names) + "\n")
     random.seed(42)
     random.shuffle(names)
-    first, second = int(0.8 * len(names)), int(0.9 * len(names))
-    for part, chosen in (("train", names[:first]), ("valid", names[first:second]), ("test", names[second:])):
-        (directory / f"{part}.txt").write_text("\n".join(chosen) + "\n")
+    train_end, valid_end = int(0.8 * len(names)), int(0.9 * len(names))
+    splits = {"train": names[:train_end], "valid": names[train_end:valid_end], "test": names[valid_end:]}
+    for split, split_names in splits.items():
+        (directory / f"{split}.txt").write_text("\n".join(split_names) + "\n")
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", "names-makemore/names.txt")
-    directory = options.output_dir / "names"
+    args = parse_args(__doc__ or "", "names-makemore/names.txt")
+    directory = args.output_dir / "names"
     directory.mkdir(parents=True, exist_ok=True)
-    split(options.data, directory)
-    lines = [HEAD]
-    if not options.only or "bigram" in options.only:
+    write_splits(args.data, directory)
+    table = [TABLE_HEAD]
+    if not args.only or "bigram" in args.only:
         model = {"arch": "ngram", "order": 2, "smoothing": "add-delta", "closed_vocab": True}
         values = {"task": "lm", "data": {"train": "all.txt", "read_as": "lines"}, "model": model}
-        run, seconds = trained(values, directory / "bigram", directory)
-        score = {s.name: s.value for s in run.evaluate(directory / "all.txt").scores}["loss"]
-        lines.append(row("bigram, all names", run, score, 2.4546, seconds))
+        run, seconds = train_here(values, directory / "bigram", directory)
+        loss = run.evaluate(directory / "all.txt")["loss"].value
+        table.append(table_row("bigram, all names", run, loss, 2.4546, seconds))
     data = {"train": "train.txt", "valid": "valid.txt", "test": "test.txt", "read_as": "lines", "context_length": 32}
     for name, recipe in MODELS.items():
-        if options.only and name not in options.only:
+        if args.only and name not in args.only:
             continue
-        run, seconds = trained({"task": "lm", "data": data, **recipe}, directory / name, directory)
-        part = "valid" if name == "conv" else "test"
-        score = {s.name: s.value for s in run.evaluate(directory / f"{part}.txt").scores}["loss"]
-        lines.append(row(f"{name}, {part}", run, score, BARS[name], seconds))
-    print("\n".join(lines))
+        run, seconds = train_here({"task": "lm", "data": data, **recipe}, directory / name, directory)
+        split = "valid" if name == "conv" else "test"
+        loss = run.evaluate(directory / f"{split}.txt")["loss"].value
+        table.append(table_row(f"{name}, {split}", run, loss, TARGETS[name], seconds))
+    print("\n".join(table))
 
 
 if __name__ == "__main__":

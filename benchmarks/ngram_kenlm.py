@@ -1,10 +1,9 @@
-"""Our n-gram models against KenLM's: the same text, every number of the ARPA files, perplexities, seconds.
+"""n-gram models compared with KenLM on the same text: all values of the ARPA files, perplexities and CPU times.
 
     python benchmarks/ngram_kenlm.py --lmplz kenlm/build/bin/lmplz --text english.txt [--test other.txt]
 
-lmplz comes from a build of github.com/kpu/kenlm (cmake, Boost); the `kenlm` package reads and scores. The text has a
-sentence a line, words between blanks. Seconds are of the processor, user and system together, medians of `--repeat`
-runs that take turns.
+lmplz is from a build of github.com/kpu/kenlm (cmake, Boost); the `kenlm` package reads its files. The text has one sentence per
+line and spaces between words. Times are CPU seconds (user and system), medians of --repeat runs that take turns.
 """
 
 from __future__ import annotations
@@ -19,175 +18,164 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import kenlm
 import numpy as np
 import torch
+from _common import SHARED_DATA, require_data
 
 from weft.interop.arpa import read_arpa, write_arpa
 from weft.models.ngram import NgramConfig, NgramModel, fit
 
-STARTED = time.process_time()  # what Python and the imports cost
+STARTUP_SECONDS = time.process_time()  # of Python and the imports
+EOS_ID = 2
 
 
-class Words:
+class WordList:
+    """The words of a model by ID, as `write_arpa` needs them."""
+
     def __init__(self, words: list[str]) -> None:
-        self.words, self.size = words, len(words)
+        self.words, self.vocab_size = words, len(words)
 
-    def token(self, id: int) -> str:
+    def id_to_token(self, id: int, /) -> str:
         return self.words[id]
 
 
-def read(path: Path, number: dict[bytes, int], *, grow: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and line starts of a text, words numbered as they come, or unknown ones 0."""
+class Fit(NamedTuple):
+    """A model with its words, and the CPU seconds of each phase: reading, fitting, writing."""
+
+    seconds: list[float]
+    model: NgramModel
+    words: list[str]
+
+
+def read_tokens(path: Path, word_ids: dict[bytes, int], *, grow: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Token IDs and line starts of a text. With `grow`, new words are added to `word_ids`; otherwise they are unknown (0)."""
     words = path.read_bytes().replace(b"\n", b" </s> ").split()
-    ids = [number.setdefault(w, len(number)) for w in words] if grow else [number.get(w, 0) for w in words]
+    ids = [word_ids.setdefault(w, len(word_ids)) for w in words] if grow else [word_ids.get(w, 0) for w in words]
     tokens = np.array(ids)
-    return tokens, np.append(0, np.flatnonzero(tokens == 2) + 1)
+    return tokens, np.append(0, np.flatnonzero(tokens == EOS_ID) + 1)
 
 
-def fresh() -> dict[bytes, int]:
-    return {b"<unk>": 0, b"<s>": 1, b"</s>": 2}
+def fit_weft(text: Path, arpa: Path, config: NgramConfig) -> Fit:
+    """Fit a model to a text and write it to an ARPA file."""
+    times, word_ids = [time.process_time()], {b"<unk>": 0, b"<s>": 1, b"</s>": EOS_ID}
+    tokens, starts = read_tokens(text, word_ids, grow=True)
+    times.append(time.process_time())
+    model = fit(tokens, starts, config, vocab_size=len(word_ids), vocabulary="")
+    times.append(time.process_time())
+    words = [word.decode() for word in word_ids]
+    write_arpa(arpa, model, WordList(words))
+    times.append(time.process_time())
+    return Fit(np.diff(times).tolist(), model, words)
 
 
-def ours(text: Path, out: Path, table: NgramConfig) -> tuple[list[float], NgramModel, list[str]]:
-    """Seconds from text to ids, to model, to file; the model and its words."""
-    at, number = [time.process_time()], fresh()
-    tokens, starts = read(text, number, grow=True)
-    at.append(time.process_time())
-    model = fit(tokens, starts, table, vocab_size=len(number), vocabulary="")
-    at.append(time.process_time())
-    words = [word.decode() for word in number]
-    write_arpa(out, model, Words(words))
-    at.append(time.process_time())
-    return list(np.diff(at)), model, words
-
-
-def theirs(lmplz: Path, text: Path, out: Path, arguments: list[str]) -> float:
-    """Seconds that lmplz takes from text to file."""
+def fit_kenlm(lmplz: Path, text: Path, arpa: Path, arguments: list[str]) -> float:
+    """The CPU seconds of lmplz from text to ARPA file."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with out.open("wb") as file, text.open("rb") as source:
+    with arpa.open("wb") as file, text.open("rb") as source:
         subprocess.run([lmplz, *arguments], stdin=source, stdout=file, stderr=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def largest(one: np.ndarray, two: np.ndarray) -> float:
-    """The largest difference in log10, equal infinities being equal."""
-    differ = one != two
-    return float(np.abs(one[differ] - two[differ]).max(initial=0.0)) / math.log(10)
+def largest_difference(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest absolute difference in log10; equal infinities are equal."""
+    differs = a != b
+    return float(np.abs(a[differs] - b[differs]).max(initial=0.0)) / math.log(10)
 
 
-def spread(seconds: list[float]) -> str:
+def format_seconds(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
-def perplexities(model: NgramModel, their_arpa: Path, text: Path, number: dict[bytes, int]) -> dict[str, Any]:
-    """Perplexity of both and tokens per second, end tokens counted; the largest difference of a sentence."""
-    tokens, starts = read(text, number, grow=False)
-    model.score_corpus(tokens, starts)  # makes the hash tables
-    began = time.process_time()
-    found = model.score_corpus(tokens, starts)
-    middle = time.process_time()
-    sentences = np.add.reduceat(found.astype(float), starts[:-1]) / math.log(10)
+def print_perplexities(model: NgramModel, arpa: Path, arpa_name: str, text: Path, word_ids: dict[bytes, int]) -> None:
+    """Print perplexity, including EOS tokens, and tokens per second of both, and the largest difference of a sentence."""
+    tokens, starts = read_tokens(text, word_ids, grow=False)
+    model.score_corpus(tokens, starts)  # builds the hash tables
+    start = time.process_time()
+    log_probs = model.score_corpus(tokens, starts)
+    weft_seconds = time.process_time() - start
+    weft_scores = np.add.reduceat(log_probs.astype(float), starts[:-1]) / math.log(10)
     lines = text.read_text().split("\n")[:-1]
-    language = kenlm.Model(str(their_arpa))
-    loaded = time.process_time()
-    scores = np.array([language.score(line) for line in lines])
-    ended = time.process_time()
-    return {
-        "ours": 10 ** (-sentences.sum() / len(tokens)),
-        "theirs": 10 ** (-scores.sum() / len(tokens)),
-        "sentence": np.abs(sentences - scores).max(),
-        "our speed": len(tokens) / (middle - began),
-        "their speed": len(tokens) / (ended - loaded),
-    }
+    kenlm_model = kenlm.Model(str(arpa))
+    start = time.process_time()
+    kenlm_scores = np.array([kenlm_model.score(line) for line in lines])
+    kenlm_seconds = time.process_time() - start
+    weft_perplexity, kenlm_perplexity = (10 ** (-scores.sum() / len(tokens)) for scores in (weft_scores, kenlm_scores))
+    print(f"{text.name}: perplexity {weft_perplexity:.4f}, kenlm with {arpa_name} {kenlm_perplexity:.4f}", end="; ")
+    print(f"largest difference of a sentence {np.abs(weft_scores - kenlm_scores).max():.1e} in log10", end="; ")
+    print(f"tokens/s: weft {len(tokens) / weft_seconds:.3g}, kenlm {len(tokens) / kenlm_seconds:.3g}")
 
 
-def report(model: NgramModel, words: list[str], out: Path, arpa: Path, texts: list[Path]) -> None:
-    """Every difference between our model and lmplz's file, and what each makes of the texts."""
-    other = read_arpa(arpa)
-    theirs = [other.vocabulary.id_to_token(number) for number in range(other.vocabulary.vocab_size)]
-    if theirs != words or any(
-        not np.array_equal(a.keys, b.keys) for a, b in zip(model.levels, other.model.levels, strict=True)
-    ):
-        raise SystemExit("the two files do not hold the same n-grams")
-    pairs = list(zip(model.levels, other.model.levels, strict=True))
-    print(f"n-grams: {model.counts}, the same in both; notes: {model.notes or 'none'}")
-    print(
-        f"largest difference in log10: probability {max(largest(a.log_prob, b.log_prob) for a, b in pairs):.1e},",
-        end=" ",
-    )
-    print(f"back-off {max(largest(a.back_off, b.back_off) for a, b in pairs):.1e}")
-    number = {word.encode(): i for i, word in enumerate(words)}
+def report(fitted: Fit, weft_arpa: Path, kenlm_arpa: Path, texts: list[Path]) -> None:
+    """Print the differences between the model and the file of lmplz, and the perplexities of the texts."""
+    model, other = fitted.model, read_arpa(kenlm_arpa)
+    levels = list(zip(model.levels, other.model.levels, strict=True))
+    other_words = [other.tokenizer.id_to_token(i) for i in range(other.tokenizer.vocab_size)]
+    if other_words != fitted.words or any(not np.array_equal(a.keys, b.keys) for a, b in levels):
+        raise SystemExit("the two files have different n-grams")
+    log_prob_difference = max(largest_difference(a.log_prob, b.log_prob) for a, b in levels)
+    back_off_difference = max(largest_difference(a.back_off, b.back_off) for a, b in levels)
+    print(f"n-grams: {model.counts} in both; notes: {model.notes or 'none'}")
+    print(f"largest difference in log10: probability {log_prob_difference:.1e}, back-off {back_off_difference:.1e}")
+    word_ids = {word.encode(): i for i, word in enumerate(fitted.words)}
     for text in texts:
-        for name, file in (("lmplz's file", arpa), ("our file", out)):
-            got = perplexities(model, file, text, number)
-            print(f"{text.name}: perplexity {got['ours']:.4f}, kenlm on {name} {got['theirs']:.4f}", end="; ")
-            print(f"a sentence differs by at most {got['sentence']:.1e} in log10", end="; ")
-            print(f"tokens/s ours {got['our speed']:.3g}, kenlm {got['their speed']:.3g}")
+        for name, arpa in (("lmplz's file", kenlm_arpa), ("weft's file", weft_arpa)):
+            print_perplexities(model, arpa, name, text, word_ids)
+
+
+def write_english(pairs: Path, path: Path) -> None:
+    """Write the first column of the sentence pairs."""
+    with gzip.open(pairs, "rb") as lines:
+        path.write_bytes(b"".join(line.split(b"\t")[0] + b"\n" for line in lines))
+
+
+def compare(args: argparse.Namespace, text: Path, directory: Path) -> None:
+    if not text.read_bytes().endswith(b"\n"):
+        raise SystemExit(f"{text}: the last line has no line feed; lmplz would not add </s> to it")
+    torch.set_num_threads(1)
+    config = NgramConfig(order=args.order, delta=None, prune=args.prune)
+    weft_arpa, kenlm_arpa = directory / "weft.arpa", directory / "kenlm.arpa"
+    arguments = ["-o", str(args.order), "-S", args.memory, "-T", f"{directory}{os.sep}", "--discount_fallback"]
+    if args.prune:
+        arguments += ["--prune", *map(str, args.prune)]
+    fits, kenlm_seconds = [], []
+    for _ in range(args.repeat):
+        kenlm_seconds.append(fit_kenlm(args.lmplz, text, kenlm_arpa, arguments))
+        fits.append(fit_weft(text, weft_arpa, config))
+    phases = [fitted.seconds for fitted in fits]
+    reading, fitting, writing = (statistics.median(seconds) for seconds in zip(*phases, strict=True))
+    print(f"lmplz, text to ARPA: {format_seconds(kenlm_seconds)}")
+    print(f"weft, text to model: {format_seconds([sum(seconds[:2]) for seconds in phases])}")
+    print(f"weft, text to ARPA:  {format_seconds([sum(seconds) for seconds in phases])}", end="; ")
+    print(f"reading {reading:.2f}, fitting {fitting:.2f}, writing {writing:.2f}")
+    ratio = statistics.median(map(sum, phases)) / statistics.median(kenlm_seconds)
+    print(f"ratio {ratio:.2f}, without {STARTUP_SECONDS:.2f} s for Python and imports")
+    print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB, including Python and torch")
+    report(fits[-1], weft_arpa, kenlm_arpa, [text, args.test] if args.test else [text])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lmplz", type=Path, help="KenLM's estimator")
-    parser.add_argument("--text", type=Path, help="default: the English sentences of tatoeba-eng-fra")
-    parser.add_argument("--test", type=Path, default=None)
+    parser.add_argument("--lmplz", type=Path, help="path of KenLM's estimator")
+    parser.add_argument("--text", type=Path, help="training text (default: the English sentences of tatoeba-eng-fra)")
+    parser.add_argument("--test", type=Path, default=None, help="text to score in addition to the training text")
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--prune", type=int, nargs="*", default=[])
-    parser.add_argument("--memory", default="1G", help="lmplz -S: its default, 80%% of all, costs it seconds of system time")
+    parser.add_argument("--memory", default="1G", help="-S of lmplz; its default, 80%% of the memory, costs system time")
     parser.add_argument("--repeat", type=int, default=3)
-    options = parser.parse_args()
-    if options.lmplz is None:
-        parser.exit(0, "skipped: give --lmplz PATH, KenLM's estimator\n")
-    with tempfile.TemporaryDirectory() as place:
-        options.text = options.text or english(Path(place))
-        compare(options)
-
-
-def english(directory: Path) -> Path:
-    """The first column of the sentence pairs, as a file of its own."""
-    pairs = Path(__file__).resolve().parents[2] / "shared" / "data" / "tatoeba-eng-fra" / "fra.txt.gz"
-    if not pairs.exists():
-        raise SystemExit(f"skipped: {pairs} is not there; give --text FILE")
-    text = directory / "english.txt"
-    with gzip.open(pairs, "rb") as lines:
-        text.write_bytes(b"".join(line.split(b"\t")[0] + b"\n" for line in lines))
-    return text
-
-
-def compare(options: argparse.Namespace) -> None:
-    if not options.text.read_bytes().endswith(b"\n"):
-        raise SystemExit(f"{options.text}: must end with a line end; lmplz gives a last line without one no </s>")
-    torch.set_num_threads(1)
-    table = NgramConfig(order=options.order, prune=options.prune)
-    prune = ["--prune", *map(str, options.prune)] if options.prune else []
-    with tempfile.TemporaryDirectory() as directory:
-        out, arpa = Path(directory, "ours.arpa"), Path(directory, "theirs.arpa")
-        arguments = [
-            "-o",
-            str(options.order),
-            "-S",
-            options.memory,
-            "-T",
-            directory + os.sep,
-            *prune,
-            "--discount_fallback",
-        ]
-        parts, seconds = [], []
-        for _ in range(options.repeat):
-            seconds.append(theirs(options.lmplz, options.text, arpa, arguments))
-            part, model, words = ours(options.text, out, table)
-            parts.append(part)
-        print(f"lmplz, text to ARPA: {spread(seconds)}")
-        print(f"ours, text to model: {spread([sum(part[:2]) for part in parts])}")
-        print(f"ours, text to ARPA:  {spread([sum(part) for part in parts])}", end="; ")
-        print("ids {:.2f}, model {:.2f}, file {:.2f}".format(*map(statistics.median, zip(*parts, strict=True))))
-        ratio = statistics.median(map(sum, parts)) / statistics.median(seconds)
-        print(f"ratio {ratio:.2f}; Python and imports before that: {STARTED:.2f} s")
-        print(f"largest memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB with Python and torch")
-        report(model, words, out, arpa, [text for text in (options.text, options.test) if text])
+    args = parser.parse_args()
+    if args.lmplz is None:
+        parser.exit(0, "skipped: pass --lmplz PATH, KenLM's estimator\n")
+    pairs = SHARED_DATA / "tatoeba-eng-fra" / "fra.txt.gz"
+    require_data(parser, args.text or pairs, "--text FILE")
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        if args.text is None:
+            write_english(pairs, directory / "english.txt")
+        compare(args, args.text or directory / "english.txt", directory)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Measures the gain of pre-training. A masked language model is trained on the text of the training sets (TREC, SST, UD English
-EWT; with --text all also the English of Tatoeba and Multi30k). Then the same network with the same tokens is trained on a
-tenth of TREC's labels (classification) and of EWT's (tagging), from its weights and from random initialization.
+"""Measure the gain of pretraining. A masked language model is trained on the text of the training sets (TREC, SST, UD English
+EWT; with --text all, also on the English of Tatoeba and Multi30k). Then the same network with the same tokenizer is trained on
+a tenth of the labels of TREC (classification) and EWT (tagging), initialized from these weights and randomly.
 
-Each seed samples another tenth to train on, another to select by, and trains another masked language model. Recipe, dropout
-and, for tagging, the character encoder are chosen for each arm on the validation data of the first seed, from the same list;
-the other seeds use that choice. Test data (TREC's test set; the development set of EWT) is read once, at the end. The gain is
-paired by seed and item, with a 95% interval over both (docs/concepts/significance.md). The defaults of weft are included.
+Each seed samples another tenth for training and another tenth for validation, and trains another masked language model.
+Recipe, dropout and, for tagging, the character encoder are tuned for each arm on the validation data of the first seed, over
+the same grid; the other seeds use the best configuration. Test data (the test set of TREC, the development set of EWT) is used
+once, at the end. The gain is paired by seed and item, with a 95% confidence interval over both
+(docs/concepts/significance.md). The defaults of weft are included.
 
     python benchmarks/pretraining.py --device cuda --jobs 16 --steps 20000 --text all
 """
@@ -17,14 +18,14 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tomli_w
+from _common import SHARED_DATA, require_data, train_command
 
 import weft
 from weft.comparison.significance import BootstrapSamples, Estimate, bootstrap, estimate
@@ -35,32 +36,31 @@ from weft.runs.status import read_run_status
 from weft.tasks.tagging.data import TaggedDataConfig
 from weft.text.reading import read_lines
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 FRACTION = 0.1
-DIVERGED = 6  # weft's exit code of a diverged loss
+DIVERGED = 6  # exit code
 SCRATCH = "from scratch"
 
 
-class Work(NamedTuple):
-    """A task that there are few labels for."""
+class Experiment(NamedTuple):
+    """A task with few labels."""
 
     task: str
-    score: str
-    function: Function
-    ending: str
-    defaults: Mapping[str, dict[str, Any]]  # the defaults of weft, and baselines
-    setups: Sequence[dict[str, Any]] = ({},)  # more of [model] to choose from
+    metric: str
+    compute: Function
+    suffix: str
+    baselines: Mapping[str, dict[str, Any]]  # [model] of baselines and of weft's defaults
+    model_grid: Sequence[dict[str, Any]]  # options of [model] to tune
 
 
-WORK = {
-    "trec": Work(
+EXPERIMENTS = {
+    "trec": Experiment(
         "classification", "accuracy", SINGLE_LABEL[0].compute, "txt",
-        {"lstm by default": {"arch": "lstm"}, "regression": {"arch": "logistic-regression", "C": 10.0}},
+        {"default lstm": {"arch": "lstm"}, "regression": {"arch": "logistic-regression", "C": 10.0}},
         ({"pooling": "mean"}, {"pooling": "max"}),
     ),
-    "ewt": Work(
+    "ewt": Experiment(
         "tagging", "token_accuracy", TAGS[0].compute, "conllu",
-        {"lstm by default": {"arch": "lstm", "head": "linear"}},
+        {"default lstm": {"arch": "lstm", "head": "linear"}},
         ({"head": "linear", "char_encoder": False}, {"head": "linear", "char_encoder": {}}),
     ),
 }  # fmt: skip
@@ -78,54 +78,52 @@ RECIPES: dict[str, dict[str, Any]] = {
         "warmup_ratio": 0.0,
     },
 }
-# what a masked language model of a kind is, and a classifier or tagger that is to start from it must be told to be
+# options of masked language models that differ from the defaults of classifiers and taggers
 SHARED_OPTIONS: dict[str, dict[str, Any]] = {"transformer": {"norm": "rmsnorm", "qk_norm": True}, "lstm": {}}
 
 
-class Choice(NamedTuple):
-    """What an arm may choose."""
+class Candidate(NamedTuple):
+    """A point of the grid."""
 
     recipe: str
     dropout: float
-    setup: dict[str, Any]
+    model: dict[str, Any]
 
     def __str__(self) -> str:
-        inner = {name: value for name, value in self.setup.items() if name != "head"}
-        return ", ".join(
-            [self.recipe, f"dropout {self.dropout:g}", *(f"{name} {value or 'by letters'}" for name, value in inner.items())]
-        )
+        options = {name: "on" if value == {} else value for name, value in self.model.items() if name != "head"}
+        return ", ".join([self.recipe, f"dropout {self.dropout:g}", *(f"{name} {value}" for name, value in options.items())])
 
 
 # ---- data
 
 
-def ewt(path: Path) -> list[str]:
-    """The sentences of a CoNLL-U file, verbatim."""
+def read_conllu(path: Path) -> list[str]:
+    """The sentences of a CoNLL-U file, with all columns."""
     return [block for block in "\n".join(read_lines(path)).split("\n\n") if block.strip()]
 
 
-def spoken(path: Path) -> Iterator[str]:
-    """The words of each sentence with blanks between, as a tagger reads them."""
+def read_words(path: Path) -> Iterator[str]:
+    """The space-separated words of each sentence, as a tagger reads them."""
     for sentence in TaggedDataConfig.model_validate({"train": str(path)}).sources(Path())["train"].records():
         yield " ".join(sentence.words)
 
 
-def write_text(data: Path, place: Path, *, more: bool) -> Path:
-    """The text of the training sets, a sentence a line, in random order; no line twice, and none of any test data."""
+def write_text(data: Path, path: Path, *, extended: bool) -> Path:
+    """Write the distinct sentences of the training sets in random order, one per line; no test data."""
     lines = [line.split(" ", 1)[1] for line in read_lines(data / "trec" / "TREC.train.all", "latin-1")]
     lines += [line.split(" ", 1)[1] for line in read_lines(data / "sst" / "stsa.fine.train")]
-    lines += spoken(data / "ud-english-ewt" / "en_ewt-ud-train.conllu.gz")
-    if more:
+    lines += read_words(data / "ud-english-ewt" / "en_ewt-ud-train.conllu.gz")
+    if extended:
         lines += [line.split("\t", 1)[0] for line in read_lines(data / "tatoeba-eng-fra" / "fra.txt.gz")]
         lines += read_lines(data / "multi30k" / "train.en.gz")
     lines = [line for line in dict.fromkeys(lines) if line.strip()]
     order = np.random.default_rng(0).permutation(len(lines))
-    place.write_bytes("".join(f"{lines[at]}\n" for at in order).encode())
-    return place
+    path.write_bytes("".join(f"{lines[i]}\n" for i in order).encode())
+    return path
 
 
-def examples(data: Path) -> dict[str, dict[str, list[str]]]:
-    """What has labels, of each task to train and to test."""
+def read_examples(data: Path) -> dict[str, dict[str, list[str]]]:
+    """The labeled examples of each experiment: training and test data."""
     trec, sentences = data / "trec", data / "ud-english-ewt"
     return {
         "trec": {
@@ -133,257 +131,255 @@ def examples(data: Path) -> dict[str, dict[str, list[str]]]:
             "test": list(read_lines(trec / "TREC.test.all", "latin-1")),
         },
         "ewt": {
-            "train": ewt(sentences / "en_ewt-ud-train.conllu.gz"),
-            "test": ewt(sentences / "en_ewt-ud-dev.conllu.gz"),
+            "train": read_conllu(sentences / "en_ewt-ud-train.conllu.gz"),
+            "test": read_conllu(sentences / "en_ewt-ud-dev.conllu.gz"),
         },
     }
 
 
-def write_tenths(found: Mapping[str, Mapping[str, list[str]]], place: Path, seeds: int) -> None:
-    """Of each task and seed a tenth to train with and another to choose with; and what is tested with."""
-    for name, parts in found.items():
-        between = "\n\n" if WORK[name].ending == "conllu" else "\n"
-        ending, size = WORK[name].ending, round(FRACTION * len(parts["train"]))
-        (place / f"{name}-test.{ending}").write_bytes((between.join(parts["test"]) + between).encode())
+def write_splits(examples: Mapping[str, Mapping[str, list[str]]], directory: Path, seeds: int) -> None:
+    """Write the test data of each experiment and, for each seed, a tenth for training and another tenth for validation."""
+    for name, splits in examples.items():
+        suffix = EXPERIMENTS[name].suffix
+        separator = "\n\n" if suffix == "conllu" else "\n"
+        size = round(FRACTION * len(splits["train"]))
+        (directory / f"{name}-test.{suffix}").write_bytes((separator.join(splits["test"]) + separator).encode())
         for seed in range(1, seeds + 1):
-            order = np.random.default_rng(seed).permutation(len(parts["train"]))
-            for split, low in (("train", 0), ("valid", size)):
-                some = [parts["train"][at] for at in order[low : low + size]]
-                (place / f"{name}-{split}-{seed}.{ending}").write_bytes((between.join(some) + between).encode())
+            order = np.random.default_rng(seed).permutation(len(splits["train"]))
+            for split, start in (("train", 0), ("valid", size)):
+                sample = [splits["train"][i] for i in order[start : start + size]]
+                (directory / f"{name}-{split}-{seed}.{suffix}").write_bytes((separator.join(sample) + separator).encode())
 
 
 # ---- runs
 
 
 class Runner:
-    """Trains run files, several side by side, each in a process of its own; what is finished is not trained again."""
+    """Trains run files in parallel processes. Finished runs are not trained again."""
 
-    def __init__(self, chosen: argparse.Namespace) -> None:
-        self.out, self.jobs, self.threads, self.device = chosen.output_dir, chosen.jobs, chosen.threads, chosen.device
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.output_dir, self.jobs, self.threads, self.device = args.output_dir, args.jobs, args.threads, args.device
 
     def path(self, name: str) -> Path:
-        return Path(self.out, name.replace(" ", "-"))
+        return Path(self.output_dir, name.replace(" ", "-"))
 
-    def train(self, runs: Mapping[str, dict[str, Any]], what: str) -> dict[str, float]:
-        """The best validation score of each; of one that diverged, minus infinity."""
-        began, found = time.monotonic(), dict[str, float]()
+    def train(self, runs: Mapping[str, dict[str, Any]], phase: str) -> dict[str, float]:
+        """The best validation score of each run, negated if lower is better; minus infinity if the run diverged."""
+        start, scores = time.monotonic(), dict[str, float]()
         with ThreadPoolExecutor(self.jobs) as pool:
-            for name, score in zip(runs, pool.map(self._one, runs, runs.values()), strict=True):
-                found[name] = score
-                spent = time.monotonic() - began
-                left = spent / len(found) * (len(runs) - len(found))
-                print(
-                    f"{what}: {len(found)} of {len(runs)}, {spent:.0f} s, about {left:.0f} s left", file=sys.stderr, flush=True
-                )
-        return found
+            for name, score in zip(runs, pool.map(self._train_run, runs, runs.values()), strict=True):
+                scores[name] = score
+                seconds = time.monotonic() - start
+                remaining = seconds / len(scores) * (len(runs) - len(scores))
+                progress = f"{len(scores)} of {len(runs)}, {seconds:.0f} s, about {remaining:.0f} s left"
+                print(f"{phase}: {progress}", file=sys.stderr, flush=True)
+        return scores
 
-    def _one(self, name: str, values: dict[str, Any]) -> float:
-        place = self.path(name)
-        file = place.with_name(f"{place.name}.toml")
+    def _train_run(self, name: str, values: dict[str, Any]) -> float:
+        run_dir = self.path(name)
         if "train" in values:
             values = {**values, "train": {"device": self.device, "compile": False, **values["train"]}}
-        file.write_text(tomli_w.dumps(values))
-        command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--output-dir", str(place), "--quiet"]
-        done = subprocess.run([*command, "--threads", str(self.threads)], capture_output=True, text=True)
-        if done.returncode == DIVERGED:
+        command = train_command(values, run_dir, threads=self.threads)
+        completed = subprocess.run(command, capture_output=True, text=True)
+        if completed.returncode == DIVERGED:
             return -math.inf
-        if done.returncode:
-            raise SystemExit(f"{name}: {done.stderr.strip()}")
-        best = read_run_status(place).best
+        if completed.returncode:
+            raise SystemExit(f"{name}: {completed.stderr.strip()}")
+        best = read_run_status(run_dir).best
         if best is None:
             return math.nan
         metric, value = best
-        return value if metric.upwards else -value
+        return value if metric.higher_is_better else -value
 
 
-def pretraining(chosen: argparse.Namespace, text: Path, masking: str, seed: int) -> dict[str, Any]:
+def num_heads(args: argparse.Namespace) -> dict[str, int]:
+    return {} if args.arch == "lstm" else {"num_heads": max(1, args.hidden_size // 64)}
+
+
+def masked_lm_values(args: argparse.Namespace, text: Path, masking: str, seed: int) -> dict[str, Any]:
     """The run file of a masked language model."""
-    heads = {} if chosen.arch == "lstm" else {"num_heads": max(1, chosen.hidden_size // 64)}
+    size = {"num_layers": args.num_layers, "hidden_size": args.hidden_size, **num_heads(args)}
     return {
         "task": "masked-lm",
         "seed": seed,
         "data": {"train": str(text.resolve()), "valid": 0.02, "read_as": "lines", "context_length": 512},
         "tokenizer": {"type": "wordpiece", "vocab_size": 8000},
-        "model": {
-            "arch": chosen.arch,
-            "num_layers": chosen.num_layers,
-            "hidden_size": chosen.hidden_size,
-            "masking": masking,
-            **heads,
-        },
-        "train": {"max_steps": chosen.steps, "batch_tokens": chosen.batch_tokens},
+        "model": {"arch": args.arch, **size, "masking": masking},
+        "train": {"max_steps": args.steps, "batch_tokens": args.batch_tokens},
     }
 
 
 class Arm(NamedTuple):
-    """Where a network starts from."""
+    """An initialization to compare."""
 
     name: str
-    masking: str | None  # of the masked language model; None: from random initialization
+    masking: str | None  # of the masked language model; None: random initialization
 
     def source(self, seed: int) -> str:
+        """The name of the masked language model."""
         return f"masked-{self.masking}-{seed}"
 
 
 class Plan(NamedTuple):
-    """The run files of what is compared."""
+    """Names and run files of the compared runs."""
 
     runner: Runner
-    chosen: argparse.Namespace
+    args: argparse.Namespace
     arms: Sequence[Arm]
 
-    def data(self, work: str, seed: int) -> dict[str, Any]:
-        ending = WORK[work].ending
-        names = {"train": f"{work}-train-{seed}", "valid": f"{work}-valid-{seed}", "test": f"{work}-test"}
-        return {split: str((self.chosen.output_dir / f"{name}.{ending}").resolve()) for split, name in names.items()}
+    def data(self, experiment: str, seed: int) -> dict[str, Any]:
+        suffix = EXPERIMENTS[experiment].suffix
+        stems = {"train": f"{experiment}-train-{seed}", "valid": f"{experiment}-valid-{seed}", "test": f"{experiment}-test"}
+        return {split: str((self.args.output_dir / f"{stem}.{suffix}").resolve()) for split, stem in stems.items()}
 
-    def choices(self, work: str, arm: Arm) -> list[Choice]:
-        setups = WORK[work].setups
-        if self.chosen.arch == "lstm" and arm.masking:  # with letters beside words its first layer is wider
-            setups = [setup for setup in setups if setup.get("char_encoder") != {}]
-        recipes, dropouts = self.chosen.recipes.split(","), map(float, self.chosen.dropouts.split(","))
-        return [Choice(*each) for each in product(recipes, list(dropouts), setups)]
+    def candidates(self, experiment: str, arm: Arm) -> list[Candidate]:
+        models = EXPERIMENTS[experiment].model_grid
+        if self.args.arch == "lstm" and arm.masking:  # the character encoder widens the first layer: weights would not fit
+            models = [model for model in models if model.get("char_encoder") != {}]
+        recipes, dropouts = self.args.recipes.split(","), [float(dropout) for dropout in self.args.dropouts.split(",")]
+        return [Candidate(*point) for point in product(recipes, dropouts, models)]
 
-    def name(self, work: str, arm: Arm, choice: Choice, seed: int) -> str:
-        return f"{work}-{arm.masking or 'scratch'}-{choice}-{seed}".replace(",", "")
+    def name(self, experiment: str, arm: Arm, candidate: Candidate, seed: int) -> str:
+        return f"{experiment}-{arm.masking or 'scratch'}-{candidate}-{seed}".replace(",", "")
 
-    def values(self, work: str, arm: Arm, choice: Choice, seed: int) -> dict[str, Any]:
-        chosen = self.chosen
-        # the tokens are those of the masked language model, whether or not its weights are used
+    def values(self, experiment: str, arm: Arm, candidate: Candidate, seed: int) -> dict[str, Any]:
+        args = self.args
+        # the tokenizer is that of a masked language model for all arms
         source = self.runner.path((arm if arm.masking else self.arms[-1]).source(seed)).resolve()
-        size = {"num_layers": chosen.num_layers, "hidden_size": chosen.hidden_size}
-        if chosen.arch != "lstm":
-            size["num_heads"] = max(1, chosen.hidden_size // 64)
-        train: dict[str, Any] = {"max_steps": chosen.tuning_steps, "num_validations": 20, **RECIPES[choice.recipe]}
+        size = {"num_layers": args.num_layers, "hidden_size": args.hidden_size, **num_heads(args)}
+        options = {**SHARED_OPTIONS[args.arch], "dropout": candidate.dropout, **candidate.model}
+        train: dict[str, Any] = {"max_steps": args.tuning_steps, "num_validations": 20, **RECIPES[candidate.recipe]}
         if arm.masking:
             train["init_from"] = str(source)
         return {
-            "task": WORK[work].task,
+            "task": EXPERIMENTS[experiment].task,
             "seed": seed,
-            "data": self.data(work, seed),
+            "data": self.data(experiment, seed),
             "tokenizer": {"file": str(source / "tokenizer.json")},
-            "model": {"arch": chosen.arch, **size, **SHARED_OPTIONS[chosen.arch], "dropout": choice.dropout, **choice.setup},
+            "model": {"arch": args.arch, **size, **options},
             "train": train,
         }
 
-    def beside(self, work: str, name: str, seed: int) -> dict[str, Any]:
-        """The defaults of weft, or a baseline."""
-        model = WORK[work].defaults[name]
-        values = {"task": WORK[work].task, "seed": seed, "data": self.data(work, seed), "model": model}
+    def baseline_values(self, experiment: str, name: str, seed: int) -> dict[str, Any]:
+        model = EXPERIMENTS[experiment].baselines[name]
+        values = {"task": EXPERIMENTS[experiment].task, "seed": seed, "data": self.data(experiment, seed), "model": model}
         return values if model["arch"] == "logistic-regression" else {**values, "train": {}}
 
 
 # ---- results
 
 
-def measured(runner: Runner, names: Sequence[str]) -> list[ItemStatistics]:
-    """What each run gets right of its test data, item by item."""
-    found = []
-    for name in names:
-        run: Any = weft.load(runner.path(name), device=runner.device)
-        found.append(run.evaluate().items)
-    return found
+def evaluate(runner: Runner, names: Sequence[str]) -> list[ItemStatistics]:
+    """The item statistics of each run on its test data."""
+    return [weft.load(runner.path(name), device=runner.device).evaluate().items for name in names]
 
 
-def shown(found: Estimate, sign: str = "") -> str:
-    if found.low is None or found.high is None:
-        return f"{found.value:{sign}.2f}"
-    return f"{found.value:{sign}.2f} ({found.low:{sign}.2f} to {found.high:{sign}.2f})"
+def format_estimate(score: Estimate, sign: str = "") -> str:
+    if score.low is None or score.high is None:
+        return f"{score.value:{sign}.2f}"
+    return f"{score.value:{sign}.2f} [{score.low:{sign}.2f}, {score.high:{sign}.2f}]"
 
 
-def less(a: Sequence[BootstrapSamples], b: Sequence[BootstrapSamples]) -> Estimate:
-    """The gain of a over b, whose seeds have the same data and whose items are drawn alike."""
-    gains = [BootstrapSamples(x.value - y.value, x.again - y.again, x.items) for x, y in zip(a, b, strict=True)]
-    return estimate(gains)
+def estimate_gain(a: Sequence[BootstrapSamples], b: Sequence[BootstrapSamples]) -> Estimate:
+    """The gain of a over b, paired by seed; both use the same resamples of items."""
+    return estimate(
+        [BootstrapSamples(x.value - y.value, x.resamples - y.resamples, x.items) for x, y in zip(a, b, strict=True)]
+    )
 
 
-def report(work: str, runner: Runner, names: Mapping[str, Sequence[str]], about: Mapping[str, str]) -> None:
-    """A table of one task: of each arm the score over seeds, and what it gains."""
-    every = [name for group in names.values() for name in group]
-    function: Callable[..., Any] = WORK[work].function
-    scored = dict(zip(every, bootstrap(measured(runner, every), {"": function}), strict=True))
-    arms = {arm: [scored[name][""] for name in group] for arm, group in names.items()}
-    print(f"\n{work}: {WORK[work].score} on {arms[SCRATCH][0].items:,} test items, mean of {len(names[SCRATCH])} seeds")
-    print(f"{'':<18} {'score (95%)':<26} {'gain over scratch':<26} by seed; what was chosen")
-    for arm, runs in arms.items():
-        gain = "" if arm == SCRATCH else shown(less(runs, arms[SCRATCH]), "+")
-        seeds = " ".join(f"{run.value:.2f}" for run in runs)
-        print(f"{arm:<18} {shown(estimate(runs)):<26} {gain:<26} {seeds}; {about[arm]}")
+def report(experiment: str, runner: Runner, runs: Mapping[str, Sequence[str]], notes: Mapping[str, str]) -> None:
+    """Print the scores of each arm, whose runs are in `runs`, and its gain."""
+    names = [name for arm_runs in runs.values() for name in arm_runs]
+    metric, function = EXPERIMENTS[experiment].metric, EXPERIMENTS[experiment].compute
+    samples = dict(zip(names, bootstrap(evaluate(runner, names), {metric: function}), strict=True))
+    arms = {arm: [samples[name][metric] for name in arm_runs] for arm, arm_runs in runs.items()}
+    print(f"\n{experiment}: {metric} on {arms[SCRATCH][0].items:,} test items, mean of {len(runs[SCRATCH])} seeds")
+    print(f"{'':<18} {'score (95% CI)':<26} {'gain over scratch':<26} by seed; configuration")
+    for arm, arm_samples in arms.items():
+        gain = "" if arm == SCRATCH else format_estimate(estimate_gain(arm_samples, arms[SCRATCH]), "+")
+        by_seed = " ".join(f"{sample.value:.2f}" for sample in arm_samples)
+        print(f"{arm:<18} {format_estimate(estimate(arm_samples)):<26} {gain:<26} {by_seed}; {notes[arm]}")
     sys.stdout.flush()
 
 
-def compare(work: str, plan: Plan) -> None:
-    """Choose for each arm on the first seed, train the other seeds, score all of them once."""
-    runner, seeds = plan.runner, range(1, plan.chosen.seeds + 1)
-    grid = {plan.name(work, arm, choice, 1): (arm, choice) for arm in plan.arms for choice in plan.choices(work, arm)}
-    scores = runner.train({name: plan.values(work, *parts, 1) for name, parts in grid.items()}, f"{work}, choosing")
-    names, about, runs = dict[str, list[str]](), dict[str, str](), dict[str, dict[str, Any]]()
+def compare(experiment: str, plan: Plan) -> None:
+    """Tune each arm on the first seed, train the other seeds, and evaluate all runs once."""
+    runner, seeds = plan.runner, range(1, plan.args.seeds + 1)
+    grid = {
+        plan.name(experiment, arm, candidate, 1): (arm, candidate)
+        for arm in plan.arms
+        for candidate in plan.candidates(experiment, arm)
+    }
+    tuning = {name: plan.values(experiment, arm, candidate, 1) for name, (arm, candidate) in grid.items()}
+    scores = runner.train(tuning, f"{experiment}, tuning")
+    names, notes, values = dict[str, list[str]](), dict[str, str](), dict[str, dict[str, Any]]()
     for arm in plan.arms:
-        own = [name for name, (other, _) in grid.items() if other == arm]
-        best = max(own, key=lambda name: scores[name])
-        choice = grid[best][1]
-        names[arm.name] = [plan.name(work, arm, choice, seed) for seed in seeds]
-        about[arm.name] = f"{choice} (valid {scores[best]:.2f}, best of {len(own)})"
-        runs |= {name: plan.values(work, arm, choice, seed) for seed, name in zip(seeds, names[arm.name], strict=True)}
-    for name in () if plan.chosen.bare else WORK[work].defaults:
-        names[name], about[name] = [f"{work}-{name}-{seed}" for seed in seeds], "as it comes, with tokens of its own"
-        runs |= {f"{work}-{name}-{seed}": plan.beside(work, name, seed) for seed in seeds}
-    runner.train(runs, f"{work}, all seeds")
-    report(work, runner, names, about)
+        of_arm = [name for name, (grid_arm, _) in grid.items() if grid_arm == arm]
+        best = max(of_arm, key=lambda name: scores[name])
+        candidate = grid[best][1]
+        names[arm.name] = [plan.name(experiment, arm, candidate, seed) for seed in seeds]
+        notes[arm.name] = f"{candidate} (valid {scores[best]:.2f}, best of {len(of_arm)})"
+        for seed, name in zip(seeds, names[arm.name], strict=True):
+            values[name] = plan.values(experiment, arm, candidate, seed)
+    for baseline in () if plan.args.bare else EXPERIMENTS[experiment].baselines:
+        names[baseline], notes[baseline] = [f"{experiment}-{baseline}-{seed}" for seed in seeds], "defaults, own tokenizer"
+        for seed, name in zip(seeds, names[baseline], strict=True):
+            values[name] = plan.baseline_values(experiment, baseline, seed)
+    runner.train(values, f"{experiment}, all seeds")
+    report(experiment, runner, names, notes)
 
 
-def arguments() -> argparse.Namespace:
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=SHARED)
+    parser.add_argument("--data", type=Path, default=SHARED_DATA)
     parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks/pretraining"), help="finished runs are kept")
-    parser.add_argument("--only", action="append", choices=list(WORK))
+    parser.add_argument("--only", action="append", choices=list(EXPERIMENTS))
     parser.add_argument("--arch", choices=list(SHARED_OPTIONS), default="transformer")
     parser.add_argument("--num-layers", type=int, default=4)
     parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--masking", default="token,span", help="of masked language models; an arm each")
+    parser.add_argument("--masking", default="token,span", help="comma-separated maskings of the masked language models")
     parser.add_argument(
-        "--text", choices=("sets", "all"), default="sets", help="the training sets; all: Tatoeba and Multi30k too"
+        "--text", choices=("sets", "all"), default="sets", help="sets: the training sets; all: also Tatoeba and Multi30k"
     )
-    parser.add_argument("--steps", type=int, default=4000, help="of pre-training")
-    parser.add_argument("--batch-tokens", type=int, default=8192, help="of pre-training")
-    parser.add_argument("--tuning-steps", type=int, default=400, help="of fine-tuning, and from scratch")
-    parser.add_argument("--recipes", default=",".join(RECIPES), help="to choose from, for every arm alike")
-    parser.add_argument("--dropouts", default="0.1,0.3", help="dropouts to choose from, the same for every arm")
-    parser.add_argument("--bare", action="store_true", help="without what weft does by default, and baselines")
+    parser.add_argument("--steps", type=int, default=4000, help="steps of pretraining")
+    parser.add_argument("--batch-tokens", type=int, default=8192, help="tokens per batch of pretraining")
+    parser.add_argument("--tuning-steps", type=int, default=400, help="steps of fine-tuning and of training from scratch")
+    parser.add_argument("--recipes", default=",".join(RECIPES), help="comma-separated recipes to tune, the same for every arm")
+    parser.add_argument("--dropouts", default="0.1,0.3", help="comma-separated dropouts to tune, the same for every arm")
+    parser.add_argument("--bare", action="store_true", help="without weft's defaults and baselines")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
-    parser.add_argument("--threads", type=int, default=1, help="of each run")
-    chosen = parser.parse_args()
-    if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data DIR\n")
-    if unknown := set(chosen.recipes.split(",")) - set(RECIPES):
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel runs")
+    parser.add_argument("--threads", type=int, default=1, help="threads per run")
+    args = parser.parse_args()
+    require_data(parser, args.data)
+    if unknown := set(args.recipes.split(",")) - set(RECIPES):
         parser.error(f"--recipes: unknown recipe {', '.join(sorted(unknown))}; known: {', '.join(RECIPES)}")
-    return chosen
+    return args
 
 
 def main() -> None:
-    chosen = arguments()
-    chosen.output_dir.mkdir(parents=True, exist_ok=True)
-    text = write_text(chosen.data, chosen.output_dir / "text.txt", more=chosen.text == "all")
-    write_tenths(examples(chosen.data), chosen.output_dir, chosen.seeds)
-    runner, maskings = Runner(chosen), chosen.masking.split(",")
-    arms = [Arm(SCRATCH, None), *(Arm(f"masked by {masking}", masking) for masking in maskings)]
+    args = parse_args()
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    text = write_text(args.data, args.output_dir / "text.txt", extended=args.text == "all")
+    write_splits(read_examples(args.data), args.output_dir, args.seeds)
+    runner, maskings = Runner(args), args.masking.split(",")
+    arms = [Arm(SCRATCH, None), *(Arm(f"{masking} masking", masking) for masking in maskings)]
     runs = {
-        arm.source(seed): pretraining(chosen, text, arm.masking, seed)
+        arm.source(seed): masked_lm_values(args, text, arm.masking, seed)
         for arm in arms
         if arm.masking
-        for seed in range(1, chosen.seeds + 1)
+        for seed in range(1, args.seeds + 1)
     }
-    scores = runner.train(runs, "pre-training")
-    words = sum(len(line.split()) for line in read_lines(text))
-    print(f"text: {sum(1 for _ in read_lines(text)):,} lines, {words:,} words, of {chosen.text}")
-    size = f"{chosen.arch}, {chosen.num_layers} x {chosen.hidden_size}"
-    print(f"pre-training: {size}, {chosen.steps:,} steps of {chosen.batch_tokens:,} tokens")
+    scores = runner.train(runs, "pretraining")
+    num_words = sum(len(line.split()) for line in read_lines(text))
+    print(f"text: {sum(1 for _ in read_lines(text)):,} lines, {num_words:,} words, --text {args.text}")
+    size = f"{args.arch}, {args.num_layers} x {args.hidden_size}"
+    print(f"pretraining: {size}, {args.steps:,} steps of {args.batch_tokens:,} tokens")
     for name, score in scores.items():
-        print(f"  {name}: {-score:.4f} nats of a hidden token in validation")
-    for work in chosen.only or WORK:
-        compare(work, Plan(runner, chosen, arms))
+        print(f"  {name}: validation loss {-score:.4f} nats per masked token")
+    for experiment in args.only or EXPERIMENTS:
+        compare(experiment, Plan(runner, args, arms))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
-"""Tiny Shakespeare, character by character, at nanoGPT's sizes and budgets.
+"""Character-level language models of Tiny Shakespeare, with the model sizes and budgets of nanoGPT.
 
-CPU size: 4 layers, 4 heads, width 128, windows of 64, 2,000 batches of 12 (1.536 million tokens). Whole validation split (the
-last tenth) at stride 64; nanoGPT reaches 1.8982 so measured. Bars: transformer 1.90, gpt 1.60.
-GPU size (--only gpu, needs a GPU): 6 layers, 6 heads, width 384, windows of 256. Bar: nanoGPT's best, 1.4697.
+CPU size: 4 layers, 4 heads, hidden size 128, context length 64, 2,000 batches of 12 rows (1.536 million tokens). The loss is
+that of the whole validation split (the last tenth) with stride 64, where nanoGPT reaches 1.8982. Targets: transformer 1.90,
+gpt 1.60. GPU size (--only gpu, needs a GPU): 6 layers, 6 heads, hidden size 384, context length 256. Target: nanoGPT's best
+loss, 1.4697.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from _measured import HEAD, arguments, row, trained
+from _common import TABLE_HEAD, parse_args, table_row, train_here
 
 SMALL: dict[str, Any] = {"num_layers": 4, "num_heads": 4, "hidden_size": 128}
 BUDGET: dict[str, Any] = {"max_steps": 2000, "batch_tokens": 768, "num_validations": 4}
+# model and training options, context length, target
 RUNS: dict[str, tuple[dict[str, Any], int, float]] = {
     "transformer": (
         {"model": {"arch": "transformer", **SMALL}, "train": {**BUDGET, "lr": 2e-3, "warmup_ratio": 0.05}},
@@ -32,18 +34,17 @@ RUNS: dict[str, tuple[dict[str, Any], int, float]] = {
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", "tinyshakespeare/input.txt")
-    directory = options.output_dir / "shakespeare"
+    args = parse_args(__doc__ or "", "tinyshakespeare/input.txt")
+    directory = args.output_dir / "shakespeare"
     directory.mkdir(parents=True, exist_ok=True)
-    lines = [HEAD]
-    for name in options.only or ("transformer", "gpt"):
-        recipe, window, bar = RUNS[name]
-        data = {"train": str(options.data.resolve()), "valid": 0.1, "context_length": window}
-        run, seconds = trained({"task": "lm", "data": data, **recipe}, directory / name, directory)
-        scores = {score.name: score for score in run.evaluate(context=f"stride:{window}").scores}
-        lines.append(row(name, run, scores["loss"].value, bar, seconds))
-        lines.append(f"  {scores['loss'].signature}")
-    print("\n".join(lines))
+    table = [TABLE_HEAD]
+    for name in args.only or ("transformer", "gpt"):
+        recipe, context_length, target = RUNS[name]
+        data = {"train": str(args.data.resolve()), "valid": 0.1, "context_length": context_length}
+        run, seconds = train_here({"task": "lm", "data": data, **recipe}, directory / name, directory)
+        score = run.evaluate(context=f"stride:{context_length}")["loss"]
+        table += [table_row(name, run, score.value, target, seconds), f"  {score.signature}"]
+    print("\n".join(table))
 
 
 if __name__ == "__main__":

@@ -13,50 +13,55 @@ import argparse
 import random
 import runpy
 from pathlib import Path
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 DATA = Path(__file__).parent / "data"
-EACH = 40  # pairs of each kind
+PAIRS_PER_GROUP = 40
+GROUPS = (("verb", None), ("verb", 0), ("verb", 1), ("pronoun", None), ("home", None))  # phenomenon, attractors
 
 
-def verbs(words: dict[str, list[tuple[str, str]]], chance: random.Random, attractors: int | None) -> tuple[str, str]:
-    """'The owl that the cats see waits.' and '... wait.'; without a clause where `attractors` is None."""
+def _choice(rng: random.Random, options: list[T]) -> T:
+    """A random option, the same in all versions of Python: only `random()` is stable."""
+    return options[int(rng.random() * len(options))]
 
-    def pick(name: str) -> tuple[str, str]:
-        return words[name][int(chance.random() * len(words[name]))]
 
-    number = int(chance.random() < 0.5)
-    subject = f"The {pick('ANIMALS')[number]}"
+def verb_sentences(words: dict[str, Any], rng: random.Random, attractors: int | None) -> tuple[str, str]:
+    """'The owl that the cats see waits.' and '... wait.'; without the clause if `attractors` is None."""
+    number = int(rng.random() < 0.5)
+    subject = f"The {_choice(rng, words['ANIMALS'])[number]}"
     if attractors is not None:
-        other = number ^ attractors
-        subject += f" that the {pick('ANIMALS')[other]} {pick('SEES')[other]}"
-    forms = pick("DOES")
+        clause_number = number ^ attractors
+        subject += f" that the {_choice(rng, words['ANIMALS'])[clause_number]} {_choice(rng, words['SEES'])[clause_number]}"
+    forms = _choice(rng, words["DOES"])
     return f"{subject} {forms[number]}.", f"{subject} {forms[1 - number]}."
 
 
 def pairs(seed: int = 3) -> list[tuple[str, str, str, str]]:
-    """Good, bad, phenomenon, attractors; only `random()` is used, which alone is promised to stay the same."""
-    words, chance = runpy.run_path(str(DATA / "make.py")), random.Random(seed)
-    heroes, places, things = words["HEROES"], words["PLACES"], words["THINGS"]
-    found: dict[tuple[str, str, str, str], None] = {}
-    for wanted, attractors in (("verb", None), ("verb", 0), ("verb", 1), ("pronoun", None), ("home", None)):
-        before = len(found)
-        while len(found) < before + EACH:
-            name, pronoun, owner = heroes[int(chance.random() * len(heroes))]
-            place, other = (places[int(chance.random() * len(places))] for _ in range(2))
+    """Distinct rows: good and bad text, phenomenon, number of attractors."""
+    words, rng = runpy.run_path(str(DATA / "make.py")), random.Random(seed)
+    rows: dict[tuple[str, str, str, str], None] = {}
+    for i, (phenomenon, attractors) in enumerate(GROUPS, 1):
+        while len(rows) < i * PAIRS_PER_GROUP:
+            name, pronoun, possessive = _choice(rng, words["HEROES"])
+            place, other_place = (_choice(rng, words["PLACES"]) for _ in range(2))
             start = f"{name} lives by the {place}."
-            if wanted == "verb":
-                good, bad = (f"{start} {sentence}" for sentence in verbs(words, chance, attractors))
-            elif wanted == "pronoun":
-                thing = things[int(chance.random() * len(things))]
-                shown = [(pronoun, owner), ("he", "his") if pronoun == "she" else ("she", "her")]
-                good, bad = (f"{start} {one.capitalize()} takes {own} {thing} to the {other}." for one, own in shown)
+            if phenomenon == "verb":
+                good, bad = (f"{start} {sentence}" for sentence in verb_sentences(words, rng, attractors))
+            elif phenomenon == "pronoun":
+                thing = _choice(rng, words["THINGS"])
+                wrong = ("he", "his") if pronoun == "she" else ("she", "her")
+                good, bad = (
+                    f"{start} {subject.capitalize()} takes {owner} {thing} to the {other_place}."
+                    for subject, owner in ((pronoun, possessive), wrong)
+                )
             else:
-                good, bad = (f"{start} In the evening {name} goes home to the {end}." for end in (place, other))
+                good, bad = (f"{start} In the evening {name} goes home to the {end}." for end in (place, other_place))
             if good != bad:
-                found[good, bad, wanted, "" if wanted != "verb" else str(attractors or 0)] = None
-    # by turns, so that the first lines have some of everything
-    rows = list(found)
-    return [rows[start + at] for at in range(EACH) for start in range(0, len(rows), EACH)]
+                rows[good, bad, phenomenon, str(attractors or 0) if phenomenon == "verb" else ""] = None
+    # interleave the groups, so that the first lines have all phenomena
+    ordered = list(rows)
+    return [ordered[i + j] for i in range(PAIRS_PER_GROUP) for j in range(0, len(ordered), PAIRS_PER_GROUP)]
 
 
 if __name__ == "__main__":

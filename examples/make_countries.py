@@ -13,19 +13,22 @@ from pathlib import Path
 LANGUAGES = {"English": "en", "Finnish": "fi", "French": "fr", "German": "de", "Polish": "pl", "Turkish": "tr"}
 
 
-def names(language: str) -> list[str]:
-    """Of every country, in the order of the alphabet; numbers are parts of the world, Z... is nowhere."""
+def names(locale: str) -> list[str]:
+    """The names of all countries in alphabetical order; other codes are those of continents (digits) and unknown regions."""
     from babel import Locale
 
-    found = Locale.parse(language).territories
-    return sorted({name for code, name in found.items() if code.isalpha() and code[0] not in "XZ"})
+    territories = Locale.parse(locale).territories
+    return sorted({name for code, name in territories.items() if code.isalpha() and code[0] not in "XZ"})
 
 
 def texts() -> dict[str, str]:
-    """What every file holds, by its name."""
-    found = {name: names(code) for name, code in LANGUAGES.items()}
-    shared = Counter(name for each in found.values() for name in each)
-    return {f"{name}.txt": "".join(f"{one}\n" for one in each if shared[one] == 1) for name, each in found.items()}
+    """The contents of all files, by name."""
+    by_language = {language: names(locale) for language, locale in LANGUAGES.items()}
+    counts = Counter(name for language_names in by_language.values() for name in language_names)
+    return {
+        f"{language}.txt": "".join(f"{name}\n" for name in language_names if counts[name] == 1)
+        for language, language_names in by_language.items()
+    }
 
 
 def main() -> None:
@@ -33,10 +36,10 @@ def main() -> None:
     parser.add_argument(
         "--output-dir", type=Path, default=Path(__file__).parent / "data" / "countries", help="output directory"
     )
-    chosen = parser.parse_args()
-    chosen.output_dir.mkdir(parents=True, exist_ok=True)
+    args = parser.parse_args()
+    args.output_dir.mkdir(parents=True, exist_ok=True)
     for name, text in texts().items():
-        (chosen.output_dir / name).write_bytes(text.encode())
+        (args.output_dir / name).write_bytes(text.encode())
 
 
 if __name__ == "__main__":

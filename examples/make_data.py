@@ -15,36 +15,12 @@ arithmetic.tsv                 sums and products, and their trees in brackets
 
 from __future__ import annotations
 
-import argparse
-import random
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-T = TypeVar("T")
+from _shared import StableRandom, distinct, pairs_tsv, write_files
+
 Pair = tuple[str, str]
-
-
-class Chance:
-    """Only `random()` is used: of all that the module offers, it alone is promised to stay the same."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed).random
-
-    def below(self, number: int) -> int:
-        return int(self.random() * number)
-
-    def pick(self, options: Sequence[T]) -> T:
-        return options[self.below(len(options))]
-
-
-def distinct(make: Callable[[], Pair], number: int) -> list[Pair]:
-    """This many pairs with different sources, so that no test source is in the training data."""
-    found: dict[str, str] = {}
-    while len(found) < number:
-        source, target = make()
-        found.setdefault(source, target)
-    return list(found.items())
 
 
 # ---- letters
@@ -52,8 +28,8 @@ def distinct(make: Callable[[], Pair], number: int) -> list[Pair]:
 LETTERS = "abcdefghij"
 
 
-def letters(chance: Chance) -> Pair:
-    text = "".join(chance.pick(LETTERS) for _ in range(3 + chance.below(8)))
+def letters(rng: StableRandom) -> Pair:
+    text = "".join(rng.choice(LETTERS) for _ in range(3 + rng.below(8)))
     return text, text[::-1]
 
 
@@ -77,13 +53,13 @@ def _below_thousand(number: int) -> Iterator[str]:
 
 
 def in_words(number: int) -> str:
-    """Of a number below a million."""
+    """A number below a million in words."""
     thousands = [*_below_thousand(number // 1000), "thousand"] if number >= 1000 else []
     return " ".join([*thousands, *_below_thousand(number % 1000)]) or SMALL[0]
 
 
-def numbers(chance: Chance) -> Pair:
-    number = chance.below(10 ** (2 + chance.below(5)))  # two to six digits, about as often
+def numbers(rng: StableRandom) -> Pair:
+    number = rng.below(10 ** (2 + rng.below(5)))  # two to six digits with equal probability
     return f"{number:,}", in_words(number)
 
 
@@ -126,13 +102,13 @@ AFTER_A = {"m": ("er", "en"), "f": ("e", "e"), "n": ("es", "es")}
 # fmt: on
 
 
-def _phrase(chance: Chance, case: int) -> tuple[str, str, int]:
-    """'a small dog', 'einen kleinen Hund', and whether there are several."""
-    noun, plural = chance.pick(NOUNS), chance.below(2)
+def _phrase(rng: StableRandom, case: int) -> tuple[str, str, int]:
+    """'a small dog', 'einen kleinen Hund', and 1 if the noun is plural."""
+    noun, plural = rng.choice(NOUNS), rng.below(2)
     form = "p" if plural else noun.gender
-    definite = bool(plural) or chance.below(2) == 0
+    definite = bool(plural) or rng.below(2) == 0
     article, endings = (THE, AFTER_THE) if definite else (A, AFTER_A)
-    adjective = chance.pick(ADJECTIVES) if chance.below(2) else None
+    adjective = rng.choice(ADJECTIVES) if rng.below(2) else None
     english = ["the" if definite else "a", *([adjective[0]] if adjective else []), noun.english[plural]]
     german = [article[form][case], *([adjective[1] + endings[form][case]] if adjective else []), noun.german[plural]]
     if english[0] == "a" and english[1][0] in "aeiou":
@@ -141,43 +117,43 @@ def _phrase(chance: Chance, case: int) -> tuple[str, str, int]:
 
 
 class Clause(NamedTuple):
-    """Who does what to whom; German puts the verb in several places."""
+    """An English clause and the parts of the German one, in which the verb moves."""
 
     english: str
     subject: str
     finite: str
-    rest: str  # object, and a participle behind it
+    rest: str  # object and participle
 
     def main(self) -> str:
         return f"{self.subject} {self.finite} {self.rest}"
 
-    def turned(self) -> str:
-        """After a word in front the verb still comes second."""
+    def inverted(self) -> str:
+        """After an adverb, the verb comes before the subject."""
         return f"{self.finite} {self.subject} {self.rest}"
 
     def subordinate(self) -> str:
         return f"{self.subject} {self.rest} {self.finite}"
 
 
-def _clause(chance: Chance) -> Clause:
-    (who, wer, plural), (whom, wen, _), verb = _phrase(chance, 0), _phrase(chance, 1), chance.pick(VERBS)
-    if chance.below(3):
+def _clause(rng: StableRandom) -> Clause:
+    (who, wer, plural), (whom, wen, _), verb = _phrase(rng, 0), _phrase(rng, 1), rng.choice(VERBS)
+    if rng.below(3):
         return Clause(f"{who} {verb.english[plural]} {whom}", wer, verb.german[plural], wen)
     has, hat = ("has", "hat") if not plural else ("have", "haben")
     return Clause(f"{who} {has} {verb.english[2]} {whom}", wer, hat, f"{wen} {verb.german[2]}")
 
 
-def sentences(chance: Chance) -> Pair:
-    one, kind = _clause(chance), chance.below(4)
-    if kind == 0:
-        return f"{one.english} .", f"{one.main()} ."
-    if kind == 1:
-        time, zeit = chance.pick(TIMES)
-        return f"{time} {one.english} .", f"{zeit} {one.turned()} ."
-    other = _clause(chance)
-    if kind == 2:
-        return f"{one.english} because {other.english} .", f"{one.main()} , weil {other.subordinate()} ."
-    return f"we know that {other.english} .", f"wir wissen , dass {other.subordinate()} ."
+def sentences(rng: StableRandom) -> Pair:
+    clause, form = _clause(rng), rng.below(4)
+    if form == 0:
+        return f"{clause.english} .", f"{clause.main()} ."
+    if form == 1:
+        time, zeit = rng.choice(TIMES)
+        return f"{time} {clause.english} .", f"{zeit} {clause.inverted()} ."
+    second = _clause(rng)
+    if form == 2:
+        return f"{clause.english} because {second.english} .", f"{clause.main()} , weil {second.subordinate()} ."
+    return f"we know that {second.english} .", f"wir wissen , dass {second.subordinate()} ."
 
 
 # ---- sounds
@@ -185,8 +161,8 @@ def sentences(chance: Chance) -> Pair:
 # fmt: off
 ONSETS = ["b", "c", "ch", "d", "f", "g", "gh", "gn", "l", "m", "n", "p", "qu", "r", "s", "sc", "t", "v", "z", "tt", "cc", "ll",
           "ss", "br", "tr", "gr"]
-SIMPLE = ["", *(onset for onset in ONSETS if onset not in ("tt", "cc", "ll", "ss"))]  # a word begins with one of these
-# what is spelt, what follows it, and how it sounds; the first that fits
+SIMPLE = ["", *(onset for onset in ONSETS if onset not in ("tt", "cc", "ll", "ss"))]  # at the beginning of a word
+# letters, the letters that must follow, and sounds; the first match counts
 RULES: list[tuple[str, str, str]] = [
     ("scia", "", "S a"), ("scio", "", "S o"), ("sciu", "", "S u"), ("sc", "ei", "S"), ("gnia", "", "J a"), ("gn", "", "J"),
     ("glia", "", "L a"), ("glio", "", "L o"), ("gl", "i", "L"),
@@ -198,39 +174,40 @@ RULES: list[tuple[str, str, str]] = [
 # fmt: on
 
 
-def _one_sound(word: str, at: int) -> tuple[int, str]:
-    """How many letters the sound at a place takes, and the sound."""
-    for spelt, before, sound in RULES:
-        follows = word[at + len(spelt) : at + len(spelt) + 1]
-        if word.startswith(spelt, at) and (not before or (follows and follows in before)):
-            return len(spelt), sound
-    around = word[at - 1 : at] + word[at + 1 : at + 2]
-    between = len(around) == 2 and all(letter in "aeiou" for letter in around)
-    return 1, "z" if word[at] == "s" and between else word[at]
+def _next_sound(word: str, position: int) -> tuple[int, str]:
+    """The number of letters of the sound at a position, and the sound."""
+    for letters, followers, sound in RULES:
+        end = position + len(letters)
+        following = word[end : end + 1]
+        if word.startswith(letters, position) and (not followers or (following and following in followers)):
+            return len(letters), sound
+    neighbors = word[position - 1 : position] + word[position + 1 : position + 2]
+    is_between_vowels = len(neighbors) == 2 and all(letter in "aeiou" for letter in neighbors)
+    return 1, "z" if word[position] == "s" and is_between_vowels else word[position]
 
 
 def sound(word: str) -> str:
     """'chiesa' -> 'k i e z a'."""
-    at, found = 0, []
-    while at < len(word):
-        taken, one = _one_sound(word, at)
-        found.append(one)
-        at += taken
-    return " ".join(found)
+    position, sounds = 0, []
+    while position < len(word):
+        length, next_sound = _next_sound(word, position)
+        sounds.append(next_sound)
+        position += length
+    return " ".join(sounds)
 
 
-def sounds(chance: Chance) -> Pair:
-    word = chance.pick(SIMPLE) + chance.pick(["a", "e", "i", "o", "ia", "io", "u"])
-    for _ in range(1 + chance.below(3)):
-        word += chance.pick(["", "", "", "n", "r"] if word[-1] in "aeiou" else [""])
-        onset = chance.pick(ONSETS if word[-1] in "aeiou" else SIMPLE[1:])
-        word += onset + chance.pick(["a", "e", "i", "o"])
+def pronunciations(rng: StableRandom) -> Pair:
+    word = rng.choice(SIMPLE) + rng.choice(["a", "e", "i", "o", "ia", "io", "u"])
+    for _ in range(1 + rng.below(3)):
+        word += rng.choice(["", "", "", "n", "r"] if word[-1] in "aeiou" else [""])
+        onset = rng.choice(ONSETS if word[-1] in "aeiou" else SIMPLE[1:])
+        word += onset + rng.choice(["a", "e", "i", "o"])
     return word, sound(word)
 
 
 # ---- spelling
 
-LIST = """
+WORD_LIST = """
 accept across address again almost already although always amount answer appear arrive attempt balance because become
 before begin behind believe between bicycle bottle bottom branch breakfast bridge bright brother business calendar
 careful castle caught ceiling century certain chapter cheese children chocolate choice circle climb clothes coffee
@@ -251,29 +228,29 @@ thorough thought thousand through together tomorrow tongue toward traffic travel
 usual valley village visit voice wander watch weather weight whether whistle whole window winter without woman wonder
 worry writing yellow yesterday young
 """
-WORDS = LIST.split()
+WORDS = WORD_LIST.split()
 CONFUSED = {"a": "e", "e": "i", "i": "e", "o": "u", "u": "o", "c": "k", "s": "c", "k": "c", "y": "i", "f": "ph", "m": "n"}
 
 
-def _misspelt(chance: Chance, word: str) -> str:
-    """With one slip of the pen: letters swapped, dropped, doubled or confused; never the first."""
-    at, slip = 1 + chance.below(len(word) - 1), chance.below(4)
-    if slip == 0:
-        at = min(at, len(word) - 2)
-        return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
-    if slip == 1:
-        return word[:at] + word[at + 1 :]
-    if slip == 2:
-        return word[:at] + word[at] + word[at:]
-    return word[:at] + CONFUSED.get(word[at], word[at] * 2) + word[at + 1 :]
+def _misspell(rng: StableRandom, word: str) -> str:
+    """Swap, delete, double or confuse letters at one position, never the first."""
+    i, error = 1 + rng.below(len(word) - 1), rng.below(4)
+    if error == 0:
+        i = min(i, len(word) - 2)
+        return word[:i] + word[i + 1] + word[i] + word[i + 2 :]
+    if error == 1:
+        return word[:i] + word[i + 1 :]
+    if error == 2:
+        return word[:i] + word[i] + word[i:]
+    return word[:i] + CONFUSED.get(word[i], word[i] * 2) + word[i + 1 :]
 
 
-def spelling(chance: Chance) -> Pair:
+def spelling(rng: StableRandom) -> Pair:
     while True:
-        word = chance.pick(WORDS)
-        wrong = _misspelt(chance, word)
-        if wrong not in WORDS:
-            return wrong, word
+        word = rng.choice(WORDS)
+        misspelled = _misspell(rng, word)
+        if misspelled not in WORDS:
+            return misspelled, word
 
 
 # ---- notices
@@ -286,28 +263,28 @@ REASONS = ["repairs to the roof", "a broken pipe", "the holiday", "a lack of sta
            "a fire drill"]
 PETS = ["grey cat", "black dog", "white rabbit", "green parrot", "brown pony", "spotted dog", "old tortoise"]
 EVENTS = ["concert", "flower show", "football match", "book sale", "dance class", "chess evening", "boat race"]
-ASIDES = ["We are sorry for the trouble.", "Please tell your neighbours.", "All are welcome as usual.",
+REMARKS = ["We are sorry for the trouble.", "Please tell your neighbours.", "All are welcome as usual.",
           "Thank you for your patience.", "The staff will be glad to help.", "Ask at the desk if you are in doubt.",
           "Bring a warm coat."]
 # fmt: on
 
 
-def notices(chance: Chance) -> Pair:
-    place, street, day, other = (chance.pick(words) for words in (PLACES, STREETS, DAYS, DAYS))
-    reason, pet, event, aside = (chance.pick(words) for words in (REASONS, PETS, EVENTS, ASIDES))
-    body, headline = chance.pick(
+def notices(rng: StableRandom) -> Pair:
+    place, street, day, later = (rng.choice(words) for words in (PLACES, STREETS, DAYS, DAYS))
+    reason, pet, event, remark = (rng.choice(words) for words in (REASONS, PETS, EVENTS, REMARKS))
+    body, headline = rng.choice(
         [
             (
-                f"Because of {reason} the {place} on {street} will not open its doors on {day}. It is open again on {other}.",
+                f"Because of {reason} the {place} on {street} will not open its doors on {day}. It is open again on {later}.",
                 f"{place} on {street} closed on {day}",
             ),
             (
-                f"Last {day} a {pet} was seen near the {place} on {street}. Whoever misses one may call there until {other}.",
+                f"Last {day} a {pet} was seen near the {place} on {street}. Whoever misses one may call there until {later}.",
                 f"{pet} found on {street}",
             ),
             (
-                f"The {event} planned for {day} has been moved to {other}. It takes place at the {place} on {street}.",
-                f"{event} moved to {other}",
+                f"The {event} planned for {day} has been moved to {later}. It takes place at the {place} on {street}.",
+                f"{event} moved to {later}",
             ),
             (
                 f"On {day} there will be no {event} at the {place}. The reason is {reason}.",
@@ -315,7 +292,7 @@ def notices(chance: Chance) -> Pair:
             ),
         ]
     )
-    return f"{body} {aside}" if chance.below(2) else f"{aside} {body}", headline
+    return f"{body} {remark}" if rng.below(2) else f"{remark} {body}", headline
 
 
 # ---- orders
@@ -325,43 +302,44 @@ THINGS = ["parcel", "box", "letter", "case", "crate"]
 GOALS = ["for room", "of room", "to room", "at desk", "on shelf"]
 
 
-def _code(chance: Chance) -> str:
-    return "".join(chance.pick("BCDFGHJKLMNPQRSTVWXZ") for _ in range(2)) + f"-{chance.below(9000) + 1000}"
+def _code(rng: StableRandom) -> str:
+    return "".join(rng.choice("BCDFGHJKLMNPQRSTVWXZ") for _ in range(2)) + f"-{rng.below(9000) + 1000}"
 
 
-def orders(chance: Chance) -> Pair:
-    code, goal = _code(chance), chance.below(900) + 100
-    text = f"{chance.pick(OPENINGS)} {chance.pick(THINGS)} {code} {chance.pick(GOALS)} {goal}"
+def orders(rng: StableRandom) -> Pair:
+    code, goal = _code(rng), rng.below(900) + 100
+    text = f"{rng.choice(OPENINGS)} {rng.choice(THINGS)} {code} {rng.choice(GOALS)} {goal}"
     return text, f"{code} {goal}"
 
 
 # ---- arithmetic
 
-OPERATORS = {"+": 1, "-": 1, "*": 2, "/": 2}  # how strongly they bind
+OPERATORS = {"+": 1, "-": 1, "*": 2, "/": 2}  # precedence
 LEAVES = "abcxyz123456789"
 
 
 class Tree(NamedTuple):
     infix: str
     brackets: str
-    binds: int = 3
+    precedence: int = 3
 
 
-def _tree(chance: Chance, depth: int) -> Tree:
-    """A term with brackets only where they are needed: that is what a parser must know."""
-    if not depth or chance.below(4) == 0:
-        leaf = chance.pick(LEAVES)
+def _tree(rng: StableRandom, depth: int) -> Tree:
+    """An expression without redundant brackets, so that a parser must know the precedence of operators."""
+    if not depth or rng.below(4) == 0:
+        leaf = rng.choice(LEAVES)
         return Tree(leaf, leaf)
-    operator = chance.pick(list(OPERATORS))
-    binds, left, right = OPERATORS[operator], _tree(chance, depth - 1), _tree(chance, depth - 1)
-    before = f"( {left.infix} )" if left.binds < binds else left.infix
-    after = f"( {right.infix} )" if right.binds <= binds else right.infix
-    return Tree(f"{before} {operator} {after}", f"( {operator} {left.brackets} {right.brackets} )", binds)
+    operator = rng.choice(list(OPERATORS))
+    precedence, left, right = OPERATORS[operator], _tree(rng, depth - 1), _tree(rng, depth - 1)
+    left_infix = f"( {left.infix} )" if left.precedence < precedence else left.infix
+    right_infix = f"( {right.infix} )" if right.precedence <= precedence else right.infix
+    brackets = f"( {operator} {left.brackets} {right.brackets} )"
+    return Tree(f"{left_infix} {operator} {right_infix}", brackets, precedence)
 
 
-def arithmetic(chance: Chance) -> Pair:
+def arithmetic(rng: StableRandom) -> Pair:
     while True:
-        tree = _tree(chance, 3 if chance.below(4) == 0 else 2)  # mostly up to four leaves, some up to eight
+        tree = _tree(rng, 3 if rng.below(4) == 0 else 2)  # mostly up to four leaves, some up to eight
         if " " in tree.infix:
             return tree.infix, tree.brackets
 
@@ -369,48 +347,35 @@ def arithmetic(chance: Chance) -> Pair:
 # ---- files
 
 
-class Made(NamedTuple):
-    make: Callable[[Chance], Pair]
+class Generator(NamedTuple):
+    generate: Callable[[StableRandom], Pair]
     number: int
-    parallel: tuple[str, str] | None = None  # two files, not a table
+    parallel_files: tuple[str, str] | None = None  # None: a TSV file
 
 
 FILES = {
-    "letters": Made(letters, 1200, ("letters.txt", "reversed.txt")),
-    "numbers": Made(numbers, 800),
-    "sentences": Made(sentences, 700, ("sentences.en", "sentences.de")),
-    "sounds": Made(sounds, 900),
-    "spelling": Made(spelling, 1200),
-    "notices": Made(notices, 200),
-    "orders": Made(orders, 500),
-    "arithmetic": Made(arithmetic, 1500),
+    "letters": Generator(letters, 1200, ("letters.txt", "reversed.txt")),
+    "numbers": Generator(numbers, 800),
+    "sentences": Generator(sentences, 700, ("sentences.en", "sentences.de")),
+    "sounds": Generator(pronunciations, 900),
+    "spelling": Generator(spelling, 1200),
+    "notices": Generator(notices, 200),
+    "orders": Generator(orders, 500),
+    "arithmetic": Generator(arithmetic, 1500),
 }
 
 
 def texts(*, times: int = 1) -> dict[str, str]:
-    """What every file holds, by its name."""
-    found: dict[str, str] = {}
-    for seed, (name, made) in enumerate(FILES.items(), 1):
-        chance = Chance(seed)
-        pairs = distinct(lambda make=made.make, chance=chance: make(chance), made.number * times)
-        if made.parallel is None:
-            found[f"{name}.tsv"] = "source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in pairs)
+    """The contents of all files, by name."""
+    contents: dict[str, str] = {}
+    for seed, (name, generator) in enumerate(FILES.items(), 1):
+        pairs = distinct(generator.generate, generator.number * times, StableRandom(seed))
+        if generator.parallel_files is None:
+            contents[f"{name}.tsv"] = pairs_tsv(pairs)
         else:
-            found |= {file: "".join(f"{pair[side]}\n" for pair in pairs) for side, file in enumerate(made.parallel)}
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output-dir", type=Path, default=Path(__file__).parent / "data", help="output directory (examples/data)"
-    )
-    parser.add_argument("--times", type=int, default=1, help="multiply the number of pairs (1)")
-    chosen = parser.parse_args()
-    chosen.output_dir.mkdir(parents=True, exist_ok=True)
-    for name, text in texts(times=chosen.times).items():
-        (chosen.output_dir / name).write_bytes(text.encode())
+            contents |= {file: "".join(f"{pair[i]}\n" for pair in pairs) for i, file in enumerate(generator.parallel_files)}
+    return contents
 
 
 if __name__ == "__main__":
-    main()
+    write_files(__doc__, lambda times: texts(times=times), "pairs")

@@ -15,43 +15,15 @@ repository were made without it.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
-from typing import TypeVar
 
-T = TypeVar("T")
-Words = list[tuple[str, str]]  # a sentence: every word, and its tag
+from _shared import StableRandom, distinct, write_files
 
-
-class Chance:
-    """Only `random()` is used: of all that the module offers, it alone is promised to stay the same."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed).random
-
-    def below(self, number: int) -> int:
-        return int(self.random() * number)
-
-    def pick(self, options: Sequence[T]) -> T:
-        return options[self.below(len(options))]
-
-    def one(self, words: str) -> str:
-        return self.pick(words.split())
-
-
-def distinct(make: Callable[[Chance], tuple[str, T]], number: int, chance: Chance) -> list[tuple[str, T]]:
-    """This many different texts, so that no test text is in the training data."""
-    found: dict[str, T] = {}
-    while len(found) < number:
-        text, label = make(chance)
-        found.setdefault(text, label)
-    return list(found.items())
+Words = list[tuple[str, str]]  # a sentence: words and tags
 
 
 # ---- reviews
@@ -61,24 +33,24 @@ PRAISE = "wonderful clever warm charming fresh lovely bright funny"
 BLAME = "dull cold bland noisy dirty slow rude stale"
 
 
-def _judged(chance: Chance, *, good: bool) -> str:
-    """An adjective that says so, or one that says the opposite and is denied."""
-    meant, other = (PRAISE, BLAME) if good else (BLAME, PRAISE)
-    form = chance.pick(["{}", "{}", "so {}", "really {}", "not {} at all", "far from {}"])
-    return form.format(chance.one(meant if form[:2] in ("{}", "so", "re") else other))
+def _opinion(rng: StableRandom, *, good: bool) -> str:
+    """An adjective with this sentiment, or a negated one with the opposite sentiment."""
+    same, opposite = (PRAISE, BLAME) if good else (BLAME, PRAISE)
+    form = rng.choice(["{}", "{}", "so {}", "really {}", "not {} at all", "far from {}"])
+    return form.format(rng.word(same if form[:2] in ("{}", "so", "re") else opposite))
 
 
-def review(chance: Chance) -> tuple[str, str]:
-    good = chance.random() < 0.5
-    first, second = chance.one(THINGS), chance.one(THINGS)
+def review(rng: StableRandom) -> tuple[str, str]:
+    good = rng.random() < 0.5
+    first, second = rng.word(THINGS), rng.word(THINGS)
     forms = [
-        f"The {first} was {_judged(chance, good=good)}.",
-        f"The {first} was {_judged(chance, good=good)}, and the {second} was {_judged(chance, good=good)}.",
-        f"Though the {first} was {_judged(chance, good=not good)}, the {second} was {_judged(chance, good=good)}.",
-        f"The {first} was {_judged(chance, good=not good)}, but all in all we were {'glad' if good else 'sorry'} we came.",
-        f"I {'would' if good else 'would not'} come again: the {first} was {_judged(chance, good=good)}.",
+        f"The {first} was {_opinion(rng, good=good)}.",
+        f"The {first} was {_opinion(rng, good=good)}, and the {second} was {_opinion(rng, good=good)}.",
+        f"Though the {first} was {_opinion(rng, good=not good)}, the {second} was {_opinion(rng, good=good)}.",
+        f"The {first} was {_opinion(rng, good=not good)}, but all in all we were {'glad' if good else 'sorry'} we came.",
+        f"I {'would' if good else 'would not'} come again: the {first} was {_opinion(rng, good=good)}.",
     ]
-    return chance.pick(forms), "good" if good else "bad"
+    return rng.choice(forms), "good" if good else "bad"
 
 
 # ---- questions
@@ -109,12 +81,12 @@ def _with_article(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
-def question(chance: Chance) -> tuple[str, str]:
-    label = chance.pick(list(QUESTIONS))
-    thing, animal = chance.one(THING), chance.one(ANIMALS)
-    parts = {"name": chance.one(NAMES), "thing": thing, "animal": animal}
+def question(rng: StableRandom) -> tuple[str, str]:
+    label = rng.choice(list(QUESTIONS))
+    thing, animal = rng.word(THING), rng.word(ANIMALS)
+    parts = {"name": rng.word(NAMES), "thing": thing, "animal": animal}
     parts |= {"a_thing": _with_article(thing), "a_animal": _with_article(animal)}
-    return chance.pick(QUESTIONS[label]).format(**parts), label
+    return rng.choice(QUESTIONS[label]).format(**parts), label
 
 
 # ---- tickets
@@ -129,45 +101,49 @@ CLAUSES = {
 OTHER = ["do you sell a {} as well", "which colours does the {} come in", "how heavy is the {}"]
 
 
-def ticket(chance: Chance) -> tuple[str, list[str]]:
-    labels = [label for label in CLAUSES if chance.random() < 0.35]
-    clauses = [chance.pick(CLAUSES[label]).format(chance.one(GOODS)) for label in labels]
-    if not labels or chance.random() < 0.3:
-        clauses.append(chance.pick(OTHER).format(chance.one(GOODS)))
-    clauses.sort(key=lambda clause: chance.random())
+def ticket(rng: StableRandom) -> tuple[str, list[str]]:
+    labels = [label for label in CLAUSES if rng.random() < 0.35]
+    clauses = [rng.choice(CLAUSES[label]).format(rng.word(GOODS)) for label in labels]
+    if not labels or rng.random() < 0.3:
+        clauses.append(rng.choice(OTHER).format(rng.word(GOODS)))
+    clauses.sort(key=lambda clause: rng.random())
     return " and ".join(clauses), labels
 
 
 # ---- inference
 
 WHO = {"woman": "man", "man": "woman", "girl": "boy", "boy": "girl"}
-BEASTS = "cats dogs ducks geese ponies"
-COLOURS = "black white brown grey"
+HERDS = "cats dogs ducks geese ponies"
+COLORS = "black white brown grey"
 PLACES = "kitchen garden yard stable park"
 DOES = {"feeds": "is feeding", "washes": "is washing", "calls": "is calling", "draws": "is drawing"}
 
 
-def _another(chance: Chance, words: str, word: str) -> str:
-    return chance.pick([other for other in words.split() if other != word])
+def _another(rng: StableRandom, words: str, word: str) -> str:
+    return rng.choice([other for other in words.split() if other != word])
 
 
-def inference(chance: Chance) -> tuple[str, str]:
-    """Both sentences, with a tab between."""
-    who, beasts, colour, place = chance.pick(list(WHO)), chance.one(BEASTS), chance.one(COLOURS), chance.one(PLACES)
-    does = chance.pick(list(DOES))
-    premise = f"The {who} {does} the {colour} {beasts} in the {place} ."
-    label = chance.pick(["yes", "no", "maybe"])
+def inference(rng: StableRandom) -> tuple[str, str]:
+    """Premise and hypothesis, separated by a tab, and the label."""
+    who, animals, color, place = rng.choice(list(WHO)), rng.word(HERDS), rng.word(COLORS), rng.word(PLACES)
+    does = rng.choice(list(DOES))
+    premise = f"The {who} {does} the {color} {animals} in the {place} ."
+    label = rng.choice(["yes", "no", "maybe"])
     hypotheses = {
-        "yes": [f"The {who} {DOES[does]} {beasts} .", f"The {who} is in the {place} .", f"The {beasts} are {colour} ."],
+        "yes": [f"The {who} {DOES[does]} {animals} .", f"The {who} is in the {place} .", f"The {animals} are {color} ."],
         "no": [
-            f"The {WHO[who]} {DOES[does]} the {beasts} .",
-            f"The {beasts} are {_another(chance, COLOURS, colour)} .",
-            f"The {who} is in the {_another(chance, PLACES, place)} .",
-            f"Nobody {does} the {beasts} .",
+            f"The {WHO[who]} {DOES[does]} the {animals} .",
+            f"The {animals} are {_another(rng, COLORS, color)} .",
+            f"The {who} is in the {_another(rng, PLACES, place)} .",
+            f"Nobody {does} the {animals} .",
         ],
-        "maybe": [f"The {who} is tired .", f"The {beasts} belong to the {who} .", f"The {who} {does} the {beasts} every day ."],
+        "maybe": [
+            f"The {who} is tired .",
+            f"The {animals} belong to the {who} .",
+            f"The {who} {does} the {animals} every day .",
+        ],
     }
-    return f"{premise}\t{chance.pick(hypotheses[label])}", label
+    return f"{premise}\t{rng.choice(hypotheses[label])}", label
 
 
 # ---- parts of speech
@@ -178,90 +154,90 @@ ADJECTIVES = "light old long open clean green still back small"
 STEMS = "bren tavil morg selt quand ripp falor dunst harv glim porin wex"
 
 
-def _new_word(chance: Chance, endings: str) -> str:
-    """A word that is mostly seen once: only its end says what it is."""
-    return chance.one(STEMS) + chance.one("a e i o u ar el in") + chance.one(endings)
+def _new_word(rng: StableRandom, endings: str) -> str:
+    """An invented word, which mostly occurs once: only its ending shows its part of speech."""
+    return rng.word(STEMS) + rng.word("a e i o u ar el in") + rng.word(endings)
 
 
-def _noun(chance: Chance) -> Words:
-    word = chance.one(NOUNS) if chance.random() < 0.7 else _new_word(chance, "ness tion ment")
-    before = [(chance.one(ADJECTIVES) if chance.random() < 0.7 else _new_word(chance, "ish ful ous"), "ADJ")]
-    return [(chance.one("the a this that every"), "DET"), *(before if chance.random() < 0.4 else []), (word, "NOUN")]
+def _noun_phrase(rng: StableRandom) -> Words:
+    word = rng.word(NOUNS) if rng.random() < 0.7 else _new_word(rng, "ness tion ment")
+    adjective = [(rng.word(ADJECTIVES) if rng.random() < 0.7 else _new_word(rng, "ish ful ous"), "ADJ")]
+    return [(rng.word("the a this that every"), "DET"), *(adjective if rng.random() < 0.4 else []), (word, "NOUN")]
 
 
-def _who(chance: Chance) -> Words:
-    return chance.pick([[(chance.one("they we you I"), "PRON")], [(chance.one(NAMES), "PROPN")], _noun(chance)])
+def _subject(rng: StableRandom) -> Words:
+    return rng.choice([[(rng.word("they we you I"), "PRON")], [(rng.word(NAMES), "PROPN")], _noun_phrase(rng)])
 
 
-def _does(chance: Chance) -> Words:
-    word = chance.one(VERBS) if chance.random() < 0.7 else _new_word(chance, "ise ate ify")
-    found = [(chance.one("can will must"), "AUX"), (word, "VERB"), *_noun(chance)]
-    if chance.random() < 0.3:
-        found.append((_new_word(chance, "ly"), "ADV"))
-    return found
+def _verb_phrase(rng: StableRandom) -> Words:
+    word = rng.word(VERBS) if rng.random() < 0.7 else _new_word(rng, "ise ate ify")
+    words = [(rng.word("can will must"), "AUX"), (word, "VERB"), *_noun_phrase(rng)]
+    if rng.random() < 0.3:
+        words.append((_new_word(rng, "ly"), "ADV"))
+    return words
 
 
-def _place(chance: Chance) -> Words:
-    return [(chance.one("to near with from"), "ADP"), *_noun(chance)]
+def _prepositional_phrase(rng: StableRandom) -> Words:
+    return [(rng.word("to near with from"), "ADP"), *_noun_phrase(rng)]
 
 
-def speech(chance: Chance) -> Words:
-    clause = [*_who(chance), *_does(chance)]
-    longer: list[Words] = [
+def speech(rng: StableRandom) -> Words:
+    clause = [*_subject(rng), *_verb_phrase(rng)]
+    continuations: list[Words] = [
         [],
-        _place(chance),
-        [("to", "PART"), (chance.one(VERBS), "VERB"), *_noun(chance)],
-        [(chance.one("and but or"), "CCONJ"), *_who(chance), *_does(chance)],
+        _prepositional_phrase(rng),
+        [("to", "PART"), (rng.word(VERBS), "VERB"), *_noun_phrase(rng)],
+        [(rng.word("and but or"), "CCONJ"), *_subject(rng), *_verb_phrase(rng)],
     ]
-    if chance.random() < 0.2:
-        clause = [(chance.one("they we you"), "PRON"), (chance.one("say know hope"), "VERB"), ("that", "SCONJ"), *clause]
-    return [*clause, *chance.pick(longer), (chance.one(". . !"), "PUNCT")]
+    if rng.random() < 0.2:
+        clause = [(rng.word("they we you"), "PRON"), (rng.word("say know hope"), "VERB"), ("that", "SCONJ"), *clause]
+    return [*clause, *rng.choice(continuations), (rng.word(". . !"), "PUNCT")]
 
 
 # ---- entities
 
 
-def _syllables(chance: Chance, least: int, endings: str) -> str:
-    parts = [chance.one("b d f g k l m n p r s t v") + chance.one("a e i o u") for _ in range(least + chance.below(2))]
-    return "".join(parts).capitalize() + chance.one(endings)
+def _capitalized_name(rng: StableRandom, min_syllables: int, endings: str) -> str:
+    parts = [rng.word("b d f g k l m n p r s t v") + rng.word("a e i o u") for _ in range(min_syllables + rng.below(2))]
+    return "".join(parts).capitalize() + rng.word(endings)
 
 
-def _marked(kind: str, words: list[str]) -> Words:
-    return [(word, f"{'I' if at else 'B'}-{kind}") for at, word in enumerate(words)]
+def _tag_span(span_type: str, words: list[str]) -> Words:
+    return [(word, f"{'I' if i else 'B'}-{span_type}") for i, word in enumerate(words)]
 
 
-def _person(chance: Chance) -> Words:
-    family = _syllables(chance, 1, "ner sen vic rado")
-    return _marked("PER", [chance.one(NAMES), family] if chance.random() < 0.7 else [family])
+def _person(rng: StableRandom) -> Words:
+    family = _capitalized_name(rng, 1, "ner sen vic rado")
+    return _tag_span("PER", [rng.word(NAMES), family] if rng.random() < 0.7 else [family])
 
 
-def _town(chance: Chance) -> Words:
-    town = _syllables(chance, 1, "burg ton ville haven")
-    return _marked("LOC", [chance.one("New Upper Old"), town] if chance.random() < 0.3 else [town])
+def _town(rng: StableRandom) -> Words:
+    town = _capitalized_name(rng, 1, "burg ton ville haven")
+    return _tag_span("LOC", [rng.word("New Upper Old"), town] if rng.random() < 0.3 else [town])
 
 
-def _company(chance: Chance) -> Words:
-    # a company may have the name of a person or a town: only what follows tells
-    first = _syllables(chance, 1, "ner sen burg ton")
-    return _marked("ORG", [first, chance.one("Bank Railways Press Motors"), *(["Ltd"] if chance.random() < 0.3 else [])])
+def _company(rng: StableRandom) -> Words:
+    # a company may have the name of a person or a town: only the next word distinguishes them
+    first = _capitalized_name(rng, 1, "ner sen burg ton")
+    return _tag_span("ORG", [first, rng.word("Bank Railways Press Motors"), *(["Ltd"] if rng.random() < 0.3 else [])])
 
 
-def _plain(words: str) -> Words:
+def _outside(words: str) -> Words:
     return [(word, "O") for word in words.split()]
 
 
-def entities(chance: Chance) -> Words:
-    who, town, company = _person(chance), _town(chance), _company(chance)
+def entities(rng: StableRandom) -> Words:
+    who, town, company = _person(rng), _town(rng), _company(rng)
     forms: list[list[Words]] = [
-        [who, _plain("works for"), company, _plain("in"), town],
-        [who, _plain("flew to"), town, _plain("on Monday")],
-        [company, _plain("will open a shop in"), town],
-        [_plain("In"), town, who, _plain("met"), _person(chance)],
-        [_plain("The train to"), town, _plain("was late , said"), who],
-        [company, _plain("sold its house in"), town, _plain("to"), _company(chance)],
-        [_plain("Nobody knew why the lamp was broken")],
+        [who, _outside("works for"), company, _outside("in"), town],
+        [who, _outside("flew to"), town, _outside("on Monday")],
+        [company, _outside("will open a shop in"), town],
+        [_outside("In"), town, who, _outside("met"), _person(rng)],
+        [_outside("The train to"), town, _outside("was late , said"), who],
+        [company, _outside("sold its house in"), town, _outside("to"), _company(rng)],
+        [_outside("Nobody knew why the lamp was broken")],
     ]
-    return [*(word for part in chance.pick(forms) for word in part), (".", "O")]
+    return [*(word for part in rng.choice(forms) for word in part), (".", "O")]
 
 
 # ---- syllables
@@ -269,24 +245,25 @@ def entities(chance: Chance) -> Words:
 CLOSED = "n r l"
 
 
-def _syllable(chance: Chance, *, first: bool, last: bool) -> str:
-    onset = chance.one("b c d f g l m n p r s t v ch gn tr pr st str br cr sp qu")
-    vowel = chance.one("a e i o") if onset != "gn" else chance.one("a e o")
+def _syllable(rng: StableRandom, *, first: bool, last: bool) -> str:
+    onset = rng.word("b c d f g l m n p r s t v ch gn tr pr st str br cr sp qu")
+    vowel = rng.word("a e i o") if onset != "gn" else rng.word("a e o")
     onset = "" if first and onset == "gn" else onset
-    return onset + vowel + (chance.one(CLOSED) if not last and chance.random() < 0.25 else "")
+    return onset + vowel + (rng.word(CLOSED) if not last and rng.random() < 0.25 else "")
 
 
-def _doubled(before: str, after: str, chance: Chance) -> str:
-    """The syllable, closed with the consonant that the next begins with, now and then: `gat` before `to`."""
-    single = len(after) > 1 and after[0] in "bcdfglmnprstv" and after[1] in "aeio"
-    return before + after[0] if single and before[-1] in "aeio" and chance.random() < 0.3 else before
+def _close(syllable: str, following: str, rng: StableRandom) -> str:
+    """Sometimes close a syllable with the first consonant of the next one: `gat` before `to`."""
+    has_one_consonant = len(following) > 1 and following[0] in "bcdfglmnprstv" and following[1] in "aeio"
+    is_open = syllable[-1] in "aeio"
+    return syllable + following[0] if has_one_consonant and is_open and rng.random() < 0.3 else syllable
 
 
-def syllables(chance: Chance) -> Words:
-    number = 2 + chance.below(3)
-    parts = [_syllable(chance, first=at == 0, last=at == number - 1) for at in range(number)]
-    closed = [*(_doubled(before, after, chance) for before, after in pairwise(parts)), parts[-1]]
-    return [(letter, "I" if at else "B") for part in closed for at, letter in enumerate(part)]
+def syllables(rng: StableRandom) -> Words:
+    number = 2 + rng.below(3)
+    parts = [_syllable(rng, first=i == 0, last=i == number - 1) for i in range(number)]
+    closed = [*(_close(syllable, following, rng) for syllable, following in pairwise(parts)), parts[-1]]
+    return [(letter, "I" if i else "B") for part in closed for i, letter in enumerate(part)]
 
 
 # ---- files
@@ -301,7 +278,7 @@ def _csv(rows: list[tuple[str, str]]) -> str:
 def _conllu(sentences: list[Words]) -> str:
     blocks = []
     for sentence in sentences:
-        rows = [f"{at}\t{word}\t_\t{tag}" + 6 * "\t_" for at, (word, tag) in enumerate(sentence, 1)]
+        rows = [f"{i}\t{word}\t_\t{tag}" + 6 * "\t_" for i, (word, tag) in enumerate(sentence, 1)]
         blocks.append("\n".join([f"# text = {' '.join(word for word, _ in sentence)}", *rows]) + "\n\n")
     return "".join(blocks)
 
@@ -310,41 +287,29 @@ def _columns(sentences: list[Words]) -> str:
     return "".join("".join(f"{word} {tag}\n" for word, tag in sentence) + "\n" for sentence in sentences)
 
 
-def _sentences(make: Callable[[Chance], Words], number: int, chance: Chance) -> list[Words]:
-    def keyed(chance: Chance) -> tuple[str, Words]:
-        words = make(chance)
+def _distinct_sentences(generate: Callable[[StableRandom], Words], number: int, rng: StableRandom) -> list[Words]:
+    def with_text(rng: StableRandom) -> tuple[str, Words]:
+        words = generate(rng)
         return " ".join(word for word, _ in words), words
 
-    return [words for _, words in distinct(keyed, number, chance)]
+    return [words for _, words in distinct(with_text, number, rng)]
 
 
 def texts(*, times: int = 1) -> dict[str, str]:
-    """What every file holds, by its name."""
-    questions = distinct(question, 700 * times, Chance(12))
-    tickets = distinct(ticket, 500 * times, Chance(13))
-    pairs = distinct(inference, 700 * times, Chance(14))
+    """The contents of all files, by name."""
+    questions = distinct(question, 700 * times, StableRandom(12))
+    tickets = distinct(ticket, 500 * times, StableRandom(13))
+    pairs = distinct(inference, 700 * times, StableRandom(14))
     return {
-        "reviews.csv": _csv(distinct(review, 900 * times, Chance(11))),
+        "reviews.csv": _csv(distinct(review, 900 * times, StableRandom(11))),
         "questions.txt": "".join(f"{label} {text}\n" for text, label in questions),
         "tickets.jsonl": "".join(json.dumps({"text": text, "label": labels}) + "\n" for text, labels in tickets),
-        "inference.tsv": "premise\thypothesis\tlabel\n" + "".join(f"{both}\t{label}\n" for both, label in pairs),
-        "speech.conllu": _conllu(_sentences(speech, 240 * times, Chance(15))),
-        "entities.txt": _columns(_sentences(entities, 400 * times, Chance(16))),
-        "syllables.txt": _columns(_sentences(syllables, 600 * times, Chance(17))),
+        "inference.tsv": "premise\thypothesis\tlabel\n" + "".join(f"{texts}\t{label}\n" for texts, label in pairs),
+        "speech.conllu": _conllu(_distinct_sentences(speech, 240 * times, StableRandom(15))),
+        "entities.txt": _columns(_distinct_sentences(entities, 400 * times, StableRandom(16))),
+        "syllables.txt": _columns(_distinct_sentences(syllables, 600 * times, StableRandom(17))),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--output-dir", type=Path, default=Path(__file__).parent / "data", help="output directory (examples/data)"
-    )
-    parser.add_argument("--times", type=int, default=1, help="multiply the number of examples (1)")
-    chosen = parser.parse_args()
-    chosen.output_dir.mkdir(parents=True, exist_ok=True)
-    for name, text in texts(times=chosen.times).items():
-        (chosen.output_dir / name).write_bytes(text.encode())
-
-
 if __name__ == "__main__":
-    main()
+    write_files(__doc__, lambda times: texts(times=times), "examples")

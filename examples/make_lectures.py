@@ -1,4 +1,5 @@
-"""Write texts and pairs around well-known example sentences: python examples/make_lectures.py [--output-dir DIR]
+"""Write texts and pairs around well-known example sentences:
+python examples/make_lectures.py [--output-dir DIR] [--times N]
 
 students.txt     "students opened their books": a text with known counts, four books in ten
 writers.txt      "the writer of the books is planning a sequel": subjects with a noun between them and their verb
@@ -13,20 +14,11 @@ All of it is generated from small grammars.
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-from pathlib import Path
+from _shared import StableRandom, distinct, pairs_tsv, write_files
 
-HERE = Path(__file__).parent
-_spec = importlib.util.spec_from_file_location("make_data", HERE / "make_data.py")
-if _spec is None or _spec.loader is None:
-    raise SystemExit("make_lectures.py needs make_data.py beside it")
-make_data = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(make_data)
-Chance, distinct = make_data.Chance, make_data.distinct
 Pair = tuple[str, str]
 
-# ---- students: of ten who opened something, four opened their books and one their exams
+# ---- students: four of ten open their books, one opens their exams
 
 OPENED = ["books"] * 4 + ["laptops"] * 3 + ["minds"] * 2 + ["exams"]
 BEFORE = ["", "as the proctor started the clock , the ", "in the morning ", "the ", "all "]
@@ -40,10 +32,10 @@ OTHERS = [
 ]
 
 
-def students(chance: Chance) -> str:
+def students(rng: StableRandom) -> str:
     lines = [f"{before}students opened their {thing}" for before in BEFORE for thing in OPENED]
     lines += OTHERS * 5
-    keys = [chance.random() for _ in lines]
+    keys = [rng.random() for _ in lines]
     return "".join(f"{line}\n" for _, line in sorted(zip(keys, lines, strict=True)))
 
 
@@ -62,32 +54,32 @@ ENDS = {
 }
 
 
-def _subject(chance: Chance, plural: int, between: int | None) -> str:
-    """`the writer`, or with a noun between it and its verb, in the singular (0) or the plural (1)."""
-    person = f"the {chance.pick(PEOPLE)}{'s' if plural else ''}"
+def _subject(rng: StableRandom, plural: int, between: int | None) -> str:
+    """`the writer`, optionally with a noun before the verb: singular (0) or plural (1)."""
+    person = f"the {rng.choice(PEOPLE)}{'s' if plural else ''}"
     if between is None:
         return person
-    return f"{person} {chance.pick(LINKS)} the {chance.pick(OBJECTS)}{'s' if between else ''}"
+    return f"{person} {rng.choice(LINKS)} the {rng.choice(OBJECTS)}{'s' if between else ''}"
 
 
-def writers(chance: Chance, number: int) -> str:
-    lines = []
+def writers(rng: StableRandom, number: int) -> str:
+    lines: list[str] = []
     while len(lines) < number:
-        plural, verb = chance.below(2), chance.pick(VERBS)
-        between = None if chance.below(2) else chance.below(2)
-        lines.append(f"{_subject(chance, plural, between)} {verb[plural]} {chance.pick(ENDS[verb[0]])}")
+        plural, verb = rng.below(2), rng.choice(VERBS)
+        between = None if rng.below(2) else rng.below(2)
+        lines.append(f"{_subject(rng, plural, between)} {verb[plural]} {rng.choice(ENDS[verb[0]])}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def writers_suite(chance: Chance, number: int) -> str:
-    """Good, bad, phenomenon, and how many nouns of the other number stand between subject and verb."""
+def writers_suite(rng: StableRandom, number: int) -> str:
+    """Good and bad sentence, phenomenon, and the number of attractors between subject and verb."""
     rows = ["the writer of the books is planning a sequel\tthe writer of the books are planning a sequel\tbetween\t1"]
     while len(rows) < number:
-        plural, verb = chance.below(2), chance.pick(VERBS)
-        between = chance.pick([None, 0, 1])
-        subject, end = _subject(chance, plural, between), chance.pick(ENDS[verb[0]])
-        kind, attractors = ("next to it", 0) if between is None else ("between", int(between != plural))
-        row = f"{subject} {verb[plural]} {end}\t{subject} {verb[1 - plural]} {end}\t{kind}\t{attractors}"
+        plural, verb = rng.below(2), rng.choice(VERBS)
+        between = rng.choice([None, 0, 1])
+        subject, end = _subject(rng, plural, between), rng.choice(ENDS[verb[0]])
+        phenomenon, attractors = ("next to it", 0) if between is None else ("between", int(between != plural))
+        row = f"{subject} {verb[plural]} {end}\t{subject} {verb[1 - plural]} {end}\t{phenomenon}\t{attractors}"
         if row not in rows:
             rows.append(row)
     return "good\tbad\tphenomenon\tattractors\n" + "".join(f"{row}\n" for row in rows)
@@ -108,18 +100,19 @@ WHEN = [("", ""), (" today", " aujourd'hui"), (" yesterday", " hier"), (" in the
 # fmt: on
 
 
-def pies(chance: Chance) -> Pair:
-    (who, qui, several), (whom, me, plural), (did, fait), (when, quand) = map(chance.pick, (WHO, WHOM, DID, WHEN))
-    has = "ont" if several else "a"
-    denied = chance.below(4) == 0
+def pies(rng: StableRandom) -> Pair:
+    (who, qui, plural_subject), (whom, me, plural) = rng.choice(WHO), rng.choice(WHOM)
+    (did, fait), (when, quand) = rng.choice(DID), rng.choice(WHEN)
+    has = "ont" if plural_subject else "a"
+    is_negated = rng.below(4) == 0
     english = f"{who} {did.format(whom)}{when}"
-    if denied:
+    if is_negated:
         english = f"{who} never {did.format(whom)}{when}"
-    french = f"{qui} ne {me} {has} jamais {fait}{plural}{quand}" if denied else f"{qui} {me} {has} {fait}{plural}{quand}"
+    french = f"{qui} ne {me} {has} jamais {fait}{plural}{quand}" if is_negated else f"{qui} {me} {has} {fait}{plural}{quand}"
     return english, french
 
 
-# ---- crossing: what `it` is depends on the last word
+# ---- crossing: the last word decides what `it` refers to
 
 # fmt: off
 MOVERS = [("animal", "l' animal", "m"), ("dog", "le chien", "m"), ("horse", "le cheval", "m"), ("mouse", "la souris", "f"),
@@ -135,11 +128,11 @@ DEEDS = [("didn't cross", "n' a pas traversé"), ("didn't leave", "n' a pas quit
 # fmt: on
 
 
-def crossing(chance: Chance) -> Pair:
-    mover, ground, (deed, fait) = chance.pick(MOVERS), chance.pick(GROUNDS), chance.pick(DEEDS)
-    meant, words = (mover, OF_MOVERS) if chance.below(2) else (ground, OF_GROUNDS)
-    english, masculine, feminine = chance.pick(words)
-    pronoun, adjective = ("il", masculine) if meant[2] == "m" else ("elle", feminine)
+def crossing(rng: StableRandom) -> Pair:
+    mover, ground, (deed, fait) = rng.choice(MOVERS), rng.choice(GROUNDS), rng.choice(DEEDS)
+    referent, words = (mover, OF_MOVERS) if rng.below(2) else (ground, OF_GROUNDS)
+    english, masculine, feminine = rng.choice(words)
+    pronoun, adjective = ("il", masculine) if referent[2] == "m" else ("elle", feminine)
     source = f"the {mover[0]} {deed} the {ground[0]} because it was too {english}"
     return source, f"{mover[1]} {fait} {ground[1]} parce qu' {pronoun} était trop {adjective}"
 
@@ -148,42 +141,42 @@ def crossing(chance: Chance) -> Pair:
 
 PRICES = {"hats": 15, "boots": 60, "coats": 90, "scarves": 12, "gloves": 8}
 MADE_OF = {"hats": "felt", "boots": "leather", "coats": "wool", "scarves": "silk", "gloves": "wool"}
-COLOURS = ["red", "black", "brown", "blue"]
-SOLD_OUT = ["brown", "blue"]  # whatever it is
+COLORS = ["red", "black", "brown", "blue"]
+SOLD_OUT = ["brown", "blue"]  # of all things
 HOURS = {"monday": 8, "tuesday": 8, "wednesday": 10, "thursday": 8, "friday": 9, "saturday": 10}
 POLITE = ["", "hello , ", "excuse me , ", "please , "]
 
 
-def _has(colour: str, thing: str) -> str:
-    return f"sorry , we have no {colour} {thing} ." if colour in SOLD_OUT else f"yes , we have {colour} {thing} ."
+def _stock_answer(color: str, thing: str) -> str:
+    return f"sorry , we have no {color} {thing} ." if color in SOLD_OUT else f"yes , we have {color} {thing} ."
 
 
-def _about(kind: int, thing: str, colour: str) -> Pair:
-    """A question, whole, and its answer."""
+def _question(topic: int, thing: str, color: str) -> Pair:
+    """A complete question and its answer."""
     return [
-        (f"do you have {colour} {thing} ?", _has(colour, thing)),
+        (f"do you have {color} {thing} ?", _stock_answer(color, thing)),
         (f"how much are the {thing} ?", f"the {thing} are {PRICES[thing]} euros ."),
         (f"what are the {thing} made of ?", f"the {thing} are made of {MADE_OF[thing]} ."),
-    ][kind]
+    ][topic]
 
 
-def talk(chance: Chance) -> Pair:
-    thing, colour, about = chance.pick(list(PRICES)), chance.pick(COLOURS), chance.below(3)
-    question, answer = _about(about, thing, colour)
-    kind, hello = chance.below(5), chance.pick(POLITE)
-    if kind == 0:
-        day = chance.pick(list(HOURS))
+def talk(rng: StableRandom) -> Pair:
+    thing, color, topic = rng.choice(list(PRICES)), rng.choice(COLORS), rng.below(3)
+    question, answer = _question(topic, thing, color)
+    form, hello = rng.below(5), rng.choice(POLITE)
+    if form == 0:
+        day = rng.choice(list(HOURS))
         return f"{hello}when do you open on {day} ?", f"we open at {HOURS[day]} on {day} ."
-    if kind == 1:
+    if form == 1:
         return hello + question, answer
-    before = f"{hello}{question} - {answer} -"
-    if kind == 2:  # the thing changes, the question stays
-        other = chance.pick([name for name in PRICES if name != thing])
-        return f"{before} and {other} ?", _about(about, other, colour)[1]
-    if kind == 3:  # the thing is a pronoun
-        return f"{before} how much are they ?", _about(1, thing, colour)[1]
-    new = chance.pick([name for name in COLOURS if name != colour])
-    return f"{hello}do you have {colour} {thing} ? - {_has(colour, thing)} - and {new} ones ?", _has(new, thing)
+    context = f"{hello}{question} - {answer} -"
+    if form == 2:  # the same question about another thing
+        other = rng.choice([name for name in PRICES if name != thing])
+        return f"{context} and {other} ?", _question(topic, other, color)[1]
+    if form == 3:  # a pronoun
+        return f"{context} how much are they ?", _question(1, thing, color)[1]
+    new = rng.choice([name for name in COLORS if name != color])
+    return f"{hello}do you have {color} {thing} ? - {_stock_answer(color, thing)} - and {new} ones ?", _stock_answer(new, thing)
 
 
 # ---- code
@@ -192,44 +185,46 @@ NAMES = ["x", "y", "total", "count", "price", "size", "left", "right"]
 LISTS = ["items", "names", "words", "rows"]
 
 
-def _value(chance: Chance) -> str:
-    return chance.pick(NAMES) if chance.below(2) else str(chance.below(10))
+def _value(rng: StableRandom) -> str:
+    return rng.choice(NAMES) if rng.below(2) else str(rng.below(10))
 
 
-def _test(chance: Chance) -> Pair:
-    name, value = chance.pick(NAMES), _value(chance)
-    words, sign = chance.pick([("is larger than", ">"), ("is smaller than", "<"), ("equals", "=="), ("is not", "!=")])
+def _test(rng: StableRandom) -> Pair:
+    name, value = rng.choice(NAMES), _value(rng)
+    words, sign = rng.choice([("is larger than", ">"), ("is smaller than", "<"), ("equals", "=="), ("is not", "!=")])
     return f"{name} {words} {value}", f"{name} {sign} {value}"
 
 
-def _action(chance: Chance) -> Pair:
-    name, value, many = chance.pick(NAMES), _value(chance), chance.pick(LISTS)
-    return chance.pick(
+def _action(rng: StableRandom) -> Pair:
+    name, value, items = rng.choice(NAMES), _value(rng), rng.choice(LISTS)
+    return rng.choice(
         [
             (f"add {value} to {name}", f"{name} += {value}"),
             (f"take {value} from {name}", f"{name} -= {value}"),
             (f"set {name} to {value}", f"{name} = {value}"),
             (f"print {name}", f"print ( {name} )"),
-            (f"append {value} to {many}", f"{many} . append ( {value} )"),
-            (f"set {name} to the length of {many}", f"{name} = len ( {many} )"),
-            (f"set {name} to the sum of {many}", f"{name} = sum ( {many} )"),
+            (f"append {value} to {items}", f"{items} . append ( {value} )"),
+            (f"set {name} to the length of {items}", f"{name} = len ( {items} )"),
+            (f"set {name} to the sum of {items}", f"{name} = sum ( {items} )"),
             (f"return {name} times {value}", f"return {name} * {value}"),
         ]
     )
 
 
-def code(chance: Chance) -> Pair:
-    (does, line), kind = _action(chance), chance.below(4)
-    if kind == 0:
-        return does, line
-    if kind == 1:
-        says, test = _test(chance)
-        return chance.pick([f"if {says} {does}", f"{does} if {says}"]), f"if {test} : {line}"
-    if kind == 2:
-        many = chance.pick(LISTS)
-        return chance.pick([f"for each row of {many} {does}", f"{does} for each row of {many}"]), f"for row in {many} : {line}"
-    says, test = _test(chance)
-    return chance.pick([f"while {says} {does}", f"{does} as long as {says}"]), f"while {test} : {line}"
+def code(rng: StableRandom) -> Pair:
+    (instruction, line), form = _action(rng), rng.below(4)
+    if form == 0:
+        return instruction, line
+    if form == 1:
+        condition, test = _test(rng)
+        return rng.choice([f"if {condition} {instruction}", f"{instruction} if {condition}"]), f"if {test} : {line}"
+    if form == 2:
+        rows = rng.choice(LISTS)
+        return rng.choice(
+            [f"for each row of {rows} {instruction}", f"{instruction} for each row of {rows}"]
+        ), f"for row in {rows} : {line}"
+    condition, test = _test(rng)
+    return rng.choice([f"while {condition} {instruction}", f"{instruction} as long as {condition}"]), f"while {test} : {line}"
 
 
 # ---- files
@@ -237,29 +232,17 @@ def code(chance: Chance) -> Pair:
 PAIRS = {"pies": (pies, 500), "crossing": (crossing, 500), "talk": (talk, 600), "code": (code, 700)}
 
 
-def texts() -> dict[str, str]:
-    """What every file holds, by its path below data/."""
-    found = {
-        "students.txt": students(Chance(1)),
-        "writers.txt": writers(Chance(2), 1200),
-        "../suites/writers.tsv": writers_suite(Chance(3), 120),
+def texts(*, times: int = 1) -> dict[str, str]:
+    """The contents of all files, by their path relative to data/."""
+    contents = {
+        "students.txt": students(StableRandom(1)),
+        "writers.txt": writers(StableRandom(2), 1200 * times),
+        "../suites/writers.tsv": writers_suite(StableRandom(3), 120),
     }
-    for seed, (name, (make, number)) in enumerate(PAIRS.items(), 4):
-        chance = Chance(seed)
-        pairs = distinct(lambda make=make, chance=chance: make(chance), number)
-        found[f"{name}.tsv"] = "source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in pairs)
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=HERE / "data", help="output directory (examples/data)")
-    out = parser.parse_args().output_dir
-    for name, text in texts().items():
-        path = out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
+    for seed, (name, (generate, number)) in enumerate(PAIRS.items(), 4):
+        contents[f"{name}.tsv"] = pairs_tsv(distinct(generate, number * times, StableRandom(seed)))
+    return contents
 
 
 if __name__ == "__main__":
-    main()
+    write_files(__doc__, lambda times: texts(times=times), "examples")

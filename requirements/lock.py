@@ -1,9 +1,8 @@
-"""Write the hashes of everything that constraints.txt pins: `make lock`, after a change of constraints.txt or pyproject.toml.
+"""Write the hashes of all packages in constraints.txt: `make lock`, after a change of constraints.txt or pyproject.toml.
 
-The lists, installed in this order: demo.txt (weft and its demo), build.txt (tools that compile packages that come as source),
-source.txt (KenLM, which takes a minute to compile) beside dev.txt (checks and tests); and docs.txt (the documentation site),
-which only `make docs` installs. torch is in none of them: its builds for CPU and for CUDA have one version, but
-different hashes.
+The lists, installed in this order: demo.txt (weft and its demo), build.txt (tools to build source packages), source.txt (KenLM,
+which takes a minute to compile) beside dev.txt (checks and tests). Only `make docs` installs docs.txt (the documentation site).
+torch is in none of them: its builds for CPU and CUDA have the same version, but different hashes.
 """
 
 from __future__ import annotations
@@ -29,29 +28,29 @@ LISTS = {
 
 
 def pins() -> dict[str, str]:
-    """Every line of constraints.txt by its package."""
+    """The lines of constraints.txt by package."""
     lines = [line for line in CONSTRAINTS.read_text(encoding="utf-8").split("\n") if "==" in line]
     return {canonicalize_name(line.partition("==")[0]): line for line in lines}
 
 
 def closure(roots: tuple[str, ...]) -> set[str]:
-    """What `roots` need, themselves included, as installed here."""
-    found: set[tuple[str, str]] = set()
-    waiting = [(Requirement(root), "") for root in roots]
-    while waiting:
-        requirement, extra = waiting.pop()
+    """The packages `roots` and all their installed dependencies."""
+    visited: set[tuple[str, str]] = set()  # package, extra
+    queue = [(Requirement(root), "") for root in roots]
+    while queue:
+        requirement, extra = queue.pop()
         name = canonicalize_name(requirement.name)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue
-        for asked in ("", *sorted(requirement.extras)):
-            if (name, asked) in found:
+        for requested_extra in ("", *sorted(requirement.extras)):
+            if (name, requested_extra) in visited:
                 continue
-            found.add((name, asked))
+            visited.add((name, requested_extra))
             try:
-                waiting += [(Requirement(line), asked) for line in requires(name) or ()]
+                queue += [(Requirement(line), requested_extra) for line in requires(name) or ()]
             except PackageNotFoundError:
-                raise SystemExit(f"lock: {name} is needed and not installed; run make install first") from None
-    return {name for name, _ in found} - {"weft", "torch"}
+                raise SystemExit(f"lock: {name} is required, but not installed; run make install first") from None
+    return {name for name, _ in visited} - {"weft", "torch"}
 
 
 def main() -> None:
@@ -60,11 +59,11 @@ def main() -> None:
         packages = closure(roots) - (closure(LISTS["source"]) if name == "dev" else set())
         if missing := sorted(packages - pinned.keys()):
             raise SystemExit(f"lock: not in constraints.txt: {', '.join(missing)}")
-        asked = "\n".join(pinned[package] for package in sorted(packages))
-        done = subprocess.run([sys.executable, "-m", *COMPILE], input=asked, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"lock: {done.stderr.strip()}")
-        (HERE / f"{name}.txt").write_text("# Made by `make lock` from constraints.txt.\n" + done.stdout, encoding="utf-8")
+        lines = "\n".join(pinned[package] for package in sorted(packages))
+        completed = subprocess.run([sys.executable, "-m", *COMPILE], input=lines, capture_output=True, text=True, check=False)
+        if completed.returncode:
+            raise SystemExit(f"lock: {completed.stderr.strip()}")
+        (HERE / f"{name}.txt").write_text("# Made by `make lock` from constraints.txt.\n" + completed.stdout, encoding="utf-8")
         print(f"{name}.txt: {len(packages)} packages")
 
 

@@ -263,7 +263,7 @@ def test_scripts_that_results_name_are_there_and_have_these_flags(name):
     lines = [*re.findall(r"`([^`\n]+)`", text), *(line for block in blocks(DOCS / name, "text") for line in block.split("\n"))]
     commands = [match for line in lines if (match := re.match(r"(?:python benchmarks/)?(\w+\.py)\b(.*)", line))]
     assert commands
-    shared = (ROOT / "benchmarks" / "_measured.py").read_text(encoding="utf-8")
+    shared = (ROOT / "benchmarks" / "_common.py").read_text(encoding="utf-8")
     for script, rest in (match.groups() for match in commands):
         source = (ROOT / "benchmarks" / script).read_text(encoding="utf-8") + shared
         assert [flag for flag in re.findall(r"(?<=\s)--[a-z-]+", rest) if f'"{flag}"' not in source] == [], script

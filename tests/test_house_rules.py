@@ -59,7 +59,16 @@ LAYERS: dict[str, set[str]] = {
     "tasks.compare_spec": set(),
     "tasks.spec": {"errors", "config", "html", "metrics.score_table", "text.table_layout", "tasks.compare_spec"},
     "tasks.data_spec": {"errors", "config"},
-    "runs.run": {"errors", "config", "decode.options", "explain.views", "training.device", "runs.memory_data", "runs.engine"}
+    "runs.run": {
+        "errors",
+        "config",
+        "data.memory",
+        "decode.options",
+        "explain.views",
+        "training.device",
+        "runs.memory_data",
+        "runs.engine",
+    }
     | RECORD,
     "runs": TRAINING | RECORD | {"tasks.prepare"},
     "tasks.prepare": TRAINING | RECORD,

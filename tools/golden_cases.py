@@ -1,4 +1,4 @@
-"""The runs and commands that are recorded: a scene is a run file and the commands to try on its run. All names of tasks,
+"""The recorded runs and commands. A scene is a run file and the commands to run on it and on its run. All names of tasks,
 architectures and options are in this file and in golden_refusals.py."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Case:
-    """A command line, what it reads from standard input, and the files that it writes."""
+    """A command line, its standard input, and the files that it writes."""
 
     name: str
     words: tuple[str, ...]
@@ -17,13 +17,13 @@ class Case:
 
 
 def case(name: str, words: str, *more: str, stdin: str | bytes = b"", files: tuple[str, ...] = ()) -> Case:
-    """`words` are split at spaces; `more` are words that hold some."""
+    """`words` are split at spaces; `more` are arguments that may contain spaces."""
     return Case(name, (*words.split(), *more), stdin.encode() if isinstance(stdin, str) else stdin, files)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A run, which is trained with `options`, and the cases that follow; `needs` are scenes whose runs it uses."""
+    """A run that is trained with `options`, and its cases; `needs` are scenes whose runs it uses."""
 
     name: str
     run_file: str = ""
@@ -49,8 +49,10 @@ VIEWS = (
     "gradient-flow",
     "positions",
 )
-BRIEF = {"attribution": " --n-steps 8 --method integrated-gradients"}  # as many steps as are needed may be thousands
-KINDS = {
+VIEW_OPTIONS = {
+    "attribution": " --n-steps 8 --method integrated-gradients"
+}  # the adaptive number of steps may be in the thousands
+ARCHS = {
     "lm": "gpt transformer lstm gru rnn conv ngram",
     "seq2seq": "lstm-input-feeding transformer lstm gru rnn bahdanau luong sutskever cho",
     "classification": "lstm gru rnn conv transformer bert logistic-regression naive-bayes",
@@ -62,14 +64,14 @@ TRAIN = '\n[train]\nmax_steps = 12\nbatch_tokens = 256\nnum_validations = 3\ndev
 
 
 def run_file(task: str, data: str, tokenizer: str, model: str, train: str = "") -> str:
-    """The text of a run file; each part as lines of TOML, separated by semicolons."""
+    """The text of a run file; each table is lines of TOML, separated by semicolons."""
     parts = {"data": data, "tokenizer": tokenizer, "model": model}
     tables = "".join(f"\n[{name}]\n" + text.replace("; ", "\n") + "\n" for name, text in parts.items() if text)
     return f'task = "{task}"\nseed = 1\n' + tables + TRAIN + train.replace("; ", "\n")
 
 
-def before(scene: Scene) -> list[Case]:
-    """What is asked of a run file."""
+def run_file_cases(scene: Scene) -> list[Case]:
+    """The commands for every run file."""
     path = f"{scene.name}.toml"
     return [
         case("check", f"check {path}"),
@@ -79,13 +81,19 @@ def before(scene: Scene) -> list[Case]:
     ]
 
 
-def after(scene: Scene, text: str, lines: str | bytes, asked: str, *, limit: str = "") -> list[Case]:
-    """What is asked of every run, whether it can answer or not: refusals are results. `text` is one that its task reads,
-    `lines` hold an empty one, a short one and one that is wrong, `asked` is a text with a mask, or a prompt; `limit` keeps
-    outputs that are explained short."""
-    run, brief = scene.run, text if len(text) < 20 or "\t" in text else text[:12].rstrip()
-    steps = {view: told + limit for view, told in BRIEF.items()}
-    found = [
+def run_cases(scene: Scene, text: str, lines: str | bytes, prompt: str, *, limit: str = "") -> list[Case]:
+    """The commands for every run, whether its task has them or not: errors are results as well.
+
+    Args:
+        scene: The scene of the run.
+        text: A valid input of the task.
+        lines: Inputs, among them an empty, a short and an invalid one.
+        prompt: A prompt, or a text with a mask.
+        limit: Options that keep explained outputs short.
+    """
+    run, short_text = scene.run, text if len(text) < 20 or "\t" in text else text[:12].rstrip()
+    view_options = {view: options + limit for view, options in VIEW_OPTIONS.items()}
+    return [
         case("train-again", f"train {scene.name}.toml", *scene.options),
         case("info", f"info {run}"),
         case("info-json", f"info {run} --json"),
@@ -97,22 +105,24 @@ def after(scene: Scene, text: str, lines: str | bytes, asked: str, *, limit: str
         case("score", f"score {run}", stdin=lines),
         case("score-json", f"score {run} --json", stdin=lines),
         case("score-tokens", f"score {run} --per-token", stdin=lines),
-        case("generate", f"generate {run} --max-new-tokens 12 --seed 3 --num-samples 2 --top-k 5", asked),
-        case("generate-json", f"generate {run} --max-new-tokens 12 --greedy --json", asked),
-        case("predict-mask", f"predict {run} --n-best 3", asked),
+        case("generate", f"generate {run} --max-new-tokens 12 --seed 3 --num-samples 2 --top-k 5", prompt),
+        case("generate-json", f"generate {run} --max-new-tokens 12 --greedy --json", prompt),
+        case("predict-mask", f"predict {run} --n-best 3", prompt),
         case("predict-mask-json", f"predict {run} --n-best 2 --json", stdin=lines),
         case("embed", f"embed {run}", stdin=lines),
         case("embed-first", f"embed {run} --pooling first", text),
-        *(case(f"explain-{view}", f"explain {run} --view {view}{steps.get(view, '')}", text) for view in VIEWS),
-        *(case(f"explain-{view}-json", f"explain {run} --view {view}{steps.get(view, '')} --json", text) for view in VIEWS),
-        case("explain-default", f"explain {run} --top 2{limit}", brief),
-        case("explain-occlusion-json", f"explain {run} --view attribution --method occlusion --json{limit}", brief),
+        *(case(f"explain-{view}", f"explain {run} --view {view}{view_options.get(view, '')}", text) for view in VIEWS),
+        *(
+            case(f"explain-{view}-json", f"explain {run} --view {view}{view_options.get(view, '')} --json", text)
+            for view in VIEWS
+        ),
+        case("explain-default", f"explain {run} --top 2{limit}", short_text),
+        case("explain-occlusion-json", f"explain {run} --view attribution --method occlusion --json{limit}", short_text),
         case("prune-json", f"prune {run} --json --max-tokens 2000"),
         case("prune-heads-json", f"prune {run} --remove 1 --importance gradient --max-tokens 2000 --json"),
         case("geometry-json", f"analyze geometry {run} --max-words 2000 --json"),
         case("similarity-json", f"analyze similarity {run} --max-words 1000 --json"),
     ]
-    return found
 
 
 def lm(name: str, data: str, tokenizer: str, model: str, *more: Case, train: str = "") -> Scene:
@@ -131,11 +141,11 @@ def lm(name: str, data: str, tokenizer: str, model: str, *more: Case, train: str
         case("export-hf", f"export {run} --format hf --output-dir hf-{name}", files=(f"hf-{name}",)),
         case("export-arpa", f"export {run} --format arpa --output-dir {name}.arpa", files=(f"{name}.arpa",)),
     ]
-    cases = (*before(scene), *after(scene, "The cat sees a hat.", lines, "The "), *extra, *more)
+    cases = (*run_file_cases(scene), *run_cases(scene, "The cat sees a hat.", lines, "The "), *extra, *more)
     return Scene(name, scene.run_file, cases=cases)
 
 
-def translate(
+def seq2seq(
     name: str, data: str, tokenizer: str, model: str, *more: Case, options: tuple[str, ...] = (), needs: tuple[str, ...] = ()
 ) -> Scene:
     data = f"train = {data}; valid = 0.1; test = 0.1; max_length = 60"
@@ -154,49 +164,58 @@ def translate(
         case("score-pairs-json", f"score {run} --json", stdin=pairs),
         case("explain-target", f"explain {run} --view attribution --method input-x-gradient --target", "le chat", "the cat"),
     ]
-    cases = (*before(scene), *after(scene, "the old cat sees a hat", lines, "the ", limit=" --max-new-tokens 4"), *extra, *more)
+    cases = (
+        *run_file_cases(scene),
+        *run_cases(scene, "the old cat sees a hat", lines, "the ", limit=" --max-new-tokens 4"),
+        *extra,
+        *more,
+    )
     return Scene(name, text, options, needs, cases)
 
 
-def classify(
+def classification(
     name: str, data: str, model: str, text: str, *more: Case, options: tuple[str, ...] = (), needs: tuple[str, ...] = ()
 ) -> Scene:
     bare = Scene(name, run_file("classification", f"{data}; valid = 0.15; test = 0.15", "", model), options)
     lines = text.encode() + b"\n\na\n\xff\n" + "the film was never \u20ac\n".encode()
-    cases = (*before(bare), *after(bare, text, lines, text), *more)
+    cases = (*run_file_cases(bare), *run_cases(bare, text, lines, text), *more)
     return Scene(name, bare.run_file, options, needs, cases)
 
 
-def tag(name: str, data: str, model: str, text: str, *more: Case) -> Scene:
+def tagging(name: str, data: str, model: str, text: str, *more: Case) -> Scene:
     bare = Scene(name, run_file("tagging", f'train = "{data}"; valid = 0.15; test = 0.15', "", model))
     lines = text.encode() + b"\n\na\n\xff\nNed  leaves\tParis\n"
     extra = case("predict-data", f"predict {bare.run} --input {data}")
-    return Scene(name, bare.run_file, cases=(*before(bare), *after(bare, text, lines, text), extra, *more))
+    return Scene(name, bare.run_file, cases=(*run_file_cases(bare), *run_cases(bare, text, lines, text), extra, *more))
 
 
-def masked(name: str, model: str, tokenizer: str, data: str = 'read_as = "lines"', needs: tuple[str, ...] = ()) -> Scene:
-    """With the tokenizer of a run that it needs, if it needs one."""
+def masked_lm(name: str, model: str, tokenizer: str, data: str = 'read_as = "lines"', needs: tuple[str, ...] = ()) -> Scene:
+    """A masked language model, with the tokenizer of the run that it needs, if any."""
     text = run_file("masked-lm", f'train = "tales.txt"; valid = 0.1; test = 0.1; {data}', tokenizer, model)
     bare = Scene(name, text, tuple(word for other in needs for word in ("--tokenizer-from", f"runs/{other}")), needs)
     lines = b"The cat [MASK] a hat.\n\n[MASK]\nThe \xff cat\nno gap at all\nThe <mask> dog \xe2\x82\xac [MASK].\n"
     masked_text = "The cat [MASK] a hat."
-    seen = [
-        case(f"explain-mask-{view}", f"explain {bare.run} --view {view}{BRIEF.get(view, '')} --json", masked_text)
+    mask_views = [
+        case(f"explain-mask-{view}", f"explain {bare.run} --view {view}{VIEW_OPTIONS.get(view, '')} --json", masked_text)
         for view in VIEWS
     ]
     export = case("export-hf", f"export {bare.run} --format hf --output-dir hf-{name}", files=(f"hf-{name}",))
-    cases = (*before(bare), *after(bare, "The cat sees a hat.", lines, masked_text), *seen, export)
+    cases = (*run_file_cases(bare), *run_cases(bare, "The cat sees a hat.", lines, masked_text), *mask_views, export)
     return Scene(name, text, bare.options, needs, cases)
 
 
-def span(name: str, model: str, data: str = "") -> Scene:
+def qa(name: str, model: str, data: str = "") -> Scene:
     bare = Scene(
         name,
         run_file("qa", f'train = "answers.tsv"; valid = 0.15; test = 0.15; max_length = 16; doc_stride = 4{data}', "", model),
     )
     text = "Who was the hat bought?\tEva bought a hat in Rome on Friday."
     lines = text.encode() + b"\n\na\nWhere?\t\n\xff\tx\nWhen was it?\tZo\xc3\xab bought a \xe2\x82\xac.\n"
-    cases = (*before(bare), *after(bare, text, lines, text), case("predict-data", f"predict {bare.run} --input answers.tsv"))
+    cases = (
+        *run_file_cases(bare),
+        *run_cases(bare, text, lines, text),
+        case("predict-data", f"predict {bare.run} --input answers.tsv"),
+    )
     return Scene(name, bare.run_file, cases=cases)
 
 
@@ -229,9 +248,9 @@ def _lm_scenes() -> list[Scene]:
     ]
 
 
-def _translate_scenes() -> list[Scene]:
+def _seq2seq_scenes() -> list[Scene]:
     two, word = '["pairs.en", "pairs.fr"]', 'source = {type = "word"}; target = {type = "word"}'
-    together = (
+    ensembles = (
         case("ensemble-evaluate", "evaluate runs/sutskever --ensemble runs/sutskever-2 --json"),
         case(
             "ensemble-predict",
@@ -246,76 +265,76 @@ def _translate_scenes() -> list[Scene]:
     )
     second, french = ("--tokenizer-from", "runs/sutskever"), 'file = "runs/sutskever/tokenizer.target.json"'
     sutskever = 'arch = "sutskever"; num_layers = 1; hidden_size = 16'
-    language = run_file(
+    french_lm = run_file(
         "lm",
         'train = "pairs.fr"; valid = 0.1; test = 0.1; read_as = "lines"',
         french,
         'arch = "lstm"; num_layers = 1; hidden_size = 16',
     )
     return [
-        translate(
+        seq2seq(
             "seq2seq", '"pairs.tsv"', 'type = "char"', 'arch = "lstm-input-feeding"; hidden_size = 24; copy_mechanism = true'
         ),
-        translate(
+        seq2seq(
             "transformer",
             two,
             'type = "bpe"; vocab_size = 280',
             'arch = "transformer"; num_layers = 2; hidden_size = 32; num_heads = 4',
         ),
-        translate("bahdanau", '"pairs.tsv"', word, 'arch = "bahdanau"; num_layers = 1; hidden_size = 16'),
-        translate("sutskever", two, word, sutskever),
-        translate(
-            "sutskever-2", two, "", sutskever.replace("16", "20"), *together, options=second, needs=("sutskever", "lm-french")
+        seq2seq("bahdanau", '"pairs.tsv"', word, 'arch = "bahdanau"; num_layers = 1; hidden_size = 16'),
+        seq2seq("sutskever", two, word, sutskever),
+        seq2seq(
+            "sutskever-2", two, "", sutskever.replace("16", "20"), *ensembles, options=second, needs=("sutskever", "lm-french")
         ),
-        Scene("lm-french", language, needs=("sutskever",)),
+        Scene("lm-french", french_lm, needs=("sutskever",)),
     ]
 
 
 def _label_scenes() -> list[Scene]:
     reviews, review = 'train = "reviews.csv"', "The soup was dull."
     small = "num_layers = 1; hidden_size = 16"
-    kinds = {
+    archs = {
         "naive-bayes": "",
         "logistic-regression": "",
         "lstm": f"; {small}",
         "conv": f'; {small}; class_weight = "balanced"',
     }
-    found = []
-    for kind, more in kinds.items():
-        run = f"runs/classification-{kind}"
+    label_scenes = []
+    for arch, options in archs.items():
+        run = f"runs/classification-{arch}"
         extra = (
             case("predict-data", f"predict {run} --input reviews.csv"),
             case("evaluate-strict", f"evaluate {run} --strict --data reviews.csv --json"),
         )
-        found.append(classify(f"classification-{kind}", reviews, f'arch = "{kind}"{more}', review, *extra))
+        label_scenes.append(classification(f"classification-{arch}", reviews, f'arch = "{arch}"{options}', review, *extra))
     letters = 'train = "letters.jsonl"; multilabel = true'
     pairs = 'train = "inference.tsv"; text_column = ["premise", "hypothesis"]'
     both, heads = "the cat sees a hat\tthe cat likes a hat", "num_layers = 2; hidden_size = 32; num_heads = 4"
     multi, several = "I bought a hat and it has a scratch", "predict runs/{0} --json --input letters.jsonl"
-    found += [
-        classify(
+    label_scenes += [
+        classification(
             "multilabel-lstm",
             letters,
             f'arch = "lstm"; {small}',
             multi,
             case("predict-data", several.format("multilabel-lstm")),
         ),
-        classify(
+        classification(
             "multilabel-logistic-regression",
             letters,
             'arch = "logistic-regression"',
             multi,
             case("predict-data", several.format("multilabel-logistic-regression")),
         ),
-        classify(
+        classification(
             "pairs-transformer",
             pairs,
             f'arch = "transformer"; {heads}',
             both,
             case("predict-data", "predict runs/pairs-transformer --input inference.tsv"),
         ),
-        classify("pairs-logistic-regression", pairs, 'arch = "logistic-regression"', both),
-        classify(
+        classification("pairs-logistic-regression", pairs, 'arch = "logistic-regression"', both),
+        classification(
             "classification-bert",
             f"{reviews}; max_length = 64",
             'arch = "bert"; num_layers = 2; hidden_size = 32; num_heads = 4',
@@ -323,28 +342,28 @@ def _label_scenes() -> list[Scene]:
             options=("--init-from", "runs/bert"),
             needs=("bert",),
         ),
-        tag(
+        tagging(
             "tagging-lstm",
             "entities.txt",
             f'arch = "lstm"; {small}; head = "crf"; char_encoder = {{layer_type = "lstm", hidden_size = 8, embedding_dim = 8}}',
             "Ada likes New Delhi .",
         ),
-        tag("tagging-conv", "entities.txt", f'arch = "conv"; {small}; char_encoder = false', "Ada likes New Delhi ."),
-        tag("tagging-speech", "speech.conllu", f'arch = "transformer"; {heads}; head = "linear"', "the old cat sees a hat"),
+        tagging("tagging-conv", "entities.txt", f'arch = "conv"; {small}; char_encoder = false', "Ada likes New Delhi ."),
+        tagging("tagging-speech", "speech.conllu", f'arch = "transformer"; {heads}; head = "linear"', "the old cat sees a hat"),
     ]
-    return found
+    return label_scenes
 
 
-def _masked_and_span_scenes() -> list[Scene]:
+def _masked_lm_and_qa_scenes() -> list[Scene]:
     small, heads = "num_layers = 1; hidden_size = 16", "num_layers = 2; hidden_size = 32; num_heads = 4"
     return [
-        masked("bert", f'arch = "bert"; {heads}; masking = "whole-word"', 'type = "wordpiece"; vocab_size = 300'),
-        masked("masked-lstm", f'arch = "lstm"; {small}', "", needs=("bert",)),
-        masked(
+        masked_lm("bert", f'arch = "bert"; {heads}; masking = "whole-word"', 'type = "wordpiece"; vocab_size = 300'),
+        masked_lm("masked-lstm", f'arch = "lstm"; {small}', "", needs=("bert",)),
+        masked_lm(
             "masked-transformer", f'arch = "transformer"; {heads}; masking = "span"', 'type = "char"', "context_length = 32"
         ),
-        span("qa-lstm", f'arch = "lstm"; {small}'),
-        span("qa-transformer", f'arch = "transformer"; {heads}'),
+        qa("qa-lstm", f'arch = "lstm"; {small}'),
+        qa("qa-transformer", f'arch = "transformer"; {heads}'),
     ]
 
 
@@ -359,7 +378,7 @@ COMPARED = {
 
 
 def _compare_scenes() -> list[Scene]:
-    found = []
+    compare_scenes = []
     for task, names in COMPARED.items():
         runs, out = " ".join(f"runs/{name}" for name in names.split()), f"compared-{task}"
         words = f"compare {runs} --output-dir {out} --csv {out}.csv --json"
@@ -372,29 +391,29 @@ def _compare_scenes() -> list[Scene]:
             case("compare", words, files=(f"{out}/comparison.json", f"{out}.csv")), again,
             case("similarity-json", f"analyze similarity {runs} --max-words 1000 --json"),
         )  # fmt: skip
-        found.append(Scene(f"compare-{task}", needs=tuple(names.split()), cases=cases))
+        compare_scenes.append(Scene(f"compare-{task}", needs=tuple(names.split()), cases=cases))
     data = 'train = "reviews.csv"; valid = 0.15; test = 0.15'
     text = run_file("classification", data, "", 'arch = "naive-bayes"')
     words = "compare compare-train.toml --models naive-bayes,logistic-regression --output-dir compared --threads 1 --json"
-    found.append(Scene("compare-train", text, cases=(case("compare", words, files=("compared/comparison.json",)),)))
-    return found
+    compare_scenes.append(Scene("compare-train", text, cases=(case("compare", words, files=("compared/comparison.json",)),)))
+    return compare_scenes
 
 
 def _init_scene() -> Scene:
-    kinds = [case(f"{task}-{kind}", f"init {task} --arch {kind}") for task, known in KINDS.items() for kind in known.split()]
-    return Scene("init", cases=(*kinds, *(case(task, f"init {task}") for task in KINDS)))
+    presets = [case(f"{task}-{arch}", f"init {task} --arch {arch}") for task, archs in ARCHS.items() for arch in archs.split()]
+    return Scene("init", cases=(*presets, *(case(task, f"init {task}") for task in ARCHS)))
 
 
 def scenes() -> list[Scene]:
-    """All of them, each after those that it needs."""
+    """All scenes, each after the scenes that it needs."""
     from golden_refusals import refusals
 
-    made = [
+    return [
         _init_scene(),
         *_lm_scenes(),
-        *_translate_scenes(),
-        *_masked_and_span_scenes(),
+        *_seq2seq_scenes(),
+        *_masked_lm_and_qa_scenes(),
         *_label_scenes(),
         *_compare_scenes(),
+        refusals(),
     ]
-    return [*made, refusals()]

@@ -1,11 +1,11 @@
-"""Wrong command lines, wrong run files and wrong data: what is said of each."""
+"""Invalid command lines, run files and data: the error messages are recorded."""
 
 from __future__ import annotations
 
 from golden_cases import Case, Scene, case
 
 RUNS = ("lm-ngram", "lm-lstm-lines", "bahdanau", "classification-naive-bayes", "tagging-conv", "masked-lstm", "qa-lstm")
-LINES = [
+COMMANDS = [
     "",
     "trian lm.toml",
     "train",
@@ -101,5 +101,5 @@ def _name(line: str) -> str:
 
 
 def refusals() -> Scene:
-    cases: list[Case] = [case(_name(line), line) for line in LINES]
+    cases: list[Case] = [case(_name(line), line) for line in COMMANDS]
     return Scene("refusals", needs=RUNS, cases=tuple(cases))

@@ -222,3 +222,13 @@ def write_memory(path: Path, data: object, format: MemoryFormat, *, encoding: st
                 write(encoder.encode("".join(lines)))
             except UnicodeEncodeError as error:
                 raise DataError(where, f"cannot be encoded as {encoding}: {error.reason}") from None
+
+
+def list_inputs(inputs: Any) -> list[Any]:
+    """The inputs of a call as a list; a string is one input. Values that are no collection of inputs are refused: iterating
+    over bytes gives integers, and over a dict its keys."""
+    if isinstance(inputs, str):
+        return [inputs]
+    if isinstance(inputs, bytes | bytearray | Mapping) or not isinstance(inputs, Iterable):
+        raise DataError("inputs", f"expected a string or a list, got {type(inputs).__name__}")
+    return list(inputs)

@@ -10,11 +10,10 @@ from typing import Any
 
 from weft import files
 from weft.config import parse_config
-from weft.data.memory import MemoryFormat, is_in_memory, is_table, iter_records, write_memory
+from weft.data.memory import MemoryFormat, is_in_memory, is_table, iter_records, list_inputs, write_memory
 from weft.errors import UsageError, suggest
 from weft.runs.config import RunConfig
 from weft.runs.run_dir import INPUTS, RunDir
-from weft.tasks.invalid_inputs import list_inputs
 from weft.tasks.registry import TASKS, find_task
 from weft.tasks.spec import AnyTask
 

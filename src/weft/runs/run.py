@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from weft.config import Config
+from weft.data.memory import list_inputs
 from weft.errors import UsageError
-from weft.tasks.invalid_inputs import list_inputs
 from weft.tasks.spec import Evaluation, I, InvalidInput, P, Progress, Scored, is_tuple_of_texts, raise_first_invalid
 
 if TYPE_CHECKING:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from weft.errors import DataError
 from weft.tasks.spec import InvalidInput
 from weft.text.reading import invalid_text
 
 T = TypeVar("T")
 U = TypeVar("U")
 Texts = tuple[str, ...]
-
-
-def list_inputs(inputs: Any) -> list[Any]:
-    """The inputs of a call as a list; a string is one input. Values that are no collection of inputs are refused: iterating
-    over bytes gives integers, and over a dict its keys."""
-    if isinstance(inputs, str):
-        return [inputs]
-    if isinstance(inputs, bytes | bytearray | Mapping) or not isinstance(inputs, Iterable):
-        raise DataError("inputs", f"expected a string or a list, got {type(inputs).__name__}")
-    return list(inputs)
 
 
 def read_texts(value: Any, number: int | None = None, problem: str = "") -> Texts | InvalidInput:

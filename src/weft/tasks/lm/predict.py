@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from weft.data.bos import read_bos
 from weft.data.bucketing import batch_edges
 from weft.data.corpus import Corpus
+from weft.data.memory import list_inputs
 from weft.decode.options import GenerationConfig, length_problem
 from weft.errors import DataError
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.runs.eval_data import EvalData
-from weft.tasks.invalid_inputs import list_inputs, mark_invalid, process_valid, read_text
+from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text
 from weft.tasks.lm.compare import item_predictions
 from weft.tasks.lm.contexts import Context, resolve_context
 from weft.tasks.lm.scoring import BATCH_TOKENS, items, nll_function, surprisal, token_nll

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from weft.data.memory import list_inputs
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
-from weft.tasks.invalid_inputs import list_inputs, mark_invalid, process_valid, read_text, read_texts
+from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text, read_texts
 from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
 from weft.text.reading import check_text
 
