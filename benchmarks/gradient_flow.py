@@ -3,8 +3,8 @@ recurrent layers, plain and with what joins layers; at the start and trained, in
 
 A line is a letter of four, up to 110 dots, a question mark, and the letter again. The bar: 100 steps before the answer the
 gradient of a vanilla RNN is more than 1e3 times smaller than one step before it, that of the LSTM, whose forget gate starts
-open, within 1e1. Trains the runs in about five minutes on one core, prints what `weft explain --view gradient-flow` says of them
-together, and writes gradient-time.svg and gradient-layers.svg.
+open, within 1e1. Trains the runs in about five minutes on one core, prints the table of `weft explain --view gradient-flow`
+for all of them, and writes gradient-time.svg and gradient-layers.svg.
 """
 
 from __future__ import annotations
