@@ -65,12 +65,12 @@ def test_nothing_is_found_where_nothing_slipped(seed):
 
 
 def test_predictions_carry_their_alignments_if_asked(tmp_path_factory):
-    from seq2seq_runs import PairRuns
+    from seq2seq_runs import Seq2SeqRuns
 
     from weft.runs.load import load
     from weft.tasks.seq2seq.task import SEQ2SEQ
 
-    run = load(PairRuns(tmp_path_factory.mktemp("runs")).folder("luong"), SEQ2SEQ, device="cpu")
+    run = load(Seq2SeqRuns(tmp_path_factory.mktemp("runs")).run_dir("luong"), SEQ2SEQ, device="cpu")
     lines = ["abc", "", "fade"]
     asked, plain = run.predict(lines, n_best=2, return_alignments=True), run.predict(lines, n_best=2)
     assert [[one._replace(alignment=None) for one in best.ranked()] for best in asked] == [best.ranked() for best in plain]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import kenlm
 import pytest
-from command_line import feed, refused
+from command_line import expect_error, set_stdin
 
 from weft.cli.main import main
 from weft.runs.load import load
@@ -30,7 +30,7 @@ order = {order}
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT)
     return tmp_path
@@ -73,7 +73,7 @@ def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(
     assert main(["generate", own, "the", "--greedy", "--max-new-tokens", "3"]) == 0
     assert theirs == capsys.readouterr().out != ""
 
-    feed(monkeypatch, b"the cat sat\n")
+    set_stdin(monkeypatch, b"the cat sat\n")
     assert main(["score", "runs/theirs"]) == 0 and capsys.readouterr().out.endswith("the cat sat\n")
     assert main(["info", "runs/theirs"]) == 0
     said = capsys.readouterr().out
@@ -86,7 +86,7 @@ def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
     own = counted("own", read="windows", tokens="char")
     assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
     assert "such as \\x{20}" in capsys.readouterr().err
-    code, said = refused(capsys, "import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs")
+    code, said = expect_error(capsys, "import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs")
     assert (code, said) == (
         4,
         "model.arpa: its words contain whitespace, so that texts cannot be split into them at spaces; "
@@ -101,7 +101,7 @@ def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
 def test_an_imported_model_is_not_counted_again(capsys):
     run = RUN.format(read="lines", tokens="whitespace", order=3) + 'smoothing = "file"\n'
     Path("run.toml").write_text(run)
-    code, said = refused(capsys, "train", "run.toml", "--quiet")
+    code, said = expect_error(capsys, "train", "run.toml", "--quiet")
     assert code == 2
     names = "kneser-ney, backoff, add-delta, mle"
     assert said == f"model.smoothing: 'file' is only for imported models; choose from {names}"
@@ -144,7 +144,7 @@ def test_what_can_t_be_is_refused_in_one_line(words, code, message, capsys):
     if "runs/other" in words:
         counted("other", tokens="char", read="windows")
     capsys.readouterr()
-    assert refused(capsys, *words) == (code, message)
+    assert expect_error(capsys, *words) == (code, message)
     assert not Path("y").exists()
 
 
@@ -155,7 +155,7 @@ def test_a_network_has_no_arpa_file(capsys):
     )
     assert main(["train", "run.toml", "--quiet", "--output-dir", "runs/rnn"]) == 0
     capsys.readouterr()
-    code, said = refused(capsys, "export", "runs/rnn", "--format", "arpa", "--output-dir", "model.arpa")
+    code, said = expect_error(capsys, "export", "runs/rnn", "--format", "arpa", "--output-dir", "model.arpa")
     assert (code, said) == (2, "export: runs/rnn has arch 'rnn'; ARPA files contain n-gram models")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused
+from command_line import expect_error
 from small_runs import make_text, run_file, train_here
 
 from weft import files, tensors
@@ -175,7 +175,7 @@ def test_a_link_to_a_folder_is_followed_and_a_folder_that_cannot_be_made_is_one_
 def test_a_folder_that_holds_something_is_refused_as_before(models, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("")
-    found = [refused(capsys, *words(models), "--output-dir", str(tmp_path / "out")) for words in COMMANDS.values()]
+    found = [expect_error(capsys, *words(models), "--output-dir", str(tmp_path / "out")) for words in COMMANDS.values()]
     assert found == [
         (2, f"export: {tmp_path / 'out'} is not empty; choose another --output-dir"),
         (2, f"{tmp_path / 'out'}: not empty and not a run directory (contains mine); choose another --output-dir"),

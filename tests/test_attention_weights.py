@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toy_seq2seq import ATTENTION, PLACES, shaken_pair, sources, targets
+from toy_seq2seq import ATTENTION, PLACEMENTS, large_weight_model, sources, targets
 
 from weft.errors import UsageError
 from weft.explain.alignment import Alignment, cross_attention_modules, source_attention_weights
@@ -17,7 +17,7 @@ from weft.models.seq2seq import EncoderDecoder
 from weft.nn.choices import ATTENTION_SCORES
 
 LOOKING: dict[str, dict[str, Any]] = {
-    **{f"{score}-{name}": {"attention": score, **place} for score in ATTENTION_SCORES for name, place in PLACES.items()},
+    **{f"{score}-{name}": {"attention": score, **place} for score in ATTENTION_SCORES for name, place in PLACEMENTS.items()},
     "transformer": {**ATTENTION, "num_layers": 3, "position_encoding": "rotary"},
     "heads": {**ATTENTION, "num_layers": 2, "num_heads": [1, 4], "head_dim": 4},
     "copying": {"layer_type": "gru", "attention": "dot", "copy_mechanism": True},
@@ -28,7 +28,7 @@ LENGTHS, TARGETS = (5, 3), (4, 6)
 
 @cache
 def model_of(name: str) -> EncoderDecoder:
-    return shaken_pair(**LOOKING[name])
+    return large_weight_model(**LOOKING[name])
 
 
 def rows() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
@@ -107,7 +107,7 @@ def test_a_layer_or_head_that_is_not_there_is_refused(name, chosen, message):
     "options", [{}, {"layer_type": "gru", "feed_context": True}, {**ATTENTION, "attention": "none"}], ids=str
 )
 def test_a_model_without_attention_to_its_source_has_no_alignment(options):
-    model = shaken_pair(**options)
+    model = large_weight_model(**options)
     assert cross_attention_modules(model) == []
     with pytest.raises(UsageError) as caught:
         source_attention_weights(model, *rows())

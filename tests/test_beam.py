@@ -6,14 +6,14 @@ import math
 
 import pytest
 import torch
-from toy_decoding import TOYS, Bigram, Hashed, TinyGRU, follow
+from toy_decoding import TOY_MODELS, Bigram, Hashed, TinyGRU, chain_model
 
 from weft.decode.beam import BeamOptions, beam_search
 from weft.decode.logits_processors import ban_tokens, compose, no_repeat_ngram, repetition_penalty
 from weft.decode.sampling import StoppingCriteria, sample
 from weft.errors import ModelError, UsageError
 
-every_toy = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+every_toy = pytest.mark.parametrize("toy", TOY_MODELS.values(), ids=TOY_MODELS.keys())
 END = 2
 
 
@@ -169,7 +169,7 @@ def test_leaving_early_changes_nothing(alpha):
 
 
 def test_impossible_tokens_are_never_said():
-    model = follow([1, 3, 4, 5, 2], 6)
+    model = chain_model([1, 3, 4, 5, 2], 6)
     found = beam_search(
         model, torch.tensor([[1], [4]]), options=BeamOptions(beam_size=4, max_new_tokens=9, eos_id=END, n_best=3)
     )
@@ -178,7 +178,7 @@ def test_impossible_tokens_are_never_said():
 
 
 def test_where_all_is_impossible_the_text_stays_as_it_is():
-    model = follow([1, 3, 4, 2], 6)
+    model = chain_model([1, 3, 4, 2], 6)
     held = BeamOptions(
         beam_size=3, max_new_tokens=9, eos_id=END, n_best=2, min_new_tokens=5, length_penalty=0.7
     )  # the end is due after 2
@@ -251,7 +251,7 @@ def test_a_condition_is_a_state():
 
 
 def test_positions_are_counted_before_the_first_step():
-    model = Bigram(6, longest=8)
+    model = Bigram(6, max_positions=8)
     assert (
         len(beam_search(model, torch.tensor([[1, 3, 4]]), options=BeamOptions(beam_size=2, max_new_tokens=6))[0][0].tokens) == 6
     )

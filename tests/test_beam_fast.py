@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from test_predict import encoded, every_decoder, model_of, source_tokens
-from toy_decoding import TOYS
+from toy_decoding import TOY_MODELS
 
 from weft.decode import beam as module
 from weft.decode.beam import BeamOptions, beam_search
@@ -65,7 +65,7 @@ def test_the_best_words_are_found_by_blocks(words):
     assert torch.equal(index[0], places[0])  # of numbers that differ, the same words
 
 
-@pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+@pytest.mark.parametrize("toy", TOY_MODELS.values(), ids=TOY_MODELS.keys())
 @pytest.mark.parametrize("least", [0, 3])
 @pytest.mark.parametrize("never", [(), (0, 1), (0, 1, 2, 3, 4, 5)])
 def test_what_is_never_written_is_what_a_filter_bans(toy, least, never):

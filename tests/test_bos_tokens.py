@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import MODELS, Silent, make_corpus, run_file, train_here
+from small_runs import MODELS, SilentCallback, make_corpus, run_file, train_here
 
 import weft
 from weft.cli.main import main
@@ -210,7 +210,7 @@ def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
     }
     assert not (runs["lines"].directory.path / "bos.json").exists()
     (tmp_path / "text.txt").write_text("abcd" * 300)
-    watcher = Silent()
+    watcher = SilentCallback()
     values = run_file(tmp_path / "text.txt", train__max_steps=1)
     train_here(values, tmp_path / "run", watcher)
     note = "the training text has few line or sentence ends; scored and generated texts follow <s>"

@@ -390,7 +390,7 @@ arch = "lstm-input-feeding"
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def work_dir(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
@@ -405,11 +405,11 @@ def call(capsys, *words):
     return code, said.out, said.err
 
 
-def test_the_report_for_people(here, capsys):
+def test_the_report_for_people(work_dir, capsys):
     first = "the small dog sees the big red house and then runs"
     pairs = [(first, first.upper()), *sentences(98)]
-    write(here / "train.tsv", [*pairs, ("the end ", "THE END")])
-    write(here / "test.tsv", [("ein ß", "EIN ß"), pairs[0]])
+    write(work_dir / "train.tsv", [*pairs, ("the end ", "THE END")])
+    write(work_dir / "test.tsv", [("ein ß", "EIN ß"), pairs[0]])
     characters = [sum(len(pair[side]) for pair in pairs) + 8 - side for side in (0, 1)]
     code, out, err = call(capsys, "check", "run.toml")
     assert (code, err) == (0, "")
@@ -457,9 +457,9 @@ def test_examples_are_no_wider_than_there_is_room(texts):
     assert (" ... " in shown[0]) == (display_width(texts[0]) > 60)
 
 
-def test_errors_give_exit_code_3_and_json(here, capsys):
-    write(here / "train.tsv", [*sentences(99), ("a" * 300, "b" * 300)])
-    (here / "test.tsv").write_text("a b\n")
+def test_errors_give_exit_code_3_and_json(work_dir, capsys):
+    write(work_dir / "train.tsv", [*sentences(99), ("a" * 300, "b" * 300)])
+    (work_dir / "test.tsv").write_text("a b\n")
     code, out, err = call(capsys, "check", "run.toml", "--json", "--quiet")
     assert (code, err) == (3, "")
     told = json.loads(out)
@@ -467,27 +467,27 @@ def test_errors_give_exit_code_3_and_json(here, capsys):
     assert told["splits"]["train"]["target"]["max_length"] == 301
     assert list(told["findings"][0]) == ["severity", "name", "split", "count", "message", "locations", "examples", "fix"]
     assert told["findings"][0]["locations"] == []
-    assert told["findings"][1]["locations"] == [f"{here / 'train.tsv'}:100"]
-    write(here / "test.tsv", sentences(9, seed=8))
+    assert told["findings"][1]["locations"] == [f"{work_dir / 'train.tsv'}:100"]
+    write(work_dir / "test.tsv", sentences(9, seed=8))
     code, out, _ = call(capsys, "check", "run.toml", "--set", "data.max_length=400")
     assert (code, out[-30:]) == (0, "0 errors, 0 warnings, 0 notes\n")
 
 
-def test_no_run_is_left_behind_and_a_wrong_run_file_is_a_usage_error(here, capsys):
-    write(here / "train.tsv", sentences(20))
-    write(here / "test.tsv", sentences(5, seed=2))
+def test_no_run_is_left_behind_and_a_wrong_run_file_is_a_usage_error(work_dir, capsys):
+    write(work_dir / "train.tsv", sentences(20))
+    write(work_dir / "test.tsv", sentences(5, seed=2))
     assert call(capsys, "check", "run.toml", "--quiet")[0] == 0
-    assert sorted(path.name for path in here.iterdir()) == ["run.toml", "test.tsv", "train.tsv"]
+    assert sorted(path.name for path in work_dir.iterdir()) == ["run.toml", "test.tsv", "train.tsv"]
     code, out, err = call(capsys, "check", "run.toml", "--set", "data.max_lenght=3")
     assert (code, out) == (2, "")
     assert err == "weft: error: data.max_lenght: unknown option; did you mean 'max_length'?\n"
 
 
 @pytest.mark.parametrize("read", ["lines", "windows"])
-def test_a_language_model_s_data(here, read, capsys):
-    (here / "text.txt").write_text("anna\nemma\nida\n" * 20)
+def test_a_language_model_s_data(work_dir, read, capsys):
+    (work_dir / "text.txt").write_text("anna\nemma\nida\n" * 20)
     lm = f'task = "lm"\n[data]\ntrain = "text.txt"\nvalid = 0.1\nread_as = "{read}"\n[model]\narch = "ngram"\n'
-    (here / "lm.toml").write_text(lm)
+    (work_dir / "lm.toml").write_text(lm)
     code, out, _ = call(capsys, "check", "lm.toml", "--json")
     assert code == 0
     told = json.loads(out)

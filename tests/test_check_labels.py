@@ -9,13 +9,21 @@ from typing import Any
 
 import pytest
 import tomli_w
-from label_runs import class_file, one_label, tag_file, tagged, two_texts, write_conll, write_tsv
+from label_runs import (
+    classification_run_file,
+    single_label_rows,
+    tagged_sentences,
+    tagging_run_file,
+    text_pair_rows,
+    write_conll,
+    write_tsv,
+)
 
 from weft.cli.main import main
 from weft.data.check_labels import list_counts
 from weft.tasks.tagging.data import has_invalid_tags
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 
 
 @pytest.fixture
@@ -42,7 +50,7 @@ LABELS = ("single_label", "unseen_label", "conflicting_labels", "rare_label", "i
 
 def tags_of(folder: Path, kind: str = "lstm", *settings: str, **splits: Any) -> dict[str, Any]:
     files = {name: write_conll(folder / f"{name}.txt", sentences) for name, sentences in splits.items()}
-    values = tag_file(files["train"], kind, *settings)
+    values = tagging_run_file(files["train"], kind, *settings)
     values["data"] = {name: str(path) for name, path in files.items()} | {
         name: value for name, value in values["data"].items() if name not in ("train", "valid", "test")
     }
@@ -50,11 +58,13 @@ def tags_of(folder: Path, kind: str = "lstm", *settings: str, **splits: Any) -> 
 
 
 def test_clean_tags_give_no_finding_but_their_new_words(check, tmp_path):
-    code, found = check(tags_of(tmp_path, train=tagged(), valid=tagged(20, seed=1)))
+    code, found = check(tags_of(tmp_path, train=tagged_sentences(), valid=tagged_sentences(20, seed=1)))
     assert code == 0 and told(found, *LABELS, "too_long") == []
     (unknown,) = (one for one in found["findings"] if one["name"] == "unknown_tokens" and one["split"] == "valid")
     assert (unknown["severity"], unknown["fix"]) == ("note", "none needed: [model.char_encoder] reads their characters")
-    code, found = check(tags_of(tmp_path, "lstm", "model.char_encoder=false", train=tagged(), valid=tagged(20, seed=1)))
+    code, found = check(
+        tags_of(tmp_path, "lstm", "model.char_encoder=false", train=tagged_sentences(), valid=tagged_sentences(20, seed=1))
+    )
     assert {one["severity"] for one in found["findings"] if one["name"] == "unknown_tokens"} == {"warning"}
 
 
@@ -116,10 +126,10 @@ def test_tags_that_mark_spans_as_no_scheme_does(check, tmp_path):
 
 
 def test_labels_of_texts(check, tmp_path):
-    rows = [*one_label(60), ("tool", "the same"), ("animal", "the same"), ("fish", "a cod")]
+    rows = [*single_label_rows(60), ("tool", "the same"), ("animal", "the same"), ("fish", "a cod")]
     train = write_tsv(tmp_path / "train.tsv", rows)
     valid = write_tsv(tmp_path / "valid.tsv", [("bird", "a wren"), ("tool", "saw")])
-    values = class_file(train, "lstm")
+    values = classification_run_file(train, "lstm")
     values["data"] = {"train": str(train), "valid": str(valid)}
     _, found = check(values)
     assert told(found, *LABELS) == [
@@ -131,15 +141,15 @@ def test_labels_of_texts(check, tmp_path):
 
 def test_several_labels_stand_in_any_order(check, tmp_path):
     rows = write_tsv(tmp_path / "rows.tsv", [("a,b", "one text"), ("b,a", "one text"), ("a", "another"), ("b", "others")])
-    values = class_file(rows, "lstm", "data.multilabel=true")
+    values = classification_run_file(rows, "lstm", "data.multilabel=true")
     del values["data"]["valid"], values["data"]["test"]
     assert told(check(values)[1], *LABELS) == []
 
 
 @pytest.mark.parametrize("truncate", [True, False])
 def test_two_texts_are_long_together(check, tmp_path, truncate):
-    rows = write_tsv(tmp_path / "pairs.tsv", [*two_texts(40), ("first", "axe " * 9, "cat " * 9)], "label\tone\ttwo")
-    values = class_file(
+    rows = write_tsv(tmp_path / "pairs.tsv", [*text_pair_rows(40), ("first", "axe " * 9, "cat " * 9)], "label\tone\ttwo")
+    values = classification_run_file(
         rows, "lstm", 'data.text_column=["one", "two"]', "data.max_length=20", f"data.truncate={str(truncate).lower()}"
     )
     del values["data"]["valid"], values["data"]["test"]
@@ -151,8 +161,8 @@ def test_two_texts_are_long_together(check, tmp_path, truncate):
 
 
 def test_baselines_have_no_tokens_to_count(check, tmp_path):
-    rows = write_tsv(tmp_path / "rows.tsv", [*one_label(60), ("tool", "axe " * 50)])
-    code, found = check(class_file(rows, "naive-bayes", "data.max_length=20", "data.truncate=false"))
+    rows = write_tsv(tmp_path / "rows.tsv", [*single_label_rows(60), ("tool", "axe " * 50)])
+    code, found = check(classification_run_file(rows, "naive-bayes", "data.max_length=20", "data.truncate=false"))
     assert code == 0 and told(found, "too_long", "unknown_tokens") == []
     assert list(found["splits"]["train"]["text"]) == ["characters"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from command_line import refused
+from command_line import expect_error
 from small_runs import make_corpus
 
 from weft.cli.main import main
@@ -101,4 +101,4 @@ def test_what_reads_no_windows_is_refused(tmp_path, monkeypatch, capsys, read, k
     text = RUN.format(read=read, kind=kind).replace("stride = 2\n", "" if read else "stride = 2\n")
     (tmp_path / "run.toml").write_text(text.replace("hidden_size = 8", "" if kind == "ngram" else "hidden_size = 8"))
     told = "--show-windows: requires a network of task 'lm' that reads running text as windows"
-    assert refused(capsys, "check", "run.toml", "--show-windows", "2") == (2, told)
+    assert expect_error(capsys, "check", "run.toml", "--show-windows", "2") == (2, told)

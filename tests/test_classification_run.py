@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
-from command_line import answered, feed, refused
-from label_runs import KEYS, LabelRuns, class_file, one_label, two_texts, write_tsv
-from small_runs import Silent, sums, train_here
+from command_line import expect_error, set_stdin, stream_output
+from label_runs import KEYS, LabelRuns, classification_run_file, single_label_rows, text_pair_rows, write_tsv
+from small_runs import SilentCallback, run_hashes, train_here
 
 import weft
 from weft.cli.main import main
@@ -32,7 +32,7 @@ from weft.tasks.label_report import MAX_LABELS, confusion_table, label_table
 from weft.tensors import read_tensors
 from weft.text.features import Features, hstack
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 NETWORKS = [kind for kind in CLASSIFY if kind not in ("naive-bayes", "logistic-regression")]
 TEXT = {"animal": "the old cat", "colour": "some blue here", "tool": "a drill near there"}
 
@@ -43,7 +43,7 @@ def runs(tmp_path_factory):
 
 
 def loaded(runs: LabelRuns, name: str) -> AnyRun:
-    run = weft.load(runs.folder(name), device="cpu")
+    run = weft.load(runs.run_dir(name), device="cpu")
     assert run.task == "classification"
     return run
 
@@ -59,7 +59,7 @@ def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
 
 
 def copied(runs: LabelRuns, name: str, place: Path) -> Path:
-    return shutil.copytree(runs.folder(name), place / name)
+    return shutil.copytree(runs.run_dir(name), place / name)
 
 
 # ---- training
@@ -105,15 +105,15 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name)
     )
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "cut", Silent(stop_at=5))
-    again = Silent()
+        train_here(values, tmp_path / "cut", SilentCallback(stop_at=5))
+    again = SilentCallback()
     train_here(values, tmp_path / "cut", again)
     assert again.notes == ["resuming at step 5"]
-    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
 def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(runs):
-    folder = runs.folder("several-gru")
+    folder = runs.run_dir("several-gru")
     kept = read_tensors(folder / "model.safetensors")[0]["head.temperature"]
     assert 0.1 <= kept.item() <= 10 and kept.item() != 1
     assert loaded(runs, "several-gru").predictor.model.temperature == pytest.approx(kept.item())
@@ -129,9 +129,9 @@ def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(run
 
 
 def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to_evaluate(tmp_path):
-    data = write_tsv(tmp_path / "data.tsv", one_label(30))
+    data = write_tsv(tmp_path / "data.tsv", single_label_rows(30))
     for kind in ("gru", "naive-bayes"):
-        values = class_file(data, kind, "train.max_steps=2")
+        values = classification_run_file(data, kind, "train.max_steps=2")
         values["data"] = {"train": str(data)}
         run = weft.load(train_here(values, tmp_path / kind).path)
         assert run.task == "classification"
@@ -149,10 +149,10 @@ def test_balanced_labels_count_alike():
 
 
 def test_balance_helps_a_rare_label(tmp_path):
-    rows = [row for at, row in enumerate(one_label(300)) if row[0] != "tool" or at % 30 == 2]
+    rows = [row for at, row in enumerate(single_label_rows(300)) if row[0] != "tool" or at % 30 == 2]
     data, said = write_tsv(tmp_path / "data.tsv", rows), []
     for option in ("none", "balanced"):
-        values = class_file(data, "conv", "train.max_steps=6", f"model.class_weight={option}")
+        values = classification_run_file(data, "conv", "train.max_steps=6", f"model.class_weight={option}")
         run = weft.load(train_here(values, tmp_path / option).path)
         assert run.task == "classification"
         said.append(np.mean([one.probabilities["tool"] for one in run.predict([text for _, text in rows])]))
@@ -170,9 +170,12 @@ def test_numbers_of_labels():
 
 
 def test_a_validation_label_that_training_never_saw_counts_as_wrong(tmp_path):
-    train, valid = write_tsv(tmp_path / "a.tsv", one_label(60)), write_tsv(tmp_path / "b.tsv", [("food", "a"), ("tool", "axe")])
+    train, valid = (
+        write_tsv(tmp_path / "a.tsv", single_label_rows(60)),
+        write_tsv(tmp_path / "b.tsv", [("food", "a"), ("tool", "axe")]),
+    )
     for kind in ("conv", "naive-bayes"):
-        values = class_file(train, kind, f"data.valid={valid}", "train.max_steps=20")
+        values = classification_run_file(train, kind, f"data.valid={valid}", "train.max_steps=20")
         del values["data"]["test"]
         folder = train_here(values, tmp_path / kind).path
         last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
@@ -180,9 +183,9 @@ def test_a_validation_label_that_training_never_saw_counts_as_wrong(tmp_path):
 
 
 def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
-    data = write_tsv(tmp_path / "data.tsv", [*one_label(60), ("tool", "axe " * 30)])
-    watcher = Silent()
-    values = class_file(data, "lstm", "train.max_steps=1", "data.max_length=20")
+    data = write_tsv(tmp_path / "data.tsv", [*single_label_rows(60), ("tool", "axe " * 30)])
+    watcher = SilentCallback()
+    values = classification_run_file(data, "lstm", "train.max_steps=1", "data.max_length=20")
     train_here(values, tmp_path / "run", watcher)
     assert any(note == "train: 1 text is longer than data.max_length = 20 tokens and is truncated" for note in watcher.notes)
     run = weft.load(tmp_path / "run")
@@ -190,13 +193,13 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     fits, long = run.predict("axe " * 18), run.predict("axe " * 300)
     assert fits == long._replace(truncated=False) and long.truncated
     with pytest.raises(DataError, match=r"has 32 tokens, more than data\.max_length \(20\); increase it"):
-        train_here(class_file(data, "lstm", "data.max_length=20", "data.truncate=false"), tmp_path / "other")
+        train_here(classification_run_file(data, "lstm", "data.max_length=20", "data.truncate=false"), tmp_path / "other")
 
 
 def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch, capsys):
-    rows = write_tsv(tmp_path / "pairs.tsv", two_texts(40), "label\tone\ttwo")
+    rows = write_tsv(tmp_path / "pairs.tsv", text_pair_rows(40), "label\tone\ttwo")
     settings = ('data.text_column=["one", "two"]', "data.truncate=false", "data.max_length=20", "train.max_steps=1")
-    folder = train_here(class_file(rows, "lstm", *settings), tmp_path / "run").path
+    folder = train_here(classification_run_file(rows, "lstm", *settings), tmp_path / "run").path
     run = weft.load(folder)
     assert run.task == "classification"
     fits, long = ("axe " * 9, "cat " * 8), ("axe " * 9, "cat " * 9)  # and <s>, </s>, </s>
@@ -207,7 +210,7 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     with pytest.raises(DataError) as caught:
         run.predict([fits, long])
     assert str(caught.value) == f"line 2: {told}"
-    feed(monkeypatch, f"{long[0]}\t{long[1]}\na\tb\nalone\n\n".encode())
+    set_stdin(monkeypatch, f"{long[0]}\t{long[1]}\na\tb\nalone\n\n".encode())
     assert main(["predict", str(folder)]) == 3
     said = capsys.readouterr()
     assert said.err == (
@@ -221,10 +224,10 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
 
 
 def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
-    data = write_tsv(tmp_path / "data.tsv", [*one_label(60), ("tool", "axe " * 30)])
+    data = write_tsv(tmp_path / "data.tsv", [*single_label_rows(60), ("tool", "axe " * 30)])
     for truncate in ("true", "false"):
-        watcher, folder = Silent(), tmp_path / truncate
-        values = class_file(data, "naive-bayes", "data.max_length=20", f"data.truncate={truncate}")
+        watcher, folder = SilentCallback(), tmp_path / truncate
+        values = classification_run_file(data, "naive-bayes", "data.max_length=20", f"data.truncate={truncate}")
         train_here(values, folder, watcher)
         assert not any("cut" in note for note in watcher.notes)
         splits = ("test", "train", "valid")  # which files were read for each, and no tokens
@@ -296,14 +299,14 @@ def test_a_baseline_starts_from_no_weights(runs):
 
 def test_a_classifier_starts_from_another_of_the_same_labels(runs, tmp_path):
     still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0")
-    first, watcher = runs.folder("labels-lstm"), Silent()
+    first, watcher = runs.run_dir("labels-lstm"), SilentCallback()
     train_here(runs.values("labels-lstm", *still, f"train.init_from={first}"), tmp_path / "run", watcher)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert f"Initialized {len(before)} tensors from {first}" in watcher.notes
-    data, watcher = write_tsv(tmp_path / "data.tsv", [("yes", "the cat"), ("no", "an axe")] * 20), Silent()
+    data, watcher = write_tsv(tmp_path / "data.tsv", [("yes", "the cat"), ("no", "an axe")] * 20), SilentCallback()
     tokens = f"tokenizer.file={first / 'tokenizer.json'}"
-    values = class_file(data, "lstm", *still, f"train.init_from={first}", tokens)
+    values = classification_run_file(data, "lstm", *still, f"train.init_from={first}", tokens)
     with pytest.raises(ConfigError) as caught:
         train_here(values, tmp_path / "other")
     assert str(caught.value) == (
@@ -313,7 +316,7 @@ def test_a_classifier_starts_from_another_of_the_same_labels(runs, tmp_path):
 
 
 def test_another_stack_on_the_same_embedding_says_what_is_new(runs, tmp_path):
-    first, watcher = runs.folder("labels-lstm"), Silent()
+    first, watcher = runs.run_dir("labels-lstm"), SilentCallback()
     options = ("train.max_steps=1", f"train.init_from={first}", "model.layer_type=conv", "model.kernel_size=2")
     values = runs.values("labels-gru", *options, f"tokenizer.file={first / 'tokenizer.json'}")
     train_here(values, tmp_path / "run", watcher)
@@ -327,7 +330,7 @@ def test_another_stack_on_the_same_embedding_says_what_is_new(runs, tmp_path):
 @pytest.mark.parametrize("kind", ["lstm", "transformer", "logistic-regression"])
 def test_predictions_are_probabilities_and_do_not_depend_on_their_batch(runs, kind):
     run = loaded(runs, f"labels-{kind}")
-    texts = [text for _, text in one_label(40, seed=5)] + ["", "words never seen"]
+    texts = [text for _, text in single_label_rows(40, seed=5)] + ["", "words never seen"]
     together = run.predict(texts)
     for text, found in zip(texts, together, strict=True):
         alone = run.predict(text)
@@ -398,18 +401,18 @@ def test_terms_and_tokens_that_were_changed_or_damaged_are_refused_by_name(runs,
     whole = path.read_text()
     content = json.loads(whole)
     path.write_text(json.dumps({**content, "documents": content["documents"] + 1}))
-    assert refused(capsys, "predict", str(folder), "a cat") == (
+    assert expect_error(capsys, "predict", str(folder), "a cat") == (
         4, f"{path} or {folder / 'labels.json'}: not the file that the weights were trained with"
     )  # fmt: skip
     path.write_text(whole[:-30])
-    code, said = refused(capsys, "predict", str(folder), "a cat")
+    code, said = expect_error(capsys, "predict", str(folder), "a cat")
     assert code == 4 and said.startswith(f"{path}: ")
     path.unlink()
-    code, said = refused(capsys, "predict", str(folder), "a cat")
+    code, said = expect_error(capsys, "predict", str(folder), "a cat")
     assert code == 4 and said.startswith(f"{path}: ")
     folder = copied(runs, "labels-lstm", tmp_path)
-    shutil.copy(runs.folder("pairs-lstm") / "tokenizer.json", folder / "tokenizer.json")
-    code, said = refused(capsys, "predict", str(folder), "a cat")
+    shutil.copy(runs.run_dir("pairs-lstm") / "tokenizer.json", folder / "tokenizer.json")
+    code, said = expect_error(capsys, "predict", str(folder), "a cat")
     assert (code, said) == (
         4, f"{folder / 'tokenizer.json'} or {folder / 'labels.json'}: not the file that the weights were trained with"
     )  # fmt: skip
@@ -436,8 +439,8 @@ def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 
 
 def test_lines_in_lines_out(runs, capsys, monkeypatch):
-    folder = str(runs.folder("labels-lstm"))
-    feed(monkeypatch, b"the cat\n\n  \nblue\r\n\xff cat\na drill")
+    folder = str(runs.run_dir("labels-lstm"))
+    set_stdin(monkeypatch, b"the cat\n\n  \nblue\r\n\xff cat\na drill")
     code, out, err = said_by(capsys, "predict", folder)
     rows = out.split("\n")
     assert [row.split("\t")[0] for row in rows] == ["animal", "", "", "colour", "", "tool", ""]
@@ -449,7 +452,7 @@ def test_lines_in_lines_out(runs, capsys, monkeypatch):
 def test_lines_of_files_as_json(runs, capsys, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes(b"the cat\n\n\xffcat\n")
-    code, out, err = said_by(capsys, "predict", str(runs.folder("labels-logistic-regression")), "--input", str(path), "--json")
+    code, out, err = said_by(capsys, "predict", str(runs.run_dir("labels-logistic-regression")), "--input", str(path), "--json")
     first, second, third = (json.loads(line) for line in out.splitlines())
     assert code == 3 and err.count("\n") == 1
     assert (first["text"], first["labels"]) == ("the cat", ["animal"])
@@ -460,7 +463,7 @@ def test_lines_of_files_as_json(runs, capsys, tmp_path):
 
 
 def test_several_labels_are_each_said_with_a_probability(runs, capsys):
-    folder = str(runs.folder("several-lstm"))
+    folder = str(runs.run_dir("several-lstm"))
     code, out, _ = said_by(capsys, "predict", folder, "the red cat")
     assert code == 0
     assert sorted(part.split(":")[0] for part in out.strip().split("\t")) == ["animal", "colour"]
@@ -470,8 +473,8 @@ def test_several_labels_are_each_said_with_a_probability(runs, capsys):
 
 
 def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
-    folder = str(runs.folder("pairs-lstm"))
-    feed(monkeypatch, b"the cat\ta new\na new\tthe cat\nalone\n\na\tb\tc\n")
+    folder = str(runs.run_dir("pairs-lstm"))
+    set_stdin(monkeypatch, b"the cat\ta new\na new\tthe cat\nalone\n\na\tb\tc\n")
     code, out, err = said_by(capsys, "predict", folder)
     assert [row.split("\t")[0] for row in out.split("\n")] == ["first", "second", "", "", "", ""]
     assert code == 3
@@ -485,27 +488,27 @@ def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
     "words", [["--beam-size", "3"], ["--n-best", "2"], ["--truncate"], ["--top-k", "3"], ["--ban-token", "x"], ["--seed", "1"]]
 )
 def test_options_of_search_are_refused(runs, capsys, words):
-    folder = runs.folder("labels-logistic-regression")
-    assert refused(capsys, "predict", str(folder), "a cat", *words) == (
+    folder = runs.run_dir("labels-logistic-regression")
+    assert expect_error(capsys, "predict", str(folder), "a cat", *words) == (
         2, f"{words[0]}: not available for task 'classification'"
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["--beam-size", "3"], ["--length-penalty", "0.5"], ["--context", "carry"], ["--truncate"]])
 def test_options_of_other_evaluations_are_refused(runs, capsys, words):
-    folder = runs.folder("labels-logistic-regression")
-    assert refused(capsys, "evaluate", str(folder), *words) == (
+    folder = runs.run_dir("labels-logistic-regression")
+    assert expect_error(capsys, "evaluate", str(folder), *words) == (
         2, f"{words[0]}: not available for task 'classification'"
     )  # fmt: skip
 
 
 def test_other_commands_say_what_to_use(runs, capsys):
-    folder = runs.folder("labels-logistic-regression")
-    assert refused(capsys, "generate", str(folder)) == (
+    folder = runs.run_dir("labels-logistic-regression")
+    assert expect_error(capsys, "generate", str(folder)) == (
         2,
         f"{folder}: is a classifier; use weft predict",
     )
-    assert refused(capsys, "score", str(folder)) == (
+    assert expect_error(capsys, "score", str(folder)) == (
         2, f"{folder}: models of task 'classification' do not give texts a probability"
     )  # fmt: skip
     code, _, err = said_by(capsys, "predict", str(folder), "x", "--ensemble", str(folder))
@@ -517,7 +520,7 @@ def test_other_commands_say_what_to_use(runs, capsys):
 
 
 def test_scores_with_a_table_of_labels_and_of_what_was_taken_for_what(runs, capsys):
-    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("labels-logistic-regression")), "--quiet")
+    code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("labels-logistic-regression")), "--quiet")
     assert code == 0
     assert "accuracy    100.0  [100.0, 100.0]\n" in out
     tables = out.split("\n\n")[1:]
@@ -531,7 +534,7 @@ def test_scores_with_a_table_of_labels_and_of_what_was_taken_for_what(runs, caps
         "colour                 0      12     0",
         "tool                   0       0    12",
     ]
-    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("several-lstm")), "--quiet")
+    code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("several-lstm")), "--quiet")
     assert "exact match" in out and "gold \\ predicted" not in out
 
 
@@ -550,20 +553,20 @@ def test_tables_of_many_labels_show_no_confusion():
 def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch):
     """A program that writes a line and waits for its label gets it."""
     chunks = [b"the cat\na dr", b"ill\n", b"blue\n"]
-    counts, _ = answered(monkeypatch, chunks, "predict", str(runs.folder("labels-naive-bayes")))
+    counts, _ = stream_output(monkeypatch, chunks, "predict", str(runs.run_dir("labels-naive-bayes")))
     assert counts == [0, 1, 2, 3]
 
 
 def test_labels_that_neither_occur_nor_are_said_have_no_row(runs, tmp_path, capsys):
     """They are no part of macro F1 either; of several labels an example all are."""
     data = write_tsv(tmp_path / "few.tsv", [("tool", "axe saw axe saw")])
-    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("labels-naive-bayes")), "--data", str(data), "--quiet")
+    code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("labels-naive-bayes")), "--data", str(data), "--quiet")
     assert code == 0
     assert [line.split()[0] for line in out.split("\n\n")[2].split("\n")[1:] if line] == ["tool"]
 
 
 def test_a_baseline_is_described(runs, capsys):
-    code, out, _ = said_by(capsys, "info", str(runs.folder("labels-naive-bayes")))
+    code, out, _ = said_by(capsys, "info", str(runs.run_dir("labels-naive-bayes")))
     assert code == 0
     assert re.search(r"^Task +classification\nModel +naive-bayes, [\d,]+ parameters$", out, re.MULTILINE)
     assert re.search(r"^Training +fitted to 168 examples$", out, re.MULTILINE)
@@ -584,7 +587,7 @@ def test_labelled_texts_are_checked(runs, capsys, tmp_path):
 
 
 def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tmp_path):
-    folder = runs.folder("labels-logistic-regression")
+    folder = runs.run_dir("labels-logistic-regression")
     data = write_tsv(tmp_path / "new.tsv", [("animal", "the cat"), ("food", "a saw"), ("tool", "an axe"), ("food", "cat")])
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--signature")
     assert code == 0
@@ -597,7 +600,7 @@ def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, 
     found = json.loads(out)
     assert (found["unseen"], found["data"], err) == ({"food": 2}, [str(data)], "")
     assert found["scores"][0]["value"] == 50
-    assert refused(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
+    assert expect_error(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
         3, f"{data}:3: label 'food' is not in the training data of {folder}"
     )  # fmt: skip
     assert said_by(capsys, "evaluate", str(folder), "--strict", "--quiet")[0] == 0
@@ -607,7 +610,7 @@ def test_strict_is_about_labels(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("a b c d e f g\n" * 20)
     values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read_as": "lines"}, "model": {"arch": "ngram"}}
     train_here(values, tmp_path / "run")
-    assert refused(capsys, "evaluate", str(tmp_path / "run"), "--strict", "--quiet") == (
+    assert expect_error(capsys, "evaluate", str(tmp_path / "run"), "--strict", "--quiet") == (
         2, "--strict: not available for task 'lm'"
     )  # fmt: skip
 
@@ -619,8 +622,8 @@ def test_a_folder_with_a_file_for_each_label(tmp_path, capsys):
     for name in KEYS:
         path = tmp_path / "data" / f"{name}.txt"
         path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(f"{text}\n" for label, text in one_label(120) if label == name))
-    run = weft.load(train_here(class_file(tmp_path / "data", "naive-bayes"), tmp_path / "run").path)
+        path.write_text("".join(f"{text}\n" for label, text in single_label_rows(120) if label == name))
+    run = weft.load(train_here(classification_run_file(tmp_path / "data", "naive-bayes"), tmp_path / "run").path)
     assert run.task == "classification"
     assert run.labels == ("animal", "colour", "tool")
     assert values_of(run)["accuracy"] >= 95
@@ -629,11 +632,11 @@ def test_a_folder_with_a_file_for_each_label(tmp_path, capsys):
 
 
 def test_text_in_latin_1_is_read_so_by_training_and_prediction(tmp_path, capsys, monkeypatch):
-    rows = [(label, text + (" café" if label == "tool" else "")) for label, text in one_label(90)]
+    rows = [(label, text + (" café" if label == "tool" else "")) for label, text in single_label_rows(90)]
     data = write_tsv(tmp_path / "data.tsv", rows, encoding="latin-1")
     for kind in ("naive-bayes", "gru"):
-        folder = str(train_here(class_file(data, kind, "data.encoding=latin-1"), tmp_path / kind).path)
-        feed(monkeypatch, "here axe café\n".encode("latin-1"))
+        folder = str(train_here(classification_run_file(data, kind, "data.encoding=latin-1"), tmp_path / kind).path)
+        set_stdin(monkeypatch, "here axe café\n".encode("latin-1"))
         code, out, _ = said_by(capsys, "predict", folder, "--json")
         found = json.loads(out)
         assert (code, found["text"], found["labels"]) == (0, "here axe café", ["tool"])
@@ -643,7 +646,9 @@ def test_text_in_latin_1_is_read_so_by_training_and_prediction(tmp_path, capsys,
 
 
 def test_training_by_the_command_line_from_a_csv_file(tmp_path, capsys):
-    (tmp_path / "data.csv").write_text("label,text\n" + "".join(f'{label},"{text}, so"\n' for label, text in one_label(60)))
+    (tmp_path / "data.csv").write_text(
+        "label,text\n" + "".join(f'{label},"{text}, so"\n' for label, text in single_label_rows(60))
+    )
     (tmp_path / "run.toml").write_text(
         'task = "classification"\n[data]\ntrain = "data.csv"\nvalid = 0.2\n[model]\narch = "logistic-regression"\n'
     )
@@ -659,29 +664,29 @@ def test_a_classifier_gives_vectors_of_texts(runs, tmp_path, capsys):
     assert vectors.shape == (3, run.config.model.hidden_size)
     np.testing.assert_allclose(run.embed(texts[:1])[0], vectors[0], atol=1e-5)
     assert not np.allclose(run.embed(texts, pooling="first"), vectors)
-    assert main(["embed", str(runs.folder("labels-lstm")), texts[0], "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
+    assert main(["embed", str(runs.run_dir("labels-lstm")), texts[0], "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
     np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], vectors[0], atol=1e-5)
 
 
 def test_terms_have_no_vectors_of_texts(runs):
-    folder = runs.folder("labels-naive-bayes")
+    folder = runs.run_dir("labels-naive-bayes")
     with pytest.raises(UsageError) as caught:
         loaded(runs, "labels-naive-bayes").embed(["a text"])
     assert str(caught.value) == f"{folder}: naive-bayes has no text encoder"
 
 
 def test_a_line_that_is_cut_is_told_of(runs, capsys):
-    folder = str(runs.folder("labels-lstm"))
+    folder = str(runs.run_dir("labels-lstm"))
     assert main(["predict", folder, "the old cat " * 1000]) == 0
     assert capsys.readouterr().err == "weft: warning: truncated 1 line that was too long for the model\n"
     assert main(["predict", folder, "the old cat"]) == 0
     assert main(["predict", folder, "the old cat " * 1000, "--quiet"]) == 0
-    assert main(["predict", str(runs.folder("labels-naive-bayes")), "the old cat " * 1000]) == 0  # which reads all of it
+    assert main(["predict", str(runs.run_dir("labels-naive-bayes")), "the old cat " * 1000]) == 0  # which reads all of it
     assert capsys.readouterr().err == ""
 
 
 def test_lines_that_are_cut_are_told_of_once(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.tasks.classification.lines.LabelLines.batch_size", 1)
-    feed(monkeypatch, b"the old cat " * 1000 + b"\nthe cat\n" + b"a new axe " * 1000 + b"\n")
-    code, out, err = said_by(capsys, "predict", str(runs.folder("labels-lstm")))
+    set_stdin(monkeypatch, b"the old cat " * 1000 + b"\nthe cat\n" + b"a new axe " * 1000 + b"\n")
+    code, out, err = said_by(capsys, "predict", str(runs.run_dir("labels-lstm")))
     assert (code, out.count("\n"), err) == (0, 3, "weft: warning: truncated 2 lines that were too long for the model\n")
