@@ -1,4 +1,4 @@
-"""Lines that slipped are found by their lengths alone, and nothing is found where nothing slipped."""
+"""Detection of shifted lines in parallel text from line lengths alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ARPA files: what we write is read back equal, by us and by KenLM, and a damaged file is refused with its line."""
+"""ARPA files: round trips, agreement with KenLM, and errors that name the damaged line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ARPA files as runs: what another tool estimated is evaluated, compared and sampled from; what weft counted can be written."""
+"""ARPA files as runs: imported models are evaluated, compared and sampled from; n-gram runs are exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that import, export and prune make: complete, or not there, whatever moment the process ends at."""
+"""Output directories of import, export and prune are complete or absent, whenever the process ends."""
 
 from __future__ import annotations
 

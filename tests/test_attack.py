@@ -1,4 +1,4 @@
-"""What somebody tries who wants to see it break: one line and an exit code, no trace, no hang, nothing left behind."""
+"""Hostile input: every case ends with one error line and an exit code, without a traceback, a hang or leftover files."""
 
 from __future__ import annotations
 

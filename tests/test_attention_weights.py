@@ -1,4 +1,4 @@
-"""Where a decoder looked: weights that add up to 1, equal to those of step by step decoding, for every kind of attention."""
+"""Cross-attention weights of decoders: they sum to 1 and equal those of step-by-step decoding, for every attention type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beam search against brute force, one at a time against a batch, and its promises at the edges."""
+"""Beam search against brute force, single against batched search, and edge cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every short way that a beam takes gives what the long way gives."""
+"""The optimizations of beam search give the same results as the plain computation."""
 
 from __future__ import annotations
 

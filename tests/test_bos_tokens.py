@@ -1,4 +1,4 @@
-"""What a text by itself comes after: a start that training has shown."""
+"""The tokens that precede a text of its own: BOS tokens that occur in training."""
 
 from __future__ import annotations
 

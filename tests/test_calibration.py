@@ -1,4 +1,4 @@
-"""Temperatures: found where they are known, and never for the worse."""
+"""Temperature scaling: known temperatures are recovered, and the loss never gets worse."""
 
 from __future__ import annotations
 

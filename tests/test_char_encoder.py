@@ -1,4 +1,4 @@
-"""Words that are spelled: each distinct one once, the longest apart; and tokens that training forgets."""
+"""Character encoders run once per distinct word, long words in their own batch; word dropout keeps special tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`weft check`: every fault that is planted is found with its place, clean data give no finding, and both outputs say so."""
+"""`weft check`: every planted problem is reported with its position, clean data has no findings, as text and as JSON."""
 
 from __future__ import annotations
 

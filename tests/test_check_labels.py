@@ -1,4 +1,4 @@
-"""`weft check` of labelled texts and tagged sentences: what is wrong with labels is found with its place."""
+"""`weft check` on labeled texts and tagged sentences: problems with labels are reported with their position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The windows that training reads, as the lectures draw them: t1 to t50, windows of five, two apart."""
+"""`weft check --windows` on the lecture's example: tokens t1 to t50, context length 5, stride 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled texts as batches: what a row holds, where it is cut, and in which order rows come."""
+"""Batches of labeled texts: tokens, segments, truncation and order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled texts from lines, tables and folders: what is read, what is refused and in which words, and how it is shared out."""
+"""Labeled texts from lines, tables and directories: parsing, error messages and splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of labels: by hand, against scikit-learn, and from sums."""
+"""Classification metrics: by hand, against scikit-learn, and from sums of statistics."""
 
 from __future__ import annotations
 

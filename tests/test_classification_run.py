@@ -1,4 +1,4 @@
-"""Classifiers from data to predictions: trained, stopped and resumed, read back, measured, and used from the command line."""
+"""Classifiers end to end: train, resume, load, evaluate, predict, and the command line."""
 
 from __future__ import annotations
 

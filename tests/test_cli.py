@@ -1,4 +1,4 @@
-"""The command line, used as a user would: help, a run from its file to its text, progress, signals, completion."""
+"""The command line from a user's view: help, training, progress, signals, generation, completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bad input gets: one line that says where, what was seen and what to do; an exit code; nothing half-written."""
+"""Errors for bad input: one line with the location, the problem and the fix, an exit code, and no partial output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`weft compare`: one command from a run file, or from runs, to a table and a page; stopped, killed, resumed, refused."""
+"""`weft compare` end to end: a table and a page from a run file or from runs; interrupted, killed, resumed, refused."""
 
 from __future__ import annotations
 

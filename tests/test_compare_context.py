@@ -1,4 +1,4 @@
-"""One context policy for all rows of a comparison of language models, named wherever their scores are."""
+"""All rows of a comparison of language models have the same context policy, which is named next to their scores."""
 
 from __future__ import annotations
 

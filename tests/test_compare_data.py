@@ -1,4 +1,4 @@
-"""Runs of other data, or whose data is gone, compared on files that are named: own ones beside imported ones."""
+"""`weft compare --data`: runs with other or missing training data, imported ones included, compared on given files."""
 
 from __future__ import annotations
 

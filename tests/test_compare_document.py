@@ -1,4 +1,4 @@
-"""comparison.json: its breakdowns, items, confusions and curves, each against a calculation of its own."""
+"""comparison.json: breakdowns, items, confusion matrices and curves, each against an independent calculation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence of runs of every task: the scores of `evaluate`, items that add up to them, and files that give all of it back."""
+"""Stored results of runs of every task: equal to `evaluate`, items that add up to the scores, lossless files."""
 
 from __future__ import annotations
 

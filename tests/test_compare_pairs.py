@@ -1,4 +1,4 @@
-"""Minimal pairs in `weft compare`: all kinds side by side, in the terminal, in comparison.json and on the page."""
+"""Minimal pairs in `weft compare`: all architectures in the terminal, in comparison.json and on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison trains: kinds, grids, budgets, sizes, its folder; and runs that are there already as rows."""
+"""Which runs a comparison trains: architectures, grids, budgets, sizes and its directory; and existing runs as rows."""
 
 from __future__ import annotations
 

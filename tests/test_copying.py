@@ -1,4 +1,4 @@
-"""The loss of a decoder that copies, label smoothing included, against sums over the vocabulary in float64."""
+"""The loss of the copy mechanism, with label smoothing, against float64 sums over the vocabulary."""
 
 from __future__ import annotations
 

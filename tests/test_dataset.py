@@ -1,4 +1,4 @@
-"""Data sets of any task: shares, places, columns; and a task of its own, a number for a text, whose data is a few lines."""
+"""Data sets of any task: splits, origins and columns, for a toy task that predicts a number from a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`data.delimiter`: what separates the columns of tables, where their first line does not show it."""
+"""`data.delimiter`: the column separator of tables whose first line does not show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`weft demo` on little data, with small models."""
+"""`weft demo` on small data with small models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Contracts of encoders under a head: classifiers over every mixer and pool, taggers over every mixer, head and spelling."""
+"""Contracts of encoders with a head: classifiers with every mixer and pooling, taggers with every mixer, head and character
+encoder."""
 
 from __future__ import annotations
 

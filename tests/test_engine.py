@@ -1,4 +1,4 @@
-"""Rows that come and go: each gets what `sample` gives to it alone, whoever is beside it."""
+"""Continuous batching: each row gets what `sample` gives it alone, whichever rows are admitted with it."""
 
 from __future__ import annotations
 

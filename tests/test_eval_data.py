@@ -1,4 +1,4 @@
-"""A run reads its own data only if training read it: a run folder from elsewhere may name any file of this machine."""
+"""A run reads its data files only if they are those of training: a run directory from elsewhere may name any file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Explaining what nobody meant to be explained: letters that steer terminals and pages, words nobody knows, heads that are
-gone; and that what is explained is what the run says."""
+"""Explanations of hostile or odd input (control characters, unknown words, pruned heads), and agreement with predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view of attention, and rollout: against the aligner, worked values, and what is refused."""
+"""The attention view and attention rollout: against alignments, worked values, and errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The recomputed pattern times v is what the fused kernel gave: for every layer, head, kind of position and mask, and while
-decoding with a cache."""
+"""Recomputed attention weights times V equal the output of the fused kernel: every layer, head, position encoding and mask,
+and with a key-value cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attribution: what captum finds on the same model, sums that are complete, and hand-made values."""
+"""Attribution: against captum, completeness, and values computed by hand."""
 
 from __future__ import annotations
 

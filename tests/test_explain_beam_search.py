@@ -1,4 +1,4 @@
-"""The tree of a search and the choices of each step: against a beam in plain Python and filters by hand."""
+"""The beam search view: the search tree and the candidates of each step, against plain Python."""
 
 from __future__ import annotations
 

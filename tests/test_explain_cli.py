@@ -1,4 +1,4 @@
-"""`weft explain`: what it prints and writes, the page in a browser, and the drawings it is made of."""
+"""`weft explain`: terminal output, files, the page in a browser, and its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`weft explain --compare-with`: the gradients of several runs on one plot; and runs that were compiled."""
+"""`weft explain --compare-with`: gradient flow of several runs on one plot; compiled runs."""
 
 from __future__ import annotations
 

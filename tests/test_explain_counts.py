@@ -1,4 +1,5 @@
-"""What followed in training, by counting: against counts by hand, and the lecture's table of "students opened their"."""
+"""The counts view: continuations in the training data, against counts by hand and the lecture's table for "students opened
+their"."""
 
 from __future__ import annotations
 

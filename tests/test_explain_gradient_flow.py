@@ -1,4 +1,4 @@
-"""How far gradients reach: against cells written by hand, on the task that needs a long memory, and as a picture."""
+"""Gradient flow: against cells written by hand, on a task that needs long memory, and as a plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the loss of a label, a tag or a gap reaches into a text read from both ends: against cells written by hand."""
+"""Gradient flow of the loss of a label, a tag or a mask through bidirectional layers: against cells written by hand."""
 
 from __future__ import annotations
 

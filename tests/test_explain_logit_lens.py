@@ -1,4 +1,4 @@
-"""What layers would say, and how surprising texts are: against heads and losses called by hand."""
+"""Logit lens and surprisal: against heads and losses called by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures as PNG: what a drawing becomes, and what is said where none can be made."""
+"""PNG export of figures: rendering and errors."""
 
 from __future__ import annotations
 

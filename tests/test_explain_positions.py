@@ -1,4 +1,4 @@
-"""Pictures of positions: the numbers equal the formulas of the papers, written out here."""
+"""The position view: position encodings equal the formulas of the papers."""
 
 from __future__ import annotations
 

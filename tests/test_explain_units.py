@@ -1,4 +1,4 @@
-"""Inside recurrent layers: gates and cells equal a cell written by hand, and units are judged by what they correlate with."""
+"""Units of recurrent layers: gates and cells equal a cell written by hand; units are ranked by correlation with features."""
 
 from __future__ import annotations
 
