@@ -50,7 +50,7 @@ def scores(capsys: pytest.CaptureFixture[str], run: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", ["model.arpa", "model.arpa.gz"])
-def test_a_run_is_written_as_kenlm_reads_it(name, capsys):
+def test_kenlm_reads_an_exported_run(name, capsys):
     run = counted("own")
     assert main(["export", run, "--format", "arpa", "--output-dir", name]) == 0
     assert capsys.readouterr().out == f"{name}\n"
@@ -62,7 +62,7 @@ def test_a_run_is_written_as_kenlm_reads_it(name, capsys):
         assert math.isclose(found.log_prob / math.log(10), theirs.score(line), abs_tol=1e-5)
 
 
-def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(capsys, monkeypatch):
+def test_an_imported_model_can_be_evaluated_compared_and_sampled_from(capsys, monkeypatch):
     own = counted("own")
     main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"])
     assert main(["import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs"]) == 0
@@ -82,7 +82,7 @@ def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(
     assert Path("runs/theirs/resolved.toml").read_text().count('smoothing = "file"') == 1
 
 
-def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
+def test_a_character_model_round_trips_with_its_tokenizer(capsys):
     own = counted("own", read="windows", tokens="char")
     assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
     assert "such as \\x{20}" in capsys.readouterr().err
@@ -98,7 +98,7 @@ def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
     assert scores(capsys, "runs/theirs") == pytest.approx(scores(capsys, own), abs=1e-6)
 
 
-def test_an_imported_model_is_not_counted_again(capsys):
+def test_training_does_not_refit_an_imported_model(capsys):
     run = RUN.format(read="lines", tokens="whitespace", order=3) + 'smoothing = "file"\n'
     Path("run.toml").write_text(run)
     code, said = expect_error(capsys, "train", "run.toml", "--quiet")
@@ -138,7 +138,7 @@ def test_an_imported_model_is_not_counted_again(capsys):
         ),
     ],
 )
-def test_what_can_t_be_is_refused_in_one_line(words, code, message, capsys):
+def test_bad_imports_and_exports_are_one_line_errors(words, code, message, capsys):
     if "runs/own" in words or "model.arpa" in words:
         main(["export", counted("own"), "--format", "arpa", "--output-dir", "model.arpa"])
     if "runs/other" in words:
@@ -148,7 +148,7 @@ def test_what_can_t_be_is_refused_in_one_line(words, code, message, capsys):
     assert not Path("y").exists()
 
 
-def test_a_network_has_no_arpa_file(capsys):
+def test_a_network_cannot_be_exported_to_arpa(capsys):
     Path("run.toml").write_text(
         'task = "lm"\n[data]\ntrain = "text.txt"\ncontext_length = 8\n[tokenizer]\ntype = "char"\n[model]\narch = "rnn"\nhidden_size = 4\n'
         "[train]\nmax_steps = 1\n"
@@ -159,7 +159,7 @@ def test_a_network_has_no_arpa_file(capsys):
     assert (code, said) == (2, "export: runs/rnn has arch 'rnn'; ARPA files contain n-gram models")
 
 
-def test_pieces_of_words_are_noted_on_the_way_out_and_in(capsys):
+def test_subword_tokens_are_noted_on_export_and_import(capsys):
     own = counted("own", tokens="bpe")
     assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
     told = (

@@ -60,7 +60,7 @@ def weft(*words, **options):
 LONG = "a" * 300
 
 
-def test_names_that_are_too_long(work_dir, capsys):
+def test_file_names_that_are_too_long(work_dir, capsys):
     assert train_error(capsys, f"data.train={LONG}") == (3, f"{work_dir / LONG}: cannot read the file: File name too long")
     assert not (work_dir / "runs").exists()
     assert expect_error(capsys, "evaluate", LONG) == (4, f"{LONG}: run directory not found")
@@ -71,7 +71,7 @@ def test_names_that_are_too_long(work_dir, capsys):
     assert expect_error(capsys, "train", "run.toml", "--tokenizer-from", LONG) == (4, f"{LONG}: run directory not found")
 
 
-def test_names_that_are_not_utf_8(trained_dir, capsys):
+def test_file_names_that_are_not_utf_8(trained_dir, capsys):
     odd = os.fsdecode(b"\xff")
     assert train_error(capsys, f"data.train={odd}") == (
         2,
@@ -106,11 +106,11 @@ def test_a_pipe_is_not_waited_for(trained_dir, capsys):
     assert main(["train", "run.toml", "--quiet"]) == 2
 
 
-def test_a_run_file_without_end(capsys):
+def test_an_endless_run_file(capsys):
     assert expect_error(capsys, "train", "/dev/zero") == (2, "/dev/zero: larger than 1 MB, so not a run file")
 
 
-def test_a_folder_of_somebody_else_gets_no_lock(work_dir, capsys):
+def test_a_directory_that_is_not_a_run_gets_no_lock_file(work_dir, capsys):
     assert main(["train", "run.toml", "--output-dir", ".", "--quiet"]) == 2
     assert sorted(path.name for path in work_dir.iterdir()) == ["run.toml", "text.txt"]
 
@@ -119,18 +119,18 @@ def test_a_folder_of_somebody_else_gets_no_lock(work_dir, capsys):
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "[" * 20000, "{a=" * 2000], ids=["digits", "lists", "tables"])
-def test_a_value_that_python_can_not_read_is_a_string(work_dir, capsys, text):
+def test_an_override_that_python_cannot_parse_is_a_string(work_dir, capsys, text):
     assert train_error(capsys, f"train.max_steps={text}") == (2, f"train.max_steps: expected an integer, got '{text[:79]}...")
     (work_dir / "run.toml").write_text(f"{RUN}lr = {text}\n")
     code, line = train_error(capsys)
     assert code == 2 and line.startswith("run.toml: invalid TOML: ")
 
 
-def test_a_setting_is_one_value(work_dir, capsys):
+def test_an_override_is_one_value(work_dir, capsys):
     assert train_error(capsys, "model.hidden_size=16\nx=1") == (2, "model.hidden_size: expected an integer, got '16\\nx=1'")
 
 
-def test_sizes_that_no_tokenizer_has(work_dir, capsys):
+def test_impossible_vocabulary_sizes(work_dir, capsys):
     assert train_error(capsys, "tokenizer.type=bpe", "tokenizer.vocab_size=1000000000") == (
         2,
         "tokenizer.vocab_size: must be at most 1048576 for type 'bpe', got 1000000000",
@@ -141,7 +141,7 @@ def test_sizes_that_no_tokenizer_has(work_dir, capsys):
     )
 
 
-def test_half_a_surrogate_pair_in_an_encoding_that_has_them(work_dir, capsys):
+def test_a_lone_surrogate_in_utf_16(work_dir, capsys):
     (work_dir / "text.txt").write_bytes(b"abc\n+2AA-\n")
     assert train_error(capsys, "data.encoding=utf-7") == (
         3,
@@ -152,7 +152,7 @@ def test_half_a_surrogate_pair_in_an_encoding_that_has_them(work_dir, capsys):
 # ---- memory
 
 
-def test_a_line_that_is_too_long_to_learn_from_is_refused_before_it_takes_the_memory(work_dir, capsys):
+def test_a_line_too_long_for_training_is_refused_before_memory_is_allocated(work_dir, capsys):
     (work_dir / "text.txt").write_text("x" * 1_000_000)
     code, line = train_error(capsys, "data.read_as=lines", "train.batch_tokens=1024")
     assert code == 5
@@ -171,7 +171,7 @@ def test_long_lines_and_prompts_take_little_memory(trained_dir, capsys, monkeypa
     assert len(capsys.readouterr().out) == 4
 
 
-def test_a_prompt_read_in_pieces_is_the_prompt(trained_dir):
+def test_a_prompt_read_in_chunks_equals_the_whole_prompt(trained_dir):
     import weft as package
 
     model = package.load("runs/run").model
@@ -192,7 +192,7 @@ NO_ROOM = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to
 
 
 @pytest.mark.parametrize("error", [MemoryError(), NO_ROOM, OSError(5, "Input/output error")])
-def test_what_the_machine_refuses_is_one_line(monkeypatch, capsys, error):
+def test_operating_system_errors_are_one_line(monkeypatch, capsys, error):
     def fails():
         raise error
 
@@ -213,11 +213,11 @@ ASKED = {
 
 
 @pytest.mark.parametrize("words", ASKED)
-def test_options_that_would_never_end(capsys, words):
+def test_options_that_would_run_forever(capsys, words):
     assert expect_error(capsys, "generate", "nowhere", *words.split()) == (2, ASKED[words])
 
 
-def test_threads_that_no_machine_has(capsys):
+def test_impossible_numbers_of_threads(capsys):
     told = "--threads: must be less than or equal to 1024; see weft info --help"
     assert expect_error(capsys, "info", "--threads", "1000000") == (2, told)
 
@@ -227,12 +227,12 @@ def test_a_stride_of_thousands_of_digits(trained_dir, capsys):
     assert expect_error(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", f"stride:{'9' * 5000}") == (2, told)
 
 
-def test_a_temperature_beyond_all_numbers_takes_all_tokens_alike():
+def test_an_infinite_temperature_samples_uniformly():
     hot = temperature(1e308)(torch.tensor([[0.0, -5.0, -torch.inf]]), torch.zeros(1, 0))
     assert hot.softmax(1).tolist() == [[0.5, 0.5, 0.0]]
 
 
-def test_input_without_end(trained_dir, capsys, monkeypatch):
+def test_endless_input(trained_dir, capsys, monkeypatch):
     for name, told in {
         "/dev/zero": "standard input:1: NUL character; is this binary data?",
         "x": "standard input:1: line has more than 1,000 characters; is this text?",
@@ -246,7 +246,7 @@ def test_input_without_end(trained_dir, capsys, monkeypatch):
     assert expect_error(capsys, "generate", "runs/run") == (2, "standard input: more than 1,000 prompts; split it")
 
 
-def test_utf_16_without_its_mark(work_dir, capsys, monkeypatch):
+def test_utf_16_without_a_byte_order_mark(work_dir, capsys, monkeypatch):
     (work_dir / "text.txt").write_text(TEXT, encoding="utf-16")
     assert main(["train", "run.toml", "--quiet", "--set", "data.encoding=utf-16"]) == 0
     set_stdin(monkeypatch, "To be\n".encode("utf-16-be"))
@@ -271,7 +271,7 @@ def test_closed_standard_files(trained_dir):
         )
 
 
-def test_a_word_that_can_not_be_said_stops_no_work():
+def test_output_that_cannot_be_encoded_does_not_stop_the_command():
     class Full(io.StringIO):
         def write(self, text):
             tried.append(text)
@@ -300,7 +300,7 @@ def test_sigterm_leaves_no_temporary_files(trained_dir, monkeypatch):
 # ---- files of a run
 
 
-def test_damaged_notes_of_a_run(trained_dir, capsys):
+def test_damaged_metadata_of_a_run(trained_dir, capsys):
     run = trained_dir / "runs" / "run"
     metrics, resolved = run / "metrics.jsonl", run / "resolved.toml"
     lost = {
@@ -331,7 +331,7 @@ def test_damaged_notes_of_a_run(trained_dir, capsys):
         assert code == 4 and line.startswith("runs/run/resolved.toml: invalid TOML: ")
 
 
-def test_sizes_in_a_changed_file_are_not_believed(trained_dir, capsys):
+def test_sizes_in_a_tampered_file_are_not_trusted(trained_dir, capsys):
     resolved = trained_dir / "runs" / "run" / "resolved.toml"
     resolved.write_text(
         resolved.read_text().replace("hidden_size = 8", "hidden_size = 65536").replace("layers = 1", "layers = 512")
@@ -340,21 +340,21 @@ def test_sizes_in_a_changed_file_are_not_believed(trained_dir, capsys):
     assert expect_error(capsys, "generate", "runs/run", "To") == (4, told)
 
 
-def test_weights_that_are_gone_are_missed(trained_dir, capsys):
+def test_missing_weights_are_reported(trained_dir, capsys):
     (trained_dir / "runs" / "run" / "model.safetensors").unlink()
     told = "runs/run/model.safetensors: the best weights are missing; use --overwrite to train again"
     assert expect_error(capsys, "train", "run.toml", "--quiet") == (4, told)
     assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
 
-def test_a_checkpoint_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path):
+def test_a_checkpoint_that_does_not_fit_on_the_disk_leaves_no_files(tmp_path):
     with pytest.raises(ZeroDivisionError), files.atomic_directory(tmp_path / "000001") as place:
         (place / "half").write_text("x")
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_folder_is_made_where_it_can_be_read(tmp_path):
+def test_a_run_directory_gets_readable_permissions(tmp_path):
     with pytest.raises(UsageError):
         make_directory(tmp_path / os.fsdecode(b"\xff"))
 
@@ -370,7 +370,7 @@ def changed(change, kind="char"):
     return json.dumps(parts).encode()
 
 
-def test_tokens_without_numbers_of_their_own_are_refused():
+def test_duplicate_token_ids_are_refused():
     def far(parts):
         parts["model"]["vocab"]["Q"] = 10**6
 
@@ -382,7 +382,7 @@ def test_tokens_without_numbers_of_their_own_are_refused():
             Tokenizer(changed(change), "x")
 
 
-def test_what_only_looks_like_one_of_ours_is_read_by_the_library():
+def test_a_tokenizer_that_only_resembles_ours_is_loaded_by_the_library():
     def pair(parts):
         parts["model"]["vocab"]["be"] = len(parts["model"]["vocab"])
 
@@ -400,7 +400,7 @@ def test_what_only_looks_like_one_of_ours_is_read_by_the_library():
         assert Tokenizer(changed(lambda parts: None, kind), "x").type == kind
 
 
-def test_a_tokenizer_without_its_unknown_token_is_refused_when_it_is_missed():
+def test_a_tokenizer_without_unknown_token_is_refused_when_one_is_needed():
     def nameless(parts):
         parts["model"]["unk_token"] = "zz"
 
@@ -458,17 +458,17 @@ def resume(capsys):
         ("seconds", "True"),
     ],
 )
-def test_a_cursor_that_holds_something_else(stopped, capsys, name, value):
+def test_a_train_state_with_wrong_values(stopped, capsys, name, value):
     forged(stopped, "train_state.json", lambda values: values.update({name: ast.literal_eval(value)}))
     assert resume(capsys) == f"train_state.json: corrupted: {name} is {value}"
 
 
-def test_a_cursor_beyond_the_end(stopped, capsys):
+def test_a_train_state_beyond_the_end(stopped, capsys):
     forged(stopped, "train_state.json", lambda values: values.update(batch_index=10**6))
     assert resume(capsys) == "train_state.json: corrupted: epoch 0 has no batch 1000000"
 
 
-def test_an_optimiser_that_does_not_fit_its_weights(stopped, capsys):
+def test_an_optimizer_state_that_does_not_match_the_weights(stopped, capsys):
     """Shapes are checked before anything is computed: a fused update would write past the end of a small tensor."""
 
     def small(tensors, notes):
@@ -484,7 +484,7 @@ def test_an_optimiser_that_does_not_fit_its_weights(stopped, capsys):
     assert resume(capsys) == "optimizer state: 'embedding.weight' has no 'exp_avg_sq'"
 
 
-def test_a_carried_state_that_is_not_what_it_says(stopped, capsys):
+def test_a_carried_state_with_a_wrong_description(stopped, capsys):
     def note(shape):
         return lambda tensors, notes: notes.update(shape=shape)
 
@@ -527,13 +527,13 @@ def nothing(tensors, notes):
 
 
 @pytest.mark.parametrize("change", [cut, one_row, one_row_of_one, flat, whole_numbers, another_model, nothing])
-def test_a_carried_state_of_other_shapes(stopped, capsys, change):
+def test_a_carried_state_with_wrong_shapes(stopped, capsys, change):
     forged(stopped, "state.safetensors", change)
     assert resume(capsys) == "state.safetensors: corrupted: the state does not match the model"
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "conv", "gpt"])
-def test_a_carried_state_that_is_right_is_gone_on_from(work_dir, monkeypatch, kind):
+def test_a_valid_carried_state_is_resumed(work_dir, monkeypatch, kind):
     words = ["train", "run.toml", "--quiet", "--set", "data.read_as=stream", "--set", f"model.arch={kind}"]
     monkeypatch.setattr("weft.cli.progress.TrainProgress.should_stop", lambda self: True)
     assert main(words) == 130

@@ -36,7 +36,7 @@ def rows() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch
 
 
 @every
-def test_weights_are_shares_of_the_source(name):
+def test_weights_are_distributions_over_the_source(name):
     source, target = rows()
     found = source_attention_weights(model_of(name), source, target)
     assert [weights.shape for weights in found] == [(3, 5), (5, 3)]
@@ -47,7 +47,7 @@ def test_weights_are_shares_of_the_source(name):
 
 @every
 @torch.no_grad()
-def test_one_pass_sees_what_was_seen_step_by_step(name):
+def test_one_pass_equals_step_by_step_decoding(name):
     """What a beam's winner looked at while it was searched is what it looks at when it is read again."""
     model, (source, target) = model_of(name), rows()
     found = source_attention_weights(model, source, target)
@@ -62,7 +62,7 @@ def test_one_pass_sees_what_was_seen_step_by_step(name):
             np.testing.assert_allclose(found[row][at], mean.numpy(), atol=1e-5)
 
 
-def test_one_layer_and_one_head_can_be_chosen():
+def test_one_layer_and_one_head_can_be_selected():
     model, (source, target) = model_of("transformer"), rows()
     every_layer = [
         [source_attention_weights(model, source, target, layer=layer, head=head)[0] for head in (1, 2)] for layer in (1, 2, 3)
@@ -76,7 +76,7 @@ def test_one_layer_and_one_head_can_be_chosen():
     assert np.abs(every_layer[0][0] - every_layer[2][1]).max() > 0.01
 
 
-def test_a_layer_has_heads_of_its_own_number():
+def test_layers_may_have_different_numbers_of_heads():
     model, (source, target) = model_of("heads"), rows()
     heads = [source_attention_weights(model, source, target, layer=2, head=head)[0] for head in (1, 2, 3, 4)]
     above, below = (source_attention_weights(model, source, target, layer=layer)[0] for layer in (2, 1))
@@ -97,7 +97,7 @@ def test_a_layer_has_heads_of_its_own_number():
         ("heads", {"layer": 2, "head": 5}, "head: must be from 1 to 4, got 5"),
     ],
 )
-def test_a_layer_or_head_that_is_not_there_is_refused(name, chosen, message):
+def test_a_layer_or_head_that_does_not_exist_is_refused(name, chosen, message):
     with pytest.raises(UsageError) as caught:
         source_attention_weights(model_of(name), *rows(), **chosen)
     assert str(caught.value) == message
@@ -106,7 +106,7 @@ def test_a_layer_or_head_that_is_not_there_is_refused(name, chosen, message):
 @pytest.mark.parametrize(
     "options", [{}, {"layer_type": "gru", "feed_context": True}, {**ATTENTION, "attention": "none"}], ids=str
 )
-def test_a_model_without_attention_to_its_source_has_no_alignment(options):
+def test_a_model_without_cross_attention_has_no_alignment(options):
     model = large_weight_model(**options)
     assert cross_attention_modules(model) == []
     with pytest.raises(UsageError) as caught:
@@ -114,7 +114,7 @@ def test_a_model_without_attention_to_its_source_has_no_alignment(options):
     assert str(caught.value) == ("alignments: the model has no cross-attention; train one with model.attention = 'additive'")
 
 
-def test_the_leaves_that_look_are_named_from_the_lowest_on():
+def test_cross_attention_layers_are_listed_from_the_bottom_up():
     assert cross_attention_modules(model_of("transformer")) == [f"decoder.stack.layers.{at}.mixer.attend" for at in (1, 4, 7)]
     assert cross_attention_modules(model_of("dot-after")) == ["decoder.stack.layers.1.mixer.attention.attend"]
     assert cross_attention_modules(model_of("dot-before")) == ["decoder.stack.layers.0.mixer.attention.attention.attend"]

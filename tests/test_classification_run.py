@@ -66,14 +66,14 @@ def copied(runs: LabelRuns, name: str, place: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", CLASSIFY)
-def test_every_kind_learns_what_texts_are_about(runs, kind):
+def test_every_architecture_learns_the_task(runs, kind):
     run = loaded(runs, f"labels-{kind}")
     assert values_of(run)["accuracy"] >= 95
     assert [one.labels for one in run.predict(list(TEXT.values()))] == [(name,) for name in TEXT]
 
 
 @pytest.mark.parametrize("kind", ["naive-bayes", "logistic-regression", "lstm", "transformer"])
-def test_texts_may_have_several_labels_or_none(runs, kind):
+def test_multilabel_texts_may_have_several_labels_or_none(runs, kind):
     run = loaded(runs, f"several-{kind}")
     found = values_of(run)
     assert found["f1_micro"] >= 90
@@ -86,7 +86,7 @@ def test_texts_may_have_several_labels_or_none(runs, kind):
 
 
 @pytest.mark.parametrize("kind", ["logistic-regression", "lstm", "transformer"])
-def test_of_two_texts_it_matters_which_says_it(runs, kind):
+def test_the_order_of_a_text_pair_matters(runs, kind):
     run = loaded(runs, f"pairs-{kind}")
     assert values_of(run)["accuracy"] >= 95
     found = run.predict([("the cat", "a new"), ("a new", "the cat")])
@@ -99,7 +99,7 @@ def test_of_two_texts_it_matters_which_says_it(runs, kind):
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "pairs-transformer", "several-conv"])
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
+def test_a_resumed_run_equals_an_uninterrupted_one(runs, tmp_path, name):
     values = runs.values(
         name, "train.max_steps=8", "train.num_validations=4", "model.dropout=0.2", "model.class_weight=balanced"
     )
@@ -112,7 +112,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name)
     assert run_hashes(tmp_path / "cut") == run_hashes(tmp_path / "whole")
 
 
-def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(runs):
+def test_temperature_is_fitted_on_validation_data_and_stored_with_the_weights(runs):
     folder = runs.run_dir("several-gru")
     kept = read_tensors(folder / "model.safetensors")[0]["head.temperature"]
     assert 0.1 <= kept.item() <= 10 and kept.item() != 1
@@ -128,7 +128,7 @@ def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(run
     assert softmax_temperature(scores, gold) == pytest.approx(kept.item(), rel=1e-3)
 
 
-def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to_evaluate(tmp_path):
+def test_without_validation_data_the_temperature_is_one_and_evaluation_is_refused(tmp_path):
     data = write_tsv(tmp_path / "data.tsv", single_label_rows(30))
     for kind in ("gru", "naive-bayes"):
         values = classification_run_file(data, kind, "train.max_steps=2")
@@ -142,13 +142,13 @@ def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to
         assert len(run.evaluate(data).scores) == 6
 
 
-def test_balanced_labels_count_alike():
+def test_class_weight_balanced_gives_labels_equal_weight():
     labels = np.array([[0], [0], [0], [1]])
     np.testing.assert_allclose(balance(labels, 2), [4 / 6, 4 / 2], rtol=1e-6)
     np.testing.assert_allclose(balance(np.array([[1, 0], [1, 1], [1, 0]]), 2), [4 / 6, 4 / 2], rtol=1e-6)
 
 
-def test_balance_helps_a_rare_label(tmp_path):
+def test_class_weight_balanced_helps_a_rare_label(tmp_path):
     rows = [row for at, row in enumerate(single_label_rows(300)) if row[0] != "tool" or at % 30 == 2]
     data, said = write_tsv(tmp_path / "data.tsv", rows), []
     for option in ("none", "balanced"):
@@ -159,7 +159,7 @@ def test_balance_helps_a_rare_label(tmp_path):
     assert said[1] > 2 * said[0]
 
 
-def test_numbers_of_labels():
+def test_any_number_of_labels():
     names = [("b",), ("a",), ("new",)]
     labels = weft.text.labels.LabelVocabulary(("a", "b"))
     assert targets(names, labels, multilabel=False).tolist() == [[1], [0], [-1]]
@@ -169,7 +169,7 @@ def test_numbers_of_labels():
     assert unseen(several, labels).tolist() == [1, 0, 2]
 
 
-def test_a_validation_label_that_training_never_saw_counts_as_wrong(tmp_path):
+def test_an_unseen_validation_label_counts_as_wrong(tmp_path):
     train, valid = (
         write_tsv(tmp_path / "a.tsv", single_label_rows(60)),
         write_tsv(tmp_path / "b.tsv", [("food", "a"), ("tool", "axe")]),
@@ -182,7 +182,7 @@ def test_a_validation_label_that_training_never_saw_counts_as_wrong(tmp_path):
         assert last["valid_accuracy"] == 50.0
 
 
-def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
+def test_long_texts_are_truncated_and_counted_or_refused(tmp_path):
     data = write_tsv(tmp_path / "data.tsv", [*single_label_rows(60), ("tool", "axe " * 30)])
     watcher = SilentCallback()
     values = classification_run_file(data, "lstm", "train.max_steps=1", "data.max_length=20")
@@ -196,7 +196,7 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
         train_here(classification_run_file(data, "lstm", "data.max_length=20", "data.truncate=false"), tmp_path / "other")
 
 
-def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch, capsys):
+def test_without_truncation_long_texts_are_refused_in_prediction(tmp_path, monkeypatch, capsys):
     rows = write_tsv(tmp_path / "pairs.tsv", text_pair_rows(40), "label\tone\ttwo")
     settings = ('data.text_column=["one", "two"]', "data.truncate=false", "data.max_length=20", "train.max_steps=1")
     folder = train_here(classification_run_file(rows, "lstm", *settings), tmp_path / "run").path
@@ -223,7 +223,7 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     assert str(caught.value) == f"{held}:3: {told}"
 
 
-def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
+def test_baselines_read_whole_texts_without_tokenizing(tmp_path, capsys):
     data = write_tsv(tmp_path / "data.tsv", [*single_label_rows(60), ("tool", "axe " * 30)])
     for truncate in ("true", "false"):
         watcher, folder = SilentCallback(), tmp_path / truncate
@@ -238,7 +238,7 @@ def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
         assert capsys.readouterr().err == ""
 
 
-def test_a_score_that_the_labels_do_not_have_is_no_monitor(runs):
+def test_a_metric_that_the_task_lacks_cannot_be_monitored(runs):
     with pytest.raises(ConfigError) as caught:
         resolve(runs.values("labels-lstm", "train.monitor=exact_match"), base=Path())
     assert str(caught.value) == "train.monitor: 'exact_match' is not available with data.multilabel = false; use 'accuracy'"
@@ -249,7 +249,7 @@ def test_a_score_that_the_labels_do_not_have_is_no_monitor(runs):
 
 
 @pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.micro_batches=3"), ("train.precision=bfloat16",)])
-def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
+def test_other_training_options_learn_the_task(runs, tmp_path, settings):
     folder = train_here(runs.values("labels-transformer", *settings, "train.max_steps=40"), tmp_path / "run").path
     assert values_of(loaded_from(folder))["accuracy"] >= 90
 
@@ -259,7 +259,7 @@ def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
 
 @pytest.mark.parametrize("name", ["labels", "several", "pairs"])
 @pytest.mark.parametrize("kind", ["naive-bayes", "logistic-regression"])
-def test_a_baseline_is_what_fitting_by_hand_gives(runs, name, kind):
+def test_a_baseline_equals_one_fitted_by_hand(runs, name, kind):
     run = loaded(runs, f"{name}-{kind}")
     examples = list(run.config.datasets["train"].records())
     columns = list(zip(*(example.texts for example in examples), strict=True))
@@ -286,7 +286,7 @@ def test_options_of_baselines_change_them(runs, tmp_path):
         assert values_of(run)["accuracy"] > 50
 
 
-def test_a_baseline_starts_from_no_weights(runs):
+def test_a_baseline_refuses_init_from(runs):
     with pytest.raises(ConfigError) as caught:
         resolve(runs.values("labels-logistic-regression", "train.init_from=elsewhere"), base=Path())
     assert (
@@ -297,7 +297,7 @@ def test_a_baseline_starts_from_no_weights(runs):
 # ---- starting from another run
 
 
-def test_a_classifier_starts_from_another_of_the_same_labels(runs, tmp_path):
+def test_a_classifier_can_be_initialized_from_one_with_the_same_labels(runs, tmp_path):
     still = ("train.lr=1e-30", "train.max_steps=1", "train.ema_decay=0")
     first, watcher = runs.run_dir("labels-lstm"), SilentCallback()
     train_here(runs.values("labels-lstm", *still, f"train.init_from={first}"), tmp_path / "run", watcher)
@@ -315,7 +315,7 @@ def test_a_classifier_starts_from_another_of_the_same_labels(runs, tmp_path):
     )
 
 
-def test_another_stack_on_the_same_embedding_says_what_is_new(runs, tmp_path):
+def test_a_new_stack_on_the_same_embedding_lists_its_new_tensors(runs, tmp_path):
     first, watcher = runs.run_dir("labels-lstm"), SilentCallback()
     options = ("train.max_steps=1", f"train.init_from={first}", "model.layer_type=conv", "model.kernel_size=2")
     values = runs.values("labels-gru", *options, f"tokenizer.file={first / 'tokenizer.json'}")
@@ -328,7 +328,7 @@ def test_another_stack_on_the_same_embedding_says_what_is_new(runs, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer", "logistic-regression"])
-def test_predictions_are_probabilities_and_do_not_depend_on_their_batch(runs, kind):
+def test_predictions_are_probabilities_independent_of_their_batch(runs, kind):
     run = loaded(runs, f"labels-{kind}")
     texts = [text for _, text in single_label_rows(40, seed=5)] + ["", "words never seen"]
     together = run.predict(texts)
@@ -344,7 +344,7 @@ def test_predictions_are_probabilities_and_do_not_depend_on_their_batch(runs, ki
         run.predict(["cat", "a\0b"])
 
 
-def test_options_that_the_task_has_not_are_refused_by_name(runs):
+def test_options_that_the_task_lacks_are_refused_by_name(runs):
     run = loaded(runs, "labels-naive-bayes")
     for asked in (lambda: run.predict("the cat", beam_size=3), lambda: run.evaluate(stric=True)):
         with pytest.raises(UsageError) as caught:
@@ -352,7 +352,7 @@ def test_options_that_the_task_has_not_are_refused_by_name(runs):
         assert str(caught.value).startswith(("beam_size: unknown option", "stric: unknown option; did you mean 'strict'?"))
 
 
-def test_what_is_measured_is_what_is_predicted(runs):
+def test_evaluation_scores_the_predictions(runs):
     told: list[tuple[int, int]] = []
     run = loaded(runs, "several-lstm")
     found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
@@ -367,7 +367,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     assert run.evaluate([run.config.data.train])["exact_match"].value != scores[0].value  # other data
 
 
-def test_the_run_is_described(runs):
+def test_info_describes_a_classifier(runs):
     run = loaded(runs, "labels-logistic-regression")
     assert run.labels == ("animal", "colour", "tool")
     info = run.info()
@@ -380,7 +380,7 @@ def test_the_run_is_described(runs):
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "labels-naive-bayes"])
-def test_labels_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path, name):
+def test_changed_or_damaged_labels_are_refused_by_name(runs, tmp_path, name):
     folder = copied(runs, name, tmp_path)
     path = folder / "labels.json"
     whole = path.read_text()
@@ -395,7 +395,7 @@ def test_labels_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path,
     assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
 
 
-def test_terms_and_tokens_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path, capsys):
+def test_changed_or_damaged_features_and_tokens_are_refused_by_name(runs, tmp_path, capsys):
     folder = copied(runs, "labels-logistic-regression", tmp_path)
     path = folder / "features.0.json"
     whole = path.read_text()
@@ -418,7 +418,7 @@ def test_terms_and_tokens_that_were_changed_or_damaged_are_refused_by_name(runs,
     )  # fmt: skip
 
 
-def test_weights_of_a_baseline_without_a_temperature_are_refused(runs, tmp_path):
+def test_baseline_weights_without_a_temperature_are_refused(runs, tmp_path):
     folder = copied(runs, "labels-logistic-regression", tmp_path)
     run = weft.load(folder)
     tensors, notes = read_tensors(run.directory.weights)
@@ -438,7 +438,7 @@ def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
     return code, said.out, said.err
 
 
-def test_lines_in_lines_out(runs, capsys, monkeypatch):
+def test_predict_prints_one_line_per_input_line(runs, capsys, monkeypatch):
     folder = str(runs.run_dir("labels-lstm"))
     set_stdin(monkeypatch, b"the cat\n\n  \nblue\r\n\xff cat\na drill")
     code, out, err = said_by(capsys, "predict", folder)
@@ -449,7 +449,7 @@ def test_lines_in_lines_out(runs, capsys, monkeypatch):
     assert said_by(capsys, "predict", folder, "the cat")[:2] == (0, rows[0] + "\n")
 
 
-def test_lines_of_files_as_json(runs, capsys, tmp_path):
+def test_predict_files_as_json(runs, capsys, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes(b"the cat\n\n\xffcat\n")
     code, out, err = said_by(capsys, "predict", str(runs.run_dir("labels-logistic-regression")), "--input", str(path), "--json")
@@ -462,7 +462,7 @@ def test_lines_of_files_as_json(runs, capsys, tmp_path):
                      "error": f"{path}:3: invalid utf-8 (byte 0xff); convert it first"}  # fmt: skip
 
 
-def test_several_labels_are_each_said_with_a_probability(runs, capsys):
+def test_multilabel_predictions_have_a_probability_per_label(runs, capsys):
     folder = str(runs.run_dir("several-lstm"))
     code, out, _ = said_by(capsys, "predict", folder, "the red cat")
     assert code == 0
@@ -472,7 +472,7 @@ def test_several_labels_are_each_said_with_a_probability(runs, capsys):
     assert said_by(capsys, "predict", folder, "the old")[:2] == (0, "\n")
 
 
-def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
+def test_text_pairs_are_separated_by_a_tab(runs, capsys, monkeypatch):
     folder = str(runs.run_dir("pairs-lstm"))
     set_stdin(monkeypatch, b"the cat\ta new\na new\tthe cat\nalone\n\na\tb\tc\n")
     code, out, err = said_by(capsys, "predict", folder)
@@ -487,7 +487,7 @@ def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "words", [["--beam-size", "3"], ["--n-best", "2"], ["--truncate"], ["--top-k", "3"], ["--ban-token", "x"], ["--seed", "1"]]
 )
-def test_options_of_search_are_refused(runs, capsys, words):
+def test_decoding_options_are_refused(runs, capsys, words):
     folder = runs.run_dir("labels-logistic-regression")
     assert expect_error(capsys, "predict", str(folder), "a cat", *words) == (
         2, f"{words[0]}: not available for task 'classification'"
@@ -495,14 +495,14 @@ def test_options_of_search_are_refused(runs, capsys, words):
 
 
 @pytest.mark.parametrize("words", [["--beam-size", "3"], ["--length-penalty", "0.5"], ["--context", "carry"], ["--truncate"]])
-def test_options_of_other_evaluations_are_refused(runs, capsys, words):
+def test_evaluation_options_of_other_tasks_are_refused(runs, capsys, words):
     folder = runs.run_dir("labels-logistic-regression")
     assert expect_error(capsys, "evaluate", str(folder), *words) == (
         2, f"{words[0]}: not available for task 'classification'"
     )  # fmt: skip
 
 
-def test_other_commands_say_what_to_use(runs, capsys):
+def test_other_commands_name_the_command_to_use(runs, capsys):
     folder = runs.run_dir("labels-logistic-regression")
     assert expect_error(capsys, "generate", str(folder)) == (
         2,
@@ -519,7 +519,7 @@ def test_other_commands_say_what_to_use(runs, capsys):
     assert said_by(capsys, "info", str(folder))[0] == 0
 
 
-def test_scores_with_a_table_of_labels_and_of_what_was_taken_for_what(runs, capsys):
+def test_evaluate_prints_scores_per_label_and_confusions(runs, capsys):
     code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("labels-logistic-regression")), "--quiet")
     assert code == 0
     assert "accuracy    100.0  [100.0, 100.0]\n" in out
@@ -538,7 +538,7 @@ def test_scores_with_a_table_of_labels_and_of_what_was_taken_for_what(runs, caps
     assert "exact match" in out and "gold \\ predicted" not in out
 
 
-def test_tables_of_many_labels_show_no_confusion():
+def test_many_labels_have_no_confusion_matrix():
     names = [f"l{at}" for at in range(MAX_LABELS + 1)]
     assert confusion_table(names, np.eye(MAX_LABELS + 2, MAX_LABELS + 1, dtype=int)) == ""
     counts = np.array([[3, 1], [0, 0], [0, 2]])
@@ -550,14 +550,14 @@ def test_tables_of_many_labels_show_no_confusion():
     )
 
 
-def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch):
+def test_predictions_are_streamed_before_the_input_ends(runs, monkeypatch):
     """A program that writes a line and waits for its label gets it."""
     chunks = [b"the cat\na dr", b"ill\n", b"blue\n"]
     counts, _ = stream_output(monkeypatch, chunks, "predict", str(runs.run_dir("labels-naive-bayes")))
     assert counts == [0, 1, 2, 3]
 
 
-def test_labels_that_neither_occur_nor_are_said_have_no_row(runs, tmp_path, capsys):
+def test_labels_neither_gold_nor_predicted_have_no_row(runs, tmp_path, capsys):
     """They are no part of macro F1 either; of several labels an example all are."""
     data = write_tsv(tmp_path / "few.tsv", [("tool", "axe saw axe saw")])
     code, out, _ = said_by(capsys, "evaluate", str(runs.run_dir("labels-naive-bayes")), "--data", str(data), "--quiet")
@@ -565,14 +565,14 @@ def test_labels_that_neither_occur_nor_are_said_have_no_row(runs, tmp_path, caps
     assert [line.split()[0] for line in out.split("\n\n")[2].split("\n")[1:] if line] == ["tool"]
 
 
-def test_a_baseline_is_described(runs, capsys):
+def test_info_describes_a_baseline(runs, capsys):
     code, out, _ = said_by(capsys, "info", str(runs.run_dir("labels-naive-bayes")))
     assert code == 0
     assert re.search(r"^Task +classification\nModel +naive-bayes, [\d,]+ parameters$", out, re.MULTILINE)
     assert re.search(r"^Training +fitted to 168 examples$", out, re.MULTILINE)
 
 
-def test_labelled_texts_are_checked(runs, capsys, tmp_path):
+def test_check_reads_labeled_texts(runs, capsys, tmp_path):
     for name in ("labels-lstm", "pairs-lstm"):
         (tmp_path / "run.toml").write_text(tomli_w.dumps(runs.values(name)))
         code, out, err = said_by(capsys, "check", str(tmp_path / "run.toml"), "--json", "--quiet")
@@ -586,7 +586,7 @@ def test_labelled_texts_are_checked(runs, capsys, tmp_path):
     assert code == 0 and "have more tokens than data.max_length (4)" in out.replace("\n         ", " ")
 
 
-def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tmp_path):
+def test_unseen_labels_are_named_and_counted_as_wrong_or_refused(runs, capsys, tmp_path):
     folder = runs.run_dir("labels-logistic-regression")
     data = write_tsv(tmp_path / "new.tsv", [("animal", "the cat"), ("food", "a saw"), ("tool", "an axe"), ("food", "cat")])
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--signature")
@@ -606,7 +606,7 @@ def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, 
     assert said_by(capsys, "evaluate", str(folder), "--strict", "--quiet")[0] == 0
 
 
-def test_strict_is_about_labels(tmp_path, capsys):
+def test_strict_refuses_unseen_labels(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("a b c d e f g\n" * 20)
     values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read_as": "lines"}, "model": {"arch": "ngram"}}
     train_here(values, tmp_path / "run")
@@ -618,7 +618,7 @@ def test_strict_is_about_labels(tmp_path, capsys):
 # ---- other shapes of data
 
 
-def test_a_folder_with_a_file_for_each_label(tmp_path, capsys):
+def test_training_from_a_directory_with_one_file_per_label(tmp_path, capsys):
     for name in KEYS:
         path = tmp_path / "data" / f"{name}.txt"
         path.parent.mkdir(exist_ok=True)
@@ -631,7 +631,7 @@ def test_a_folder_with_a_file_for_each_label(tmp_path, capsys):
     assert code == 0 and "|examples:120|" in json.loads(out)["scores"][0]["signature"]
 
 
-def test_text_in_latin_1_is_read_so_by_training_and_prediction(tmp_path, capsys, monkeypatch):
+def test_training_and_prediction_read_latin_1(tmp_path, capsys, monkeypatch):
     rows = [(label, text + (" café" if label == "tool" else "")) for label, text in single_label_rows(90)]
     data = write_tsv(tmp_path / "data.tsv", rows, encoding="latin-1")
     for kind in ("naive-bayes", "gru"):
@@ -645,7 +645,7 @@ def test_text_in_latin_1_is_read_so_by_training_and_prediction(tmp_path, capsys,
         assert said_by(capsys, "evaluate", folder, "--data", str(data), "--quiet")[0] == 0
 
 
-def test_training_by_the_command_line_from_a_csv_file(tmp_path, capsys):
+def test_the_command_line_trains_from_a_csv_file(tmp_path, capsys):
     (tmp_path / "data.csv").write_text(
         "label,text\n" + "".join(f'{label},"{text}, so"\n' for label, text in single_label_rows(60))
     )
@@ -657,7 +657,7 @@ def test_training_by_the_command_line_from_a_csv_file(tmp_path, capsys):
     assert said_by(capsys, "predict", str(tmp_path / "run"), "a cat, so")[1].startswith("animal\t")
 
 
-def test_a_classifier_gives_vectors_of_texts(runs, tmp_path, capsys):
+def test_a_classifier_embeds_texts(runs, tmp_path, capsys):
     run = loaded(runs, "labels-lstm")
     texts = list(TEXT.values())
     vectors = run.embed(texts)
@@ -668,14 +668,14 @@ def test_a_classifier_gives_vectors_of_texts(runs, tmp_path, capsys):
     np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], vectors[0], atol=1e-5)
 
 
-def test_terms_have_no_vectors_of_texts(runs):
+def test_baselines_cannot_embed_texts(runs):
     folder = runs.run_dir("labels-naive-bayes")
     with pytest.raises(UsageError) as caught:
         loaded(runs, "labels-naive-bayes").embed(["a text"])
     assert str(caught.value) == f"{folder}: naive-bayes has no text encoder"
 
 
-def test_a_line_that_is_cut_is_told_of(runs, capsys):
+def test_a_truncated_line_is_reported(runs, capsys):
     folder = str(runs.run_dir("labels-lstm"))
     assert main(["predict", folder, "the old cat " * 1000]) == 0
     assert capsys.readouterr().err == "weft: warning: truncated 1 line that was too long for the model\n"
@@ -685,7 +685,7 @@ def test_a_line_that_is_cut_is_told_of(runs, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_lines_that_are_cut_are_told_of_once(runs, capsys, monkeypatch):
+def test_truncated_lines_are_reported_once(runs, capsys, monkeypatch):
     monkeypatch.setattr("weft.tasks.classification.lines.LabelLines.batch_size", 1)
     set_stdin(monkeypatch, b"the old cat " * 1000 + b"\nthe cat\n" + b"a new axe " * 1000 + b"\n")
     code, out, err = said_by(capsys, "predict", str(runs.run_dir("labels-lstm")))

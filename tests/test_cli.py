@@ -140,7 +140,7 @@ TITLES = ["Arguments", "Options", "Decoding", "Ensemble", "Input and output", "C
 @pytest.mark.parametrize(
     "command", [*(name for name in COMMANDS if name != "analyze"), *(f"analyze {name}" for name in ANALYSES)]
 )
-def test_help_lists_a_command_s_own_options_first(command, capsys):
+def test_help_lists_the_options_of_the_command_first(command, capsys):
     """Then those of decoding, ensembles and files, and last the common ones."""
     _, out, _ = call(capsys, *command.split(), "--help")
     titles = re.findall(r"^(\S.*):$", out, re.MULTILINE)
@@ -152,20 +152,20 @@ def test_help_lists_a_command_s_own_options_first(command, capsys):
 
 
 @pytest.mark.parametrize(("command", "first"), [("evaluate", "--all"), ("score", "--per-token"), ("train", "--set")])
-def test_the_first_option_is_the_one_that_people_look_for(command, first, capsys):
+def test_the_most_used_option_is_listed_first(command, first, capsys):
     out = call(capsys, command, "--help")[1]
     assert re.findall(r"--[\w-]+", out.partition("\nOptions:")[2])[0] == first
     assert command == "train" or "\nEnsemble:\n  --ensemble RUN " in out
 
 
-def test_no_description_in_the_list_of_commands_is_cut_off(capsys):
+def test_no_description_in_the_list_of_commands_is_truncated(capsys):
     out = call(capsys, "--help")[1]
     assert "..." not in out.partition("Getting started:")[2] and "weft init lm > run.toml" in " ".join(out.split())
     assert " ".join(call(capsys, "demo", "--help")[1].split()).count("[default: seq2seq]") == 1
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["info", "--json"]])
-def test_what_needs_no_model_imports_neither_torch_nor_numpy(words):
+def test_commands_without_a_model_import_neither_torch_nor_numpy(words):
     _imports_none_of(words, {"torch", "numpy", "tokenizers", "rich"})
 
 
@@ -185,7 +185,7 @@ def _imports_none_of(words, heavy):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_help_answers_at_once(tmp_path):
+def test_help_is_fast(tmp_path):
     """In CPU seconds, with compiled modules as an installed package has them, the best of five, for the machine may be busy;
     on a slow machine, in terms of what its Python needs to import typer alone, which is 0.08 s where weft's help is 0.17 s."""
     words = {"help": ["-m", "weft.cli.main", "--help"], "typer": ["-c", "import typer"]}
@@ -228,7 +228,7 @@ def options_of_the_app():
         yield "", param
 
 
-def test_every_command_and_option_is_in_the_manual():
+def test_every_command_and_option_is_documented():
     manual = (ROOT / "docs" / "reference" / "cli.md").read_text()
     sections = {line.split()[0]: part for part in manual.split("\n## weft ")[1:] for line in [part.partition("\n")[0]]}
     shared = manual.split("## Common options")[1].split("\n## ")[0] + manual.partition("## Common options")[0]
@@ -294,7 +294,7 @@ def test_every_option_of_a_template_has_its_description(task, arch):
 
 
 @pytest.mark.parametrize("arch", find_template("seq2seq").archs)
-def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(arch):
+def test_a_seq2seq_template_shows_encoder_and_decoder_options(arch):
     text = render_template("seq2seq", arch)
     values = tomllib.loads(with_sides(text))
     assert values["tokenizer"] == {"source": {"type": "char"}, "target": {"type": "whitespace"}}
@@ -373,7 +373,7 @@ def test_init_prints_the_template(capsys):
 # ---- train
 
 
-def test_training_says_what_it_found_and_what_to_do_next(work_dir, capsys):
+def test_training_prints_results_and_next_commands(work_dir, capsys):
     code, out, err = call(capsys, "train", "run.toml", "--output-dir", "runs/loud")
     assert (code, out) == (0, "")
     assert err.startswith("Data       names.txt: 120 lines") and "\n           train 80%, valid 10%, test 10%\n" in err
@@ -385,7 +385,7 @@ def test_training_says_what_it_found_and_what_to_do_next(work_dir, capsys):
     assert err.endswith('Next: weft evaluate runs/loud\n      weft generate runs/loud "A prompt"\n')
 
 
-def test_a_finished_run_is_left_alone(work_dir, capsys):
+def test_a_finished_run_is_not_trained_again(work_dir, capsys):
     before = files.sha256(work_dir / "runs/run/model.safetensors")
     code, out, err = call(capsys, "train", "run.toml")
     assert (code, out) == (0, "")
@@ -393,7 +393,7 @@ def test_a_finished_run_is_left_alone(work_dir, capsys):
     assert files.sha256(work_dir / "runs/run/model.safetensors") == before
 
 
-def test_a_finished_run_that_cannot_be_read_is_not_called_finished(work_dir, capsys):
+def test_a_damaged_finished_run_is_not_reported_as_finished(work_dir, capsys):
     shutil.copy("run.toml", "cut.toml")
     for name, size in (("model.safetensors", 100), ("tokenizer.json", 50)):
         shutil.copytree("runs/run", "runs/cut", dirs_exist_ok=True)
@@ -402,7 +402,7 @@ def test_a_finished_run_that_cannot_be_read_is_not_called_finished(work_dir, cap
         assert code == 4 and line.startswith(f"runs/cut/{name}: ") and line.endswith("; use --overwrite to train it again")
 
 
-def test_what_to_do_next_can_be_pasted_into_a_shell(work_dir, capsys):
+def test_next_commands_are_quoted_for_the_shell(work_dir, capsys):
     _, _, err = call(capsys, "train", "run.toml", "--output-dir", "runs/it's a run")
     line = err.split("\n")[-3]
     name = "'runs/it'\"'\"'s a run'"
@@ -410,13 +410,13 @@ def test_what_to_do_next_can_be_pasted_into_a_shell(work_dir, capsys):
     assert shlex.split(line)[-1] == "runs/it's a run"
 
 
-def test_a_counted_run_is_finished_too(counted, capsys):
+def test_a_finished_ngram_run_is_not_fitted_again(counted, capsys):
     code, out, err = call(capsys, "train", "ngram.toml", "--json")
     assert code == 0 and re.fullmatch(r"runs/ngram is already trained.*\. Use --overwrite to train it again\.\n", err)
     assert json.loads(out)["fitted"] is True
 
 
-def test_fresh_trains_again_and_json_tells(work_dir, capsys):
+def test_overwrite_trains_again_and_json_reports_it(work_dir, capsys):
     code, out, err = call(capsys, "train", "run.toml", "--output-dir", "runs/again", "--json", "--quiet")
     assert (code, err) == (0, "")
     told = json.loads(out)
@@ -461,7 +461,7 @@ def test_a_signal_saves_and_the_same_command_resumes(work_dir, capfd, monkeypatc
     assert whole == resumed
 
 
-def test_a_search_without_end_is_shown_and_a_signal_prints_what_it_found(work_dir, capfd, monkeypatch):
+def test_a_long_search_shows_progress_and_a_signal_prints_results_so_far(work_dir, capfd, monkeypatch):
     """A mean over the tokens may rise to the last of them, so such a search goes on to --max-new-tokens."""
     search = ["generate", "runs/run", "an", "--beam-size", "3", "--length-penalty", "1", "--n-best", "2"]
     assert main([*search, "--max-new-tokens", "4"]) == 0
@@ -481,7 +481,7 @@ def test_a_search_without_end_is_shown_and_a_signal_prints_what_it_found(work_di
     assert shown == [("searching", f"{done} of at most 1,000,000 tokens") for done in (1, 2, 3, 4)]
 
 
-def test_a_signal_to_a_run_that_starts_over_keeps_both(work_dir, capfd, monkeypatch):
+def test_a_signal_during_overwrite_keeps_both_runs(work_dir, capfd, monkeypatch):
     before = (work_dir / "runs/run/model.safetensors").read_bytes()
     shutil.copytree(work_dir / "runs/run", work_dir / "runs/over")
     interrupting(monkeypatch, signal.SIGINT, at=1)
@@ -569,14 +569,14 @@ def test_evaluate(work_dir, capsys):
     assert told["scores"][0]["name"] == "loss" and "|tokens:" in told["scores"][0]["signature"]
 
 
-def test_evaluate_by_stride_and_by_carry(work_dir, capsys):
+def test_evaluate_with_stride_and_with_carry(work_dir, capsys):
     policies = [("stride", "stride:16/16"), ("stride:4", "stride:4/16")]
     for policy, signature in policies:
         code, out, _ = call(capsys, "evaluate", "runs/running", "--context", policy, "--signature")
         assert code == 0 and f"|context:{signature}|" in out
 
 
-def test_an_infinite_score_is_null_and_says_so():
+def test_an_infinite_score_is_null_with_a_reason():
     from weft.cli.commands.evaluate import as_json, as_table
     from weft.metrics.items import Score
 
@@ -598,7 +598,7 @@ def test_score_reads_standard_input_or_files(work_dir, capsys, monkeypatch):
     assert call(capsys, "score", "runs/run", "--input", "two.txt")[1] == out
 
 
-def test_score_tells_tokens_that_add_up(capsys, monkeypatch, run):
+def test_token_scores_add_up_to_the_line_score(capsys, monkeypatch, run):
     set_stdin(monkeypatch, b"anna\n")
     told = json.loads(call(capsys, "score", f"runs/{run}", "--per-token", "--json")[1])
     assert "".join(one["token"] for one in told["tokens"]).removesuffix("</s>") == "anna"
@@ -608,7 +608,7 @@ def test_score_tells_tokens_that_add_up(capsys, monkeypatch, run):
     assert [line.split("\t")[0] for line in lines[:4]] == list("anna") and lines[-2:] == ["", ""]
 
 
-def test_scores_come_before_a_pipe_closes(work_dir, monkeypatch):
+def test_scores_are_streamed_before_the_input_ends(work_dir, monkeypatch):
     """A program that writes a line and waits for its score gets it."""
     counts, out = stream_output(monkeypatch, [b"anna\nbo", b"b\n", b"eve\n"], "score", "runs/run")
     assert counts == [0, 1, 2, 3]
@@ -621,7 +621,7 @@ def test_score_counts_tokens(work_dir, capsys, monkeypatch):
     assert [(line["text"], line["tokens"]) for line in told] == [("anna", 5), ("", 1)]
 
 
-def test_a_long_line_is_scored_with_progress_that_is_gone_before_the_result(work_dir, capsys, monkeypatch):
+def test_progress_of_a_long_line_is_cleared_before_the_result(work_dir, capsys, monkeypatch):
     monkeypatch.setattr("weft.tasks.lm.scoring.CHUNK_TOKENS", 40)
     monkeypatch.setattr("weft.cli.display.LOG_SECONDS", 0.0)
     (work_dir / "long.txt").write_text("anna" * 30 + "\nbob\n")
@@ -636,7 +636,7 @@ def test_a_long_line_is_scored_with_progress_that_is_gone_before_the_result(work
 
 
 @pytest.mark.parametrize("words", [["evaluate"], ["score", "--input", "names.txt"], ["generate", "ann"]])
-def test_where_to_compute_can_be_said(work_dir, capsys, monkeypatch, words):
+def test_the_device_can_be_selected(work_dir, capsys, monkeypatch, words):
     command, *others = words
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert call(capsys, command, "runs/run", *others, "--device", "cpu", "--quiet") == call(
@@ -675,7 +675,7 @@ def test_several_continuations(work_dir, capsys, monkeypatch):
     assert out.startswith("--- prompt 1, 1 of 1 ---\nan") and "\n--- prompt 2, 1 of 1 ---\nbo" in out
 
 
-def test_several_temperatures_side_by_side(work_dir, capsys, monkeypatch, run):
+def test_several_temperatures_in_one_command(work_dir, capsys, monkeypatch, run):
     words = ["generate", f"runs/{run}", "an", "--max-new-tokens", "6"]
     code, out, err = call(capsys, *words, "--temperature", "0.5,0,1.5")
     assert (code, err) == (0, "")
@@ -695,7 +695,7 @@ def test_several_temperatures_side_by_side(work_dir, capsys, monkeypatch, run):
     assert out.count("=== temperature") == 2 and out.count("an") >= 2
 
 
-def test_generate_tells_of_characters_that_it_can_t_read(work_dir, capsys, monkeypatch):
+def test_generate_warns_about_unknown_characters(work_dir, capsys, monkeypatch):
     assert call(capsys, "generate", "runs/run", "anna", "--max-new-tokens", "3")[2] == ""
     code, out, err = call(capsys, "generate", "runs/run", "日本an日", "--max-new-tokens", "3")
     assert (code, err) == (0, "weft: warning: 3 tokens are not in the vocabulary, read as <unk>: 日, 本\n") and out.startswith(
@@ -707,7 +707,7 @@ def test_generate_tells_of_characters_that_it_can_t_read(work_dir, capsys, monke
     assert err == "weft: warning: 1 token is not in the vocabulary, read as <unk>: 本\n"
 
 
-def test_prompts_come_from_standard_input_a_file_or_nowhere(work_dir, capsys, monkeypatch):
+def test_prompts_from_standard_input_a_file_or_none(work_dir, capsys, monkeypatch):
     (work_dir / "prompts.txt").write_text("an\nbo\n")
     set_stdin(monkeypatch, b"an\nbo\n")
     piped = call(capsys, "generate", "runs/run", "-", "--max-new-tokens", "4")[1]
@@ -719,7 +719,7 @@ def test_prompts_come_from_standard_input_a_file_or_nowhere(work_dir, capsys, mo
     assert call(capsys, "generate", "runs/run", "", "--max-new-tokens", "4")[1] == nothing
 
 
-def test_a_prompt_with_a_fault_costs_no_other(work_dir, capsys, monkeypatch):
+def test_an_invalid_prompt_does_not_affect_others(work_dir, capsys, monkeypatch):
     set_stdin(monkeypatch, b"an\nx\nbo\n")
     whole = call(capsys, "generate", "runs/run", "--num-samples", "2", "--max-new-tokens", "4")[1].split("\n")
     set_stdin(monkeypatch, b"an\nx\xff\nbo\n")
@@ -741,7 +741,7 @@ def test_a_prompt_with_a_fault_costs_no_other(work_dir, capsys, monkeypatch):
     assert (code, out, err) == (3, "", "weft: warning: prompts.txt:1: NUL character; is this binary data?; skipped\n")
 
 
-def test_a_finished_run_has_replaced_the_one_before_it(work_dir, capsys):
+def test_a_finished_run_replaces_the_previous_one(work_dir, capsys):
     shutil.copytree(work_dir / "runs/run", work_dir / "runs/replaced")
     shutil.copytree(
         work_dir / "runs/run", work_dir / "runs/replaced/.previous"
@@ -764,7 +764,7 @@ def test_info_of_a_run(work_dir, capsys):
     assert set(told["bytes"]) >= {"model.safetensors", "checkpoints", "resolved.toml"}
 
 
-def test_info_of_counts_and_of_a_run_that_is_not_trained_yet(counted, capsys, monkeypatch):
+def test_info_of_an_ngram_run_and_of_an_untrained_run(counted, capsys, monkeypatch):
     out = call(capsys, "info", "runs/ngram")[1]
     assert re.search(r"^Training +fitted to \d+ tokens$", out, re.MULTILINE)
     assert re.search(r"^Best +valid loss \d\.\d{3}$", out, re.MULTILINE)
@@ -775,7 +775,7 @@ def test_info_of_counts_and_of_a_run_that_is_not_trained_yet(counted, capsys, mo
     assert "lstm, not trained yet\n" in out and "runs/new (not finished)\n" in out and " 0 of 6 steps\n" in out
 
 
-def test_info_of_the_machine(capsys):
+def test_info_of_the_system(capsys):
     told = json.loads(call(capsys, "info", "--json")[1])
     assert told["weft"] == __version__ and told["libraries"]["torch"] == torch.__version__
     assert told["cpus"] >= 1 and told["free_memory"] > 0
@@ -785,7 +785,7 @@ def test_info_of_the_machine(capsys):
 # ---- output
 
 
-def test_a_reader_that_stops_reading_is_no_error(work_dir):
+def test_a_closed_output_pipe_is_not_an_error(work_dir):
     source = "anna\n" * 20000
     command = f"{sys.executable} -m weft.cli.main score runs/run | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], input=source.encode(), capture_output=True, env=_environment())
@@ -808,7 +808,7 @@ def test_numbers_and_tables():
     assert columns([["a", "1"], ["bb", "22"]]) == "a    1\nbb  22\n"
 
 
-def test_the_loss_that_is_shown_is_a_mean_from_the_first_step_on():
+def test_the_displayed_loss_is_a_mean_from_the_first_step():
     smooth = RunningMean()
     assert smooth.add(4.0) == 4.0
     assert smooth.add(2.0) == pytest.approx((0.95 * 4 + 2) / 1.95)
@@ -826,13 +826,13 @@ def shown(stream, shares):
     return stream.getvalue()
 
 
-def test_without_a_terminal_there_is_a_plain_line_every_ten_seconds(monkeypatch):
+def test_without_a_terminal_a_plain_line_is_printed_every_ten_seconds(monkeypatch):
     monkeypatch.setattr(display_module, "LOG_SECONDS", LOG_SECONDS)
     text = shown(io.StringIO(), [second / 100 for second in range(25)])
     assert text == "reading (10%)  detail  ETA 1m30s\nreading (20%)  detail  ETA 1m20s\na note\n"
 
 
-def test_on_a_terminal_the_line_is_drawn_over_and_the_cursor_comes_back(monkeypatch):
+def test_on_a_terminal_the_line_is_redrawn_and_the_cursor_restored(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     text = shown(Terminal(), [0.0, 0.25, 0.5])
     assert " 50%  reading  detail  ETA 2s" in text and "a note" in text
@@ -847,7 +847,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch):
     assert not display_module.is_live(Terminal())
 
 
-def test_quiet_shows_nothing():
+def test_quiet_prints_nothing():
     stream = io.StringIO()
     display = Display(quiet=True, stream=stream)
     display.show("reading", 0.5)
@@ -872,7 +872,7 @@ def test_threads(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("text", "share"), [("50000 100000", 1), ("max 100000", None), ("100000 100000", 1)])
-def test_a_container_that_is_held_to_fewer_cpus_has_fewer(monkeypatch, tmp_path, text, share):
+def test_cpu_limits_of_a_container_are_respected(monkeypatch, tmp_path, text, share):
     path = tmp_path / "cpu.max"
     path.write_text(text)
     monkeypatch.setattr("weft.cli.threads.QUOTA", path)

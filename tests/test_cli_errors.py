@@ -69,25 +69,25 @@ def test_a_wrong_command_line(capsys, words):
     assert expect_error(capsys, *words.split()) == (2, USAGE[words])
 
 
-def test_nothing_in_a_name_ends_the_line_or_commands_the_terminal(capsys):
+def test_control_characters_in_names_are_escaped(capsys):
     assert one_line("a\nb\x1b[31m\u202e é") == "a\\nb\\x1b[31m\\u202e é"
     assert expect_error(capsys, "info", "no\nrun") == (4, "no\\nrun: run directory not found")
 
 
-def test_debug_shows_where_an_error_arose(capsys):
+def test_debug_prints_the_traceback(capsys):
     assert main(["info", "nowhere", "--debug"]) == 4
     err = capsys.readouterr().err
     assert err.startswith("Traceback (most recent call last):\n")
     assert err.endswith("\nweft: error: nowhere: run directory not found\n")
 
 
-def test_what_is_not_expected_keeps_its_traceback(monkeypatch):
+def test_unexpected_errors_keep_their_traceback(monkeypatch):
     monkeypatch.setattr("weft.cli.commands.info.machine_info", lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         main(["info"])
 
 
-def test_ctrl_c_in_any_command_is_130(monkeypatch):
+def test_ctrl_c_exits_with_130(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
@@ -98,7 +98,7 @@ def test_ctrl_c_in_any_command_is_130(monkeypatch):
 # ---- the run file
 
 
-def test_a_run_file_that_is_missing_or_no_toml(work_dir, capsys):
+def test_a_run_file_that_is_missing_or_not_toml(work_dir, capsys):
     assert expect_error(capsys, "train", "nope.toml") == (2, "nope.toml: file not found")
     (work_dir / "bad.toml").write_text("task = \n")
     assert expect_error(capsys, "train", "bad.toml") == (2, "bad.toml:1: invalid TOML: Invalid value")
@@ -124,7 +124,7 @@ CONFIG = {
 
 
 @pytest.mark.parametrize("setting", CONFIG)
-def test_a_run_file_that_cannot_be_right(work_dir, capsys, setting):
+def test_invalid_run_files(work_dir, capsys, setting):
     assert train_error(capsys, setting) == (2, CONFIG[setting])
     assert not (work_dir / "runs").exists()
 
@@ -154,7 +154,7 @@ DATA = {
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_data_that_cannot_be_used(work_dir, capsys, name):
+def test_invalid_data(work_dir, capsys, name):
     data_files(work_dir)
     assert train_error(capsys, f"data.train={name}") == (3, f"{work_dir}/{DATA[name]}")
     assert not (work_dir / "runs").exists()
@@ -170,7 +170,7 @@ def test_data_of_one_line(work_dir, capsys):
     assert not (work_dir / "runs").exists()
 
 
-def test_latin_1_is_read_when_asked_for(work_dir):
+def test_latin_1_is_read_if_configured(work_dir):
     data_files(work_dir)
     settings = ["--set", "data.train=latin.txt", "--set", "data.encoding=latin-1"]
     assert main(["train", "run.toml", "--quiet", *settings]) == 0
@@ -184,19 +184,19 @@ def test_latin_1_is_read_when_asked_for(work_dir):
         (b"be\0\n", "1: NUL character; is this binary data?"),
     ],
 )
-def test_standard_input_that_cannot_be_used(trained_dir, capsys, monkeypatch, data, fault):
+def test_invalid_standard_input(trained_dir, capsys, monkeypatch, data, fault):
     set_stdin(monkeypatch, data)
     assert main(["score", "runs/run"]) == 3
     said = capsys.readouterr()
     assert said.err == f"weft: warning: standard input:{fault}; skipped\n" and said.out.startswith("\n")
 
 
-def test_a_file_to_score_that_is_not_there(trained_dir, capsys):
+def test_a_missing_file_to_score(trained_dir, capsys):
     assert expect_error(capsys, "score", "runs/run", "--input", "nope.txt") == (3, "nope.txt: file not found")
 
 
 @pytest.mark.parametrize("words", [["evaluate", "--data"], ["score", "--input"], ["generate", "--input"]])
-def test_data_that_may_not_be_read_is_bad_data_and_no_bad_command_line(trained_dir, capsys, monkeypatch, words):
+def test_unreadable_data_is_a_data_error_not_a_usage_error(trained_dir, capsys, monkeypatch, words):
     """Whoever runs this as root may read everything, so the system is told to refuse."""
     command, option = words
     whole = Path.open
@@ -218,7 +218,7 @@ def test_data_that_may_not_be_read_is_bad_data_and_no_bad_command_line(trained_d
 # ---- resources
 
 
-def test_a_model_that_does_not_fit_is_refused_before_it_is_made(work_dir, capsys):
+def test_a_model_too_large_for_memory_is_refused_before_allocation(work_dir, capsys):
     code, line = train_error(capsys, "model.hidden_size=65536", "model.num_layers=100", "model.num_heads=8")
     assert code == 5
     assert re.fullmatch(
@@ -229,7 +229,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made(work_dir, capsys
     assert not (work_dir / "runs").exists()
 
 
-def test_a_search_that_does_not_fit_is_refused_before_its_first_step(trained_dir, capsys, monkeypatch):
+def test_a_search_too_large_for_memory_is_refused_before_its_first_step(trained_dir, capsys, monkeypatch):
     """16 positions of a layer of 8 numbers: keys, values, where they stand; and how far it read. Characters and special
     tokens have log-probabilities, twice; and all of it, with 16 tokens, is there three times."""
     monkeypatch.setattr("weft.decode.batch_size.free_device_memory", lambda device: 10_000_000)
@@ -242,7 +242,7 @@ def test_a_search_that_does_not_fit_is_refused_before_its_first_step(trained_dir
     )
 
 
-def test_a_folder_in_use(trained_dir, capsys):
+def test_a_run_directory_in_use(trained_dir, capsys):
     with Lock(trained_dir / "runs" / "run"):
         code, line = expect_error(capsys, "train", "run.toml", "--overwrite", "--quiet")
     assert code == 5
@@ -267,7 +267,7 @@ def test_a_run_that_diverges(work_dir, capsys):
 # ---- run folders
 
 
-def test_what_is_no_run_folder(work_dir, capsys):
+def test_a_path_that_is_not_a_run_directory(work_dir, capsys):
     for command in ("evaluate", "score", "generate", "info"):
         assert expect_error(capsys, command, "nope") == (4, "nope: run directory not found")
         assert expect_error(capsys, command, ".") == (4, ".: not a run directory (resolved.toml is missing)")
@@ -280,7 +280,7 @@ def test_what_is_no_run_folder(work_dir, capsys):
     )
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(trained_dir, capsys):
+def test_a_directory_with_other_files_is_not_touched(trained_dir, capsys):
     assert expect_error(capsys, "train", "run.toml", "--output-dir", ".") == (
         2,
         ".: not empty and not a run directory (contains run.toml); choose another --output-dir",
@@ -313,7 +313,7 @@ def test_a_damaged_run(trained_dir, capsys):
     assert code == 4 and line.startswith("runs/run/tokenizer.json: not a tokenizer.json, or corrupted: ")
 
 
-def test_a_run_whose_files_do_not_belong_together(trained_dir, capsys):
+def test_a_run_with_mismatched_files(trained_dir, capsys):
     weights, resolved = trained_dir / "runs/run/model.safetensors", trained_dir / "runs/run/resolved.toml"
     tensors, notes = read_tensors(weights)
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -348,7 +348,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("words", ASKED)
-def test_generating_what_cannot_be(trained_dir, capsys, words):
+def test_invalid_generation_options(trained_dir, capsys, words):
     assert expect_error(capsys, "generate", "runs/run", "To", *words.split()) == (2, ASKED[words])
 
 
@@ -356,14 +356,14 @@ def test_bad_options_are_refused_before_the_run_is_read(capsys):
     assert expect_error(capsys, "generate", "nowhere", "--top-p", "2") == (2, ASKED["--top-p 2"])
 
 
-def test_a_prompt_and_a_length_that_pass_the_last_position(trained_dir, capsys):
+def test_prompt_and_length_beyond_the_position_limit(trained_dir, capsys):
     assert expect_error(capsys, "generate", "runs/run", "To be", "--max-new-tokens", "12") == (
         2,
         "--max-new-tokens: 7 prompt tokens and 12 new tokens exceed the model's 16 positions; use at most 10",
     )
 
 
-def test_no_prompt_and_a_length_that_passes_the_last_position(trained_dir, capsys, monkeypatch):
+def test_length_beyond_the_position_limit_without_prompt(trained_dir, capsys, monkeypatch):
     for words in ([], ["-"]):
         set_stdin(monkeypatch, b"")
         assert expect_error(capsys, "generate", "runs/run", *words, "--max-new-tokens", "20") == (
@@ -372,7 +372,7 @@ def test_no_prompt_and_a_length_that_passes_the_last_position(trained_dir, capsy
         )
 
 
-def test_a_prompt_in_a_file_that_passes_the_last_position(trained_dir, capsys):
+def test_a_prompt_from_a_file_beyond_the_position_limit(trained_dir, capsys):
     (trained_dir / "prompts.txt").write_text(f"To\n{'be ' * 14}\nor\n")
     assert main(["generate", "runs/run", "--input", "prompts.txt", "--max-new-tokens", "2", "--greedy"]) == 3
     out, error = capsys.readouterr()
@@ -386,7 +386,7 @@ def test_a_prompt_in_a_file_that_passes_the_last_position(trained_dir, capsys):
     assert out == "" and error.count("\n") == 3
 
 
-def test_a_line_longer_than_the_model_reads(trained_dir, capsys):
+def test_a_line_longer_than_the_position_limit(trained_dir, capsys):
     (trained_dir / "lines.txt").write_text(f"To be\n{'be ' * 14}\nor\n")
     assert main(["score", "runs/run", "--input", "lines.txt", "--quiet"]) == 3
     out, error = capsys.readouterr()
@@ -394,7 +394,7 @@ def test_a_line_longer_than_the_model_reads(trained_dir, capsys):
     assert [line.partition("\t")[2].partition("\t")[2] for line in out.split("\n")] == ["To be", "", "or", ""]
 
 
-def test_evaluating_what_is_not_there(trained_dir, capsys):
+def test_evaluating_missing_data(trained_dir, capsys):
     assert expect_error(capsys, "evaluate", "runs/run") == (
         2,
         "runs/run: the run has no test or validation data; set --data",
