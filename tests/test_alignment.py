@@ -37,19 +37,19 @@ def test_a_shifted_range_of_lines_is_detected_with_its_shift(shift):
     low, high = 400, 1200
     slipped = target.copy()
     slipped[low:high] = np.roll(target[low:high], shift)
-    found = find_misalignment(source, slipped)
-    assert found is not None
-    assert found.shift == shift
-    assert abs(found.first - low) <= 8
-    assert abs(found.last - high) <= 8
+    result = find_misalignment(source, slipped)
+    assert result is not None
+    assert result.shift == shift
+    assert abs(result.first - low) <= 8
+    assert abs(result.last - high) <= 8
 
 
 def test_a_shift_of_the_whole_text_is_detected():
     source, target = translations(2000)
-    found = find_misalignment(source, np.concatenate([[30], target[:-1]]))
-    assert found is not None
-    assert found == Misalignment(found.first, found.last, 1)
-    assert found.last - found.first > 1950
+    result = find_misalignment(source, np.concatenate([[30], target[:-1]]))
+    assert result is not None
+    assert result == Misalignment(result.first, result.last, 1)
+    assert result.last - result.first > 1950
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -73,9 +73,9 @@ def test_predictions_include_alignments_on_request(tmp_path_factory):
     run = load(Seq2SeqRuns(tmp_path_factory.mktemp("runs")).run_dir("luong"), SEQ2SEQ, device="cpu")
     lines = ["abc", "", "fade"]
     asked, plain = run.predict(lines, n_best=2, return_alignments=True), run.predict(lines, n_best=2)
-    assert [[one._replace(alignment=None) for one in best.ranked()] for best in asked] == [best.ranked() for best in plain]
+    assert [[item._replace(alignment=None) for item in best.ranked()] for best in asked] == [best.ranked() for best in plain]
     assert asked[1].alignment is None
     for line, best in ((lines[0], asked[0]), (lines[2], asked[2])):
-        for one in best.ranked():
-            assert one.alignment.weights.shape == (len(one.token_ids), len(line) + 1)
-            assert one.alignment.weights == pytest.approx(run.predictor.align([line], [one])[0].weights, abs=1e-5)
+        for item in best.ranked():
+            assert item.alignment.weights.shape == (len(item.token_ids), len(line) + 1)
+            assert item.alignment.weights == pytest.approx(run.predictor.align([line], [item])[0].weights, abs=1e-5)

@@ -134,14 +134,14 @@ def test_an_imported_model_has_its_own_tokenizer(tmp_path):
     for line in SENTENCES:
         assert [own.id_to_token(id) for id in own.encode(line)] == line.split()
     both = Ensemble([again, read_arpa(tmp_path / "model.arpa").model], LinearEnsemble([0.5, 0.5]))
-    (found,) = generate(both, own, ["the cat"], GenerationConfig(max_new_tokens=8, temperature=0.0), frame=Frame(own.eos_id))
-    assert found[0].text == " sat on the mat"
+    (result,) = generate(both, own, ["the cat"], GenerationConfig(max_new_tokens=8, temperature=0.0), frame=Frame(own.eos_id))
+    assert result[0].text == " sat on the mat"
 
 
 def test_a_model_can_be_read_with_another_tokenizer(tmp_path):
     """Characters and a space among them: to split at spaces would be wrong."""
     characters = train_tokenizer(TokenizerConfig(type="char"), iter(SENTENCES))
-    ids = [np.append(found, characters.eos_id) for found in characters.encode_batch(SENTENCES)]
+    ids = [np.append(result, characters.eos_id) for result in characters.encode_batch(SENTENCES)]
     tokens, starts = np.concatenate(ids), np.cumsum([0, *map(len, ids)])
     model = fit(tokens, starts, NgramConfig(order=3), vocab_size=characters.vocab_size, vocabulary=characters.hash)
     path = tmp_path / "model.arpa"

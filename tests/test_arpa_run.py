@@ -45,8 +45,8 @@ def counted(name: str, *, read: str = "lines", tokens: str = "whitespace", order
 def scores(capsys: pytest.CaptureFixture[str], run: str) -> dict[str, float]:
     capsys.readouterr()
     assert main(["evaluate", run, "--data", "text.txt", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    return {one["name"]: one["value"] for one in found["scores"]}
+    data = json.loads(capsys.readouterr().out)
+    return {score["name"]: score["value"] for score in data["scores"]}
 
 
 @pytest.mark.parametrize("name", ["model.arpa", "model.arpa.gz"])
@@ -58,8 +58,8 @@ def test_kenlm_reads_an_exported_run(name, capsys):
     Path("plain.arpa").write_bytes(plain)
     theirs = kenlm.Model("plain.arpa")
     lines = ["the cat sat on the mat", "a dog saw a cat"]
-    for line, found in zip(lines, load(run, LM).score(lines), strict=True):
-        assert math.isclose(found.log_prob / math.log(10), theirs.score(line), abs_tol=1e-5)
+    for line, result in zip(lines, load(run, LM).score(lines), strict=True):
+        assert math.isclose(result.log_prob / math.log(10), theirs.score(line), abs_tol=1e-5)
 
 
 def test_an_imported_model_can_be_evaluated_compared_and_sampled_from(capsys, monkeypatch):
@@ -76,8 +76,8 @@ def test_an_imported_model_can_be_evaluated_compared_and_sampled_from(capsys, mo
     set_stdin(monkeypatch, b"the cat sat\n")
     assert main(["score", "runs/theirs"]) == 0 and capsys.readouterr().out.endswith("the cat sat\n")
     assert main(["info", "runs/theirs"]) == 0
-    said = capsys.readouterr().out
-    assert "imported, trained elsewhere" in said and "train none, trained elsewhere" in said
+    output = capsys.readouterr().out
+    assert "imported, trained elsewhere" in output and "train none, trained elsewhere" in output
     assert "model.arpa" not in Path("runs/theirs/resolved.toml").read_text()
     assert Path("runs/theirs/resolved.toml").read_text().count('smoothing = "file"') == 1
 
@@ -86,8 +86,8 @@ def test_a_character_model_round_trips_with_its_tokenizer(capsys):
     own = counted("own", read="windows", tokens="char")
     assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
     assert "such as \\x{20}" in capsys.readouterr().err
-    code, said = expect_error(capsys, "import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs")
-    assert (code, said) == (
+    code, message = expect_error(capsys, "import", "model.arpa", "--format", "arpa", "--output-dir", "runs/theirs")
+    assert (code, message) == (
         4,
         "model.arpa: its words contain whitespace, so that texts cannot be split into them at spaces; "
         "set --tokenizer-from to the run whose tokenizer made it",
@@ -101,10 +101,10 @@ def test_a_character_model_round_trips_with_its_tokenizer(capsys):
 def test_training_does_not_refit_an_imported_model(capsys):
     run = RUN.format(read="lines", tokens="whitespace", order=3) + 'smoothing = "file"\n'
     Path("run.toml").write_text(run)
-    code, said = expect_error(capsys, "train", "run.toml", "--quiet")
+    code, message = expect_error(capsys, "train", "run.toml", "--quiet")
     assert code == 2
     names = "kneser-ney, backoff, add-delta, mle"
-    assert said == f"model.smoothing: 'file' is only for imported models; choose from {names}"
+    assert message == f"model.smoothing: 'file' is only for imported models; choose from {names}"
 
 
 @pytest.mark.parametrize(
@@ -155,17 +155,17 @@ def test_a_network_cannot_be_exported_to_arpa(capsys):
     )
     assert main(["train", "run.toml", "--quiet", "--output-dir", "runs/rnn"]) == 0
     capsys.readouterr()
-    code, said = expect_error(capsys, "export", "runs/rnn", "--format", "arpa", "--output-dir", "model.arpa")
-    assert (code, said) == (2, "export: runs/rnn has arch 'rnn'; ARPA files contain n-gram models")
+    code, message = expect_error(capsys, "export", "runs/rnn", "--format", "arpa", "--output-dir", "model.arpa")
+    assert (code, message) == (2, "export: runs/rnn has arch 'rnn'; ARPA files contain n-gram models")
 
 
 def test_subword_tokens_are_noted_on_export_and_import(capsys):
     own = counted("own", tokens="bpe")
     assert main(["export", own, "--format", "arpa", "--output-dir", "model.arpa"]) == 0
-    told = (
+    message = (
         "its words are tokens of a bpe tokenizer: tokenize texts in the same way, or import it with the tokenizer of this run"
     )
-    assert f"weft: warning: {told}\n" in capsys.readouterr().err
+    assert f"weft: warning: {message}\n" in capsys.readouterr().err
     assert main(["import", "model.arpa", "--format", "arpa", "--output-dir", "runs/pieces"]) == 0
     assert "its words look like subwords" in capsys.readouterr().err
     assert main(["import", "model.arpa", "--format", "arpa", "--output-dir", "runs/same", "--tokenizer-from", own]) == 0

@@ -175,8 +175,8 @@ def test_a_symlink_is_followed_and_a_directory_that_cannot_be_created_is_an_erro
 def test_a_nonempty_directory_is_refused(models, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("")
-    found = [expect_error(capsys, *words(models), "--output-dir", str(tmp_path / "out")) for words in COMMANDS.values()]
-    assert found == [
+    results = [expect_error(capsys, *words(models), "--output-dir", str(tmp_path / "out")) for words in COMMANDS.values()]
+    assert results == [
         (2, f"export: {tmp_path / 'out'} is not empty; choose another --output-dir"),
         (2, f"{tmp_path / 'out'}: not empty and not a run directory (contains mine); choose another --output-dir"),
         (2, f"{tmp_path / 'out'}: not empty and not a run directory (contains mine); choose another --output-dir"),

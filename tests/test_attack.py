@@ -90,16 +90,16 @@ def test_file_names_that_are_not_utf_8(trained_dir, capsys):
 
 def test_a_pipe_is_not_waited_for(trained_dir, capsys):
     os.mkfifo("pipe")
-    told = "pipe: not a regular file; text is read more than once, so save it to a file first"
-    assert expect_error(capsys, "evaluate", "runs/run", "--data", "pipe") == (3, told)
+    message = "pipe: not a regular file; text is read more than once, so save it to a file first"
+    assert expect_error(capsys, "evaluate", "runs/run", "--data", "pipe") == (3, message)
     for name in ("tokenizer.json", "model.safetensors", "environment.json"):
         path = trained_dir / "runs" / "run" / name
-        whole = path.read_bytes()
+        original = path.read_bytes()
         path.unlink()
         os.mkfifo(path)
         assert expect_error(capsys, "info", "runs/run") == (4, f"runs/run/{name}: not a regular file")
         path.unlink()
-        path.write_bytes(whole)
+        path.write_bytes(original)
     (trained_dir / "runs" / "run" / "resolved.toml").unlink()
     os.mkfifo("runs/run/resolved.toml")
     assert expect_error(capsys, "info", "runs/run") == (4, "runs/run: not a run directory (resolved.toml is missing)")
@@ -198,8 +198,8 @@ def test_operating_system_errors_are_one_line(monkeypatch, capsys, error):
 
     monkeypatch.setattr("weft.cli.commands.info.machine_info", fails)
     monkeypatch.setattr("weft.cli.main._discard_output", lambda: None)
-    told = "memory: not enough memory; use less text, a smaller batch or a smaller model"
-    assert expect_error(capsys, "info") == (5, "input or output: Input/output error" if isinstance(error, OSError) else told)
+    message = "memory: not enough memory; use less text, a smaller batch or a smaller model"
+    assert expect_error(capsys, "info") == (5, "input or output: Input/output error" if isinstance(error, OSError) else message)
 
 
 # ---- what is asked of a run
@@ -218,13 +218,16 @@ def test_options_that_would_run_forever(capsys, words):
 
 
 def test_impossible_numbers_of_threads(capsys):
-    told = "--threads: must be less than or equal to 1024; see weft info --help"
-    assert expect_error(capsys, "info", "--threads", "1000000") == (2, told)
+    message = "--threads: must be less than or equal to 1024; see weft info --help"
+    assert expect_error(capsys, "info", "--threads", "1000000") == (2, message)
 
 
 def test_a_stride_of_thousands_of_digits(trained_dir, capsys):
-    told = f"--context: stride must be from 1 to context_length (16), got '{'9' * 5000}'"
-    assert expect_error(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", f"stride:{'9' * 5000}") == (2, told)
+    message = f"--context: stride must be from 1 to context_length (16), got '{'9' * 5000}'"
+    assert expect_error(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", f"stride:{'9' * 5000}") == (
+        2,
+        message,
+    )
 
 
 def test_an_infinite_temperature_samples_uniformly():
@@ -233,14 +236,14 @@ def test_an_infinite_temperature_samples_uniformly():
 
 
 def test_endless_input(trained_dir, capsys, monkeypatch):
-    for name, told in {
+    for name, output in {
         "/dev/zero": "standard input:1: NUL character; is this binary data?",
         "x": "standard input:1: line has more than 1,000 characters; is this text?",
     }.items():
         monkeypatch.setattr("weft.cli.input_lines.MAX_LINE_CHARS", 1000)
         with open(name, "rb") if name != "x" else io.BytesIO(b"x" * 200_000) as source:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(source)))
-            assert expect_error(capsys, "score", "runs/run") == (3, told)
+            assert expect_error(capsys, "score", "runs/run") == (3, output)
     monkeypatch.setattr("weft.cli.commands.generate.MAX_PROMPTS", 1000)
     set_stdin(monkeypatch, b"y\n" * 2000)
     assert expect_error(capsys, "generate", "runs/run") == (2, "standard input: more than 1,000 prompts; split it")
@@ -284,17 +287,17 @@ def test_output_that_cannot_be_encoded_does_not_stop_the_command():
 
 def test_sigterm_leaves_no_temporary_files(trained_dir, monkeypatch):
     (trained_dir / "big.txt").write_text(TEXT * 30_000)
-    place = trained_dir / "temporary"
-    place.mkdir()
-    monkeypatch.setenv("TMPDIR", str(place))
+    path = trained_dir / "temporary"
+    path.mkdir()
+    monkeypatch.setenv("TMPDIR", str(path))
     process = weft("evaluate", "runs/run", "--data", "big.txt", stdout=subprocess.PIPE)
     ends = time.monotonic() + 60
-    while not list(place.glob("*/.data.tokens*")) and time.monotonic() < ends:
+    while not list(path.glob("*/.data.tokens*")) and time.monotonic() < ends:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (143, b"", b"")
-    assert not list(place.glob("tmp*"))
+    assert not list(path.glob("tmp*"))
 
 
 # ---- files of a run
@@ -310,16 +313,16 @@ def test_damaged_metadata_of_a_run(trained_dir, capsys):
     lost['{"a": 1, "crc32": "fba18e97"}'] = "not a log record of weft; the file is corrupted"  # the sum is right
     shutil.rmtree(run / "checkpoints")  # which knows how long the log is
     for line, what in lost.items():
-        whole = metrics.read_text()
+        original = metrics.read_text()
         metrics.write_text(f"{line}\n")
-        told = f"runs/run/metrics.jsonl:1: {what}"
-        assert expect_error(capsys, "info", "runs/run") == (4, told)
-        metrics.write_text(whole)
+        message = f"runs/run/metrics.jsonl:1: {what}"
+        assert expect_error(capsys, "info", "runs/run") == (4, message)
+        metrics.write_text(original)
     (run / "environment.json").write_text("[]")
-    told = "runs/run/environment.json: checksum mismatch; the file is corrupted; remove it and resume"
-    assert expect_error(capsys, "info", "runs/run") == (4, told)
-    whole = resolved.read_text()
-    resolved.write_text(whole.replace("context_length", "contxet_length"))
+    message = "runs/run/environment.json: checksum mismatch; the file is corrupted; remove it and resume"
+    assert expect_error(capsys, "info", "runs/run") == (4, message)
+    original = resolved.read_text()
+    resolved.write_text(original.replace("context_length", "contxet_length"))
     code, line = expect_error(capsys, "generate", "runs/run", "To")
     assert (code, line.partition(" known:")[0]) == (
         4,
@@ -336,14 +339,14 @@ def test_sizes_in_a_tampered_file_are_not_trusted(trained_dir, capsys):
     resolved.write_text(
         resolved.read_text().replace("hidden_size = 8", "hidden_size = 65536").replace("layers = 1", "layers = 512")
     )
-    told = "runs/run/resolved.toml: has changed since the weights were written"
-    assert expect_error(capsys, "generate", "runs/run", "To") == (4, told)
+    message = "runs/run/resolved.toml: has changed since the weights were written"
+    assert expect_error(capsys, "generate", "runs/run", "To") == (4, message)
 
 
 def test_missing_weights_are_reported(trained_dir, capsys):
     (trained_dir / "runs" / "run" / "model.safetensors").unlink()
-    told = "runs/run/model.safetensors: the best weights are missing; use --overwrite to train again"
-    assert expect_error(capsys, "train", "run.toml", "--quiet") == (4, told)
+    message = "runs/run/model.safetensors: the best weights are missing; use --overwrite to train again"
+    assert expect_error(capsys, "train", "run.toml", "--quiet") == (4, message)
     assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
 
@@ -354,7 +357,7 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_leaves_no_files(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_directory_gets_readable_permissions(tmp_path):
+def test_a_directory_name_that_is_not_utf_8_is_refused(tmp_path):
     with pytest.raises(UsageError):
         make_directory(tmp_path / os.fsdecode(b"\xff"))
 
@@ -405,9 +408,9 @@ def test_a_tokenizer_without_unknown_token_is_refused_when_one_is_needed():
         parts["model"]["unk_token"] = "zz"
 
     odd = Tokenizer(changed(nameless, "word"), "x")
-    with pytest.raises(ModelError) as told:
+    with pytest.raises(ModelError) as caught:
         odd.encode("zebra")
-    assert str(told.value) == "tokenizer: cannot encode a text: WordLevel error: Missing [UNK] token from the vocabulary"
+    assert str(caught.value) == "tokenizer: cannot encode a text: WordLevel error: Missing [UNK] token from the vocabulary"
     assert isinstance(odd.encode("be"), np.ndarray)
 
 
@@ -431,8 +434,8 @@ def forged(folder, name, change):
         change(values)
         path.write_text(json.dumps(values))
     else:
-        found, notes = read_tensors(path)
-        tensors = {key: tensor.clone() for key, tensor in found.items()}
+        result, notes = read_tensors(path)
+        tensors = {key: tensor.clone() for key, tensor in result.items()}
         change(tensors, notes)
         write_tensors(path, tensors, notes)
     noted = json.loads((folder / files.MANIFEST).read_text())

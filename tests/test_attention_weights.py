@@ -38,9 +38,9 @@ def rows() -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch
 @every
 def test_weights_are_distributions_over_the_source(name):
     source, target = rows()
-    found = source_attention_weights(model_of(name), source, target)
-    assert [weights.shape for weights in found] == [(3, 5), (5, 3)]
-    for weights in found:
+    result = source_attention_weights(model_of(name), source, target)
+    assert [weights.shape for weights in result] == [(3, 5), (5, 3)]
+    for weights in result:
         np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-5)
         assert (weights >= 0).all() and weights.std() > 1e-3
 
@@ -50,16 +50,16 @@ def test_weights_are_distributions_over_the_source(name):
 def test_one_pass_equals_step_by_step_decoding(name):
     """What a beam's winner looked at while it was searched is what it looks at when it is read again."""
     model, (source, target) = model_of(name), rows()
-    found = source_attention_weights(model, source, target)
+    result = source_attention_weights(model, source, target)
     names = cross_attention_modules(model)
     for row, (width, length) in enumerate(zip(LENGTHS, TARGETS, strict=True)):
         state = model.encode(source[0][row : row + 1, :width], source[1][row : row + 1, :width])
-        for at in range(length - 1):
+        for index in range(length - 1):
             with record_activations(model, names) as seen:
-                _, state = model.step(target[0][row : row + 1, at], state)
+                _, state = model.step(target[0][row : row + 1, index], state)
             assert [call.name for call in seen] == names
             mean = torch.stack([attention_weights(call)[0].mean(0) for call in seen]).mean(0)[0]
-            np.testing.assert_allclose(found[row][at], mean.numpy(), atol=1e-5)
+            np.testing.assert_allclose(result[row][index], mean.numpy(), atol=1e-5)
 
 
 def test_one_layer_and_one_head_can_be_selected():
@@ -115,7 +115,9 @@ def test_a_model_without_cross_attention_has_no_alignment(options):
 
 
 def test_cross_attention_layers_are_listed_from_the_bottom_up():
-    assert cross_attention_modules(model_of("transformer")) == [f"decoder.stack.layers.{at}.mixer.attend" for at in (1, 4, 7)]
+    assert cross_attention_modules(model_of("transformer")) == [
+        f"decoder.stack.layers.{index}.mixer.attend" for index in (1, 4, 7)
+    ]
     assert cross_attention_modules(model_of("dot-after")) == ["decoder.stack.layers.1.mixer.attention.attend"]
     assert cross_attention_modules(model_of("dot-before")) == ["decoder.stack.layers.0.mixer.attention.attention.attend"]
     assert cross_attention_modules(model_of("dot-feeding")) == [
@@ -124,5 +126,5 @@ def test_cross_attention_layers_are_listed_from_the_bottom_up():
 
 
 def test_an_alignment_as_json_has_four_decimals():
-    one = Alignment(["a", "</s>"], ["A"], np.array([[0.123456, 0.876544]]))
-    assert one.to_json() == {"source": ["a", "</s>"], "target": ["A"], "weights": [[0.1235, 0.8765]]}
+    single = Alignment(["a", "</s>"], ["A"], np.array([[0.123456, 0.876544]]))
+    assert single.to_json() == {"source": ["a", "</s>"], "target": ["A"], "weights": [[0.1235, 0.8765]]}

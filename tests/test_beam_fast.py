@@ -37,9 +37,9 @@ def test_rows_with_a_shared_source_equal_rows_with_copies(name):
     ]
     for rows, sources in moves:
         tokens = torch.arange(len(rows)) % 8 + 3
-        one, shared = model.step(tokens, expand_to_beams(shared, rows, sources))
+        single, shared = model.step(tokens, expand_to_beams(shared, rows, sources))
         other, alone = model.step(tokens, select(alone, rows))
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+        torch.testing.assert_close(single, other, rtol=0, atol=1e-5)
         assert set(sizes(shared)) <= {len(rows) // 3} and set(sizes(alone)) <= {len(rows)}
 
 
@@ -58,10 +58,10 @@ def test_blockwise_top_k_equals_top_k(words):
     values = torch.randn(7, words, generator=torch.Generator().manual_seed(words))
     values[1], values[2, : words // 2], values[3, words - 1] = -math.inf, -math.inf, math.nan
     count = min(10, words)
-    found, index = module._topk(values, count)
-    wanted, places = values.topk(count, dim=1)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
-    torch.testing.assert_close(values.gather(1, index), found, rtol=0, atol=0, equal_nan=True)
+    result, index = module._topk(values, count)
+    expected, places = values.topk(count, dim=1)
+    torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(values.gather(1, index), result, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(index[0], places[0])  # of numbers that differ, the same words
 
 

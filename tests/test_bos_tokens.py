@@ -48,7 +48,7 @@ def runs(tmp_path_factory) -> dict[str, Run]:
     place = tmp_path_factory.mktemp("openings")
     (place / "lines.txt").write_text(tales(300))
     (place / "one.txt").write_text(tales(300, between=" "))
-    found = dict[str, Run]()
+    result = dict[str, Run]()
     for name, (text, model, read_as) in {
         "ngram": ("lines.txt", {"arch": "ngram", "order": 3, "smoothing": "mle"}, "windows"),
         "lstm": ("lines.txt", MODELS["lstm"], "stream"),
@@ -61,8 +61,8 @@ def runs(tmp_path_factory) -> dict[str, Run]:
         train_here(values, place / name)
         run = weft.load(place / name, device="cpu")
         assert isinstance(run, Run)
-        found[name] = run
-    return found
+        result[name] = run
+    return result
 
 
 # ---- which one
@@ -108,12 +108,12 @@ def test_the_first_character_has_its_frequency_at_line_starts(runs):
     """Of a 3-gram without smoothing: how often a letter follows a full stop and a newline in the training text."""
     run = runs["ngram"]
     text = "".join(run.config.datasets["train"].texts())
-    follows = Counter(text[at + 1] for at in range(len(text) - 1) if text[at - 1 : at + 1] == ".\n")
+    follows = Counter(text[index + 1] for index in range(len(text) - 1) if text[index - 1 : index + 1] == ".\n")
     for name in NAMES:
         expected = math.log(follows[name[0]] / follows.total())
         assert run.score(name).token_log_probs[0] == pytest.approx(expected, abs=1e-6)
     assert run.score("x").log_prob == -math.inf
-    drawn = [one.text[0] for one in run.generate("", max_new_tokens=3, num_samples=50).ranked()]
+    drawn = [item.text[0] for item in run.generate("", max_new_tokens=3, num_samples=50).ranked()]
     assert set(drawn) == {name[0] for name in NAMES}
 
 
@@ -124,11 +124,11 @@ def test_all_views_of_a_text_use_the_same_bos(runs, name):
     assert run.predictor.bos_ids == opening
     tokens = [*opening, *run.vocabulary.encode(text).tolist()]
     with torch.no_grad():
-        wanted = run.model.score(torch.tensor([tokens]))[0, len(opening) - 1 :].numpy()
+        expected = run.model.score(torch.tensor([tokens]))[0, len(opening) - 1 :].numpy()
         following = run.model.start(torch.tensor([tokens]))[0][0].clone()
     scored = run.score([text, "a"])[0]
-    np.testing.assert_allclose(scored.token_log_probs[: len(wanted)], wanted, atol=1e-5)
-    assert len(scored.tokens) == len(wanted) + (name == "lines")
+    np.testing.assert_allclose(scored.token_log_probs[: len(expected)], expected, atol=1e-5)
+    assert len(scored.tokens) == len(expected) + (name == "lines")
     following[[0, 1, *([] if name == "lines" else [2])]] = -math.inf
     best = int(following.argmax())
     greedy = run.generate(text, max_new_tokens=1, temperature=0.0)
@@ -136,9 +136,9 @@ def test_all_views_of_a_text_use_the_same_bos(runs, name):
     assert "".join(run.stream(text, max_new_tokens=1, temperature=0.0)) == greedy.text
     assert run.generate(text, max_new_tokens=1, beam_size=2).token_ids == [best]
     bits = run.explain(text, "surprisal").data["bits"]
-    np.testing.assert_allclose(np.array(bits[: len(wanted)]) * math.log(2), -wanted, atol=1e-5)
+    np.testing.assert_allclose(np.array(bits[: len(expected)]) * math.log(2), -expected, atol=1e-5)
     steps = run.explain(text, "distribution", max_new_tokens=1).data["steps"]
-    assert [one["token"] for one in steps[0]["tokens"] if one["chosen"]] == [run.vocabulary.token_text(best)]
+    assert [token["token"] for token in steps[0]["tokens"] if token["chosen"]] == [run.vocabulary.token_text(best)]
     assert run.explain(text, "beam-search", beam_size=1, max_new_tokens=1).data["output"] == greedy.text
 
 
@@ -167,7 +167,7 @@ def test_evaluation_uses_the_same_bos(runs, tmp_path):
     (tmp_path / "text.txt").write_text("Ida finds a")
     for name in ("ngram", "lstm", "gpt"):
         run = runs[name]
-        (value,) = (one.value for one in run.evaluate(tmp_path / "text.txt") if one.name == "loss")
+        (value,) = (item.value for item in run.evaluate(tmp_path / "text.txt") if item.name == "loss")
         assert value == pytest.approx(-run.score("Ida finds a").log_prob / 11, rel=1e-5)
 
 
@@ -195,9 +195,9 @@ def test_words_are_tokenized_as_at_the_start_of_a_line(tmp_path):
     run = weft.load(tmp_path / "run")
     assert isinstance(run, Run)
     for options in ({"seed": 1}, {"beam_size": 2}):
-        found = run.generate(["", "Ida"], max_new_tokens=5, **options)
-        assert found[0].text.split()[0] in NAMES and found[0].text[0].isupper()
-        assert found[1].text.startswith(" finds ")
+        result = run.generate(["", "Ida"], max_new_tokens=5, **options)
+        assert result[0].text.split()[0] in NAMES and result[0].text[0].isupper()
+        assert result[1].text.startswith(" finds ")
 
 
 # ---- kept with the run
@@ -220,9 +220,9 @@ def test_training_stores_bos_and_notes_if_there_is_none(runs, tmp_path):
 
 
 def test_info_shows_bos(runs, capsys):
-    for name, told in (("gpt", r"'.\u{a}'"), ("lines", "'<s>'"), ("sentences", "'. '")):
+    for name, output in (("gpt", r"'.\u{a}'"), ("lines", "'<s>'"), ("sentences", "'. '")):
         assert main(["info", str(runs[name].directory.path)]) == 0
-        assert f"Prompt     texts are generated after {told}\n" in capsys.readouterr().out
+        assert f"Prompt     texts are generated after {output}\n" in capsys.readouterr().out
     assert main(["info", str(runs["sentences"].directory.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bos_tokens"] == [".", " "]
 

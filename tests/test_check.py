@@ -32,11 +32,11 @@ WORDS = ["the", "a", "dog", "cat", "runs", "sees", "house", "tree", "small", "bi
 def sentences(count: int, seed: int = 0) -> list[tuple[str, str]]:
     """Different sentences and their likes in capitals: nothing is wrong with them."""
     random = np.random.default_rng(seed)
-    found: dict[str, str] = {}
-    while len(found) < count:
-        text = f"{len(found)} " + " ".join(random.choice(WORDS, size=random.integers(8, 20)))
-        found[text] = text.upper()
-    return list(found.items())
+    results: dict[str, str] = {}
+    while len(results) < count:
+        text = f"{len(results)} " + " ".join(random.choice(WORDS, size=random.integers(8, 20)))
+        results[text] = text.upper()
+    return list(results.items())
 
 
 def write(path: Path, pairs: Sequence[tuple[str, str]], end: str = "\n") -> Path:
@@ -62,13 +62,13 @@ def check_text(folder: Path, told: CheckOptions, tokenizer: dict | None = None, 
 
 
 def only(report: Report, name: str) -> Finding:
-    found = [finding for finding in report.findings if finding.name == name]
-    assert len(found) == 1, report.findings
-    return found[0]
+    results = [finding for finding in report.findings if finding.name == name]
+    assert len(results) == 1, report.findings
+    return results[0]
 
 
 def told_of(finding: Finding, folder: Path) -> tuple[str, str, int, list[str]]:
-    where = [place.removeprefix(f"{folder}/") for place in finding.locations]
+    where = [location.removeprefix(f"{folder}/") for location in finding.locations]
     return finding.severity, finding.message, finding.count, where
 
 
@@ -145,7 +145,7 @@ def test_rare_problems_are_notes_and_frequent_ones_warnings(tmp_path):
 # ---- rows against rows
 
 
-def test_text_before_the_problem_is_shown():
+def test_duplicate_mask_marks_repeats():
     assert duplicate_mask(np.array([5, 3, 5, 5, 3, 1])).tolist() == [False, False, True, True, True, False]
     assert duplicate_mask(np.array([], dtype=np.int64)).tolist() == []
 
@@ -232,8 +232,8 @@ def test_unknown_characters_are_shown_with_their_counts(tmp_path):
 def test_unknown_words(kind, piece, tmp_path):
     test = [("the zebra, a zebra", "A ∞")]
     report = check_pairs(tmp_path, tokenizer={"type": kind, "vocab_size": 200}, train=sentences(60), test=test)
-    found = [finding for finding in report.findings if finding.name == "unknown_tokens" and finding.split == "test"]
-    assert any(f"are unknown: {piece}" in finding.message for finding in found)
+    results = [finding for finding in report.findings if finding.name == "unknown_tokens" and finding.split == "test"]
+    assert any(f"are unknown: {piece}" in finding.message for finding in results)
 
 
 @pytest.mark.parametrize("truncate", [True, False])
@@ -401,8 +401,8 @@ def work_dir(tmp_path, monkeypatch):
 
 def call(capsys, *words):
     code = main(list(words))
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def test_the_text_report(work_dir, capsys):
@@ -462,12 +462,12 @@ def test_errors_give_exit_code_3_and_json(work_dir, capsys):
     (work_dir / "test.tsv").write_text("a b\n")
     code, out, err = call(capsys, "check", "run.toml", "--json", "--quiet")
     assert (code, err) == (3, "")
-    told = json.loads(out)
-    assert (told["run_file"], told["errors"], told["warnings"], told["notes"]) == ("run.toml", 3, 0, 0)
-    assert told["splits"]["train"]["target"]["max_length"] == 301
-    assert list(told["findings"][0]) == ["severity", "name", "split", "count", "message", "locations", "examples", "fix"]
-    assert told["findings"][0]["locations"] == []
-    assert told["findings"][1]["locations"] == [f"{work_dir / 'train.tsv'}:100"]
+    data = json.loads(out)
+    assert (data["run_file"], data["errors"], data["warnings"], data["notes"]) == ("run.toml", 3, 0, 0)
+    assert data["splits"]["train"]["target"]["max_length"] == 301
+    assert list(data["findings"][0]) == ["severity", "name", "split", "count", "message", "locations", "examples", "fix"]
+    assert data["findings"][0]["locations"] == []
+    assert data["findings"][1]["locations"] == [f"{work_dir / 'train.tsv'}:100"]
     write(work_dir / "test.tsv", sentences(9, seed=8))
     code, out, _ = call(capsys, "check", "run.toml", "--set", "data.max_length=400")
     assert (code, out[-30:]) == (0, "0 errors, 0 warnings, 0 notes\n")
@@ -490,8 +490,8 @@ def test_data_of_a_language_model(work_dir, read, capsys):
     (work_dir / "lm.toml").write_text(lm)
     code, out, _ = call(capsys, "check", "lm.toml", "--json")
     assert code == 0
-    told = json.loads(out)
-    assert {finding["name"] for finding in told["findings"]} == ({"duplicate", "overlap"} if read == "lines" else set())
-    assert {name: split["rows"] for name, split in told["splits"].items()} == {"train": 54, "valid": 6}
+    data = json.loads(out)
+    assert {finding["name"] for finding in data["findings"]} == ({"duplicate", "overlap"} if read == "lines" else set())
+    assert {name: split["rows"] for name, split in data["splits"].items()} == {"train": 54, "valid": 6}
     table = call(capsys, "check", "lm.toml")[1].split("\n\n")[0]
     assert table.split("\n")[0].split() == ["lines", "characters", "tokens", "tokens/line", "max", "<unk>"]

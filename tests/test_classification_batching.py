@@ -75,14 +75,14 @@ def test_multilabel_targets_are_unchanged():
     ],
 )
 def test_truncation_keeps_eos(lengths, longest, kept):
-    row = [np.array([10 * (1 + at)] * length + [2]) for at, length in enumerate(lengths)]
+    row = [np.array([10 * (1 + index)] * length + [2]) for index, length in enumerate(lengths)]
     tokens, keep, _ = pack_rows([row], max_length=longest)
-    wanted = [1]
-    for at, length in enumerate(kept):
-        wanted += [10 * (1 + at)] * length + [2]
-    assert tokens.tolist() == [wanted]
+    expected = [1]
+    for index, length in enumerate(kept):
+        expected += [10 * (1 + index)] * length + [2]
+    assert tokens.tolist() == [expected]
     assert keep.all()
-    assert len(wanted) == min(longest, 1 + sum(length + 1 for length in lengths))
+    assert len(expected) == min(longest, 1 + sum(length + 1 for length in lengths))
 
 
 def test_truncation_keeps_the_start_of_each_text_and_its_segment():
@@ -95,8 +95,8 @@ def test_truncation_keeps_the_start_of_each_text_and_its_segment():
 
 def test_lengths_include_special_tokens():
     for data in (labelled(column([2, 0, 9]), longest=7), labelled(column([2, 0, 9]), column([1, 4, 9], "b"), longest=7)):
-        for at, length in enumerate(data.lengths().tolist()):
-            assert data.batch(np.array([at])).tokens.shape == (1, length)
+        for index, length in enumerate(data.lengths().tolist()):
+            assert data.batch(np.array([index])).tokens.shape == (1, length)
 
 
 @pytest.mark.parametrize("budget", [48, 5000])
@@ -105,9 +105,9 @@ def test_every_text_occurs_once_per_epoch_with_its_label(budget):
     order: BatchSampler[TextBatch] = ExampleBatchSampler(data, batch_tokens=budget, seed=3)
     for epoch in range(2):
         batches = [order.batch(epoch, index) for index in range(order.batches(epoch))]
-        found = [(row, label) for batch in batches for row, label in zip(rows_of(batch), batch.labels[:, 0], strict=True)]
-        assert sorted(int(label) for _, label in found) == list(range(300))
-        assert all(set(row[1:-1]) <= {int(label) + 100} for row, label in found)
+        results = [(row, label) for batch in batches for row, label in zip(rows_of(batch), batch.labels[:, 0], strict=True)]
+        assert sorted(int(label) for _, label in results) == list(range(300))
+        assert all(set(row[1:-1]) <= {int(label) + 100} for row, label in results)
         assert all(batch.tokens.numel() <= budget or len(batch.tokens) == 1 for batch in batches)
 
 
@@ -131,7 +131,7 @@ def test_no_batch_exceeds_the_maximum_size():
     largest = order.largest_batch()
     assert largest.tokens.size(1) == order.data.lengths().max()
     assert largest.tokens.numel() <= 200
-    assert all(order.batch(0, at).tokens.size(1) <= largest.tokens.size(1) for at in range(order.batches(0)))
+    assert all(order.batch(0, index).tokens.size(1) <= largest.tokens.size(1) for index in range(order.batches(0)))
     alone = ExampleBatchSampler(labelled(column([50, 1])), batch_tokens=8, seed=0)
     assert alone.largest_batch().tokens.shape == (1, 52)
 
@@ -145,10 +145,10 @@ def test_a_batch_is_described_by_its_examples():
 
 def test_evaluation_reads_every_text_once_in_order_of_length():
     data = like_text()
-    found = list(by_length(data, batch_tokens=200))
-    assert sorted(at for members, _ in found for at in members.tolist()) == list(range(300))
-    assert [batch.tokens.size(1) for _, batch in found] == sorted(batch.tokens.size(1) for _, batch in found)
-    assert all(batch.labels[:, 0].tolist() == members.tolist() for members, batch in found)
+    result = list(by_length(data, batch_tokens=200))
+    assert sorted(index for members, _ in result for index in members.tolist()) == list(range(300))
+    assert [batch.tokens.size(1) for _, batch in result] == sorted(batch.tokens.size(1) for _, batch in result)
+    assert all(batch.labels[:, 0].tolist() == members.tolist() for members, batch in result)
 
 
 def test_lines_in_memory_equal_the_tokenizer_output():
@@ -156,7 +156,7 @@ def test_lines_in_memory_equal_the_tokenizer_output():
     tokenizer = train_tokenizer(TokenizerConfig(type="whitespace"), iter(lines))
     corpus = corpus_from_lines(tokenizer, lines)
     starts = corpus.line_starts()
-    for at, line in enumerate(lines):
-        assert corpus.tokens[starts[at] : starts[at + 1]].tolist() == [*tokenizer.encode(line), tokenizer.eos_id]
+    for index, line in enumerate(lines):
+        assert corpus.tokens[starts[index] : starts[index + 1]].tolist() == [*tokenizer.encode(line), tokenizer.eos_id]
     assert len(starts) == 5
     assert corpus.tokenizer == tokenizer.hash

@@ -153,8 +153,8 @@ def test_columns_by_name_and_by_index(tmp_path):
 
 
 def test_each_file_has_its_own_format_and_header(tmp_path):
-    one, other = write(tmp_path / "a.tsv", "label\ttext\na\tx\n"), write(tmp_path / "b.tsv", "text\tlabel\ny\tb\n")
-    assert read(one, other, write(tmp_path / "c.txt", "c z\n")) == [("a", "x"), ("b", "y"), ("c", "z")]
+    single, other = write(tmp_path / "a.tsv", "label\ttext\na\tx\n"), write(tmp_path / "b.tsv", "text\tlabel\ny\tb\n")
+    assert read(single, other, write(tmp_path / "c.txt", "c z\n")) == [("a", "x"), ("b", "y"), ("c", "z")]
 
 
 def test_a_directory_with_one_file_per_label(tmp_path):
@@ -356,8 +356,8 @@ def test_an_empty_file_in_a_label_directory_is_skipped(tmp_path):
         write(tmp_path / "films" / name, text)
     folder = tmp_path / "films"
     assert read(folder) == [("neg", "dull"), ("pos", "good film")]
-    told = f"examples without a text that were skipped: 3, the first at {folder / 'neg' / '2'}:1"
-    assert told in labelled(folder).summary.notes()
+    message = f"examples without a text that were skipped: 3, the first at {folder / 'neg' / '2'}:1"
+    assert message in labelled(folder).summary.notes()
     assert refusal(lambda: read(folder, skip_empty=False)) == (f"{folder / 'neg' / '2'}: no text, only 2 empty lines")
 
 
@@ -367,10 +367,10 @@ def test_files_without_any_text_are_refused(tmp_path):
 
 
 def test_split_fractions_ignore_skipped_examples(tmp_path):
-    rows = [("pos" if at % 2 else "neg", "" if at in (3, 10) else f"t{at}") for at in range(22)]
+    rows = [("pos" if index % 2 else "neg", "" if index in (3, 10) else f"t{index}") for index in range(22)]
     write(tmp_path / "a.tsv", "label\ttext\n" + as_tsv(rows))
-    found = LabeledDataConfig(train="a.tsv", valid=0.1).sources(tmp_path)
-    texts = {name: [record.texts[0] for record in part.records()] for name, part in found.items()}
+    result = LabeledDataConfig(train="a.tsv", valid=0.1).sources(tmp_path)
+    texts = {name: [record.texts[0] for record in part.records()] for name, part in result.items()}
     assert [len(texts[name]) for name in ("train", "valid")] == [18, 2]
     assert sorted(texts["train"] + texts["valid"]) == sorted(text for _, text in rows if text)
 
@@ -479,12 +479,12 @@ def split_of(labels: list[str], tmp_path: Path, **shares: float) -> dict[str, li
 )
 @settings(deadline=None, max_examples=40)
 def test_splits_are_exact_disjoint_and_complete(sizes, valid, test, tmp_path_factory):
-    labels = [f"l{at}" for at, size in enumerate(sizes) for _ in range(size)] + ["z"] * 30
+    labels = [f"l{index}" for index, size in enumerate(sizes) for _ in range(size)] + ["z"] * 30
     parts = split_of(labels, tmp_path_factory.mktemp("shares"), valid=valid, **({} if test is None else {"test": test}))
     numbers = {name: [int(example.texts[0]) for example in examples] for name, examples in parts.items()}
-    assert sorted(number for found in numbers.values() for number in found) == list(range(len(labels)))
-    assert all(a < b for found in numbers.values() for a, b in pairwise(found))
-    assert all(labels[int(text)] == label for found in parts.values() for (text,), (label,), _, _ in found)
+    assert sorted(number for result in numbers.values() for number in result) == list(range(len(labels)))
+    assert all(a < b for result in numbers.values() for a, b in pairwise(result))
+    assert all(labels[int(text)] == label for result in parts.values() for (text,), (label,), _, _ in result)
     for name, share in (("valid", valid), ("test", test)):
         if share is not None:
             assert abs(len(numbers[name]) - share * len(labels)) < 1
@@ -493,14 +493,14 @@ def test_splits_are_exact_disjoint_and_complete(sizes, valid, test, tmp_path_fac
 def test_splits_are_stratified_by_label(tmp_path):
     labels = ["a"] * 500 + ["b"] * 90 + ["c"] * 10
     parts = split_of(labels, tmp_path, valid=0.1, test=0.1)
-    counts = {name: Counter(example.labels[0] for example in found) for name, found in parts.items()}
+    counts = {name: Counter(example.labels[0] for example in results) for name, results in parts.items()}
     assert counts == {
         "train": {"a": 400, "b": 72, "c": 8}, "valid": {"a": 50, "b": 9, "c": 1}, "test": {"a": 50, "b": 9, "c": 1},
     }  # fmt: skip
     # shuffled: not the end of the file, nor every tenth
-    found = [int(example.texts[0]) for example in parts["valid"] if example.labels == ("a",)]
-    assert min(found) < 50 and max(found) > 450
-    assert len(set(np.diff(found).tolist())) > 10
+    results = [int(example.texts[0]) for example in parts["valid"] if example.labels == ("a",)]
+    assert min(results) < 50 and max(results) > 450
+    assert len(set(np.diff(results).tolist())) > 10
 
 
 def test_a_rare_label_stays_in_training(tmp_path):
@@ -549,12 +549,12 @@ def test_the_corpus_of_a_column_is_its_encoded_texts(tmp_path):
     )
     source = LabeledDataConfig(train="a.jsonl", text_column=["a", "b"]).sources(tmp_path)["train"]
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["two lines xyz é a\n"]))
-    for at in (0, 1):
-        side = source.column(str(at))
-        corpus = write_corpus(side, tokenizer, tmp_path, f"train.{at}", progress=lambda done, total: None)
-        found = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
-        assert found == [[*tokenizer.encode(row[at]).tolist(), 2] for row in rows]
-        assert side.name == f"{path} ({'ab'[at]})"
+    for index in (0, 1):
+        side = source.column(str(index))
+        corpus = write_corpus(side, tokenizer, tmp_path, f"train.{index}", progress=lambda done, total: None)
+        results = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
+        assert results == [[*tokenizer.encode(row[index]).tolist(), 2] for row in rows]
+        assert side.name == f"{path} ({'ab'[index]})"
     assert [row.texts for row in source.rows()] == [row[:2] for row in rows]
     assert [row.line for row in source.rows()] == [1, 2, 3]
 
@@ -589,7 +589,7 @@ def test_texts_that_are_too_long_are_counted_or_refused_with_their_line(tmp_path
     path = write(tmp_path / "a.tsv", "a\tb\tlabel\nxx\tx\tk\nxxx\txxx\tk\nx\txxxxx\tk\n")
     source = LabeledDataConfig(train="a.tsv", text_column=["a", "b"]).sources(tmp_path)["train"]
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["x"]))
-    corpora = [write_corpus(source.column(str(at)), tokenizer, tmp_path, f"train.{at}") for at in (0, 1)]
+    corpora = [write_corpus(source.column(str(index)), tokenizer, tmp_path, f"train.{index}") for index in (0, 1)]
     # <s>, the tokens of both, and two </s>
     assert [count_long(corpora, source, max_length=longest, truncate=True) for longest in (9, 8, 6, 5)] == [0, 2, 2, 3]
     assert count_long(corpora, source, max_length=9, truncate=False) == 0
@@ -599,6 +599,6 @@ def test_texts_that_are_too_long_are_counted_or_refused_with_their_line(tmp_path
 
 
 def test_a_single_label_for_all_texts_is_noted(tmp_path):
-    told = "all examples have the same label; there is nothing to learn"
-    assert labelled(write(tmp_path / "a.csv", "label,text\na,x\na,y\n")).summary.notes() == [told]
+    message = "all examples have the same label; there is nothing to learn"
+    assert labelled(write(tmp_path / "a.csv", "label,text\na,x\na,y\n")).summary.notes() == [message]
     assert labelled(write(tmp_path / "b.csv", "label,text\na,x\na,y\nb,z\nb,z\n")).summary.notes() == []

@@ -69,15 +69,15 @@ def copied(runs: LabelRuns, name: str, place: Path) -> Path:
 def test_every_architecture_learns_the_task(runs, kind):
     run = loaded(runs, f"labels-{kind}")
     assert values_of(run)["accuracy"] >= 95
-    assert [one.labels for one in run.predict(list(TEXT.values()))] == [(name,) for name in TEXT]
+    assert [item.labels for item in run.predict(list(TEXT.values()))] == [(name,) for name in TEXT]
 
 
 @pytest.mark.parametrize("kind", ["naive-bayes", "logistic-regression", "lstm", "transformer"])
 def test_multilabel_texts_may_have_several_labels_or_none(runs, kind):
     run = loaded(runs, f"several-{kind}")
-    found = values_of(run)
-    assert found["f1_micro"] >= 90
-    assert "accuracy" not in found
+    result = values_of(run)
+    assert result["f1_micro"] >= 90
+    assert "accuracy" not in result
     both, none = run.predict(["the red cat", "the old"])
     assert set(both.labels) == {"animal", "colour"}
     assert none.labels == () or kind in ("naive-bayes", "transformer")  # to them, words that say nothing say something
@@ -89,10 +89,10 @@ def test_multilabel_texts_may_have_several_labels_or_none(runs, kind):
 def test_the_order_of_a_text_pair_matters(runs, kind):
     run = loaded(runs, f"pairs-{kind}")
     assert values_of(run)["accuracy"] >= 95
-    found = run.predict([("the cat", "a new"), ("a new", "the cat")])
-    assert [one.labels for one in found] == [("first",), ("second",)]
+    result = run.predict([("the cat", "a new"), ("a new", "the cat")])
+    assert [item.labels for item in result] == [("first",), ("second",)]
     alone = run.predict(("the cat", "a new"))  # a tuple is one pair
-    assert alone.labels == found[0].labels and alone.probabilities == pytest.approx(found[0].probabilities, abs=1e-6)
+    assert alone.labels == result[0].labels and alone.probabilities == pytest.approx(result[0].probabilities, abs=1e-6)
     with pytest.raises(DataError) as caught:
         run.predict(["the cat"])
     assert str(caught.value) == f"line 1: has 1 text, but {run.directory.path} expects 2"
@@ -114,9 +114,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(runs, tmp_path, name):
 
 def test_temperature_is_fitted_on_validation_data_and_stored_with_the_weights(runs):
     folder = runs.run_dir("several-gru")
-    kept = read_tensors(folder / "model.safetensors")[0]["head.temperature"]
-    assert 0.1 <= kept.item() <= 10 and kept.item() != 1
-    assert loaded(runs, "several-gru").predictor.model.temperature == pytest.approx(kept.item())
+    saved = read_tensors(folder / "model.safetensors")[0]["head.temperature"]
+    assert 0.1 <= saved.item() <= 10 and saved.item() != 1
+    assert loaded(runs, "several-gru").predictor.model.temperature == pytest.approx(saved.item())
     run = loaded(runs, "labels-gru")
     valid = run.config.datasets["valid"]
     examples = list(valid.records())
@@ -124,8 +124,8 @@ def test_temperature_is_fitted_on_validation_data_and_stored_with_the_weights(ru
     head.temperature.fill_(1.0)
     scores = run.predictor.model.log_probs([example.texts for example in examples])
     gold = targets([example.labels for example in examples], run.vocabulary.labels, multilabel=False)[:, 0]
-    kept = read_tensors(run.directory.weights)[0]["head.temperature"]
-    assert softmax_temperature(scores, gold) == pytest.approx(kept.item(), rel=1e-3)
+    saved = read_tensors(run.directory.weights)[0]["head.temperature"]
+    assert softmax_temperature(scores, gold) == pytest.approx(saved.item(), rel=1e-3)
 
 
 def test_without_validation_data_the_temperature_is_one_and_evaluation_is_refused(tmp_path):
@@ -149,14 +149,14 @@ def test_class_weight_balanced_gives_labels_equal_weight():
 
 
 def test_class_weight_balanced_helps_a_rare_label(tmp_path):
-    rows = [row for at, row in enumerate(single_label_rows(300)) if row[0] != "tool" or at % 30 == 2]
-    data, said = write_tsv(tmp_path / "data.tsv", rows), []
+    rows = [row for index, row in enumerate(single_label_rows(300)) if row[0] != "tool" or index % 30 == 2]
+    data, output = write_tsv(tmp_path / "data.tsv", rows), []
     for option in ("none", "balanced"):
         values = classification_run_file(data, "conv", "train.max_steps=6", f"model.class_weight={option}")
         run = weft.load(train_here(values, tmp_path / option).path)
         assert run.task == "classification"
-        said.append(np.mean([one.probabilities["tool"] for one in run.predict([text for _, text in rows])]))
-    assert said[1] > 2 * said[0]
+        output.append(np.mean([item.probabilities["tool"] for item in run.predict([text for _, text in rows])]))
+    assert output[1] > 2 * output[0]
 
 
 def test_any_number_of_labels():
@@ -203,24 +203,24 @@ def test_without_truncation_long_texts_are_refused_in_prediction(tmp_path, monke
     run = weft.load(folder)
     assert run.task == "classification"
     fits, long = ("axe " * 9, "cat " * 8), ("axe " * 9, "cat " * 9)  # and <s>, </s>, </s>
-    told = "has 21 tokens, more than the model's limit of 20 (data.truncate = false); shorten it"
-    assert run.predictor.invalid_inputs([fits, long]) == {1: told}
+    message = "has 21 tokens, more than the model's limit of 20 (data.truncate = false); shorten it"
+    assert run.predictor.invalid_inputs([fits, long]) == {1: message}
     assert run.predictor.invalid_inputs([]) == {}
     assert len(run.predict([fits])) == 1
     with pytest.raises(DataError) as caught:
         run.predict([fits, long])
-    assert str(caught.value) == f"line 2: {told}"
+    assert str(caught.value) == f"line 2: {message}"
     set_stdin(monkeypatch, f"{long[0]}\t{long[1]}\na\tb\nalone\n\n".encode())
     assert main(["predict", str(folder)]) == 3
-    said = capsys.readouterr()
-    assert said.err == (
-        f"weft: warning: line 1: {told}; skipped\nweft: warning: line 3: expected 2 tab-separated texts, got 1; skipped\n"
+    captured = capsys.readouterr()
+    assert captured.err == (
+        f"weft: warning: line 1: {message}; skipped\nweft: warning: line 3: expected 2 tab-separated texts, got 1; skipped\n"
     )
-    assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False, False]
+    assert [bool(line) for line in captured.out.split("\n")] == [False, True, False, False, False]
     held = write_tsv(tmp_path / "held.tsv", [("first", *fits), ("second", *long)], "label\tone\ttwo")
     with pytest.raises(DataError) as caught:
         run.evaluate(held)
-    assert str(caught.value) == f"{held}:3: {told}"
+    assert str(caught.value) == f"{held}:3: {message}"
 
 
 def test_baselines_read_whole_texts_without_tokenizing(tmp_path, capsys):
@@ -266,21 +266,23 @@ def test_a_baseline_equals_one_fitted_by_hand(runs, name, kind):
     table = NaiveBayesConfig() if kind == "naive-bayes" else LogisticRegressionConfig()
     features = [Features.fit(column, table.features) for column in columns]
     right = targets([example.labels for example in examples], run.vocabulary.labels, multilabel=name == "several")
-    wanted: Any = right.astype(bool) if name == "several" else right[:, 0]
+    expected: Any = right.astype(bool) if name == "several" else right[:, 0]
     sparse = hstack([part.transform(column) for part, column in zip(features, columns, strict=True)])
     fit: Any = bayes.fit if kind == "naive-bayes" else regression.fit
-    model = fit(sparse, wanted, len(run.labels), table)
+    model = fit(sparse, expected, len(run.labels), table)
     tests = [example.texts for example in run.config.datasets["test"].records()]
     there = hstack([part.transform(column) for part, column in zip(features, zip(*tests, strict=True), strict=True)])
     scores = torch.from_numpy(model.logits(there) / run.model.temperature)
-    said = torch.nn.functional.logsigmoid(scores) if name == "several" else scores.log_softmax(1)
-    np.testing.assert_allclose(run.model.log_probs(tests), said.numpy(), rtol=0, atol=1e-9)
+    output = torch.nn.functional.logsigmoid(scores) if name == "several" else scores.log_softmax(1)
+    np.testing.assert_allclose(run.model.log_probs(tests), output.numpy(), rtol=0, atol=1e-9)
     assert run.model.num_parameters == (sum(part.num_features for part in features) + 1) * len(run.labels)
 
 
 def test_options_of_baselines_change_them(runs, tmp_path):
-    for at, option in enumerate(("model.class_weight=balanced", "model.event_model=bernoulli", "model.features.analyzer=char")):
-        folder = train_here(runs.values("labels-naive-bayes", option), tmp_path / str(at)).path
+    for index, option in enumerate(
+        ("model.class_weight=balanced", "model.event_model=bernoulli", "model.features.analyzer=char")
+    ):
+        folder = train_here(runs.values("labels-naive-bayes", option), tmp_path / str(index)).path
         run = weft.load(folder)
         assert run.task == "classification"
         assert values_of(run)["accuracy"] > 50
@@ -320,8 +322,8 @@ def test_a_new_stack_on_the_same_embedding_lists_its_new_tensors(runs, tmp_path)
     options = ("train.max_steps=1", f"train.init_from={first}", "model.layer_type=conv", "model.kernel_size=2")
     values = runs.values("labels-gru", *options, f"tokenizer.file={first / 'tokenizer.json'}")
     train_here(values, tmp_path / "run", watcher)
-    said = next(note for note in watcher.notes if note.startswith("Initialized "))
-    assert "; not in " in said and "encoder.stack.layers.0.mixer.backward_mixer" in said
+    output = next(note for note in watcher.notes if note.startswith("Initialized "))
+    assert "; not in " in output and "encoder.stack.layers.0.mixer.backward_mixer" in output
 
 
 # ---- reading back
@@ -332,13 +334,13 @@ def test_predictions_are_probabilities_independent_of_their_batch(runs, kind):
     run = loaded(runs, f"labels-{kind}")
     texts = [text for _, text in single_label_rows(40, seed=5)] + ["", "words never seen"]
     together = run.predict(texts)
-    for text, found in zip(texts, together, strict=True):
+    for text, result in zip(texts, together, strict=True):
         alone = run.predict(text)
-        assert alone.labels == found.labels
-        assert alone.probabilities == pytest.approx(found.probabilities, abs=1e-5)
-        assert sum(found.probabilities.values()) == pytest.approx(1)
-        assert found.labels == (next(iter(found.probabilities)),)
-        assert list(found.probabilities.values()) == sorted(found.probabilities.values(), reverse=True)
+        assert alone.labels == result.labels
+        assert alone.probabilities == pytest.approx(result.probabilities, abs=1e-5)
+        assert sum(result.probabilities.values()) == pytest.approx(1)
+        assert result.labels == (next(iter(result.probabilities)),)
+        assert list(result.probabilities.values()) == sorted(result.probabilities.values(), reverse=True)
     assert run.predict([]) == []
     with pytest.raises(DataError, match="line 2"):
         run.predict(["cat", "a\0b"])
@@ -353,16 +355,16 @@ def test_options_that_the_task_lacks_are_refused_by_name(runs):
 
 
 def test_evaluation_scores_the_predictions(runs):
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     run = loaded(runs, "several-lstm")
-    found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
-    scores, items = list(found), found.items
+    result = run.evaluate(progress=lambda what, done, total: reported.append((done, total)))
+    scores, items = list(result), result.items
     examples = list(run.config.datasets["test"].records())
-    found = run.predict([example.texts for example in examples])
-    exact = np.mean([set(one.labels) == set(example.labels) for one, example in zip(found, examples, strict=True)])
+    result = run.predict([example.texts for example in examples])
+    exact = np.mean([set(item.labels) == set(example.labels) for item, example in zip(result, examples, strict=True)])
     assert (scores[0].name, scores[0].value) == ("exact_match", pytest.approx(100 * exact))
     assert len(items.keys) == len(examples) == 36
-    assert told[-1] == (36, 36)
+    assert reported[-1] == (36, 36)
     assert f"|labels:{run.vocabulary.labels.hash[:8]}|several|temperature:" in scores[0].signature
     assert run.evaluate([run.config.data.train])["exact_match"].value != scores[0].value  # other data
 
@@ -383,13 +385,13 @@ def test_info_describes_a_classifier(runs):
 def test_changed_or_damaged_labels_are_refused_by_name(runs, tmp_path, name):
     folder = copied(runs, name, tmp_path)
     path = folder / "labels.json"
-    whole = path.read_text()
-    path.write_text(whole.replace("animal", "beast"))
+    original = path.read_text()
+    path.write_text(original.replace("animal", "beast"))
     with pytest.raises(ModelError) as caught:
         weft.load(folder).model  # noqa: B018
     first = folder / ("tokenizer.json" if name == "labels-lstm" else "features.0.json")
     assert str(caught.value) == f"{first} or {path}: not the file that the weights were trained with"
-    path.write_text(whole[:20])
+    path.write_text(original[:20])
     with pytest.raises(ModelError) as caught:
         weft.load(folder)
     assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
@@ -398,22 +400,22 @@ def test_changed_or_damaged_labels_are_refused_by_name(runs, tmp_path, name):
 def test_changed_or_damaged_features_and_tokens_are_refused_by_name(runs, tmp_path, capsys):
     folder = copied(runs, "labels-logistic-regression", tmp_path)
     path = folder / "features.0.json"
-    whole = path.read_text()
-    content = json.loads(whole)
+    original = path.read_text()
+    content = json.loads(original)
     path.write_text(json.dumps({**content, "documents": content["documents"] + 1}))
     assert expect_error(capsys, "predict", str(folder), "a cat") == (
         4, f"{path} or {folder / 'labels.json'}: not the file that the weights were trained with"
     )  # fmt: skip
-    path.write_text(whole[:-30])
-    code, said = expect_error(capsys, "predict", str(folder), "a cat")
-    assert code == 4 and said.startswith(f"{path}: ")
+    path.write_text(original[:-30])
+    code, message = expect_error(capsys, "predict", str(folder), "a cat")
+    assert code == 4 and message.startswith(f"{path}: ")
     path.unlink()
-    code, said = expect_error(capsys, "predict", str(folder), "a cat")
-    assert code == 4 and said.startswith(f"{path}: ")
+    code, message = expect_error(capsys, "predict", str(folder), "a cat")
+    assert code == 4 and message.startswith(f"{path}: ")
     folder = copied(runs, "labels-lstm", tmp_path)
     shutil.copy(runs.run_dir("pairs-lstm") / "tokenizer.json", folder / "tokenizer.json")
-    code, said = expect_error(capsys, "predict", str(folder), "a cat")
-    assert (code, said) == (
+    code, message = expect_error(capsys, "predict", str(folder), "a cat")
+    assert (code, message) == (
         4, f"{folder / 'tokenizer.json'} or {folder / 'labels.json'}: not the file that the weights were trained with"
     )  # fmt: skip
 
@@ -434,8 +436,8 @@ def test_baseline_weights_without_a_temperature_are_refused(runs, tmp_path):
 
 def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = main([*words])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def test_predict_prints_one_line_per_input_line(runs, capsys, monkeypatch):
@@ -539,7 +541,7 @@ def test_evaluate_prints_scores_per_label_and_confusions(runs, capsys):
 
 
 def test_many_labels_have_no_confusion_matrix():
-    names = [f"l{at}" for at in range(MAX_LABELS + 1)]
+    names = [f"l{index}" for index in range(MAX_LABELS + 1)]
     assert confusion_table(names, np.eye(MAX_LABELS + 2, MAX_LABELS + 1, dtype=int)) == ""
     counts = np.array([[3, 1], [0, 0], [0, 2]])
     assert confusion_table(["a", "b"], counts) == "gold \\ predicted  a  b\na                 3  1\n(unseen)          0  2\n"
@@ -577,11 +579,11 @@ def test_check_reads_labeled_texts(runs, capsys, tmp_path):
         (tmp_path / "run.toml").write_text(tomli_w.dumps(runs.values(name)))
         code, out, err = said_by(capsys, "check", str(tmp_path / "run.toml"), "--json", "--quiet")
         assert (code, err) == (0, "")
-        found = json.loads(out)
+        data = json.loads(out)
         names = ["text"] if name == "labels-lstm" else ["one", "two"]
-        assert list(found["splits"]["train"]) == ["rows", *names]
+        assert list(data["splits"]["train"]) == ["rows", *names]
         # nothing is said about one text that follows from another
-        assert {one["name"] for one in found["findings"]} <= {"duplicate", "overlap", "unknown_tokens"}
+        assert {finding["name"] for finding in data["findings"]} <= {"duplicate", "overlap", "unknown_tokens"}
     code, out, _ = said_by(capsys, "check", str(tmp_path / "run.toml"), "--quiet", "--set", "data.max_length=4")
     assert code == 0 and "have more tokens than data.max_length (4)" in out.replace("\n         ", " ")
 
@@ -597,9 +599,9 @@ def test_unseen_labels_are_named_and_counted_as_wrong_or_refused(runs, capsys, t
         "weft: warning: 2 examples have labels that are not in the training data and count as errors: food (2)"
     )
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--json", "--quiet")
-    found = json.loads(out)
-    assert (found["unseen"], found["data"], err) == ({"food": 2}, [str(data)], "")
-    assert found["scores"][0]["value"] == 50
+    document = json.loads(out)
+    assert (document["unseen"], document["data"], err) == ({"food": 2}, [str(data)], "")
+    assert document["scores"][0]["value"] == 50
     assert expect_error(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
         3, f"{data}:3: label 'food' is not in the training data of {folder}"
     )  # fmt: skip
@@ -638,8 +640,8 @@ def test_training_and_prediction_read_latin_1(tmp_path, capsys, monkeypatch):
         folder = str(train_here(classification_run_file(data, kind, "data.encoding=latin-1"), tmp_path / kind).path)
         set_stdin(monkeypatch, "here axe café\n".encode("latin-1"))
         code, out, _ = said_by(capsys, "predict", folder, "--json")
-        found = json.loads(out)
-        assert (code, found["text"], found["labels"]) == (0, "here axe café", ["tool"])
+        document = json.loads(out)
+        assert (code, document["text"], document["labels"]) == (0, "here axe café", ["tool"])
         run = weft.load(folder)
         assert run.task == "classification" and run.vocabulary.tokenizer.encode("café").tolist() != [0]
         assert said_by(capsys, "evaluate", folder, "--data", str(data), "--quiet")[0] == 0

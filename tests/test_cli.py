@@ -112,8 +112,8 @@ def run(request):
 def call(capsys, *words):
     """Exit code, standard output, standard error."""
     code = main(list(words))
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 class Terminal(io.StringIO):
@@ -245,8 +245,8 @@ def test_every_command_and_option_is_documented():
 def test_generate_has_a_flag_for_every_option_with_the_same_default():
     group = typer.main.get_command(app)
     flags = {param.name: param.default for param in group.commands["generate"].params}
-    wanted = {name: value for name, value in GenerationConfig().model_dump().items() if name != "stop"}
-    assert {name: flags[name] for name in wanted} == wanted
+    expected = {name: value for name, value in GenerationConfig().model_dump().items() if name != "stop"}
+    assert {name: flags[name] for name in expected} == expected
     assert flags["stop"] is None
 
 
@@ -299,7 +299,7 @@ def test_a_seq2seq_template_shows_encoder_and_decoder_options(arch):
     values = tomllib.loads(with_sides(text))
     assert values["tokenizer"] == {"source": {"type": "char"}, "target": {"type": "whitespace"}}
     assert set(values["model"]) == {"arch", "encoder", "decoder"}
-    config, shown = (resolve(tomllib.loads(one), base=Path("/nowhere")) for one in (text, with_sides(text)))
+    config, shown = (resolve(tomllib.loads(item), base=Path("/nowhere")) for item in (text, with_sides(text)))
     assert (shown.model, shown.train) == (config.model, config.train)
     stacks = {**config.model.encoder.model_dump(exclude_none=True), **config.model.model_dump(exclude_none=True)}
     assert [name for name in set(stacks) - {"encoder", "decoder"} if f" {name} = " not in text] == []
@@ -310,7 +310,7 @@ def test_a_seq2seq_template_shows_encoder_and_decoder_options(arch):
 @pytest.mark.parametrize(("task", "arch"), [pair for pair in EVERY_ARCH if pair[0] != "seq2seq"])
 def test_a_template_shows_every_option_that_applies(task, arch):
     text = render_template(task, arch)
-    config, shown = (resolve(tomllib.loads(one), base=Path("/nowhere")) for one in (text, with_sides(text)))
+    config, shown = (resolve(tomllib.loads(item), base=Path("/nowhere")) for item in (text, with_sides(text)))
     assert shown == config
     options = {**config.model.model_dump(exclude_none=True)}
     inner = {name for value in options.values() if isinstance(value, dict) for name in value}
@@ -354,8 +354,8 @@ def test_a_task_is_described_before_it_is_imported():
     assert {name: find_template(name).archs[0] for name in TASKS} == {name: task.arch for name, task in TASKS.items()}
     command = [sys.executable, "-m", "weft.cli.main"]
     asked = _environment(_WEFT_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="weft init ta")
-    said = subprocess.run(command, capture_output=True, text=True, env=asked).stdout
-    assert '"tagging":"predict a tag for each word of a sentence"' in said
+    output = subprocess.run(command, capture_output=True, text=True, env=asked).stdout
+    assert '"tagging":"predict a tag for each word of a sentence"' in output
 
 
 def test_init_prints_the_template(capsys):
@@ -419,11 +419,11 @@ def test_a_finished_ngram_run_is_not_fitted_again(counted, capsys):
 def test_overwrite_trains_again_and_json_reports_it(work_dir, capsys):
     code, out, err = call(capsys, "train", "run.toml", "--output-dir", "runs/again", "--json", "--quiet")
     assert (code, err) == (0, "")
-    told = json.loads(out)
-    assert (told["run"], told["done"], told["steps"], told["fitted"]) == ("runs/again", True, 6, False)
-    assert told["best"]["name"] == "loss" and told["seconds"] > 0
+    data = json.loads(out)
+    assert (data["run"], data["done"], data["steps"], data["fitted"]) == ("runs/again", True, 6, False)
+    assert data["best"]["name"] == "loss" and data["seconds"] > 0
     code, out, _ = call(capsys, "train", "run.toml", "--output-dir", "runs/again", "--json", "--quiet", "--overwrite")
-    assert json.loads(out)["best"] == told["best"]
+    assert json.loads(out)["best"] == data["best"]
 
 
 def test_two_runs_share_a_tokenizer(work_dir, capsys):
@@ -465,7 +465,7 @@ def test_a_long_search_shows_progress_and_a_signal_prints_results_so_far(work_di
     """A mean over the tokens may rise to the last of them, so such a search goes on to --max-new-tokens."""
     search = ["generate", "runs/run", "an", "--beam-size", "3", "--length-penalty", "1", "--n-best", "2"]
     assert main([*search, "--max-new-tokens", "4"]) == 0
-    wanted = capfd.readouterr().out
+    expected = capfd.readouterr().out
     shown = []
 
     def show(self, phase, fraction, detail=""):
@@ -475,9 +475,9 @@ def test_a_long_search_shows_progress_and_a_signal_prints_results_so_far(work_di
 
     monkeypatch.setattr(Display, "show", show)
     assert main([*search, "--max-new-tokens", "1000000"]) == 130
-    said = capfd.readouterr()
-    assert said.out == wanted and wanted.count("\n") == 2
-    assert said.err == "\nPrinting the best so far ... (press Ctrl-C again to quit)\n"
+    captured = capfd.readouterr()
+    assert captured.out == expected and expected.count("\n") == 2
+    assert captured.err == "\nPrinting the best so far ... (press Ctrl-C again to quit)\n"
     assert shown == [("searching", f"{done} of at most 1,000,000 tokens") for done in (1, 2, 3, 4)]
 
 
@@ -563,10 +563,10 @@ def test_evaluate(work_dir, capsys):
     everything = call(capsys, "evaluate", "runs/run", "--all", "--signature")[1]
     assert "\nbits per token " in everything and re.search(r"^loss, .*: weft:.*\|tokens:", everything, re.MULTILINE)
     code, out, _ = call(capsys, "evaluate", "runs/run", "--json", "--data", "names.txt", "--context", "reset")
-    told = json.loads(out)
-    assert told["run"] == "runs/run" and told["data"] == ["names.txt"]
-    assert list(told["scores"][0]) == ["name", "value", "low", "high", "signature"]
-    assert told["scores"][0]["name"] == "loss" and "|tokens:" in told["scores"][0]["signature"]
+    data = json.loads(out)
+    assert data["run"] == "runs/run" and data["data"] == ["names.txt"]
+    assert list(data["scores"][0]) == ["name", "value", "low", "high", "signature"]
+    assert data["scores"][0]["name"] == "loss" and "|tokens:" in data["scores"][0]["signature"]
 
 
 def test_evaluate_with_stride_and_with_carry(work_dir, capsys):
@@ -600,9 +600,9 @@ def test_score_reads_standard_input_or_files(work_dir, capsys, monkeypatch):
 
 def test_token_scores_add_up_to_the_line_score(capsys, monkeypatch, run):
     set_stdin(monkeypatch, b"anna\n")
-    told = json.loads(call(capsys, "score", f"runs/{run}", "--per-token", "--json")[1])
-    assert "".join(one["token"] for one in told["tokens"]).removesuffix("</s>") == "anna"
-    assert sum(one["surprisal"] for one in told["tokens"]) == pytest.approx(-told["log_prob"], abs=1e-4)
+    data = json.loads(call(capsys, "score", f"runs/{run}", "--per-token", "--json")[1])
+    assert "".join(token["token"] for token in data["tokens"]).removesuffix("</s>") == "anna"
+    assert sum(token["surprisal"] for token in data["tokens"]) == pytest.approx(-data["log_prob"], abs=1e-4)
     set_stdin(monkeypatch, b"anna\n")
     lines = call(capsys, "score", f"runs/{run}", "--per-token")[1].split("\n")
     assert [line.split("\t")[0] for line in lines[:4]] == list("anna") and lines[-2:] == ["", ""]
@@ -617,8 +617,8 @@ def test_scores_are_streamed_before_the_input_ends(work_dir, monkeypatch):
 
 def test_score_counts_tokens(work_dir, capsys, monkeypatch):
     set_stdin(monkeypatch, b"anna\n\n")
-    told = [json.loads(line) for line in call(capsys, "score", "runs/run", "--json")[1].split("\n")[:-1]]
-    assert [(line["text"], line["tokens"]) for line in told] == [("anna", 5), ("", 1)]
+    data = [json.loads(line) for line in call(capsys, "score", "runs/run", "--json")[1].split("\n")[:-1]]
+    assert [(line["text"], line["tokens"]) for line in data] == [("anna", 5), ("", 1)]
 
 
 def test_progress_of_a_long_line_is_cleared_before_the_result(work_dir, capsys, monkeypatch):
@@ -658,10 +658,10 @@ def test_generate_is_the_same_streamed_or_not(capsys, run):
     words = ["generate", f"runs/{run}", "an", "--max-new-tokens", "8"]
     code, out, err = call(capsys, *words)
     assert (code, err) == (0, "") and out.startswith("an")
-    told = json.loads(call(capsys, *words, "--json")[1])
-    assert told["run"] == f"runs/{run}" and told["seed"] == 0
-    assert [list(result) for result in told["results"]] == [["prompt", "continuations"]]
-    assert "an" + told["results"][0]["continuations"][0]["text"] + "\n" == out
+    data = json.loads(call(capsys, *words, "--json")[1])
+    assert data["run"] == f"runs/{run}" and data["seed"] == 0
+    assert [list(result) for result in data["results"]] == [["prompt", "continuations"]]
+    assert "an" + data["results"][0]["continuations"][0]["text"] + "\n" == out
     assert call(capsys, *words, "--no-echo")[1] == out.removeprefix("an")
 
 
@@ -679,16 +679,16 @@ def test_several_temperatures_in_one_command(work_dir, capsys, monkeypatch, run)
     words = ["generate", f"runs/{run}", "an", "--max-new-tokens", "6"]
     code, out, err = call(capsys, *words, "--temperature", "0.5,0,1.5")
     assert (code, err) == (0, "")
-    alone = [call(capsys, *words, "--temperature", one)[1] for one in ("0.5", "0", "1.5")]
-    assert out == "".join(f"=== temperature {one} ===\n{text}" for one, text in zip(("0.5", "0", "1.5"), alone, strict=True))
+    alone = [call(capsys, *words, "--temperature", item)[1] for item in ("0.5", "0", "1.5")]
+    assert out == "".join(f"=== temperature {item} ===\n{text}" for item, text in zip(("0.5", "0", "1.5"), alone, strict=True))
     assert alone[1] == call(capsys, *words, "--greedy")[1] and (run == "ngram" or len(set(alone)) > 1)
-    told = json.loads(call(capsys, *words, "--temperature", "0.5,1.0", "--num-samples", "2", "--json")[1])
-    assert [list(one) for one in told["results"]] == [["temperature", "prompt", "continuations"]] * 2
-    assert [(one["temperature"], one["prompt"], len(one["continuations"])) for one in told["results"]] == [
+    data = json.loads(call(capsys, *words, "--temperature", "0.5,1.0", "--num-samples", "2", "--json")[1])
+    assert [list(item) for item in data["results"]] == [["temperature", "prompt", "continuations"]] * 2
+    assert [(item["temperature"], item["prompt"], len(item["continuations"])) for item in data["results"]] == [
         (0.5, "an", 2),
         (1.0, "an", 2),
     ]
-    assert "an" + told["results"][0]["continuations"][0]["text"] + "\n" == alone[0]
+    assert "an" + data["results"][0]["continuations"][0]["text"] + "\n" == alone[0]
     set_stdin(monkeypatch, b"an\nx\xff\nbo\n")
     code, out, err = call(capsys, "generate", f"runs/{run}", "--temperature", "0.5,2", "--max-new-tokens", "3")
     assert (code, err) == (3, "weft: warning: standard input:2: invalid utf-8 (byte 0xff); convert it first; skipped\n")
@@ -729,7 +729,7 @@ def test_an_invalid_prompt_does_not_affect_others(work_dir, capsys, monkeypatch)
     set_stdin(monkeypatch, b"an\n\0\nbo\n")
     code, out, _ = call(capsys, "generate", "runs/run", "--json", "--beam-size", "2", "--max-new-tokens", "4")
     results = json.loads(out)["results"]
-    assert code == 3 and [one["prompt"] for one in results] == ["an", None, "bo"]
+    assert code == 3 and [result["prompt"] for result in results] == ["an", None, "bo"]
     assert results[1] == {
         "prompt": None,
         "continuations": [],
@@ -759,9 +759,9 @@ def test_info_of_a_run(work_dir, capsys):
     assert re.fullmatch(r"lstm, [\d,]+ parameters", rows["Model"])
     assert re.fullmatch(r"6 of 6 steps, [\d,]+ tokens, \d+s", rows["Training"])
     assert re.fullmatch(r"valid loss \d\.\d{3} at step \d", rows["Best"])
-    told = json.loads(call(capsys, "info", "runs/run", "--json")[1])
-    assert told["budget"] == {"max_steps": 6} and told["config"]["model"]["hidden_size"] == 8
-    assert set(told["bytes"]) >= {"model.safetensors", "checkpoints", "resolved.toml"}
+    data = json.loads(call(capsys, "info", "runs/run", "--json")[1])
+    assert data["budget"] == {"max_steps": 6} and data["config"]["model"]["hidden_size"] == 8
+    assert set(data["bytes"]) >= {"model.safetensors", "checkpoints", "resolved.toml"}
 
 
 def test_info_of_an_ngram_run_and_of_an_untrained_run(counted, capsys, monkeypatch):
@@ -776,9 +776,9 @@ def test_info_of_an_ngram_run_and_of_an_untrained_run(counted, capsys, monkeypat
 
 
 def test_info_of_the_system(capsys):
-    told = json.loads(call(capsys, "info", "--json")[1])
-    assert told["weft"] == __version__ and told["libraries"]["torch"] == torch.__version__
-    assert told["cpus"] >= 1 and told["free_memory"] > 0
+    data = json.loads(call(capsys, "info", "--json")[1])
+    assert data["weft"] == __version__ and data["libraries"]["torch"] == torch.__version__
+    assert data["cpus"] >= 1 and data["free_memory"] > 0
     assert call(capsys, "info")[1].startswith(f"weft {__version__}\nPython ")
 
 

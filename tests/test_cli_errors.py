@@ -187,8 +187,8 @@ def test_latin_1_is_read_if_configured(work_dir):
 def test_invalid_standard_input(trained_dir, capsys, monkeypatch, data, fault):
     set_stdin(monkeypatch, data)
     assert main(["score", "runs/run"]) == 3
-    said = capsys.readouterr()
-    assert said.err == f"weft: warning: standard input:{fault}; skipped\n" and said.out.startswith("\n")
+    captured = capsys.readouterr()
+    assert captured.err == f"weft: warning: standard input:{fault}; skipped\n" and captured.out.startswith("\n")
 
 
 def test_a_missing_file_to_score(trained_dir, capsys):
@@ -296,8 +296,8 @@ def test_a_directory_with_other_files_is_not_touched(trained_dir, capsys):
 
 def test_a_damaged_run(trained_dir, capsys):
     weights = trained_dir / "runs/run/model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-8] + bytes(8 * [255]))
+    original = weights.read_bytes()
+    weights.write_bytes(original[:-8] + bytes(8 * [255]))
     assert expect_error(capsys, "generate", "runs/run", "To") == (
         4,
         "runs/run/model.safetensors: checksum mismatch; the file is corrupted",
@@ -307,7 +307,7 @@ def test_a_damaged_run(trained_dir, capsys):
         4,
         "runs/run: not trained yet; run weft train",
     )
-    weights.write_bytes(whole)
+    weights.write_bytes(original)
     (trained_dir / "runs/run/tokenizer.json").write_text("{")
     code, line = expect_error(capsys, "info", "runs/run")
     assert code == 4 and line.startswith("runs/run/tokenizer.json: not a tokenizer.json, or corrupted: ")

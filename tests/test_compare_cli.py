@@ -84,7 +84,7 @@ def test_one_command_gives_a_table_and_a_page(there, capsys):
     words = ["run.toml", "--models", "ngram,lstm,lstm", "--seeds", "2"]
     code, out, err = compare(capsys, *words)
     assert code == 0
-    place = there / "runs" / "run-comparison"
+    directory = there / "runs" / "run-comparison"
     assert InProcessTrainer.trained == [f"{name}-{seed}" for seed in (5, 6) for name in ("ngram", "lstm", "lstm#2")]
     assert err.startswith("ngram: ignoring hidden_size and num_layers\n")
     assert err.endswith("Report: runs/run-comparison/report.html\n")
@@ -92,16 +92,16 @@ def test_one_command_gives_a_table_and_a_page(there, capsys):
     # two variants that are the same do the same, to the last bit
     for seed in (5, 6):
         for name in ("model.safetensors", "metrics.jsonl", "tokenizer.json"):
-            assert (place / f"lstm-{seed}" / name).read_bytes() == (place / f"lstm#2-{seed}" / name).read_bytes()
-    rows = by_name(place)
+            assert (directory / f"lstm-{seed}" / name).read_bytes() == (directory / f"lstm#2-{seed}" / name).read_bytes()
+    rows = by_name(directory)
     assert rows["lstm"]["scores"] == rows["lstm#2"]["scores"] and rows["lstm"]["seeds"] == [5, 6]
     assert rows["ngram"]["scores"] != rows["lstm"]["scores"]
-    document = files.read_json(place / "comparison.json")
+    document = files.read_json(directory / "comparison.json")
     assert document["command"] == "weft compare run.toml --models ngram,lstm,lstm --seeds 2"
     assert document["failures"] == []
-    assert "<!DOCTYPE html>" in (place / "report.html").read_text()
+    assert "<!DOCTYPE html>" in (directory / "report.html").read_text()
     # all of them read the same tokens
-    assert len({(path / "data" / "train.tokens").read_bytes() for path in place.glob("*-[56]")}) == 1
+    assert len({(path / "data" / "train.tokens").read_bytes() for path in directory.glob("*-[56]")}) == 1
 
     def fails(*ignored: object, **others: object) -> None:
         raise AssertionError("it was measured again")
@@ -126,9 +126,11 @@ def test_a_run_file_alone_is_compared_with_the_default_architectures(there, caps
     document = files.read_json(there / "here" / "comparison.json")
     assert document["command"] == f"weft compare {' '.join(words)}"
     settings = [resolve(files_of(there / "here" / name), base=there) for name in ("lstm-5", "transformer-5")]
-    assert [(one.train.max_epochs, one.train.max_steps, one.model.hidden_size) for one in settings] == [(1.0, None, 12)] * 2
-    said = "--set: requires a run file; existing runs are not trained"
-    assert expect_error(capsys, "compare", "here/lstm-5", "--set", "seed=1") == (2, said)
+    assert [(setting.train.max_epochs, setting.train.max_steps, setting.model.hidden_size) for setting in settings] == [
+        (1.0, None, 12)
+    ] * 2
+    message = "--set: requires a run file; existing runs are not trained"
+    assert expect_error(capsys, "compare", "here/lstm-5", "--set", "seed=1") == (2, message)
     InProcessTrainer.trained.clear()
     assert compare(capsys, *words, "--models", "lstm,ngram,transformer")[0] == 0 and InProcessTrainer.trained == []
 
@@ -137,8 +139,8 @@ def test_results_as_json_csv_and_latex(there, capsys):
     words = ["run.toml", "--models", "ngram,lstm", "--quiet"]
     code, out, err = compare(capsys, *words, "--json")
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert list(found) == [
+    data = json.loads(out)
+    assert list(data) == [
         "title",
         "task",
         "data",
@@ -150,7 +152,7 @@ def test_results_as_json_csv_and_latex(there, capsys):
         "rows",
         "failures",
     ]
-    assert [row["name"] for row in found["rows"]].count("lstm") == 1
+    assert [row["name"] for row in data["rows"]].count("lstm") == 1
     _, out, _ = compare(capsys, *words, "--csv", "-")
     assert len(list(csv.reader(io.StringIO(out)))) == 3
     _, out, _ = compare(capsys, *words, "--markdown", "table.md", "--latex", "table.tex", "--csv", "table.csv")
@@ -177,7 +179,7 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     page = (there / "here/report.html").read_bytes()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
-    told = ["run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2"]
+    reported = ["run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2"]
     assert expect_error(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
         3,
         f"{there / 'nowhere.txt'}: file not found",
@@ -188,21 +190,21 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
 
     with monkeypatch.context() as patched:
         patched.setattr(tokens, "train_once", pressed)
-        assert compare(capsys, *told, "--overwrite") == (130, "", "Stopped before the first run. here is unchanged.\n")
+        assert compare(capsys, *reported, "--overwrite") == (130, "", "Stopped before the first run. here is unchanged.\n")
     assert (there / "here/report.html").read_bytes() == page and not (there / "here/.previous").exists()
     with monkeypatch.context() as patched:
         patched.setattr(InProcessTrainer, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted("", "stopped")))
-        for again, said in ((["--overwrite"], "the same command without --overwrite"), ([], "the same command")):
-            code, _, err = compare(capsys, *told, *again)
+        for again, output in ((["--overwrite"], "the same command without --overwrite"), ([], "the same command")):
+            code, _, err = compare(capsys, *reported, *again)
             assert code == 130
             assert err.endswith(
-                f"Stopped. Saved to here. Run {said} to resume. The previous comparison is in here/.previous "
+                f"Stopped. Saved to here. Run {output} to resume. The previous comparison is in here/.previous "
                 "until this one is finished.\n"
             )
     assert main(["compare", "here/.previous", "--report", "again.html"]) == 0
     assert (there / "again.html").read_bytes() == page
     capsys.readouterr()
-    assert compare(capsys, *told, "--quiet")[0] == 0
+    assert compare(capsys, *reported, "--quiet")[0] == 0
     assert not (there / "here/.previous").exists() and (there / "here/report.html").read_bytes() != page
 
 
@@ -215,10 +217,10 @@ def test_a_refused_comparison_deletes_nothing(there, capsys, monkeypatch):
     (there / "here/lstm-6").mkdir()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
     with Lock(there / "here/lstm-6"):
-        code, said = expect_error(
+        code, message = expect_error(
             capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "3", "--overwrite"
         )
-        assert code == 5 and said.startswith("here/lstm-6: in use by another process (process ")
+        assert code == 5 and message.startswith("here/lstm-6: in use by another process (process ")
     assert expect_error(capsys, "compare", "bad.toml", "--output-dir", "here", "--overwrite") == (
         3,
         f"{there / 'nowhere.txt'}: file not found",
@@ -330,16 +332,16 @@ def test_options_are_tuned_first(there, capsys):
     assert code == 0
     trials = files.read_json(there / "here" / "tune" / "trials.json")
     assert list(trials) == ["ngram", "lstm"] and [trial["trial"] for trial in trials["lstm"]] == [0, 1]
-    assert InProcessTrainer.trained == [f"{kind}-rung0-{at}" for kind in ("ngram", "lstm") for at in (0, 1)] + [
+    assert InProcessTrainer.trained == [f"{kind}-rung0-{index}" for kind in ("ngram", "lstm") for index in (0, 1)] + [
         "ngram-5",
         "lstm-5",
     ]
     assert "ngram: best trial: " in err and "nothing to tune" not in err
     tuning = files.read_json(there / "here" / "comparison.json")["tuning"]
-    assert {name: one["trials"] for name, one in tuning.items()} == trials
-    for name, one in tuning.items():
-        scores = [trial["score"]["value"] for trial in one["trials"]]
-        assert scores[one["chosen"]] == min(scores), name
+    assert {name: item["trials"] for name, item in tuning.items()} == trials
+    for name, item in tuning.items():
+        scores = [trial["score"]["value"] for trial in item["trials"]]
+        assert scores[item["chosen"]] == min(scores), name
     assert "Hyperparameter search" in (there / "here" / "report.html").read_text()
     better = min(trials["lstm"], key=lambda trial: trial["score"]["value"])
     settings = resolve(files_of(there / "here" / "lstm-5"), base=there)
@@ -375,18 +377,18 @@ def test_errors_before_any_file_is_created(there, capsys, words, said):
 
 
 def test_unknown_names(there, capsys):
-    code, said = expect_error(capsys, "compare", "run.toml", "--metric", "bits_per_tokn")
-    assert code == 2 and said == "--metric: unknown metric 'bits_per_tokn'; did you mean 'bits_per_token'?"
-    code, said = expect_error(capsys, "compare", "run.toml", "--metric", "bleu")  # a score, but of translations
-    assert code == 2 and said.startswith("--metric: unknown metric 'bleu'; choose from loss, ")
-    code, said = expect_error(capsys, "compare", "run.toml", "--models", "lstm,grue")
-    assert code == 2 and said == "--models: unknown architecture 'grue'; did you mean 'gru'?"
+    code, message = expect_error(capsys, "compare", "run.toml", "--metric", "bits_per_tokn")
+    assert code == 2 and message == "--metric: unknown metric 'bits_per_tokn'; did you mean 'bits_per_token'?"
+    code, message = expect_error(capsys, "compare", "run.toml", "--metric", "bleu")  # a score, but of translations
+    assert code == 2 and message.startswith("--metric: unknown metric 'bleu'; choose from loss, ")
+    code, message = expect_error(capsys, "compare", "run.toml", "--models", "lstm,grue")
+    assert code == 2 and message == "--models: unknown architecture 'grue'; did you mean 'gru'?"
 
 
 def test_without_test_or_validation_data_nothing_is_trained(there, capsys):
     (there / "run.toml").write_text(RUN.replace("valid = 0.1\ntest = 0.1\n", ""))
-    said = "compare: the run file has no test or validation data; set data.test or data.valid"
-    assert expect_error(capsys, "compare", "run.toml", "--models", "lstm") == (2, said)
+    message = "compare: the run file has no test or validation data; set data.test or data.valid"
+    assert expect_error(capsys, "compare", "run.toml", "--models", "lstm") == (2, message)
     assert not (there / "runs").exists()
 
 
@@ -396,8 +398,8 @@ def test_runs_of_changed_data_are_not_mixed(there, capsys):
     shutil.rmtree(there / "all" / "rnn-5")
     text = there / "text.txt"
     text.write_text(NAMES[: len(NAMES) // 2])
-    said = f"all: {text} has changed since runs were trained on it; choose another --output-dir or use --overwrite"
-    assert expect_error(capsys, "compare", *words) == (2, said)
+    message = f"all: {text} has changed since runs were trained on it; choose another --output-dir or use --overwrite"
+    assert expect_error(capsys, "compare", *words) == (2, message)
     text.write_text(NAMES)
     assert compare(capsys, *words)[0] == 0 and InProcessTrainer.trained == ["ngram-5", "rnn-5", "rnn-5"]
     # other test data is measured, not learned: it may change
@@ -472,9 +474,11 @@ def moved_to(table: dict[str, Any], run: Path, settings: Any, file: Path) -> str
 def test_if_all_runs_fail_json_reports_it(there, capsys):
     (there / "run.toml").write_text(RUN + "lr = 1e30\n")
     code, out, _ = compare(capsys, "run.toml", "--models", "lstm", "--json", "--quiet")
-    found = json.loads(out)
-    assert code == 6 and list(found) == [key for key in JSON_KEYS if key != "minimal_pairs"]
-    assert found["rows"] == [] and [(one["name"], one["seed"], one["code"]) for one in found["failures"]] == [("lstm", 5, 6)]
+    data = json.loads(out)
+    assert code == 6 and list(data) == [key for key in JSON_KEYS if key != "minimal_pairs"]
+    assert data["rows"] == [] and [(failure["name"], failure["seed"], failure["code"]) for failure in data["failures"]] == [
+        ("lstm", 5, 6)
+    ]
 
 
 def test_evaluation_locks_the_directory_and_removes_leftovers(there, capsys):
@@ -484,14 +488,14 @@ def test_evaluation_locks_the_directory_and_removes_leftovers(there, capsys):
     left.mkdir()
 
     def held(*ignored: object, **others: object) -> None:
-        found = lock_holder(there / "all")
-        assert found is not None
-        raise ResourceError("", found)
+        result = lock_holder(there / "all")
+        assert result is not None
+        raise ResourceError("", result)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evidence, "load_or_evaluate", held)
-        code, said = expect_error(capsys, "compare", *words)
-    assert code == 5 and said.startswith(f"{there / 'all'}: in use by another process (process ")
+        code, message = expect_error(capsys, "compare", *words)
+    assert code == 5 and message.startswith(f"{there / 'all'}: in use by another process (process ")
     assert not left.exists()
 
 
@@ -516,8 +520,8 @@ def test_a_run_file_needs_no_arch_if_models_are_named(there, capsys):
 
 def test_a_single_model_gets_a_suggestion_of_others(there, capsys):
     code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "one")
-    told = "weft: note: lstm is the only model; set --models to some of lstm,ngram,conv,rnn,gru,transformer,gpt, or to all"
-    assert code == 0 and told in err.split("\n")
+    message = "weft: note: lstm is the only model; set --models to some of lstm,ngram,conv,rnn,gru,transformer,gpt, or to all"
+    assert code == 0 and message in err.split("\n")
     assert "is the only model" not in compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "two")[2]
 
 
@@ -578,13 +582,13 @@ def test_a_run_with_a_damaged_config_does_not_stop_the_others(there, capsys):
 
 def test_a_run_with_an_invalid_config_does_not_stop_the_others(there, capsys):
     assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--output-dir", "all", "--quiet")[0] == 0
-    resolved, told = Path("all/lstm-5/resolved.toml"), "all/lstm-5/resolved.toml: corrupted, or from another version: "
-    whole = resolved.read_text()
+    resolved, message = Path("all/lstm-5/resolved.toml"), "all/lstm-5/resolved.toml: corrupted, or from another version: "
+    original = resolved.read_text()
     for old, new in (("arch =", "arhc ="), ('task = "', 'task = "x'), ('arch = "lstm', 'arch = "x')):
-        resolved.write_text(whole.replace(old, new))
+        resolved.write_text(original.replace(old, new))
         code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--output-dir", "some", "--quiet")
-        assert code == 4 and "ngram" in out and err.startswith(f"weft: warning: lstm-5: {told}")
-        assert expect_error(capsys, "compare", "all/lstm-5", "--output-dir", "none", "--quiet")[1].startswith(told)
+        assert code == 4 and "ngram" in out and err.startswith(f"weft: warning: lstm-5: {message}")
+        assert expect_error(capsys, "compare", "all/lstm-5", "--output-dir", "none", "--quiet")[1].startswith(message)
 
 
 def test_a_path_that_is_not_a_run_is_refused(there, capsys):
@@ -647,7 +651,7 @@ def test_after_a_kill_it_resumes_to_the_same_table(there, capsys):
     assert compare(capsys, *words[:-1], "whole", "--quiet")[0] == 0
     left_alone = there / "whole" / "lstm-5"
     assert (run / "metrics.jsonl").read_bytes() == (left_alone / "metrics.jsonl").read_bytes()
-    ours, theirs = (read_tensors(one / "model.safetensors")[0] for one in (run, left_alone))
+    ours, theirs = (read_tensors(item / "model.safetensors")[0] for item in (run, left_alone))
     assert ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
     resumed, whole = by_name(there / "here"), by_name(there / "whole")
     for column in ("score", "scores", "p", "best", "num_parameters", "seeds"):

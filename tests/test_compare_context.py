@@ -71,15 +71,15 @@ def test_every_row_gives_every_token_the_same_context(place, capsys, monkeypatch
     names = [row["name"] for row in files.read_json(place / "all" / "comparison.json")["rows"]]
     ways = {"gpt": "stride:8/16", "transformer": "stride:8/16", "ngram": "carry:warm-64"}
     strided = ", ".join(name for name in names if name != "ngram")
-    told = {"stride:8/16": f"stride:8/16: {strided}", "carry:warm-64": "carry:warm-64: ngram"}
-    line = f"{PAST} ({'; '.join(told[way] for way in dict.fromkeys(ways[name] for name in names))})."
+    reported = {"stride:8/16": f"stride:8/16: {strided}", "carry:warm-64": "carry:warm-64: ngram"}
+    line = f"{PAST} ({'; '.join(reported[way] for way in dict.fromkeys(ways[name] for name in names))})."
     assert out.split("\n")[-2] == line
     context = {"policy": "full", "rows": {name: f"full/{ways[name]}" for name in names}, "text": line}
     assert files.read_json(place / "all" / "comparison.json")["context"] == context
     assert f'<p class="note">{line}</p>' in (place / "all" / "report.html").read_text()
     # the same number of tokens in every row
     kept = [load_evidence(place / "all" / "results" / name) for name in names]
-    assert len({float(one.items.statistics["tokens"].sum()) for one in kept}) == 1
+    assert len({float(item.items.statistics["tokens"].sum()) for item in kept}) == 1
 
 
 def test_validation_follows_the_same_policy(place):
@@ -139,17 +139,17 @@ def test_lines_have_one_policy(tmp_path, capsys, monkeypatch):
     line = "Context policy reset: each token is predicted from its own line."
     for words in ([], ["--context", "reset"], ["--context", "full"]):
         assert compare(capsys, "lines", "--output-dir", "out", "-q", *words)[1].split("\n")[-2] == line
-    told = "lines: --context: 'stride' is not possible for data that is read as lines"
-    assert expect_error(capsys, "compare", "lines", "--context", "stride", "--output-dir", "other") == (2, told)
+    message = "lines: --context: 'stride' is not possible for data that is read as lines"
+    assert expect_error(capsys, "compare", "lines", "--context", "stride", "--output-dir", "other") == (2, message)
 
 
 def test_a_row_that_does_not_support_a_policy_is_refused_by_name(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
-    told = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
+    message = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
     for option, name in (("--output-dir", "compare.html"), ("--report", "report.html")):
-        assert expect_error(capsys, "compare", "gpt", "transformer", "--context", "carry", option, name) == (2, told)
-    told = "gpt: --context: stride must be from 1 to context_length (16), got '17'"
-    assert expect_error(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--output-dir", "refused") == (2, told)
+        assert expect_error(capsys, "compare", "gpt", "transformer", "--context", "carry", option, name) == (2, message)
+    message = "gpt: --context: stride must be from 1 to context_length (16), got '17'"
+    assert expect_error(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--output-dir", "refused") == (2, message)
     assert not (place / "refused").exists()
 
 
@@ -169,8 +169,8 @@ def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monk
     make_text(tmp_path / "text.txt", words=300)
     (tmp_path / "run.toml").write_text(RUN)
     words = ["run.toml", "--models", "ngram,transformer", "--context", "carry", "--output-dir", "out"]
-    told = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
-    assert expect_error(capsys, "compare", *words) == (2, told)
+    message = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
+    assert expect_error(capsys, "compare", *words) == (2, message)
     assert (InProcessTrainer.trained, (tmp_path / "out").exists()) == ([], False)
 
 
@@ -182,8 +182,8 @@ def test_the_page_names_its_policy(place, capsys, monkeypatch):
     assert "weft compare gpt --context stride:4 --report page.html" in page
     capsys.readouterr()
     assert compare(capsys, "gpt", "--output-dir", "alone", "-q")[0] == 0
-    told = "--context: alone is a comparison and already evaluated; name runs instead"
-    assert expect_error(capsys, "compare", "alone", "--context", "full") == (2, told)
+    message = "--context: alone is a comparison and already evaluated; name runs instead"
+    assert expect_error(capsys, "compare", "alone", "--context", "full") == (2, message)
 
 
 def test_a_state_carried_in_training_is_carried_in_evaluation(tmp_path):

@@ -48,8 +48,8 @@ def runs() -> list[str]:
 def evaluated(capsys: pytest.CaptureFixture[str], run: str, data: str) -> float:
     capsys.readouterr()
     assert main(["evaluate", run, "--data", data, "--json"]) == 0
-    found: Any = json.loads(capsys.readouterr().out)
-    return next(float(one["value"]) for one in found["scores"] if one["name"] == "bits_per_byte")
+    document: Any = json.loads(capsys.readouterr().out)
+    return next(float(score["value"]) for score in document["scores"] if score["name"] == "bits_per_byte")
 
 
 def row_scores(found: dict[str, Any]) -> list[float]:
@@ -57,27 +57,27 @@ def row_scores(found: dict[str, Any]) -> list[float]:
 
 
 def test_an_imported_run_and_a_trained_one_on_a_given_file(runs, capsys):
-    wanted = sorted(evaluated(capsys, run, "held.txt") for run in runs)
-    assert wanted[0] != wanted[1]
+    expected = sorted(evaluated(capsys, run, "held.txt") for run in runs)
+    assert expected[0] != expected[1]
     assert main(["compare", *runs, "--data", "held.txt", "--output-dir", "both", "--json", "--quiet"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["data"] == "held.txt" and sorted(row_scores(found)) == pytest.approx(wanted, abs=1e-12)
-    kept = json.loads(Path("both/comparison.json").read_text())
-    assert kept["command"] == "weft compare runs/own runs/theirs --data held.txt --output-dir both"
+    data = json.loads(capsys.readouterr().out)
+    assert data["data"] == "held.txt" and sorted(row_scores(data)) == pytest.approx(expected, abs=1e-12)
+    saved = json.loads(Path("both/comparison.json").read_text())
+    assert saved["command"] == "weft compare runs/own runs/theirs --data held.txt --output-dir both"
     # what was measured is kept for this file alone
     assert main(["compare", *runs, "--data", "text.txt", "--output-dir", "both", "--json", "--quiet"]) == 0
     again = row_scores(json.loads(capsys.readouterr().out))
-    assert sorted(again) == pytest.approx(sorted(evaluated(capsys, run, "text.txt") for run in runs), abs=1e-12) != wanted
+    assert sorted(again) == pytest.approx(sorted(evaluated(capsys, run, "text.txt") for run in runs), abs=1e-12) != expected
 
 
 def test_several_files_are_one_text(runs, capsys):
     assert (
         main(["compare", *runs, "--data", "held.txt", "--data", "text.txt", "--output-dir", "both", "--json", "--quiet"]) == 0
     )
-    found = json.loads(capsys.readouterr().out)
-    assert found["data"] == "held.txt, text.txt"
+    data = json.loads(capsys.readouterr().out)
+    assert data["data"] == "held.txt, text.txt"
     Path("all.txt").write_text(HELD + TEXT)
-    assert sorted(row_scores(found)) == pytest.approx(sorted(evaluated(capsys, run, "all.txt") for run in runs), abs=1e-9)
+    assert sorted(row_scores(data)) == pytest.approx(sorted(evaluated(capsys, run, "all.txt") for run in runs), abs=1e-9)
 
 
 def test_a_report_of_runs_on_a_given_file(runs, capsys):
@@ -122,5 +122,5 @@ def test_unknown_tokens_are_reported_if_tokenizers_differ(tmp_path, monkeypatch,
         assert main(["train", f"{kind}.toml", "-q"]) == 0
     capsys.readouterr()
     assert main(["compare", "runs/char", "runs/word", "--data", "other.txt", "--output-dir", "both"]) == 0
-    told = capsys.readouterr().out
-    assert "are cheap to predict, so these scores look better than they are." in told and "type=word 8" in told
+    output = capsys.readouterr().out
+    assert "are cheap to predict, so these scores look better than they are." in output and "type=word 8" in output

@@ -42,25 +42,30 @@ def two_kinds(**more):
     tokens = rng.integers(3, 60, 120).astype(np.float64)
     return {
         name: [
-            lm_results(one, seed=at, **more)
-            for at, one in enumerate(simulate_runs(rng, tokens, np.zeros(120), seeds=2, mean=mean))
+            lm_results(item, seed=index, **more)
+            for index, item in enumerate(simulate_runs(rng, tokens, np.zeros(120), seeds=2, mean=mean))
         ]
         for name, mean in (("worse", 3.0), ("better", 2.0))
     }
 
 
 def test_the_document_has_the_keys_of_the_report():
-    found = to_document(two_kinds(samples=("a text",)), title="t", command="weft compare x")
-    json.dumps(found, allow_nan=False)
-    assert set(found) >= CONTRACT
-    assert [row["name"] for row in found["rows"]] == ["better", "worse"]
-    assert found["metric"] == {"name": "loss", "better": "lower"}
-    assert found["samples"] == {"better": ["a text"], "worse": ["a text"]}
-    assert found["configs"] == {"better": "", "worse": ""}
-    assert [(one["name"], one["seed"]) for one in found["curves"]] == [("better", 0), ("better", 1), ("worse", 0), ("worse", 1)]
-    assert found["confusions"] is None
-    assert set(found["environment"]) >= {"weft", "torch", "python"}
-    assert (found["title"], found["command"]) == ("t", "weft compare x")
+    result = to_document(two_kinds(samples=("a text",)), title="t", command="weft compare x")
+    json.dumps(result, allow_nan=False)
+    assert set(result) >= CONTRACT
+    assert [row["name"] for row in result["rows"]] == ["better", "worse"]
+    assert result["metric"] == {"name": "loss", "better": "lower"}
+    assert result["samples"] == {"better": ["a text"], "worse": ["a text"]}
+    assert result["configs"] == {"better": "", "worse": ""}
+    assert [(item["name"], item["seed"]) for item in result["curves"]] == [
+        ("better", 0),
+        ("better", 1),
+        ("worse", 0),
+        ("worse", 1),
+    ]
+    assert result["confusions"] is None
+    assert set(result["environment"]) >= {"weft", "torch", "python"}
+    assert (result["title"], result["command"]) == ("t", "weft compare x")
 
 
 @pytest.mark.parametrize("names", [["train"], ["train.words", "train.letters"], ["train.0", "train.1"], ["train.source"]])
@@ -97,27 +102,27 @@ def test_bin_edges_are_round_and_no_bin_is_nearly_empty(lengths, borders):
 
 def test_a_breakdown_by_length_equals_the_score_of_the_items_in_each_bin():
     groups = two_kinds()
-    found = next(breakdowns(groups, LOSS))
-    assert found["by"] == "input length in tokens"
+    result = next(breakdowns(groups, LOSS))
+    assert result["by"] == "input length in tokens"
     lengths = groups["better"][0].lengths
-    assert sum(found["counts"]) == 120
+    assert sum(result["counts"]) == 120
     low = 0
-    for at, name in enumerate(found["bins"]):
+    for index, name in enumerate(result["bins"]):
         high = int(name.split("-")[1]) if "-" in name else 10**9
         members = (lengths > low) & (lengths <= high)
-        assert found["counts"][at] == members.sum()
+        assert result["counts"][index] == members.sum()
         for row, runs in groups.items():
             rates = [run.items.statistics["nats"][members].sum() / lengths[members].sum() for run in runs]
-            assert found["values"][row][at] == pytest.approx(np.mean(rates))
-            assert found["low"][row][at] < found["values"][row][at] < found["high"][row][at]
+            assert result["values"][row][index] == pytest.approx(np.mean(rates))
+            assert result["low"][row][index] < result["values"][row][index] < result["high"][row][index]
         low = high
-    assert found["bins"][-1].startswith("over ")
+    assert result["bins"][-1].startswith("over ")
 
 
 def test_the_breakdown_shows_a_model_that_fails_on_long_inputs():
     """What a fixed-size state forgets: the one row is as good as the other up to 22 tokens, and worse the longer it gets."""
     rng = np.random.default_rng(0)
-    words = [str(at) for at in range(50)]
+    words = [str(index) for index in range(50)]
     targets = [" ".join(rng.choice(words, size)) for size in rng.integers(2, 40, 200)]
     lengths = np.array([len(line.split()) for line in targets])
 
@@ -127,47 +132,49 @@ def test_the_breakdown_shows_a_model_that_fails_on_long_inputs():
         return lm_results(ItemStatistics(made.keys, {**made.statistics, "tokens": lengths.astype(float)}, outputs), **more)
 
     forgets = [" ".join([*line.split()[:22], *rng.choice(words, max(0, len(line.split()) - 22))]) for line in targets]
-    found = to_document({"attends": [evidence(targets)], "forgets": [evidence(forgets)]})
-    by = found["breakdowns"][0]
+    result = to_document({"attends": [evidence(targets)], "forgets": [evidence(forgets)]})
+    by = result["breakdowns"][0]
     gaps = np.array(by["values"]["attends"]) - np.array(by["values"]["forgets"])
     short = [name for name in by["bins"] if "-" in name and int(name.split("-")[1]) <= 22]
     assert len(short) >= 2
     assert gaps[: len(short)].max() == 0
     assert (np.diff(gaps[len(short) :]) > 0).all()
     assert by["high"]["forgets"][-1] < by["low"]["attends"][-1]
-    assert found["items"][0]["outputs"]["attends"] == found["items"][0]["reference"]
+    assert result["items"][0]["outputs"]["attends"] == result["items"][0]["reference"]
 
 
 def test_a_breakdown_by_frequency_adds_up():
     groups, rng = two_kinds(), np.random.default_rng(1)
     share = rng.dirichlet(np.ones(6), 120)
     for runs in groups.values():
-        for at, run in enumerate(runs):
+        for index, run in enumerate(runs):
             tokens = share * run.items.statistics["tokens"][:, None]
             nats = share * run.items.statistics["nats"][:, None] * (1 + np.arange(6))
-            runs[at] = run._replace(frequencies={"tokens": tokens, "nats": nats})
-    found = list(breakdowns(groups, LOSS))[1]
-    assert found["by"] == "training frequency of the token"
-    assert found["bins"] == ["0", "1-9", "10-99", "100-999", "1,000-9,999", "10,000 and more"]
+            runs[index] = run._replace(frequencies={"tokens": tokens, "nats": nats})
+    result = list(breakdowns(groups, LOSS))[1]
+    assert result["by"] == "training frequency of the token"
+    assert result["bins"] == ["0", "1-9", "10-99", "100-999", "1,000-9,999", "10,000 and more"]
     expected = [
-        np.mean([run.frequencies["nats"][:, at].sum() / run.frequencies["tokens"][:, at].sum() for run in groups["better"]])
-        for at in range(6)
+        np.mean(
+            [run.frequencies["nats"][:, index].sum() / run.frequencies["tokens"][:, index].sum() for run in groups["better"]]
+        )
+        for index in range(6)
     ]
-    assert found["values"]["better"] == pytest.approx(expected)
-    assert found["counts"] == [int(v) for v in groups["worse"][0].frequencies["tokens"].sum(0)]
+    assert result["values"]["better"] == pytest.approx(expected)
+    assert result["counts"] == [int(v) for v in groups["worse"][0].frequencies["tokens"].sum(0)]
 
 
 def test_breakdown_by_the_rarest_token_of_a_line():
     groups = two_kinds(rarest=np.arange(120) % 30)
-    found = list(breakdowns(groups, LOSS))[1]
-    assert found["by"] == "training frequency of the rarest input token"
-    assert (found["bins"], found["counts"]) == (["0", "1-9", "10-99"], [4, 36, 80])
+    result = list(breakdowns(groups, LOSS))[1]
+    assert result["by"] == "training frequency of the rarest input token"
+    assert (result["bins"], result["counts"]) == (["0", "1-9", "10-99"], [4, 36, 80])
 
 
 def test_bins_have_the_confidence_interval_of_their_items():
     groups = two_kinds()
     (cell,) = by_bins(groups, np.zeros(120), ["all"], RATE)
-    whole = estimate([one[""] for one in bootstrap([run.items for run in groups["better"]], {"": RATE})])
+    whole = estimate([item[""] for item in bootstrap([run.items for run in groups["better"]], {"": RATE})])
     assert cell.scores["better"] == whole
 
 
@@ -180,14 +187,14 @@ def test_breakdown_by_label_equals_the_f1_of_scikit_learn():
         "a": [classification_results(SAID, MEANT, ("x", "y", "z"))],
         "b": [classification_results(MEANT, MEANT, ("x", "y", "z"))],
     }
-    found = list(breakdowns(groups, ACCURACY))[-1]
-    assert (found["by"], found["metric"]) == ("label", {"name": "f1", "better": "higher"})
-    assert (found["bins"], found["counts"]) == (["z", "x", "y"], [4, 2, 2])
+    result = list(breakdowns(groups, ACCURACY))[-1]
+    assert (result["by"], result["metric"]) == ("label", {"name": "f1", "better": "higher"})
+    assert (result["bins"], result["counts"]) == (["z", "x", "y"], [4, 2, 2])
     by_hand = dict(zip("xyz", 100 * f1_score(MEANT, SAID, average=None), strict=True))
-    assert found["values"]["a"] == pytest.approx([by_hand[name] for name in found["bins"]])
-    assert found["values"]["b"] == [100.0] * 3
+    assert result["values"]["a"] == pytest.approx([by_hand[name] for name in result["bins"]])
+    assert result["values"]["b"] == [100.0] * 3
     precision, recall, _, _ = precision_recall_fscore_support(MEANT, SAID, labels=[2, 0, 1])
-    assert found["precision"]["a"] == pytest.approx(100 * precision) and found["recall"]["a"] == pytest.approx(100 * recall)
+    assert result["precision"]["a"] == pytest.approx(100 * precision) and result["recall"]["a"] == pytest.approx(100 * recall)
 
 
 def test_precision_and_recall_of_several_seeds_are_their_means():
@@ -197,10 +204,10 @@ def test_precision_and_recall_of_several_seeds_are_their_means():
         "a": [classification_results(SAID, MEANT, names), classification_results(MEANT, MEANT, names)],
         "b": [classification_results(nothing, MEANT, names)],
     }
-    found = list(breakdowns(groups, ACCURACY))[-1]
-    assert found["bins"] == ["z", "x", "y"]
-    assert found["precision"] == {"a": pytest.approx([100, 75, 250 / 3]), "b": [50.0, 0.0, 0.0]}
-    assert found["recall"] == {"a": pytest.approx([87.5, 75, 100]), "b": [100.0, 0.0, 0.0]}
+    result = list(breakdowns(groups, ACCURACY))[-1]
+    assert result["bins"] == ["z", "x", "y"]
+    assert result["precision"] == {"a": pytest.approx([100, 75, 250 / 3]), "b": [50.0, 0.0, 0.0]}
+    assert result["recall"] == {"a": pytest.approx([87.5, 75, 100]), "b": [100.0, 0.0, 0.0]}
     assert "precision" not in next(breakdowns(two_kinds(), LOSS))
 
 
@@ -219,34 +226,34 @@ def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tu
 
 
 def test_breakdown_by_tag_and_by_span_type():
-    said, meant = ["N V N", "V V"] * 4, ["N V V", "V N"] * 4
-    found = list(breakdowns({"a": [tagger(said, meant, ("V", "N"))]}, TOKEN_ACCURACY))[-1]
-    flat = [" ".join(lines).split() for lines in (meant, said)]
-    assert (found["by"], found["bins"], found["counts"]) == ("tag", ["V", "N"], [12, 8])
-    assert found["values"]["a"] == pytest.approx(100 * f1_score(*flat, average=None, labels=["V", "N"]))
+    output, expected = ["N V N", "V V"] * 4, ["N V V", "V N"] * 4
+    result = list(breakdowns({"a": [tagger(output, expected, ("V", "N"))]}, TOKEN_ACCURACY))[-1]
+    flat = [" ".join(lines).split() for lines in (expected, output)]
+    assert (result["by"], result["bins"], result["counts"]) == ("tag", ["V", "N"], [12, 8])
+    assert result["values"]["a"] == pytest.approx(100 * f1_score(*flat, average=None, labels=["V", "N"]))
     precision, recall, _, _ = precision_recall_fscore_support(*flat, labels=["V", "N"])
-    assert found["precision"]["a"] == pytest.approx(100 * precision) and found["recall"]["a"] == pytest.approx(100 * recall)
-    said, meant = ["B-A O", "B-B I-B"] * 3, ["B-A O", "B-B O"] * 3
-    one = tagger(said, meant, ("O", "B-A", "B-B", "I-B"), types=("A", "B"))
-    found = list(breakdowns({"a": [one]}, SPAN_F1))[-1]
-    assert (found["by"], found["bins"]) == ("type of span", ["A", "B"])
-    assert found["values"]["a"] == [100.0, 0.0]
+    assert result["precision"]["a"] == pytest.approx(100 * precision) and result["recall"]["a"] == pytest.approx(100 * recall)
+    output, expected = ["B-A O", "B-B I-B"] * 3, ["B-A O", "B-B O"] * 3
+    single = tagger(output, expected, ("O", "B-A", "B-B", "I-B"), types=("A", "B"))
+    result = list(breakdowns({"a": [single]}, SPAN_F1))[-1]
+    assert (result["by"], result["bins"]) == ("type of span", ["A", "B"])
+    assert result["values"]["a"] == [100.0, 0.0]
 
 
 def test_bins_have_valid_bounds_units_and_infinite_values():
     cells = [Cell("x", 4, {"a": Estimate(90.0, -20.0, 180.0)}), Cell("y", 2, {"a": Estimate(math.inf, None, None)})]
-    found = as_json("tag", LABEL_F1, cells, ["a"], unit="words")
-    assert (found["low"], found["high"], found["unit"]) == ({"a": [0.0, None]}, {"a": [100.0, None]}, "words")
-    assert (found["values"], found["infinite"]) == ({"a": [90.0, None]}, {"a": [1]})
-    found = as_json("length", LOSS, cells[:1], ["a"])
-    assert (found["low"], found["high"], found["unit"], found["infinite"]) == ({"a": [0.0]}, {"a": [180.0]}, "items", {})
+    result = as_json("tag", LABEL_F1, cells, ["a"], unit="words")
+    assert (result["low"], result["high"], result["unit"]) == ({"a": [0.0, None]}, {"a": [100.0, None]}, "words")
+    assert (result["values"], result["infinite"]) == ({"a": [90.0, None]}, {"a": [1]})
+    result = as_json("length", LOSS, cells[:1], ["a"])
+    assert (result["low"], result["high"], result["unit"], result["infinite"]) == ({"a": [0.0]}, {"a": [180.0]}, "items", {})
 
 
 def test_the_unit_of_counts_depends_on_the_breakdown():
-    said, meant = ["N V N", "V V"] * 4, ["N V V", "V N"] * 4
-    assert list(breakdowns({"a": [tagger(said, meant, ("V", "N"))]}, TOKEN_ACCURACY))[-1]["unit"] == "words"
-    one = tagger(["B-A O", "B-B I-B"] * 3, ["B-A O", "B-B O"] * 3, ("O", "B-A", "B-B", "I-B"), types=("A", "B"))
-    assert list(breakdowns({"a": [one]}, SPAN_F1))[-1]["unit"] == "spans"
+    output, expected = ["N V N", "V V"] * 4, ["N V V", "V N"] * 4
+    assert list(breakdowns({"a": [tagger(output, expected, ("V", "N"))]}, TOKEN_ACCURACY))[-1]["unit"] == "words"
+    single = tagger(["B-A O", "B-B I-B"] * 3, ["B-A O", "B-B O"] * 3, ("O", "B-A", "B-B", "I-B"), types=("A", "B"))
+    assert list(breakdowns({"a": [single]}, SPAN_F1))[-1]["unit"] == "spans"
     assert next(breakdowns(two_kinds(), LOSS))["unit"] == "items"
 
 
@@ -257,9 +264,9 @@ def test_infinite_items_are_listed_separately_since_json_has_no_infinity():
     groups = two_kinds()
     first = {name: runs[0] for name, runs in groups.items()}
     first["worse"].items.statistics["nats"][7] = math.inf
-    found = {one["key"]: one for one in items(first, LOSS)}
-    assert found[7]["values"]["worse"] is None and found[7]["infinite"] == ["worse"]
-    assert sum("infinite" in one for one in found.values()) == 1
+    results = {item["key"]: item for item in items(first, LOSS)}
+    assert results[7]["values"]["worse"] is None and results[7]["infinite"] == ["worse"]
+    assert sum("infinite" in item for item in results.values()) == 1
 
 
 def test_items_where_rows_differ_most_come_first():
@@ -267,11 +274,11 @@ def test_items_where_rows_differ_most_come_first():
         "a": classification_results(SAID, MEANT, ("x", "y", "z")),
         "b": classification_results(MEANT, MEANT, ("x", "y", "z")),
     }
-    found = items(first, ACCURACY)
-    assert {one["key"] for one in found[:2]} == {1, 6}
-    assert {one["key"] for one in found} == set(range(8))
-    one = next(one for one in found if one["key"] == 1)
-    assert one == {
+    result = items(first, ACCURACY)
+    assert {single["key"] for single in result[:2]} == {1, 6}
+    assert {single["key"] for single in result} == set(range(8))
+    single = next(single for single in result if single["key"] == 1)
+    assert single == {
         "key": 1,
         "input": "text 1",
         "reference": "x",
@@ -314,13 +321,13 @@ def test_identical_rows_show_their_worst_and_best_items():
     ],
 )
 def test_metrics_that_are_defined_for_one_item(task, score, known, one):
-    found = metrics_of(find_task(task).eval_suites, known)
-    assert item_metric(found[score], found).name == one
+    result = metrics_of(find_task(task).eval_suites, known)
+    assert item_metric(result[score], result).name == one
 
 
 def test_scores_of_single_items():
-    found = ItemStatistics(np.arange(2), {"nats": np.array([2.0, 9.0]), "tokens": np.array([2.0, 3.0])})
-    assert item_values(found, RATE).tolist() == [1.0, 3.0]
+    result = ItemStatistics(np.arange(2), {"nats": np.array([2.0, 9.0]), "tokens": np.array([2.0, 3.0])})
+    assert item_values(result, RATE).tolist() == [1.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -349,9 +356,9 @@ def test_per_token_scores_do_not_rank_rows_with_different_tokenizers():
     assert ranking_metric("lm", runs, "bits_per_byte").name == "bits_per_byte"
     assert ranking_metric("lm", runs[:1] * 2, "loss").name == "loss"
     hidden = [measured_with(name, "pseudo_loss", "pseudo_perplexity") for name in "ab"]
-    for task, given, wanted in (("lm", runs, "loss"), ("masked-lm", hidden, None)):
+    for task, given, expected in (("lm", runs, "loss"), ("masked-lm", hidden, None)):
         with pytest.raises(UsageError) as caught:
-            ranking_metric(task, given, wanted)
+            ranking_metric(task, given, expected)
         assert str(caught.value) == (
             "compare: the runs have different tokenizers, so scores per token are not comparable; "
             "choose another `metric` or train all runs with one tokenizer"
@@ -362,40 +369,40 @@ def test_per_token_scores_do_not_rank_rows_with_different_tokenizers():
 
 
 def test_confusion_matrices_equal_scikit_learn():
-    found = confusions({"a": classification_results(SAID, MEANT, ("x", "y", "z"))})
-    assert found == {"labels": ["x", "y", "z"], "matrices": {"a": confusion_matrix(MEANT, SAID).tolist()}}
+    result = confusions({"a": classification_results(SAID, MEANT, ("x", "y", "z"))})
+    assert result == {"labels": ["x", "y", "z"], "matrices": {"a": confusion_matrix(MEANT, SAID).tolist()}}
 
 
 def test_unseen_labels_have_a_row():
-    found = confusions({"a": classification_results([0, 1, 1], [0, 1, -1], ("x", "y"))})
-    assert found["labels"] == ["x", "y", "(unseen)"]
-    assert found["matrices"]["a"] == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+    result = confusions({"a": classification_results([0, 1, 1], [0, 1, -1], ("x", "y"))})
+    assert result["labels"] == ["x", "y", "(unseen)"]
+    assert result["matrices"]["a"] == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
 
 
 def test_rare_labels_are_merged_if_there_are_many():
-    names = tuple(f"n{at}" for at in range(100))
-    meant = [at for at in range(100) for _ in range(100 - at)]
-    said = [(at + 50) % 100 for at in meant]
-    found = confusions({"a": classification_results(said, meant, names)})
-    assert found["labels"] == [*names[:MAX_CLASSES], "(others)"]
-    matrix = np.array(found["matrices"]["a"])
-    assert (matrix.shape, matrix.sum()) == ((MAX_CLASSES + 1, MAX_CLASSES + 1), len(meant))
+    names = tuple(f"n{index}" for index in range(100))
+    expected = [index for index in range(100) for _ in range(100 - index)]
+    output = [(index + 50) % 100 for index in expected]
+    result = confusions({"a": classification_results(output, expected, names)})
+    assert result["labels"] == [*names[:MAX_CLASSES], "(others)"]
+    matrix = np.array(result["matrices"]["a"])
+    assert (matrix.shape, matrix.sum()) == ((MAX_CLASSES + 1, MAX_CLASSES + 1), len(expected))
     assert matrix[0].tolist() == [0] * MAX_CLASSES + [100]
 
 
 def test_confusion_matrix_of_tags():
-    found = confusions({"a": tagger(["N V N", "V V"], ["N V V", "V X"], ("V", "N"))})
-    assert found == {"labels": ["V", "N", "(unseen)"], "matrices": {"a": [[2, 1, 0], [0, 1, 0], [1, 0, 0]]}}
+    result = confusions({"a": tagger(["N V N", "V V"], ["N V V", "V X"], ("V", "N"))})
+    assert result == {"labels": ["V", "N", "(unseen)"], "matrices": {"a": [[2, 1, 0], [0, 1, 0], [1, 0, 0]]}}
 
 
 def test_memory_grows_linearly_with_the_number_of_labels():
     """A table of 1,000 labels by 200 texts has 1.6 MB; a matrix of labels would have 8, one for each label 8,000."""
     rng = np.random.default_rng(0)
-    names = tuple(f"n{at}" for at in range(1000))
-    meant = rng.integers(0, 1000, 200).tolist()
-    row = classification_results([at if rng.random() < 0.7 else 3 for at in meant], meant, names)
+    names = tuple(f"n{index}" for index in range(1000))
+    expected = rng.integers(0, 1000, 200).tolist()
+    row = classification_results([index if rng.random() < 0.7 else 3 for index in expected], expected, names)
     tracemalloc.start()
-    cells = [one for one in breakdowns({"a": [row]}, ACCURACY) if one["by"] == "label"]
+    cells = [item for item in breakdowns({"a": [row]}, ACCURACY) if item["by"] == "label"]
     by_label = tracemalloc.get_traced_memory()[1]
     tracemalloc.reset_peak()
     confused = confusions({"a": row})
@@ -406,8 +413,8 @@ def test_memory_grows_linearly_with_the_number_of_labels():
 
 
 def test_multilabel_data_has_no_confusion_matrix():
-    one = classification_results(SAID, MEANT, ("x", "y", "z"))
-    assert confusions({"a": one._replace(scores=[*one.scores, Score("exact_match", 1.0, None, None, "")])}) is None
+    single = classification_results(SAID, MEANT, ("x", "y", "z"))
+    assert confusions({"a": single._replace(scores=[*single.scores, Score("exact_match", 1.0, None, None, "")])}) is None
 
 
 # ---- curves
@@ -421,12 +428,12 @@ def test_curves_have_tokens_and_seconds(tmp_path: Path):
         with Log(tmp_path / name) as log:
             for record in records:
                 log.write(record)
-    found = curve(tmp_path, "bleu", KNOWN)
-    assert found["train"] == [
+    result = curve(tmp_path, "bleu", KNOWN)
+    assert result["train"] == [
         {"step": 1, "tokens": 10, "seconds": 0.5, "value": 3.0},
         {"step": 3, "tokens": 30, "seconds": 2.0, "value": 2.0},
     ]
-    assert found["valid"] == [{"step": 2, "tokens": 20, "seconds": 1.0, "value": 1.0}]
-    assert found["metrics"] == {"train": "loss", "valid": "bleu"}
+    assert result["valid"] == [{"step": 2, "tokens": 20, "seconds": 1.0, "value": 1.0}]
+    assert result["metrics"] == {"train": "loss", "valid": "bleu"}
     assert curve(tmp_path, "chrf", KNOWN)["metrics"]["valid"] == "loss"
     assert curve(tmp_path / "gone", "bleu", KNOWN)["valid"] == []

@@ -92,7 +92,7 @@ def same(a: RunResults, b: RunResults) -> None:
     ):
         assert getattr(a, name) == getattr(b, name), name
     assert a.items.outputs == b.items.outputs
-    tables = [{"keys": one.items.keys, "lengths": one.lengths, **one.items.statistics} for one in (a, b)]
+    tables = [{"keys": item.items.keys, "lengths": item.lengths, **item.items.statistics} for item in (a, b)]
     tables[0] |= {f"f.{name}": values for name, values in a.frequencies.items()} | {"rarest": np.asarray(a.rarest)}
     tables[1] |= {f"f.{name}": values for name, values in b.frequencies.items()} | {"rarest": np.asarray(b.rarest)}
     assert set(tables[0]) == set(tables[1])
@@ -103,61 +103,61 @@ def same(a: RunResults, b: RunResults) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_scores_equal_evaluate_and_items_add_up_to_them(runs, name):
-    found = runs.evidence(name)
-    assert found.scores == list(load_run(runs.run_dir(name), device="cpu").evaluate())
-    sums = total(found.items.statistics)
-    for score_name, metric in metrics(found.task, found.scores).items():
-        value = next(score.value for score in found.scores if score.name == score_name)
+    result = runs.evidence(name)
+    assert result.scores == list(load_run(runs.run_dir(name), device="cpu").evaluate())
+    sums = total(result.items.statistics)
+    for score_name, metric in metrics(result.task, result.scores).items():
+        value = next(score.value for score in result.scores if score.name == score_name)
         assert metric.compute(sums).item() == pytest.approx(value, rel=1e-6), score_name
-    assert metrics(found.task, found.scores).keys() == {score.name for score in found.scores}
-    size = len(found.items.keys)
-    assert size == len(found.inputs) == len(found.references) == len(found.lengths) > 1
-    assert found.items.outputs is None or len(found.items.outputs) == size
-    assert (found.items.outputs is None) == (found.task in ("lm", "masked-lm"))
+    assert metrics(result.task, result.scores).keys() == {score.name for score in result.scores}
+    size = len(result.items.keys)
+    assert size == len(result.inputs) == len(result.references) == len(result.lengths) > 1
+    assert result.items.outputs is None or len(result.items.outputs) == size
+    assert (result.items.outputs is None) == (result.task in ("lm", "masked-lm"))
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_results_round_trip_bit_for_bit(runs, tmp_path, name):
-    found = runs.evidence(name)
-    save(found, tmp_path / "deep" / "evidence")
-    same(load(tmp_path / "deep" / "evidence"), found)
-    save(found, tmp_path / "deep" / "evidence")  # again, in its place
+    result = runs.evidence(name)
+    save(result, tmp_path / "deep" / "evidence")
+    same(load(tmp_path / "deep" / "evidence"), result)
+    save(result, tmp_path / "deep" / "evidence")  # again, in its place
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["evidence"]
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_makes_a_document(runs, name):
-    found = to_document({"a": [runs.evidence(name)]}, title=name)
-    json.dumps(found, allow_nan=False)
-    assert found["task"] == runs.evidence(name).task
-    assert found["rows"][0]["best"]
-    assert found["curves"][0]["valid"]
-    assert found["configs"]["a"] == (runs.run_dir(name) / "resolved.toml").read_text()
+    result = to_document({"a": [runs.evidence(name)]}, title=name)
+    json.dumps(result, allow_nan=False)
+    assert result["task"] == runs.evidence(name).task
+    assert result["rows"][0]["best"]
+    assert result["curves"][0]["valid"]
+    assert result["configs"]["a"] == (runs.run_dir(name) / "resolved.toml").read_text()
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "several-naive-bayes", "spans-lstm", "seq2seq", "qa"])
 def test_items_have_predictions_and_references(runs, name):
     """Right answers, counted from the texts that are kept, are those that the scores count."""
-    found = runs.evidence(name)
-    exact = next(v for n, v in found.items.statistics.items() if n == "exact")
+    result = runs.evidence(name)
+    exact = next(v for n, v in result.items.statistics.items() if n == "exact")
     if name == "several-naive-bayes":
-        right = [set(a.split(", ")) == set(b.split(", ")) for a, b in zip(found.items.outputs, found.references, strict=True)]
+        right = [set(a.split(", ")) == set(b.split(", ")) for a, b in zip(result.items.outputs, result.references, strict=True)]
     elif name == "seq2seq":
-        right = [a.split() == b.split() for a, b in zip(found.items.outputs, found.references, strict=True)]
+        right = [a.split() == b.split() for a, b in zip(result.items.outputs, result.references, strict=True)]
     else:
-        right = [a == b for a, b in zip(found.items.outputs, found.references, strict=True)]
+        right = [a == b for a, b in zip(result.items.outputs, result.references, strict=True)]
     assert right == (exact > 0).tolist()
 
 
 def test_items_of_a_language_model_are_the_lines_of_the_text(runs):
-    found = runs.evidence("lm-lines")
+    result = runs.evidence("lm-lines")
     lines = runs.text.read_text().split("\n")[:-1]
-    assert found.inputs == lines[-len(found.inputs) :]
-    assert found.lengths.tolist() == [len(line) + 1 for line in found.inputs]
-    scored = load_run(runs.run_dir("lm-lines"), device="cpu").score(found.inputs[:5])
-    assert found.items.statistics["nats"][:5] == pytest.approx([-one.log_prob for one in scored], rel=1e-5)
-    assert len(found.samples) == 4
-    assert found.samples == evaluate_run(load_run(runs.run_dir("lm-lines"), device="cpu")).samples
+    assert result.inputs == lines[-len(result.inputs) :]
+    assert result.lengths.tolist() == [len(line) + 1 for line in result.inputs]
+    scored = load_run(runs.run_dir("lm-lines"), device="cpu").score(result.inputs[:5])
+    assert result.items.statistics["nats"][:5] == pytest.approx([-item.log_prob for item in scored], rel=1e-5)
+    assert len(result.samples) == 4
+    assert result.samples == evaluate_run(load_run(runs.run_dir("lm-lines"), device="cpu")).samples
 
 
 def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp_path):
@@ -172,9 +172,9 @@ def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp
     assert all(text.endswith("\n") and len(text) < 100 + longest for text in chars.inputs[1:-1])
     assert np.array_equal(chars.items.statistics["bytes"], pieces.items.statistics["bytes"])
     assert chars.lengths.sum() > pieces.lengths.sum()
-    found = to_document({"chars": [chars], "bpe": [pieces]})
-    assert found["metric"]["name"] == "bits_per_char"
-    assert not any(one["by"].startswith("frequency") for one in found["breakdowns"])
+    result = to_document({"chars": [chars], "bpe": [pieces]})
+    assert result["metric"]["name"] == "bits_per_char"
+    assert not any(breakdown["by"].startswith("frequency") for breakdown in result["breakdowns"])
 
 
 def test_masked_windows_are_the_text_of_their_tokens(runs, tmp_path):
@@ -182,24 +182,24 @@ def test_masked_windows_are_the_text_of_their_tokens(runs, tmp_path):
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
     train_here(values, tmp_path / "masked", SilentCallback())
-    found = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
-    whole = "".join(found.inputs)
+    result = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
+    whole = "".join(result.inputs)
     assert whole == runs.text.read_text()[-len(whole) :]
-    assert [len(text) for text in found.inputs] == found.lengths.tolist()
+    assert [len(text) for text in result.inputs] == result.lengths.tolist()
 
 
 # ---- how frequent things were in training
 
 
 def test_frequencies_of_tokens_by_hand(runs):
-    found = runs.evidence("lm-lines")
+    result = runs.evidence("lm-lines")
     lines = runs.text.read_text().split("\n")[:-1]
-    counts = Counter("".join(lines[: -len(found.inputs)])) + Counter({"\n": len(lines) - len(found.inputs)})
+    counts = Counter("".join(lines[: -len(result.inputs)])) + Counter({"\n": len(lines) - len(result.inputs)})
     classes = np.zeros(len(FREQUENCIES) + 1)
-    for letter in "".join(line + "\n" for line in found.inputs):
+    for letter in "".join(line + "\n" for line in result.inputs):
         classes[np.digitize(counts[letter], FREQUENCIES)] += 1
-    assert found.frequencies["tokens"].sum(0).tolist() == classes.tolist()
-    assert found.frequencies["nats"].sum(1) == pytest.approx(found.items.statistics["nats"], rel=1e-6)
+    assert result.frequencies["tokens"].sum(0).tolist() == classes.tolist()
+    assert result.frequencies["nats"].sum(1) == pytest.approx(result.items.statistics["nats"], rel=1e-6)
 
 
 @pytest.mark.parametrize("read", ["lines", "windows"])
@@ -208,35 +208,39 @@ def test_frequencies_of_masked_tokens_by_hand(runs, tmp_path, read):
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
     train_here(values, tmp_path / "masked", SilentCallback())
-    found = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
-    whole, held = runs.text.read_text(), "".join(text + ("\n" if read == "lines" else "") for text in found.inputs)
-    counts, classes = Counter(whole.removesuffix(held)), np.zeros(len(FREQUENCIES) + 1)
-    for letter in "".join(found.inputs):
+    result = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
+    original, held = runs.text.read_text(), "".join(text + ("\n" if read == "lines" else "") for text in result.inputs)
+    counts, classes = Counter(original.removesuffix(held)), np.zeros(len(FREQUENCIES) + 1)
+    for letter in "".join(result.inputs):
         classes[np.digitize(counts[letter], FREQUENCIES)] += 1
-    assert found.frequencies["tokens"].sum(0).tolist() == classes.tolist()
-    assert found.frequencies["tokens"].sum(1).tolist() == found.items.statistics["tokens"].tolist()
-    assert found.frequencies["nats"].sum(1) == pytest.approx(found.items.statistics["nats"], rel=1e-9)
-    (made,) = [one for one in to_document({"lstm": [found]})["breakdowns"] if one["by"] == "training frequency of the token"]
+    assert result.frequencies["tokens"].sum(0).tolist() == classes.tolist()
+    assert result.frequencies["tokens"].sum(1).tolist() == result.items.statistics["tokens"].tolist()
+    assert result.frequencies["nats"].sum(1) == pytest.approx(result.items.statistics["nats"], rel=1e-9)
+    (made,) = [
+        breakdown
+        for breakdown in to_document({"lstm": [result]})["breakdowns"]
+        if breakdown["by"] == "training frequency of the token"
+    ]
     assert (made["metric"], made["unit"]) == ({"name": "pseudo_loss", "better": "lower"}, "tokens")
     mean = np.dot(made["values"]["lstm"], made["counts"]) / sum(made["counts"])
-    assert mean == pytest.approx(found.scores[0].value)
+    assert mean == pytest.approx(result.scores[0].value)
 
 
 def test_frequencies_of_words_by_hand(runs):
-    found = runs.evidence("speech-conv")
+    result = runs.evidence("speech-conv")
     train = load_run(runs.run_dir("speech-conv"), device="cpu").config.datasets["train"]
     known = Counter(word for sentence in train.records() for word in sentence.words)
-    new = sum(not known[word] for text in found.inputs for word in text.split())
-    assert found.frequencies["tokens"].sum(0)[0] == new == found.items.statistics["oov"].sum() > 0
-    assert found.frequencies["correct"].sum() == found.items.statistics["correct"].sum()
-    assert found.frequencies["correct"].sum(0)[0] == found.items.statistics["oov_correct"].sum()
+    new = sum(not known[word] for text in result.inputs for word in text.split())
+    assert result.frequencies["tokens"].sum(0)[0] == new == result.items.statistics["oov"].sum() > 0
+    assert result.frequencies["correct"].sum() == result.items.statistics["correct"].sum()
+    assert result.frequencies["correct"].sum(0)[0] == result.items.statistics["oov_correct"].sum()
 
 
 def test_the_rarest_character_of_a_source_by_hand(runs):
-    found, place = runs.evidence("seq2seq"), runs.directory / "pairs.tsv"
-    words = [line.split("\t")[0] for line in place.read_text().split("\n")[:-1]]
-    counts = Counter("".join(words[: len(words) - 2 * len(found.inputs)]))
-    assert found.rarest.tolist() == [min(counts[letter] for letter in word) for word in found.inputs]
+    result, path = runs.evidence("seq2seq"), runs.directory / "pairs.tsv"
+    words = [line.split("\t")[0] for line in path.read_text().split("\n")[:-1]]
+    counts = Counter("".join(words[: len(words) - 2 * len(result.inputs)]))
+    assert result.rarest.tolist() == [min(counts[letter] for letter in word) for word in result.inputs]
 
 
 def test_without_training_tokens_there_are_no_frequencies(runs, tmp_path, monkeypatch):
@@ -267,13 +271,13 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_results_are_reused_unless_weights_or_data_changed(tmp_path, monkeypatch):
-    text, seen, told = make_text(tmp_path / "t.txt"), counting(monkeypatch), []
+    text, seen, reported = make_text(tmp_path / "t.txt"), counting(monkeypatch), []
     values = run_file(text, data__read_as="lines", train__max_steps=2)
     train_here(values, tmp_path / "run", SilentCallback())
     run, kept = tmp_path / "run", tmp_path / "evidence" / "run"
-    first = load_or_evaluate(run, kept, device="cpu", progress=lambda done, total: told.append((done, total)))
+    first = load_or_evaluate(run, kept, device="cpu", progress=lambda done, total: reported.append((done, total)))
     assert seen == ["run"]
-    assert told[-1][0] == told[-1][1]
+    assert reported[-1][0] == reported[-1][1]
     same(load_or_evaluate(run, kept, device="cpu"), first)
     assert seen == ["run"]
     train_here({**values, "seed": 9}, run, SilentCallback(), overwrite=True)
@@ -337,12 +341,12 @@ def test_forged_results_are_refused_or_harmless(runs, tmp_path, name):
         write_tensors(kept / "numbers.safetensors", numbers)
         files.write_manifest(kept)
         try:
-            found = load(kept)
+            result = load(kept)
         except ModelError as error:
             refused += 1
             assert "\n" not in str(error)
             continue
-        json.dumps(to_document({"a": [found]}), allow_nan=False)
+        json.dumps(to_document({"a": [result]}), allow_nan=False)
     assert refused > 100
     (kept / "results.json").write_text(json.dumps({**about, "inputs": about["inputs"][1:]}))
     write_tensors(kept / "numbers.safetensors", arrays)
@@ -397,8 +401,8 @@ def test_costs_are_those_recorded_by_the_run(tmp_path):
             timings.write(line)
     with (tmp_path / "timings.jsonl").open("a") as torn:
         torn.write('{"step": 10, "sec')
-    found = compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")
-    assert found == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s")
+    result = compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")
+    assert result == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s")
     (tmp_path / "timings.jsonl").unlink()
     assert compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")[1:4] == (None, None, None)
     assert read_log(tmp_path / "timings.jsonl") == []
@@ -406,8 +410,8 @@ def test_costs_are_those_recorded_by_the_run(tmp_path):
 
 @pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("seq2seq", "lines/s"), ("qa", "questions/s")])
 def test_costs_of_real_runs(runs, name, unit):
-    found, run = runs.evidence(name).cost, load_run(runs.run_dir(name), device="cpu")
-    assert (found.num_parameters, found.inference_unit) == (run.info()["parameters"], unit)
-    assert found.inference_rate > 0
-    assert found.model_bytes == run.directory.weights.stat().st_size
-    assert (found.peak_memory is None) == (name == "ngram")
+    result, run = runs.evidence(name).cost, load_run(runs.run_dir(name), device="cpu")
+    assert (result.num_parameters, result.inference_unit) == (run.info()["parameters"], unit)
+    assert result.inference_rate > 0
+    assert result.model_bytes == run.directory.weights.stat().st_size
+    assert (result.peak_memory is None) == (name == "ngram")

@@ -81,39 +81,39 @@ def test_compare_and_analyze_minimal_pairs_report_the_same_accuracy(there, capsy
     runs = [f"all/{kind}-{seed}" for kind in ("ngram", "lstm") for seed in (5, 6)]
     assert main(["analyze", "minimal-pairs", *runs, "--suite", "pairs.tsv", "--json", "--save-pairs", "each.csv"]) == 0
     single = json.loads(capsys.readouterr().out)
-    told = document["minimal_pairs"]
-    assert [(row["by"], row["name"], row["pairs"]) for row in told["rows"]] == [
+    reported = document["minimal_pairs"]
+    assert [(row["by"], row["name"], row["pairs"]) for row in reported["rows"]] == [
         (row["by"], row["name"], row["pairs"]) for row in single["rows"]
     ]
     # of two seeds the mean, of the run's own answers to every pair
     answers = list(csv.DictReader(io.StringIO((there / "each.csv").read_text())))
-    for row in told["rows"]:
-        wanted = {"0": ["0"], "1": ["1"], "no attractor": ["0"], "1 or more attractors": ["1"]}.get(row["name"], ["0", "1"])
+    for row in reported["rows"]:
+        expected = {"0": ["0"], "1": ["1"], "no attractor": ["0"], "1 or more attractors": ["1"]}.get(row["name"], ["0", "1"])
         names = [row["name"]] if row["by"] == "phenomenon" else ["plain", "near"]
-        mine = [one for one in answers if one["attractors"] in wanted and one["phenomenon"] in names]
+        mine = [breakdown for breakdown in answers if breakdown["attractors"] in expected and breakdown["phenomenon"] in names]
         assert len(mine) == row["pairs"]
         for kind in ("ngram", "lstm"):
-            means = [100 * np.mean([float(one[f"{kind}-{seed} correct"]) for one in mine]) for seed in (5, 6)]
-            found = row["accuracy"][kind]
-            assert found["value"] == pytest.approx(np.mean(means))
-            assert 0 <= found["low"] <= found["value"] <= found["high"] <= 100
-    assert told["counts"] == {row["name"]: single["counts"]["lstm-5"] for row in document["rows"]}
-    assert (told["suite"], told["signature"]) == (["pairs.tsv"], single["signature"])
+            means = [100 * np.mean([float(breakdown[f"{kind}-{seed} correct"]) for breakdown in mine]) for seed in (5, 6)]
+            result = row["accuracy"][kind]
+            assert result["value"] == pytest.approx(np.mean(means))
+            assert 0 <= result["low"] <= result["value"] <= result["high"] <= 100
+    assert reported["counts"] == {row["name"]: single["counts"]["lstm-5"] for row in document["rows"]}
+    assert (reported["suite"], reported["signature"]) == (["pairs.tsv"], single["signature"])
     # columns in the order of the table, the best first
     table, notes, pairs = out.removeprefix("\n").split("\n\n", 2)
     order = [row["name"] for row in document["rows"]]
     assert [line[3:].split()[0] for line in table.split("\n")[1:]] == order
     assert notes.split("\n")[-1].startswith("Context policy reset: ")
     assert pairs.split("\n")[0].split() == ["accuracy", "(%)", "pairs", *order]
-    assert pairs.endswith(f"{told['signature']}\n")
+    assert pairs.endswith(f"{reported['signature']}\n")
     assert (
         document["command"] == "weft compare run.toml --models ngram,lstm --seeds 2 --minimal-pairs pairs.tsv --output-dir all"
     )
     # what the page is drawn from
-    by = {one["by"]: one for one in document["breakdowns"]}
+    by = {breakdown["by"]: breakdown for breakdown in document["breakdowns"]}
     assert by["phenomenon (minimal pairs)"]["bins"] == ["all", "plain", "near"]
     attractors = by["attractors between subject and verb (minimal pairs)"]
-    rows = {row["name"]: row["accuracy"] for row in told["rows"] if row["by"] == "attractors"}
+    rows = {row["name"]: row["accuracy"] for row in reported["rows"] if row["by"] == "attractors"}
     assert attractors["values"]["lstm"] == [rows[count]["lstm"]["value"] for count in ("0", "1")]
     assert "By syntax or recency (minimal pairs)" in text and "By training frequency of the token" in text
     assert "In minimal pairs with an attractor, models follow " in text
@@ -138,9 +138,9 @@ def test_the_suite_does_not_change_the_table_and_is_removed_from_the_next_page(t
     assert (there / "all" / "report.html").read_text() == text
     capsys.readouterr()
     code, out, _ = compare(capsys, *words, "--minimal-pairs", "moved.tsv", "--json")
-    found = json.loads(out)
-    assert list(found) == list(JSON_KEYS)
-    assert found["minimal_pairs"] == {**after["minimal_pairs"], "suite": ["moved.tsv"]}
+    data = json.loads(out)
+    assert list(data) == list(JSON_KEYS)
+    assert data["minimal_pairs"] == {**after["minimal_pairs"], "suite": ["moved.tsv"]}
     assert compare(capsys, *words)[1] == plain and pages(there / "all")[0] == before
 
 
@@ -154,16 +154,16 @@ def test_existing_runs_and_masked_lms(there, capsys):
     theirs = pages(there / "mine")[0]
     assert theirs["minimal_pairs"] == ours["minimal_pairs"] and set(ours["minimal_pairs"]["counts"]) == {"lstm", "bert"}
     assert theirs["command"] == "weft compare all/lstm-5 all/bert-5 --minimal-pairs pairs.tsv --output-dir mine"
-    assert any(one["by"] == "training frequency of the token" for one in ours["breakdowns"])
+    assert any(breakdown["by"] == "training frequency of the token" for breakdown in ours["breakdowns"])
     # a pattern after --suite gives it the first file only
-    said = "text.txt: a file, not a run directory; repeat --minimal-pairs before every file, or name their directory"
-    assert expect_error(capsys, "compare", *runs, "text.txt") == (2, said)
+    message = "text.txt: a file, not a run directory; repeat --minimal-pairs before every file, or name their directory"
+    assert expect_error(capsys, "compare", *runs, "text.txt") == (2, message)
 
 
 def test_a_bad_suite_is_refused_before_anything_is_trained(there, capsys):
     (there / "bad.tsv").write_text("good\tbad\nthe cat\tthe cat\n")
-    said = "bad.tsv:2: good and bad sentence are identical: 'the cat'"
-    assert expect_error(capsys, "compare", "run.toml", "--minimal-pairs", "bad.tsv") == (3, said)
+    message = "bad.tsv:2: good and bad sentence are identical: 'the cat'"
+    assert expect_error(capsys, "compare", "run.toml", "--minimal-pairs", "bad.tsv") == (3, message)
     assert expect_error(capsys, "compare", "run.toml", "--minimal-pairs", "gone.tsv")[0] == 3
     assert InProcessTrainer.trained == [] and not (there / "runs").exists()
 
@@ -173,20 +173,20 @@ def test_other_tasks_have_no_minimal_pairs(there, capsys):
     (there / "names.tsv").write_text(rows)
     values = RUN.format(task="seq2seq").replace('"text.txt"', '"names.tsv"').replace('read_as = "lines"\n', "")
     (there / "other.toml").write_text(values)
-    said = "--minimal-pairs: not available for task 'seq2seq'; it requires task 'lm' or 'masked-lm'"
-    assert expect_error(capsys, "compare", "other.toml", "--minimal-pairs", "gone.tsv") == (2, said)
+    message = "--minimal-pairs: not available for task 'seq2seq'; it requires task 'lm' or 'masked-lm'"
+    assert expect_error(capsys, "compare", "other.toml", "--minimal-pairs", "gone.tsv") == (2, message)
     assert InProcessTrainer.trained == [] and not (there / "runs").exists()
     assert compare(capsys, "other.toml", "--models", "lstm", "--output-dir", "all", "--quiet")[0] == 0
-    assert expect_error(capsys, "compare", "all/lstm-5", "--minimal-pairs", "pairs.tsv") == (2, said)
+    assert expect_error(capsys, "compare", "all/lstm-5", "--minimal-pairs", "pairs.tsv") == (2, message)
 
 
-def test_the_page_names_the_score_of_each_row():
+def test_the_page_says_which_noun_each_model_follows():
     document = lm_document()
     first, second = (row["name"] for row in document["rows"][:2])
     document["minimal_pairs"] = {"follows": {first: "the subject", second: "the nearest noun", "gone": "the subject"}}
     assert find_problem(document) == ""
-    said = re.sub("<.*?>", "", page(document))
-    assert f"In minimal pairs with an attractor, models follow the subject: {first}; the nearest noun: {second}." in said
+    output = re.sub("<.*?>", "", page(document))
+    assert f"In minimal pairs with an attractor, models follow the subject: {first}; the nearest noun: {second}." in output
     document["minimal_pairs"] = {"follows": None}  # of a suite without attractors
     assert find_problem(document) == "" and "minimal pairs" not in page(document)
     document["minimal_pairs"] = {"follows": [first]}
@@ -195,13 +195,13 @@ def test_the_page_names_the_score_of_each_row():
 
 def test_row_names_with_newlines_stay_on_one_line():
     estimate = {"value": 50.0, "low": None, "high": None}
-    told = {
+    reported = {
         "rows": [{"by": "all", "name": "all", "pairs": 1, "accuracy": {"a\nb": estimate}}],
         "follows": None,
         "counts": {"a\nb": dict.fromkeys(("unknown", "unknown_choice", "equal", "long"), 0)},
         "signature": "weft:x",
     }
-    assert as_table(told) == "accuracy (%)  pairs   a b\nall               1  50.0\nweft:x\n"
+    assert as_table(reported) == "accuracy (%)  pairs   a b\nall               1  50.0\nweft:x\n"
 
 
 # ---- a run that can't be read
@@ -223,7 +223,7 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
     ]
     document, text = pages(there / "mine")
     assert [(row["name"], row["seeds"]) for row in document["rows"]] == [("lstm", [5])] and "rnn" not in out
-    assert [(one["name"], one["seed"], one["code"]) for one in document["failures"]] == [
+    assert [(failure["name"], failure["seed"], failure["code"]) for failure in document["failures"]] == [
         ("rnn", 5, 4), ("rnn", 6, 4), ("lstm", 6, 4)
     ]  # fmt: skip
     assert set(document["minimal_pairs"]["counts"]) == {"lstm"} and "Failed: <b><bdi>rnn</bdi></b>, seed 5: " in text
@@ -241,5 +241,5 @@ def test_if_all_runs_are_damaged_nothing_is_written(there, capsys):
     assert (code, out) == (4, "") and err.startswith("weft: warning: lstm, seed 5: all/lstm-5/model.safetensors: ")
     assert not (there / "mine" / "comparison.json").exists()
     shutil.rmtree(there / "all" / "results")
-    code, said = expect_error(capsys, "compare", "all/lstm-5", "--report", "page.html")
-    assert code == 4 and err == f"weft: warning: lstm, seed 5: {said}\n" and not (there / "page.html").exists()
+    code, message = expect_error(capsys, "compare", "all/lstm-5", "--report", "page.html")
+    assert code == 4 and err == f"weft: warning: lstm, seed 5: {message}\n" and not (there / "page.html").exists()

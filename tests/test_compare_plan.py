@@ -128,28 +128,28 @@ def test_other_invalid_values_are_refused():
 
 
 def test_an_architecture_keeps_the_options_that_apply_to_it():
-    found = {kind: applicable_options(LM, kind, base=BASE) for kind in find_task("lm").presets}
-    assert found["gpt"] == (LM, [])
-    assert found["ngram"].values["model"] == {"arch": "ngram"}
-    assert set(found["ngram"].ignored) == {
+    results = {kind: applicable_options(LM, kind, base=BASE) for kind in find_task("lm").presets}
+    assert results["gpt"] == (LM, [])
+    assert results["ngram"].values["model"] == {"arch": "ngram"}
+    assert set(results["ngram"].ignored) == {
         "model.hidden_size", "model.num_heads", "model.num_layers", "model.dropout", "model.position_encoding", "train.muon_lr"
     }  # fmt: skip
-    assert found["lstm"].values["model"] == {"arch": "lstm", "hidden_size": 96, "num_layers": 2, "dropout": 0.2}
-    assert set(found["lstm"].ignored) == {"model.num_heads", "model.position_encoding", "train.muon_lr"}
+    assert results["lstm"].values["model"] == {"arch": "lstm", "hidden_size": 96, "num_layers": 2, "dropout": 0.2}
+    assert set(results["lstm"].ignored) == {"model.num_heads", "model.position_encoding", "train.muon_lr"}
     # its positions are what tells it from a gpt
-    assert found["transformer"].values["model"] == {
+    assert results["transformer"].values["model"] == {
         "arch": "transformer", "hidden_size": 96, "num_heads": 4, "num_layers": 2, "dropout": 0.2
     }  # fmt: skip
-    assert all(one.values["train"]["max_steps"] == 10 for one in found.values())
+    assert all(item.values["train"]["max_steps"] == 10 for item in results.values())
 
 
 def test_options_do_not_turn_one_architecture_into_another():
-    found = {kind: applicable_options(PAIRS, kind, base=BASE) for kind in find_task("seq2seq").presets}
-    assert found["sutskever"].values["model"] == {
+    results = {kind: applicable_options(PAIRS, kind, base=BASE) for kind in find_task("seq2seq").presets}
+    assert results["sutskever"].values["model"] == {
         "arch": "sutskever", "hidden_size": 48, "encoder": {"num_layers": 2}, "decoder": {"hidden_size": 32}
     }  # fmt: skip
-    assert resolve(found["sutskever"].values, base=BASE).model.attention == "none"
-    assert resolve(found["transformer"].values, base=BASE).model.attention == "scaled-dot"
+    assert resolve(results["sutskever"].values, base=BASE).model.attention == "none"
+    assert resolve(results["transformer"].values, base=BASE).model.attention == "scaled-dot"
     mixed = with_option(LM, "model", {"arch": "lstm", "layer_type": "gru", "hidden_size": 8})
     assert resolve(applicable_options(mixed, "rnn", base=BASE).values, base=BASE).model.layer_type == "rnn"
 
@@ -157,12 +157,12 @@ def test_options_do_not_turn_one_architecture_into_another():
 @pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
 def test_every_architecture_of_a_task_can_be_derived_from_any_run_file(values):
     for kind in find_task(values["task"]).presets:
-        one = applicable_options(values, kind, base=BASE)
-        assert resolve(one.values, base=BASE).arch == kind
+        single = applicable_options(values, kind, base=BASE)
+        assert resolve(single.values, base=BASE).arch == kind
         # nothing is lost without a word
         given = {f"model.{name}" for name in flatten_options(values["model"])} - {"model.arch"}
-        kept = {f"model.{name}" for name in flatten_options(one.values["model"])}
-        assert given - kept == {name for name in one.ignored if name.startswith("model.")}
+        kept = {f"model.{name}" for name in flatten_options(single.values["model"])}
+        assert given - kept == {name for name in single.ignored if name.startswith("model.")}
 
 
 @pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
@@ -209,18 +209,18 @@ def test_a_run_file_error_is_not_an_inapplicable_option():
 
 
 def test_variants():
-    found = plan_of("ngram", "lstm", "gpt", grid=("model.hidden_size=32,64", "train.lr=0.1,0.2"))
-    assert [one.name for one in found.variants] == [
+    result = plan_of("ngram", "lstm", "gpt", grid=("model.hidden_size=32,64", "train.lr=0.1,0.2"))
+    assert [variant.name for variant in result.variants] == [
         "ngram",
         *(f"{kind},hidden_size={width},lr={lr}" for kind in ("lstm", "gpt") for width in (32, 64) for lr in (0.1, 0.2)),
     ]
-    assert found.variants[4].values["model"]["hidden_size"] == 64 and found.variants[4].values["train"]["lr"] == 0.2
-    assert found.failed == []
-    assert found.notes[0] == (
+    assert result.variants[4].values["model"]["hidden_size"] == 64 and result.variants[4].values["train"]["lr"] == 0.2
+    assert result.failed == []
+    assert result.notes[0] == (
         "ngram: ignoring hidden_size, num_heads, num_layers, dropout, position_encoding, train.muon_lr and train.lr"
     )
-    assert found.notes[2:] == []
-    assert all("seed" not in one.values for one in found.variants)
+    assert result.notes[2:] == []
+    assert all("seed" not in variant.values for variant in result.variants)
 
 
 def test_one_option_that_does_not_apply():
@@ -253,30 +253,32 @@ def test_a_run_with_init_from_is_compared_with_baselines_and_says_so():
 
 
 def test_all_architectures_of_the_task():
-    found = plan_of("all").variants
-    assert [one.name for one in found] == ["gpt", "ngram", "conv", "rnn", "lstm", "gru", "transformer"]  # its own first
-    assert [one.name for one in plan_of("all", values=LABELS).variants][1:3] == ["naive-bayes", "logistic-regression"]
+    result = plan_of("all").variants
+    assert [item.name for item in result] == ["gpt", "ngram", "conv", "rnn", "lstm", "gru", "transformer"]  # its own first
+    assert [item.name for item in plan_of("all", values=LABELS).variants][1:3] == ["naive-bayes", "logistic-regression"]
 
 
 def test_without_models_the_architecture_of_the_run_file():
-    assert [one.name for one in plan_of(grid=("model.hidden_size=32,64",)).variants] == [
+    assert [variant.name for variant in plan_of(grid=("model.hidden_size=32,64",)).variants] == [
         "gpt,hidden_size=32",
         "gpt,hidden_size=64",
     ]
 
 
 def test_duplicates_are_two_rows():
-    assert [one.name for one in plan_of("lstm", "lstm", "gru").variants] == ["lstm", "lstm#2", "gru"]
-    found = plan_of("lstm", grid=("model.hidden_size=16,16",)).variants
-    assert [one.name for one in found] == ["lstm,hidden_size=16", "lstm,hidden_size=16#2"]
-    assert found[0].values == found[1].values
+    assert [variant.name for variant in plan_of("lstm", "lstm", "gru").variants] == ["lstm", "lstm#2", "gru"]
+    result = plan_of("lstm", grid=("model.hidden_size=16,16",)).variants
+    assert [variant.name for variant in result] == ["lstm,hidden_size=16", "lstm,hidden_size=16#2"]
+    assert result[0].values == result[1].values
 
 
 def test_an_invalid_grid_value_is_a_refused_row():
-    found = plan_of("gpt", grid=("model.num_heads=4,5",))
-    assert [one.name for one in found.variants] == ["gpt,num_heads=4"]
-    assert [(one.name, one.code) for one in found.failed] == [("gpt,num_heads=5", 2)]
-    assert found.failed[0].reason == "model.num_heads: hidden_size 96 is not divisible by 5; change one of them or set head_dim"
+    result = plan_of("gpt", grid=("model.num_heads=4,5",))
+    assert [variant.name for variant in result.variants] == ["gpt,num_heads=4"]
+    assert [(variant.name, variant.code) for variant in result.failed] == [("gpt,num_heads=5", 2)]
+    assert (
+        result.failed[0].reason == "model.num_heads: hidden_size 96 is not divisible by 5; change one of them or set head_dim"
+    )
 
 
 def test_a_grid_option_that_no_architecture_has_is_refused():
@@ -323,36 +325,40 @@ def test_an_unknown_option_suggests_the_nearest_name_of_any_architecture():
 
 
 def test_refused_values_are_distinguished_from_inapplicable_ones():
-    found = plan_of("gpt", "transformer", "lstm", grid=("model.num_heads=5,96", "model.num_layers=1,2"))
-    assert [one.name for one in found.variants] == [
+    result = plan_of("gpt", "transformer", "lstm", grid=("model.num_heads=5,96", "model.num_layers=1,2"))
+    assert [variant.name for variant in result.variants] == [
         *(f"transformer,num_heads=96,num_layers={layers}" for layers in (1, 2)),
         *(f"lstm,num_layers={layers}" for layers in (1, 2)),
     ]
     odd = "model.position_encoding: 'rotary' requires an even head size, got 1; change num_heads or set head_dim"
-    assert [(one.name, one.reason) for one in found.failed] == [
+    assert [(variant.name, variant.reason) for variant in result.failed] == [
         ("gpt,num_heads=5", reason("gpt", "model.num_heads=5")),
         ("gpt,num_heads=96", odd),
         ("transformer,num_heads=5", reason("transformer", "model.num_heads=5")),
     ]
-    assert all("heads" not in note for note in found.notes if not note.startswith("lstm: "))
+    assert all("heads" not in note for note in result.notes if not note.startswith("lstm: "))
     # its positions are 'none', so these are for others
-    found = plan_of("lstm", "gpt", grid=("model.position_encoding=rotary,alibi",))
-    assert [one.name for one in found.variants] == ["lstm", "gpt,position_encoding=rotary", "gpt,position_encoding=alibi"]
-    assert found.failed == [] and "position_encoding" in found.notes[0]
+    result = plan_of("lstm", "gpt", grid=("model.position_encoding=rotary,alibi",))
+    assert [variant.name for variant in result.variants] == [
+        "lstm",
+        "gpt,position_encoding=rotary",
+        "gpt,position_encoding=alibi",
+    ]
+    assert result.failed == [] and "position_encoding" in result.notes[0]
 
 
 def test_hidden_size_of_a_grid_applies_to_encoder_and_decoder():
-    found = plan_of("lstm", grid=("model.hidden_size=16,24",), values=PAIRS).variants
-    for variant, width in zip(found, (16, 24), strict=True):
+    result = plan_of("lstm", grid=("model.hidden_size=16,24",), values=PAIRS).variants
+    for variant, width in zip(result, (16, 24), strict=True):
         model = resolve(variant.values, base=BASE).model
         assert (model.encoder.hidden_size, model.decoder.hidden_size) == (width, width)
 
 
 def test_one_budget_for_all_runs():
     for budget in (("tokens", 500), ("minutes", 0.5)):
-        found = plan_of("ngram", "lstm", budget=budget).variants
-        assert [one.values["train"].get("steps") for one in found] == [None, None]
-        assert [one.values["train"][budget[0]] for one in found] == [budget[1]] * 2
+        result = plan_of("ngram", "lstm", budget=budget).variants
+        assert [item.values["train"].get("steps") for item in result] == [None, None]
+        assert [item.values["train"][budget[0]] for item in result] == [budget[1]] * 2
 
 
 # ---- size
@@ -371,16 +377,16 @@ def parameters(values, letters):
 @pytest.mark.parametrize(("kind", "target"), [("conv", 3_000), ("gru", 5_000), ("gpt", 5_000), ("gpt", 300_000)])
 def test_no_other_hidden_size_is_nearer_to_the_target_size(letters, kind, target):
     values = applicable_options({**LM, "model": {"arch": "gpt", "num_layers": 2}}, kind, base=BASE).values
-    found = sizes.match_num_params(values, target, letters, base=BASE)
-    assert resolve(found.values, base=BASE).model.hidden_size == found.hidden_size
-    at = sizes.HIDDEN_SIZES.index(found.hidden_size)
-    for width in sizes.HIDDEN_SIZES[max(0, at - 8) : at + 9]:
+    result = sizes.match_num_params(values, target, letters, base=BASE)
+    assert resolve(result.values, base=BASE).model.hidden_size == result.hidden_size
+    position = sizes.HIDDEN_SIZES.index(result.hidden_size)
+    for width in sizes.HIDDEN_SIZES[max(0, position - 8) : position + 9]:
         other = with_option(values, "model.hidden_size", width)
         try:
             count = parameters(other, letters)
         except ConfigError:
             continue
-        assert count is not None and abs(count - target) >= abs(found.num_parameters - target)
+        assert count is not None and abs(count - target) >= abs(result.num_parameters - target)
 
 
 def test_ngram_models_have_no_target_size(letters):
@@ -578,9 +584,9 @@ def test_a_plan_that_cannot_be_read(tmp_path):
 
 
 def test_runs_are_ordered_by_seed(tmp_path):
-    found = plan_runs([Variant("lstm", LM), Variant("gru,lr=1/2", LM)], [3, 4], tmp_path)
-    assert [one.output_dir.name for one in found] == ["lstm-3", "gru,lr=1_2-3", "lstm-4", "gru,lr=1_2-4"]
-    assert [one.values["seed"] for one in found] == [3, 3, 4, 4]
+    result = plan_runs([Variant("lstm", LM), Variant("gru,lr=1/2", LM)], [3, 4], tmp_path)
+    assert [item.output_dir.name for item in result] == ["lstm-3", "gru,lr=1_2-3", "lstm-4", "gru,lr=1_2-4"]
+    assert [item.values["seed"] for item in result] == [3, 3, 4, 4]
     assert len(directory_name("x" * 300)) == 120
     with pytest.raises(UsageError) as caught:
         plan_runs([Variant("a/b", LM), Variant("a b", LM)], [0], tmp_path)
@@ -588,9 +594,9 @@ def test_runs_are_ordered_by_seed(tmp_path):
 
 
 def test_paths_are_resolved_relative_to_the_run_file(tmp_path):
-    found = with_absolute_paths(with_option(LM, "tokenizer", {"file": "tok.json"}), base=tmp_path)
-    assert found["data"]["train"] == str(tmp_path / "text.txt") and found["data"]["valid"] == 0.1
-    assert found["tokenizer"] == {"file": str(tmp_path / "tok.json")}
+    result = with_absolute_paths(with_option(LM, "tokenizer", {"file": "tok.json"}), base=tmp_path)
+    assert result["data"]["train"] == str(tmp_path / "text.txt") and result["data"]["valid"] == 0.1
+    assert result["tokenizer"] == {"file": str(tmp_path / "tok.json")}
     assert "tokenizer" not in with_absolute_paths(LM, base=tmp_path)
     started = with_absolute_paths({**LM, "train": {"init_from": "old"}}, base=tmp_path)
     assert started["train"]["init_from"] == str(tmp_path / "old")
@@ -621,8 +627,8 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
         make_run(tmp_path / "wide", small(model__hidden_size=16)),
         make_run(tmp_path / "conv", run_file(Path("text.txt"), "conv")),
     ]
-    found = group_runs(open_runs([*paths, tmp_path / "b0"]))
-    assert {name: [run.path.name for run in runs] for name, runs in found.items()} == {
+    result = group_runs(open_runs([*paths, tmp_path / "b0"]))
+    assert {name: [run.path.name for run in runs] for name, runs in result.items()} == {
         "lstm,hidden_size=8": ["b0", "b1"],
         "lstm,hidden_size=16": ["wide"],
         "conv": ["conv"],
@@ -668,7 +674,7 @@ def test_all_architectures_read_the_same_examples_in_the_same_order(tmp_path):
     """Batch by batch, of one seed; of another the order is another."""
     text = make_text(tmp_path / "text.txt")
     values = run_file(text, "lstm", data={"train": str(text), "valid": 0.1, "read_as": "lines"})
-    found = variants(values, ComparisonOptions(models=["conv", "lstm", "gpt"]), base=tmp_path).variants
+    result = variants(values, ComparisonOptions(models=["conv", "lstm", "gpt"]), base=tmp_path).variants
     folder = RunDir(tmp_path / "run")
     folder.path.mkdir()
 
@@ -678,13 +684,13 @@ def test_all_architectures_read_the_same_examples_in_the_same_order(tmp_path):
         shape: Any = settings.preset.estimator.network_task
         return read_training(shape, Job(settings, folder, tokenizer, corpora, SilentCallback()))[1]
 
-    orders = [order(variant, 1) for variant in found]
+    orders = [order(variant, 1) for variant in result]
     for epoch in (0, 1):
-        assert len({one.batches(epoch) for one in orders}) == 1
+        assert len({item.batches(epoch) for item in orders}) == 1
         for index in range(orders[0].batches(epoch)):
-            first, *others = (one.batch(epoch, index).tokens for one in orders)
+            first, *others = (item.batch(epoch, index).tokens for item in orders)
             assert all(torch.equal(first, other) for other in others)
-    first, other = orders[0].batch(0, 0).tokens, order(found[0], 2).batch(0, 0).tokens
+    first, other = orders[0].batch(0, 0).tokens, order(result[0], 2).batch(0, 0).tokens
     assert first.shape != other.shape or not torch.equal(first, other)
 
 

@@ -45,7 +45,7 @@ def evidence(error: np.ndarray, **more) -> RunResults:
     )
     values = {"run": Path("runs/x"), "arch": "lstm", "seed": 0, "task": "number", "items": items, "cost": COST, "item": "text"}
     values["scores"] = [Score("mean_error", float(error.mean()), None, None, "weft:test")]
-    values |= {"inputs": [f"text {at}" for at in range(len(error))], "references": ["0"] * len(error)}
+    values |= {"inputs": [f"text {index}" for index in range(len(error))], "references": ["0"] * len(error)}
     return RunResults(**{**values, "lengths": np.arange(1, len(error) + 1), **more})
 
 
@@ -53,19 +53,19 @@ def test_metrics_and_lengths_are_enough(numbers, tmp_path):
     rng = np.random.default_rng(0)
     better, worse = rng.uniform(0, 1, 200), rng.uniform(1, 2, 200)
     groups = {"worse": [evidence(worse)], "better": [evidence(better)]}
-    found = to_document(groups)
-    assert found["metric"] == {"name": "mean_error", "better": "lower"}
-    assert [(row["name"], row["score"]["value"]) for row in found["rows"]] == [
+    result = to_document(groups)
+    assert result["metric"] == {"name": "mean_error", "better": "lower"}
+    assert [(row["name"], row["score"]["value"]) for row in result["rows"]] == [
         ("better", pytest.approx(better.mean())),
         ("worse", pytest.approx(worse.mean())),
     ]
-    assert found["rows"][1]["p"] < 0.01
-    (lengths,) = found["breakdowns"]
+    assert result["rows"][1]["p"] < 0.01
+    (lengths,) = result["breakdowns"]
     assert lengths["by"] == "input length in tokens" and sum(lengths["counts"]) == 200
     first = lengths["counts"][0]
     assert lengths["values"]["worse"][0] == pytest.approx(worse[:first].mean())
-    assert (found["confusions"], found["context"]) == (None, None)
-    shown = page(found)
+    assert (result["confusions"], result["context"]) == (None, None)
+    shown = page(result)
     assert '<p class="about">2 counters (200 texts)</p>' in shown and "mean error" in shown
     kept = tmp_path / "kept"
     save(groups["better"][0], kept)

@@ -26,11 +26,11 @@ def kinds(**means: float):
     """Rows of language models by their means, two seeds each, on the same 60 lines."""
     rng = np.random.default_rng(0)
     tokens, difficulty = rng.integers(3, 40, 60).astype(np.float64), rng.normal(0, 0.6, 60)
-    found = {}
+    results = {}
     for name, mean in means.items():
         runs = simulate_runs(rng, tokens, difficulty, seeds=2, mean=mean, seed_sd=0.01, own=0.05)
-        found[name] = [lm_results(items, run=Path(f"runs/{name}-{at}"), seed=at) for at, items in enumerate(runs)]
-    return found
+        results[name] = [lm_results(items, run=Path(f"runs/{name}-{index}"), seed=index) for index, items in enumerate(runs)]
+    return results
 
 
 def test_rows_are_ordered_and_those_as_good_as_the_best_are_marked():
@@ -116,8 +116,8 @@ def test_an_infinite_row_comes_last_without_p():
     rows = table.rows({"b": [lm_results(lines)] * 2, "a": groups["a"]})
     assert [row.name for row in rows] == ["a", "b"]
     assert (rows[1].p, rows[1].tied_with_best, rows[1].best) == (None, False, False)
-    found = json.loads(table.json(rows))[1]["score"]
-    assert (found["value"], found["infinite"]) == (None, True)
+    data = json.loads(table.json(rows))[1]["score"]
+    assert (data["value"], data["infinite"]) == (None, True)
     assert "inf" in table_text.terminal(rows)
 
 
@@ -138,7 +138,7 @@ def test_runs_that_cannot_be_compared():
 def test_costs_are_means_over_seeds():
     runs = kinds(a=2.0)["a"]
     costs = [COST._replace(seconds=None), COST._replace(seconds=20.0, peak_memory=5_000_000, inference_rate=70.0)]
-    row = table.rows({"a": [run._replace(cost=one) for run, one in zip(runs, costs, strict=True)]})[0]
+    row = table.rows({"a": [run._replace(cost=item) for run, item in zip(runs, costs, strict=True)]})[0]
     assert (row.seconds, row.peak_memory, row.inference_rate, row.num_parameters) == (20.0, 5_000_000, 60.0, 1000)
 
 
@@ -180,8 +180,8 @@ def test_an_underpowered_test_says_so_and_marks_no_ties():
     assert [line[1] for line in lines[1:4]] == ["*", "?", "?"]
     assert [line.split()[5] for line in lines[2:4]] == ["?", "?"]
     assert "**lstm**" not in table_text.markdown(rows) and "**gpt**" in table_text.markdown(rows)
-    found = json.loads(table.json(rows))
-    assert [(row["has_enough_items"], row["smallest_p"], row["tied_with_best"]) for row in found[1:]] == [
+    data = json.loads(table.json(rows))
+    assert [(row["has_enough_items"], row["smallest_p"], row["tied_with_best"]) for row in data[1:]] == [
         (False, 0.0625, False)
     ] * 2
     read = list(csv.DictReader(io.StringIO(table_text.csv(rows))))
@@ -208,8 +208,8 @@ def test_many_rows_need_more_permutations():
     rng, tokens = np.random.default_rng(0), np.full(30, 50.0)
     rates = rng.uniform(1, 2, 30)
     groups = {
-        f"m{at}": [lm_results(ItemStatistics(np.arange(30), {"nats": tokens * (rates + at), "tokens": tokens}))]
-        for at in range(61)
+        f"m{index}": [lm_results(ItemStatistics(np.arange(30), {"nats": tokens * (rates + index), "tokens": tokens}))]
+        for index in range(61)
     }
     assert all(row.has_enough_items and row.tied_with_best == (row.name == "m0") for row in table.rows(groups))
 
@@ -298,20 +298,20 @@ def test_latex_escapes_what_would_break_it():
 
 
 def test_a_row_is_one_line_whatever_its_directory_name():
-    (one,) = kinds(one=2.0).values()
-    rows = table.rows({"a\nb\x07c": one})
+    (single,) = kinds(one=2.0).values()
+    rows = table.rows({"a\nb\x07c": single})
     for text in (table_text.terminal(rows), table_text.markdown(rows), table_text.latex(rows)):
         assert sum("a b c" in line for line in text.split("\n")) == 1
     assert rows[0].name == "a\nb\x07c"
 
 
 def test_json_rows():
-    found = json.loads(table.json(odd_rows()))
-    assert set(found[0]) == {"name", "runs", "seeds", "p", "best", "tied_with_best", "has_enough_items", "smallest_p",
+    data = json.loads(table.json(odd_rows()))
+    assert set(data[0]) == {"name", "runs", "seeds", "p", "best", "tied_with_best", "has_enough_items", "smallest_p",
         "difference", "num_parameters", "seconds", "tokens_per_second",
         "peak_memory", "model_bytes", "score", "scores", "inference_rate", "inference_unit"}  # fmt: skip
-    assert (found[0]["inference_rate"], found[0]["inference_unit"]) == (50.0, "tokens/s scored")
-    assert found[0]["score"] == found[0]["scores"]["loss"]
+    assert (data[0]["inference_rate"], data[0]["inference_unit"]) == (50.0, "tokens/s scored")
+    assert data[0]["score"] == data[0]["scores"]["loss"]
 
 
 @pytest.mark.parametrize(

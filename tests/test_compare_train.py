@@ -94,9 +94,9 @@ def log(place: Path) -> list[str]:
 
 
 def test_no_more_than_jobs_at_a_time_and_threads_are_divided(place):
-    found = trainer(place, Looks(), jobs=2, threads=5).train(plan(place, "a", "b", "c", "d", "e"))
-    assert [outcome.code for outcome in found] == [0] * 5
-    assert [outcome.planned.variant.name for outcome in found] == list("abcde")
+    result = trainer(place, Looks(), jobs=2, threads=5).train(plan(place, "a", "b", "c", "d", "e"))
+    assert [outcome.code for outcome in result] == [0] * 5
+    assert [outcome.planned.variant.name for outcome in result] == list("abcde")
     running = most = 0
     for line in log(place):
         assert line.endswith("--quiet --threads 2")
@@ -123,14 +123,14 @@ def test_finished_runs_are_not_trained_again(place):
 def test_a_failed_run_has_a_reason_and_others_continue(place):
     looks = Looks()
     wrong = plan(place, "wrong", values={**VALUES, "model": {"arch": "rnn", "hidden_size": 0}})
-    found = trainer(place, looks).train([*plan(place, "bad", "crash"), *wrong, *plan(place, "good")])
-    assert [(outcome.code, outcome.reason) for outcome in found] == [
+    result = trainer(place, looks).train([*plan(place, "bad", "crash"), *wrong, *plan(place, "good")])
+    assert [(outcome.code, outcome.reason) for outcome in result] == [
         (1, "step 3: the loss is nan"),
         (1, "the process ended with exit code -11"),
         (2, "model.hidden_size: must be at least 1, got 0"),
         (0, ""),
     ]
-    assert sorted(map(id, looks.outcomes)) == sorted(map(id, found))
+    assert sorted(map(id, looks.outcomes)) == sorted(map(id, result))
 
 
 def test_the_run_file_is_that_of_the_plan(place):

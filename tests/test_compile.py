@@ -16,15 +16,15 @@ from weft.training.loss_module import LossModule
 @pytest.fixture
 def graphs(monkeypatch) -> list[torch.fx.GraphModule]:
     """The graphs that were traced; they run as they are, for a compiler of code would take minutes."""
-    found: list[torch.fx.GraphModule] = []
+    results: list[torch.fx.GraphModule] = []
 
     def keep(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
-        found.append(graph)
+        results.append(graph)
         return graph
 
     torch.compiler.reset()
     monkeypatch.setattr(LossModule, "compile", lambda self: nn.Module.compile(self, backend=keep))
-    return found
+    return results
 
 
 @pytest.mark.parametrize(("model", "read"), [("conv", "windows"), ("gpt", "stream"), ("gpt", "lines")])

@@ -207,8 +207,8 @@ def test_unreadable_run_files(tmp_path):
     ],
 )
 def test_override_values_are_toml_or_strings(text, value):
-    found = override({}, [f"model.x={text}"])["model"]["x"]
-    assert found == value and type(found) is type(value)
+    result = override({}, [f"model.x={text}"])["model"]["x"]
+    assert result == value and type(result) is type(value)
 
 
 def test_overrides_work_at_any_depth_on_a_copy():

@@ -133,10 +133,10 @@ def test_a_bidirectional_layer_reads_each_row_from_both_ends(build):
     alone = x[:1, :4]
     expected = torch.cat([ahead(alone)[0], back(alone.flip(1))[0].flip(1)], dim=-1)
     torch.testing.assert_close(y[:1, :4], expected, **TIGHT)
-    for joined, one, other in zip(
+    for joined, item, other in zip(
         tree_leaves(state), tree_leaves(ahead(x, None, keep)[1]), tree_leaves(back(alone.flip(1))[1]), strict=True
     ):
-        torch.testing.assert_close(joined[:1], torch.cat([one[:1], other], dim=-1), **TIGHT)
+        torch.testing.assert_close(joined[:1], torch.cat([item[:1], other], dim=-1), **TIGHT)
 
 
 def test_a_bidirectional_layer_takes_no_state():

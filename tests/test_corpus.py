@@ -73,10 +73,10 @@ def test_units_are_exact_at_line_boundaries(kind, as_lines, tmp_path):
     lines = [line + "\n" for line in TEXT.split("\n")]
     if not as_lines:
         lines[-1] = lines[-1][:-1]
-    found = corpus.units(corpus.line_edges())
-    assert found["characters"].tolist() == [len(line) for line in lines]
-    assert found["bytes"].tolist() == [len(line.encode()) for line in lines]
-    assert found["words"].tolist() == [len(line.split()) + line.endswith("\n") for line in lines]
+    result = corpus.units(corpus.line_edges())
+    assert result["characters"].tolist() == [len(line) for line in lines]
+    assert result["bytes"].tolist() == [len(line.encode()) for line in lines]
+    assert result["words"].tolist() == [len(line.split()) + line.endswith("\n") for line in lines]
     whole = corpus.units(np.array([0, len(corpus.tokens)]))
     assert whole["characters"].tolist() == [sum(map(len, lines))]
     if as_lines:
@@ -175,23 +175,23 @@ def test_a_changed_file_is_refused_if_it_must_be_unchanged(tmp_path):
     path = write(tmp_path)
     source = Source((path,))
     known = write_corpus(source, trained("char"), tmp_path, "a").provenance
-    told = refusal(
+    reported = refusal(
         DataError, lambda: write_corpus(Source((path,), "latin-1"), trained("char"), tmp_path, "a", must_match=known)
     )
     head = f"{path}: not the text that the run was started with "
-    assert told == head + "(encoding was 'utf-8', now 'latin-1'); restore it or start a new run"
+    assert reported == head + "(encoding was 'utf-8', now 'latin-1'); restore it or start a new run"
     two = Source((path, write(tmp_path, "b", "b.txt")))
-    told = refusal(DataError, lambda: write_corpus(two, trained("char"), tmp_path, "a", must_match=known))
-    assert told == (
+    reported = refusal(DataError, lambda: write_corpus(two, trained("char"), tmp_path, "a", must_match=known))
+    assert reported == (
         f"{path} and 1 more: not the text that the run was started with (there were 1 files, now 2);"
         " restore it or start a new run"
     )
     write(tmp_path, TEXT.replace("cat", "dog"))
-    told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
-    assert told == head + f"({path} has changed); restore it or start a new run"
+    reported = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
+    assert reported == head + f"({path} has changed); restore it or start a new run"
     path.unlink()
-    told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
-    assert told == f"{path}: file not found"
+    reported = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
+    assert reported == f"{path}: file not found"
 
 
 def test_a_failed_corpus_leaves_no_files(tmp_path):
@@ -211,8 +211,8 @@ def test_a_failed_corpus_leaves_no_files(tmp_path):
 
 def test_text_without_a_token_is_refused(tmp_path):
     path = write(tmp_path, "   \t ")
-    told = refusal(DataError, lambda: write_corpus(Source((path,)), trained("whitespace"), tmp_path, "a"))
-    assert told == f"{path}: no tokens; the file has no text"
+    reported = refusal(DataError, lambda: write_corpus(Source((path,)), trained("whitespace"), tmp_path, "a"))
+    assert reported == f"{path}: no tokens; the file has no text"
 
 
 def test_progress_is_reported_in_bytes(tmp_path, monkeypatch):
@@ -236,14 +236,14 @@ def test_damaged_corpora_are_refused_by_name(tmp_path):
     assert told() == f"{about}: file not found"
     write_corpus(Source((write(tmp_path),), lines=True), trained("char"), tmp_path, "a")
     count = len(open_corpus(tmp_path, "a").tokens)
-    whole = tokens.read_bytes()
-    tokens.write_bytes(whole[:-2])
+    original = tokens.read_bytes()
+    tokens.write_bytes(original[:-2])
     assert told() == f"{tokens}: corrupted: expected {count} tokens, got {count - 1}; delete {about} to have it written again"
-    tokens.write_bytes(whole[:-1])
+    tokens.write_bytes(original[:-1])
     assert told().startswith(f"{tokens}: corrupted: ")
     for part in ("tokens", "starts", "counts"):
         path = tmp_path / f"a.{part}"
-        data = tokens.write_bytes(whole) and path.read_bytes()
+        data = tokens.write_bytes(original) and path.read_bytes()
         path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
         assert told() == f"{path}: checksum mismatch; delete {about} to have it written again"
         path.write_bytes(data)
@@ -303,14 +303,14 @@ def test_invalid_configs_are_refused(values, told):
 
 
 def test_rows_are_lines_with_their_positions(tmp_path):
-    one, other = write(tmp_path, "a\nbb\n\nccc\n", "1.txt"), write(tmp_path, "d\nee", "2.txt")
+    single, other = write(tmp_path, "a\nbb\n\nccc\n", "1.txt"), write(tmp_path, "d\nee", "2.txt")
     rows = [Row((text,), (path,), line) for path, line, text in [
-        (one, 1, "a"), (one, 2, "bb"), (one, 3, ""), (one, 4, "ccc"), (other, 1, "d"), (other, 2, "ee"),
+        (single, 1, "a"), (single, 2, "bb"), (single, 3, ""), (single, 4, "ccc"), (other, 1, "d"), (other, 2, "ee"),
     ]]  # fmt: skip
     for as_lines in (True, False):
-        assert list(Source((one, other), lines=as_lines).rows()) == rows
-    assert list(Source((one, other), lines=True, low=0.5).rows()) == rows[3:]
-    assert list(Source((one, other), lines=True, high=0.5).rows()) == rows[:3]
+        assert list(Source((single, other), lines=as_lines).rows()) == rows
+    assert list(Source((single, other), lines=True, low=0.5).rows()) == rows[3:]
+    assert list(Source((single, other), lines=True, high=0.5).rows()) == rows[:3]
     # of 14 characters the first 7 end after the first of the fourth line
-    halves = [list(Source((one, other), low=low, high=low + 0.5).rows()) for low in (0.0, 0.5)]
-    assert halves == [[*rows[:3], Row(("c",), (one,), 4)], [Row(("cc",), (one,), 4), *rows[4:]]]
+    halves = [list(Source((single, other), low=low, high=low + 0.5).rows()) for low in (0.0, 0.5)]
+    assert halves == [[*rows[:3], Row(("c",), (single,), 4)], [Row(("cc",), (single,), 4), *rows[4:]]]

@@ -41,14 +41,14 @@ def every_sequence(head: CRF, y: Tensor) -> dict[tuple[int, ...], float]:
     """The score of each allowed sequence of tags of one sentence (T, D), term by term."""
     scores, labels = head.emissions(y).tolist(), len(head.start)
     moves, start, end = head.transitions.tolist(), head.start.tolist(), head.end.tolist()
-    found = {}
+    results = {}
     for tags in product(range(labels), repeat=len(y)):
         edges = [(labels, tags[0]), *pairwise(tags), (tags[-1], labels)]
         if head.allowed_transitions is not None and not all(bool(head.allowed_transitions[a, b]) for a, b in edges):
             continue
         moved = sum(moves[a][b] for a, b in edges[1:-1])
-        found[tags] = start[tags[0]] + moved + end[tags[-1]] + sum(scores[t][tag] for t, tag in enumerate(tags))
-    return found
+        results[tags] = start[tags[0]] + moved + end[tags[-1]] + sum(scores[t][tag] for t, tag in enumerate(tags))
+    return results
 
 
 def log_sum(values) -> float:
@@ -74,14 +74,14 @@ def test_a_crf_equals_enumeration(case):
         scores = every_sequence(head, y[row, :length])
         partition = log_sum(scores.values())
         for tags, score in scores.items():
-            wanted = torch.full((1, keep.size(1)), -1)
-            wanted[0, :length] = torch.tensor(tags)
-            nats = head.loss(y[row : row + 1], wanted, keep[row : row + 1])
+            expected = torch.full((1, keep.size(1)), -1)
+            expected[0, :length] = torch.tensor(tags)
+            nats = head.loss(y[row : row + 1], expected, keep[row : row + 1])
             assert nats.item() == pytest.approx(partition - score, abs=1e-9)
         assert tuple(decoded[row, :length].tolist()) == max(scores, key=scores.get)
-        for at, tag in product(range(length), range(labels)):
-            ways = [math.exp(score - partition) for tags, score in scores.items() if tags[at] == tag]
-            assert marginals[row, at, tag].item() == pytest.approx(sum(ways), abs=1e-9)
+        for index, tag in product(range(length), range(labels)):
+            ways = [math.exp(score - partition) for tags, score in scores.items() if tags[index] == tag]
+            assert marginals[row, index, tag].item() == pytest.approx(sum(ways), abs=1e-9)
     assert not decoded[~keep].any() and not marginals[~keep].any()
 
 
@@ -246,7 +246,7 @@ def test_a_crf_learns_tags_that_depend_on_their_neighbors():
     """Tags that alternate over words that say nothing: only moves can tell."""
     torch.manual_seed(0)
     y, tags = torch.zeros(8, 6, DIM), torch.arange(6).remainder(2).expand(8, -1)
-    found = {}
+    results = {}
     for name, build in HEADS.items():
         head = build(DIM, 2)
         optimizer = torch.optim.Adam(head.parameters(), lr=0.3)
@@ -255,9 +255,9 @@ def test_a_crf_learns_tags_that_depend_on_their_neighbors():
             loss = head.loss(y, tags).mean()
             loss.backward()
             optimizer.step()
-        found[name] = loss.item(), (head.decode(y) == tags).all().item()
-    assert found["crf"][0] < 0.05 and found["crf"][1]
-    assert found["linear"][0] == pytest.approx(6 * math.log(2), rel=0.01) and not found["linear"][1]
+        results[name] = loss.item(), (head.decode(y) == tags).all().item()
+    assert results["crf"][0] < 0.05 and results["crf"][1]
+    assert results["linear"][0] == pytest.approx(6 * math.log(2), rel=0.01) and not results["linear"][1]
 
 
 def test_training_with_a_crf_is_at_most_half_slower():

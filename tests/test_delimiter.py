@@ -27,7 +27,7 @@ def write(path: Path, text: str) -> Path:
 def test_classification_seq2seq_and_qa_tables_use_it(tmp_path):
     write(tmp_path / "a.csv", 'label|text\npos|"a, ""b""|c"\nneg|x;y\n')
     source = LabeledDataConfig(train="a.csv", delimiter="|").sources(tmp_path)["train"]
-    assert [(one.labels, one.texts) for one in source.records()] == [(("pos",), ('a, "b"|c',)), (("neg",), ("x;y",))]
+    assert [(item.labels, item.texts) for item in source.records()] == [(("pos",), ('a, "b"|c',)), (("neg",), ("x;y",))]
     assert source.summary.notes() == ["a.csv: columns are separated by pipes", "labels that occur once, 2 of 2: neg, pos"]
     write(tmp_path / "b.tsv", 'a,b^"c"\nd\te^f\n')  # .tsv has no quotes, whatever separates its columns
     assert list(pairs(PairDataConfig(train="b.tsv", delimiter="^").sources(tmp_path)["train"])) == [
@@ -35,8 +35,8 @@ def test_classification_seq2seq_and_qa_tables_use_it(tmp_path):
         ("d\te", "f"),
     ]
     write(tmp_path / "c.csv", "question\tpassage\tanswer\nWho, is it?\tAda, here\tAda\n")
-    (found,) = QADataConfig(train="c.csv", delimiter="tab").sources(tmp_path)["train"].records()
-    assert (found.question, found.passage, found.answers[0].text) == ("Who, is it?", "Ada, here", "Ada")
+    (result,) = QADataConfig(train="c.csv", delimiter="tab").sources(tmp_path)["train"].records()
+    assert (result.question, result.passage, result.answers[0].text) == ("Who, is it?", "Ada, here", "Ada")
 
 
 def test_it_overrides_the_detected_delimiter(tmp_path):
@@ -44,7 +44,7 @@ def test_it_overrides_the_detected_delimiter(tmp_path):
 
     def read(**options: str) -> list[tuple[str, ...]]:
         table = parse_config(LabeledDataConfig, {"train": "a.csv", "text_column": "text, if any", **options}, prefix="data")
-        return [one.texts for one in table.sources(tmp_path)["train"].records()]
+        return [item.texts for item in table.sources(tmp_path)["train"].records()]
 
     assert read(delimiter=";") == [("x, y",)]
     with pytest.raises(DataError) as caught:
@@ -99,10 +99,10 @@ def test_it_is_part_of_the_token_cache_only_if_set(tmp_path):
     write(tmp_path / "a.csv", "label,text\npos,x\n")
     for table in (LabeledDataConfig, QADataConfig, PairDataConfig):
         name = {"LabeledDataConfig": "0", "QADataConfig": "questions", "PairDataConfig": "source"}[table.__name__]
-        found: Dataset = table(train="a.csv").sources(tmp_path)["train"]
-        assert not {"delimiter", "sheet"} & found.column(name).provenance().keys()
-        found = table(train="a.csv", delimiter="|").sources(tmp_path)["train"]
-        assert found.column(name).provenance()["delimiter"] == "|"
+        result: Dataset = table(train="a.csv").sources(tmp_path)["train"]
+        assert not {"delimiter", "sheet"} & result.column(name).provenance().keys()
+        result = table(train="a.csv", delimiter="|").sources(tmp_path)["train"]
+        assert result.column(name).provenance()["delimiter"] == "|"
 
 
 def test_all_files_of_a_run_use_it(tmp_path, capsys):
@@ -113,13 +113,13 @@ def test_all_files_of_a_run_use_it(tmp_path, capsys):
     run = str(tmp_path / "run")
     assert 'delimiter = "|"' in (tmp_path / "run" / "resolved.toml").read_text()
     assert main(["evaluate", run, "--data", str(table), "--json"]) == 0
-    scores = {one["name"]: one["value"] for one in json.loads(capsys.readouterr().out)["scores"]}
+    scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
     assert scores["accuracy"] > 0.9
     other = write(tmp_path / "b.csv", "n|text\n1|the cat, and so on\n")
     assert main(["predict", run, "--input", str(other)]) == 0
-    found = capsys.readouterr()
-    assert found.out.startswith("n|text|prediction|probability\n1|the cat, and so on|animal|0.")
-    assert found.err == "weft: note: b.csv: columns are separated by pipes\n"
+    captured = capsys.readouterr()
+    assert captured.out.startswith("n|text|prediction|probability\n1|the cat, and so on|animal|0.")
+    assert captured.err == "weft: note: b.csv: columns are separated by pipes\n"
     write(tmp_path / "run.toml", f'task = "classification"\n[data]\ntrain = "{table}"\n[model]\narch = "naive-bayes"\n')
     assert main(["check", str(tmp_path / "run.toml"), "--set", "data.delimiter=|"]) == 0
     capsys.readouterr()

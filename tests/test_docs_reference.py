@@ -103,8 +103,8 @@ def names(cell: str) -> list[str]:
 def section_rows(page: str, heading: str) -> set[str]:
     """The names in the first column of the first table under a heading."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    _, found, rest = text.partition(f"\n## {heading}\n")
-    assert found, f"{page} has no {heading}"
+    _, result, rest = text.partition(f"\n## {heading}\n")
+    assert result, f"{page} has no {heading}"
     table = re.search(r"(?:^\|.*\n)+", rest, re.MULTILINE)
     assert table
     return {name for line in table[0].split("\n")[2:] for name in names(line.partition("|")[2].partition("|")[0])}

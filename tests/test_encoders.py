@@ -81,7 +81,7 @@ def test_a_batch_of_texts_equals_single_texts(mixer, pool):
     model, batch = make_classifier(layer_type=mixer, pooling=pool, segments=True), texts(32, segments=True)
     with torch.no_grad():
         together = model(batch)
-        apart = torch.cat([model(alone(batch, at, int(size))) for at, size in enumerate(batch.token_mask.sum(1))])
+        apart = torch.cat([model(alone(batch, index, int(size))) for index, size in enumerate(batch.token_mask.sum(1))])
     assert together.shape == (32, LABELS)
     assert together.dtype == torch.float32
     torch.testing.assert_close(together, apart, atol=1e-4, rtol=1e-4)
@@ -143,23 +143,25 @@ def test_last_pooling_of_a_unidirectional_stack_is_the_last_token(mixer):
     model, batch = make_classifier(layer_type=mixer, pooling="last", bidirectional=False), texts()
     with torch.no_grad():
         y, keep = model.encoder(batch)
-        wanted = y[torch.arange(6), keep.sum(1) - 1]
-        torch.testing.assert_close(model.embed(batch), wanted)
-        torch.testing.assert_close(model(batch), model.head(wanted))
+        expected = y[torch.arange(6), keep.sum(1) - 1]
+        torch.testing.assert_close(model.embed(batch), expected)
+        torch.testing.assert_close(model(batch), model.head(expected))
 
 
 def test_last_pooling_of_a_bidirectional_stack_takes_the_end_of_each_direction():
     kinds = [type(make_classifier(layer_type=mixer, pooling="last").pooling) for mixer in ("lstm", "conv", "attention")]
     assert kinds == [BidirectionalLastPooling, LastPooling, LastPooling]  # a window has no direction
     y, keep = torch.randn(2, 5, 6), torch.arange(5) < torch.tensor([[5], [3]])
-    wanted = torch.cat([y[[0, 1], [4, 2], :3], y[:, 0, 3:]], dim=1)
-    assert torch.equal(BidirectionalLastPooling()(y, keep), wanted)
-    assert torch.equal(BidirectionalLastPooling()(y)[0], wanted[0])
+    expected = torch.cat([y[[0, 1], [4, 2], :3], y[:, 0, 3:]], dim=1)
+    assert torch.equal(BidirectionalLastPooling()(y, keep), expected)
+    assert torch.equal(BidirectionalLastPooling()(y)[0], expected[0])
     y[1, 3:] = float("nan")
-    assert torch.equal(BidirectionalLastPooling()(y, keep), wanted)
+    assert torch.equal(BidirectionalLastPooling()(y, keep), expected)
     assert BidirectionalLastPooling()(y, torch.zeros_like(keep)).eq(0).all()
     model, batch = make_classifier(layer_type="lstm", num_layers=1, pooling="last"), texts()
-    read = [map_tensors(batch, lambda part, at=at: torch.where(torch.arange(LONGEST) == at, 3, part)) for at in (1, 2)]
+    read = [
+        map_tensors(batch, lambda part, index=index: torch.where(torch.arange(LONGEST) == index, 3, part)) for index in (1, 2)
+    ]
     with torch.no_grad():  # all tokens matter, the first and the second too
         assert all(not torch.allclose(model(batch), model(batch._replace(tokens=other.tokens))) for other in read)
 
@@ -187,10 +189,10 @@ def test_matrix_parameters_are_those_inside_the_stack(mixer):
         make_tagger(layer_type=mixer, position_encoding="learned"),
     ):
         weights = dict(model.named_parameters())
-        found = model.muon_parameters()
-        assert found and all(weights[name].dim() == 2 and name.startswith("encoder.stack.layers.") for name in found)
+        result = model.muon_parameters()
+        assert result and all(weights[name].dim() == 2 and name.startswith("encoder.stack.layers.") for name in result)
         inside = [name for name in weights if name.startswith("encoder.stack.layers.") and weights[name].dim() == 2]
-        assert found == set(inside)
+        assert result == set(inside)
         assert model.max_positions == LONGEST
     assert make_classifier(layer_type=mixer).max_positions is None
 
@@ -206,8 +208,8 @@ def test_the_loss_is_cross_entropy_with_weights_and_smoothing():
     )
     weights = torch.tensor([0.5, 2.0, 1.0, 0.25])
     for smoothing, given in product((0.0, 0.2), (None, weights)):
-        wanted = nn.CrossEntropyLoss(given, reduction="none", label_smoothing=smoothing)(scores, labels[:, 0])
-        torch.testing.assert_close(head.loss(scores, labels, weights=given, label_smoothing=smoothing), wanted)
+        expected = nn.CrossEntropyLoss(given, reduction="none", label_smoothing=smoothing)(scores, labels[:, 0])
+        torch.testing.assert_close(head.loss(scores, labels, weights=given, label_smoothing=smoothing), expected)
     by_hand = -scores.log_softmax(1)[torch.arange(5), labels[:, 0]] * weights[labels[:, 0]]
     torch.testing.assert_close(head.loss(scores, labels, weights=weights), by_hand)
 
@@ -225,15 +227,15 @@ def test_the_multilabel_loss_is_the_sum_over_labels():
 
 def test_temperature_divides_logits_and_is_not_a_parameter():
     scores = torch.tensor([[2.0, 0.0, -1.0, 4.0]])
-    one, several = (LabelHead(WIDTH, LABELS, multilabel=kind) for kind in (False, True))
-    for head in (one, several):
+    single, several = (LabelHead(WIDTH, LABELS, multilabel=kind) for kind in (False, True))
+    for head in (single, several):
         assert head.temperature.item() == 1.0
         head.temperature.fill_(2.0)
         assert "temperature" in head.state_dict() and "temperature" not in dict(head.named_parameters())
-    torch.testing.assert_close(one.log_probs(scores), (scores / 2).log_softmax(1))
+    torch.testing.assert_close(single.log_probs(scores), (scores / 2).log_softmax(1))
     torch.testing.assert_close(several.log_probs(scores), F.logsigmoid(scores / 2))
     assert torch.equal(
-        one.loss(scores, torch.tensor([[3]])), LabelHead(WIDTH, LABELS, multilabel=False).loss(scores, torch.tensor([[3]]))
+        single.loss(scores, torch.tensor([[3]])), LabelHead(WIDTH, LABELS, multilabel=False).loss(scores, torch.tensor([[3]]))
     )
 
 
@@ -298,13 +300,13 @@ def test_a_batch_of_sentences_equals_single_sentences(mixer, spelling):
     batch = data.batch(np.arange(12))
     with torch.no_grad():
         y, nats, best = model(read(batch)), model.loss(read(batch), batch.tags), model.tag(read(batch))
-        for at in range(12):
-            one = data.batch(np.array([at]))
-            words = one.word_mask.size(1)
-            torch.testing.assert_close(y[at : at + 1, :words], model(read(one)), atol=1e-4, rtol=1e-4)
-            torch.testing.assert_close(nats[at : at + 1], model.loss(read(one), one.tags), atol=1e-4, rtol=1e-4)
-            assert torch.equal(best[at : at + 1, :words], model.tag(read(one)))
-            assert best[at, words:].eq(0).all()
+        for index in range(12):
+            single = data.batch(np.array([index]))
+            words = single.word_mask.size(1)
+            torch.testing.assert_close(y[index : index + 1, :words], model(read(single)), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(nats[index : index + 1], model.loss(read(single), single.tags), atol=1e-4, rtol=1e-4)
+            assert torch.equal(best[index : index + 1, :words], model.tag(read(single)))
+            assert best[index, words:].eq(0).all()
 
 
 @every_tagger
@@ -319,7 +321,7 @@ def test_padding_and_other_sentences_change_nothing(mixer, spelling):
         real = batch.char_mask & batch.word_mask[..., None]
         other = other._replace(char_ids=torch.where(real, batch.char_ids, 4))
     with torch.no_grad():
-        here, there = (model.loss(read(one), one.tags)[1:] for one in (batch, other))
+        here, there = (model.loss(read(item), item.tags)[1:] for item in (batch, other))
     torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-5)
 
 
@@ -346,11 +348,11 @@ def test_the_first_token_of_a_word_represents_it():
     batch = data.batch(np.array([0]))
     with torch.no_grad():
         y, _ = model.encoder(read(batch))
-        found = model(read(batch))
+        result = model(read(batch))
     starts = data.words.line_starts()
     place = 1
     for word in range(7):
-        torch.testing.assert_close(found[0, word], y[0, place])
+        torch.testing.assert_close(result[0, word], y[0, place])
         place += int(starts[word + 1] - starts[word]) - 1
     assert place == batch.tokens.size(1) - 1
 
@@ -367,9 +369,13 @@ def test_character_features_are_concatenated_to_the_first_token_only():
     assert x.shape == (*batch.tokens.shape, 5 + 6)
     assert torch.equal(x[..., :5], front.embedding(batch.tokens))
     for row, place in product(range(2), range(x.size(1))):
-        word = [at for at in range(batch.word_mask.size(1)) if batch.word_mask[row, at] and batch.first[row, at] == place]
-        wanted = spelled[row, word[0]] if word else torch.zeros(6)
-        torch.testing.assert_close(x[row, place, 5:], wanted)
+        word = [
+            index
+            for index in range(batch.word_mask.size(1))
+            if batch.word_mask[row, index] and batch.first[row, index] == place
+        ]
+        expected = spelled[row, word[0]] if word else torch.zeros(6)
+        torch.testing.assert_close(x[row, place, 5:], expected)
 
 
 def test_character_features_are_added_in_attention_stacks():
@@ -381,9 +387,9 @@ def test_character_features_are_added_in_attention_stacks():
         x, _ = front(read(batch))
         inside = front.char_encoder
         vectors = inside.pooling(*inside.encoder(EncoderInput(batch.char_ids[0], batch.char_mask[0])))
-        wanted = front.embedding(batch.tokens)[0]
-        wanted[batch.first[0]] += inside.out_proj(vectors)
-    torch.testing.assert_close(x[0], wanted)
+        expected = front.embedding(batch.tokens)[0]
+        expected[batch.first[0]] += inside.out_proj(vectors)
+    torch.testing.assert_close(x[0], expected)
 
 
 def test_character_features_do_not_depend_on_the_batch():
@@ -432,10 +438,10 @@ def test_the_character_encoder_refuses_learned_positions():
     ],
 )
 def test_character_encoder_options_are_validated_like_encoder_options(option, value, message):
-    for table, at in ((CharEncoderConfig, "model.char_encoder"), (TaggerConfig, "model")):
+    for table, index in ((CharEncoderConfig, "model.char_encoder"), (TaggerConfig, "model")):
         with pytest.raises(ConfigError) as caught:
-            parse_config(table, {option: value}, prefix=at)
-        assert str(caught.value).startswith(f"{at}.{option}: {message}")
+            parse_config(table, {option: value}, prefix=index)
+        assert str(caught.value).startswith(f"{index}.{option}: {message}")
 
 
 # ---- memory

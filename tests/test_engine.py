@@ -65,13 +65,13 @@ def write(engine: Engine[Any], written: Written) -> None:
 
 
 def check(written: Written, number: int, expected: list[tuple[int, float]], *, exact: bool = False, whole: bool = True) -> None:
-    found = written.get(number, [])
-    expected = expected if whole else expected[: len(found)]
-    assert [event.token for event in found] == [token for token, _ in expected]
+    result = written.get(number, [])
+    expected = expected if whole else expected[: len(result)]
+    assert [event.token for event in result] == [token for token, _ in expected]
     close = {"rel": 0, "abs": 0} if exact else {"abs": 1e-5}
-    assert [event.log_prob for event in found] == pytest.approx([spent for _, spent in expected], **close)
-    assert all(event.finish_reason is None for event in found[:-1])
-    assert not whole or found[-1].finish_reason is not None
+    assert [event.log_prob for event in result] == pytest.approx([spent for _, spent in expected], **close)
+    assert all(event.finish_reason is None for event in result[:-1])
+    assert not whole or result[-1].finish_reason is not None
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *PLACES])
@@ -80,8 +80,8 @@ def test_rows_admitted_at_different_times_equal_sample_on_each_alone(name):
     model = made(name)
     engine, written = Engine(model), Written()
     requests = [request_of(number, most=min(12, (model.max_positions or WINDOW) - 8)) for number in range(11)]
-    for at, count in enumerate([3, 0, 1, 2, 0, 0, 4, 0, 0, 1]):
-        first = sum([3, 0, 1, 2, 0, 0, 4, 0, 0, 1][:at])
+    for index, count in enumerate([3, 0, 1, 2, 0, 0, 4, 0, 0, 1]):
+        first = sum([3, 0, 1, 2, 0, 0, 4, 0, 0, 1][:index])
         assert engine.admit(requests[first : first + count]) == list(range(first, first + count))
         write(engine, written)
     while engine.running:
@@ -122,7 +122,7 @@ def test_admitting_and_cancelling_rows_does_not_change_other_rows(make: Callable
             write(engine, written)
             assert set(engine.running) <= set(before)
         elif isinstance(action, int):
-            more = [request_of(len(requests) + place) for place in range(action)]
+            more = [request_of(len(requests) + index) for index in range(action)]
             assert engine.admit(more) == list(range(len(requests), len(requests) + action))
             requests += more
         elif engine.running:
@@ -241,10 +241,14 @@ def test_the_cache_stays_as_long_as_its_rows_need():
 
 
 def test_compacting_removes_columns_without_tokens():
-    at = torch.tensor([[0, 1, -1, -1, 2], [0, -1, -1, -1, 1]])
+    position = torch.tensor([[0, 1, -1, -1, 2], [0, -1, -1, -1, 1]])
     keys = torch.arange(2 * 3 * 5 * 2.0).view(2, 3, 5, 2)
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    given = (None, (KVCache(keys, -keys, at), SharedState((torch.rand(2, 3, 4), mask, torch.ones(2, 3)))), torch.ones(2, 3))
+    given = (
+        None,
+        (KVCache(keys, -keys, position), SharedState((torch.rand(2, 3, 4), mask, torch.ones(2, 3)))),
+        torch.ones(2, 3),
+    )
     new = compact(given)
     assert new[0] is None and new[2] is given[2]
     cache, fixed = new[1]

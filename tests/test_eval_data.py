@@ -91,7 +91,7 @@ def test_labeled_texts(kind, tmp_path):
 def test_a_changed_training_text_counts_as_missing(tmp_path):
     """Which words training had is not told from another text."""
     data, test = (
-        write_conll(tmp_path / f"{name}.txt", tagged_sentences(40, seed=at)) for at, name in enumerate(("train", "test"))
+        write_conll(tmp_path / f"{name}.txt", tagged_sentences(40, seed=index)) for index, name in enumerate(("train", "test"))
     )
     run = train_here(tagging_run_file(data, "lstm", f"data.test={test}", "train.max_steps=1"), tmp_path / "run").path
     known = {score.name for score in load(run, device="cpu").evaluate()}

@@ -79,9 +79,9 @@ LONG = {"README", "writers", "answers"}  # comparisons train in processes of the
     [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in LONG)) for path in [*FILES, README]],
 )
 def test_every_command_works(place, capsys, path):
-    found = commands(path)
-    assert found
-    for words in found:
+    result = commands(path)
+    assert result
+    for words in result:
         # few lines of the data were copied: --quiet, for a word may be unknown to what was trained with those
         more = QUIET if TELLING & {*words} else {"train": FEW, "compare": BRIEF}.get(words[0], [])
         if words[0] == "compare" and not words[1].endswith(".toml"):
@@ -113,14 +113,14 @@ def test_the_readme_names_every_run_file_and_every_row():
 
 def test_every_option_value_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
-    assert {(one.task, one.arch) for one in trained} == {
+    assert {(item.task, item.arch) for item in trained} == {
         (task, kind) for task in TASKS for kind in find_task(task).presets
     } - RARE
-    texts = [one for one in trained if one.task == "lm"]
-    assert {one.data.read_as for one in texts} == {"windows", "stream", "lines"}
-    networks = [one.model for one in texts if one.arch != "ngram"]
+    texts = [item for item in trained if item.task == "lm"]
+    assert {item.data.read_as for item in texts} == {"windows", "stream", "lines"}
+    networks = [item.model for item in texts if item.arch != "ngram"]
     assert {model.nonlinearity for model in networks} == {None, *NONLINEARITIES}
-    assert {one.model.smoothing for one in texts if one.arch == "ngram"} == set(SMOOTHINGS)
+    assert {item.model.smoothing for item in texts if item.arch == "ngram"} == set(SMOOTHINGS)
     assert {model.layer_type for model in networks} == set(MIXERS)
     assert {model.skip_connection for model in networks} == set(CONNECTIONS)
     assert {model.position_encoding for model in networks} == {*INPUT_ENCODINGS, *ATTENTION_ENCODINGS}
@@ -128,8 +128,8 @@ def test_every_option_value_has_an_example():
 
 def test_every_part_of_encoder_decoders_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
-    pairs = [one for one in trained if one.task == "seq2seq"]
-    models = [one.model for one in pairs]
+    pairs = [item for item in trained if item.task == "seq2seq"]
+    models = [item.model for item in pairs]
     recurrent = {(model.attention, model.attention_placement) for model in models if model.decoder.layer_type != "attention"}
     assert recurrent == {("none", None), *((score, place) for score in ATTENTION_SCORES for place in ("before", "after"))}
     assert {model.bridge for model in models} == {*BRIDGES, None}
@@ -140,20 +140,20 @@ def test_every_part_of_encoder_decoders_has_an_example():
     )
     mixers = {(model.encoder.layer_type, model.decoder.layer_type) for model in models}
     assert {("lstm", "attention"), ("attention", "gru")} < mixers
-    assert {one.data.truncate for one in pairs} == {one.tokenizer.source is None for one in pairs} == {True, False}
-    assert {one.train.monitor for one in pairs} == {None, "bleu", "chrf", "exact_match"}
+    assert {item.data.truncate for item in pairs} == {item.tokenizer.source is None for item in pairs} == {True, False}
+    assert {item.train.monitor for item in pairs} == {None, "bleu", "chrf", "exact_match"}
 
 
 def test_every_part_of_classifiers_and_taggers_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
-    texts, tags = ([one for one in trained if one.task == task] for task in ("classification", "tagging"))
-    assert {Path(one.data.train).suffix for one in texts} == {".csv", ".txt", ".jsonl", ".tsv", ""}
-    assert {one.data.multilabel for one in texts} == {len(one.data.columns()) == 2 for one in texts} == {True, False}
-    assert {one.data.strip_label_after for one in texts} == {None, ":"}
-    assert {one.model.features.analyzer for one in texts if one.arch == "logistic-regression"} == {"word", "char"}
-    assert {one.model.head for one in tags} == {"linear", "crf"}
-    assert {one.model.char_encoder.layer_type for one in tags if one.arch != "bert"} == {"lstm", "conv"}
-    assert {Path(one.data.train).suffix for one in tags} == {".conllu", ".txt"}
+    texts, tags = ([item for item in trained if item.task == task] for task in ("classification", "tagging"))
+    assert {Path(item.data.train).suffix for item in texts} == {".csv", ".txt", ".jsonl", ".tsv", ""}
+    assert {item.data.multilabel for item in texts} == {len(item.data.columns()) == 2 for item in texts} == {True, False}
+    assert {item.data.strip_label_after for item in texts} == {None, ":"}
+    assert {item.model.features.analyzer for item in texts if item.arch == "logistic-regression"} == {"word", "char"}
+    assert {item.model.head for item in tags} == {"linear", "crf"}
+    assert {item.model.char_encoder.layer_type for item in tags if item.arch != "bert"} == {"lstm", "conv"}
+    assert {Path(item.data.train).suffix for item in tags} == {".conllu", ".txt"}
 
 
 def test_tests_named_in_examples_exist():
@@ -179,13 +179,13 @@ def test_greedy_search_misses_the_answer_that_beam_size_two_finds(place, capsys)
     for beam, output, expected in (("1", "yes yes", 0.20), ("2", "ok ok", 0.28), ("9", "ok ok", 0.28)):
         capsys.readouterr()
         assert main(["explain", "runs/yes-ok", "", "--view", "beam-search", "--beam-size", beam, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)["views"][0]
-        assert found["output"] == output and math.exp(found["score"]) == pytest.approx(expected)
-        tokens = {0: ""} | {one["id"]: one["token"] for one in found["hypotheses"]}
-        for one in found["hypotheses"]:
-            before = {1: OPENING, 2: AFTER.get(tokens[one["parent"]]), 3: {"</s>": 1.0}}[one["step"]]
-            assert math.exp(one["token_log_prob"]) == pytest.approx(before[one["token"]], abs=1e-6)
-    assert len(found["hypotheses"]) == 3 + 6 + 4  # a beam as wide as the tree sees all of it
+        data = json.loads(capsys.readouterr().out)["views"][0]
+        assert data["output"] == output and math.exp(data["score"]) == pytest.approx(expected)
+        tokens = {0: ""} | {hypothesis["id"]: hypothesis["token"] for hypothesis in data["hypotheses"]}
+        for hypothesis in data["hypotheses"]:
+            before = {1: OPENING, 2: AFTER.get(tokens[hypothesis["parent"]]), 3: {"</s>": 1.0}}[hypothesis["step"]]
+            assert math.exp(hypothesis["token_log_prob"]) == pytest.approx(before[hypothesis["token"]], abs=1e-6)
+    assert len(data["hypotheses"]) == 3 + 6 + 4  # a beam as wide as the tree sees all of it
     assert main(["explain", "runs/yes-ok", "", "--view", "beam-search", "--beam-size", "2"]) == 0
     assert (
         "-1.2730          -1.2730         0.28  ok ok\n-1.6094          -1.6094          0.2  yes yes\n"
@@ -224,14 +224,14 @@ def test_the_texts_equal_the_output_of_their_script():
 def test_the_countries_equal_the_output_of_their_script():
     babel = pytest.importorskip("babel")
     made = runpy.run_path(str(EXAMPLES / "make_countries.py"))
-    found = {path.name: path.read_text() for path in (DATA / "countries").iterdir()}
-    names = [line for text in found.values() for line in text.split("\n")[:-1]]
-    assert set(found) == {f"{name}.txt" for name in made["LANGUAGES"]}
+    results = {path.name: path.read_text() for path in (DATA / "countries").iterdir()}
+    names = [line for text in results.values() for line in text.split("\n")[:-1]]
+    assert set(results) == {f"{name}.txt" for name in made["LANGUAGES"]}
     assert len(set(names)) == len(names)
     assert {"Saksa", "Dania", "Allemagne"} < set(names)
     if f"Babel=={babel.__version__}" not in (EXAMPLES.parent / "constraints.txt").read_text():
         pytest.skip("another Babel may know other names")
-    assert found == made["texts"]()
+    assert results == made["texts"]()
 
 
 def test_labels_and_tags_are_correct():
@@ -304,9 +304,9 @@ def _read(tokens: list[str], at: int) -> tuple[str, int, int]:
     """The text, how strongly it binds, and where it ends."""
     if tokens[at] != "(":
         return tokens[at], 3, at + 1
-    operator, (left, one, middle) = tokens[at + 1], _read(tokens, at + 2)
+    operator, (left, single, middle) = tokens[at + 1], _read(tokens, at + 2)
     right, other, end = _read(tokens, middle)
     binds = BINDS[operator]
-    first = left if one >= binds else f"( {left} )"
+    first = left if single >= binds else f"( {left} )"
     second = right if other > binds else f"( {right} )"
     return f"{first} {operator} {second}", binds, end + 1

@@ -106,11 +106,11 @@ def test_a_page_has_one_style_sheet_for_its_figures():
 def test_beam_size_one_is_the_greedy_output(pairs):
     run, differ = weft.load(pairs.run_dir("sutskever"), device="cpu"), 0
     for text in ("abcde", "fa", "b", "cafe"):
-        found = run.predict(text, beam_size=1)
+        result = run.predict(text, beam_size=1)
         view = run.explain(text, "beam-search", beam_size=1)
-        assert (view.data["output"], view.data["length_penalty"]) == (found.text, 1.0)
-        assert view.data["score"] == pytest.approx(found.score, abs=1e-5)
-        differ += run.predict(text, beam_size=2).text != found.text
+        assert (view.data["output"], view.data["length_penalty"]) == (result.text, 1.0)
+        assert view.data["score"] == pytest.approx(result.score, abs=1e-5)
+        differ += run.predict(text, beam_size=2).text != result.text
     assert differ  # a search with a length penalty would have gone on
 
 
@@ -121,9 +121,12 @@ def test_explained_tags_are_those_of_viterbi_decoding(labels):
         model.head.transitions.copy_(3 * torch.randn(model.head.transitions.shape, generator=torch.Generator().manual_seed(1)))
     for text in ("the mr bbbbo sat here", "mr mr a b", "old new bbbs ccco", "a b c d e f"):
         view = run.explain(text, "attribution", method="input-x-gradient")
-        assert [one["text"] for one in view.data["outputs"]] == run.predict([text])[0].tags
+        assert [output["text"] for output in view.data["outputs"]] == run.predict([text])[0].tags
         alone = [run.explain(text, "attribution", method="input-x-gradient", target=tag).data["outputs"] for tag in run.labels]
-        best = [max(range(len(alone)), key=lambda tag, at=at: alone[tag][at]["log_prob"]) for at in range(len(text.split()))]
+        best = [
+            max(range(len(alone)), key=lambda tag, index=index: alone[tag][index]["log_prob"])
+            for index in range(len(text.split()))
+        ]
         differ += [run.labels[tag] for tag in best] != run.predict([text])[0].tags
     assert differ
 
@@ -137,7 +140,7 @@ def test_the_explained_answer_is_the_predicted_one(reader):
         assert [first["text"], last["text"]] == [answer.text.split()[0], answer.text.split()[-1]]
     run.model.head.threshold.fill_(100.0)
     view = run.explain(f"{question}\t{passage}", "attribution", method="input-x-gradient")
-    assert [one["name"] for one in view.data["outputs"]] == ["start/<s>", "end/<s>"]
+    assert [output["name"] for output in view.data["outputs"]] == ["start/<s>", "end/<s>"]
     for text, message in (("\ta", "input: empty question"), ("a\t", "input: empty passage")):
         with pytest.raises(DataError) as caught:
             run.explain(text, "attribution")
@@ -145,16 +148,16 @@ def test_the_explained_answer_is_the_predicted_one(reader):
 
 
 def test_next_token_candidates_exclude_tokens_that_are_never_generated(tmp_path):
-    words = [f"w{at}" for at in range(40)]
-    (tmp_path / "text.txt").write_text("\n".join(" ".join(words[at:] + words[:at]) for at in range(40)) + "\n")
+    words = [f"w{index}" for index in range(40)]
+    (tmp_path / "text.txt").write_text("\n".join(" ".join(words[index:] + words[:index]) for index in range(40)) + "\n")
     values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read_as": "lines", "valid": 0.1}}
     values |= {"tokenizer": {"type": "word", "vocab_size": 8}, "model": {"arch": "ngram"}}
     train_here(values, tmp_path / "run", SilentCallback())
     run = weft.load(tmp_path / "run")
-    (said,) = run.explain("w1 w2", "attribution").data["outputs"]
+    (output,) = run.explain("w1 w2", "attribution").data["outputs"]
     assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.vocabulary.unk_id  # here is nothing but unknown words
     assert (
-        said["text"]
+        output["text"]
         == run.vocabulary.token_text(run.generate("w1 w2", temperature=0.0, max_new_tokens=1).token_ids[0])
         != "<unk>"
     )
@@ -170,7 +173,7 @@ def test_a_text_without_known_words_is_refused(labels):
             run.explain(text, "attribution", method=method)
         assert str(caught.value) == "input: has no words that the run knows; there is nothing to explain"
     view = run.explain("the\tred\tcat", "attribution", method="occlusion")  # one text, which has tabs
-    assert [one["text"] for one in view.data["tokens"]] == ["the", "red", "cat"]
+    assert [token["text"] for token in view.data["tokens"]] == ["the", "red", "cat"]
 
 
 def test_units_of_a_decoder_follow_its_output(pairs, tmp_path):
@@ -178,7 +181,7 @@ def test_units_of_a_decoder_follow_its_output(pairs, tmp_path):
     values["model"] = {"arch": "transformer", "hidden_size": 16, "decoder": {"layer_type": "lstm"}}
     train_here(values, tmp_path / "run", SilentCallback())
     view = weft.load(tmp_path / "run", device="cpu").explain("a", "units", target="A B C D E F")
-    assert [one["text"] for one in view.data["tokens"]][1:] == list("ABCDEF") and view.data["judged"]["tokens"] == 6
+    assert [token["text"] for token in view.data["tokens"]][1:] == list("ABCDEF") and view.data["judged"]["tokens"] == 6
 
 
 # ---- readers
@@ -194,10 +197,10 @@ def test_the_loss_of_a_qa_model_is_that_of_its_windows(reader, tmp_path):
         scores = run.model(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))[0].detach()
         first = len(q) + 2 + passage.split().index(answer.split()[0])
         ends = first, first + len(answer.split()) - 1
-        nats.append(-sum(float(scores[:, side].log_softmax(0)[at]) for side, at in enumerate(ends)))
+        nats.append(-sum(float(scores[:, side].log_softmax(0)[end]) for side, end in enumerate(ends)))
     data = write_tsv(tmp_path / "data.tsv", rows)
-    found = eval_batches(run, [data], tmp_path, max_tokens=10**6)
-    assert mean_loss(found) == pytest.approx(np.mean(nats), rel=1e-5) and sum(one.num_items for one in found) == len(rows)
+    result = eval_batches(run, [data], tmp_path, max_tokens=10**6)
+    assert mean_loss(result) == pytest.approx(np.mean(nats), rel=1e-5) and sum(item.num_items for item in result) == len(rows)
 
 
 def test_qa_models_have_geometry_and_similarity_views(reader, capsys):
@@ -226,11 +229,11 @@ def test_a_run_with_all_heads_pruned_is_refused(labels, tmp_path, capsys):
 
 
 def test_an_unwritable_output_directory_is_refused_before_any_work(reader, tmp_path, capsys):
-    place = tmp_path / "x.html"
-    place.mkdir()
-    assert expect_error(capsys, "analyze", "geometry", str(reader), "--output", str(place)) == (
+    path = tmp_path / "x.html"
+    path.mkdir()
+    assert expect_error(capsys, "analyze", "geometry", str(reader), "--output", str(path)) == (
         2,
-        f"--output: {place} is a directory; name a file",
+        f"--output: {path} is a directory; name a file",
     )
     nowhere = tmp_path / "no" / "x.svg"
     message = f"--output: directory {nowhere.parent} does not exist"
@@ -240,8 +243,8 @@ def test_an_unwritable_output_directory_is_refused_before_any_work(reader, tmp_p
 def test_counts_of_one_are_singular(tmp_path):
     assert [pluralize(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
     (tmp_path / "one.tsv").write_text("label\ttext\na\tb\n")
-    told = Dataset((tmp_path / "one.tsv",), LabeledFormat()).summary.describe()
-    assert told.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line endings")
+    reported = Dataset((tmp_path / "one.tsv",), LabeledFormat()).summary.describe()
+    assert reported.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line endings")
 
 
 def test_a_long_axis_name_keeps_its_end():

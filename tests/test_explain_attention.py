@@ -56,13 +56,13 @@ def test_cross_attention_equals_the_alignment(pairs, kind):
 def test_all_heads_of_all_layers_are_shown_and_one_can_be_selected(pairs):
     run = weft.load(pairs.run_dir("transformer"))
     view = attention(run, "bada", ExplainConfig(target="B A"))
-    assert [(one["component"], one["layer"], np.shape(one["weights"])) for one in view.data["layers"]] == [
+    assert [(layer["component"], layer["layer"], np.shape(layer["weights"])) for layer in view.data["layers"]] == [
         ("cross", 1, (2, 3, 5)), ("cross", 2, (2, 3, 5)),
         ("encoder", 1, (2, 5, 5)), ("encoder", 2, (2, 5, 5)),
         ("decoder", 1, (2, 3, 3)), ("decoder", 2, (2, 3, 3)),
     ]  # fmt: skip
-    for one in view.data["layers"]:
-        np.testing.assert_allclose(np.sum(one["weights"], axis=-1), 1.0, atol=1e-3)
+    for layer in view.data["layers"]:
+        np.testing.assert_allclose(np.sum(layer["weights"], axis=-1), 1.0, atol=1e-3)
     assert len(view.lines) == 1 + 12 + 2 + 3 and len(view.figures) == 6
     json.dumps(view.data, allow_nan=False)
     alone = attention(run, "bada", ExplainConfig(target="B A", component="encoder", layer=2, head=2))
@@ -84,7 +84,7 @@ def test_attention_pooling_is_shown_over_the_text(labels, tmp_path):
     train_here(values, tmp_path / "run")
     run = weft.load(tmp_path / "run")
     view = attention(run, "the old cat", ExplainConfig())
-    assert [(one["component"], np.shape(one["weights"])) for one in view.data["layers"]] == [("pooling", (1, 1, 5))]
+    assert [(layer["component"], np.shape(layer["weights"])) for layer in view.data["layers"]] == [("pooling", (1, 1, 5))]
     with torch.no_grad():
         reading = run.model
         tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode("the old cat").tolist(), 2]])
@@ -110,7 +110,7 @@ def test_rollout_of_runs(pairs, language, labels):
         np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-3)
         part = "encoder" if run.config.task == "seq2seq" else "decoder"
         layers = attention(run, text, ExplainConfig(component=part)).data["layers"]
-        np.testing.assert_allclose(weights, attention_rollout([np.array(one["weights"]) for one in layers]), atol=1e-3)
+        np.testing.assert_allclose(weights, attention_rollout([np.array(layer["weights"]) for layer in layers]), atol=1e-3)
 
 
 def test_undefined_rollout_is_refused(pairs, labels, tmp_path):

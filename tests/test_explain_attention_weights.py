@@ -85,8 +85,8 @@ def test_a_limited_context_and_decoding_with_a_sliding_cache(positions):
     model, tokens = language(positions, window=3), text()
     with record_activations(model, attends(model)) as seen:
         _, state = model.start(tokens[:, :5])
-        for at in range(5, LENGTH):
-            _, state = model.step(tokens[:, at], state)
+        for index in range(5, LENGTH):
+            _, state = model.step(tokens[:, index], state)
         model(tokens)
     check(seen, 3 * (2 + LENGTH - 5))
     assert all(((attention_weights(call) > 0).sum(-1) <= 3).all() for call in seen)

@@ -178,11 +178,11 @@ def test_integrated_gradients_are_complete_within_one_percent(runs, name):
     data = attribution(run, TEXTS[name], options).data
     assert data["method"] == "integrated-gradients" and data["outputs"]
     values = np.concatenate([np.array(side["values"]) for side in data["sides"]], axis=1)
-    for row, told in zip(values, data["completeness"], strict=True):
+    for row, output in zip(values, data["completeness"], strict=True):
         # trained with plain instructions this toy is too steep for any number of steps, and the view says so
         steep = name == "labels:pairs-transformer" and data["n_steps"] == 1024
-        assert told["error"] <= (0.05 if steep else 0.01)
-        assert told["sum"] == pytest.approx(row.sum(), abs=1e-4)
+        assert output["error"] <= (0.05 if steep else 0.01)
+        assert output["sum"] == pytest.approx(row.sum(), abs=1e-4)
 
 
 # (no text says what their baselines do: words without a spelling, a gap that is still asked for, a token that may be copied
@@ -193,12 +193,12 @@ def test_the_difference_is_between_the_text_and_the_baseline(runs, name):
     run, options = runs(name), ExplainConfig(max_new_tokens=6, baseline="unk")
     reading = read(run, TEXTS[name], options)
     asked = outputs_to_explain(run, reading, options)[:2]
-    found = attribute(run, reading, asked, options)
+    result = attribute(run, reading, asked, options)
     for side in reading.sides:
         side.tokens[:] = [0 if is_text else token for token, is_text in zip(side.tokens, side.text_mask, strict=True)]
     with torch.no_grad():
-        blank = [float(reading.log_probs(torch.tensor([one.position]))[0, one.target]) for one in asked]
-    np.testing.assert_allclose(found.expected_sum, found.log_probs - blank, atol=1e-4)
+        blank = [float(reading.log_probs(torch.tensor([item.position]))[0, item.target]) for item in asked]
+    np.testing.assert_allclose(result.expected_sum, result.log_probs - blank, atol=1e-4)
 
 
 def test_too_few_steps_are_reported_and_increased_by_default(runs):
@@ -260,54 +260,54 @@ def test_the_baseline_occurs_in_training(runs):
 def test_the_parts_of_the_answer_have_positions_in_the_text(runs):
     run = runs("labels:spans-lstm")
     data = attribution(run, "the  mr bcdfo here", ExplainConfig(method="input-x-gradient")).data
-    assert [(one["text"], one["start"], one["end"]) for one in data["tokens"]] == [
+    assert [(single["text"], single["start"], single["end"]) for single in data["tokens"]] == [
         ("<s>", 0, 0), ("the", 0, 3), ("mr", 5, 7), ("bcdfo", 8, 13), ("here", 14, 18), ("</s>", 0, 0),
     ]  # fmt: skip
-    assert [one["start"] for one in data["outputs"]] == [0, 5, 8, 14]
+    assert [single["start"] for single in data["outputs"]] == [0, 5, 8, 14]
     tagging = run.predict("the  mr bcdfo here")
-    assert [one["text"] for one in data["outputs"]] == tagging.tags
-    one = attribution(run, "the  mr bcdfo here", ExplainConfig(method="input-x-gradient", position=3, target="O")).data
-    assert [(one["name"], one["start"]) for one in one["outputs"]] == [("bcdfo/O", 8)]
+    assert [single["text"] for single in data["outputs"]] == tagging.tags
+    single = attribution(run, "the  mr bcdfo here", ExplainConfig(method="input-x-gradient", position=3, target="O")).data
+    assert [(single["name"], single["start"]) for single in single["outputs"]] == [("bcdfo/O", 8)]
 
 
 def test_probabilities_equal_the_predictions_of_the_run(runs):
     labels = runs("labels:labels-lstm")
-    said = labels.predict("here the old cat")
+    predicted = labels.predict("here the old cat")
     asked = attribution(labels, "here the old cat", ExplainConfig(method="input-x-gradient", target="tool")).data["outputs"][0]
-    assert asked["probability"] == pytest.approx(said.probabilities["tool"], rel=1e-4)
+    assert asked["probability"] == pytest.approx(predicted.probabilities["tool"], rel=1e-4)
     translator = runs("pairs:lstm")
     best = translator.predict("badac", beam_size=3)
     data = attribution(translator, "badac", ExplainConfig(method="input-x-gradient", beam_size=3)).data
-    assert [one["text"] for one in data["outputs"]] == [
+    assert [output["text"] for output in data["outputs"]] == [
         translator.vocabulary.target.token_text(token) for token in best.token_ids
     ]
-    assert sum(one["log_prob"] for one in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
-    ends = [(one["start"], one["end"]) for one in data["outputs"][:-1]]
-    assert [best.text[low:high] for low, high in ends] == [one["text"] for one in data["outputs"][:-1]]
+    assert sum(output["log_prob"] for output in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
+    ends = [(output["start"], output["end"]) for output in data["outputs"][:-1]]
+    assert [best.text[low:high] for low, high in ends] == [output["text"] for output in data["outputs"][:-1]]
     forced = attribution(translator, "badac", ExplainConfig(method="input-x-gradient", target="B A", position=2)).data
     score = translator.score([("badac", "B A")])[0]
-    assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [
+    assert [(output["text"], output["log_prob"]) for output in forced["outputs"]] == [
         ("A", pytest.approx(score.token_log_probs[1], abs=1e-4))
     ]
     language = runs("lm:transformer")
     data = attribution(language, "the c", ExplainConfig(method="occlusion", target="at")).data
     scored = language.score("the cat").token_log_probs[-2:] if not language.predictor.reads_lines else []
-    assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(scored, abs=1e-4)
+    assert [output["log_prob"] for output in data["outputs"]] == pytest.approx(scored, abs=1e-4)
 
 
 def test_start_and_end_of_an_answer_are_explained(runs):
     run, text = runs("qa:transformer"), TEXTS["qa:transformer"]
     data = attribution(run, text, ExplainConfig(method="occlusion", target="red cat")).data
-    assert [one["name"] for one in data["outputs"]] == ["start/red", "end/cat"]
-    assert [text[one["start"] : one["end"]] for one in data["tokens"][1:5]] == ["where", "is", "it", "?"]
-    tokens = [one["text"] for one in data["tokens"]]
+    assert [token["name"] for token in data["outputs"]] == ["start/red", "end/cat"]
+    assert [text[token["start"] : token["end"]] for token in data["tokens"][1:5]] == ["where", "is", "it", "?"]
+    tokens = [token["text"] for token in data["tokens"]]
     segments = [0] * 6 + [1] * (len(tokens) - 6)
     numbers = [1, *run.vocabulary.encode("where is it ?"), 2, *run.vocabulary.encode("ada has a red cat in rome ."), 2]
     row = torch.tensor([numbers])
     with torch.no_grad():
         scores = run.model(EncoderInput(row, row >= 0, torch.tensor([segments]))).log_softmax(1)[0]
     expected = [float(scores[tokens.index("red"), 0]), float(scores[tokens.index("cat"), 1])]
-    assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(expected, abs=1e-5)
+    assert [token["log_prob"] for token in data["outputs"]] == pytest.approx(expected, abs=1e-5)
 
 
 def test_later_tokens_have_no_attribution_for_earlier_outputs(runs):
@@ -335,9 +335,9 @@ def test_ngrams_are_explained_by_occlusion(runs):
     before = len(run.predictor.bos_ids)
     tokens = torch.tensor([[*run.predictor.bos_ids, *run.vocabulary.encode("a cats").tolist()]])
     whole, expected = float(run.model.score(tokens)[0, -1]), []
-    for at in range(before + 5):
+    for index in range(before + 5):
         row = tokens.clone()
-        row[0, at] = 0 if at >= before else row[0, at]
+        row[0, index] = 0 if index >= before else row[0, index]
         expected.append(whole - float(run.model.score(row)[0, -1]))
     np.testing.assert_allclose(data["sides"][0]["values"][0], expected, atol=1e-6)
     assert data["baseline"] == "<unk> in its place" and (np.array(expected)[:-2] == 0).all() and expected[-1] != 0
@@ -354,9 +354,9 @@ def test_linear_models_add_up_exactly(runs, kind):
     data = attribution(run, "the old cat", ExplainConfig(target="tool")).data
     model = run.model.model
     scores = model.logits(run.model.featurize([("the old cat",)]))[0] - model.bias
-    at = run.labels.index("tool")
-    assert data["completeness"][0]["sum"] == pytest.approx(scores[at] - scores.mean(), abs=1e-9)
-    assert data["method"] == "coefficients" and {one["text"] for one in data["tokens"]} >= {"cat", "old cat"}
+    position = run.labels.index("tool")
+    assert data["completeness"][0]["sum"] == pytest.approx(scores[position] - scores.mean(), abs=1e-9)
+    assert data["method"] == "coefficients" and {token["text"] for token in data["tokens"]} >= {"cat", "old cat"}
     gone = attribution(run, "the old cat", ExplainConfig(target="tool", method="occlusion")).data
     whole, without = run.predict("the old cat"), run.predict("the  cat")
     expected = np.log(whole.probabilities["tool"]) - np.log(without.probabilities["tool"])
@@ -465,7 +465,9 @@ def test_progress_counts_outputs_and_runs(runs):
     options = ExplainConfig(target="bac bac", method="occlusion")
     number = len(explain_text(runs("pairs:transformer"), "abc", "attribution", options, progress=heard).data["outputs"])
     assert number > 1
-    assert list(dict.fromkeys(detail for _, detail in heard if detail)) == [f"{at} of {number} outputs" for at in range(number)]
+    assert list(dict.fromkeys(detail for _, detail in heard if detail)) == [
+        f"{index} of {number} outputs" for index in range(number)
+    ]
     assert heard.shares == sorted(heard.shares) and heard.shares[-1] == 1
     heard = Heard()
     both = {name: runs(f"lm:{name}") for name in ("lstm", "transformer")}

@@ -85,9 +85,9 @@ def test_json_has_values_with_positions(run, capsys, restore_openmp_env):
         "3",
     ]
     assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["run"], found["input"]) == (str(run), "bada")
-    (view,) = found["views"]
+    data = json.loads(capsys.readouterr().out)
+    assert (data["run"], data["input"]) == (str(run), "bada")
+    (view,) = data["views"]
     assert view["view"] == "attribution" and view["method"] == "input-x-gradient" and len(view["outputs"]) <= 3
     assert [token["start"] for token in view["tokens"]] == [0, 1, 2, 3, 0]
 
@@ -106,7 +106,7 @@ def test_files_in_the_output_directory(run, capsys, tmp_path, restore_openmp_env
     for name in ("a.html", "a.svg", "a.json"):
         assert main([*words, "--output", str(tmp_path / name)]) == 0
         assert "Attention rollout through 2 layers" in capsys.readouterr().out
-    assert {one["view"] for one in json.loads((tmp_path / "a.json").read_text())["views"]} == {"attention", "rollout"}
+    assert {view["view"] for view in json.loads((tmp_path / "a.json").read_text())["views"]} == {"attention", "rollout"}
     pictures = sorted(tmp_path.glob("*.svg"))
     assert [path.name for path in pictures] == ["a-2.svg", "a-3.svg", "a-4.svg", "a-5.svg", "a-6.svg", "a-7.svg", "a.svg"]
     for path in pictures:
@@ -120,17 +120,17 @@ def test_standard_input_is_a_text(counted, capsys, monkeypatch, restore_openmp_e
     set_stdin(monkeypatch, b"the old\ncat\n")
     assert main(["explain", str(counted), "--json"]) == 0
     out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert found["input"] == "the old\ncat" and found["views"][0]["method"] == "occlusion"
+    data = json.loads(out)
+    assert data["input"] == "the old\ncat" and data["views"][0]["method"] == "occlusion"
     assert err == ""  # running text
 
 
 def test_joined_input_lines_are_reported(run, capsys, monkeypatch, restore_openmp_env):
-    told = "weft: note: 2 lines are read as one text; use one command per line to explain each\n"
-    for given_lines, said in ((b"ba\n", ""), (b"ba\nda\n", told)):
+    message = "weft: note: 2 lines are read as one text; use one command per line to explain each\n"
+    for given_lines, output in ((b"ba\n", ""), (b"ba\nda\n", message)):
         set_stdin(monkeypatch, given_lines)
         assert main(["explain", str(run), "--json", "--target", "B A"]) == 0
-        assert capsys.readouterr().err == said
+        assert capsys.readouterr().err == output
 
 
 def test_a_text_too_long_to_display_is_refused(run):
@@ -165,15 +165,15 @@ def test_a_page_of_odd_texts_stays_a_page():
 
 def test_every_view_explains_its_figures():
     """Each `Explanation(...)` of explain/ has a guide, its sixth argument, and the page shows it above the pictures."""
-    found = []
+    results = []
     for path in sorted(Path(explain.__file__).parent.glob("*.py")):
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         views = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "Explanation"]
-        found += [ast.unparse(node.args[5]) for node in views]
-    assert len(found) > 15 and all(one.startswith("guides.") for one in found)
-    told = {name: text for name, text in vars(guides).items() if name.isupper()}
-    assert {f"guides.{name}" for name in told} == set(found)
-    assert all(40 < len(text) < 300 and text.endswith(".") for text in told.values())
+        results += [ast.unparse(node.args[5]) for node in views]
+    assert len(results) > 15 and all(item.startswith("guides.") for item in results)
+    reported = {name: text for name, text in vars(guides).items() if name.isupper()}
+    assert {f"guides.{name}" for name in reported} == set(results)
+    assert all(40 < len(text) < 300 and text.endswith(".") for text in reported.values())
     view = Explanation("x", "t", {}, [Figure("c", "<svg></svg>")], ["1"], "Read <it>.")
     assert '<p class="guide">Read &lt;it&gt;.</p>' in page([view])
     assert "guide" not in page([view._replace(figures=[])]).split("</style>")[1]
@@ -182,9 +182,9 @@ def test_every_view_explains_its_figures():
 def test_figures_are_in_two_columns_and_wide_ones_scroll(tmp_path):
     wide = '<svg width="1500" height="50" viewBox="0 0 1500 50"></svg>'
     chart = lines([Series("", [1, 2], [1, 2])], x_axis=Axis("x"), y_axis=Axis("y"))
-    one = Explanation("a", "A", {}, [Figure("1", chart), Figure("2", chart), Figure("3", wide)], ["in words"])
+    single = Explanation("a", "A", {}, [Figure("1", chart), Figure("2", chart), Figure("3", wide)], ["in words"])
     html = page(
-        [one, Explanation("b", "B", {}, [Figure("4", chart)], ["in words"]), Explanation("c", "C", {}, [], ["in words"])]
+        [single, Explanation("b", "B", {}, [Figure("4", chart)], ["in words"]), Explanation("c", "C", {}, [], ["in words"])]
     )
     assert html.count('<figure class="wide">') == 1
     assert [bool(opened) for opened in re.findall("<details( open)?>", html)] == [False, True, True]
@@ -242,14 +242,14 @@ def test_columns_are_aligned():
 def pixels(data: bytes) -> np.ndarray:
     """What a PNG of greys holds, by the format's own rules."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    stream, found = io.BytesIO(data[8:]), {}
+    stream, results = io.BytesIO(data[8:]), {}
     while head := stream.read(8):
         length, kind = struct.unpack(">I4s", head)
-        found[kind] = stream.read(length)
-        assert struct.unpack(">I", stream.read(4))[0] == zlib.crc32(kind + found[kind])
-    wide, high, *rest = struct.unpack(">IIBBBBB", found[b"IHDR"])
+        results[kind] = stream.read(length)
+        assert struct.unpack(">I", stream.read(4))[0] == zlib.crc32(kind + results[kind])
+    wide, high, *rest = struct.unpack(">IIBBBBB", results[b"IHDR"])
     assert rest == [8, 0, 0, 0, 0]
-    rows = np.frombuffer(zlib.decompress(found[b"IDAT"]), np.uint8).reshape(high, wide + 1)
+    rows = np.frombuffer(zlib.decompress(results[b"IDAT"]), np.uint8).reshape(high, wide + 1)
     assert (rows[:, 0] == 0).all()
     return rows[:, 1:]
 
@@ -260,10 +260,10 @@ def test_small_heat_maps_equal_the_weights():
     np.testing.assert_array_equal(pixels(png(grey)), grey)
     drawn = grid([("layer 1", [Map("head 1", weights, "<note>"), Map("head 2", weights)])], key="k", title="a < b")
     root = ET.fromstring(drawn)
-    images = [one.get("href") for one in root.iter("{http://www.w3.org/2000/svg}image")]
+    images = [item.get("href") for item in root.iter("{http://www.w3.org/2000/svg}image")]
     assert len(images) == 2
     np.testing.assert_array_equal(pixels(base64.b64decode(images[0].split(",")[1])), grey)
-    assert [one.get("data-key") for one in root.iter("{http://www.w3.org/2000/svg}g")] == ["k-0-0", "k-0-1"]
+    assert [item.get("data-key") for item in root.iter("{http://www.w3.org/2000/svg}g")] == ["k-0-0", "k-0-1"]
     with pytest.raises(UsageError) as caught:
         grid([("layer 1", [])], key="k")
     assert str(caught.value) == "grid: nothing to draw: every row needs a map"
@@ -273,8 +273,8 @@ def test_the_heat_map_of_a_long_text_equals_its_cells():
     weights = np.random.default_rng(0).random((MAX_LABELED // 50, 60))
     drawn = heatmap(weights, rows=["a"] * len(weights), columns=["b"] * 60)
     (image,) = ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}image")
-    found = pixels(base64.b64decode(image.get("href").split(",")[1]))
-    np.testing.assert_array_equal(found, (255 * np.sqrt(weights)).round())
+    result = pixels(base64.b64decode(image.get("href").split(",")[1]))
+    np.testing.assert_array_equal(result, (255 * np.sqrt(weights)).round())
     assert len(drawn) < 100_000
 
 
@@ -282,13 +282,13 @@ def test_signed_cells_have_the_color_of_their_sign():
     values = np.array([[1.0, -2.0], [0.0, 0.5]])
     root = ET.fromstring(diverging_heatmap(values, rows=["a", "b"], columns=["c", "d"], name="nats", title="t"))
     cells = [
-        (one.get("class"), float(one.get("opacity")))
-        for one in root.iter("{http://www.w3.org/2000/svg}path")
-        if one.get("opacity")
+        (item.get("class"), float(item.get("opacity")))
+        for item in root.iter("{http://www.w3.org/2000/svg}path")
+        if item.get("opacity")
     ]
     assert cells == [("up", 0.601), ("down", 0.85), ("up", 0.425)]  # by the square root, and no zero
     half = ET.fromstring(diverging_heatmap(values, rows=["a", "b"], columns=["c", "d"], name="nats", maximum=4.0))
-    assert [one.get("opacity") for one in half.iter("{http://www.w3.org/2000/svg}path") if one.get("opacity")][1] == ".601"
+    assert [item.get("opacity") for item in half.iter("{http://www.w3.org/2000/svg}path") if item.get("opacity")][1] == ".601"
     with pytest.raises(UsageError) as caught:
         diverging_heatmap(values, rows=["a"], columns=["c", "d"], name="nats")
     assert str(caught.value) == "diverging_heatmap: shape (2, 2) does not match 1 rows and 2 columns"
@@ -327,7 +327,7 @@ def test_spans_are_the_positions_of_tokens(kind, text):
         else:
             assert shown.removeprefix("##") == text[low:high]
     if tokenizer.lossless and kind != "char":
-        covered = {at for low, high in spans for at in range(low, high)}
+        covered = {index for low, high in spans for index in range(low, high)}
         assert covered == set(range(len(text)))
 
 

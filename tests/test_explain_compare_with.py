@@ -46,14 +46,14 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 def test_several_runs_equal_each_run_alone(place, capsys, restore_openmp_env):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
-    found = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradient-flow")
-    assert (found["run"], found["compare_with"], found["input"]) == (lstm, [transformer], TEXT)
-    (view,) = found["views"]
-    assert [(one["name"], one["arch"]) for one in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
-    for one, folder in zip(view["runs"], (lstm, transformer), strict=True):
+    result = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradient-flow")
+    assert (result["run"], result["compare_with"], result["input"]) == (lstm, [transformer], TEXT)
+    (view,) = result["views"]
+    assert [(item["name"], item["arch"]) for item in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
+    for item, folder in zip(view["runs"], (lstm, transformer), strict=True):
         (alone,) = asked(capsys, folder, TEXT, "--view", "gradient-flow")["views"]
         for part in ("tokens", "position", "time", "layers"):
-            assert one[part] == alone[part]
+            assert item[part] == alone[part]
 
 
 def test_the_table_has_a_row_per_run_initialized_and_trained(place, capsys, restore_openmp_env):
@@ -66,21 +66,21 @@ def test_the_table_has_a_row_per_run_initialized_and_trained(place, capsys, rest
         "--quiet",
     ]  # gradient-flow, without --view
     assert main([*words, "--output", str(place / "x.svg")]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].split() == ["run", "weights", "10", "steps", "back", "lowest"]
-    assert [line.split()[0] for line in said[1:5]] == ["lstm", "lstm", "transformer", "transformer"]
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].split() == ["run", "weights", "10", "steps", "back", "lowest"]
+    assert [line.split()[0] for line in output[1:5]] == ["lstm", "lstm", "transformer", "transformer"]
     view = compare_gradient_flow({"lstm": weft.load(place / "lstm")}, TEXT, ExplainConfig())
     time, depth = view.data["runs"][0]["time"]["trained"], view.data["runs"][0]["layers"]["trained"]["norms"]
     shares = relative_norms(TimeGradients(time["layers"], np.array(time["norms"])))
-    assert said[1].split()[:2] == ["lstm", "untrained"]
-    assert said[2].split() == ["lstm", "trained", f"{shares[9]:.2g}", f"{depth[0] / depth[-1]:.2g}"]
-    assert said[5:] == [
+    assert output[1].split()[:2] == ["lstm", "untrained"]
+    assert output[2].split() == ["lstm", "trained", f"{shares[9]:.2g}", f"{depth[0] / depth[-1]:.2g}"]
+    assert output[5:] == [
         "steps back: gradient norm relative to one step back",
         "lowest: gradient norm below the first layer relative to that above the last",
     ]
     for name in ("x.svg", "x-2.svg"):
         root = ET.fromstring((place / name).read_text())
-        legend = {one.text for one in root.iter("{http://www.w3.org/2000/svg}text")}
+        legend = {item.text for item in root.iter("{http://www.w3.org/2000/svg}text")}
         assert {"lstm, untrained", "lstm, trained", "transformer, untrained", "transformer, trained"} <= legend
         assert (place / name).read_text().count("stroke-dasharray") == 4  # both at the start, in plot and legend
     short = compare_gradient_flow({"lstm": weft.load(place / "lstm")}, "the", ExplainConfig())
@@ -90,7 +90,7 @@ def test_the_table_has_a_row_per_run_initialized_and_trained(place, capsys, rest
 def test_run_directories_with_the_same_name_are_shown_by_path(place, capsys, restore_openmp_env):
     words = [str(place / "lstm"), TEXT, "--compare-with", str(place / "more" / "lstm")]
     (view,) = asked(capsys, *words)["views"]
-    assert [one["name"] for one in view["runs"]] == [str(place / "lstm"), str(place / "more" / "lstm")]
+    assert [run["name"] for run in view["runs"]] == [str(place / "lstm"), str(place / "more" / "lstm")]
     assert view["runs"][0]["time"] != view["runs"][1]["time"]
 
 
@@ -164,12 +164,12 @@ def test_attention_in_beam_search_is_that_of_the_best_hypothesis(tmp_path_factor
     names = cross_attention_modules(model)
     with record_activations(model, names) as seen:
         best = run.predict("badac", beam_size=1)
-    steps = [attention_weights(one)[0].detach().numpy() for one in seen if one.name == names[-1]]
+    steps = [attention_weights(item)[0].detach().numpy() for item in seen if item.name == names[-1]]
     # the first steps measured how much memory a row takes
     stepped = np.concatenate(steps, axis=1)[:, -len(best.token_ids) :]
     np.testing.assert_allclose(view["layers"][-1]["weights"], stepped, atol=1e-4)
     wide = asked(capsys, str(run.directory.path), "badac", "--view", "attention", "--beam-size", "4")["views"][0]
-    found = run.predict("badac", beam_size=4)
+    result = run.predict("badac", beam_size=4)
     assert [token["text"] for token in wide["output"]] == [
-        run.vocabulary.target.token_text(number) for number in found.token_ids
+        run.vocabulary.target.token_text(number) for number in result.token_ids
     ]

@@ -61,15 +61,15 @@ def test_a_vanilla_rnn_equals_the_formula(kind):
     model, tokens = to_float64(model_of("rnn", nonlinearity=kind)), tokens_of(9)
     u, w, b, b2 = model.stack.layers[0].mixer.cell.all_weights[0]
     x, h, kept = model.embedding(tokens), torch.zeros(2, 16, dtype=torch.float64), []
-    for at in range(8):
-        h = getattr(torch, kind)(x[:, at] @ u.T + b + h @ w.T + b2)
+    for index in range(8):
+        h = getattr(torch, kind)(x[:, index] @ u.T + b + h @ w.T + b2)
         h.retain_grad()
         kept.append(h)
     scores = h @ model.head.weight.T + model.head.bias
     nn.functional.cross_entropy(scores, tokens[:, 8], reduction="sum").backward()
     flow = gradients_over_time(model, tokens)
     assert flow.layers == ["layer 1"]
-    np.testing.assert_allclose(flow.norms[0], [rms(one.grad) for one in kept[1:]], rtol=1e-6)
+    np.testing.assert_allclose(flow.norms[0], [rms(item.grad) for item in kept[1:]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru", "gru-reset-before"])
@@ -77,8 +77,8 @@ def test_a_vanilla_rnn_equals_the_formula(kind):
 def test_state_gradients_equal_those_of_reading_the_rest_at_once(mixer, layers):
     model, tokens = to_float64(model_of(mixer, num_layers=layers)), tokens_of(7)
     flow = gradients_over_time(model, tokens)
-    for at in range(1, 5):
-        np.testing.assert_allclose(flow.norms[:, at - 1], side_by_side(model, tokens, at), rtol=1e-6)
+    for index in range(1, 5):
+        np.testing.assert_allclose(flow.norms[:, index - 1], side_by_side(model, tokens, index), rtol=1e-6)
 
 
 def side_by_side(model: LanguageModel, tokens: Tensor, at: int) -> list[float]:
@@ -95,8 +95,8 @@ def side_by_side(model: LanguageModel, tokens: Tensor, at: int) -> list[float]:
             x, state = model.stack.layers[above](x, before[above])
             states.append(state)
         nats, _ = model.loss(tokens[:, at + 1 : -1], tokens[:, at + 2 :], (seen, tuple(states)))
-        found = torch.autograd.grad(nats[:, -1].sum(), tree_leaves(own))
-        norms.append(np.sqrt(sum(rms(gradient) ** 2 for gradient in found)))
+        result = torch.autograd.grad(nats[:, -1].sum(), tree_leaves(own))
+        norms.append(np.sqrt(sum(rms(gradient) ** 2 for gradient in result)))
     return norms
 
 
@@ -109,8 +109,8 @@ def test_attention_equals_one_pass_over_the_whole_text():
     tokens = tokens_of(8)
     kept = []
     handles = [
-        model.stack.layers[at].register_forward_pre_hook(lambda part, given: kept.append(given[0]) or given[0].retain_grad())
-        for at in (0, 2)
+        model.stack.layers[index].register_forward_pre_hook(lambda part, given: kept.append(given[0]) or given[0].retain_grad())
+        for index in (0, 2)
     ]
     nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:])
     nats[:, -1].sum().backward()
@@ -118,11 +118,11 @@ def test_attention_equals_one_pass_over_the_whole_text():
         handle.remove()
     flow = gradients_over_time(model, tokens)
     assert flow.layers == ["layer 1", "layer 2"]
-    expected = [[rms(one.grad[:, at]) for at in range(1, 7)] for one in kept]
+    expected = [[rms(item.grad[:, index]) for index in range(1, 7)] for item in kept]
     np.testing.assert_allclose(flow.norms, expected, rtol=1e-6)
 
 
-def test_gradients_at_the_output_of_a_fused_layer_are_not_enough():
+def test_the_output_gradient_of_a_fused_layer_shows_no_flow_over_time():
     """Why a text is read one position at a time."""
     model, tokens = model_of("lstm"), tokens_of(6)
     y, _ = model(tokens[:, :-1])
@@ -139,13 +139,13 @@ def test_layer_gradients_equal_retained_gradients():
     for layer in model.stack.layers:
         x, _ = layer(x)
         kept.append(x)
-    for one in kept:
-        one.retain_grad()
+    for item in kept:
+        item.retain_grad()
     loss = model.head.loss(model.stack.final_norm(x), tokens[:, 1:]).mean()
     loss.backward()
     depth = gradients_by_layer(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
     assert depth.names == ["input", "layer 1", "layer 2", "layer 3"]
-    np.testing.assert_allclose(depth.norms, [rms(one.grad) for one in kept], rtol=1e-6)
+    np.testing.assert_allclose(depth.norms, [rms(item.grad) for item in kept], rtol=1e-6)
 
 
 # ---- what remedies do
@@ -187,19 +187,19 @@ def test_a_positive_forget_bias_lengthens_the_gradient_flow():
     with torch.no_grad():
         shut.stack.layers[0].mixer.cell.all_weights[0][2][16:32] = 0.0
     tokens = tokens_of(53)
-    open_, closed = (relative_norms(gradients_over_time(to_float64(one), tokens))[49] for one in (lstm, shut))
+    open_, closed = (relative_norms(gradients_over_time(to_float64(item), tokens))[49] for item in (lstm, shut))
     assert open_ > 100 * closed
 
 
 def test_skip_connections_carry_gradients_through_a_deep_stack():
-    tokens, found = tokens_of(12), {}
+    tokens, results = tokens_of(12), {}
     for kind in ("none", "residual", "highway", "dense"):
         model = to_float64(model_of("rnn", num_layers=12, skip_connection=kind))
         depth = gradients_by_layer(model, lambda model=model: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
         assert len(depth.names) == 13
-        found[kind] = depth.norms[0] / depth.norms[-1]
-    assert found["none"] < 0.05
-    assert all(found[kind] > 5 * found["none"] for kind in ("residual", "highway", "dense"))
+        results[kind] = depth.norms[0] / depth.norms[-1]
+    assert results["none"] < 0.05
+    assert all(results[kind] > 5 * results["none"] for kind in ("residual", "highway", "dense"))
 
 
 # ---- runs
@@ -271,8 +271,8 @@ def test_models_without_gradients_are_refused(lstm, runs):
         assert str(caught.value) == message
     with pytest.raises(DataError) as caught:
         gradient_flow(weft.load(runs.run_dir("lstm")), "fade", ExplainConfig(target="F"))
-    told = "output: gradient flow requires at least 3 tokens, got 2; set a longer `target`"
-    assert str(caught.value) == told
+    expected = "output: gradient flow requires at least 3 tokens, got 2; set a longer `target`"
+    assert str(caught.value) == expected
 
 
 # ---- line charts
@@ -291,8 +291,8 @@ def test_a_chart_has_a_line_a_marker_and_a_name_for_each_series():
     )
     root = ET.fromstring(svg)
     assert root.get("aria-label") == "what & why"
-    told = [element.text for element in root.findall(".//{*}text") if element.text]
-    assert {"a < b", "c", "step", "norm", "10⁻³", "1", "10²"} <= set(told)
+    reported = [element.text for element in root.findall(".//{*}text") if element.text]
+    assert {"a < b", "c", "step", "norm", "10⁻³", "1", "10²"} <= set(reported)
     assert marks(svg)[:2] == ["a < b\nx\nstep: 0\nnorm: 1", "a < b\ny\nstep: 1\nnorm: 10"]
     # what can't stand on a logarithmic axis leaves a gap: two lines of one point each
     (gap,) = [path for path in root.findall(".//{*}path") if path.get("class") == "line" and path.get("d").count("M") == 2]
@@ -309,15 +309,15 @@ def labels_below(names: list[str]) -> list[tuple[str, bool]]:
     spots = [float(y) for y in re.findall(r'<text x="[^"]+" y="([0-9.]+)">token<', svg)]
     assert len(spots) == 1 and spots[0] < low  # the axis' name is inside the drawing
     group = root.find(".//{*}g[@text-anchor='middle']")
-    return [(one.text, one.get("transform") is not None) for one in group.findall("{*}text")]
+    return [(item.text, item.get("transform") is not None) for item in group.findall("{*}text")]
 
 
 def test_a_token_axis_labels_as_many_tokens_as_fit():
     assert labels_below(["der", "Mann", " ", "."]) == [("der", False), ("Mann", False), ("␣", False), (".", False)]
     words = ["Donaudampfschifffahrt", *["long-token"] * 19]
-    found = labels_below(words)
-    assert found[0] == ("Donaudampfschif…", True) and found[1:] == [("long-token", True)] * 19
-    many = labels_below([str(at) for at in range(400)])
+    result = labels_below(words)
+    assert result[0] == ("Donaudampfschif…", True) and result[1:] == [("long-token", True)] * 19
+    many = labels_below([str(index) for index in range(400)])
     assert 30 <= len(many) <= 42 and many[0][0] == "0"
     plain = lines([Series("", [0, 1], [1, 2])], x_axis=Axis("x", names=["layer 1", "b"]), y_axis=Axis("y"))
     assert ">layer 1<" in plain  # only tokens have their spaces spelled
@@ -373,7 +373,7 @@ def test_several_models_on_one_plot():
     np.testing.assert_allclose(relative_norms(flow), [1.0, 1e-2, 1e-4])
     svg = time_figure({"rnn": {"at the start": flow, "trained": flow}, "lstm": {"trained": flow}}, title="t")
     assert {"rnn, at the start", "rnn, trained", "lstm, trained"} <= {
-        one.text for one in ET.fromstring(svg).findall(".//{*}text")
+        item.text for item in ET.fromstring(svg).findall(".//{*}text")
     }
     model, tokens = to_float64(model_of("rnn", num_layers=2)), tokens_of(5)
     depth = gradients_by_layer(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
@@ -390,7 +390,7 @@ def test_attention_and_feed_forward_are_two_sublayers(runs):
     assert depth.names == ["input", *parts]
     assert gradients_over_time(model, tokens).layers == ["layer 1", "layer 2"]  # what remembers: attention alone
     svg = layer_figure({"gpt": {"trained": depth}}, title="t")
-    ticks = {one.text for one in ET.fromstring(svg).findall(".//{*}text")}
+    ticks = {item.text for item in ET.fromstring(svg).findall(".//{*}text")}
     assert {"input", "layer 1", "layer 2"} <= ticks and "layer 1 attention" not in ticks
     assert "layer␣2␣feed-forward" in svg  # for the pointer
     translator: Any = weft.load(runs.run_dir("transformer"), device="cpu")
@@ -405,7 +405,7 @@ def test_bidirectional_layers_are_named_by_direction(mixer, part):
     table = StackConfig(layer_type=mixer, hidden_size=8, num_layers=2, bidirectional=True, ffn_dim=16).with_defaults()
     model = stack(table, context_length=8)
     names = named_parts(model, layers_of(model))
-    assert names == [f"layer {number} {one}" for number in (1, 2) for one in (part, "feed-forward")]
+    assert names == [f"layer {number} {item}" for number in (1, 2) for item in (part, "feed-forward")]
 
 
 def test_the_legend_explains_a_missing_series():
@@ -415,10 +415,10 @@ def test_the_legend_explains_a_missing_series():
         Series("there", [0, 1], [1.0, 2.0]),
     ]
     texts = {
-        one.text for one in ET.fromstring(lines(series, x_axis=Axis("x"), y_axis=Axis("y", log=True))).findall(".//{*}text")
+        item.text for item in ET.fromstring(lines(series, x_axis=Axis("x"), y_axis=Axis("y", log=True))).findall(".//{*}text")
     }
     assert {"zero (0 everywhere)", "gone (no values)", "there"} <= texts
-    plain = {one.text for one in ET.fromstring(lines(series, x_axis=Axis("x"), y_axis=Axis("y"))).findall(".//{*}text")}
+    plain = {item.text for item in ET.fromstring(lines(series, x_axis=Axis("x"), y_axis=Axis("y"))).findall(".//{*}text")}
     assert {"zero", "gone (no values)", "there"} <= plain
 
 

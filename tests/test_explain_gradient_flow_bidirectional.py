@@ -51,20 +51,20 @@ def test_a_bidirectional_vanilla_rnn_equals_the_formula():
     y = torch.stack([torch.cat(both) for both in zip(ahead, back, strict=True)])
     (y[2] ** 3).sum().backward()  # what is said of the third token
     expected = [
-        sum(one.grad.square().sum().item() for one in both if one.grad is not None) ** 0.5
+        sum(item.grad.square().sum().item() for item in both if item.grad is not None) ** 0.5
         for both in zip(ahead, back, strict=True)
     ]
     with unrolled(mixer, ["forward_mixer", "backward_mixer"]) as kept:
         z, _ = mixer(x)
     torch.testing.assert_close(z[0], y)
     value = (z[0, 2] ** 3).sum()
-    found = {
+    results = {
         name: torch.autograd.grad(value, [state[0] for state in states], retain_graph=True, allow_unused=True)
         for name, states in kept.items()
     }
     squares = [
-        sum(0.0 if one is None else one.square().sum().item() for one in both)
-        for both in zip(found["forward_mixer"], found["backward_mixer"][::-1], strict=True)
+        sum(0.0 if item is None else item.square().sum().item() for item in both)
+        for both in zip(results["forward_mixer"], results["backward_mixer"][::-1], strict=True)
     ]
     np.testing.assert_allclose(np.sqrt(squares), expected)
     assert (np.array(expected) > 0).all()  # those before it by one direction, those after it by the other
@@ -98,13 +98,13 @@ def test_state_gradients_of_a_label_equal_finite_differences(runs, name):
     flow = gradients_by_token(model, loss)
     np.testing.assert_allclose(view.data["text"]["untrained"]["norms"], flow.norms, rtol=1e-5)
     mixer = model.encoder.stack.layers[0].mixer
-    at, step, squares = 2, 1e-3, 0.0
-    for part, place in ((mixer.forward_mixer, at), (mixer.backward_mixer, tokens.size(1) - 1 - at)):
+    position, step, squares = 2, 1e-3, 0.0
+    for part, place in ((mixer.forward_mixer, position), (mixer.backward_mixer, tokens.size(1) - 1 - position)):
         for leaf in range(2 if name.endswith("lstm") else 1):
             for unit in range(8):
                 low, high = (moved_loss(part, place, (leaf, unit, size), loss) for size in (-step, step))
                 squares += ((high - low) / (2 * step)) ** 2
-    assert flow.norms[0, at] == pytest.approx(squares**0.5, rel=2e-3)
+    assert flow.norms[0, position] == pytest.approx(squares**0.5, rel=2e-3)
 
 
 def moved_loss(part: nn.Module, place: int, move: tuple[int, int, float], loss) -> float:
@@ -113,10 +113,10 @@ def moved_loss(part: nn.Module, place: int, move: tuple[int, int, float], loss) 
 
     def change(part: nn.Module, given: tuple, output: object) -> object:
         state, outputs = None, []
-        for at in range(given[0].size(1)):
-            _, state = part.forward(given[0][:, at : at + 1], state)
-            parts = [one.clone() for one in (state if isinstance(state, tuple) else (state,))]
-            if at == place:
+        for index in range(given[0].size(1)):
+            _, state = part.forward(given[0][:, index : index + 1], state)
+            parts = [item.clone() for item in (state if isinstance(state, tuple) else (state,))]
+            if index == place:
                 parts[leaf][0, unit] += size
             state = tuple(parts) if isinstance(state, tuple) else parts[0]
             outputs.append(parts[0])
@@ -145,7 +145,7 @@ def test_attention_layers_equal_gradients_of_their_inputs(runs):
     (-reading.log_probs(torch.tensor([1]))[0, reading.targets[1]]).backward()
     for handle in handles:
         handle.remove()
-    expected = [one.grad[0].norm(dim=1).tolist() for one in kept]
+    expected = [item.grad[0].norm(dim=1).tolist() for item in kept]
     np.testing.assert_allclose(view.data["text"]["trained"]["norms"], expected, rtol=1e-6)
 
 

@@ -39,19 +39,19 @@ def drawing(*, wide: float = 20, high: float = 10, inside: str = "") -> str:
 
 
 def test_a_png_has_twice_the_size_of_the_svg():
-    found = pixels(raster(drawing(inside='<rect x="5" width="5" height="10" fill="#c80000"/>')))
-    assert found.shape == (20, 40, 3)
-    assert (found[:, 10:20] == (200, 0, 0)).all() and (found[:, :10] == 0).all() and (found[:, 20:] == 0).all()
+    result = pixels(raster(drawing(inside='<rect x="5" width="5" height="10" fill="#c80000"/>')))
+    assert result.shape == (20, 40, 3)
+    assert (result[:, 10:20] == (200, 0, 0)).all() and (result[:, :10] == 0).all() and (result[:, 20:] == 0).all()
 
 
 def test_a_heat_map_has_a_light_background_and_text():
     weights = np.array([[1.0, 0.0], [0.25, 0.75]])
     svg = heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="t")
-    found = pixels(raster(svg))
-    assert tuple(found[4, found.shape[1] // 2]) == (255, 255, 255)  # dark is for screens that ask for it
-    assert (found == (8, 48, 107)).all(-1).sum() > 40 * 40  # a cell of weight 1, in ink
+    result = pixels(raster(svg))
+    assert tuple(result[4, result.shape[1] // 2]) == (255, 255, 255)  # dark is for screens that ask for it
+    assert (result == (8, 48, 107)).all(-1).sum() > 40 * 40  # a cell of weight 1, in ink
     bare = pixels(raster(svg.replace(">t<", "> <").replace(">a<", "> <")))
-    assert (found != bare).any()
+    assert (result != bare).any()
 
 
 def test_small_maps_and_characters_of_any_script_are_drawn():

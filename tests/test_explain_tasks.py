@@ -59,10 +59,10 @@ def test_a_view_that_a_task_lacks_is_refused_in_every_command():
         distribution: "view: distribution is not available: task 'tagging' does not generate tokens",
         surprisal: "view: surprisal is not available: task 'tagging' does not predict tokens",
     }
-    for view, told in reasons.items():
+    for view, output in reasons.items():
         with pytest.raises(UsageError) as caught:
             view(tagger(find_task("tagging")), "a", ExplainConfig())
-        assert str(caught.value) == told
+        assert str(caught.value) == output
 
 
 def test_a_task_without_explainers_is_refused():
