@@ -117,7 +117,7 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the examples in it, to run commands from; long texts are truncated, for speed."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for name, lines in LINES.items():
@@ -137,13 +137,13 @@ def run_page(page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("page", runnable(RUNNABLE, "bash", "python"))
-def test_commands_and_python_of_a_page_run(place, monkeypatch, capsys, page):
+def test_commands_and_python_of_a_page_run(work_dir, monkeypatch, capsys, page):
     run_page(page, monkeypatch, capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", runnable(STUDIES, "bash", "python"))
-def test_commands_and_python_of_a_study_run(place, monkeypatch, capsys, page):
+def test_commands_and_python_of_a_study_run(work_dir, monkeypatch, capsys, page):
     run_page(page, monkeypatch, capsys)
 
 

@@ -56,7 +56,7 @@ def settings(path: Path, words: list[str]) -> RunConfig:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def work_dir(tmp_path, monkeypatch) -> Path:
     """A folder with the examples in it, to run commands from; texts and pairs are cut, for speed."""
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     data = tmp_path / "examples" / "data"
@@ -78,7 +78,7 @@ LONG = {"README", "writers", "answers"}  # comparisons train in processes of the
     "path",
     [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in LONG)) for path in [*FILES, README]],
 )
-def test_every_command_works(place, capsys, path):
+def test_every_command_works(work_dir, capsys, path):
     result = commands(path)
     assert result
     for words in result:
@@ -163,7 +163,7 @@ def test_tests_named_in_examples_exist():
         assert re.search(rf"^def test_\w*{word}", (EXAMPLES.parent / file).read_text(), re.MULTILINE)
 
 
-def test_the_hello_example_spells_hello(place, capsys):
+def test_the_hello_example_spells_hello(work_dir, capsys):
     assert main(["train", "examples/rnn-hello.toml", "--quiet"]) == 0
     assert main(["generate", "runs/rnn-hello", "h", "--greedy"]) == 0
     assert capsys.readouterr().out == "hello\n"
@@ -173,7 +173,7 @@ OPENING = {"yes": 0.5, "ok": 0.4, "</s>": 0.1}
 AFTER = {"yes": {"yes": 0.4, "ok": 0.3, "</s>": 0.3}, "ok": {"yes": 0.2, "ok": 0.7, "</s>": 0.1}}
 
 
-def test_greedy_search_misses_the_answer_that_beam_size_two_finds(place, capsys):
+def test_greedy_search_misses_the_answer_that_beam_size_two_finds(work_dir, capsys):
     """The tree of Jurafsky and Martin's Figure 10.8: every probability of it, and what each search makes of them."""
     assert main(["train", "examples/yes-ok.toml", "--quiet"]) == 0
     for beam, output, expected in (("1", "yes yes", 0.20), ("2", "ok ok", 0.28), ("9", "ok ok", 0.28)):

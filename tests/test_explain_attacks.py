@@ -69,7 +69,7 @@ def labels(tmp_path_factory) -> LabelRuns:
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory) -> Path:
+def qa_run(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("reader")
     data = write_tsv(place / "asked.tsv", make_questions(60))
     values = qa_run_file(data, "transformer", "train.max_steps=8", "model.hidden_size=16", "model.num_heads=2")
@@ -131,8 +131,8 @@ def test_explained_tags_are_those_of_viterbi_decoding(labels):
     assert differ
 
 
-def test_the_explained_answer_is_the_predicted_one(reader):
-    run = weft.load(reader, device="cpu")
+def test_the_explained_answer_is_the_predicted_one(qa_run):
+    run = weft.load(qa_run, device="cpu")
     run.model.head.threshold.fill_(-100.0)  # an answer is always said
     for question, passage, _ in make_questions(12, seed=5):
         answer = run.predict((question, passage))
@@ -187,8 +187,8 @@ def test_units_of_a_decoder_follow_its_output(pairs, tmp_path):
 # ---- readers
 
 
-def test_the_loss_of_a_qa_model_is_that_of_its_windows(reader, tmp_path):
-    run = weft.load(reader, device="cpu")
+def test_the_loss_of_a_qa_model_is_that_of_its_windows(qa_run, tmp_path):
+    run = weft.load(qa_run, device="cpu")
     rows, nats = [row for row in make_questions(20, seed=9) if row[2]], []
     for question, passage, answer in rows:
         q, p = (run.vocabulary.encode(text).tolist() for text in (question, passage))
@@ -203,10 +203,10 @@ def test_the_loss_of_a_qa_model_is_that_of_its_windows(reader, tmp_path):
     assert mean_loss(result) == pytest.approx(np.mean(nats), rel=1e-5) and sum(item.num_items for item in result) == len(rows)
 
 
-def test_qa_models_have_geometry_and_similarity_views(reader, capsys):
-    assert main(["analyze", "geometry", str(reader), "-q"]) == 0
+def test_qa_models_have_geometry_and_similarity_views(qa_run, capsys):
+    assert main(["analyze", "geometry", str(qa_run), "-q"]) == 0
     assert re.match(r"text: \d+ tokens; compared with themselves: \d+", capsys.readouterr().out)
-    assert main(["analyze", "similarity", str(reader), str(reader), "--max-words", "60", "--json", "-q"]) == 0
+    assert main(["analyze", "similarity", str(qa_run), str(qa_run), "--max-words", "60", "--json", "-q"]) == 0
     cka = np.array(json.loads(capsys.readouterr().out)["views"][0]["sides"][0]["cka"])
     assert np.diag(cka) == pytest.approx(1.0)
 
@@ -228,16 +228,16 @@ def test_a_run_with_all_heads_pruned_is_refused(labels, tmp_path, capsys):
 # ---- files
 
 
-def test_an_unwritable_output_directory_is_refused_before_any_work(reader, tmp_path, capsys):
+def test_an_unwritable_output_directory_is_refused_before_any_work(qa_run, tmp_path, capsys):
     path = tmp_path / "x.html"
     path.mkdir()
-    assert expect_error(capsys, "analyze", "geometry", str(reader), "--output", str(path)) == (
+    assert expect_error(capsys, "analyze", "geometry", str(qa_run), "--output", str(path)) == (
         2,
         f"--output: {path} is a directory; name a file",
     )
     nowhere = tmp_path / "no" / "x.svg"
     message = f"--output: directory {nowhere.parent} does not exist"
-    assert expect_error(capsys, "analyze", "geometry", str(reader), "--output", str(nowhere)) == (2, message)
+    assert expect_error(capsys, "analyze", "geometry", str(qa_run), "--output", str(nowhere)) == (2, message)
 
 
 def test_counts_of_one_are_singular(tmp_path):

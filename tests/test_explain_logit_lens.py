@@ -123,21 +123,21 @@ def test_the_view_has_predictions_ranks_and_targets(language):
 
 
 @pytest.fixture(scope="module")
-def filler(place):
+def masked_lm(place):
     values = run_file(make_text(place / "text.txt"), "transformer", task="masked-lm", model__arch="bert", train__max_steps=10)
     return weft.load(train_here(values, place / "masked").path)
 
 
-def test_masks_are_shown_at_their_positions(filler):
-    view = logit_lens(filler, "the [MASK]ld cat", ExplainConfig())
-    (best, *_) = filler.predict("the [MASK]ld cat", n_best=1)[0]
+def test_masks_are_shown_at_their_positions(masked_lm):
+    view = logit_lens(masked_lm, "the [MASK]ld cat", ExplainConfig())
+    (best, *_) = masked_lm.predict("the [MASK]ld cat", n_best=1)[0]
     assert [token["text"] for token in view.data["tokens"]] == ["[MASK]"]
     (place,) = view.data["layers"][-1]["positions"]
     assert best.token in [prediction["token"] for prediction in place["predictions"]]
 
 
-def test_models_without_layers_are_refused(language, runs, filler):
-    assert why_no_lens(language("lstm")) is None and why_no_lens(filler) is None
+def test_models_without_layers_are_refused(language, runs, masked_lm):
+    assert why_no_lens(language("lstm")) is None and why_no_lens(masked_lm) is None
     assert why_no_lens(weft.load(runs.run_dir("lm-ngram"))) == "ngram has no layers"
 
 
@@ -164,14 +164,16 @@ def test_offsets_are_the_positions_of_tokens(language):
     assert "".join(TEXT[token["start"] : token["end"]] for token in tokens) == TEXT
 
 
-def test_masked_lm_surprisal_masks_each_token_in_turn(filler):
-    view = surprisal(filler, TEXT, ExplainConfig())
-    ids = [1, *filler.vocabulary.encode(TEXT), 2]
+def test_masked_lm_surprisal_masks_each_token_in_turn(masked_lm):
+    view = surprisal(masked_lm, TEXT, ExplainConfig())
+    ids = [1, *masked_lm.vocabulary.encode(TEXT), 2]
     for index in range(1, len(ids) - 1):
         row = torch.tensor([ids])
-        row[0, index] = filler.model.mask_id
-        y = filler.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool)))
-        assert view.data["nats"][index - 1] == pytest.approx(-filler.model.log_probs(y)[0, index, ids[index]].item(), abs=1e-4)
+        row[0, index] = masked_lm.model.mask_id
+        y = masked_lm.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool)))
+        assert view.data["nats"][index - 1] == pytest.approx(
+            -masked_lm.model.log_probs(y)[0, index, ids[index]].item(), abs=1e-4
+        )
 
 
 def test_seq2seq_surprisal_is_that_of_the_target(runs):
@@ -198,13 +200,13 @@ def test_infinite_surprisal_is_null_and_still_drawn(runs, monkeypatch):
         ET.fromstring(picture.svg)
 
 
-def test_an_empty_text_has_no_surprisal(language, filler):
-    for run in (language("lstm"), filler):
+def test_an_empty_text_has_no_surprisal(language, masked_lm):
+    for run in (language("lstm"), masked_lm):
         with pytest.raises(DataError) as caught:
             surprisal(run, "", ExplainConfig())
         assert str(caught.value) == "input: empty text"
     with pytest.raises(DataError) as caught:
-        surprisal(filler, "the " * 8, ExplainConfig())
+        surprisal(masked_lm, "the " * 8, ExplainConfig())
     result = str(caught.value)
     assert result == "input: 34 tokens exceed the model's limit of 16; shorten it"
 
