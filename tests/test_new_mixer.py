@@ -89,7 +89,7 @@ def laws(module: Any, argument: str) -> dict[str, Callable[..., None]]:
     return {name: test for name, test in found.items() if next(iter(inspect.signature(test).parameters), "") == argument}
 
 
-OF_MIXERS = {name: test for name, test in laws(test_contracts, "build").items() if "two_way_layer" not in name}
+OF_MIXERS = {name: test for name, test in laws(test_contracts, "build").items() if "bidirectional_layer" not in name}
 OF_PAIRS = laws(test_seq2seq_contracts, "name")
 
 
