@@ -4,8 +4,7 @@ dependencies of 100 steps, and stacks of eight recurrent layers with different s
 A line is one of four letters, up to 110 dots, a question mark, and the same letter. Target: 100 steps before the answer, the
 gradient of the vanilla RNN is more than 1e3 times smaller than one step before it; that of the LSTM, whose forget gate is
 initialized open, is within a factor of 10. Trains in about five minutes on one core, prints the output of
-`weft explain --view gradient-flow`
-for for all runs, and writes gradient-time.svg and gradient-layers.svg.
+`weft explain --view gradient-flow` for all runs, and writes gradient-time.svg and gradient-layers.svg.
 """
 
 from __future__ import annotations

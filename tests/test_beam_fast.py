@@ -1,4 +1,4 @@
-"""Every short way that a beam takes gives what the long way gives."""
+"""The optimizations of beam search give the same results as the plain computation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from test_predict import encoded, every_decoder, model_of, source_tokens
-from toy_decoding import TOYS
+from toy_decoding import TOY_MODELS
 
 from weft.decode import beam as module
 from weft.decode.beam import BeamOptions, beam_search
@@ -25,7 +25,7 @@ def sizes(state) -> list[int]:
 
 @every_decoder
 @torch.no_grad()
-def test_rows_that_share_a_source_read_what_rows_of_their_own_read(name):
+def test_rows_with_a_shared_source_equal_rows_with_copies(name):
     model = model_of(name)
     state = encoded(model, source_tokens(3, seed=4))
     _, state = model.start(torch.tensor([[1], [1], [1]]), None, state)
@@ -37,14 +37,14 @@ def test_rows_that_share_a_source_read_what_rows_of_their_own_read(name):
     ]
     for rows, sources in moves:
         tokens = torch.arange(len(rows)) % 8 + 3
-        one, shared = model.step(tokens, expand_to_beams(shared, rows, sources))
+        single, shared = model.step(tokens, expand_to_beams(shared, rows, sources))
         other, alone = model.step(tokens, select(alone, rows))
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+        torch.testing.assert_close(single, other, rtol=0, atol=1e-5)
         assert set(sizes(shared)) <= {len(rows) // 3} and set(sizes(alone)) <= {len(rows)}
 
 
 @torch.no_grad()
-def test_a_source_is_kept_once_and_not_copied():
+def test_a_source_is_stored_once():
     model = model_of("transformer")
     state = encoded(model, source_tokens(2))
     before = {part.data_ptr() for part in tree_leaves(state)}
@@ -54,28 +54,28 @@ def test_a_source_is_kept_once_and_not_copied():
 
 
 @pytest.mark.parametrize("words", [1, 63, 64 * 11, 64 * 30, 64 * 30 + 1, 64 * 31 - 1])
-def test_the_best_words_are_found_by_blocks(words):
+def test_blockwise_top_k_equals_top_k(words):
     values = torch.randn(7, words, generator=torch.Generator().manual_seed(words))
     values[1], values[2, : words // 2], values[3, words - 1] = -math.inf, -math.inf, math.nan
     count = min(10, words)
-    found, index = module._topk(values, count)
-    wanted, places = values.topk(count, dim=1)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
-    torch.testing.assert_close(values.gather(1, index), found, rtol=0, atol=0, equal_nan=True)
+    result, index = module._topk(values, count)
+    expected, places = values.topk(count, dim=1)
+    torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(values.gather(1, index), result, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(index[0], places[0])  # of numbers that differ, the same words
 
 
-@pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+@pytest.mark.parametrize("toy", TOY_MODELS.values(), ids=TOY_MODELS.keys())
 @pytest.mark.parametrize("least", [0, 3])
 @pytest.mark.parametrize("never", [(), (0, 1), (0, 1, 2, 3, 4, 5)])
-def test_what_is_never_written_is_what_a_filter_bans(toy, least, never):
+def test_excluded_tokens_equal_banned_tokens(toy, least, never):
     model, prompt = toy(6), torch.tensor([[1], [4]])
     options = BeamOptions(beam_size=3, max_new_tokens=5, eos_id=2, n_best=3, min_new_tokens=least)
     filtered = beam_search(model, prompt, options=options, processor=ban_tokens(never))
     assert beam_search(model, prompt, options=options._replace(banned_tokens=never)) == filtered
 
 
-def test_log_probabilities_are_the_same_with_and_without_a_graph():
+def test_log_probabilities_are_the_same_with_and_without_autograd():
     torch.manual_seed(1)
     for cap in (None, 2.0):
         head, x = LMHead(16, 300, logit_softcap=cap), torch.randn(5, 16)

@@ -1,4 +1,4 @@
-"""Scores of labels: by hand, against scikit-learn, and from sums."""
+"""Classification metrics: by hand, against scikit-learn, and from sums of statistics."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ def drawn(seed, *, examples=200, labels=5, unseen=0.0):
 
 
 def test_four_examples_by_hand():
-    found = values(one(PROBS, GOLD))
-    assert found["accuracy"] == pytest.approx(100 * 2 / 4)
-    assert found["f1_micro"] == pytest.approx(100 * 2 / 4)
+    result = values(one(PROBS, GOLD))
+    assert result["accuracy"] == pytest.approx(100 * 2 / 4)
+    assert result["f1_micro"] == pytest.approx(100 * 2 / 4)
     # label 0: 1 right of 2 said and 1 meant; label 1: 1 of 1 and 2; label 2: 0 of 1 and 0; never seen: 0
-    assert found["f1_macro"] == pytest.approx(100 * (2 / 3 + 2 / 3 + 0 + 0) / 4)
+    assert result["f1_macro"] == pytest.approx(100 * (2 / 3 + 2 / 3 + 0 + 0) / 4)
     nats = -np.log([0.7, 0.5, 0.32, np.finfo(np.float64).eps])
-    assert found["log_loss"] == pytest.approx(nats.mean())
+    assert result["log_loss"] == pytest.approx(nats.mean())
     # sums of squares; the last has 1 more, for the label that got nothing
-    assert found["brier_score"] == pytest.approx((0.14 + 0.42 + 0.8088 + (0.375 + 1)) / 4)
+    assert result["brier_score"] == pytest.approx((0.14 + 0.42 + 0.8088 + (0.375 + 1)) / 4)
     # confidences 0.7 (right) and 0.58 (wrong) in bins of their own, 0.5 twice in one, of which one is right
-    assert found["ece"] == pytest.approx(100 * (0.3 + 0.58 + 0.0) / 4)
+    assert result["ece"] == pytest.approx(100 * (0.3 + 0.58 + 0.0) / 4)
 
 
-def test_what_a_label_and_a_confusion_are_by_hand():
+def test_per_label_scores_and_confusions_by_hand():
     items = one(PROBS, GOLD)
     assert per_label(items) == [
         (50.0, 100.0, pytest.approx(200 / 3), 1),
@@ -83,32 +83,32 @@ def test_what_a_label_and_a_confusion_are_by_hand():
 def test_the_reliability_curve_by_hand():
     curve = reliability(one(PROBS, GOLD))
     assert len(curve) == NUM_BINS and curve[0].low == 0 and curve[-1].high == 1
-    assert {at: bin.size for at, bin in enumerate(curve) if bin.size} == {7: 2, 8: 1, 10: 1}
+    assert {index: bin.size for index, bin in enumerate(curve) if bin.size} == {7: 2, 8: 1, 10: 1}
     assert (curve[7].confidence, curve[7].accuracy) == (pytest.approx(0.5), 0.5)
     assert (curve[10].confidence, curve[10].accuracy) == (pytest.approx(0.7), 1.0)
     assert np.isnan(curve[0].accuracy) and np.isnan(curve[0].confidence)
 
 
-def test_a_bin_has_its_upper_edge():
+def test_bins_include_their_upper_edge():
     edges = np.linspace(0, 1, NUM_BINS + 1)[None, 1:]
     curve = reliability(several(edges, edges > 0.5))
     assert [(bin.size, bin.confidence) for bin in curve] == [(1, bin.high) for bin in curve]
 
 
-def test_several_labels_by_hand():
+def test_multilabel_scores_by_hand():
     probs = np.array([[0.9, 0.2, 0.6], [0.5, 0.8, 0.1], [0.3, 0.1, 0.2]])
     gold = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0]], bool)
-    found = values(several(probs, gold, np.array([0, 0, 1])), SEVERAL)
+    result = values(several(probs, gold, np.array([0, 0, 1])), SEVERAL)
     # 0.5 is not said; the last example has a label that training never saw
-    assert found["exact_match"] == pytest.approx(100 / 3)
-    assert found["f1_micro"] == pytest.approx(100 * 2 * 3 / (3 + 5))
-    assert found["f1_macro"] == pytest.approx(100 * (2 / 3 + 1 + 1 + 0) / 4)
+    assert result["exact_match"] == pytest.approx(100 / 3)
+    assert result["f1_micro"] == pytest.approx(100 * 2 * 3 / (3 + 5))
+    assert result["f1_macro"] == pytest.approx(100 * (2 / 3 + 1 + 1 + 0) / 4)
     held = np.array([0.9, 0.8, 0.6, 0.5, 0.8, 0.9, 0.7, 0.9, 0.8])
-    assert found["log_loss"] == pytest.approx(-np.log(held).mean())
-    assert found["brier_score"] == pytest.approx(np.square(1 - held).mean())
+    assert result["log_loss"] == pytest.approx(-np.log(held).mean())
+    assert result["brier_score"] == pytest.approx(np.square(1 - held).mean())
 
 
-def test_perfect_and_hopeless():
+def test_all_correct_and_all_wrong():
     sure = np.eye(3)
     with np.errstate(divide="ignore"):
         right, wrong = values(one(sure, np.arange(3))), values(one(sure, np.array([1, 2, 0])))
@@ -125,59 +125,59 @@ def test_perfect_and_hopeless():
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("labels", [2, 5])
-def test_one_label_is_scored_as_by_scikit_learn(seed, labels):
+def test_single_label_scores_equal_scikit_learn(seed, labels):
     sk = pytest.importorskip("sklearn.metrics")
     probs, gold = drawn(seed, labels=labels + 1)
     probs = probs[:, :labels] / probs[:, :labels].sum(1, keepdims=True)
-    said, every = probs.argmax(1), list(range(labels))
+    output, every = probs.argmax(1), list(range(labels))
     items = one(probs, gold)
-    found = values(items)
-    assert found["accuracy"] == pytest.approx(100 * sk.accuracy_score(gold, said))
-    assert found["f1_macro"] == pytest.approx(100 * sk.f1_score(gold, said, average="macro"))
-    assert found["f1_micro"] == pytest.approx(100 * sk.f1_score(gold, said, average="micro"))
-    assert found["log_loss"] == pytest.approx(sk.log_loss(gold, probs, labels=every))
+    result = values(items)
+    assert result["accuracy"] == pytest.approx(100 * sk.accuracy_score(gold, output))
+    assert result["f1_macro"] == pytest.approx(100 * sk.f1_score(gold, output, average="macro"))
+    assert result["f1_micro"] == pytest.approx(100 * sk.f1_score(gold, output, average="micro"))
+    assert result["log_loss"] == pytest.approx(sk.log_loss(gold, probs, labels=every))
     theirs = sk.brier_score_loss(gold, probs if labels > 2 else probs[:, 1], labels=every)
-    assert found["brier_score"] == pytest.approx(theirs)
-    assert (confusion(items)[:-1] == sk.confusion_matrix(gold, said, labels=every)).all()
+    assert result["brier_score"] == pytest.approx(theirs)
+    assert (confusion(items)[:-1] == sk.confusion_matrix(gold, output, labels=every)).all()
     table = np.array(per_label(items))
-    rows = sk.precision_recall_fscore_support(gold, said, labels=every, zero_division=0)
+    rows = sk.precision_recall_fscore_support(gold, output, labels=every, zero_division=0)
     np.testing.assert_allclose(table.T, [100 * rows[0], 100 * rows[1], 100 * rows[2], rows[3]])
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_labels_that_do_not_occur_or_were_never_seen_are_as_for_scikit_learn(seed):
+def test_absent_and_unseen_labels_are_scored_as_in_scikit_learn(seed):
     """The last label is never said nor meant; -1 is a class like another."""
     sk = pytest.importorskip("sklearn.metrics")
     probs, gold = drawn(seed, unseen=0.1)
-    said = probs.argmax(1)
-    found = values(one(probs, gold))
-    assert (gold == -1).any() and 4 not in said and 4 not in gold
-    assert found["accuracy"] == pytest.approx(100 * sk.accuracy_score(gold, said))
-    assert found["f1_macro"] == pytest.approx(100 * sk.f1_score(gold, said, average="macro", zero_division=0))
-    assert found["f1_micro"] == found["accuracy"]
+    output = probs.argmax(1)
+    result = values(one(probs, gold))
+    assert (gold == -1).any() and 4 not in output and 4 not in gold
+    assert result["accuracy"] == pytest.approx(100 * sk.accuracy_score(gold, output))
+    assert result["f1_macro"] == pytest.approx(100 * sk.f1_score(gold, output, average="macro", zero_division=0))
+    assert result["f1_micro"] == result["accuracy"]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_several_labels_are_scored_as_by_scikit_learn(seed):
+def test_multilabel_scores_equal_scikit_learn(seed):
     sk = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(seed)
     gold = rng.random((100, 6)) < 0.3
     probs = np.clip(0.5 * gold + rng.random((100, 6)) * 0.7, 0.001, 0.999)
     gold[:, 5], probs[:, 5] = False, 0.01  # a label that does not occur
-    said, items = probs > 0.5, several(probs, gold)
-    found = values(items, SEVERAL)
-    assert found["exact_match"] == pytest.approx(100 * sk.accuracy_score(gold, said))
+    output, items = probs > 0.5, several(probs, gold)
+    result = values(items, SEVERAL)
+    assert result["exact_match"] == pytest.approx(100 * sk.accuracy_score(gold, output))
     for average in ("micro", "macro"):
-        wanted = sk.f1_score(gold, said, average=average, zero_division=0)
-        assert found[f"f1_{average}"] == pytest.approx(100 * wanted)
-    assert found["log_loss"] == pytest.approx(sk.log_loss(gold.ravel(), probs.ravel()))
-    assert found["brier_score"] == pytest.approx(sk.brier_score_loss(gold.ravel(), probs.ravel()))
-    rows = sk.precision_recall_fscore_support(gold, said, zero_division=0)
+        expected = sk.f1_score(gold, output, average=average, zero_division=0)
+        assert result[f"f1_{average}"] == pytest.approx(100 * expected)
+    assert result["log_loss"] == pytest.approx(sk.log_loss(gold.ravel(), probs.ravel()))
+    assert result["brier_score"] == pytest.approx(sk.brier_score_loss(gold.ravel(), probs.ravel()))
+    rows = sk.precision_recall_fscore_support(gold, output, zero_division=0)
     np.testing.assert_allclose(np.array(per_label(items)).T, [100 * rows[0], 100 * rows[1], 100 * rows[2], rows[3]])
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_reliability_curve_is_scikit_learn_s(seed):
+def test_the_reliability_curve_equals_scikit_learn(seed):
     calibration = pytest.importorskip("sklearn.calibration")
     probs, gold = drawn(seed)
     right, sure = probs.argmax(1) == gold, probs.max(1)
@@ -207,20 +207,20 @@ def test_batches_in_any_order_give_the_same_scores(labelled):
         np.testing.assert_allclose(np.array(ours[1:4], float), np.array(theirs[1:4], float))
 
 
-def test_intervals_are_those_of_resampled_examples():
+def test_confidence_intervals_equal_a_bootstrap_over_examples():
     """Macro F1 of a resample is that of its examples, not a mean of theirs."""
     sk = pytest.importorskip("sklearn.metrics")
     probs, gold = drawn(1, examples=60)
-    said, rng, again = probs.argmax(1), np.random.default_rng(0), []
+    output, rng, again = probs.argmax(1), np.random.default_rng(0), []
     for _ in range(300):
         rows = rng.integers(60, size=60)
-        again.append(100 * sk.f1_score(gold[rows], said[rows], average="macro"))
+        again.append(100 * sk.f1_score(gold[rows], output[rows], average="macro"))
     score = next(score for score in label_scores(one(probs, gold), HOW._replace(samples=300)) if score.name == "f1_macro")
     low, high = np.sort(again)[[7, 292]]
     assert (score.low, score.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_which_scores_have_intervals():
+def test_which_scores_have_confidence_intervals():
     probs, gold = drawn(0)
     scores = label_scores(one(probs, gold), HOW)
     assert [score.name for score in scores] == [metric.name for metric in SINGLE_LABEL]
@@ -232,37 +232,37 @@ def test_which_scores_have_intervals():
     assert all(score.low is None for score in label_scores(one(probs[:1], gold[:1]), HOW))
 
 
-def test_a_signature_names_every_choice():
+def test_the_signature_names_every_choice():
     (first, *_) = label_scores(one(PROBS, GOLD), HOW._replace(temperature=1.23456, samples=10, seed=3))
-    wanted = "|labels:01234567|one|temperature:1.235|unit:example|examples:4|unseen:1|resamples:10|seed:3|interval:95%"
-    assert first.signature == f"weft:{__version__}{wanted}"
+    expected = "|labels:01234567|one|temperature:1.235|unit:example|examples:4|unseen:1|resamples:10|seed:3|interval:95%"
+    assert first.signature == f"weft:{__version__}{expected}"
     (first, *_) = label_scores(several(PROBS, PROBS > 0.5), SEVERAL)
     assert first.name == "exact_match" and "|several|temperature:1|" in first.signature
     assert [metric.name for metric in MULTI_LABEL] == ["exact_match", *(metric.name for metric in SINGLE_LABEL[1:])]
 
 
-def test_scores_are_functions_of_sums():
+def test_scores_can_be_computed_from_sums():
     sums = total(one(PROBS, GOLD).statistics)
     assert {metric.name: metric.compute(sums).item() for metric in SINGLE_LABEL} == values(one(PROBS, GOLD))
 
 
-def test_nothing_to_score():
+def test_no_examples_to_score():
     for items in (ItemStatistics(np.zeros(0, np.int64), {}), one(np.zeros((0, 3)), np.zeros(0, np.int64))):
         with pytest.raises(DataError) as caught:
             label_scores(items, HOW)
         assert str(caught.value) == "evaluate: no examples to evaluate"
 
 
-def test_memory_is_that_of_labels_by_examples():
+def test_memory_grows_with_labels_times_examples():
     """Of 4,000 labels and 50 examples a table has 1.6 MB, a matrix of the labels 128."""
     rng = np.random.default_rng(0)
     log_probs = np.log(rng.dirichlet(np.full(4000, 0.1), 50) + 1e-12)
     gold = rng.integers(-1, 4000, 50)
     tracemalloc.start()
-    found = label_items(log_probs, gold, np.arange(50))
+    result = label_items(log_probs, gold, np.arange(50))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20e6
-    assert found.statistics["gold"].sum(1).tolist() == (gold >= 0).astype(float).tolist()
-    assert found.statistics["predicted"].argmax(1).tolist() == log_probs.argmax(1).tolist()
-    assert found.statistics["predicted"].sum() == 50
+    assert result.statistics["gold"].sum(1).tolist() == (gold >= 0).astype(float).tolist()
+    assert result.statistics["predicted"].argmax(1).tolist() == log_probs.argmax(1).tolist()
+    assert result.statistics["predicted"].sum() == 50

@@ -1,4 +1,4 @@
-"""One context policy for all rows of a comparison of language models, named wherever their scores are."""
+"""All rows of a comparison of language models have the same context policy, which is named next to their scores."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import refused
-from compare_helpers import Here, compare
-from fake_evaluations import language
+from command_line import expect_error
+from compare_helpers import InProcessTrainer, compare
+from fake_evaluations import lm_results
 from small_runs import make_text, run_file, train_here
 
 import weft
@@ -26,7 +26,7 @@ from weft.runs.load import load as load_run
 from weft.runs.resolve import resolve
 from weft.tasks.lm.task import LM
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 PAST = "Context policy full: each token is predicted from all preceding tokens that the model can read"
 RUN = """
 task = "lm"
@@ -61,7 +61,7 @@ def found_in(out: Path) -> dict[str, float]:
     return {row["name"]: row["score"]["value"] for row in files.read_json(out / "comparison.json")["rows"]}
 
 
-def test_every_token_has_its_past_in_every_row(place, capsys, monkeypatch):
+def test_every_row_gives_every_token_the_same_context(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     code, out, err = compare(capsys, "gpt", "transformer", "ngram", "--output-dir", "all")
     assert (code, "weft:" in err) == (0, False)
@@ -71,15 +71,15 @@ def test_every_token_has_its_past_in_every_row(place, capsys, monkeypatch):
     names = [row["name"] for row in files.read_json(place / "all" / "comparison.json")["rows"]]
     ways = {"gpt": "stride:8/16", "transformer": "stride:8/16", "ngram": "carry:warm-64"}
     strided = ", ".join(name for name in names if name != "ngram")
-    told = {"stride:8/16": f"stride:8/16: {strided}", "carry:warm-64": "carry:warm-64: ngram"}
-    line = f"{PAST} ({'; '.join(told[way] for way in dict.fromkeys(ways[name] for name in names))})."
+    reported = {"stride:8/16": f"stride:8/16: {strided}", "carry:warm-64": "carry:warm-64: ngram"}
+    line = f"{PAST} ({'; '.join(reported[way] for way in dict.fromkeys(ways[name] for name in names))})."
     assert out.split("\n")[-2] == line
     context = {"policy": "full", "rows": {name: f"full/{ways[name]}" for name in names}, "text": line}
     assert files.read_json(place / "all" / "comparison.json")["context"] == context
     assert f'<p class="note">{line}</p>' in (place / "all" / "report.html").read_text()
     # the same number of tokens in every row
     kept = [load_evidence(place / "all" / "results" / name) for name in names]
-    assert len({float(one.items.statistics["tokens"].sum()) for one in kept}) == 1
+    assert len({float(item.items.statistics["tokens"].sum()) for item in kept}) == 1
 
 
 def test_validation_follows_the_same_policy(place):
@@ -90,7 +90,7 @@ def test_validation_follows_the_same_policy(place):
         assert best == pytest.approx(nats(place / name, context), rel=1e-6)
 
 
-def test_a_policy_that_is_given_holds_for_all_rows_and_is_kept_apart(place, capsys, monkeypatch):
+def test_a_requested_policy_applies_to_all_rows_and_is_stored_separately(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     plain = compare(capsys, "gpt", "ngram", "--output-dir", "given", "-q")[1]
     code, out, _ = compare(capsys, "gpt", "ngram", "--context", "stride", "--output-dir", "given", "-q", "--json")
@@ -110,7 +110,7 @@ def test_a_policy_that_is_given_holds_for_all_rows_and_is_kept_apart(place, caps
     )
 
 
-def test_evidence_of_another_policy_is_measured_again(place, tmp_path):
+def test_results_of_another_policy_are_recomputed(place, tmp_path):
     first = load_or_evaluate(place / "gpt", tmp_path / "evidence", device="cpu")
     strided = load_or_evaluate(
         place / "gpt", tmp_path / "evidence", evaluation=EvaluationOptions(context="stride:16"), device="cpu"
@@ -122,9 +122,9 @@ def test_evidence_of_another_policy_is_measured_again(place, tmp_path):
     assert (kept.policy, kept.context, kept.cache_key) == (strided.policy, strided.context, strided.cache_key)
 
 
-def test_rows_of_two_policies_are_no_table():
+def test_rows_with_different_policies_are_refused():
     items = ItemStatistics(np.arange(4), {"nats": np.ones(4), "tokens": np.ones(4)})
-    groups = {name: [language(items, run=Path(name), policy=name, context=name)] for name in ("full", "stride")}
+    groups = {name: [lm_results(items, run=Path(name), policy=name, context=name)] for name in ("full", "stride")}
     with pytest.raises(UsageError) as caught:
         table.rows(groups)
     assert str(caught.value) == (
@@ -139,17 +139,17 @@ def test_lines_have_one_policy(tmp_path, capsys, monkeypatch):
     line = "Context policy reset: each token is predicted from its own line."
     for words in ([], ["--context", "reset"], ["--context", "full"]):
         assert compare(capsys, "lines", "--output-dir", "out", "-q", *words)[1].split("\n")[-2] == line
-    told = "lines: --context: 'stride' is not possible for data that is read as lines"
-    assert refused(capsys, "compare", "lines", "--context", "stride", "--output-dir", "other") == (2, told)
+    message = "lines: --context: 'stride' is not possible for data that is read as lines"
+    assert expect_error(capsys, "compare", "lines", "--context", "stride", "--output-dir", "other") == (2, message)
 
 
-def test_a_row_that_can_not_follow_a_policy_is_refused_by_name(place, capsys, monkeypatch):
+def test_a_row_that_does_not_support_a_policy_is_refused_by_name(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
-    told = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
+    message = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
     for option, name in (("--output-dir", "compare.html"), ("--report", "report.html")):
-        assert refused(capsys, "compare", "gpt", "transformer", "--context", "carry", option, name) == (2, told)
-    told = "gpt: --context: stride must be from 1 to context_length (16), got '17'"
-    assert refused(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--output-dir", "refused") == (2, told)
+        assert expect_error(capsys, "compare", "gpt", "transformer", "--context", "carry", option, name) == (2, message)
+    message = "gpt: --context: stride must be from 1 to context_length (16), got '17'"
+    assert expect_error(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--output-dir", "refused") == (2, message)
     assert not (place / "refused").exists()
 
 
@@ -164,17 +164,17 @@ def test_only_language_models_have_a_context_policy(tmp_path):
 
 def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
-    monkeypatch.setattr(Here, "trained", [], raising=False)
+    monkeypatch.setattr(comparing, "ParallelTrainer", InProcessTrainer)
+    monkeypatch.setattr(InProcessTrainer, "trained", [], raising=False)
     make_text(tmp_path / "text.txt", words=300)
     (tmp_path / "run.toml").write_text(RUN)
     words = ["run.toml", "--models", "ngram,transformer", "--context", "carry", "--output-dir", "out"]
-    told = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
-    assert refused(capsys, "compare", *words) == (2, told)
-    assert (Here.trained, (tmp_path / "out").exists()) == ([], False)
+    message = "transformer: --context: 'carry' needs more than the model's 16 positions; use 'stride'"
+    assert expect_error(capsys, "compare", *words) == (2, message)
+    assert (InProcessTrainer.trained, (tmp_path / "out").exists()) == ([], False)
 
 
-def test_a_page_of_runs_names_its_policy(place, capsys, monkeypatch):
+def test_the_page_names_its_policy(place, capsys, monkeypatch):
     monkeypatch.chdir(place)
     assert main(["compare", "gpt", "--context", "stride:4", "--report", "page.html", "-q"]) == 0
     page = (place / "page.html").read_text()
@@ -182,11 +182,11 @@ def test_a_page_of_runs_names_its_policy(place, capsys, monkeypatch):
     assert "weft compare gpt --context stride:4 --report page.html" in page
     capsys.readouterr()
     assert compare(capsys, "gpt", "--output-dir", "alone", "-q")[0] == 0
-    told = "--context: alone is a comparison and already evaluated; name runs instead"
-    assert refused(capsys, "compare", "alone", "--context", "full") == (2, told)
+    message = "--context: alone is a comparison and already evaluated; name runs instead"
+    assert expect_error(capsys, "compare", "alone", "--context", "full") == (2, message)
 
 
-def test_a_state_that_was_carried_in_training_is_carried(tmp_path):
+def test_a_state_carried_in_training_is_carried_in_evaluation(tmp_path):
     text = make_text(tmp_path / "text.txt", words=300)
     values = run_file(text, "gpt", data__read_as="stream", data__context_length=8, train__max_steps=2)
     train_here(values, tmp_path / "run")

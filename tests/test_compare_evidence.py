@@ -1,4 +1,4 @@
-"""Evidence of runs of every task: the scores of `evaluate`, items that add up to them, and files that give all of it back."""
+"""Stored results of runs of every task: equal to `evaluate`, items that add up to the scores, lossless files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
-from small_runs import Silent, flip, make_text, run_file, train_here
-from toy_qa import asked, span_file, write_tsv
+from seq2seq_runs import Seq2SeqRuns
+from small_runs import SilentCallback, flip_bit, make_text, run_file, train_here
+from toy_qa import make_questions, qa_run_file, write_tsv
 
 from weft import files
 from weft.comparison import results as module
@@ -38,34 +38,34 @@ class Runs:
     """Runs by the name of what they do, and their evidence, each made when it is first asked for."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.labels, self.text = place, LabelRuns(place), make_text(place / "text.txt", words=3000)
+        self.directory, self.labels, self.text = place, LabelRuns(place), make_text(place / "text.txt", words=3000)
         self.found: dict[str, RunResults] = {}
 
     def _values(self, name: str) -> dict[str, Any]:
         read = "lines" if name in ("lm-lines", "masked") else "windows"
-        values = run_file(self.text, "window", data__read_as=read, data__valid=0.2)
+        values = run_file(self.text, "conv", data__read_as=read, data__valid=0.2)
         if name == "ngram":
             values |= {"model": {"arch": "ngram"}, "train": {}}
         if name == "masked":
             values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
         return values
 
-    def folder(self, name: str) -> Path:
+    def run_dir(self, name: str) -> Path:
         if name == "seq2seq":
-            return PairRuns(self.place).folder("lstm")
+            return Seq2SeqRuns(self.directory).run_dir("lstm")
         if name == "qa":
-            values = span_file(write_tsv(self.place / "asked.tsv", asked(150)), "lstm", "train.max_steps=5")
+            values = qa_run_file(write_tsv(self.directory / "asked.tsv", make_questions(150)), "lstm", "train.max_steps=5")
         elif name.startswith(("lm", "masked", "ngram")):
             values = self._values(name)
         else:
             values = self.labels.values(name, "train.max_steps=8") if "bayes" not in name else self.labels.values(name)
-        if not (self.place / name).exists():
-            train_here(values, self.place / name, Silent())
-        return self.place / name
+        if not (self.directory / name).exists():
+            train_here(values, self.directory / name, SilentCallback())
+        return self.directory / name
 
     def evidence(self, name: str) -> RunResults:
         if name not in self.found:
-            self.found[name] = evaluate_run(load_run(self.folder(name), device="cpu"))
+            self.found[name] = evaluate_run(load_run(self.run_dir(name), device="cpu"))
         return self.found[name]
 
 
@@ -92,7 +92,7 @@ def same(a: RunResults, b: RunResults) -> None:
     ):
         assert getattr(a, name) == getattr(b, name), name
     assert a.items.outputs == b.items.outputs
-    tables = [{"keys": one.items.keys, "lengths": one.lengths, **one.items.statistics} for one in (a, b)]
+    tables = [{"keys": item.items.keys, "lengths": item.lengths, **item.items.statistics} for item in (a, b)]
     tables[0] |= {f"f.{name}": values for name, values in a.frequencies.items()} | {"rarest": np.asarray(a.rarest)}
     tables[1] |= {f"f.{name}": values for name, values in b.frequencies.items()} | {"rarest": np.asarray(b.rarest)}
     assert set(tables[0]) == set(tables[1])
@@ -102,68 +102,68 @@ def same(a: RunResults, b: RunResults) -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
-    found = runs.evidence(name)
-    assert found.scores == list(load_run(runs.folder(name), device="cpu").evaluate())
-    sums = total(found.items.statistics)
-    for score_name, metric in metrics(found.task, found.scores).items():
-        value = next(score.value for score in found.scores if score.name == score_name)
+def test_scores_equal_evaluate_and_items_add_up_to_them(runs, name):
+    result = runs.evidence(name)
+    assert result.scores == list(load_run(runs.run_dir(name), device="cpu").evaluate())
+    sums = total(result.items.statistics)
+    for score_name, metric in metrics(result.task, result.scores).items():
+        value = next(score.value for score in result.scores if score.name == score_name)
         assert metric.compute(sums).item() == pytest.approx(value, rel=1e-6), score_name
-    assert metrics(found.task, found.scores).keys() == {score.name for score in found.scores}
-    size = len(found.items.keys)
-    assert size == len(found.inputs) == len(found.references) == len(found.lengths) > 1
-    assert found.items.outputs is None or len(found.items.outputs) == size
-    assert (found.items.outputs is None) == (found.task in ("lm", "masked-lm"))
+    assert metrics(result.task, result.scores).keys() == {score.name for score in result.scores}
+    size = len(result.items.keys)
+    assert size == len(result.inputs) == len(result.references) == len(result.lengths) > 1
+    assert result.items.outputs is None or len(result.items.outputs) == size
+    assert (result.items.outputs is None) == (result.task in ("lm", "masked-lm"))
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_saved_and_loaded_it_is_the_same_to_the_last_bit(runs, tmp_path, name):
-    found = runs.evidence(name)
-    save(found, tmp_path / "deep" / "evidence")
-    same(load(tmp_path / "deep" / "evidence"), found)
-    save(found, tmp_path / "deep" / "evidence")  # again, in its place
+def test_results_round_trip_bit_for_bit(runs, tmp_path, name):
+    result = runs.evidence(name)
+    save(result, tmp_path / "deep" / "evidence")
+    same(load(tmp_path / "deep" / "evidence"), result)
+    save(result, tmp_path / "deep" / "evidence")  # again, in its place
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["evidence"]
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_makes_a_document(runs, name):
-    found = to_document({"a": [runs.evidence(name)]}, title=name)
-    json.dumps(found, allow_nan=False)
-    assert found["task"] == runs.evidence(name).task
-    assert found["rows"][0]["best"]
-    assert found["curves"][0]["valid"]
-    assert found["configs"]["a"] == (runs.folder(name) / "resolved.toml").read_text()
+    result = to_document({"a": [runs.evidence(name)]}, title=name)
+    json.dumps(result, allow_nan=False)
+    assert result["task"] == runs.evidence(name).task
+    assert result["rows"][0]["best"]
+    assert result["curves"][0]["valid"]
+    assert result["configs"]["a"] == (runs.run_dir(name) / "resolved.toml").read_text()
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "several-naive-bayes", "spans-lstm", "seq2seq", "qa"])
-def test_what_is_said_stands_beside_what_is_meant(runs, name):
+def test_items_have_predictions_and_references(runs, name):
     """Right answers, counted from the texts that are kept, are those that the scores count."""
-    found = runs.evidence(name)
-    exact = next(v for n, v in found.items.statistics.items() if n == "exact")
+    result = runs.evidence(name)
+    exact = next(v for n, v in result.items.statistics.items() if n == "exact")
     if name == "several-naive-bayes":
-        right = [set(a.split(", ")) == set(b.split(", ")) for a, b in zip(found.items.outputs, found.references, strict=True)]
+        right = [set(a.split(", ")) == set(b.split(", ")) for a, b in zip(result.items.outputs, result.references, strict=True)]
     elif name == "seq2seq":
-        right = [a.split() == b.split() for a, b in zip(found.items.outputs, found.references, strict=True)]
+        right = [a.split() == b.split() for a, b in zip(result.items.outputs, result.references, strict=True)]
     else:
-        right = [a == b for a, b in zip(found.items.outputs, found.references, strict=True)]
+        right = [a == b for a, b in zip(result.items.outputs, result.references, strict=True)]
     assert right == (exact > 0).tolist()
 
 
-def test_lines_of_a_language_model_are_those_of_the_text(runs):
-    found = runs.evidence("lm-lines")
+def test_items_of_a_language_model_are_the_lines_of_the_text(runs):
+    result = runs.evidence("lm-lines")
     lines = runs.text.read_text().split("\n")[:-1]
-    assert found.inputs == lines[-len(found.inputs) :]
-    assert found.lengths.tolist() == [len(line) + 1 for line in found.inputs]
-    scored = load_run(runs.folder("lm-lines"), device="cpu").score(found.inputs[:5])
-    assert found.items.statistics["nats"][:5] == pytest.approx([-one.log_prob for one in scored], rel=1e-5)
-    assert len(found.samples) == 4
-    assert found.samples == evaluate_run(load_run(runs.folder("lm-lines"), device="cpu")).samples
+    assert result.inputs == lines[-len(result.inputs) :]
+    assert result.lengths.tolist() == [len(line) + 1 for line in result.inputs]
+    scored = load_run(runs.run_dir("lm-lines"), device="cpu").score(result.inputs[:5])
+    assert result.items.statistics["nats"][:5] == pytest.approx([-item.log_prob for item in scored], rel=1e-5)
+    assert len(result.samples) == 4
+    assert result.samples == evaluate_run(load_run(runs.run_dir("lm-lines"), device="cpu")).samples
 
 
 def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp_path):
     chars = runs.evidence("lm-text")
-    values = run_file(runs.text, "window", data__valid=0.2, tokenizer={"type": "bpe", "vocab_size": 300})
-    train_here(values, tmp_path / "bpe", Silent())
+    values = run_file(runs.text, "conv", data__valid=0.2, tokenizer={"type": "bpe", "vocab_size": 300})
+    train_here(values, tmp_path / "bpe", SilentCallback())
     pieces = evaluate_run(load_run(tmp_path / "bpe", device="cpu"))
     assert chars.inputs == pieces.inputs
     assert (chars.item, pieces.item) == ("block of about 100 bytes",) * 2
@@ -172,81 +172,85 @@ def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp
     assert all(text.endswith("\n") and len(text) < 100 + longest for text in chars.inputs[1:-1])
     assert np.array_equal(chars.items.statistics["bytes"], pieces.items.statistics["bytes"])
     assert chars.lengths.sum() > pieces.lengths.sum()
-    found = to_document({"chars": [chars], "bpe": [pieces]})
-    assert found["metric"]["name"] == "bits_per_char"
-    assert not any(one["by"].startswith("frequency") for one in found["breakdowns"])
+    result = to_document({"chars": [chars], "bpe": [pieces]})
+    assert result["metric"]["name"] == "bits_per_char"
+    assert not any(breakdown["by"].startswith("frequency") for breakdown in result["breakdowns"])
 
 
 def test_masked_windows_are_the_text_of_their_tokens(runs, tmp_path):
-    values = run_file(runs.text, "window", data__valid=0.2)
+    values = run_file(runs.text, "conv", data__valid=0.2)
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
-    train_here(values, tmp_path / "masked", Silent())
-    found = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
-    whole = "".join(found.inputs)
+    train_here(values, tmp_path / "masked", SilentCallback())
+    result = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
+    whole = "".join(result.inputs)
     assert whole == runs.text.read_text()[-len(whole) :]
-    assert [len(text) for text in found.inputs] == found.lengths.tolist()
+    assert [len(text) for text in result.inputs] == result.lengths.tolist()
 
 
 # ---- how frequent things were in training
 
 
 def test_frequencies_of_tokens_by_hand(runs):
-    found = runs.evidence("lm-lines")
+    result = runs.evidence("lm-lines")
     lines = runs.text.read_text().split("\n")[:-1]
-    counts = Counter("".join(lines[: -len(found.inputs)])) + Counter({"\n": len(lines) - len(found.inputs)})
+    counts = Counter("".join(lines[: -len(result.inputs)])) + Counter({"\n": len(lines) - len(result.inputs)})
     classes = np.zeros(len(FREQUENCIES) + 1)
-    for letter in "".join(line + "\n" for line in found.inputs):
+    for letter in "".join(line + "\n" for line in result.inputs):
         classes[np.digitize(counts[letter], FREQUENCIES)] += 1
-    assert found.frequencies["tokens"].sum(0).tolist() == classes.tolist()
-    assert found.frequencies["nats"].sum(1) == pytest.approx(found.items.statistics["nats"], rel=1e-6)
+    assert result.frequencies["tokens"].sum(0).tolist() == classes.tolist()
+    assert result.frequencies["nats"].sum(1) == pytest.approx(result.items.statistics["nats"], rel=1e-6)
 
 
 @pytest.mark.parametrize("read", ["lines", "windows"])
-def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
-    values = run_file(runs.text, "window", data__valid=0.2, data__read_as=read)
+def test_frequencies_of_masked_tokens_by_hand(runs, tmp_path, read):
+    values = run_file(runs.text, "conv", data__valid=0.2, data__read_as=read)
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
-    train_here(values, tmp_path / "masked", Silent())
-    found = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
-    whole, held = runs.text.read_text(), "".join(text + ("\n" if read == "lines" else "") for text in found.inputs)
-    counts, classes = Counter(whole.removesuffix(held)), np.zeros(len(FREQUENCIES) + 1)
-    for letter in "".join(found.inputs):
+    train_here(values, tmp_path / "masked", SilentCallback())
+    result = evaluate_run(load_run(tmp_path / "masked", device="cpu"))
+    original, held = runs.text.read_text(), "".join(text + ("\n" if read == "lines" else "") for text in result.inputs)
+    counts, classes = Counter(original.removesuffix(held)), np.zeros(len(FREQUENCIES) + 1)
+    for letter in "".join(result.inputs):
         classes[np.digitize(counts[letter], FREQUENCIES)] += 1
-    assert found.frequencies["tokens"].sum(0).tolist() == classes.tolist()
-    assert found.frequencies["tokens"].sum(1).tolist() == found.items.statistics["tokens"].tolist()
-    assert found.frequencies["nats"].sum(1) == pytest.approx(found.items.statistics["nats"], rel=1e-9)
-    (made,) = [one for one in to_document({"lstm": [found]})["breakdowns"] if one["by"] == "training frequency of the token"]
+    assert result.frequencies["tokens"].sum(0).tolist() == classes.tolist()
+    assert result.frequencies["tokens"].sum(1).tolist() == result.items.statistics["tokens"].tolist()
+    assert result.frequencies["nats"].sum(1) == pytest.approx(result.items.statistics["nats"], rel=1e-9)
+    (made,) = [
+        breakdown
+        for breakdown in to_document({"lstm": [result]})["breakdowns"]
+        if breakdown["by"] == "training frequency of the token"
+    ]
     assert (made["metric"], made["unit"]) == ({"name": "pseudo_loss", "better": "lower"}, "tokens")
     mean = np.dot(made["values"]["lstm"], made["counts"]) / sum(made["counts"])
-    assert mean == pytest.approx(found.scores[0].value)
+    assert mean == pytest.approx(result.scores[0].value)
 
 
 def test_frequencies_of_words_by_hand(runs):
-    found = runs.evidence("speech-conv")
-    train = load_run(runs.folder("speech-conv"), device="cpu").config.datasets["train"]
+    result = runs.evidence("speech-conv")
+    train = load_run(runs.run_dir("speech-conv"), device="cpu").config.datasets["train"]
     known = Counter(word for sentence in train.records() for word in sentence.words)
-    new = sum(not known[word] for text in found.inputs for word in text.split())
-    assert found.frequencies["tokens"].sum(0)[0] == new == found.items.statistics["oov"].sum() > 0
-    assert found.frequencies["correct"].sum() == found.items.statistics["correct"].sum()
-    assert found.frequencies["correct"].sum(0)[0] == found.items.statistics["oov_correct"].sum()
+    new = sum(not known[word] for text in result.inputs for word in text.split())
+    assert result.frequencies["tokens"].sum(0)[0] == new == result.items.statistics["oov"].sum() > 0
+    assert result.frequencies["correct"].sum() == result.items.statistics["correct"].sum()
+    assert result.frequencies["correct"].sum(0)[0] == result.items.statistics["oov_correct"].sum()
 
 
-def test_the_rarest_letter_of_a_source_by_hand(runs):
-    found, place = runs.evidence("seq2seq"), runs.place / "pairs.tsv"
-    words = [line.split("\t")[0] for line in place.read_text().split("\n")[:-1]]
-    counts = Counter("".join(words[: len(words) - 2 * len(found.inputs)]))
-    assert found.rarest.tolist() == [min(counts[letter] for letter in word) for word in found.inputs]
+def test_the_rarest_character_of_a_source_by_hand(runs):
+    result, path = runs.evidence("seq2seq"), runs.directory / "pairs.tsv"
+    words = [line.split("\t")[0] for line in path.read_text().split("\n")[:-1]]
+    counts = Counter("".join(words[: len(words) - 2 * len(result.inputs)]))
+    assert result.rarest.tolist() == [min(counts[letter] for letter in word) for word in result.inputs]
 
 
-def test_without_the_tokens_of_training_nothing_is_known_of_frequency(runs, tmp_path, monkeypatch):
-    run = load_run(runs.folder("lm-lines"), device="cpu")
+def test_without_training_tokens_there_are_no_frequencies(runs, tmp_path, monkeypatch):
+    run = load_run(runs.run_dir("lm-lines"), device="cpu")
     monkeypatch.setattr(RunDir, "data", property(lambda folder: tmp_path / "gone"))
     assert evaluate_run(run, run.config.datasets["train"].paths).frequencies == {}
 
 
-def test_edges_of_lines_are_their_starts(runs):
-    _, corpus = load_run(runs.folder("lm-lines"), device="cpu").predictor.token_losses()
+def test_line_offsets_are_line_starts(runs):
+    _, corpus = load_run(runs.run_dir("lm-lines"), device="cpu").predictor.token_losses()
     assert np.array_equal(text_edges(corpus), corpus.starts)
 
 
@@ -266,17 +270,17 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_what_was_measured_is_not_measured_again_unless_weights_or_data_changed(tmp_path, monkeypatch):
-    text, seen, told = make_text(tmp_path / "t.txt"), counting(monkeypatch), []
+def test_results_are_reused_unless_weights_or_data_changed(tmp_path, monkeypatch):
+    text, seen, reported = make_text(tmp_path / "t.txt"), counting(monkeypatch), []
     values = run_file(text, data__read_as="lines", train__max_steps=2)
-    train_here(values, tmp_path / "run", Silent())
+    train_here(values, tmp_path / "run", SilentCallback())
     run, kept = tmp_path / "run", tmp_path / "evidence" / "run"
-    first = load_or_evaluate(run, kept, device="cpu", progress=lambda done, total: told.append((done, total)))
+    first = load_or_evaluate(run, kept, device="cpu", progress=lambda done, total: reported.append((done, total)))
     assert seen == ["run"]
-    assert told[-1][0] == told[-1][1]
+    assert reported[-1][0] == reported[-1][1]
     same(load_or_evaluate(run, kept, device="cpu"), first)
     assert seen == ["run"]
-    train_here({**values, "seed": 9}, run, Silent(), fresh=True)
+    train_here({**values, "seed": 9}, run, SilentCallback(), overwrite=True)
     second = load_or_evaluate(run, kept, device="cpu")
     assert (len(seen), second.seed) == (2, 9)
     assert second.cache_key != first.cache_key
@@ -290,13 +294,13 @@ def test_what_was_measured_is_not_measured_again_unless_weights_or_data_changed(
 
 
 @pytest.mark.parametrize("name", ["numbers.safetensors", "results.json", "manifest.json"])
-def test_damaged_evidence_is_measured_again(runs, tmp_path, monkeypatch, name):
-    kept, run = tmp_path / "kept", runs.folder("lm-lines")
+def test_damaged_results_are_recomputed(runs, tmp_path, monkeypatch, name):
+    kept, run = tmp_path / "kept", runs.run_dir("lm-lines")
     save(runs.evidence("lm-lines"), kept)
     seen = counting(monkeypatch)
     load_or_evaluate(run, kept, device="cpu")
     assert seen == []
-    flip(kept / name)
+    flip_bit(kept / name)
     with pytest.raises(ModelError):
         load(kept)
     load_or_evaluate(run, kept, device="cpu")
@@ -325,7 +329,7 @@ def forged(about: dict[str, Any], arrays: dict[str, Any]) -> Iterator[tuple[dict
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "spans-lstm")) for name in TASKS])
-def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
+def test_forged_results_are_refused_or_harmless(runs, tmp_path, name):
     """The sums are right, what is summed is not: whoever made a run could have made its evidence, too."""
     kept = tmp_path / "kept"
     save(runs.evidence(name), kept)
@@ -337,12 +341,12 @@ def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
         write_tensors(kept / "numbers.safetensors", numbers)
         files.write_manifest(kept)
         try:
-            found = load(kept)
+            result = load(kept)
         except ModelError as error:
             refused += 1
             assert "\n" not in str(error)
             continue
-        json.dumps(to_document({"a": [found]}), allow_nan=False)
+        json.dumps(to_document({"a": [result]}), allow_nan=False)
     assert refused > 100
     (kept / "results.json").write_text(json.dumps({**about, "inputs": about["inputs"][1:]}))
     write_tensors(kept / "numbers.safetensors", arrays)
@@ -352,9 +356,9 @@ def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
     assert str(caught.value) == f"{kept}: corrupted results: invalid keys; remove the directory to evaluate the run again"
 
 
-def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
+def test_two_processes_may_store_the_same_results(runs, tmp_path, monkeypatch):
     """As one that was looked at twice at once: the other has just put there what this one is about to."""
-    kept, run = tmp_path / "kept", runs.folder("lm-lines")
+    kept, run = tmp_path / "kept", runs.run_dir("lm-lines")
     whole = module.save
 
     def late(found: RunResults, folder: Path) -> None:
@@ -373,7 +377,7 @@ def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
         load_or_evaluate(run, kept, device="cpu")
 
 
-def test_evidence_of_another_version_is_refused(runs, tmp_path):
+def test_results_of_another_version_are_refused(runs, tmp_path):
     save(runs.evidence("lm-lines"), tmp_path / "e")
     about = files.read_json(tmp_path / "e" / "results.json")
     files.write_json(tmp_path / "e" / "results.json", {**about, "version": 0})
@@ -387,7 +391,7 @@ def test_evidence_of_another_version_is_refused(runs, tmp_path):
 # ---- costs
 
 
-def test_costs_are_what_the_run_wrote_down(tmp_path):
+def test_costs_are_those_recorded_by_the_run(tmp_path):
     (tmp_path / "resolved.toml").write_text("")
     (tmp_path / "model.safetensors").write_bytes(b"x" * 77)
     lines = [{"step": 1, "seconds": 2.0, "tokens_per_second": 10.0, "peak_memory": 900}]
@@ -397,8 +401,8 @@ def test_costs_are_what_the_run_wrote_down(tmp_path):
             timings.write(line)
     with (tmp_path / "timings.jsonl").open("a") as torn:
         torn.write('{"step": 10, "sec')
-    found = compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")
-    assert found == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s")
+    result = compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")
+    assert result == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s")
     (tmp_path / "timings.jsonl").unlink()
     assert compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, inference_unit="lines/s")[1:4] == (None, None, None)
     assert read_log(tmp_path / "timings.jsonl") == []
@@ -406,8 +410,8 @@ def test_costs_are_what_the_run_wrote_down(tmp_path):
 
 @pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("seq2seq", "lines/s"), ("qa", "questions/s")])
 def test_costs_of_real_runs(runs, name, unit):
-    found, run = runs.evidence(name).cost, load_run(runs.folder(name), device="cpu")
-    assert (found.num_parameters, found.inference_unit) == (run.info()["parameters"], unit)
-    assert found.inference_rate > 0
-    assert found.model_bytes == run.directory.weights.stat().st_size
-    assert (found.peak_memory is None) == (name == "ngram")
+    result, run = runs.evidence(name).cost, load_run(runs.run_dir(name), device="cpu")
+    assert (result.num_parameters, result.inference_unit) == (run.info()["parameters"], unit)
+    assert result.inference_rate > 0
+    assert result.model_bytes == run.directory.weights.stat().st_size
+    assert (result.peak_memory is None) == (name == "ngram")

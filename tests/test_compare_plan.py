@@ -1,4 +1,4 @@
-"""What a comparison trains: kinds, grids, budgets, sizes, its folder; and runs that are there already as rows."""
+"""Which runs a comparison trains: architectures, grids, budgets, sizes and its directory; and existing runs as rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tomli_w
 import torch
-from small_runs import Silent, make_text, run_file, train_here
+from small_runs import SilentCallback, make_text, run_file, train_here
 
 from weft.comparison import applicable_options as fitting
 from weft.comparison import match_params as sizes
@@ -78,7 +78,7 @@ def plan_of(*models: str, grid: tuple[str, ...] = (), values: dict[str, Any] = L
 # ---- options
 
 
-def test_what_is_typed():
+def test_parsing_of_command_line_values():
     assert parse_models("lstm, gru") == ["lstm", "gru"]
     assert parse_grid("model.hidden_size=128,256") == Grid("model.hidden_size", [128, 256])
     assert parse_grid("model.skip_connection = plain, residual") == Grid("model.skip_connection", ["plain", "residual"])
@@ -107,13 +107,13 @@ def test_what_is_typed():
         ("train.max_steps=1,2", "grid: train.max_steps: the budget is the same for all models"),
     ],
 )
-def test_a_grid_that_can_t_be_meant_is_refused(typed, said):
+def test_invalid_grids_are_refused(typed, said):
     with pytest.raises(UsageError) as caught:
         parse_grid(typed)
     assert str(caught.value) == said
 
 
-def test_other_things_that_can_t_be_meant():
+def test_other_invalid_values_are_refused():
     with pytest.raises(
         UsageError, match=r"^models: expected a comma-separated list such as lstm,gru,transformer, got 'lstm,'$"
     ):
@@ -127,46 +127,46 @@ def test_other_things_that_can_t_be_meant():
 # ---- kinds
 
 
-def test_a_kind_keeps_what_applies_to_it():
-    found = {kind: applicable_options(LM, kind, base=BASE) for kind in find_task("lm").presets}
-    assert found["gpt"] == (LM, [])
-    assert found["ngram"].values["model"] == {"arch": "ngram"}
-    assert set(found["ngram"].ignored) == {
+def test_an_architecture_keeps_the_options_that_apply_to_it():
+    results = {kind: applicable_options(LM, kind, base=BASE) for kind in find_task("lm").presets}
+    assert results["gpt"] == (LM, [])
+    assert results["ngram"].values["model"] == {"arch": "ngram"}
+    assert set(results["ngram"].ignored) == {
         "model.hidden_size", "model.num_heads", "model.num_layers", "model.dropout", "model.position_encoding", "train.muon_lr"
     }  # fmt: skip
-    assert found["lstm"].values["model"] == {"arch": "lstm", "hidden_size": 96, "num_layers": 2, "dropout": 0.2}
-    assert set(found["lstm"].ignored) == {"model.num_heads", "model.position_encoding", "train.muon_lr"}
+    assert results["lstm"].values["model"] == {"arch": "lstm", "hidden_size": 96, "num_layers": 2, "dropout": 0.2}
+    assert set(results["lstm"].ignored) == {"model.num_heads", "model.position_encoding", "train.muon_lr"}
     # its positions are what tells it from a gpt
-    assert found["transformer"].values["model"] == {
+    assert results["transformer"].values["model"] == {
         "arch": "transformer", "hidden_size": 96, "num_heads": 4, "num_layers": 2, "dropout": 0.2
     }  # fmt: skip
-    assert all(one.values["train"]["max_steps"] == 10 for one in found.values())
+    assert all(item.values["train"]["max_steps"] == 10 for item in results.values())
 
 
-def test_a_kind_is_not_made_into_another():
-    found = {kind: applicable_options(PAIRS, kind, base=BASE) for kind in find_task("seq2seq").presets}
-    assert found["sutskever"].values["model"] == {
+def test_options_do_not_turn_one_architecture_into_another():
+    results = {kind: applicable_options(PAIRS, kind, base=BASE) for kind in find_task("seq2seq").presets}
+    assert results["sutskever"].values["model"] == {
         "arch": "sutskever", "hidden_size": 48, "encoder": {"num_layers": 2}, "decoder": {"hidden_size": 32}
     }  # fmt: skip
-    assert resolve(found["sutskever"].values, base=BASE).model.attention == "none"
-    assert resolve(found["transformer"].values, base=BASE).model.attention == "scaled-dot"
+    assert resolve(results["sutskever"].values, base=BASE).model.attention == "none"
+    assert resolve(results["transformer"].values, base=BASE).model.attention == "scaled-dot"
     mixed = with_option(LM, "model", {"arch": "lstm", "layer_type": "gru", "hidden_size": 8})
     assert resolve(applicable_options(mixed, "rnn", base=BASE).values, base=BASE).model.layer_type == "rnn"
 
 
 @pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
-def test_every_kind_of_a_task_can_be_had_from_any_run_file(values):
+def test_every_architecture_of_a_task_can_be_derived_from_any_run_file(values):
     for kind in find_task(values["task"]).presets:
-        one = applicable_options(values, kind, base=BASE)
-        assert resolve(one.values, base=BASE).arch == kind
+        single = applicable_options(values, kind, base=BASE)
+        assert resolve(single.values, base=BASE).arch == kind
         # nothing is lost without a word
         given = {f"model.{name}" for name in flatten_options(values["model"])} - {"model.arch"}
-        kept = {f"model.{name}" for name in flatten_options(one.values["model"])}
-        assert given - kept == {name for name in one.ignored if name.startswith("model.")}
+        kept = {f"model.{name}" for name in flatten_options(single.values["model"])}
+        assert given - kept == {name for name in single.ignored if name.startswith("model.")}
 
 
 @pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
-def test_no_message_decides_what_applies(values, monkeypatch):
+def test_applicability_does_not_depend_on_error_messages(values, monkeypatch):
     """The same options are dropped, and the same fault is told first, whatever the words of the errors are."""
 
     def in_other_words(given: Any, *, base: Path) -> Any:
@@ -182,7 +182,7 @@ def test_no_message_decides_what_applies(values, monkeypatch):
     assert [applicable_options(values, kind, base=BASE) for kind in kinds] == before
 
 
-def test_errors_of_a_run_file_carry_what_they_are_about():
+def test_run_file_errors_carry_their_option():
     for option, value, fields in (
         ("model.hiden_size", 8, ("model.hiden_size", True, True)),
         ("model.qqqqq", 8, ("model.qqqqq", True, False)),
@@ -194,13 +194,13 @@ def test_errors_of_a_run_file_carry_what_they_are_about():
     assert ConfigError("", "anything else").problem == "anything else"
 
 
-def test_an_unknown_kind_is_refused():
+def test_an_unknown_architecture_is_refused():
     with pytest.raises(ConfigError) as caught:
         plan_of("lstm", "transfomer")
     assert str(caught.value) == "models: unknown architecture 'transfomer'; did you mean 'transformer'?"
 
 
-def test_a_fault_of_the_run_file_is_no_option_that_does_not_apply():
+def test_a_run_file_error_is_not_an_inapplicable_option():
     with pytest.raises(ConfigError, match=r"^data\.context_lenght: unknown option; did you mean 'context_length'\?"):
         plan_of("lstm", "gru", values=with_option(LM, "data.context_lenght", 8))
 
@@ -209,18 +209,18 @@ def test_a_fault_of_the_run_file_is_no_option_that_does_not_apply():
 
 
 def test_variants():
-    found = plan_of("ngram", "lstm", "gpt", grid=("model.hidden_size=32,64", "train.lr=0.1,0.2"))
-    assert [one.name for one in found.variants] == [
+    result = plan_of("ngram", "lstm", "gpt", grid=("model.hidden_size=32,64", "train.lr=0.1,0.2"))
+    assert [variant.name for variant in result.variants] == [
         "ngram",
         *(f"{kind},hidden_size={width},lr={lr}" for kind in ("lstm", "gpt") for width in (32, 64) for lr in (0.1, 0.2)),
     ]
-    assert found.variants[4].values["model"]["hidden_size"] == 64 and found.variants[4].values["train"]["lr"] == 0.2
-    assert found.failed == []
-    assert found.notes[0] == (
+    assert result.variants[4].values["model"]["hidden_size"] == 64 and result.variants[4].values["train"]["lr"] == 0.2
+    assert result.failed == []
+    assert result.notes[0] == (
         "ngram: ignoring hidden_size, num_heads, num_layers, dropout, position_encoding, train.muon_lr and train.lr"
     )
-    assert found.notes[2:] == []
-    assert all("seed" not in one.values for one in found.variants)
+    assert result.notes[2:] == []
+    assert all("seed" not in variant.values for variant in result.variants)
 
 
 def test_one_option_that_does_not_apply():
@@ -239,11 +239,11 @@ def test_one_option_that_does_not_apply():
         ("tagging", "transformer", ["transformer", "lstm"]),
     ],
 )
-def test_the_kinds_of_a_comparison_that_names_none(task, own, kinds):
+def test_default_architectures(task, own, kinds):
     assert default_archs({"task": task, "model": {"arch": own}}) == kinds
 
 
-def test_a_run_that_starts_from_weights_is_compared_with_baselines_and_the_choice_is_told():
+def test_a_run_with_init_from_is_compared_with_baselines_and_says_so():
     values = {"task": "classification", "model": {"arch": "bert"}, "train": {"init_from": "runs/bert"}}
     assert default_archs(values) == ["bert", "naive-bayes", "logistic-regression"]
     assert describe_choice(values, default_archs(values)) == (
@@ -252,34 +252,36 @@ def test_a_run_that_starts_from_weights_is_compared_with_baselines_and_the_choic
     )
 
 
-def test_all_kinds_of_the_task():
-    found = plan_of("all").variants
-    assert [one.name for one in found] == ["gpt", "ngram", "conv", "rnn", "lstm", "gru", "transformer"]  # its own first
-    assert [one.name for one in plan_of("all", values=LABELS).variants][1:3] == ["naive-bayes", "logistic-regression"]
+def test_all_architectures_of_the_task():
+    result = plan_of("all").variants
+    assert [item.name for item in result] == ["gpt", "ngram", "conv", "rnn", "lstm", "gru", "transformer"]  # its own first
+    assert [item.name for item in plan_of("all", values=LABELS).variants][1:3] == ["naive-bayes", "logistic-regression"]
 
 
-def test_without_models_the_run_file_s_own():
-    assert [one.name for one in plan_of(grid=("model.hidden_size=32,64",)).variants] == [
+def test_without_models_the_architecture_of_the_run_file():
+    assert [variant.name for variant in plan_of(grid=("model.hidden_size=32,64",)).variants] == [
         "gpt,hidden_size=32",
         "gpt,hidden_size=64",
     ]
 
 
-def test_the_same_twice_is_two_rows():
-    assert [one.name for one in plan_of("lstm", "lstm", "gru").variants] == ["lstm", "lstm#2", "gru"]
-    found = plan_of("lstm", grid=("model.hidden_size=16,16",)).variants
-    assert [one.name for one in found] == ["lstm,hidden_size=16", "lstm,hidden_size=16#2"]
-    assert found[0].values == found[1].values
+def test_duplicates_are_two_rows():
+    assert [variant.name for variant in plan_of("lstm", "lstm", "gru").variants] == ["lstm", "lstm#2", "gru"]
+    result = plan_of("lstm", grid=("model.hidden_size=16,16",)).variants
+    assert [variant.name for variant in result] == ["lstm,hidden_size=16", "lstm,hidden_size=16#2"]
+    assert result[0].values == result[1].values
 
 
-def test_a_value_that_can_t_be_is_a_row_that_is_refused():
-    found = plan_of("gpt", grid=("model.num_heads=4,5",))
-    assert [one.name for one in found.variants] == ["gpt,num_heads=4"]
-    assert [(one.name, one.code) for one in found.failed] == [("gpt,num_heads=5", 2)]
-    assert found.failed[0].reason == "model.num_heads: hidden_size 96 is not divisible by 5; change one of them or set head_dim"
+def test_an_invalid_grid_value_is_a_refused_row():
+    result = plan_of("gpt", grid=("model.num_heads=4,5",))
+    assert [variant.name for variant in result.variants] == ["gpt,num_heads=4"]
+    assert [(variant.name, variant.code) for variant in result.failed] == [("gpt,num_heads=5", 2)]
+    assert (
+        result.failed[0].reason == "model.num_heads: hidden_size 96 is not divisible by 5; change one of them or set head_dim"
+    )
 
 
-def test_a_grid_that_no_kind_has_is_refused():
+def test_a_grid_option_that_no_architecture_has_is_refused():
     with pytest.raises(ConfigError, match=r"^grid: model.hiden_size: unknown option; did you mean 'hidden_size'\?"):
         plan_of("lstm", "gpt", grid=("model.hiden_size=1,2",))
     with pytest.raises(ConfigError, match=r"^grid: model.hidden_size: expected an integer, got 'a'$"):
@@ -299,7 +301,7 @@ def test_a_grid_that_no_kind_has_is_refused():
         ("ngram,lstm", "model.num_heads=2", "lstm"),
     ],
 )
-def test_a_grid_is_refused_for_the_reason_of_a_kind_that_has_the_option(models, grid, arch):
+def test_a_refused_grid_gives_the_reason_of_an_architecture_that_has_the_option(models, grid, arch):
     with pytest.raises(ConfigError) as caught:
         plan_of(*models.split(","), grid=(grid,))
     assert str(caught.value) == f"grid: {reason(arch, grid)}"
@@ -314,7 +316,7 @@ def reason(arch: str, grid: str, values: Any = None) -> str:
     return str(error)
 
 
-def test_of_an_unknown_option_the_kind_with_the_nearest_name_tells():
+def test_an_unknown_option_suggests_the_nearest_name_of_any_architecture():
     with pytest.raises(ConfigError, match=r"^grid: model.hiden_size: unknown option; did you mean 'hidden_size'\?"):
         plan_of("ngram", "lstm", grid=("model.hiden_size=1,2",))
     with pytest.raises(ConfigError) as caught:
@@ -322,37 +324,41 @@ def test_of_an_unknown_option_the_kind_with_the_nearest_name_tells():
     assert str(caught.value) == f"grid: {reason('transformer', 'model.num_heads=5', PAIRS)}"
 
 
-def test_values_that_a_kind_refuses_are_not_values_that_do_not_apply_to_it():
-    found = plan_of("gpt", "transformer", "lstm", grid=("model.num_heads=5,96", "model.num_layers=1,2"))
-    assert [one.name for one in found.variants] == [
+def test_refused_values_are_distinguished_from_inapplicable_ones():
+    result = plan_of("gpt", "transformer", "lstm", grid=("model.num_heads=5,96", "model.num_layers=1,2"))
+    assert [variant.name for variant in result.variants] == [
         *(f"transformer,num_heads=96,num_layers={layers}" for layers in (1, 2)),
         *(f"lstm,num_layers={layers}" for layers in (1, 2)),
     ]
     odd = "model.position_encoding: 'rotary' requires an even head size, got 1; change num_heads or set head_dim"
-    assert [(one.name, one.reason) for one in found.failed] == [
+    assert [(variant.name, variant.reason) for variant in result.failed] == [
         ("gpt,num_heads=5", reason("gpt", "model.num_heads=5")),
         ("gpt,num_heads=96", odd),
         ("transformer,num_heads=5", reason("transformer", "model.num_heads=5")),
     ]
-    assert all("heads" not in note for note in found.notes if not note.startswith("lstm: "))
+    assert all("heads" not in note for note in result.notes if not note.startswith("lstm: "))
     # its positions are 'none', so these are for others
-    found = plan_of("lstm", "gpt", grid=("model.position_encoding=rotary,alibi",))
-    assert [one.name for one in found.variants] == ["lstm", "gpt,position_encoding=rotary", "gpt,position_encoding=alibi"]
-    assert found.failed == [] and "position_encoding" in found.notes[0]
+    result = plan_of("lstm", "gpt", grid=("model.position_encoding=rotary,alibi",))
+    assert [variant.name for variant in result.variants] == [
+        "lstm",
+        "gpt,position_encoding=rotary",
+        "gpt,position_encoding=alibi",
+    ]
+    assert result.failed == [] and "position_encoding" in result.notes[0]
 
 
-def test_the_width_of_a_grid_is_that_of_both_sides():
-    found = plan_of("lstm", grid=("model.hidden_size=16,24",), values=PAIRS).variants
-    for variant, width in zip(found, (16, 24), strict=True):
+def test_hidden_size_of_a_grid_applies_to_encoder_and_decoder():
+    result = plan_of("lstm", grid=("model.hidden_size=16,24",), values=PAIRS).variants
+    for variant, width in zip(result, (16, 24), strict=True):
         model = resolve(variant.values, base=BASE).model
         assert (model.encoder.hidden_size, model.decoder.hidden_size) == (width, width)
 
 
-def test_one_budget():
+def test_one_budget_for_all_runs():
     for budget in (("tokens", 500), ("minutes", 0.5)):
-        found = plan_of("ngram", "lstm", budget=budget).variants
-        assert [one.values["train"].get("steps") for one in found] == [None, None]
-        assert [one.values["train"][budget[0]] for one in found] == [budget[1]] * 2
+        result = plan_of("ngram", "lstm", budget=budget).variants
+        assert [item.values["train"].get("steps") for item in result] == [None, None]
+        assert [item.values["train"][budget[0]] for item in result] == [budget[1]] * 2
 
 
 # ---- size
@@ -369,25 +375,25 @@ def parameters(values, letters):
 
 
 @pytest.mark.parametrize(("kind", "target"), [("conv", 3_000), ("gru", 5_000), ("gpt", 5_000), ("gpt", 300_000)])
-def test_no_other_width_is_nearer(letters, kind, target):
+def test_no_other_hidden_size_is_nearer_to_the_target_size(letters, kind, target):
     values = applicable_options({**LM, "model": {"arch": "gpt", "num_layers": 2}}, kind, base=BASE).values
-    found = sizes.match_num_params(values, target, letters, base=BASE)
-    assert resolve(found.values, base=BASE).model.hidden_size == found.hidden_size
-    at = sizes.HIDDEN_SIZES.index(found.hidden_size)
-    for width in sizes.HIDDEN_SIZES[max(0, at - 8) : at + 9]:
+    result = sizes.match_num_params(values, target, letters, base=BASE)
+    assert resolve(result.values, base=BASE).model.hidden_size == result.hidden_size
+    position = sizes.HIDDEN_SIZES.index(result.hidden_size)
+    for width in sizes.HIDDEN_SIZES[max(0, position - 8) : position + 9]:
         other = with_option(values, "model.hidden_size", width)
         try:
             count = parameters(other, letters)
         except ConfigError:
             continue
-        assert count is not None and abs(count - target) >= abs(found.num_parameters - target)
+        assert count is not None and abs(count - target) >= abs(result.num_parameters - target)
 
 
-def test_what_is_counted_has_no_size_of_its_own(letters):
+def test_ngram_models_have_no_target_size(letters):
     assert parameters({**LM, "model": {"arch": "ngram"}, "train": {}}, letters) is None
 
 
-def test_no_width_may_fit(letters):
+def test_no_hidden_size_may_reach_the_target_size(letters):
     values = with_option(with_option(LM, "model.num_heads", 97), "model.position_encoding", "none")
     with pytest.raises(ConfigError) as caught:
         sizes.match_num_params(values, 1, letters, base=BASE)
@@ -398,7 +404,7 @@ def test_no_width_may_fit(letters):
 # ---- the folder
 
 
-def test_a_plan_is_known_again_and_no_other_is_taken_for_it(tmp_path):
+def test_a_plan_is_recognized_and_not_confused_with_another(tmp_path):
     asked = ComparisonOptions(
         models=["lstm"], seeds=2, budget=("tokens", 50), match_params=1000, grid=[Grid("train.lr", [0.1])], tune_trials=4
     )
@@ -419,7 +425,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_comparison_waits_until_the_new_one_is_finished(tmp_path):
+def test_the_previous_comparison_is_kept_until_the_new_one_is_finished(tmp_path):
     first, second, third = (to_toml(LM, ComparisonOptions(models=["lstm"], seeds=seeds)) for seeds in (1, 2, 3))
     begin(tmp_path, first, overwrite=False)
     plan = (tmp_path / "plan.toml").read_text()
@@ -462,14 +468,14 @@ def replaced(tmp_path) -> Path:
 FIRST = ["comparison.json", "lstm-0", "plan.toml"]
 
 
-def test_without_the_plan_of_the_new_one_the_old_one_is_back(replaced):
+def test_without_a_new_plan_the_previous_comparison_is_restored(replaced):
     (replaced / "plan.toml").unlink()  # as the message says, or killed before it was written
     (replaced / "lstm-1").mkdir()
     begin(replaced, to_toml(LM, ComparisonOptions(models=["lstm"])), overwrite=False)
     assert names(replaced) == FIRST
 
 
-def test_a_comparison_of_runs_settles_nothing(replaced):
+def test_a_comparison_of_existing_runs_does_not_touch_backups(replaced):
     (replaced / "plan.toml").rename(replaced / "away")
     (replaced / "comparison.json").write_text("of runs")
     drop_backup(replaced)
@@ -480,7 +486,7 @@ def test_a_comparison_of_runs_settles_nothing(replaced):
 
 
 @pytest.mark.parametrize("saved", ["lstm-0/model.safetensors", "tune/lstm-0/checkpoints/000001/train_state.json"])
-def test_it_is_back_unless_something_was_saved(replaced, saved):
+def test_the_previous_comparison_is_restored_unless_something_was_saved(replaced, saved):
     (replaced / saved).parent.mkdir(parents=True)
     (replaced / saved).touch()
     assert not restore_backup(replaced)
@@ -490,7 +496,7 @@ def test_it_is_back_unless_something_was_saved(replaced, saved):
     assert not restore_backup(replaced)
 
 
-def test_a_run_that_still_saves_is_not_set_aside(tmp_path):
+def test_a_run_in_progress_is_not_backed_up(tmp_path):
     plan, run = to_toml(LM, ComparisonOptions(models=["lstm"])), tmp_path / "lstm-0"
     begin(tmp_path, plan, overwrite=False)
     run.mkdir()
@@ -500,7 +506,7 @@ def test_a_run_that_still_saves_is_not_set_aside(tmp_path):
     check_unused(tmp_path)
 
 
-def test_data_that_is_not_there_makes_no_room(tmp_path):
+def test_missing_data_does_not_move_the_previous_comparison(tmp_path):
     values = {**LM, "data": {**LM["data"], "test": str(tmp_path / "gone.txt")}}
     with pytest.raises(DataError) as caught:
         check_files_exist({**values, "data": {**values["data"], "train": str(touched(tmp_path / "text.txt"))}})
@@ -513,7 +519,7 @@ def touched(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("move", range(1, 7))
-def test_killed_while_it_is_set_aside_or_brought_back(tmp_path, monkeypatch, move):
+def test_killed_during_backup_or_restore(tmp_path, monkeypatch, move):
     """At each of three moves there, and three back."""
 
     class Killed(BaseException):
@@ -537,7 +543,7 @@ def test_killed_while_it_is_set_aside_or_brought_back(tmp_path, monkeypatch, mov
     assert names(tmp_path) == FIRST
 
 
-def test_a_comparison_that_was_half_set_aside_is_back(tmp_path):
+def test_a_half_finished_backup_is_restored(tmp_path):
     begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=False)
     (tmp_path / ".previous").mkdir()
     (tmp_path / ".previous" / "lstm-0").write_text("moved")
@@ -546,7 +552,7 @@ def test_a_comparison_that_was_half_set_aside_is_back(tmp_path):
     assert names(tmp_path) == ["lstm-0", "lstm-1", "plan.toml"]
 
 
-def test_a_stranger_s_folder_is_left_alone(tmp_path):
+def test_a_directory_that_is_not_a_comparison_is_not_touched(tmp_path):
     (tmp_path / "thesis.tex").touch()
     for fresh in (False, True):
         with pytest.raises(UsageError) as caught:
@@ -557,7 +563,7 @@ def test_a_stranger_s_folder_is_left_alone(tmp_path):
         )
 
 
-def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
+def test_an_unrelated_plan_file_is_not_a_comparison(tmp_path):
     (tmp_path / "plan.toml").write_text('[holidays]\nwhere = "by the sea"\n')
     (tmp_path / "thesis.tex").touch()
     for fresh in (False, True):
@@ -570,33 +576,33 @@ def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_a_plan_that_can_t_be_read(tmp_path):
+def test_a_plan_that_cannot_be_read(tmp_path):
     (tmp_path / "plan.toml").write_text("seeds = ")
     with pytest.raises(ModelError, match=r"plan.toml.*TOML: .*; use `overwrite` to start the comparison over$"):
         begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=False)
     begin(tmp_path, to_toml(LM, ComparisonOptions()), overwrite=True)
 
 
-def test_runs_come_seed_by_seed(tmp_path):
-    found = plan_runs([Variant("lstm", LM), Variant("gru,lr=1/2", LM)], [3, 4], tmp_path)
-    assert [one.output_dir.name for one in found] == ["lstm-3", "gru,lr=1_2-3", "lstm-4", "gru,lr=1_2-4"]
-    assert [one.values["seed"] for one in found] == [3, 3, 4, 4]
+def test_runs_are_ordered_by_seed(tmp_path):
+    result = plan_runs([Variant("lstm", LM), Variant("gru,lr=1/2", LM)], [3, 4], tmp_path)
+    assert [item.output_dir.name for item in result] == ["lstm-3", "gru,lr=1_2-3", "lstm-4", "gru,lr=1_2-4"]
+    assert [item.values["seed"] for item in result] == [3, 3, 4, 4]
     assert len(directory_name("x" * 300)) == 120
     with pytest.raises(UsageError) as caught:
         plan_runs([Variant("a/b", LM), Variant("a b", LM)], [0], tmp_path)
     assert str(caught.value) == "grid: two variants have the directory a_b; use shorter values"
 
 
-def test_paths_are_where_they_lie(tmp_path):
-    found = with_absolute_paths(with_option(LM, "tokenizer", {"file": "tok.json"}), base=tmp_path)
-    assert found["data"]["train"] == str(tmp_path / "text.txt") and found["data"]["valid"] == 0.1
-    assert found["tokenizer"] == {"file": str(tmp_path / "tok.json")}
+def test_paths_are_resolved_relative_to_the_run_file(tmp_path):
+    result = with_absolute_paths(with_option(LM, "tokenizer", {"file": "tok.json"}), base=tmp_path)
+    assert result["data"]["train"] == str(tmp_path / "text.txt") and result["data"]["valid"] == 0.1
+    assert result["tokenizer"] == {"file": str(tmp_path / "tok.json")}
     assert "tokenizer" not in with_absolute_paths(LM, base=tmp_path)
     started = with_absolute_paths({**LM, "train": {"init_from": "old"}}, base=tmp_path)
     assert started["train"]["init_from"] == str(tmp_path / "old")
 
 
-def test_test_files_are_taken_away_and_shares_stay():
+def test_test_files_are_removed_and_fractions_stay():
     assert "test" not in tokens.without_test(with_option(LM, "data.test", "secret.txt"))["data"]
     assert tokens.without_test(with_option(LM, "data.test", 0.1))["data"]["test"] == 0.1
 
@@ -619,17 +625,17 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
         make_run(tmp_path / "b1", small(seed=1)),
         make_run(tmp_path / "b0", small(seed=0)),
         make_run(tmp_path / "wide", small(model__hidden_size=16)),
-        make_run(tmp_path / "conv", run_file(Path("text.txt"), "window")),
+        make_run(tmp_path / "conv", run_file(Path("text.txt"), "conv")),
     ]
-    found = group_runs(open_runs([*paths, tmp_path / "b0"]))
-    assert {name: [run.path.name for run in runs] for name, runs in found.items()} == {
+    result = group_runs(open_runs([*paths, tmp_path / "b0"]))
+    assert {name: [run.path.name for run in runs] for name, runs in result.items()} == {
         "lstm,hidden_size=8": ["b0", "b1"],
         "lstm,hidden_size=16": ["wide"],
         "conv": ["conv"],
     }
 
 
-def test_rows_that_nothing_or_much_tells_apart_have_the_names_of_their_folders(tmp_path):
+def test_rows_without_a_short_distinguishing_option_are_named_by_directory(tmp_path):
     paths = [make_run(tmp_path / name, small()) for name in ("first", "second")]
     assert list(group_runs(open_runs(paths))) == ["first", "second"]
     other = small(train__lr=0.5, train__weight_decay=0.25, train__max_grad_norm=3.0, train__num_validations=2)
@@ -638,7 +644,7 @@ def test_rows_that_nothing_or_much_tells_apart_have_the_names_of_their_folders(t
     assert list(group_runs(open_runs([paths[0], again]))) == [str(paths[0]), str(again)]
 
 
-def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
+def test_runs_of_different_tasks_or_data_are_refused(tmp_path):
     first = make_run(tmp_path / "a", small())
     gaps = {**small(), "task": "masked-lm", "model": {"arch": "lstm"}}
     second = make_run(tmp_path / "b", gaps)
@@ -658,33 +664,33 @@ def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
     assert len(open_runs([first, make_run(tmp_path / "d", small(data__context_length=32))])) == 2  # of the same text
 
 
-def test_a_comparison_is_no_run(tmp_path):
+def test_a_comparison_is_not_a_run(tmp_path):
     assert not is_comparison(tmp_path)
     (tmp_path / "comparison.json").touch()
     assert is_comparison(tmp_path)
 
 
-def test_all_kinds_read_the_same_examples_in_the_same_order(tmp_path):
+def test_all_architectures_read_the_same_examples_in_the_same_order(tmp_path):
     """Batch by batch, of one seed; of another the order is another."""
     text = make_text(tmp_path / "text.txt")
     values = run_file(text, "lstm", data={"train": str(text), "valid": 0.1, "read_as": "lines"})
-    found = variants(values, ComparisonOptions(models=["conv", "lstm", "gpt"]), base=tmp_path).variants
+    result = variants(values, ComparisonOptions(models=["conv", "lstm", "gpt"]), base=tmp_path).variants
     folder = RunDir(tmp_path / "run")
     folder.path.mkdir()
 
     def order(variant: Variant, seed: int) -> Any:
         settings = resolve({**variant.values, "seed": seed}, base=tmp_path)
-        tokenizer, corpora = prepare(settings.spec, settings, folder, Silent())
+        tokenizer, corpora = prepare(settings.spec, settings, folder, SilentCallback())
         shape: Any = settings.preset.estimator.network_task
-        return read_training(shape, Job(settings, folder, tokenizer, corpora, Silent()))[1]
+        return read_training(shape, Job(settings, folder, tokenizer, corpora, SilentCallback()))[1]
 
-    orders = [order(variant, 1) for variant in found]
+    orders = [order(variant, 1) for variant in result]
     for epoch in (0, 1):
-        assert len({one.batches(epoch) for one in orders}) == 1
+        assert len({item.batches(epoch) for item in orders}) == 1
         for index in range(orders[0].batches(epoch)):
-            first, *others = (one.batch(epoch, index).tokens for one in orders)
+            first, *others = (item.batch(epoch, index).tokens for item in orders)
             assert all(torch.equal(first, other) for other in others)
-    first, other = orders[0].batch(0, 0).tokens, order(found[0], 2).batch(0, 0).tokens
+    first, other = orders[0].batch(0, 0).tokens, order(result[0], 2).batch(0, 0).tokens
     assert first.shape != other.shape or not torch.equal(first, other)
 
 
@@ -693,11 +699,11 @@ def test_the_tokenizer_is_trained_once(tmp_path):
     values = run_file(text, "lstm", data__test="missing.txt")  # nobody reads it
     out = tmp_path / "comparison"
     out.mkdir()
-    first = tokens.train_once(out, [values], Silent())
+    first = tokens.train_once(out, [values], SilentCallback())
     files = {path.name for path in (out / "tokenizer").iterdir()}
     assert files == {"tokenizer.json", "bos.json", "manifest.json"}
     made = (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
-    assert tokens.train_once(out, [values], Silent()).hash == first.hash
+    assert tokens.train_once(out, [values], SilentCallback()).hash == first.hash
     assert (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == made
     trained = train_here(
         {**run_file(text, "lstm", train__max_steps=1), "tokenizer": tokens.tokenizer_table(out)}, tmp_path / "run"

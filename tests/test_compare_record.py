@@ -1,4 +1,4 @@
-"""A task that says nothing of comparisons but its metrics is compared all the same: evidence, table, breakdowns, page."""
+"""A task that declares only its metrics can be compared: results, table, breakdowns and page."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def evidence(error: np.ndarray, **more) -> RunResults:
     )
     values = {"run": Path("runs/x"), "arch": "lstm", "seed": 0, "task": "number", "items": items, "cost": COST, "item": "text"}
     values["scores"] = [Score("mean_error", float(error.mean()), None, None, "weft:test")]
-    values |= {"inputs": [f"text {at}" for at in range(len(error))], "references": ["0"] * len(error)}
+    values |= {"inputs": [f"text {index}" for index in range(len(error))], "references": ["0"] * len(error)}
     return RunResults(**{**values, "lengths": np.arange(1, len(error) + 1), **more})
 
 
@@ -53,26 +53,26 @@ def test_metrics_and_lengths_are_enough(numbers, tmp_path):
     rng = np.random.default_rng(0)
     better, worse = rng.uniform(0, 1, 200), rng.uniform(1, 2, 200)
     groups = {"worse": [evidence(worse)], "better": [evidence(better)]}
-    found = to_document(groups)
-    assert found["metric"] == {"name": "mean_error", "better": "lower"}
-    assert [(row["name"], row["score"]["value"]) for row in found["rows"]] == [
+    result = to_document(groups)
+    assert result["metric"] == {"name": "mean_error", "better": "lower"}
+    assert [(row["name"], row["score"]["value"]) for row in result["rows"]] == [
         ("better", pytest.approx(better.mean())),
         ("worse", pytest.approx(worse.mean())),
     ]
-    assert found["rows"][1]["p"] < 0.01
-    (lengths,) = found["breakdowns"]
+    assert result["rows"][1]["p"] < 0.01
+    (lengths,) = result["breakdowns"]
     assert lengths["by"] == "input length in tokens" and sum(lengths["counts"]) == 200
     first = lengths["counts"][0]
     assert lengths["values"]["worse"][0] == pytest.approx(worse[:first].mean())
-    assert (found["confusions"], found["context"]) == (None, None)
-    shown = page(found)
+    assert (result["confusions"], result["context"]) == (None, None)
+    shown = page(result)
     assert '<p class="about">2 counters (200 texts)</p>' in shown and "mean error" in shown
     kept = tmp_path / "kept"
     save(groups["better"][0], kept)
     assert load(kept).scores == groups["better"][0].scores
 
 
-def test_what_it_does_not_have_is_refused(numbers):
+def test_missing_features_are_refused(numbers):
     with pytest.raises(UsageError) as caught:
         check_metric("number", "mean_eror")
     assert str(caught.value) == "metric: unknown metric 'mean_eror'; did you mean 'mean_error'?"

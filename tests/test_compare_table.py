@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_evaluations import COST, labelled, language, system
+from fake_evaluations import COST, classification_results, lm_results, simulate_runs
 
 from weft.comparison import table, table_text
 from weft.comparison.results import RunResults
@@ -26,11 +26,11 @@ def kinds(**means: float):
     """Rows of language models by their means, two seeds each, on the same 60 lines."""
     rng = np.random.default_rng(0)
     tokens, difficulty = rng.integers(3, 40, 60).astype(np.float64), rng.normal(0, 0.6, 60)
-    found = {}
+    results = {}
     for name, mean in means.items():
-        runs = system(rng, tokens, difficulty, seeds=2, mean=mean, seed_sd=0.01, own=0.05)
-        found[name] = [language(items, run=Path(f"runs/{name}-{at}"), seed=at) for at, items in enumerate(runs)]
-    return found
+        runs = simulate_runs(rng, tokens, difficulty, seeds=2, mean=mean, seed_sd=0.01, own=0.05)
+        results[name] = [lm_results(items, run=Path(f"runs/{name}-{index}"), seed=index) for index, items in enumerate(runs)]
+    return results
 
 
 def test_rows_are_ordered_and_those_as_good_as_the_best_are_marked():
@@ -80,10 +80,10 @@ def test_the_test_is_stated():
     assert table.describe_test_details({"a": mixed["a"][:1]}).endswith("(1,000 resamples).")
 
 
-def test_another_score_may_decide():
+def test_another_metric_may_rank_the_rows():
     better, worse = (
-        labelled([0, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1], ("x", "y")),
-        labelled([1] * 6, [0, 0, 1, 1, 1, 1], ("x", "y")),
+        classification_results([0, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1], ("x", "y")),
+        classification_results([1] * 6, [0, 0, 1, 1, 1, 1], ("x", "y")),
     )
     assert table.rows({"w": [worse], "b": [better]})[0].name == "b"
     rows = table.rows({"w": [worse], "b": [better]}, "log_loss")
@@ -94,10 +94,15 @@ def test_another_score_may_decide():
     assert str(caught.value) == "metric: unknown metric 'acuracy'; did you mean 'accuracy'?"
 
 
-def test_bounds_stay_where_scores_can_be():
+def test_confidence_bounds_stay_in_the_range_of_the_metric():
     """Student's t of two seeds reaches far beyond 100%."""
     right = [0, 1] * 20
-    groups = {"a": [labelled(right, right, ("x", "y")), labelled([1, 1, *right[2:]], right, ("x", "y"), seed=1)]}
+    groups = {
+        "a": [
+            classification_results(right, right, ("x", "y")),
+            classification_results([1, 1, *right[2:]], right, ("x", "y"), seed=1),
+        ]
+    }
     row = table.rows(groups)[0]
     assert row.score.high == 100.0
     assert row.score.low < 98.75
@@ -108,22 +113,22 @@ def test_an_infinite_row_comes_last_without_p():
     nats = groups["b"][0].items.statistics["nats"].copy()
     nats[::2] = math.inf
     lines = ItemStatistics(groups["b"][0].items.keys, {**groups["b"][0].items.statistics, "nats": nats})
-    rows = table.rows({"b": [language(lines)] * 2, "a": groups["a"]})
+    rows = table.rows({"b": [lm_results(lines)] * 2, "a": groups["a"]})
     assert [row.name for row in rows] == ["a", "b"]
     assert (rows[1].p, rows[1].tied_with_best, rows[1].best) == (None, False, False)
-    found = json.loads(table.json(rows))[1]["score"]
-    assert (found["value"], found["infinite"]) == (None, True)
+    data = json.loads(table.json(rows))[1]["score"]
+    assert (data["value"], data["infinite"]) == (None, True)
     assert "inf" in table_text.terminal(rows)
 
 
-def test_runs_that_can_not_be_compared():
+def test_runs_that_cannot_be_compared():
     a = kinds(a=2.0)["a"][0]
-    b = language(ItemStatistics(a.items.keys[:-1], {name: values[:-1] for name, values in a.items.statistics.items()}))
+    b = lm_results(ItemStatistics(a.items.keys[:-1], {name: values[:-1] for name, values in a.items.statistics.items()}))
     with pytest.raises(UsageError) as caught:
         table.rows({"a": [a], "b": [b]})
     assert str(caught.value) == "compare: runs/a-0 and runs/x were evaluated on different items; use the same data for both"
     with pytest.raises(UsageError) as caught:
-        table.rows({"a": [a], "b": [labelled([0], [0], ("x",))]})
+        table.rows({"a": [a], "b": [classification_results([0], [0], ("x",))]})
     assert str(caught.value) == "compare: runs/a-0 (lm) and runs/x (classification) have different tasks"
     with pytest.raises(UsageError) as caught:
         table.rows({})
@@ -133,7 +138,7 @@ def test_runs_that_can_not_be_compared():
 def test_costs_are_means_over_seeds():
     runs = kinds(a=2.0)["a"]
     costs = [COST._replace(seconds=None), COST._replace(seconds=20.0, peak_memory=5_000_000, inference_rate=70.0)]
-    row = table.rows({"a": [run._replace(cost=one) for run, one in zip(runs, costs, strict=True)]})[0]
+    row = table.rows({"a": [run._replace(cost=item) for run, item in zip(runs, costs, strict=True)]})[0]
     assert (row.seconds, row.peak_memory, row.inference_rate, row.num_parameters) == (20.0, 5_000_000, 60.0, 1000)
 
 
@@ -147,7 +152,7 @@ def few(items: int, seeds: int = 1) -> dict[str, list[RunResults]]:
     rates = rng.uniform(0.2, 0.24, items)
     return {
         name: [
-            language(
+            lm_results(
                 ItemStatistics(np.arange(items), {"nats": tokens * (rates + more + 0.001 * seed), "tokens": tokens}),
                 run=Path(f"runs/{name}-{seed}"),
                 seed=seed,
@@ -159,7 +164,7 @@ def few(items: int, seeds: int = 1) -> dict[str, list[RunResults]]:
     }
 
 
-def test_a_test_that_could_tell_nothing_says_so_and_calls_nobody_equal():
+def test_an_underpowered_test_says_so_and_marks_no_ties():
     """6 blocks can be exchanged in 64 ways, of which 2 give the largest difference; 2 rows are tested: 2 * 2 / 64."""
     rows = table.rows(few(6))
     assert [row.name for row in rows] == ["gpt", "lstm", "ngram"]
@@ -175,15 +180,15 @@ def test_a_test_that_could_tell_nothing_says_so_and_calls_nobody_equal():
     assert [line[1] for line in lines[1:4]] == ["*", "?", "?"]
     assert [line.split()[5] for line in lines[2:4]] == ["?", "?"]
     assert "**lstm**" not in table_text.markdown(rows) and "**gpt**" in table_text.markdown(rows)
-    found = json.loads(table.json(rows))
-    assert [(row["has_enough_items"], row["smallest_p"], row["tied_with_best"]) for row in found[1:]] == [
+    data = json.loads(table.json(rows))
+    assert [(row["has_enough_items"], row["smallest_p"], row["tied_with_best"]) for row in data[1:]] == [
         (False, 0.0625, False)
     ] * 2
     read = list(csv.DictReader(io.StringIO(table_text.csv(rows))))
     assert [line["has_enough_items"] for line in read] == ["1", "0", "0"]
 
 
-def test_enough_items_or_seeds_tell():
+def test_enough_items_or_seeds_allow_a_test():
     for groups in (few(7), few(60), few(6, seeds=2)):
         rows = table.rows(groups)
         assert all(row.has_enough_items for row in rows) and [row.tied_with_best for row in rows] == [True, False, False]
@@ -191,25 +196,25 @@ def test_enough_items_or_seeds_tell():
     assert table.rows(few(7))[1].smallest_p == 2 * 2 / 2**7
 
 
-def test_one_item_tells_nothing_whatever_the_seeds():
+def test_one_item_allows_no_test_whatever_the_seeds():
     for seeds in (1, 2):
         rows = table.rows(few(1, seeds=seeds))
         assert [(row.has_enough_items, row.tied_with_best) for row in rows[1:]] == [(False, False)] * 2
         assert "with 1 block of about 1,000 bytes, p is at least 1 " in table.insufficient_data(rows, few(1, seeds=seeds))
 
 
-def test_very_many_rows_are_exchanged_more_often():
+def test_many_rows_need_more_permutations():
     """Holm multiplies p by 60: of 1,000 exchanges the least would be 0.06."""
     rng, tokens = np.random.default_rng(0), np.full(30, 50.0)
     rates = rng.uniform(1, 2, 30)
     groups = {
-        f"m{at}": [language(ItemStatistics(np.arange(30), {"nats": tokens * (rates + at), "tokens": tokens}))]
-        for at in range(61)
+        f"m{index}": [lm_results(ItemStatistics(np.arange(30), {"nats": tokens * (rates + index), "tokens": tokens}))]
+        for index in range(61)
     }
     assert all(row.has_enough_items and row.tied_with_best == (row.name == "m0") for row in table.rows(groups))
 
 
-def test_the_difference_from_the_best_row_has_an_interval():
+def test_the_difference_from_the_best_row_has_a_confidence_interval():
     rows = table.rows(few(60))
     assert rows[0].difference is None
     value, low, high = rows[1].difference
@@ -221,14 +226,16 @@ def test_the_difference_from_the_best_row_has_an_interval():
     assert rows[1].score.high - rows[1].score.low > 0.004
     right = [0, 1] * 20
     worse = [1, 1, 1, 1, *right[4:]]
-    percents = table.rows({"a": [labelled(right, right, ("x", "y"))], "b": [labelled(worse, right, ("x", "y"))]})
+    percents = table.rows(
+        {"a": [classification_results(right, right, ("x", "y"))], "b": [classification_results(worse, right, ("x", "y"))]}
+    )
     assert percents[1].difference.value == pytest.approx(-5.0) and percents[1].difference.low < -5 < percents[1].difference.high
     assert table.rows(
-        {"a": [labelled(right, right, ("x", "y"))], "b": [labelled(worse, right, ("x", "y"))]}, "ece"
+        {"a": [classification_results(right, right, ("x", "y"))], "b": [classification_results(worse, right, ("x", "y"))]}, "ece"
     )[1].difference.low is None  # fmt: skip
 
 
-def test_a_narrow_terminal_goes_without_the_last_columns():
+def test_a_narrow_terminal_omits_the_last_columns():
     rows = table.rows(few(60))
     wide = table_text.terminal(rows, 200)
     assert wide == table_text.terminal(rows) and "peak memory" in wide
@@ -260,7 +267,7 @@ def test_terminal():
     assert lines[3:] == ["", " * best model, or not significantly worse (p >= 0.05)", ""]
 
 
-def test_csv_is_read_back():
+def test_csv_round_trips():
     rows = odd_rows()
     read = list(csv.DictReader(io.StringIO(table_text.csv(rows))))
     assert [line["name"] for line in read] == [ODD, "plain"]
@@ -290,21 +297,21 @@ def test_latex_escapes_what_would_break_it():
     assert lines[-3:] == [r"\bottomrule", r"\end{tabular}", ""]
 
 
-def test_a_row_is_a_line_whatever_its_folder_is_called():
-    (one,) = kinds(one=2.0).values()
-    rows = table.rows({"a\nb\x07c": one})
+def test_a_row_is_one_line_whatever_its_directory_name():
+    (single,) = kinds(one=2.0).values()
+    rows = table.rows({"a\nb\x07c": single})
     for text in (table_text.terminal(rows), table_text.markdown(rows), table_text.latex(rows)):
         assert sum("a b c" in line for line in text.split("\n")) == 1
     assert rows[0].name == "a\nb\x07c"
 
 
 def test_json_rows():
-    found = json.loads(table.json(odd_rows()))
-    assert set(found[0]) == {"name", "runs", "seeds", "p", "best", "tied_with_best", "has_enough_items", "smallest_p",
+    data = json.loads(table.json(odd_rows()))
+    assert set(data[0]) == {"name", "runs", "seeds", "p", "best", "tied_with_best", "has_enough_items", "smallest_p",
         "difference", "num_parameters", "seconds", "tokens_per_second",
         "peak_memory", "model_bytes", "score", "scores", "inference_rate", "inference_unit"}  # fmt: skip
-    assert (found[0]["inference_rate"], found[0]["inference_unit"]) == (50.0, "tokens/s scored")
-    assert found[0]["score"] == found[0]["scores"]["loss"]
+    assert (data[0]["inference_rate"], data[0]["inference_unit"]) == (50.0, "tokens/s scored")
+    assert data[0]["score"] == data[0]["scores"]["loss"]
 
 
 @pytest.mark.parametrize(
@@ -355,5 +362,5 @@ def test_precision_depends_on_the_metric(name, percent, value, text):
 
 def test_percents_have_one_decimal():
     right = [0, 1] * 20
-    line = table_text.terminal(table.rows({"a": [labelled(right, right, ("x", "y"))]})).split("\n")[1]
+    line = table_text.terminal(table.rows({"a": [classification_results(right, right, ("x", "y"))]})).split("\n")[1]
     assert line.startswith(" * a") and line.split()[2] == "100.0"

@@ -1,6 +1,6 @@
-"""The runs of a comparison in their processes: how many at a time, what is kept, what failed, and how they are stopped.
+"""The training processes of a comparison: parallelism, finished runs, failures and interrupts.
 
-The processes here are small scripts that act like `weft train`; what a real one does is in test_compare_cli.py.
+The processes here are small scripts that act like `weft train`; test_compare_cli.py starts real ones.
 """
 
 from __future__ import annotations
@@ -74,98 +74,98 @@ class Looks:
 
 
 @pytest.fixture
-def place(tmp_path) -> Path:
+def work_dir(tmp_path) -> Path:
     (tmp_path / "fake.py").write_text(FAKE)
     return tmp_path
 
 
-def plan(place: Path, *names: str, values: dict[str, Any] = VALUES) -> list[PlannedRun]:
-    return [PlannedRun(Variant(name, values), 0, place / f"{name}-0") for name in names]
+def plan(work_dir: Path, *names: str, values: dict[str, Any] = VALUES) -> list[PlannedRun]:
+    return [PlannedRun(Variant(name, values), 0, work_dir / f"{name}-0") for name in names]
 
 
-def trainer(place: Path, looks: Looks, *, jobs: int = 1, threads: int = 1) -> ParallelTrainer:
-    room = ThreadBudget(place / "run-files", jobs, threads, (sys.executable, "-S", "-E", str(place / "fake.py")))
+def trainer(work_dir: Path, looks: Looks, *, jobs: int = 1, threads: int = 1) -> ParallelTrainer:
+    room = ThreadBudget(work_dir / "run-files", jobs, threads, (sys.executable, "-S", "-E", str(work_dir / "fake.py")))
     return ParallelTrainer(room, looks, lambda out, settings: (out / "done").exists())
 
 
-def log(place: Path) -> list[str]:
-    path = place / "log"
+def log(work_dir: Path) -> list[str]:
+    path = work_dir / "log"
     return path.read_text().strip().split("\n") if path.exists() else []
 
 
-def test_no_more_than_jobs_at_a_time_and_threads_are_divided(place):
-    found = trainer(place, Looks(), jobs=2, threads=5).train(plan(place, "a", "b", "c", "d", "e"))
-    assert [outcome.code for outcome in found] == [0] * 5
-    assert [outcome.planned.variant.name for outcome in found] == list("abcde")
+def test_no_more_than_jobs_at_a_time_and_threads_are_divided(work_dir):
+    result = trainer(work_dir, Looks(), jobs=2, threads=5).train(plan(work_dir, "a", "b", "c", "d", "e"))
+    assert [outcome.code for outcome in result] == [0] * 5
+    assert [outcome.planned.variant.name for outcome in result] == list("abcde")
     running = most = 0
-    for line in log(place):
+    for line in log(work_dir):
         assert line.endswith("--quiet --threads 2")
         running += 1 if line.startswith("begin") else -1
         most = max(most, running)
     assert most == 2
-    assert ThreadBudget(place, 4, 2).threads_per_run == 1
+    assert ThreadBudget(work_dir, 4, 2).threads_per_run == 1
 
 
-def test_fewer_runs_than_jobs_have_more_threads(place):
-    trainer(place, Looks(), jobs=8, threads=6).train(plan(place, "a", "b"))
-    assert all(line.endswith("--quiet --threads 3") for line in log(place))
+def test_fewer_runs_than_jobs_have_more_threads(work_dir):
+    trainer(work_dir, Looks(), jobs=8, threads=6).train(plan(work_dir, "a", "b"))
+    assert all(line.endswith("--quiet --threads 3") for line in log(work_dir))
 
 
-def test_what_is_finished_is_not_trained_again(place):
-    (place / "a-0").mkdir()
-    (place / "a-0" / "done").touch()
+def test_finished_runs_are_not_trained_again(work_dir):
+    (work_dir / "a-0").mkdir()
+    (work_dir / "a-0" / "done").touch()
     looks = Looks()
-    assert [outcome.code for outcome in trainer(place, looks).train(plan(place, "a", "b"))] == [0, 0]
-    assert {line.split()[1] for line in log(place)} == {"b-0"}
+    assert [outcome.code for outcome in trainer(work_dir, looks).train(plan(work_dir, "a", "b"))] == [0, 0]
+    assert {line.split()[1] for line in log(work_dir)} == {"b-0"}
     assert [outcome.planned.variant.name for outcome in looks.outcomes] == ["b"]
 
 
-def test_what_fails_has_a_reason_and_the_others_go_on(place):
+def test_a_failed_run_has_a_reason_and_others_continue(work_dir):
     looks = Looks()
-    wrong = plan(place, "wrong", values={**VALUES, "model": {"arch": "rnn", "hidden_size": 0}})
-    found = trainer(place, looks).train([*plan(place, "bad", "crash"), *wrong, *plan(place, "good")])
-    assert [(outcome.code, outcome.reason) for outcome in found] == [
+    wrong = plan(work_dir, "wrong", values={**VALUES, "model": {"arch": "rnn", "hidden_size": 0}})
+    result = trainer(work_dir, looks).train([*plan(work_dir, "bad", "crash"), *wrong, *plan(work_dir, "good")])
+    assert [(outcome.code, outcome.reason) for outcome in result] == [
         (1, "step 3: the loss is nan"),
         (1, "the process ended with exit code -11"),
         (2, "model.hidden_size: must be at least 1, got 0"),
         (0, ""),
     ]
-    assert sorted(map(id, looks.outcomes)) == sorted(map(id, found))
+    assert sorted(map(id, looks.outcomes)) == sorted(map(id, result))
 
 
-def test_the_run_file_is_the_plan_s(place):
+def test_the_run_file_is_that_of_the_plan(work_dir):
     import tomllib
 
-    trainer(place, Looks()).train(plan(place, "a"))
-    assert tomllib.loads((place / "run-files" / "a-0.toml").read_text()) == {**VALUES, "seed": 0}
+    trainer(work_dir, Looks()).train(plan(work_dir, "a"))
+    assert tomllib.loads((work_dir / "run-files" / "a-0.toml").read_text()) == {**VALUES, "seed": 0}
 
 
-def test_when_stopped_all_save_and_nothing_else_begins(place):
-    looks = Looks(lambda: (place / "slow1-0" / "ready").exists() and (place / "slow2-0" / "ready").exists())
+def test_an_interrupt_saves_all_runs_and_starts_no_others(work_dir):
+    looks = Looks(lambda: (work_dir / "slow1-0" / "ready").exists() and (work_dir / "slow2-0" / "ready").exists())
     with pytest.raises(TrainingInterrupted):
-        trainer(place, looks, jobs=2).train(plan(place, "slow1", "slow2", "later"))
-    assert (place / "slow1-0" / "saved").exists() and (place / "slow2-0" / "saved").exists()
-    assert not (place / "later-0").exists()
+        trainer(work_dir, looks, jobs=2).train(plan(work_dir, "slow1", "slow2", "later"))
+    assert (work_dir / "slow1-0" / "saved").exists() and (work_dir / "slow2-0" / "saved").exists()
+    assert not (work_dir / "later-0").exists()
 
 
-def test_an_error_leaves_no_process_behind(place):
+def test_an_error_leaves_no_process_behind(work_dir):
     class Fails(Looks):
         def on_runs(self, states: list[State]) -> None:
-            if (place / "slow-0" / "ready").exists():
+            if (work_dir / "slow-0" / "ready").exists():
                 raise RuntimeError("our own")
 
     begun = time.monotonic()
     with pytest.raises(RuntimeError, match="our own"):
-        trainer(place, Fails()).train(plan(place, "slow"))
+        trainer(work_dir, Fails()).train(plan(work_dir, "slow"))
     assert time.monotonic() - begun < 30  # it did not sleep to its end
-    assert (place / "slow-0" / "saved").exists()  # and what it had learned is kept
+    assert (work_dir / "slow-0" / "saved").exists()  # and what it had learned is kept
 
 
-def test_a_run_that_somebody_works_on_is_waited_for(place):
-    (place / "a-0").mkdir()
-    lock = Lock(place / "a-0")
+def test_a_run_in_use_is_waited_for(work_dir):
+    (work_dir / "a-0").mkdir()
+    lock = Lock(work_dir / "a-0")
     lock.__enter__()
-    assert lock_holder(place / "a-0") is not None and lock_holder(place / "b-0") is None
+    assert lock_holder(work_dir / "a-0") is not None and lock_holder(work_dir / "b-0") is None
 
     class Lets(Looks):
         def on_note(self, text: str) -> None:
@@ -173,22 +173,24 @@ def test_a_run_that_somebody_works_on_is_waited_for(place):
             lock.__exit__(None, None, None)
 
     looks = Lets()
-    assert [outcome.code for outcome in trainer(place, looks).train(plan(place, "a"))] == [0]
+    assert [outcome.code for outcome in trainer(work_dir, looks).train(plan(work_dir, "a"))] == [0]
     (note,) = looks.notes
-    assert note.startswith(f"{place / 'a-0'}: in use by another process (process {os.getpid()} since ") and note.endswith(
+    assert note.startswith(f"{work_dir / 'a-0'}: in use by another process (process {os.getpid()} since ") and note.endswith(
         "); waiting for it"
     )
 
 
-def test_nobody_is_waited_for_where_the_disk_is_full(place, monkeypatch):
-    (place / "a-0").mkdir()
+def test_a_full_disk_is_not_waited_for(work_dir, monkeypatch):
+    (work_dir / "a-0").mkdir()
 
     def full(descriptor: int, data: bytes, offset: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files.os, "pwrite", full)
     looks = Looks()
-    assert [outcome.code for outcome in trainer(place, looks).train(plan(place, "a"))] == [0]  # the run itself would say it
+    assert [outcome.code for outcome in trainer(work_dir, looks).train(plan(work_dir, "a"))] == [
+        0
+    ]  # the run itself would say it
     assert looks.notes == []
 
 
@@ -217,11 +219,11 @@ def test_progress_by_each_budget(tmp_path):
     assert progress(out, TrainConfig(max_steps=2)).fraction == 1.0
 
 
-def test_the_watcher_sees_where_all_stand(place):
-    looks = Looks(lambda: (place / "slow-0" / "ready").exists() and len(looks.seen) > 3)
-    write_metrics(place / "slow-0", [{"step": 4, "epoch": 0, "tokens": 9, "train_loss": 1.0}])
+def test_the_callback_gets_the_progress_of_all_runs(work_dir):
+    looks = Looks(lambda: (work_dir / "slow-0" / "ready").exists() and len(looks.seen) > 3)
+    write_metrics(work_dir / "slow-0", [{"step": 4, "epoch": 0, "tokens": 9, "train_loss": 1.0}])
     with pytest.raises(TrainingInterrupted):
-        trainer(place, looks).train(plan(place, "a", "slow", "later"))
+        trainer(work_dir, looks).train(plan(work_dir, "a", "slow", "later"))
     last = looks.seen[-1]
     assert [(state.progress.fraction, state.running) for state in last] == [(1.0, False), (0.4, True), (0.0, False)]
     assert looks.seen[0][1].progress.fraction == 0.4  # what an earlier process did counts before it goes on
@@ -231,7 +233,7 @@ def test_the_watcher_sees_where_all_stand(place):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
-def test_a_tethered_command_ends_with_whoever_started_it(tmp_path):
+def test_a_tethered_command_ends_with_its_parent_process(tmp_path):
     code = "import sys, time; sys.argv = ['x']; import weft.cli.main; weft.cli.main.main = lambda: time.sleep(60)\n"
     code += "import runpy; runpy.run_module('weft.cli.child_process', run_name='__main__')"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
@@ -243,7 +245,7 @@ def test_a_tethered_command_ends_with_whoever_started_it(tmp_path):
     assert child.wait(20) == -signal.SIGTERM
 
 
-def test_nothing_in_the_current_folder_is_run(tmp_path):
+def test_modules_in_the_current_directory_are_not_imported(tmp_path):
     """Not what is called like a module that weft imports, nor like weft itself: a run file may come with anything beside it."""
     (tmp_path / "weft").mkdir()
     for name in ("weft/__init__.py", "random.py", "tomli_w.py", "torch.py"):

@@ -1,4 +1,4 @@
-"""Successive halving: what is tried, for how long, what wins; and that no test data is read on the way."""
+"""Successive halving: trials, budgets and winner; test data is never read."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def search(number: int, out: Path, score: Any, fixed: Sequence[str] = ()) -> tup
 
     def train(plan: Sequence[PlannedRun]) -> list[Outcome]:
         asked.extend(plan)
-        return [Outcome(one, *((6, "the loss is nan") if score(one) is None else (0, ""))) for one in plan]
+        return [Outcome(item, *((6, "the loss is nan") if score(item) is None else (0, ""))) for item in plan]
 
     def found(path: Path) -> tune.Best:
-        return LANGUAGE[0], score(next(one for one in asked if one.output_dir == path))
+        return LANGUAGE[0], score(next(item for item in asked if item.output_dir == path))
 
     return asked, tune.Search(number, fixed, 3, out, train, found)
 
@@ -65,7 +65,7 @@ def test_rungs_halve_the_trials_and_double_the_budget():
     assert tune.halving_rounds(5) == [(5, 0.125), (3, 0.25), (2, 0.5)]
 
 
-def test_a_share_of_each_budget():
+def test_a_fraction_of_each_budget():
     assert tune.with_budget(LSTM, TrainConfig(max_steps=10), 0.25)["train"]["max_steps"] == 2
     assert tune.with_budget(LSTM, TrainConfig(max_steps=1), 0.25)["train"]["max_steps"] == 1
     assert tune.with_budget(LSTM, TrainConfig(max_tokens=100), 0.25)["train"]["max_tokens"] == 25
@@ -73,7 +73,7 @@ def test_a_share_of_each_budget():
     assert tune.with_budget(LSTM, TrainConfig(max_minutes=1.0), 0.25)["train"]["max_minutes"] == 0.25
 
 
-def test_trials_are_drawn_from_the_seed_alone():
+def test_trials_depend_only_on_the_seed():
     variant = Variant("lstm", LSTM)
     first = tune.trials(variant, 8, [], seed=3, base=BASE)
     assert first == tune.trials(variant, 8, [], seed=3, base=BASE)
@@ -87,20 +87,20 @@ def test_trials_are_drawn_from_the_seed_alone():
         assert settings.model.hidden_size % 8 == 0 and 32 <= settings.model.hidden_size <= 128
 
 
-def test_what_is_fixed_is_not_drawn():
-    found = tune.trials(Variant("lstm", LSTM), 4, ["hidden_size", "dropout"], seed=0, base=BASE)
-    assert [sorted(trial.options) for trial in found] == [[], ["lr"], ["lr"], ["lr"]]
+def test_fixed_options_are_not_sampled():
+    result = tune.trials(Variant("lstm", LSTM), 4, ["hidden_size", "dropout"], seed=0, base=BASE)
+    assert [sorted(trial.options) for trial in result] == [[], ["lr"], ["lr"], ["lr"]]
     assert len(tune.trials(Variant("lstm", LSTM), 4, ["hidden_size", "dropout", "lr"], seed=0, base=BASE)) == 1
 
 
-def test_the_rate_of_matrices_goes_with_the_other():
+def test_the_matrix_learning_rate_scales_with_lr():
     values = {**LSTM, "model": {"arch": "gpt", "hidden_size": 64}, "train": {"max_steps": 8, "lr": 0.004, "muon_lr": 0.02}}
     settings = resolve(values, base=BASE)
-    found = tune.with_choices(values, settings, {"lr": 0.008, "hidden_size": 32})
-    assert found["train"] == {"max_steps": 8, "lr": 0.008, "muon_lr": 0.04} and found["model"]["hidden_size"] == 32
+    result = tune.with_choices(values, settings, {"lr": 0.008, "hidden_size": 32})
+    assert result["train"] == {"max_steps": 8, "lr": 0.008, "muon_lr": 0.04} and result["model"]["hidden_size"] == 32
 
 
-def test_a_network_of_two_sides_is_changed_on_both():
+def test_encoder_and_decoder_options_change_together():
     values = {
         "task": "seq2seq",
         "data": {"train": "pairs.tsv", "valid": 0.1},
@@ -112,27 +112,27 @@ def test_a_network_of_two_sides_is_changed_on_both():
     assert [(side.hidden_size, side.dropout) for side in (model.encoder, model.decoder)] == [(16, 0.4)] * 2
 
 
-def test_the_best_of_each_rung_go_on_and_the_best_of_all_wins(tmp_path):
+def test_the_best_of_each_rung_continue_and_the_best_of_all_wins(tmp_path):
     order = [5, 2, 7, 0, 1, 3, 4, 6]  # from the best to the worst
-    asked, wanted = search(8, tmp_path, lambda one: float(order.index(trial_of(one))))
-    (found,) = tune.tune([Variant("lstm", LSTM)], wanted)
-    by_rung = [[trial_of(one) for one in asked if f"-rung{rung}-" in one.output_dir.name] for rung in range(3)]
+    asked, expected = search(8, tmp_path, lambda item: float(order.index(trial_of(item))))
+    (result,) = tune.tune([Variant("lstm", LSTM)], expected)
+    by_rung = [[trial_of(item) for item in asked if f"-rung{rung}-" in item.output_dir.name] for rung in range(3)]
     assert by_rung == [list(range(8)), [5, 2, 7, 0], [5, 2]]
-    assert [one.values["train"]["max_steps"] for one in asked] == [10] * 8 + [20] * 4 + [40] * 2
-    assert found.trial.number == 5 and found.variant == Variant("lstm", found.trial.values)
-    assert found.variant.values["train"]["max_steps"] == 80 and found.variant.values["data"]["test"] == "secret.txt"
-    assert len(found.trials) == 14
-    assert found.trials[-1] == {
+    assert [item.values["train"]["max_steps"] for item in asked] == [10] * 8 + [20] * 4 + [40] * 2
+    assert result.trial.number == 5 and result.variant == Variant("lstm", result.trial.values)
+    assert result.variant.values["train"]["max_steps"] == 80 and result.variant.values["data"]["test"] == "secret.txt"
+    assert len(result.trials) == 14
+    assert result.trials[-1] == {
         "rung": 2,
         "budget": 0.5,
         "trial": 2,
-        "options": found.trials[2]["options"],
+        "options": result.trials[2]["options"],
         "score": {"name": "loss", "value": 1.0},
     }
-    assert {one.output_dir.parent for one in asked} == {tmp_path} and {one.seed for one in asked} == {3}
+    assert {item.output_dir.parent for item in asked} == {tmp_path} and {item.seed for item in asked} == {3}
 
 
-def test_higher_may_be_better_and_of_equals_the_first_wins(tmp_path):
+def test_higher_may_be_better_and_ties_go_to_the_first(tmp_path):
     trials = [tune.Trial(number, {}, {}) for number in range(4)]
     bleu = metrics_of([TRANSLATION], ["bleu"])["bleu"]
     ranked = tune._ranked([(trials[0], (bleu, 1.0)), (trials[1], (bleu, 3.0)), (trials[2], None), (trials[3], (bleu, 3.0))])
@@ -140,13 +140,13 @@ def test_higher_may_be_better_and_of_equals_the_first_wins(tmp_path):
 
 
 def test_a_trial_that_fails_loses(tmp_path):
-    _, wanted = search(4, tmp_path, lambda one: None if trial_of(one) < 3 else 1.0)
-    (found,) = tune.tune([Variant("lstm", LSTM)], wanted)
-    assert found.trial.number == 3
-    assert found.trials[0]["score"] is None and found.trials[0]["reason"] == "the loss is nan"
+    _, expected = search(4, tmp_path, lambda one: None if trial_of(one) < 3 else 1.0)
+    (result,) = tune.tune([Variant("lstm", LSTM)], expected)
+    assert result.trial.number == 3
+    assert result.trials[0]["score"] is None and result.trials[0]["reason"] == "the loss is nan"
 
 
-def test_what_can_t_be_chosen_is_refused():
+def test_invalid_tuning_options_are_refused():
     for number in (0, 1):
         with pytest.raises(UsageError) as caught:
             tune.check([Variant("lstm", LSTM)], number, base=BASE)
@@ -164,54 +164,57 @@ def test_what_can_t_be_chosen_is_refused():
 def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
     """Each is a whole run: they have no budget that could be shared out."""
     variant = Variant(kind, COUNTED[kind])
-    asked, wanted = search(6, tmp_path, lambda one: float(trial_of(one) != 4))
-    (found,) = tune.tune([variant], wanted)
-    assert [one.output_dir.name for one in asked] == [f"{kind}-rung0-{at}" for at in range(6)]
+    asked, expected = search(6, tmp_path, lambda item: float(trial_of(item) != 4))
+    (result,) = tune.tune([variant], expected)
+    assert [item.output_dir.name for item in asked] == [f"{kind}-rung0-{index}" for index in range(6)]
     assert asked[0].values["model"] == variant.values["model"]  # its own settings are among those that are tried
-    assert len({repr(one.values["model"]) for one in asked}) == 6
-    assert all("test" not in one.values["data"] for one in asked)
-    assert found.trial.number == 4 and found.variant.values["model"] == asked[4].values["model"]
-    assert found.to_json()["chosen"] == 4 and [one["budget"] for one in found.trials] == [1.0] * 6
-    assert found.trials[0]["options"] == tune.initial_options(resolve(variant.values, base=BASE))
-    again, wanted = search(6, tmp_path, lambda one: 0.0)
-    tune.tune([variant], wanted)
-    assert [one.values for one in again] == [one.values for one in asked]
+    assert len({repr(item.values["model"]) for item in asked}) == 6
+    assert all("test" not in item.values["data"] for item in asked)
+    assert result.trial.number == 4 and result.variant.values["model"] == asked[4].values["model"]
+    assert result.to_json()["chosen"] == 4 and [item["budget"] for item in result.trials] == [1.0] * 6
+    assert result.trials[0]["options"] == tune.initial_options(resolve(variant.values, base=BASE))
+    again, expected = search(6, tmp_path, lambda item: 0.0)
+    tune.tune([variant], expected)
+    assert [item.values for item in again] == [item.values for item in asked]
 
 
 @pytest.mark.parametrize("kind", COUNTED)
-def test_every_value_of_a_space_is_tried_and_fits(kind):
-    found = tune.trials(Variant(kind, COUNTED[kind]), 60, [], seed=0, base=BASE)
-    chosen = [trial.options for trial in found[1:]]
+def test_every_value_of_a_search_space_is_tried_and_valid(kind):
+    result = tune.trials(Variant(kind, COUNTED[kind]), 60, [], seed=0, base=BASE)
+    chosen = [trial.options for trial in result[1:]]
     for choice in resolve(COUNTED[kind], base=BASE).preset.search_space:
-        seen = [one[choice.option] for one in chosen if choice.option in one]
+        seen = [item[choice.option] for item in chosen if choice.option in item]
         assert all(value in seen for value in choice.values)
         if choice.requires:
-            assert all(one[choice.requires[0]] == choice.requires[1] for one in chosen if choice.option in one)
-    for trial in found:
+            assert all(item[choice.requires[0]] == choice.requires[1] for item in chosen if choice.option in item)
+    for trial in result:
         resolve(trial.values, base=BASE)
 
 
-def test_what_means_nothing_beside_another_value_is_taken_away():
+def test_options_made_meaningless_by_others_are_removed():
     values = {**COUNTED["ngram"], "model": {"arch": "ngram", "smoothing": "add-delta", "delta": 0.3}}
-    found = tune.trials(Variant("ngram", values), 20, [], seed=0, base=BASE)
-    smoothed = [trial.values["model"] for trial in found if trial.values["model"]["smoothing"] != "add-delta"]
+    result = tune.trials(Variant("ngram", values), 20, [], seed=0, base=BASE)
+    smoothed = [trial.values["model"] for trial in result if trial.values["model"]["smoothing"] != "add-delta"]
     assert smoothed and not any("delta" in model for model in smoothed)
 
 
-def test_what_the_grid_decides_of_a_baseline_is_left_alone():
-    found = tune.trials(
+def test_options_of_a_baseline_set_by_the_grid_are_kept():
+    result = tune.trials(
         Variant("logistic-regression", COUNTED["logistic-regression"]), 5, ["C", "features.ngram_range"], seed=0, base=BASE
     )
-    assert len(found) == 4  # all there is: sublinear or not, min_count 1 or 2
-    assert all(set(trial.options) <= {"features.sublinear_tf", "features.min_df"} for trial in found)
+    assert len(result) == 4  # all there is: sublinear or not, min_count 1 or 2
+    assert all(set(trial.options) <= {"features.sublinear_tf", "features.min_df"} for trial in result)
 
 
 def test_networks_and_baselines_are_tuned_together(tmp_path):
-    asked, wanted = search(4, tmp_path, lambda one: float(trial_of(one)))
-    found = tune.tune([Variant("ngram", COUNTED["ngram"]), Variant("lstm", LSTM)], wanted)
-    names = [one.output_dir.name for one in asked]
-    assert names == [f"{kind}-rung0-{at}" for kind in ("ngram", "lstm") for at in range(4)] + ["lstm-rung1-0", "lstm-rung1-1"]
-    assert [one.trial.number for one in found] == [0, 0]
+    asked, expected = search(4, tmp_path, lambda item: float(trial_of(item)))
+    result = tune.tune([Variant("ngram", COUNTED["ngram"]), Variant("lstm", LSTM)], expected)
+    names = [item.output_dir.name for item in asked]
+    assert names == [f"{kind}-rung0-{index}" for kind in ("ngram", "lstm") for index in range(4)] + [
+        "lstm-rung1-0",
+        "lstm-rung1-1",
+    ]
+    assert [item.trial.number for item in result] == [0, 0]
 
 
 def test_a_regression_that_is_tuned_is_better_than_its_defaults(tmp_path):
@@ -220,7 +223,7 @@ def test_a_regression_that_is_tuned_is_better_than_its_defaults(tmp_path):
     words = ["good", "bad", "not", "so", "film", "plot"]
     lines = []
     for _ in range(400):
-        text = [words[at] for at in rng.integers(0, 6, 8)]
+        text = [words[index] for index in rng.integers(0, 6, 8)]
         label = "yes" if sum(a == "not" and b == "good" for a, b in itertools.pairwise(text)) else "no"
         lines.append(f"{label}\t{' '.join(text)}\n")
     (tmp_path / "train.tsv").write_text("".join(lines))
@@ -232,15 +235,15 @@ def test_a_regression_that_is_tuned_is_better_than_its_defaults(tmp_path):
         "train": {},
     }
     (tmp_path / "out").mkdir()
-    (found,) = tune.tune([Variant("logistic-regression", values)], tune.Search(6, [], 0, tmp_path / "out", really, best))
-    scores = [one["score"]["value"] for one in found.trials]
-    assert found.trial.number > 0 and scores[found.trial.number] == max(scores) > scores[0] + 5
+    (result,) = tune.tune([Variant("logistic-regression", values)], tune.Search(6, [], 0, tmp_path / "out", really, best))
+    scores = [trial["score"]["value"] for trial in result.trials]
+    assert result.trial.number > 0 and scores[result.trial.number] == max(scores) > scores[0] + 5
 
 
 def really(plan: Sequence[PlannedRun]) -> list[Outcome]:
-    for one in plan:
-        train_here(one.values, one.output_dir)
-    return [Outcome(one, 0) for one in plan]
+    for item in plan:
+        train_here(item.values, item.output_dir)
+    return [Outcome(item, 0) for item in plan]
 
 
 def winner(text: Path, out: Path, test: Any) -> tune.TunedVariant:
@@ -248,8 +251,8 @@ def winner(text: Path, out: Path, test: Any) -> tune.TunedVariant:
     values = run_file(text, "lstm", data=data, train__max_steps=4, train__num_validations=1)
     del values["seed"]
     out.mkdir()
-    (found,) = tune.tune([Variant("lstm", values)], tune.Search(2, ["hidden_size"], 0, out, really, best))
-    return found
+    (result,) = tune.tune([Variant("lstm", values)], tune.Search(2, ["hidden_size"], 0, out, really, best))
+    return result
 
 
 def test_no_test_data_is_read(tmp_path):
@@ -262,11 +265,11 @@ def test_no_test_data_is_read(tmp_path):
     assert not list(tmp_path.glob("*/*/data/test.*"))
 
 
-def test_a_share_for_testing_chooses_nothing(tmp_path):
+def test_a_test_fraction_is_not_used_for_selection(tmp_path):
     """Where the test data is the end of the training file, other words at that end are chosen by as little."""
     lines = make_text(tmp_path / "text.txt", words=500).read_text().split("\n")[:-1]
     assert len(lines) == 100
     (tmp_path / "one.txt").write_text("\n".join(lines) + "\n")
     (tmp_path / "two.txt").write_text("\n".join([*lines[:90], *(line[::-1] for line in lines[90:])]) + "\n")
-    found = [winner(tmp_path / f"{name}.txt", tmp_path / name, 0.1) for name in ("one", "two")]
-    assert found[0].trials == found[1].trials
+    results = [winner(tmp_path / f"{name}.txt", tmp_path / name, 0.1) for name in ("one", "two")]
+    assert results[0].trials == results[1].trials

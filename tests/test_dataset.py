@@ -1,4 +1,4 @@
-"""Data sets of any task: shares, places, columns; and a task of its own, a number for a text, whose data is a few lines."""
+"""Data sets of any task: splits, origins and columns, for a toy task that predicts a number from a text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
-from small_runs import Silent
+from small_runs import SilentCallback
 
 from weft.config import Config
 from weft.data.config import Files, Split, datasets
@@ -81,18 +81,18 @@ def write(path: Path, rows: list[tuple[str, Any]] = ROWS) -> Path:
 def test_the_toy_task_has_a_vocabulary_and_corpora(toy, tmp_path):
     settings = settings_of(write(tmp_path / "a.tsv"), toy, valid=0.2)
     folder = RunDir(tmp_path)
-    vocabulary, corpora = prepare(settings.spec, settings, folder, Silent())
+    vocabulary, corpora = prepare(settings.spec, settings, folder, SilentCallback())
     assert sorted(corpora) == ["train.text", "valid.text"]
     for split, rows in (("train", ROWS[:8]), ("valid", ROWS[8:])):
         corpus = corpora[f"{split}.text"]
-        wanted = [[*vocabulary.encode(text).tolist(), vocabulary.eos_id] for text, _ in rows]
+        expected = [[*vocabulary.encode(text).tolist(), vocabulary.eos_id] for text, _ in rows]
         starts = corpus.line_starts()
-        assert [corpus.tokens[low:high].tolist() for low, high in pairwise(starts)] == wanted
+        assert [corpus.tokens[low:high].tolist() for low, high in pairwise(starts)] == expected
         assert [number(record) for record in settings.datasets[split].records()] == [value for _, value in rows]
     assert NUMBERS.load(folder).hash == vocabulary.hash
 
 
-def test_the_toy_task_is_checked_and_its_files_are_opened(toy, tmp_path):
+def test_the_toy_task_is_checked_and_its_input_files_are_opened(toy, tmp_path):
     path = write(tmp_path / "a.tsv", [*ROWS, ROWS[0]])
     settings = settings_of(path, toy)
     plan = NUMBERS.check(settings)
@@ -115,7 +115,7 @@ def test_the_toy_task_is_checked_and_its_files_are_opened(toy, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "json"])
-def test_tables_of_all_kinds_have_the_same_records(kind, tmp_path):
+def test_tables_of_all_formats_have_the_same_records(kind, tmp_path):
     path = write(tmp_path / f"a.{kind}")
     data = Dataset((path,), TableFormat(("text",), ("number",)))
     assert [(record.texts[0], number(record)) for record in data.records()] == ROWS
@@ -125,32 +125,32 @@ def test_tables_of_all_kinds_have_the_same_records(kind, tmp_path):
     assert rest[-3:] == [f"  e.g.: {text} -> {value}" for text, value in ROWS[:3]]
 
 
-def test_columns_have_names_origins_and_sizes_of_their_own(tmp_path):
+def test_columns_have_their_own_names_origins_and_sizes(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\nxy\té\nz\t\n")
     data = Dataset((path,), TableFormat(("a", "b")))
-    one, two = data.column("a"), data.column("b")
-    assert (one.name, two.name) == (f"{path} (a)", f"{path} (b)")
-    assert (list(one.texts()), list(two.texts())) == (["xy", "z"], ["é", ""])
-    assert (one.size(), two.size()) == (3, 2)
+    single, two = data.column("a"), data.column("b")
+    assert (single.name, two.name) == (f"{path} (a)", f"{path} (b)")
+    assert (list(single.texts()), list(two.texts())) == (["xy", "z"], ["é", ""])
+    assert (single.size(), two.size()) == (3, 2)
     assert (
-        one.provenance() != two.provenance()
-        and one.provenance() == Dataset((path,), TableFormat(("a",))).column("a").provenance()
+        single.provenance() != two.provenance()
+        and single.provenance() == Dataset((path,), TableFormat(("a",))).column("a").provenance()
     )
     assert data.location(1) == f"{path}:3"
     assert "  note: empty b: 1" in data.summary.describe()
     assert [row.texts for row in data.rows()] == [("xy", "é"), ("z", "")]
 
 
-def test_shares_come_off_the_end(tmp_path):
+def test_splits_are_taken_from_the_end(tmp_path):
     path = write(tmp_path / "a.csv")
-    found = datasets(tmp_path, TableFormat(("text",), ("number",)), path.name, 0.2, 0.3)
-    values = {name: [number(record) for record in part.records()] for name, part in found.items()}
-    wanted = np.arange(10) / 2
-    assert values == {"train": wanted[:5].tolist(), "valid": wanted[5:7].tolist(), "test": wanted[7:].tolist()}
+    result = datasets(tmp_path, TableFormat(("text",), ("number",)), path.name, 0.2, 0.3)
+    values = {name: [number(record) for record in part.records()] for name, part in result.items()}
+    expected = np.arange(10) / 2
+    assert values == {"train": expected[:5].tolist(), "valid": expected[5:7].tolist(), "test": expected[7:].tolist()}
 
 
-def test_tables_that_can_t_be_right(tmp_path):
+def test_invalid_configs(tmp_path):
     def refusal(name: str, text: str) -> str:
         path = tmp_path / name
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""`data.delimiter`: what separates the columns of tables, where their first line does not show it."""
+"""`data.delimiter`: the column separator of tables whose first line does not show it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import refused
-from label_runs import class_file, one_label
-from small_runs import Silent, train_here
+from command_line import expect_error
+from label_runs import classification_run_file, single_label_rows
+from small_runs import SilentCallback, train_here
 
 import weft
 from weft.cli.main import main
@@ -25,10 +25,10 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_labels_pairs_and_questions_are_read_by_it(tmp_path):
+def test_classification_seq2seq_and_qa_tables_use_it(tmp_path):
     write(tmp_path / "a.csv", 'label|text\npos|"a, ""b""|c"\nneg|x;y\n')
     source = LabeledDataConfig(train="a.csv", delimiter="|").sources(tmp_path)["train"]
-    assert [(one.labels, one.texts) for one in source.records()] == [(("pos",), ('a, "b"|c',)), (("neg",), ("x;y",))]
+    assert [(item.labels, item.texts) for item in source.records()] == [(("pos",), ('a, "b"|c',)), (("neg",), ("x;y",))]
     assert source.summary.notes() == ["a.csv: columns are separated by pipes", "labels that occur once, 2 of 2: neg, pos"]
     write(tmp_path / "b.tsv", 'a,b^"c"\nd\te^f\n')  # .tsv has no quotes, whatever separates its columns
     assert list(pairs(PairDataConfig(train="b.tsv", delimiter="^").sources(tmp_path)["train"])) == [
@@ -36,16 +36,16 @@ def test_labels_pairs_and_questions_are_read_by_it(tmp_path):
         ("d\te", "f"),
     ]
     write(tmp_path / "c.csv", "question\tpassage\tanswer\nWho, is it?\tAda, here\tAda\n")
-    (found,) = QADataConfig(train="c.csv", delimiter="tab").sources(tmp_path)["train"].records()
-    assert (found.question, found.passage, found.answers[0].text) == ("Who, is it?", "Ada, here", "Ada")
+    (result,) = QADataConfig(train="c.csv", delimiter="tab").sources(tmp_path)["train"].records()
+    assert (result.question, result.passage, result.answers[0].text) == ("Who, is it?", "Ada, here", "Ada")
 
 
-def test_it_goes_before_what_the_first_line_shows(tmp_path):
+def test_it_overrides_the_detected_delimiter(tmp_path):
     path = write(tmp_path / "a.csv", "label;text, if any\npos;x, y\n")
 
     def read(**options: str) -> list[tuple[str, ...]]:
         table = parse_config(LabeledDataConfig, {"train": "a.csv", "text_column": "text, if any", **options}, prefix="data")
-        return [one.texts for one in table.sources(tmp_path)["train"].records()]
+        return [item.texts for item in table.sources(tmp_path)["train"].records()]
 
     assert read(delimiter=";") == [("x, y",)]
     with pytest.raises(DataError) as caught:
@@ -53,7 +53,7 @@ def test_it_goes_before_what_the_first_line_shows(tmp_path):
     assert str(caught.value).startswith(f"{path}:1: no column 'label'; set data.label_column to one of: ")
 
 
-def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
+def test_a_table_with_one_apparent_column_suggests_the_option(tmp_path):
     path = write(tmp_path / "a.csv", "label|text\npos|x\n")
 
     def refusal(**options: str) -> str:
@@ -76,13 +76,13 @@ def test_a_table_that_seems_to_have_one_column_says_what_to_do(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["", "ab", '"', "\n", "\r", "\0"])
-def test_what_is_no_delimiter(given):
+def test_invalid_delimiters(given):
     with pytest.raises(ConfigError) as caught:
         parse_config(LabeledDataConfig, {"train": "a.csv", "delimiter": given}, prefix="data")
     assert str(caught.value) == (f'data.delimiter: expected one character, no quote or line break, or "tab", got {given!r}')
 
 
-def test_where_there_are_no_columns_it_is_refused(tmp_path):
+def test_it_is_refused_for_data_without_columns(tmp_path):
     path = write(tmp_path / "a.txt", "pos x\n")
     with pytest.raises(DataError) as caught:
         list(LabeledDataConfig(train="a.txt", delimiter=";").sources(tmp_path)["train"].records())
@@ -96,38 +96,38 @@ def test_where_there_are_no_columns_it_is_refused(tmp_path):
     assert str(refusal.value) == "data.delimiter: parallel files have no columns; remove it"
 
 
-def test_tokens_depend_on_it_only_where_it_is_given(tmp_path):
+def test_it_is_part_of_the_token_cache_only_if_set(tmp_path):
     write(tmp_path / "a.csv", "label,text\npos,x\n")
     for table in (LabeledDataConfig, QADataConfig, PairDataConfig):
         name = {"LabeledDataConfig": "0", "QADataConfig": "questions", "PairDataConfig": "source"}[table.__name__]
-        found: Dataset = table(train="a.csv").sources(tmp_path)["train"]
-        assert not {"delimiter", "sheet"} & found.column(name).provenance().keys()
-        found = table(train="a.csv", delimiter="|").sources(tmp_path)["train"]
-        assert found.column(name).provenance()["delimiter"] == "|"
+        result: Dataset = table(train="a.csv").sources(tmp_path)["train"]
+        assert not {"delimiter", "sheet"} & result.column(name).provenance().keys()
+        result = table(train="a.csv", delimiter="|").sources(tmp_path)["train"]
+        assert result.column(name).provenance()["delimiter"] == "|"
 
 
-def test_a_run_reads_every_file_by_it(tmp_path, capsys):
+def test_all_files_of_a_run_use_it(tmp_path, capsys):
     """Training, check, evaluate and predict."""
-    table = write(tmp_path / "a.csv", "label|text\n" + "".join(f"{label}|{text}\n" for label, text in one_label(60)))
-    values = class_file(table, "naive-bayes", "data.delimiter=|")
-    train_here(values, tmp_path / "run", Silent())
+    table = write(tmp_path / "a.csv", "label|text\n" + "".join(f"{label}|{text}\n" for label, text in single_label_rows(60)))
+    values = classification_run_file(table, "naive-bayes", "data.delimiter=|")
+    train_here(values, tmp_path / "run", SilentCallback())
     run = str(tmp_path / "run")
     assert 'delimiter = "|"' in (tmp_path / "run" / "resolved.toml").read_text()
     assert main(["evaluate", run, "--data", str(table), "--json"]) == 0
-    scores = {one["name"]: one["value"] for one in json.loads(capsys.readouterr().out)["scores"]}
+    scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
     assert scores["accuracy"] > 0.9
     other = write(tmp_path / "b.csv", "n|text\n1|the cat, and so on\n")
     assert main(["predict", run, "--input", str(other)]) == 0
-    found = capsys.readouterr()
-    assert found.out.startswith("n|text|prediction|probability\n1|the cat, and so on|animal|0.")
-    assert found.err == "weft: note: b.csv: columns are separated by pipes\n"
+    captured = capsys.readouterr()
+    assert captured.out.startswith("n|text|prediction|probability\n1|the cat, and so on|animal|0.")
+    assert captured.err == "weft: note: b.csv: columns are separated by pipes\n"
     write(tmp_path / "run.toml", f'task = "classification"\n[data]\ntrain = "{table}"\n[model]\narch = "naive-bayes"\n')
     assert main(["check", str(tmp_path / "run.toml"), "--set", "data.delimiter=|"]) == 0
     capsys.readouterr()
     assert main(["check", str(tmp_path / "run.toml")]) == 3
     assert "set data.delimiter if the delimiter is different" in " ".join(capsys.readouterr().out.split())
     commas = write(tmp_path / "c.csv", "n,text\n1,the cat\n")
-    assert refused(capsys, "predict", run, "--input", str(commas)) == (
+    assert expect_error(capsys, "predict", run, "--input", str(commas)) == (
         3,
         f"{commas}:1: no column 'text' in the header 'n,text' (pipe-separated); check data.delimiter",
     )

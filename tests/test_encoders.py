@@ -1,4 +1,5 @@
-"""Contracts of encoders under a head: classifiers over every mixer and pool, taggers over every mixer, head and spelling."""
+"""Contracts of encoders with a head: classifiers with every mixer and pooling, taggers with every mixer, head and character
+encoder."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy_models import shaken
+from toy_models import enlarge_weights
 
 from weft.config import parse_config
 from weft.data.batching import map_tensors
@@ -50,7 +51,7 @@ def make_classifier(*, several: bool = False, segments: bool = False, **options:
         ClassifierConfig, {"layer_type": "lstm", "num_layers": 2, "hidden_size": WIDTH, **options}, prefix="model"
     ).with_defaults()
     model = classifier(table, vocab_size=WORDS, num_labels=LABELS, max_positions=LONGEST, segments=segments, multilabel=several)
-    shaken(model)
+    enlarge_weights(model)
     return model.eval()
 
 
@@ -76,11 +77,11 @@ def alone(batch: Any, at: int, size: int) -> Any:
 
 @every_pool
 @every_mixer
-def test_a_batch_of_texts_is_one_text_at_a_time(mixer, pool):
+def test_a_batch_of_texts_equals_single_texts(mixer, pool):
     model, batch = make_classifier(layer_type=mixer, pooling=pool, segments=True), texts(32, segments=True)
     with torch.no_grad():
         together = model(batch)
-        apart = torch.cat([model(alone(batch, at, int(size))) for at, size in enumerate(batch.token_mask.sum(1))])
+        apart = torch.cat([model(alone(batch, index, int(size))) for index, size in enumerate(batch.token_mask.sum(1))])
     assert together.shape == (32, LABELS)
     assert together.dtype == torch.float32
     torch.testing.assert_close(together, apart, atol=1e-4, rtol=1e-4)
@@ -89,7 +90,7 @@ def test_a_batch_of_texts_is_one_text_at_a_time(mixer, pool):
 
 @every_pool
 @every_mixer
-def test_what_stands_on_padding_and_in_other_rows_changes_nothing(mixer, pool):
+def test_padding_and_other_rows_change_nothing(mixer, pool):
     model, batch = make_classifier(layer_type=mixer, pooling=pool), texts()
     other = torch.where(batch.token_mask, batch.tokens, 7)
     other[0] = 5
@@ -99,7 +100,7 @@ def test_what_stands_on_padding_and_in_other_rows_changes_nothing(mixer, pool):
 
 @every_pool
 @every_mixer
-def test_gradients_reach_every_weight_of_a_classifier(mixer, pool):
+def test_every_parameter_of_a_classifier_gets_a_gradient(mixer, pool):
     model, batch = (
         make_classifier(layer_type=mixer, pooling=pool, segments=True, embedding_norm=True),
         texts(segments=True),
@@ -114,7 +115,7 @@ def test_gradients_reach_every_weight_of_a_classifier(mixer, pool):
 
 @pytest.mark.parametrize("several", [False, True])
 @every_mixer
-def test_a_step_of_training_under_bfloat16(mixer, several):
+def test_a_training_step_under_bfloat16(mixer, several):
     model = make_classifier(layer_type=mixer, pooling="attention", several=several, segments=True).train()
     text = texts(segments=True)
     labels = torch.ones(6, LABELS, dtype=torch.long) if several else torch.zeros(6, 1, dtype=torch.long)
@@ -127,7 +128,7 @@ def test_a_step_of_training_under_bfloat16(mixer, several):
 
 
 @every_mixer
-def test_two_texts_are_told_apart_by_their_segments(mixer):
+def test_segments_distinguish_the_texts_of_a_pair(mixer):
     model, batch = make_classifier(layer_type=mixer, segments=True), texts(segments=True)
     with torch.no_grad():
         assert not torch.allclose(model(batch), model(batch._replace(segments=torch.zeros_like(batch.tokens))), atol=1e-3)
@@ -138,39 +139,41 @@ def test_two_texts_are_told_apart_by_their_segments(mixer):
 
 
 @pytest.mark.parametrize("mixer", ["lstm", "attention", "conv"])
-def test_a_one_way_stack_ends_at_the_last_token(mixer):
+def test_last_pooling_of_a_unidirectional_stack_is_the_last_token(mixer):
     model, batch = make_classifier(layer_type=mixer, pooling="last", bidirectional=False), texts()
     with torch.no_grad():
         y, keep = model.encoder(batch)
-        wanted = y[torch.arange(6), keep.sum(1) - 1]
-        torch.testing.assert_close(model.embed(batch), wanted)
-        torch.testing.assert_close(model(batch), model.head(wanted))
+        expected = y[torch.arange(6), keep.sum(1) - 1]
+        torch.testing.assert_close(model.embed(batch), expected)
+        torch.testing.assert_close(model(batch), model.head(expected))
 
 
-def test_each_direction_of_a_two_way_stack_ends_at_its_own_end():
+def test_last_pooling_of_a_bidirectional_stack_takes_the_end_of_each_direction():
     kinds = [type(make_classifier(layer_type=mixer, pooling="last").pooling) for mixer in ("lstm", "conv", "attention")]
     assert kinds == [BidirectionalLastPooling, LastPooling, LastPooling]  # a window has no direction
     y, keep = torch.randn(2, 5, 6), torch.arange(5) < torch.tensor([[5], [3]])
-    wanted = torch.cat([y[[0, 1], [4, 2], :3], y[:, 0, 3:]], dim=1)
-    assert torch.equal(BidirectionalLastPooling()(y, keep), wanted)
-    assert torch.equal(BidirectionalLastPooling()(y)[0], wanted[0])
+    expected = torch.cat([y[[0, 1], [4, 2], :3], y[:, 0, 3:]], dim=1)
+    assert torch.equal(BidirectionalLastPooling()(y, keep), expected)
+    assert torch.equal(BidirectionalLastPooling()(y)[0], expected[0])
     y[1, 3:] = float("nan")
-    assert torch.equal(BidirectionalLastPooling()(y, keep), wanted)
+    assert torch.equal(BidirectionalLastPooling()(y, keep), expected)
     assert BidirectionalLastPooling()(y, torch.zeros_like(keep)).eq(0).all()
     model, batch = make_classifier(layer_type="lstm", num_layers=1, pooling="last"), texts()
-    read = [map_tensors(batch, lambda part, at=at: torch.where(torch.arange(LONGEST) == at, 3, part)) for at in (1, 2)]
+    read = [
+        map_tensors(batch, lambda part, index=index: torch.where(torch.arange(LONGEST) == index, 3, part)) for index in (1, 2)
+    ]
     with torch.no_grad():  # all tokens matter, the first and the second too
         assert all(not torch.allclose(model(batch), model(batch._replace(tokens=other.tokens))) for other in read)
 
 
-def test_the_first_of_a_one_way_stack_is_refused():
+def test_first_pooling_of_a_unidirectional_stack_is_refused():
     with pytest.raises(ConfigError) as caught:
         make_classifier(pooling="first", bidirectional=False)
     assert str(caught.value) == "model.pooling: 'first' requires bidirectional = true; use 'last'"
     assert isinstance(make_classifier(pooling="first").pooling, FirstPooling)
 
 
-def test_an_embedding_of_another_width_and_its_norm_are_the_stack_s_inlet():
+def test_an_embedding_of_another_size_is_normalized_and_projected_to_hidden_size():
     model = make_classifier(embedding_dim=6, embedding_norm=True, skip_connection="residual", norm="rmsnorm")
     assert model.encoder.embedder.embedding.weight.shape == (WORDS, 6)
     assert isinstance(model.encoder.stack.input_proj, nn.RMSNorm) and model.encoder.stack.input_proj.normalized_shape == (6,)
@@ -180,16 +183,16 @@ def test_an_embedding_of_another_width_and_its_norm_are_the_stack_s_inlet():
 
 
 @every_mixer
-def test_matrices_are_those_inside_the_stack(mixer):
+def test_matrix_parameters_are_those_inside_the_stack(mixer):
     for model in (
         make_classifier(layer_type=mixer, position_encoding="learned"),
         make_tagger(layer_type=mixer, position_encoding="learned"),
     ):
         weights = dict(model.named_parameters())
-        found = model.muon_parameters()
-        assert found and all(weights[name].dim() == 2 and name.startswith("encoder.stack.layers.") for name in found)
+        result = model.muon_parameters()
+        assert result and all(weights[name].dim() == 2 and name.startswith("encoder.stack.layers.") for name in result)
         inside = [name for name in weights if name.startswith("encoder.stack.layers.") and weights[name].dim() == 2]
-        assert found == set(inside)
+        assert result == set(inside)
         assert model.max_positions == LONGEST
     assert make_classifier(layer_type=mixer).max_positions is None
 
@@ -205,13 +208,13 @@ def test_the_loss_is_cross_entropy_with_weights_and_smoothing():
     )
     weights = torch.tensor([0.5, 2.0, 1.0, 0.25])
     for smoothing, given in product((0.0, 0.2), (None, weights)):
-        wanted = nn.CrossEntropyLoss(given, reduction="none", label_smoothing=smoothing)(scores, labels[:, 0])
-        torch.testing.assert_close(head.loss(scores, labels, weights=given, label_smoothing=smoothing), wanted)
+        expected = nn.CrossEntropyLoss(given, reduction="none", label_smoothing=smoothing)(scores, labels[:, 0])
+        torch.testing.assert_close(head.loss(scores, labels, weights=given, label_smoothing=smoothing), expected)
     by_hand = -scores.log_softmax(1)[torch.arange(5), labels[:, 0]] * weights[labels[:, 0]]
     torch.testing.assert_close(head.loss(scores, labels, weights=weights), by_hand)
 
 
-def test_the_loss_of_several_labels_is_that_of_each():
+def test_the_multilabel_loss_is_the_sum_over_labels():
     head, scores = LabelHead(WIDTH, LABELS, multilabel=True), torch.randn(3, LABELS)
     labels, weights = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]), torch.tensor([0.5, 2.0, 1.0, 0.25])
     each = -torch.where(labels == 1, scores.sigmoid(), 1 - scores.sigmoid()).log()
@@ -222,17 +225,17 @@ def test_the_loss_of_several_labels_is_that_of_each():
     torch.testing.assert_close(head.loss(scores, labels, label_smoothing=0.2), (0.9 * each + 0.1 * other).sum(1))
 
 
-def test_temperature_divides_scores_and_is_no_weight():
+def test_temperature_divides_logits_and_is_not_a_parameter():
     scores = torch.tensor([[2.0, 0.0, -1.0, 4.0]])
-    one, several = (LabelHead(WIDTH, LABELS, multilabel=kind) for kind in (False, True))
-    for head in (one, several):
+    single, several = (LabelHead(WIDTH, LABELS, multilabel=kind) for kind in (False, True))
+    for head in (single, several):
         assert head.temperature.item() == 1.0
         head.temperature.fill_(2.0)
         assert "temperature" in head.state_dict() and "temperature" not in dict(head.named_parameters())
-    torch.testing.assert_close(one.log_probs(scores), (scores / 2).log_softmax(1))
+    torch.testing.assert_close(single.log_probs(scores), (scores / 2).log_softmax(1))
     torch.testing.assert_close(several.log_probs(scores), F.logsigmoid(scores / 2))
     assert torch.equal(
-        one.loss(scores, torch.tensor([[3]])), LabelHead(WIDTH, LABELS, multilabel=False).loss(scores, torch.tensor([[3]]))
+        single.loss(scores, torch.tensor([[3]])), LabelHead(WIDTH, LABELS, multilabel=False).loss(scores, torch.tensor([[3]]))
     )
 
 
@@ -247,7 +250,7 @@ def make_tagger(*, spelling: dict[str, Any] | None = None, allowed: Tensor | Non
     table = parse_config(TaggerConfig, given, prefix="model").with_defaults()
     sizes = {"vocab_size": WORDS, "char_vocab_size": LETTERS, "num_tags": LABELS, "max_positions": LONGEST}
     model = tagger(table, **sizes, allowed_transitions=allowed)
-    shaken(model)
+    enlarge_weights(model)
     return model.eval()
 
 
@@ -292,18 +295,18 @@ every_tagger = pytest.mark.parametrize(("mixer", "spelling"), COMBINED, ids=map(
 
 
 @every_tagger
-def test_a_batch_of_sentences_is_one_sentence_at_a_time(mixer, spelling):
+def test_a_batch_of_sentences_equals_single_sentences(mixer, spelling):
     data, model = make_sentences(12, letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling)
     batch = data.batch(np.arange(12))
     with torch.no_grad():
         y, nats, best = model(read(batch)), model.loss(read(batch), batch.tags), model.tag(read(batch))
-        for at in range(12):
-            one = data.batch(np.array([at]))
-            words = one.word_mask.size(1)
-            torch.testing.assert_close(y[at : at + 1, :words], model(read(one)), atol=1e-4, rtol=1e-4)
-            torch.testing.assert_close(nats[at : at + 1], model.loss(read(one), one.tags), atol=1e-4, rtol=1e-4)
-            assert torch.equal(best[at : at + 1, :words], model.tag(read(one)))
-            assert best[at, words:].eq(0).all()
+        for index in range(12):
+            single = data.batch(np.array([index]))
+            words = single.word_mask.size(1)
+            torch.testing.assert_close(y[index : index + 1, :words], model(read(single)), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(nats[index : index + 1], model.loss(read(single), single.tags), atol=1e-4, rtol=1e-4)
+            assert torch.equal(best[index : index + 1, :words], model.tag(read(single)))
+            assert best[index, words:].eq(0).all()
 
 
 @every_tagger
@@ -318,13 +321,13 @@ def test_padding_and_other_sentences_change_nothing(mixer, spelling):
         real = batch.char_mask & batch.word_mask[..., None]
         other = other._replace(char_ids=torch.where(real, batch.char_ids, 4))
     with torch.no_grad():
-        here, there = (model.loss(read(one), one.tags)[1:] for one in (batch, other))
+        here, there = (model.loss(read(item), item.tags)[1:] for item in (batch, other))
     torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("head", TAG_HEADS)
 @every_tagger
-def test_gradients_reach_every_weight_of_a_tagger_also_under_bfloat16(mixer, spelling, head):
+def test_every_parameter_of_a_tagger_gets_a_gradient_also_under_bfloat16(mixer, spelling, head):
     data, model = make_sentences(letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling, head)
     batch = data.batch(np.arange(8))
     task = TaggingObjective(valid=None, gold=[], is_known=[], labels=LabelVocabulary(("a", "b", "c", "d")), device=CPU)
@@ -340,21 +343,21 @@ def test_gradients_reach_every_weight_of_a_tagger_also_under_bfloat16(mixer, spe
     assert task.validate(model) is None
 
 
-def test_the_first_token_of_a_word_is_read():
+def test_the_first_token_of_a_word_represents_it():
     data, model = make_sentences(letters=False), tagger_of("lstm", "words")
     batch = data.batch(np.array([0]))
     with torch.no_grad():
         y, _ = model.encoder(read(batch))
-        found = model(read(batch))
+        result = model(read(batch))
     starts = data.words.line_starts()
     place = 1
     for word in range(7):
-        torch.testing.assert_close(found[0, word], y[0, place])
+        torch.testing.assert_close(result[0, word], y[0, place])
         place += int(starts[word + 1] - starts[word]) - 1
     assert place == batch.tokens.size(1) - 1
 
 
-def test_the_spelling_stands_beside_the_first_token_and_nowhere_else():
+def test_character_features_are_concatenated_to_the_first_token_only():
     data, model = make_sentences(), tagger_of("lstm", "lstm-max")
     batch = data.batch(np.array([0, 1]))
     assert batch.char_ids is not None and batch.char_mask is not None
@@ -366,12 +369,16 @@ def test_the_spelling_stands_beside_the_first_token_and_nowhere_else():
     assert x.shape == (*batch.tokens.shape, 5 + 6)
     assert torch.equal(x[..., :5], front.embedding(batch.tokens))
     for row, place in product(range(2), range(x.size(1))):
-        word = [at for at in range(batch.word_mask.size(1)) if batch.word_mask[row, at] and batch.first[row, at] == place]
-        wanted = spelled[row, word[0]] if word else torch.zeros(6)
-        torch.testing.assert_close(x[row, place, 5:], wanted)
+        word = [
+            index
+            for index in range(batch.word_mask.size(1))
+            if batch.word_mask[row, index] and batch.first[row, index] == place
+        ]
+        expected = spelled[row, word[0]] if word else torch.zeros(6)
+        torch.testing.assert_close(x[row, place, 5:], expected)
 
 
-def test_attention_has_the_spelling_added():
+def test_character_features_are_added_in_attention_stacks():
     data, model = make_sentences(), tagger_of("attention", "lstm-max")
     batch = data.batch(np.array([0]))
     assert batch.char_ids is not None and batch.char_mask is not None
@@ -380,12 +387,12 @@ def test_attention_has_the_spelling_added():
         x, _ = front(read(batch))
         inside = front.char_encoder
         vectors = inside.pooling(*inside.encoder(EncoderInput(batch.char_ids[0], batch.char_mask[0])))
-        wanted = front.embedding(batch.tokens)[0]
-        wanted[batch.first[0]] += inside.out_proj(vectors)
-    torch.testing.assert_close(x[0], wanted)
+        expected = front.embedding(batch.tokens)[0]
+        expected[batch.first[0]] += inside.out_proj(vectors)
+    torch.testing.assert_close(x[0], expected)
 
 
-def test_spellings_of_words_alone_and_in_a_batch_are_the_same():
+def test_character_features_do_not_depend_on_the_batch():
     data, model = make_sentences(), tagger_of("lstm", "lstm-last")
     batch = data.batch(np.arange(4))
     assert batch.char_ids is not None and batch.char_mask is not None
@@ -401,7 +408,7 @@ def test_spellings_of_words_alone_and_in_a_batch_are_the_same():
     assert isinstance(front.char_encoder.pooling, BidirectionalLastPooling)
 
 
-def test_moves_that_are_not_allowed_are_never_said():
+def test_forbidden_transitions_are_never_predicted():
     allowed = torch.ones(LABELS + 1, LABELS + 1, dtype=torch.bool)
     allowed[:, 2] = False
     model, batch = make_tagger(allowed=allowed), make_sentences(letters=False).batch(np.arange(8))
@@ -412,7 +419,7 @@ def test_moves_that_are_not_allowed_are_never_said():
     assert isinstance(model.head, CRF)
 
 
-def test_letters_have_no_learned_positions():
+def test_the_character_encoder_refuses_learned_positions():
     with pytest.raises(ConfigError) as caught:
         parse_config(CharEncoderConfig, {"position_encoding": "learned"}, prefix="model.char_encoder")
     assert str(caught.value) == (
@@ -430,11 +437,11 @@ def test_letters_have_no_learned_positions():
         ("embedding_dim", -1, "must be at least 1, got -1"),
     ],
 )
-def test_options_of_letters_are_checked_as_those_of_words(option, value, message):
-    for table, at in ((CharEncoderConfig, "model.char_encoder"), (TaggerConfig, "model")):
+def test_character_encoder_options_are_validated_like_encoder_options(option, value, message):
+    for table, index in ((CharEncoderConfig, "model.char_encoder"), (TaggerConfig, "model")):
         with pytest.raises(ConfigError) as caught:
-            parse_config(table, {option: value}, prefix=at)
-        assert str(caught.value).startswith(f"{at}.{option}: {message}")
+            parse_config(table, {option: value}, prefix=index)
+        assert str(caught.value).startswith(f"{index}.{option}: {message}")
 
 
 # ---- memory
@@ -465,7 +472,7 @@ def learners() -> dict[str, tuple[LossModule, Any]]:
 
 
 @pytest.mark.parametrize("name", ["classifier", "several labels", "tagger", "words"])
-def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(name):
+def test_memory_is_measured_with_the_largest_batch_and_its_parts(name):
     learner, order = learners()[name]
     batch = order.largest_batch()
     place = DeviceConfig(CPU, torch.float32)
@@ -476,7 +483,7 @@ def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(nam
         assert batch_bytes(learner, corner, place) > 0
 
 
-def test_words_without_tokens_do_not_break_the_measure():
+def test_words_without_tokens_do_not_break_the_memory_measurement():
     words = Corpus("train.words", np.array([2, 2, 2, 2, 2]), np.arange(6), np.zeros((1, 4), np.int64), "")
     data = Sentences(words, None, np.array([0, 5]), np.zeros(5, np.int64))
     task = TaggingObjective(valid=None, gold=[], is_known=[], labels=LabelVocabulary(("a",)), device=CPU)

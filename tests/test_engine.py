@@ -1,4 +1,4 @@
-"""Rows that come and go: each gets what `sample` gives to it alone, whoever is beside it."""
+"""Continuous batching: each row gets what `sample` gives it alone, whichever rows are admitted with it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_models import WINDOW, made
-from test_predict import BEGIN, encoded, model_of, source_tokens
-from toy_decoding import TOYS, Bigram, Hashed, follow
+from test_predict import BOS, encoded, model_of, source_tokens
+from toy_decoding import TOY_MODELS, Bigram, Hashed, chain_model
 
 from weft.decode import logits_processors as choose
 from weft.decode.engine import Engine, Event, Request
@@ -65,23 +65,23 @@ def write(engine: Engine[Any], written: Written) -> None:
 
 
 def check(written: Written, number: int, expected: list[tuple[int, float]], *, exact: bool = False, whole: bool = True) -> None:
-    found = written.get(number, [])
-    expected = expected if whole else expected[: len(found)]
-    assert [event.token for event in found] == [token for token, _ in expected]
+    result = written.get(number, [])
+    expected = expected if whole else expected[: len(result)]
+    assert [event.token for event in result] == [token for token, _ in expected]
     close = {"rel": 0, "abs": 0} if exact else {"abs": 1e-5}
-    assert [event.log_prob for event in found] == pytest.approx([spent for _, spent in expected], **close)
-    assert all(event.finish_reason is None for event in found[:-1])
-    assert not whole or found[-1].finish_reason is not None
+    assert [event.log_prob for event in result] == pytest.approx([spent for _, spent in expected], **close)
+    assert all(event.finish_reason is None for event in result[:-1])
+    assert not whole or result[-1].finish_reason is not None
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *PLACES])
-def test_rows_admitted_at_different_times_with_different_options_get_what_sample_gives_each_alone(name):
+def test_rows_admitted_at_different_times_equal_sample_on_each_alone(name):
     """Networks: the same tokens, log-probabilities to 1e-5, for products of other sizes are rounded otherwise."""
     model = made(name)
     engine, written = Engine(model), Written()
     requests = [request_of(number, most=min(12, (model.max_positions or WINDOW) - 8)) for number in range(11)]
-    for at, count in enumerate([3, 0, 1, 2, 0, 0, 4, 0, 0, 1]):
-        first = sum([3, 0, 1, 2, 0, 0, 4, 0, 0, 1][:at])
+    for index, count in enumerate([3, 0, 1, 2, 0, 0, 4, 0, 0, 1]):
+        first = sum([3, 0, 1, 2, 0, 0, 4, 0, 0, 1][:index])
         assert engine.admit(requests[first : first + count]) == list(range(first, first + count))
         write(engine, written)
     while engine.running:
@@ -96,7 +96,7 @@ def test_sources_of_several_lengths_admitted_at_different_times(name):
     engine, written = Engine(model), Written()
     with torch.no_grad():
         requests = [
-            request_of(number, words=11)._replace(prompt=[BEGIN, *[5] * (number % 3)], state=encoded(model, [source]))
+            request_of(number, words=11)._replace(prompt=[BOS, *[5] * (number % 3)], state=encoded(model, [source]))
             for number, source in enumerate(sources)
         ]
     for number in range(0, 7, 2):
@@ -113,7 +113,7 @@ def test_sources_of_several_lengths_admitted_at_different_times(name):
 @pytest.mark.parametrize(
     "make", [lambda: Hashed(7), lambda: made("ngram-5"), lambda: made("gpt-window-4")], ids=["hashed", "ngram", "gpt"]
 )
-def test_whatever_is_admitted_and_cancelled_nobody_else_gets_anything_else(make: Callable[[], Any], actions):
+def test_admitting_and_cancelling_rows_does_not_change_other_rows(make: Callable[[], Any], actions):
     model = make()
     engine, written, requests, cancelled = Engine(model), Written(), list[Request](), set[int]()
     for action in [*actions, *["step"] * 13]:
@@ -122,7 +122,7 @@ def test_whatever_is_admitted_and_cancelled_nobody_else_gets_anything_else(make:
             write(engine, written)
             assert set(engine.running) <= set(before)
         elif isinstance(action, int):
-            more = [request_of(len(requests) + place) for place in range(action)]
+            more = [request_of(len(requests) + index) for index in range(action)]
             assert engine.admit(more) == list(range(len(requests), len(requests) + action))
             requests += more
         elif engine.running:
@@ -155,8 +155,8 @@ def test_cancelling_frees_the_row_at_once():
     assert columns(engine) == [] and engine.step() == []
 
 
-def test_rows_that_end_say_why_and_leave():
-    model = follow([1, 3, 4, 5, 6, 2], 7)
+def test_finished_rows_report_a_reason_and_are_removed():
+    model = chain_model([1, 3, 4, 5, 6, 2], 7)
     engine = Engine(model)
     engine.admit([Request([6], 9, END), Request([3], 2, END), Request([6], 9, END, min_new_tokens=2), Request([3], 9, END)])
     assert engine.step() == [
@@ -170,7 +170,7 @@ def test_rows_that_end_say_why_and_leave():
     assert model.steps_taken == [2, 1]
 
 
-def test_rows_with_the_same_processor_are_processed_together():
+def test_rows_with_the_same_processor_are_processed_in_one_call():
     seen: list[int] = []
 
     def counted(log_probs, tokens):
@@ -185,7 +185,7 @@ def test_rows_with_the_same_processor_are_processed_together():
     assert seen == [2, 3]
 
 
-@pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+@pytest.mark.parametrize("toy", TOY_MODELS.values(), ids=TOY_MODELS.keys())
 def test_a_processor_sees_each_rows_own_tokens_aligned_on_the_right(toy):
     model, seen = toy(6), []
     engine = Engine(model)
@@ -205,7 +205,7 @@ def test_a_processor_sees_each_rows_own_tokens_aligned_on_the_right(toy):
     assert seen == [[[1, 3, 4, 3, 5]], [[1, 3, 4, 3, 5, first[0]], [3], [4, 4]], [[3, second[0]], [4, 4, third[0]]]]
 
 
-def test_states_that_do_not_join_step_apart():
+def test_states_that_cannot_be_joined_step_separately():
     class Apart(Bigram):
         """Its state has as many tensors as its prompt has tokens."""
 
@@ -213,7 +213,7 @@ def test_states_that_do_not_join_step_apart():
             log_probs, (newest,) = super().start(prompt, token_mask, state)
             return log_probs, (newest,) * prompt.size(1)
 
-        def read(self, token, state):
+        def update(self, token, state):
             return (token.unsqueeze(1),) * len(state)
 
     model, written = Apart(6), Written()
@@ -229,7 +229,7 @@ def test_states_that_do_not_join_step_apart():
         check(written, number, alone(Bigram(6), request), exact=True)
 
 
-def test_a_cache_that_rows_come_and_go_in_stays_as_wide_as_its_rows_need():
+def test_the_cache_stays_as_long_as_its_rows_need():
     model = made("gpt-rotary")  # sees 32 tokens: would forget at 64 columns
     engine = Engine(model)
     for _ in range(40):
@@ -240,11 +240,15 @@ def test_a_cache_that_rows_come_and_go_in_stays_as_wide_as_its_rows_need():
     assert len(caches) == 2 and all(cache.positions.size(1) <= 2 + 4 for cache in caches)
 
 
-def test_compacting_drops_the_columns_in_which_no_row_has_a_token():
-    at = torch.tensor([[0, 1, -1, -1, 2], [0, -1, -1, -1, 1]])
+def test_compacting_removes_columns_without_tokens():
+    position = torch.tensor([[0, 1, -1, -1, 2], [0, -1, -1, -1, 1]])
     keys = torch.arange(2 * 3 * 5 * 2.0).view(2, 3, 5, 2)
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    given = (None, (KVCache(keys, -keys, at), SharedState((torch.rand(2, 3, 4), mask, torch.ones(2, 3)))), torch.ones(2, 3))
+    given = (
+        None,
+        (KVCache(keys, -keys, position), SharedState((torch.rand(2, 3, 4), mask, torch.ones(2, 3)))),
+        torch.ones(2, 3),
+    )
     new = compact(given)
     assert new[0] is None and new[2] is given[2]
     cache, fixed = new[1]
@@ -259,7 +263,7 @@ def test_all_states_are_joined_in_order():
     assert join_all(states)[0].tolist() == [[1, -1, -1], [3, 3, 3], [2, 2, -1]]
 
 
-def test_a_learned_position_is_the_last_that_a_row_may_reach_whatever_its_neighbours_do():
+def test_the_position_limit_of_a_row_does_not_depend_on_other_rows():
     model = made("gpt-learned")
     engine, written = Engine(model), Written()
     requests = [Request([1], WINDOW), Request([1, 3, 4], WINDOW - 2), Request([1] * (WINDOW - 3), 4)]
@@ -283,7 +287,7 @@ def test_a_learned_position_is_the_last_that_a_row_may_reach_whatever_its_neighb
         (Request([1], 0), "max_new_tokens: must be at least 1, got 0"),
     ],
 )
-def test_rows_that_nothing_can_be_written_to_are_refused(request_, message):
+def test_rows_without_room_for_a_token_are_refused(request_, message):
     engine = Engine(Bigram(6))
     with pytest.raises(UsageError) as caught:
         engine.admit([Request([1], 2), request_])
@@ -298,7 +302,7 @@ def test_a_row_that_was_never_admitted_can_not_be_cancelled():
     assert str(caught.value) == "engine: unknown row 0"
 
 
-def test_a_model_that_gives_nan_is_refused():
+def test_nan_log_probabilities_are_refused():
     engine = Engine(Bigram(6, table=torch.full((6, 6), float("nan"))))
     engine.admit([Request([1], 2)])
     with pytest.raises(ModelError) as caught:

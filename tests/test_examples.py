@@ -1,4 +1,4 @@
-"""The examples: every command that stands in a run file or in examples/README.md, run for a few steps."""
+"""The examples: every command in a run file or in examples/README.md, run for a few steps."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def settings(path: Path, words: list[str]) -> RunConfig:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def work_dir(tmp_path, monkeypatch) -> Path:
     """A folder with the examples in it, to run commands from; texts and pairs are cut, for speed."""
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     data = tmp_path / "examples" / "data"
@@ -78,10 +78,10 @@ LONG = {"README", "writers", "answers"}  # comparisons train in processes of the
     "path",
     [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in LONG)) for path in [*FILES, README]],
 )
-def test_every_command_works(place, capsys, path):
-    found = commands(path)
-    assert found
-    for words in found:
+def test_every_command_works(work_dir, capsys, path):
+    result = commands(path)
+    assert result
+    for words in result:
         # few lines of the data were copied: --quiet, for a word may be unknown to what was trained with those
         more = QUIET if TELLING & {*words} else {"train": FEW, "compare": BRIEF}.get(words[0], [])
         if words[0] == "compare" and not words[1].endswith(".toml"):
@@ -111,16 +111,16 @@ def test_the_readme_names_every_run_file_and_every_row():
     assert len(rows) >= 30 and [path.name for path in FILES if path.name not in rows] == []
 
 
-def test_every_part_has_an_example():
+def test_every_option_value_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
-    assert {(one.task, one.arch) for one in trained} == {
+    assert {(item.task, item.arch) for item in trained} == {
         (task, kind) for task in TASKS for kind in find_task(task).presets
     } - RARE
-    texts = [one for one in trained if one.task == "lm"]
-    assert {one.data.read_as for one in texts} == {"windows", "stream", "lines"}
-    networks = [one.model for one in texts if one.arch != "ngram"]
+    texts = [item for item in trained if item.task == "lm"]
+    assert {item.data.read_as for item in texts} == {"windows", "stream", "lines"}
+    networks = [item.model for item in texts if item.arch != "ngram"]
     assert {model.nonlinearity for model in networks} == {None, *NONLINEARITIES}
-    assert {one.model.smoothing for one in texts if one.arch == "ngram"} == set(SMOOTHINGS)
+    assert {item.model.smoothing for item in texts if item.arch == "ngram"} == set(SMOOTHINGS)
     assert {model.layer_type for model in networks} == set(MIXERS)
     assert {model.skip_connection for model in networks} == set(CONNECTIONS)
     assert {model.position_encoding for model in networks} == {*INPUT_ENCODINGS, *ATTENTION_ENCODINGS}
@@ -128,8 +128,8 @@ def test_every_part_has_an_example():
 
 def test_every_part_of_encoder_decoders_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
-    pairs = [one for one in trained if one.task == "seq2seq"]
-    models = [one.model for one in pairs]
+    pairs = [item for item in trained if item.task == "seq2seq"]
+    models = [item.model for item in pairs]
     recurrent = {(model.attention, model.attention_placement) for model in models if model.decoder.layer_type != "attention"}
     assert recurrent == {("none", None), *((score, place) for score in ATTENTION_SCORES for place in ("before", "after"))}
     assert {model.bridge for model in models} == {*BRIDGES, None}
@@ -140,30 +140,30 @@ def test_every_part_of_encoder_decoders_has_an_example():
     )
     mixers = {(model.encoder.layer_type, model.decoder.layer_type) for model in models}
     assert {("lstm", "attention"), ("attention", "gru")} < mixers
-    assert {one.data.truncate for one in pairs} == {one.tokenizer.source is None for one in pairs} == {True, False}
-    assert {one.train.monitor for one in pairs} == {None, "bleu", "chrf", "exact_match"}
+    assert {item.data.truncate for item in pairs} == {item.tokenizer.source is None for item in pairs} == {True, False}
+    assert {item.train.monitor for item in pairs} == {None, "bleu", "chrf", "exact_match"}
 
 
 def test_every_part_of_classifiers_and_taggers_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
-    texts, tags = ([one for one in trained if one.task == task] for task in ("classification", "tagging"))
-    assert {Path(one.data.train).suffix for one in texts} == {".csv", ".txt", ".jsonl", ".tsv", ""}
-    assert {one.data.multilabel for one in texts} == {len(one.data.columns()) == 2 for one in texts} == {True, False}
-    assert {one.data.strip_label_after for one in texts} == {None, ":"}
-    assert {one.model.features.analyzer for one in texts if one.arch == "logistic-regression"} == {"word", "char"}
-    assert {one.model.head for one in tags} == {"linear", "crf"}
-    assert {one.model.char_encoder.layer_type for one in tags if one.arch != "bert"} == {"lstm", "conv"}
-    assert {Path(one.data.train).suffix for one in tags} == {".conllu", ".txt"}
+    texts, tags = ([item for item in trained if item.task == task] for task in ("classification", "tagging"))
+    assert {Path(item.data.train).suffix for item in texts} == {".csv", ".txt", ".jsonl", ".tsv", ""}
+    assert {item.data.multilabel for item in texts} == {len(item.data.columns()) == 2 for item in texts} == {True, False}
+    assert {item.data.strip_label_after for item in texts} == {None, ":"}
+    assert {item.model.features.analyzer for item in texts if item.arch == "logistic-regression"} == {"word", "char"}
+    assert {item.model.head for item in tags} == {"linear", "crf"}
+    assert {item.model.char_encoder.layer_type for item in tags if item.arch != "bert"} == {"lstm", "conv"}
+    assert {Path(item.data.train).suffix for item in tags} == {".conllu", ".txt"}
 
 
-def test_the_tests_that_examples_point_to_are_there():
+def test_tests_named_in_examples_exist():
     named = {match for path in [*FILES, README] for match in re.findall(r"pytest (tests/\S+\.py) -k (\w+)", path.read_text())}
     assert named
     for file, word in named:
         assert re.search(rf"^def test_\w*{word}", (EXAMPLES.parent / file).read_text(), re.MULTILINE)
 
 
-def test_the_hello_example_spells_hello(place, capsys):
+def test_the_hello_example_spells_hello(work_dir, capsys):
     assert main(["train", "examples/rnn-hello.toml", "--quiet"]) == 0
     assert main(["generate", "runs/rnn-hello", "h", "--greedy"]) == 0
     assert capsys.readouterr().out == "hello\n"
@@ -173,19 +173,19 @@ OPENING = {"yes": 0.5, "ok": 0.4, "</s>": 0.1}
 AFTER = {"yes": {"yes": 0.4, "ok": 0.3, "</s>": 0.3}, "ok": {"yes": 0.2, "ok": 0.7, "</s>": 0.1}}
 
 
-def test_greedy_search_misses_the_answer_that_a_beam_of_two_finds(place, capsys):
+def test_greedy_search_misses_the_answer_that_beam_size_two_finds(work_dir, capsys):
     """The tree of Jurafsky and Martin's Figure 10.8: every probability of it, and what each search makes of them."""
     assert main(["train", "examples/yes-ok.toml", "--quiet"]) == 0
     for beam, output, expected in (("1", "yes yes", 0.20), ("2", "ok ok", 0.28), ("9", "ok ok", 0.28)):
         capsys.readouterr()
         assert main(["explain", "runs/yes-ok", "", "--view", "beam-search", "--beam-size", beam, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)["views"][0]
-        assert found["output"] == output and math.exp(found["score"]) == pytest.approx(expected)
-        tokens = {0: ""} | {one["id"]: one["token"] for one in found["hypotheses"]}
-        for one in found["hypotheses"]:
-            before = {1: OPENING, 2: AFTER.get(tokens[one["parent"]]), 3: {"</s>": 1.0}}[one["step"]]
-            assert math.exp(one["token_log_prob"]) == pytest.approx(before[one["token"]], abs=1e-6)
-    assert len(found["hypotheses"]) == 3 + 6 + 4  # a beam as wide as the tree sees all of it
+        data = json.loads(capsys.readouterr().out)["views"][0]
+        assert data["output"] == output and math.exp(data["score"]) == pytest.approx(expected)
+        tokens = {0: ""} | {hypothesis["id"]: hypothesis["token"] for hypothesis in data["hypotheses"]}
+        for hypothesis in data["hypotheses"]:
+            before = {1: OPENING, 2: AFTER.get(tokens[hypothesis["parent"]]), 3: {"</s>": 1.0}}[hypothesis["step"]]
+            assert math.exp(hypothesis["token_log_prob"]) == pytest.approx(before[hypothesis["token"]], abs=1e-6)
+    assert len(data["hypotheses"]) == 3 + 6 + 4  # a beam as wide as the tree sees all of it
     assert main(["explain", "runs/yes-ok", "", "--view", "beam-search", "--beam-size", "2"]) == 0
     assert (
         "-1.2730          -1.2730         0.28  ok ok\n-1.6094          -1.6094          0.2  yes yes\n"
@@ -198,7 +198,7 @@ def scripts_import_each_other(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
 
 
-def test_the_texts_are_what_their_script_writes():
+def test_the_texts_equal_the_output_of_their_script():
     made = runpy.run_path(str(EXAMPLES / "data" / "make.py"))["TEXTS"]
     for name, text in made.items():
         assert (DATA / name).read_bytes() == text().encode(), name
@@ -226,20 +226,20 @@ def test_the_texts_are_what_their_script_writes():
     assert sum(path.stat().st_size for path in DATA.rglob("*") if path.is_file()) < 1_100_000
 
 
-def test_the_countries_are_what_their_script_writes():
+def test_the_countries_equal_the_output_of_their_script():
     babel = pytest.importorskip("babel")
     made = runpy.run_path(str(EXAMPLES / "make_countries.py"))
-    found = {path.name: path.read_text() for path in (DATA / "countries").iterdir()}
-    names = [line for text in found.values() for line in text.split("\n")[:-1]]
-    assert set(found) == {f"{name}.txt" for name in made["LANGUAGES"]}
+    results = {path.name: path.read_text() for path in (DATA / "countries").iterdir()}
+    names = [line for text in results.values() for line in text.split("\n")[:-1]]
+    assert set(results) == {f"{name}.txt" for name in made["LANGUAGES"]}
     assert len(set(names)) == len(names)
     assert {"Saksa", "Dania", "Allemagne"} < set(names)
     if f"Babel=={babel.__version__}" not in (EXAMPLES.parent / "constraints.txt").read_text():
         pytest.skip("another Babel may know other names")
-    assert found == made["texts"]()
+    assert results == made["texts"]()
 
 
-def test_labels_and_tags_are_right():
+def test_labels_and_tags_are_correct():
     made = runpy.run_path(str(EXAMPLES / "make_labeled.py"))
     chance = made["StableRandom"](0)
     for _ in range(200):
@@ -261,7 +261,7 @@ def test_labels_and_tags_are_right():
             assert (bool(words & praise), bool(words & blame)) == ((True, False) if row.startswith("good") else (False, True))
 
 
-def test_the_dates_are_what_their_script_writes():
+def test_the_dates_equal_the_output_of_their_script():
     babel = pytest.importorskip("babel")
     made = runpy.run_path(str(EXAMPLES / "make_dates.py"))
     rows = [line.split("\t") for line in (DATA / "dates.tsv").read_text().split("\n")[1:-1]]
@@ -273,7 +273,7 @@ def test_the_dates_are_what_their_script_writes():
     assert (DATA / "dates.tsv").read_bytes() == made["text"]().encode()
 
 
-def test_numbers_sounds_and_brackets_are_right():
+def test_numbers_sounds_and_brackets_are_correct():
     made = runpy.run_path(str(EXAMPLES / "make_data.py"))
     words = {
         0: "zero",
@@ -309,9 +309,9 @@ def _read(tokens: list[str], at: int) -> tuple[str, int, int]:
     """The text, how strongly it binds, and where it ends."""
     if tokens[at] != "(":
         return tokens[at], 3, at + 1
-    operator, (left, one, middle) = tokens[at + 1], _read(tokens, at + 2)
+    operator, (left, single, middle) = tokens[at + 1], _read(tokens, at + 2)
     right, other, end = _read(tokens, middle)
     binds = BINDS[operator]
-    first = left if one >= binds else f"( {left} )"
+    first = left if single >= binds else f"( {left} )"
     second = right if other > binds else f"( {right} )"
     return f"{first} {operator} {second}", binds, end + 1

@@ -1,5 +1,4 @@
-"""Explaining what nobody meant to be explained: letters that steer terminals and pages, words nobody knows, heads that are
-gone; and that what is explained is what the run says."""
+"""Explanations of hostile or odd input (control characters, unknown words, pruned heads), and agreement with predictions."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import refused
+from command_line import expect_error
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns, pair_file
-from small_runs import Silent, train_here
-from toy_qa import asked, span_file, write_tsv
+from seq2seq_runs import Seq2SeqRuns, seq2seq_run_file
+from small_runs import SilentCallback, train_here
+from toy_qa import make_questions, qa_run_file, write_tsv
 
 import weft
 from weft.cli.main import main
@@ -60,8 +59,8 @@ DRAWN = {
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory) -> PairRuns:
-    return PairRuns(tmp_path_factory.mktemp("pairs"))
+def pairs(tmp_path_factory) -> Seq2SeqRuns:
+    return Seq2SeqRuns(tmp_path_factory.mktemp("pairs"))
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +69,11 @@ def labels(tmp_path_factory) -> LabelRuns:
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory) -> Path:
+def qa_run(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("reader")
-    data = write_tsv(place / "asked.tsv", asked(60))
-    values = span_file(data, "transformer", "train.max_steps=8", "model.hidden_size=16", "model.num_heads=2")
-    train_here(values, place / "run", Silent())
+    data = write_tsv(place / "asked.tsv", make_questions(60))
+    values = qa_run_file(data, "transformer", "train.max_steps=8", "model.hidden_size=16", "model.num_heads=2")
+    train_here(values, place / "run", SilentCallback())
     return place / "run"
 
 
@@ -82,17 +81,17 @@ def reader(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_every_drawing_is_well_formed_whatever_its_words_hold(name):
+def test_every_figure_is_well_formed_whatever_its_text(name):
     svg = DRAWN[name]()
     tags = [element.tag for element in ET.fromstring(svg).iter()]  # refuses what XML may not hold
     assert not any(tag.endswith("}b") for tag in tags) and not set(STEERING) & set(svg)
 
 
-def test_a_row_of_a_table_stays_a_line_and_steers_no_terminal():
+def test_table_rows_stay_on_one_line_without_control_characters():
     assert align_columns([["a\nb\tc", "\x1b[31m"], ["x", "y"]]) == ["a⏎b⇥c  \\x1b[31m", "x             y"]
 
 
-def test_a_page_says_once_what_its_drawings_look_like():
+def test_a_page_has_one_style_sheet_for_its_figures():
     chart = DRAWN["lines"]()
     view = Explanation("x", EVIL, {}, [Figure("one", chart), Figure("two", chart), Figure(EVIL, DRAWN["heatmap"]())], [EVIL])
     whole = page([view])
@@ -104,58 +103,61 @@ def test_a_page_says_once_what_its_drawings_look_like():
 # ---- what is explained is what the run says
 
 
-def test_a_beam_of_one_is_the_greedy_output(pairs):
-    run, differ = weft.load(pairs.folder("sutskever"), device="cpu"), 0
+def test_beam_size_one_is_the_greedy_output(pairs):
+    run, differ = weft.load(pairs.run_dir("sutskever"), device="cpu"), 0
     for text in ("abcde", "fa", "b", "cafe"):
-        found = run.predict(text, beam_size=1)
+        result = run.predict(text, beam_size=1)
         view = run.explain(text, "beam-search", beam_size=1)
-        assert (view.data["output"], view.data["length_penalty"]) == (found.text, 1.0)
-        assert view.data["score"] == pytest.approx(found.score, abs=1e-5)
-        differ += run.predict(text, beam_size=2).text != found.text
+        assert (view.data["output"], view.data["length_penalty"]) == (result.text, 1.0)
+        assert view.data["score"] == pytest.approx(result.score, abs=1e-5)
+        differ += run.predict(text, beam_size=2).text != result.text
     assert differ  # a search with a length penalty would have gone on
 
 
-def test_tags_that_are_explained_are_those_of_the_best_chain(labels):
-    run = weft.load(labels.folder("spans-lstm"), device="cpu")
+def test_explained_tags_are_those_of_viterbi_decoding(labels):
+    run = weft.load(labels.run_dir("spans-lstm"), device="cpu")
     model, differ = run.model, 0
     with torch.no_grad():
         model.head.transitions.copy_(3 * torch.randn(model.head.transitions.shape, generator=torch.Generator().manual_seed(1)))
     for text in ("the mr bbbbo sat here", "mr mr a b", "old new bbbs ccco", "a b c d e f"):
         view = run.explain(text, "attribution", method="input-x-gradient")
-        assert [one["text"] for one in view.data["outputs"]] == run.predict([text])[0].tags
+        assert [output["text"] for output in view.data["outputs"]] == run.predict([text])[0].tags
         alone = [run.explain(text, "attribution", method="input-x-gradient", target=tag).data["outputs"] for tag in run.labels]
-        best = [max(range(len(alone)), key=lambda tag, at=at: alone[tag][at]["log_prob"]) for at in range(len(text.split()))]
+        best = [
+            max(range(len(alone)), key=lambda tag, index=index: alone[tag][index]["log_prob"])
+            for index in range(len(text.split()))
+        ]
         differ += [run.labels[tag] for tag in best] != run.predict([text])[0].tags
     assert differ
 
 
-def test_the_answer_that_is_explained_is_the_one_that_is_said(reader):
-    run = weft.load(reader, device="cpu")
+def test_the_explained_answer_is_the_predicted_one(qa_run):
+    run = weft.load(qa_run, device="cpu")
     run.model.head.threshold.fill_(-100.0)  # an answer is always said
-    for question, passage, _ in asked(12, seed=5):
+    for question, passage, _ in make_questions(12, seed=5):
         answer = run.predict((question, passage))
         first, last = run.explain(f"{question}\t{passage}", "attribution", method="input-x-gradient").data["outputs"]
         assert [first["text"], last["text"]] == [answer.text.split()[0], answer.text.split()[-1]]
     run.model.head.threshold.fill_(100.0)
     view = run.explain(f"{question}\t{passage}", "attribution", method="input-x-gradient")
-    assert [one["name"] for one in view.data["outputs"]] == ["start/<s>", "end/<s>"]
+    assert [output["name"] for output in view.data["outputs"]] == ["start/<s>", "end/<s>"]
     for text, message in (("\ta", "input: empty question"), ("a\t", "input: empty passage")):
         with pytest.raises(DataError) as caught:
             run.explain(text, "attribution")
         assert str(caught.value) == message
 
 
-def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
-    words = [f"w{at}" for at in range(40)]
-    (tmp_path / "text.txt").write_text("\n".join(" ".join(words[at:] + words[:at]) for at in range(40)) + "\n")
+def test_next_token_candidates_exclude_tokens_that_are_never_generated(tmp_path):
+    words = [f"w{index}" for index in range(40)]
+    (tmp_path / "text.txt").write_text("\n".join(" ".join(words[index:] + words[:index]) for index in range(40)) + "\n")
     values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read_as": "lines", "valid": 0.1}}
     values |= {"tokenizer": {"type": "word", "vocab_size": 8}, "model": {"arch": "ngram"}}
-    train_here(values, tmp_path / "run", Silent())
+    train_here(values, tmp_path / "run", SilentCallback())
     run = weft.load(tmp_path / "run")
-    (said,) = run.explain("w1 w2", "attribution").data["outputs"]
+    (output,) = run.explain("w1 w2", "attribution").data["outputs"]
     assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.vocabulary.unk_id  # here is nothing but unknown words
     assert (
-        said["text"]
+        output["text"]
         == run.vocabulary.token_text(run.generate("w1 w2", temperature=0.0, max_new_tokens=1).token_ids[0])
         != "<unk>"
     )
@@ -164,30 +166,30 @@ def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
 # ---- what nobody knows
 
 
-def test_a_text_without_known_words_has_nothing_to_explain(labels):
-    run = weft.load(labels.folder("labels-naive-bayes"), device="cpu")
+def test_a_text_without_known_words_is_refused(labels):
+    run = weft.load(labels.run_dir("labels-naive-bayes"), device="cpu")
     for text, method in (("zzz qqq", "coefficients"), ("", "coefficients"), ("", "occlusion")):
         with pytest.raises(DataError) as caught:
             run.explain(text, "attribution", method=method)
         assert str(caught.value) == "input: has no words that the run knows; there is nothing to explain"
     view = run.explain("the\tred\tcat", "attribution", method="occlusion")  # one text, which has tabs
-    assert [one["text"] for one in view.data["tokens"]] == ["the", "red", "cat"]
+    assert [token["text"] for token in view.data["tokens"]] == ["the", "red", "cat"]
 
 
-def test_units_of_a_decoder_follow_what_it_writes(pairs, tmp_path):
-    values = override(pair_file(pairs.pairs), ["train.max_steps=3", "train.num_validations=1"])
+def test_units_of_a_decoder_follow_its_output(pairs, tmp_path):
+    values = override(seq2seq_run_file(pairs.pairs), ["train.max_steps=3", "train.num_validations=1"])
     values["model"] = {"arch": "transformer", "hidden_size": 16, "decoder": {"layer_type": "lstm"}}
-    train_here(values, tmp_path / "run", Silent())
+    train_here(values, tmp_path / "run", SilentCallback())
     view = weft.load(tmp_path / "run", device="cpu").explain("a", "units", target="A B C D E F")
-    assert [one["text"] for one in view.data["tokens"]][1:] == list("ABCDEF") and view.data["judged"]["tokens"] == 6
+    assert [token["text"] for token in view.data["tokens"]][1:] == list("ABCDEF") and view.data["judged"]["tokens"] == 6
 
 
 # ---- readers
 
 
-def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
-    run = weft.load(reader, device="cpu")
-    rows, nats = [row for row in asked(20, seed=9) if row[2]], []
+def test_the_loss_of_a_qa_model_is_that_of_its_windows(qa_run, tmp_path):
+    run = weft.load(qa_run, device="cpu")
+    rows, nats = [row for row in make_questions(20, seed=9) if row[2]], []
     for question, passage, answer in rows:
         q, p = (run.vocabulary.encode(text).tolist() for text in (question, passage))
         tokens = torch.tensor([[1, *q, 2, *p, 2]])
@@ -195,16 +197,16 @@ def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
         scores = run.model(EncoderInput(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))[0].detach()
         first = len(q) + 2 + passage.split().index(answer.split()[0])
         ends = first, first + len(answer.split()) - 1
-        nats.append(-sum(float(scores[:, side].log_softmax(0)[at]) for side, at in enumerate(ends)))
+        nats.append(-sum(float(scores[:, side].log_softmax(0)[end]) for side, end in enumerate(ends)))
     data = write_tsv(tmp_path / "data.tsv", rows)
-    found = eval_batches(run, [data], tmp_path, max_tokens=10**6)
-    assert mean_loss(found) == pytest.approx(np.mean(nats), rel=1e-5) and sum(one.num_items for one in found) == len(rows)
+    result = eval_batches(run, [data], tmp_path, max_tokens=10**6)
+    assert mean_loss(result) == pytest.approx(np.mean(nats), rel=1e-5) and sum(item.num_items for item in result) == len(rows)
 
 
-def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, capsys):
-    assert main(["analyze", "geometry", str(reader), "-q"]) == 0
+def test_qa_models_have_geometry_and_similarity_views(qa_run, capsys):
+    assert main(["analyze", "geometry", str(qa_run), "-q"]) == 0
     assert re.match(r"text: \d+ tokens; compared with themselves: \d+", capsys.readouterr().out)
-    assert main(["analyze", "similarity", str(reader), str(reader), "--max-words", "60", "--json", "-q"]) == 0
+    assert main(["analyze", "similarity", str(qa_run), str(qa_run), "--max-words", "60", "--json", "-q"]) == 0
     cka = np.array(json.loads(capsys.readouterr().out)["views"][0]["sides"][0]["cka"])
     assert np.diag(cka) == pytest.approx(1.0)
 
@@ -212,40 +214,40 @@ def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, cap
 # ---- heads that are gone
 
 
-def test_a_run_that_lost_all_its_heads_says_so(labels, tmp_path, capsys):
-    whole, bare = labels.folder("labels-transformer"), tmp_path / "bare"
+def test_a_run_with_all_heads_pruned_is_refused(labels, tmp_path, capsys):
+    whole, bare = labels.run_dir("labels-transformer"), tmp_path / "bare"
     assert main(["prune", str(whole), "--remove", "100%", "--output-dir", str(bare), "--importance", "gradient", "-q"]) == 0
     capsys.readouterr()
     gone = f"heads: all attention heads of {bare} are already pruned"
-    assert refused(capsys, "prune", str(bare)) == (2, gone)
+    assert expect_error(capsys, "prune", str(bare)) == (2, gone)
     reason = "rollout is not available: all self-attention heads of this run were pruned"
-    assert refused(capsys, "explain", str(bare), "x", "--view", "rollout")[1].startswith(f"--view: {reason}; choose from ")
+    assert expect_error(capsys, "explain", str(bare), "x", "--view", "rollout")[1].startswith(f"--view: {reason}; choose from ")
     assert main(["explain", str(bare), "the red cat", "-q"]) == 0
 
 
 # ---- files
 
 
-def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reader, tmp_path, capsys):
-    place = tmp_path / "x.html"
-    place.mkdir()
-    assert refused(capsys, "analyze", "geometry", str(reader), "--output", str(place)) == (
+def test_an_unwritable_output_directory_is_refused_before_any_work(qa_run, tmp_path, capsys):
+    path = tmp_path / "x.html"
+    path.mkdir()
+    assert expect_error(capsys, "analyze", "geometry", str(qa_run), "--output", str(path)) == (
         2,
-        f"--output: {place} is a directory; name a file",
+        f"--output: {path} is a directory; name a file",
     )
     nowhere = tmp_path / "no" / "x.svg"
     message = f"--output: directory {nowhere.parent} does not exist"
-    assert refused(capsys, "analyze", "geometry", str(reader), "--output", str(nowhere)) == (2, message)
+    assert expect_error(capsys, "analyze", "geometry", str(qa_run), "--output", str(nowhere)) == (2, message)
 
 
-def test_one_of_something_is_said_as_one(tmp_path):
+def test_counts_of_one_are_singular(tmp_path):
     assert [pluralize(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
     (tmp_path / "one.tsv").write_text("label\ttext\na\tb\n")
-    told = Dataset((tmp_path / "one.tsv",), LabeledFormat()).summary.describe()
-    assert told.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line endings")
+    reported = Dataset((tmp_path / "one.tsv",), LabeledFormat()).summary.describe()
+    assert reported.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line endings")
 
 
-def test_the_name_of_an_axis_keeps_its_end_where_it_is_too_long():
+def test_a_long_axis_name_keeps_its_end():
     svg = heatmap(ONE, rows=["a"], columns=["b"], axes=("/a/very/long/way/to/" * 9 + "one", "/two"))
     names = re.findall(r"<text[^>]*>([^<]*(?:one|two))</text>", svg)
     assert names[0] == "/two" and re.fullmatch(r"….{5,40}/one", names[1])

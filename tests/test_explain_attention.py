@@ -1,4 +1,4 @@
-"""The view of attention, and rollout: against the aligner, worked values, and what is refused."""
+"""The attention view and attention rollout: against alignments, worked values, and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 
 import weft
@@ -20,10 +20,10 @@ from weft.explain.views import available_views, explain_text
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> PairRuns:
-    runs = PairRuns(tmp_path_factory.mktemp("pairs"))
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Seq2SeqRuns:
+    runs = Seq2SeqRuns(tmp_path_factory.mktemp("pairs"))
     for kind in ("lstm", "transformer", "bahdanau", "sutskever"):
-        runs.folder(kind, "train.max_steps=3", "train.num_validations=1")  # nothing here needs to be learned
+        runs.run_dir(kind, "train.max_steps=3", "train.num_validations=1")  # nothing here needs to be learned
     return runs
 
 
@@ -41,8 +41,8 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["transformer", "lstm", "bahdanau"])
-def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
-    run = weft.load(pairs.folder(kind))
+def test_cross_attention_equals_the_alignment(pairs, kind):
+    run = weft.load(pairs.run_dir(kind))
     best = run.predict("badac", beam_size=3).ranked()
     data = attention(run, "badac", ExplainConfig(beam_size=3, component="cross")).data
     mean = np.mean([np.mean(layer["weights"], axis=0) for layer in data["layers"]], axis=0)
@@ -53,16 +53,16 @@ def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
     assert [(token["start"], token["end"]) for token in data["tokens"]] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 0)]
 
 
-def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
-    run = weft.load(pairs.folder("transformer"))
+def test_all_heads_of_all_layers_are_shown_and_one_can_be_selected(pairs):
+    run = weft.load(pairs.run_dir("transformer"))
     view = attention(run, "bada", ExplainConfig(target="B A"))
-    assert [(one["component"], one["layer"], np.shape(one["weights"])) for one in view.data["layers"]] == [
+    assert [(layer["component"], layer["layer"], np.shape(layer["weights"])) for layer in view.data["layers"]] == [
         ("cross", 1, (2, 3, 5)), ("cross", 2, (2, 3, 5)),
         ("encoder", 1, (2, 5, 5)), ("encoder", 2, (2, 5, 5)),
         ("decoder", 1, (2, 3, 3)), ("decoder", 2, (2, 3, 3)),
     ]  # fmt: skip
-    for one in view.data["layers"]:
-        np.testing.assert_allclose(np.sum(one["weights"], axis=-1), 1.0, atol=1e-3)
+    for layer in view.data["layers"]:
+        np.testing.assert_allclose(np.sum(layer["weights"], axis=-1), 1.0, atol=1e-3)
     assert len(view.lines) == 1 + 12 + 2 + 3 and len(view.figures) == 6
     json.dumps(view.data, allow_nan=False)
     alone = attention(run, "bada", ExplainConfig(target="B A", component="encoder", layer=2, head=2))
@@ -71,7 +71,7 @@ def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
     assert [picture.caption for picture in alone.figures] == ["Encoder self-attention, layer 2, head 2"]
 
 
-def test_a_language_model_looks_back_only(language):
+def test_a_language_model_attends_only_to_the_left(language):
     run = weft.load(language)
     data = attention(run, "the cat", ExplainConfig()).data
     weights = np.array(data["layers"][0]["weights"])
@@ -79,12 +79,12 @@ def test_a_language_model_looks_back_only(language):
     assert [token["text"] for token in data["tokens"]] == [".", "\n", *"the cat"]
 
 
-def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
+def test_attention_pooling_is_shown_over_the_text(labels, tmp_path):
     values = labels.values("labels-lstm", "model.pooling=attention", "train.max_steps=3")
     train_here(values, tmp_path / "run")
     run = weft.load(tmp_path / "run")
     view = attention(run, "the old cat", ExplainConfig())
-    assert [(one["component"], np.shape(one["weights"])) for one in view.data["layers"]] == [("pooling", (1, 1, 5))]
+    assert [(layer["component"], np.shape(layer["weights"])) for layer in view.data["layers"]] == [("pooling", (1, 1, 5))]
     with torch.no_grad():
         reading = run.model
         tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode("the old cat").tolist(), 2]])
@@ -103,18 +103,18 @@ def test_rollout_by_hand():
 
 
 def test_rollout_of_runs(pairs, language, labels):
-    for run, text, size in ((weft.load(pairs.folder("transformer")), "bada", 5), (weft.load(language), "the cat", 9)):
+    for run, text, size in ((weft.load(pairs.run_dir("transformer")), "bada", 5), (weft.load(language), "the cat", 9)):
         view = rollout(run, text, ExplainConfig(top=2))
         weights = np.array(view.data["weights"])
         assert weights.shape == (size, size)
         np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-3)
         part = "encoder" if run.config.task == "seq2seq" else "decoder"
         layers = attention(run, text, ExplainConfig(component=part)).data["layers"]
-        np.testing.assert_allclose(weights, attention_rollout([np.array(one["weights"]) for one in layers]), atol=1e-3)
+        np.testing.assert_allclose(weights, attention_rollout([np.array(layer["weights"]) for layer in layers]), atol=1e-3)
 
 
-def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
-    run = weft.load(pairs.folder("lstm"))
+def test_undefined_rollout_is_refused(pairs, labels, tmp_path):
+    run = weft.load(pairs.run_dir("lstm"))
     with pytest.raises(UsageError) as caught:
         explain_text(run, "bada", "rollout", ExplainConfig())
     assert str(caught.value) == (
@@ -126,15 +126,15 @@ def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
         rollout(weft.load(tmp_path / "run"), "the cat", ExplainConfig())
     assert str(caught.value) == "rollout: skip_connection = 'highway' is not residual"
     with pytest.raises(UsageError) as caught:
-        rollout(weft.load(pairs.folder("transformer")), "the cat", ExplainConfig(layer=1))
+        rollout(weft.load(pairs.run_dir("transformer")), "the cat", ExplainConfig(layer=1))
     assert str(caught.value) == "rollout: uses all layers and heads; remove `layer` and `head`"
 
 
 # ---- refusals
 
 
-def test_refusals(pairs):
-    run = weft.load(pairs.folder("transformer"))
+def test_invalid_options_are_refused(pairs):
+    run = weft.load(pairs.run_dir("transformer"))
     wrong = {
         "component: the model has no pooling attention; choose from cross, encoder, decoder": {"component": "pooling"},
         "layer: must be from 1 to 2, got 3": {"layer": 3},
@@ -144,7 +144,7 @@ def test_refusals(pairs):
         with pytest.raises(UsageError) as caught:
             attention(run, "bada", ExplainConfig(**options))
         assert str(caught.value) == message
-    plain = weft.load(pairs.folder("sutskever"))
+    plain = weft.load(pairs.run_dir("sutskever"))
     with pytest.raises(UsageError) as caught:
         attention(plain, "bada", ExplainConfig())
     assert str(caught.value) == f"attention: sutskever has no attention ({plain.directory.path})"
@@ -163,15 +163,15 @@ def test_refusals(pairs):
 
 
 def test_a_compiled_model_is_refused_by_name(pairs):
-    run = weft.load(pairs.folder("transformer"))
+    run = weft.load(pairs.run_dir("transformer"))
     run.members[0].model.decoder.compile(backend="eager")
     with pytest.raises(UsageError) as caught:
         attention(run, "bada", ExplainConfig(target="B", component="decoder"))
     assert str(caught.value) == ("record_activations: 'decoder' is compiled; load the run again without compiling")
 
 
-def test_nothing_stays_behind_in_the_model(pairs):
-    run = weft.load(pairs.folder("transformer"))
+def test_no_hook_stays_in_the_model(pairs):
+    run = weft.load(pairs.run_dir("transformer"))
     for what in ("attention", "attribution"):
         run.explain("bada", what, target="B A")
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in run.members[0].model.modules())

@@ -1,4 +1,4 @@
-"""Attribution: what captum finds on the same model, sums that are complete, and hand-made values."""
+"""Attribution: against captum, completeness, and values computed by hand."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 from torch import Tensor, nn
-from toy_qa import asked as questions_asked
-from toy_qa import span_file, write_tsv
+from toy_qa import make_questions as questions_asked
+from toy_qa import qa_run_file, write_tsv
 
 import weft
 from weft.errors import UsageError
@@ -37,22 +37,22 @@ class Runs:
     def __init__(self, place: Path) -> None:
         for name in ("pairs", "labels"):
             (place / name).mkdir()
-        self.place, self.pairs, self.labels = place, PairRuns(place / "pairs"), LabelRuns(place / "labels")
+        self.directory, self.pairs, self.labels = place, Seq2SeqRuns(place / "pairs"), LabelRuns(place / "labels")
         self.text = make_text(place / "text.txt")
 
     def __call__(self, name: str) -> Any:
         task, _, kind = name.partition(":")
         if task == "pairs":
-            self.pairs.folder("lstm", *BRIEF)
-            return weft.load(self.pairs.folder(kind, *BRIEF))
+            self.pairs.run_dir("lstm", *BRIEF)
+            return weft.load(self.pairs.run_dir(kind, *BRIEF))
         if task == "labels":
-            if not (out := self.place / "labels" / kind).exists():
+            if not (out := self.directory / "labels" / kind).exists():
                 train_here(self.labels.values(kind, *([] if kind in LEARNED else BRIEF)), out)
             return weft.load(out)
-        out = self.place / name.replace(":", "-")
+        out = self.directory / name.replace(":", "-")
         if task == "qa" and not out.exists():
-            data = write_tsv(self.place / "asked.tsv", questions_asked(60))
-            train_here(span_file(data, kind, "train.max_steps=4", "train.num_validations=1"), out)
+            data = write_tsv(self.directory / "asked.tsv", questions_asked(60))
+            train_here(qa_run_file(data, kind, "train.max_steps=4", "train.num_validations=1"), out)
         if not out.exists():
             values = run_file(self.text, "lstm" if kind in ("ngram", "masked") else kind)
             if kind == "ngram":
@@ -138,7 +138,7 @@ CHECKED = [name for name in TEXTS if ":spans" not in name and ":pairs" not in na
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_captum_finds_the_same(runs, name):
+def test_attributions_equal_captum(runs, name):
     captum = pytest.importorskip("captum.attr", reason="captum is not installed: pip install captum")
     run, options = runs(name), ExplainConfig()
     reading = read(run, TEXTS[name], options)
@@ -173,35 +173,35 @@ def test_captum_finds_the_same(runs, name):
 
 
 @every
-def test_integrated_gradients_are_complete_within_a_hundredth(runs, name):
+def test_integrated_gradients_are_complete_within_one_percent(runs, name):
     run, options = runs(name), ExplainConfig(max_new_tokens=6)
     data = attribution(run, TEXTS[name], options).data
     assert data["method"] == "integrated-gradients" and data["outputs"]
     values = np.concatenate([np.array(side["values"]) for side in data["sides"]], axis=1)
-    for row, told in zip(values, data["completeness"], strict=True):
+    for row, output in zip(values, data["completeness"], strict=True):
         # trained with plain instructions this toy is too steep for any number of steps, and the view says so
         steep = name == "labels:pairs-transformer" and data["n_steps"] == 1024
-        assert told["error"] <= (0.05 if steep else 0.01)
-        assert told["sum"] == pytest.approx(row.sum(), abs=1e-4)
+        assert output["error"] <= (0.05 if steep else 0.01)
+        assert output["sum"] == pytest.approx(row.sum(), abs=1e-4)
 
 
 # (no text says what their baselines do: words without a spelling, a gap that is still asked for, a token that may be copied
 # though its vector is another's)
 @pytest.mark.parametrize("name", [name for name in TEXTS if name.split(":")[1][:5] not in ("spans", "maske", "joint")])
-def test_the_difference_is_that_of_the_text_and_of_one_without_words(runs, name):
+def test_the_difference_is_between_the_text_and_the_baseline(runs, name):
     """What they add up to, by a text in which every word is unknown."""
     run, options = runs(name), ExplainConfig(max_new_tokens=6, baseline="unk")
     reading = read(run, TEXTS[name], options)
     asked = outputs_to_explain(run, reading, options)[:2]
-    found = attribute(run, reading, asked, options)
+    result = attribute(run, reading, asked, options)
     for side in reading.sides:
         side.tokens[:] = [0 if is_text else token for token, is_text in zip(side.tokens, side.text_mask, strict=True)]
     with torch.no_grad():
-        blank = [float(reading.log_probs(torch.tensor([one.position]))[0, one.target]) for one in asked]
-    np.testing.assert_allclose(found.expected_sum, found.log_probs - blank, atol=1e-4)
+        blank = [float(reading.log_probs(torch.tensor([item.position]))[0, item.target]) for item in asked]
+    np.testing.assert_allclose(result.expected_sum, result.log_probs - blank, atol=1e-4)
 
 
-def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
+def test_too_few_steps_are_reported_and_increased_by_default(runs):
     run = runs("labels:pairs-transformer")
     generator = torch.Generator().manual_seed(0)
     for parameter in run.model.parameters():  # the weights that training comes to differ from processor to processor
@@ -214,7 +214,7 @@ def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
     assert not many.lines[-1].startswith("warning: ")
 
 
-def test_what_is_next_to_nothing_is_not_divided_by():
+def test_the_error_is_not_relative_to_a_tiny_difference():
     assert completeness_error(np.array([0.5, 0.5]), 2.0) == 0.5
     assert completeness_error(np.array([0.001]), 0.0) == pytest.approx(0.01)
 
@@ -222,7 +222,7 @@ def test_what_is_next_to_nothing_is_not_divided_by():
 # ---- baselines
 
 
-def test_what_stands_in_a_tokens_place(runs):
+def test_the_replacement_of_a_token(runs):
     run, options = runs("lm:lstm"), ExplainConfig()
     reading = read(run, "the", options)
     weight = run.model.embedding.weight.detach()
@@ -239,7 +239,7 @@ def test_what_stands_in_a_tokens_place(runs):
     torch.testing.assert_close(vectors.baselines[0][0, 1], masked.model.encoder.embedder.embedding.weight[-1].detach())
 
 
-def test_a_shared_embedding_is_blanked_on_both_sides(runs):
+def test_a_shared_embedding_is_replaced_in_source_and_target(runs):
     run, options = runs("pairs:joint"), ExplainConfig(target="B A")
     reading = read(run, "ab", options)
     assert run.model.encoder.embedder.embedding is run.model.decoder.embedder.embedding
@@ -249,7 +249,7 @@ def test_a_shared_embedding_is_blanked_on_both_sides(runs):
         torch.testing.assert_close(blank[0, torch.tensor(side.text_mask)], unknown.expand(sum(side.text_mask), -1))
 
 
-def test_the_baseline_is_one_that_training_has_shown(runs):
+def test_the_baseline_occurs_in_training(runs):
     kinds = {"lm:lstm": "mean", "lm:masked": "mask", "labels:labels-lstm": "unk", "labels:spans-lstm": "unk"}
     assert {name: credit.baseline_of(runs(name), ExplainConfig()) for name in kinds} == kinds
 
@@ -257,67 +257,67 @@ def test_the_baseline_is_one_that_training_has_shown(runs):
 # ---- what is asked
 
 
-def test_the_parts_of_the_answer_have_places_in_the_text(runs):
+def test_the_parts_of_the_answer_have_positions_in_the_text(runs):
     run = runs("labels:spans-lstm")
     data = attribution(run, "the  mr bcdfo here", ExplainConfig(method="input-x-gradient")).data
-    assert [(one["text"], one["start"], one["end"]) for one in data["tokens"]] == [
+    assert [(single["text"], single["start"], single["end"]) for single in data["tokens"]] == [
         ("<s>", 0, 0), ("the", 0, 3), ("mr", 5, 7), ("bcdfo", 8, 13), ("here", 14, 18), ("</s>", 0, 0),
     ]  # fmt: skip
-    assert [one["start"] for one in data["outputs"]] == [0, 5, 8, 14]
+    assert [single["start"] for single in data["outputs"]] == [0, 5, 8, 14]
     tagging = run.predict("the  mr bcdfo here")
-    assert [one["text"] for one in data["outputs"]] == tagging.tags
-    one = attribution(run, "the  mr bcdfo here", ExplainConfig(method="input-x-gradient", position=3, target="O")).data
-    assert [(one["name"], one["start"]) for one in one["outputs"]] == [("bcdfo/O", 8)]
+    assert [single["text"] for single in data["outputs"]] == tagging.tags
+    single = attribution(run, "the  mr bcdfo here", ExplainConfig(method="input-x-gradient", position=3, target="O")).data
+    assert [(single["name"], single["start"]) for single in single["outputs"]] == [("bcdfo/O", 8)]
 
 
-def test_probabilities_are_those_the_run_says(runs):
+def test_probabilities_equal_the_predictions_of_the_run(runs):
     labels = runs("labels:labels-lstm")
-    said = labels.predict("here the old cat")
+    predicted = labels.predict("here the old cat")
     asked = attribution(labels, "here the old cat", ExplainConfig(method="input-x-gradient", target="tool")).data["outputs"][0]
-    assert asked["probability"] == pytest.approx(said.probabilities["tool"], rel=1e-4)
+    assert asked["probability"] == pytest.approx(predicted.probabilities["tool"], rel=1e-4)
     translator = runs("pairs:lstm")
     best = translator.predict("badac", beam_size=3)
     data = attribution(translator, "badac", ExplainConfig(method="input-x-gradient", beam_size=3)).data
-    assert [one["text"] for one in data["outputs"]] == [
+    assert [output["text"] for output in data["outputs"]] == [
         translator.vocabulary.target.token_text(token) for token in best.token_ids
     ]
-    assert sum(one["log_prob"] for one in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
-    ends = [(one["start"], one["end"]) for one in data["outputs"][:-1]]
-    assert [best.text[low:high] for low, high in ends] == [one["text"] for one in data["outputs"][:-1]]
+    assert sum(output["log_prob"] for output in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
+    ends = [(output["start"], output["end"]) for output in data["outputs"][:-1]]
+    assert [best.text[low:high] for low, high in ends] == [output["text"] for output in data["outputs"][:-1]]
     forced = attribution(translator, "badac", ExplainConfig(method="input-x-gradient", target="B A", position=2)).data
     score = translator.score([("badac", "B A")])[0]
-    assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [
+    assert [(output["text"], output["log_prob"]) for output in forced["outputs"]] == [
         ("A", pytest.approx(score.token_log_probs[1], abs=1e-4))
     ]
     language = runs("lm:transformer")
     data = attribution(language, "the c", ExplainConfig(method="occlusion", target="at")).data
     scored = language.score("the cat").token_log_probs[-2:] if not language.predictor.reads_lines else []
-    assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(scored, abs=1e-4)
+    assert [output["log_prob"] for output in data["outputs"]] == pytest.approx(scored, abs=1e-4)
 
 
-def test_both_ends_of_an_answer_are_asked_for(runs):
+def test_start_and_end_of_an_answer_are_explained(runs):
     run, text = runs("qa:transformer"), TEXTS["qa:transformer"]
     data = attribution(run, text, ExplainConfig(method="occlusion", target="red cat")).data
-    assert [one["name"] for one in data["outputs"]] == ["start/red", "end/cat"]
-    assert [text[one["start"] : one["end"]] for one in data["tokens"][1:5]] == ["where", "is", "it", "?"]
-    tokens = [one["text"] for one in data["tokens"]]
+    assert [token["name"] for token in data["outputs"]] == ["start/red", "end/cat"]
+    assert [text[token["start"] : token["end"]] for token in data["tokens"][1:5]] == ["where", "is", "it", "?"]
+    tokens = [token["text"] for token in data["tokens"]]
     segments = [0] * 6 + [1] * (len(tokens) - 6)
     numbers = [1, *run.vocabulary.encode("where is it ?"), 2, *run.vocabulary.encode("ada has a red cat in rome ."), 2]
     row = torch.tensor([numbers])
     with torch.no_grad():
         scores = run.model(EncoderInput(row, row >= 0, torch.tensor([segments]))).log_softmax(1)[0]
     expected = [float(scores[tokens.index("red"), 0]), float(scores[tokens.index("cat"), 1])]
-    assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(expected, abs=1e-5)
+    assert [token["log_prob"] for token in data["outputs"]] == pytest.approx(expected, abs=1e-5)
 
 
-def test_later_tokens_have_no_share_in_earlier_outputs(runs):
+def test_later_tokens_have_no_attribution_for_earlier_outputs(runs):
     run = runs("lm:lstm")
     values = np.array(attribution(run, "the", ExplainConfig(target=" cat")).data["sides"][0]["values"])
     own = len(run.predictor.bos_ids) + 3
     assert values.shape == (4, own + 3) and (values[0, own:] == 0).all() and values[3, -1] != 0
 
 
-def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
+def test_a_truncated_text_is_explained_up_to_the_truncation(runs):
     run = runs("labels:labels-lstm")
     text = " ".join(["old"] * 1200)
     view = attribution(run, text, ExplainConfig(method="input-x-gradient"))
@@ -335,9 +335,9 @@ def test_ngrams_are_explained_by_occlusion(runs):
     before = len(run.predictor.bos_ids)
     tokens = torch.tensor([[*run.predictor.bos_ids, *run.vocabulary.encode("a cats").tolist()]])
     whole, expected = float(run.model.score(tokens)[0, -1]), []
-    for at in range(before + 5):
+    for index in range(before + 5):
         row = tokens.clone()
-        row[0, at] = 0 if at >= before else row[0, at]
+        row[0, index] = 0 if index >= before else row[0, index]
         expected.append(whole - float(run.model.score(row)[0, -1]))
     np.testing.assert_allclose(data["sides"][0]["values"][0], expected, atol=1e-6)
     assert data["baseline"] == "<unk> in its place" and (np.array(expected)[:-2] == 0).all() and expected[-1] != 0
@@ -354,9 +354,9 @@ def test_linear_models_add_up_exactly(runs, kind):
     data = attribution(run, "the old cat", ExplainConfig(target="tool")).data
     model = run.model.model
     scores = model.logits(run.model.featurize([("the old cat",)]))[0] - model.bias
-    at = run.labels.index("tool")
-    assert data["completeness"][0]["sum"] == pytest.approx(scores[at] - scores.mean(), abs=1e-9)
-    assert data["method"] == "coefficients" and {one["text"] for one in data["tokens"]} >= {"cat", "old cat"}
+    position = run.labels.index("tool")
+    assert data["completeness"][0]["sum"] == pytest.approx(scores[position] - scores.mean(), abs=1e-9)
+    assert data["method"] == "coefficients" and {token["text"] for token in data["tokens"]} >= {"cat", "old cat"}
     gone = attribution(run, "the old cat", ExplainConfig(target="tool", method="occlusion")).data
     whole, without = run.predict("the old cat"), run.predict("the  cat")
     expected = np.log(whole.probabilities["tool"]) - np.log(without.probabilities["tool"])
@@ -401,7 +401,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("asked", REFUSALS)
-def test_refusals(runs, asked):
+def test_invalid_options_are_refused(runs, asked):
     name, text, given = asked
     run = runs(name)
     pairs = re.findall(r"(\w+)=(.*?)(?= \w+=|$)", given)
@@ -411,8 +411,8 @@ def test_refusals(runs, asked):
     assert str(caught.value).replace(str(run.directory.path), "RUN") == REFUSALS[asked]
 
 
-def test_several_models_are_not_explained_together(runs):
-    run = weft.ensemble([runs.pairs.folder("lstm"), runs.pairs.folder("luong")])
+def test_ensembles_are_refused(runs):
+    run = weft.ensemble([runs.pairs.run_dir("lstm"), runs.pairs.run_dir("luong")])
     with pytest.raises(UsageError) as caught:
         attribution(run, "ab", ExplainConfig())
     assert str(caught.value) == "explain: not available for an ensemble; explain one run"
@@ -420,7 +420,7 @@ def test_several_models_are_not_explained_together(runs):
 
 @pytest.mark.parametrize("name", ["lm:lstm", "labels:labels-lstm", "pairs:bahdanau", "qa:lstm"])
 @pytest.mark.parametrize("what", ["gradient-flow", "attribution"])
-def test_fused_recurrent_kernels_are_never_asked_for_gradients(runs, name, what):
+def test_no_gradients_through_fused_recurrent_kernels(runs, name, what):
     """On a GPU they go backwards in training only, and a model that is explained is not in training."""
     text = "\t".join(questions_asked(1)[0][:2]) if name == "qa:lstm" else TEXTS.get(name, "abcab")
     run, allowed = runs(name), set[bool]()
@@ -451,7 +451,7 @@ class Heard(list[tuple[float, str]]):
     ("what", "options"),
     [("gradient-flow", {}), ("attribution", {"n_steps": 20}), ("attribution", {"method": "occlusion"})],
 )
-def test_what_takes_long_tells_of_its_progress(runs, monkeypatch, what, options):
+def test_long_explanations_report_progress(runs, monkeypatch, what, options):
     monkeypatch.setattr(credit, "MAX_BATCH_TOKENS", 32)  # few copies at a time, as of a long text
     heard, text = Heard(), "the old cat sees"
     explain_text(runs("lm:lstm"), text, what, ExplainConfig(**options), progress=heard)
@@ -465,7 +465,9 @@ def test_progress_counts_outputs_and_runs(runs):
     options = ExplainConfig(target="bac bac", method="occlusion")
     number = len(explain_text(runs("pairs:transformer"), "abc", "attribution", options, progress=heard).data["outputs"])
     assert number > 1
-    assert list(dict.fromkeys(detail for _, detail in heard if detail)) == [f"{at} of {number} outputs" for at in range(number)]
+    assert list(dict.fromkeys(detail for _, detail in heard if detail)) == [
+        f"{index} of {number} outputs" for index in range(number)
+    ]
     assert heard.shares == sorted(heard.shares) and heard.shares[-1] == 1
     heard = Heard()
     both = {name: runs(f"lm:{name}") for name in ("lstm", "transformer")}

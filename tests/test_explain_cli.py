@@ -1,4 +1,4 @@
-"""`weft explain`: what it prints and writes, the page in a browser, and the drawings it is made of."""
+"""`weft explain`: terminal output, files, the page in a browser, and its figures."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import chromium
-from command_line import feed, refused
+from command_line import expect_error, set_stdin
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 
 import weft
@@ -41,9 +41,9 @@ BRIEF = ("train.max_steps=3", "train.num_validations=1")  # nothing here needs t
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = PairRuns(tmp_path_factory.mktemp("pairs"))
-    runs.folder("lstm", *BRIEF)
-    return runs.folder("transformer", *BRIEF)
+    runs = Seq2SeqRuns(tmp_path_factory.mktemp("pairs"))
+    runs.run_dir("lstm", *BRIEF)
+    return runs.run_dir("transformer", *BRIEF)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-def test_a_summary_is_printed_and_nothing_written(run, capsys, tmp_path, monkeypatch, quiet_machine):
+def test_a_summary_is_printed_and_nothing_written(run, capsys, tmp_path, monkeypatch, restore_openmp_env):
     monkeypatch.chdir(tmp_path)
     assert main(["explain", str(run), "bada", "--target", "B A"]) == 0
     out, err = capsys.readouterr()
@@ -70,7 +70,7 @@ def test_a_summary_is_printed_and_nothing_written(run, capsys, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_json_has_the_numbers_with_places(run, capsys, quiet_machine):
+def test_json_has_values_with_positions(run, capsys, restore_openmp_env):
     words = [
         "explain",
         str(run),
@@ -85,14 +85,14 @@ def test_json_has_the_numbers_with_places(run, capsys, quiet_machine):
         "3",
     ]
     assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["run"], found["input"]) == (str(run), "bada")
-    (view,) = found["views"]
+    data = json.loads(capsys.readouterr().out)
+    assert (data["run"], data["input"]) == (str(run), "bada")
+    (view,) = data["views"]
     assert view["view"] == "attribution" and view["method"] == "input-x-gradient" and len(view["outputs"]) <= 3
     assert [token["start"] for token in view["tokens"]] == [0, 1, 2, 3, 0]
 
 
-def test_what_was_written_is_named(run, capsys, tmp_path, quiet_machine):
+def test_written_files_are_listed(run, capsys, tmp_path, restore_openmp_env):
     words = ["explain", str(run), "bada", "--target", "B", "--view", "attention", "--view", "rollout", "--output"]
     for name in ("a.html", "a.json"):
         assert main([*words, str(tmp_path / name)]) == 0
@@ -101,12 +101,12 @@ def test_what_was_written_is_named(run, capsys, tmp_path, quiet_machine):
         assert capsys.readouterr().err == ""
 
 
-def test_what_out_writes(run, capsys, tmp_path, quiet_machine):
+def test_files_in_the_output_directory(run, capsys, tmp_path, restore_openmp_env):
     words = ["explain", str(run), "bada", "--target", "B", "--view", "attention", "--view", "rollout", "--quiet"]
     for name in ("a.html", "a.svg", "a.json"):
         assert main([*words, "--output", str(tmp_path / name)]) == 0
         assert "Attention rollout through 2 layers" in capsys.readouterr().out
-    assert {one["view"] for one in json.loads((tmp_path / "a.json").read_text())["views"]} == {"attention", "rollout"}
+    assert {view["view"] for view in json.loads((tmp_path / "a.json").read_text())["views"]} == {"attention", "rollout"}
     pictures = sorted(tmp_path.glob("*.svg"))
     assert [path.name for path in pictures] == ["a-2.svg", "a-3.svg", "a-4.svg", "a-5.svg", "a-6.svg", "a-7.svg", "a.svg"]
     for path in pictures:
@@ -116,36 +116,36 @@ def test_what_out_writes(run, capsys, tmp_path, quiet_machine):
     assert not re.findall(r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[\w.]+\.\w+", re.sub(r"base64,[\w+/=]+", "", html))
 
 
-def test_standard_input_is_a_text(counted, capsys, monkeypatch, quiet_machine):
-    feed(monkeypatch, b"the old\ncat\n")
+def test_standard_input_is_a_text(counted, capsys, monkeypatch, restore_openmp_env):
+    set_stdin(monkeypatch, b"the old\ncat\n")
     assert main(["explain", str(counted), "--json"]) == 0
     out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert found["input"] == "the old\ncat" and found["views"][0]["method"] == "occlusion"
+    data = json.loads(out)
+    assert data["input"] == "the old\ncat" and data["views"][0]["method"] == "occlusion"
     assert err == ""  # running text
 
 
-def test_lines_that_become_one_text_are_named(run, capsys, monkeypatch, quiet_machine):
-    told = "weft: note: 2 lines are read as one text; use one command per line to explain each\n"
-    for given_lines, said in ((b"ba\n", ""), (b"ba\nda\n", told)):
-        feed(monkeypatch, given_lines)
+def test_joined_input_lines_are_reported(run, capsys, monkeypatch, restore_openmp_env):
+    message = "weft: note: 2 lines are read as one text; use one command per line to explain each\n"
+    for given_lines, output in ((b"ba\n", ""), (b"ba\nda\n", message)):
+        set_stdin(monkeypatch, given_lines)
         assert main(["explain", str(run), "--json", "--target", "B A"]) == 0
-        assert capsys.readouterr().err == said
+        assert capsys.readouterr().err == output
 
 
-def test_a_text_that_nobody_could_look_at_is_refused(run):
+def test_a_text_too_long_to_display_is_refused(run):
     with pytest.raises(DataError) as caught:
         weft.load(run).explain("a" * 20_001)
     assert str(caught.value) == "input: 20,001 characters exceed the limit of 20,000; use a part of the text"
 
 
-def test_refusals(run, counted, capsys, quiet_machine):
-    assert refused(capsys, "explain", str(run), "x", "--output", "x.pdf") == (
+def test_invalid_options_are_refused(run, counted, capsys, restore_openmp_env):
+    assert expect_error(capsys, "explain", str(run), "x", "--output", "x.pdf") == (
         2, "--output: x.pdf must end in .html, .svg, .png or .json",
     )  # fmt: skip
-    code, line = refused(capsys, "explain", str(run), "x", "--view", "atention")
+    code, line = expect_error(capsys, "explain", str(run), "x", "--view", "atention")
     assert code == 2 and line == "--view: unknown view 'atention'; did you mean 'attention'?"
-    code, line = refused(capsys, "explain", str(counted), "x", "--view", "attention")
+    code, line = expect_error(capsys, "explain", str(counted), "x", "--view", "attention")
     assert code == 2 and line.startswith("--view: attention is not available: ngram has no attention; choose from attribution,")
 
 
@@ -163,28 +163,28 @@ def test_a_page_of_odd_texts_stays_a_page():
     assert data[0]["rows"] == ["</script><b>&\\u202e"] and base64.b64decode(data[0]["weights"]) == b"\xff"
 
 
-def test_every_view_says_how_its_pictures_are_read():
+def test_every_view_explains_its_figures():
     """Each `Explanation(...)` of explain/ has a guide, its sixth argument, and the page shows it above the pictures."""
-    found = []
+    results = []
     for path in sorted(Path(explain.__file__).parent.glob("*.py")):
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         views = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "Explanation"]
-        found += [ast.unparse(node.args[5]) for node in views]
-    assert len(found) > 15 and all(one.startswith("guides.") for one in found)
-    told = {name: text for name, text in vars(guides).items() if name.isupper()}
-    assert {f"guides.{name}" for name in told} == set(found)
-    assert all(40 < len(text) < 300 and text.endswith(".") for text in told.values())
+        results += [ast.unparse(node.args[5]) for node in views]
+    assert len(results) > 15 and all(item.startswith("guides.") for item in results)
+    reported = {name: text for name, text in vars(guides).items() if name.isupper()}
+    assert {f"guides.{name}" for name in reported} == set(results)
+    assert all(40 < len(text) < 300 and text.endswith(".") for text in reported.values())
     view = Explanation("x", "t", {}, [Figure("c", "<svg></svg>")], ["1"], "Read <it>.")
     assert '<p class="guide">Read &lt;it&gt;.</p>' in page([view])
     assert "guide" not in page([view._replace(figures=[])]).split("</style>")[1]
 
 
-def test_pictures_stand_in_two_columns_and_what_is_wider_says_that_it_scrolls(tmp_path):
+def test_figures_are_in_two_columns_and_wide_ones_scroll(tmp_path):
     wide = '<svg width="1500" height="50" viewBox="0 0 1500 50"></svg>'
     chart = lines([Series("", [1, 2], [1, 2])], x_axis=Axis("x"), y_axis=Axis("y"))
-    one = Explanation("a", "A", {}, [Figure("1", chart), Figure("2", chart), Figure("3", wide)], ["in words"])
+    single = Explanation("a", "A", {}, [Figure("1", chart), Figure("2", chart), Figure("3", wide)], ["in words"])
     html = page(
-        [one, Explanation("b", "B", {}, [Figure("4", chart)], ["in words"]), Explanation("c", "C", {}, [], ["in words"])]
+        [single, Explanation("b", "B", {}, [Figure("4", chart)], ["in words"]), Explanation("c", "C", {}, [], ["in words"])]
     )
     assert html.count('<figure class="wide">') == 1
     assert [bool(opened) for opened in re.findall("<details( open)?>", html)] == [False, True, True]
@@ -203,7 +203,7 @@ def test_pictures_stand_in_two_columns_and_what_is_wider_says_that_it_scrolls(tm
         assert tab.evaluate("document.documentElement.scrollWidth") == 390
 
 
-def test_a_browser_shows_any_head(run, capsys, tmp_path, quiet_machine):
+def test_any_head_can_be_selected_in_a_browser(run, capsys, tmp_path, restore_openmp_env):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
     if not CHROMIUM.exists():
         pytest.skip("no Chromium here: apt-get install chromium")
@@ -228,7 +228,7 @@ def test_a_browser_shows_any_head(run, capsys, tmp_path, quiet_machine):
     capsys.readouterr()
 
 
-def test_tokens_that_look_alike_are_told_apart():
+def test_equal_tokens_are_distinguished():
     assert unique_labels([TokenSpan("a", 0, 1), TokenSpan(" ", 1, 2), TokenSpan("a", 2, 3)]) == ["a(1)", "␣", "a(3)"]
 
 
@@ -242,53 +242,53 @@ def test_columns_are_aligned():
 def pixels(data: bytes) -> np.ndarray:
     """What a PNG of greys holds, by the format's own rules."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    stream, found = io.BytesIO(data[8:]), {}
+    stream, results = io.BytesIO(data[8:]), {}
     while head := stream.read(8):
         length, kind = struct.unpack(">I4s", head)
-        found[kind] = stream.read(length)
-        assert struct.unpack(">I", stream.read(4))[0] == zlib.crc32(kind + found[kind])
-    wide, high, *rest = struct.unpack(">IIBBBBB", found[b"IHDR"])
+        results[kind] = stream.read(length)
+        assert struct.unpack(">I", stream.read(4))[0] == zlib.crc32(kind + results[kind])
+    wide, high, *rest = struct.unpack(">IIBBBBB", results[b"IHDR"])
     assert rest == [8, 0, 0, 0, 0]
-    rows = np.frombuffer(zlib.decompress(found[b"IDAT"]), np.uint8).reshape(high, wide + 1)
+    rows = np.frombuffer(zlib.decompress(results[b"IDAT"]), np.uint8).reshape(high, wide + 1)
     assert (rows[:, 0] == 0).all()
     return rows[:, 1:]
 
 
-def test_small_maps_are_pictures_of_the_weights():
+def test_small_heat_maps_equal_the_weights():
     weights = np.array([[1.0, 0.25, 0.0], [0.0, 0.5, 0.5]])
     grey = np.array([[255, 128, 0], [0, 180, 180]], np.uint8)
     np.testing.assert_array_equal(pixels(png(grey)), grey)
     drawn = grid([("layer 1", [Map("head 1", weights, "<note>"), Map("head 2", weights)])], key="k", title="a < b")
     root = ET.fromstring(drawn)
-    images = [one.get("href") for one in root.iter("{http://www.w3.org/2000/svg}image")]
+    images = [item.get("href") for item in root.iter("{http://www.w3.org/2000/svg}image")]
     assert len(images) == 2
     np.testing.assert_array_equal(pixels(base64.b64decode(images[0].split(",")[1])), grey)
-    assert [one.get("data-key") for one in root.iter("{http://www.w3.org/2000/svg}g")] == ["k-0-0", "k-0-1"]
+    assert [item.get("data-key") for item in root.iter("{http://www.w3.org/2000/svg}g")] == ["k-0-0", "k-0-1"]
     with pytest.raises(UsageError) as caught:
         grid([("layer 1", [])], key="k")
     assert str(caught.value) == "grid: nothing to draw: every row needs a map"
 
 
-def test_a_map_of_a_long_text_is_a_picture_of_its_cells():
+def test_the_heat_map_of_a_long_text_equals_its_cells():
     weights = np.random.default_rng(0).random((MAX_LABELED // 50, 60))
     drawn = heatmap(weights, rows=["a"] * len(weights), columns=["b"] * 60)
     (image,) = ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}image")
-    found = pixels(base64.b64decode(image.get("href").split(",")[1]))
-    np.testing.assert_array_equal(found, (255 * np.sqrt(weights)).round())
+    result = pixels(base64.b64decode(image.get("href").split(",")[1]))
+    np.testing.assert_array_equal(result, (255 * np.sqrt(weights)).round())
     assert len(drawn) < 100_000
 
 
-def test_signed_cells_have_the_colour_of_their_sign():
+def test_signed_cells_have_the_color_of_their_sign():
     values = np.array([[1.0, -2.0], [0.0, 0.5]])
     root = ET.fromstring(diverging_heatmap(values, rows=["a", "b"], columns=["c", "d"], name="nats", title="t"))
     cells = [
-        (one.get("class"), float(one.get("opacity")))
-        for one in root.iter("{http://www.w3.org/2000/svg}path")
-        if one.get("opacity")
+        (item.get("class"), float(item.get("opacity")))
+        for item in root.iter("{http://www.w3.org/2000/svg}path")
+        if item.get("opacity")
     ]
     assert cells == [("up", 0.601), ("down", 0.85), ("up", 0.425)]  # by the square root, and no zero
     half = ET.fromstring(diverging_heatmap(values, rows=["a", "b"], columns=["c", "d"], name="nats", maximum=4.0))
-    assert [one.get("opacity") for one in half.iter("{http://www.w3.org/2000/svg}path") if one.get("opacity")][1] == ".601"
+    assert [item.get("opacity") for item in half.iter("{http://www.w3.org/2000/svg}path") if item.get("opacity")][1] == ".601"
     with pytest.raises(UsageError) as caught:
         diverging_heatmap(values, rows=["a"], columns=["c", "d"], name="nats")
     assert str(caught.value) == "diverging_heatmap: shape (2, 2) does not match 1 rows and 2 columns"
@@ -315,7 +315,7 @@ TEXTS = st.text(st.sampled_from([*set(SAMPLE), "é", "\u0301", "İ", "\u2028"]),
 @pytest.mark.parametrize("kind", TYPES)
 @settings(max_examples=40, deadline=None)
 @given(text=TEXTS)
-def test_spans_say_where_each_token_stands(kind, text):
+def test_spans_are_the_positions_of_tokens(kind, text):
     tokenizer = TOKENIZERS[kind]
     numbers, spans = tokenizer.encode(text).tolist(), tokenizer.offsets(text)
     assert len(numbers) == len(spans)
@@ -327,12 +327,12 @@ def test_spans_say_where_each_token_stands(kind, text):
         else:
             assert shown.removeprefix("##") == text[low:high]
     if tokenizer.lossless and kind != "char":
-        covered = {at for low, high in spans for at in range(low, high)}
+        covered = {index for low, high in spans for index in range(low, high)}
         assert covered == set(range(len(text)))
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "word"])
-def test_spans_are_those_of_the_text_before_it_was_lowered(kind):
+def test_spans_refer_to_the_text_before_lowercasing(kind):
     tokenizer = tokenizer_of(kind, lowercase=True)
     text = "THE İCat"  # İ becomes two characters
     numbers, spans = tokenizer.encode(text), tokenizer.offsets(text)

@@ -1,4 +1,4 @@
-"""`weft explain --compare-with`: the gradients of several runs on one plot; and runs that were compiled."""
+"""`weft explain --compare-with`: gradient flow of several runs on one plot; compiled runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import refused
+from command_line import expect_error
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 from torch import nn
 
@@ -44,19 +44,19 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_several_runs_say_what_each_says_alone(place, capsys, quiet_machine):
+def test_several_runs_equal_each_run_alone(place, capsys, restore_openmp_env):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
-    found = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradient-flow")
-    assert (found["run"], found["compare_with"], found["input"]) == (lstm, [transformer], TEXT)
-    (view,) = found["views"]
-    assert [(one["name"], one["arch"]) for one in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
-    for one, folder in zip(view["runs"], (lstm, transformer), strict=True):
+    result = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradient-flow")
+    assert (result["run"], result["compare_with"], result["input"]) == (lstm, [transformer], TEXT)
+    (view,) = result["views"]
+    assert [(item["name"], item["arch"]) for item in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
+    for item, folder in zip(view["runs"], (lstm, transformer), strict=True):
         (alone,) = asked(capsys, folder, TEXT, "--view", "gradient-flow")["views"]
         for part in ("tokens", "position", "time", "layers"):
-            assert one[part] == alone[part]
+            assert item[part] == alone[part]
 
 
-def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys, quiet_machine):
+def test_the_table_has_a_row_per_run_initialized_and_trained(place, capsys, restore_openmp_env):
     words = [
         "explain",
         str(place / "lstm"),
@@ -66,39 +66,39 @@ def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys,
         "--quiet",
     ]  # gradient-flow, without --view
     assert main([*words, "--output", str(place / "x.svg")]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].split() == ["run", "weights", "10", "steps", "back", "lowest"]
-    assert [line.split()[0] for line in said[1:5]] == ["lstm", "lstm", "transformer", "transformer"]
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].split() == ["run", "weights", "10", "steps", "back", "lowest"]
+    assert [line.split()[0] for line in output[1:5]] == ["lstm", "lstm", "transformer", "transformer"]
     view = compare_gradient_flow({"lstm": weft.load(place / "lstm")}, TEXT, ExplainConfig())
     time, depth = view.data["runs"][0]["time"]["trained"], view.data["runs"][0]["layers"]["trained"]["norms"]
     shares = relative_norms(TimeGradients(time["layers"], np.array(time["norms"])))
-    assert said[1].split()[:2] == ["lstm", "untrained"]
-    assert said[2].split() == ["lstm", "trained", f"{shares[9]:.2g}", f"{depth[0] / depth[-1]:.2g}"]
-    assert said[5:] == [
+    assert output[1].split()[:2] == ["lstm", "untrained"]
+    assert output[2].split() == ["lstm", "trained", f"{shares[9]:.2g}", f"{depth[0] / depth[-1]:.2g}"]
+    assert output[5:] == [
         "steps back: gradient norm relative to one step back",
         "lowest: gradient norm below the first layer relative to that above the last",
     ]
     for name in ("x.svg", "x-2.svg"):
         root = ET.fromstring((place / name).read_text())
-        legend = {one.text for one in root.iter("{http://www.w3.org/2000/svg}text")}
+        legend = {item.text for item in root.iter("{http://www.w3.org/2000/svg}text")}
         assert {"lstm, untrained", "lstm, trained", "transformer, untrained", "transformer, trained"} <= legend
         assert (place / name).read_text().count("stroke-dasharray") == 4  # both at the start, in plot and legend
     short = compare_gradient_flow({"lstm": weft.load(place / "lstm")}, "the", ExplainConfig())
     assert short.lines[0].split() == ["run", "weights", "2", "steps", "back", "lowest"]
 
 
-def test_folders_of_one_name_are_told_apart_by_their_paths(place, capsys, quiet_machine):
+def test_run_directories_with_the_same_name_are_shown_by_path(place, capsys, restore_openmp_env):
     words = [str(place / "lstm"), TEXT, "--compare-with", str(place / "more" / "lstm")]
     (view,) = asked(capsys, *words)["views"]
-    assert [one["name"] for one in view["runs"]] == [str(place / "lstm"), str(place / "more" / "lstm")]
+    assert [run["name"] for run in view["runs"]] == [str(place / "lstm"), str(place / "more" / "lstm")]
     assert view["runs"][0]["time"] != view["runs"][1]["time"]
 
 
-def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys, quiet_machine):
+def test_runs_that_cannot_share_a_plot_are_refused(place, tmp_path_factory, capsys, restore_openmp_env):
     lstm, transformer = str(place / "lstm"), str(place / "transformer")
-    pairs, labels = PairRuns(tmp_path_factory.mktemp("pairs")), LabelRuns(tmp_path_factory.mktemp("labels"))
-    translator, ngram = (str(pairs.folder("lstm", "train.max_steps=2")), str(pairs.folder("lm-ngram")))
-    labeller = str(labels.folder("labels-gru"))
+    pairs, labels = Seq2SeqRuns(tmp_path_factory.mktemp("pairs")), LabelRuns(tmp_path_factory.mktemp("labels"))
+    translator, ngram = (str(pairs.run_dir("lstm", "train.max_steps=2")), str(pairs.run_dir("lm-ngram")))
+    labeller = str(labels.run_dir("labels-gru"))
     for words, message in [
         ([lstm, "--compare-with", transformer, "--view", "logit-lens"],
          "--compare-with: only available for the view gradient-flow, not for logit-lens; remove it"),
@@ -108,7 +108,7 @@ def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys,
         ([lstm, "--compare-with", ngram], "--compare-with: lm-ngram: ngram has no gradients"),
         ([lstm, "--compare-with", labeller], "--compare-with: not available for task 'classification' (labels-gru); remove it"),
     ]:  # fmt: skip
-        assert refused(capsys, "explain", words[0], TEXT, *words[1:]) == (2, message)
+        assert expect_error(capsys, "explain", words[0], TEXT, *words[1:]) == (2, message)
     with pytest.raises(UsageError) as caught:
         compare_gradient_flow({"a": weft.load(lstm), "b": weft.load(translator)}, TEXT, ExplainConfig())
     assert str(caught.value) == "compare_with: a (lm) and b (seq2seq) have different tasks"
@@ -117,7 +117,7 @@ def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys,
 # ---- compiled
 
 
-def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, monkeypatch, capsys, quiet_machine):
+def test_a_run_trained_with_compile_is_explained_like_any_other(tmp_path, monkeypatch, capsys, restore_openmp_env):
     """What is compiled is what training calls; the model that is saved, loaded and looked into is the plain one."""
     compiled, original = list[nn.Module](), nn.Module.compile
 
@@ -138,7 +138,7 @@ def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, mon
 
 
 @pytest.mark.parametrize("what", ["attention", "logit-lens"])
-def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, monkeypatch, capsys, quiet_machine):
+def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, monkeypatch, capsys, restore_openmp_env):
     load = weft.runs.load.load
 
     def load_compiled(folder: Path, *, device: str) -> Any:
@@ -147,16 +147,16 @@ def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, mo
         return run
 
     monkeypatch.setattr(weft.runs.load, "load", load_compiled)
-    assert refused(capsys, "explain", str(place / "transformer"), TEXT, "--view", what) == (
+    assert expect_error(capsys, "explain", str(place / "transformer"), TEXT, "--view", what) == (
         2, "record_activations: 'stack' is compiled; load the run again without compiling",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["transformer", "bahdanau"])
-def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_path_factory, kind, capsys, quiet_machine):
+def test_attention_in_beam_search_is_that_of_the_best_hypothesis(tmp_path_factory, kind, capsys, restore_openmp_env):
     """The search reads one token at a time from a cache; where its winner looked then is what the view shows."""
-    runs = PairRuns(tmp_path_factory.mktemp("pairs"))
-    run = weft.load(runs.folder(kind, "train.max_steps=3", "train.num_validations=1"))
+    runs = Seq2SeqRuns(tmp_path_factory.mktemp("pairs"))
+    run = weft.load(runs.run_dir(kind, "train.max_steps=3", "train.num_validations=1"))
     (view,) = asked(
         capsys, str(run.directory.path), "badac", "--view", "attention", "--component", "cross", "--beam-size", "1"
     )["views"]
@@ -164,12 +164,12 @@ def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_p
     names = cross_attention_modules(model)
     with record_activations(model, names) as seen:
         best = run.predict("badac", beam_size=1)
-    steps = [attention_weights(one)[0].detach().numpy() for one in seen if one.name == names[-1]]
+    steps = [attention_weights(item)[0].detach().numpy() for item in seen if item.name == names[-1]]
     # the first steps measured how much memory a row takes
     stepped = np.concatenate(steps, axis=1)[:, -len(best.token_ids) :]
     np.testing.assert_allclose(view["layers"][-1]["weights"], stepped, atol=1e-4)
     wide = asked(capsys, str(run.directory.path), "badac", "--view", "attention", "--beam-size", "4")["views"][0]
-    found = run.predict("badac", beam_size=4)
+    result = run.predict("badac", beam_size=4)
     assert [token["text"] for token in wide["output"]] == [
-        run.vocabulary.target.token_text(number) for number in found.token_ids
+        run.vocabulary.target.token_text(number) for number in result.token_ids
     ]

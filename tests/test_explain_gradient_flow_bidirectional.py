@@ -1,4 +1,4 @@
-"""How far the loss of a label, a tag or a gap reaches into a text read from both ends: against cells written by hand."""
+"""Gradient flow of the loss of a label, a tag or a mask through bidirectional layers: against cells written by hand."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ def two_way(kind: type[nn.Module]) -> Bidirectional:
     return Bidirectional(kind(6), kind(6)).double()
 
 
-def test_a_vanilla_rnn_that_reads_from_both_ends_equals_the_formula():
+def test_a_bidirectional_vanilla_rnn_equals_the_formula():
     mixer, x = two_way(RNN), torch.randn(1, 5, 6, dtype=torch.float64)
     ahead, back = by_hand(mixer.forward_mixer.cell, x[0]), by_hand(mixer.backward_mixer.cell, x[0].flip(0))[::-1]
     y = torch.stack([torch.cat(both) for both in zip(ahead, back, strict=True)])
     (y[2] ** 3).sum().backward()  # what is said of the third token
     expected = [
-        sum(one.grad.square().sum().item() for one in both if one.grad is not None) ** 0.5
+        sum(item.grad.square().sum().item() for item in both if item.grad is not None) ** 0.5
         for both in zip(ahead, back, strict=True)
     ]
     with unrolled(mixer, ["forward_mixer", "backward_mixer"]) as kept:
         z, _ = mixer(x)
     torch.testing.assert_close(z[0], y)
     value = (z[0, 2] ** 3).sum()
-    found = {
+    results = {
         name: torch.autograd.grad(value, [state[0] for state in states], retain_graph=True, allow_unused=True)
         for name, states in kept.items()
     }
     squares = [
-        sum(0.0 if one is None else one.square().sum().item() for one in both)
-        for both in zip(found["forward_mixer"], found["backward_mixer"][::-1], strict=True)
+        sum(0.0 if item is None else item.square().sum().item() for item in both)
+        for both in zip(results["forward_mixer"], results["backward_mixer"][::-1], strict=True)
     ]
     np.testing.assert_allclose(np.sqrt(squares), expected)
     assert (np.array(expected) > 0).all()  # those before it by one direction, those after it by the other
@@ -83,10 +83,10 @@ def test_reading_token_by_token_changes_nothing(kind):
 
 
 @pytest.mark.parametrize("name", ["labels-gru", "labels-lstm"])
-def test_a_label_of_recurrent_layers_equals_states_that_are_moved(runs, name):
+def test_state_gradients_of_a_label_equal_finite_differences(runs, name):
     """By numbers: a state is moved a little, both ways, and the loss read again. (At the start: where units have learned to
     saturate, a pool of maxima has ties.)"""
-    run = weft.load(runs.folder(name))
+    run = weft.load(runs.run_dir(name))
     view = gradient_flow_to_loss(run, TEXT, ExplainConfig())
     model = to_float64(reinitialized(run))
     tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode(TEXT), 2]])
@@ -98,13 +98,13 @@ def test_a_label_of_recurrent_layers_equals_states_that_are_moved(runs, name):
     flow = gradients_by_token(model, loss)
     np.testing.assert_allclose(view.data["text"]["untrained"]["norms"], flow.norms, rtol=1e-5)
     mixer = model.encoder.stack.layers[0].mixer
-    at, step, squares = 2, 1e-3, 0.0
-    for part, place in ((mixer.forward_mixer, at), (mixer.backward_mixer, tokens.size(1) - 1 - at)):
+    position, step, squares = 2, 1e-3, 0.0
+    for part, place in ((mixer.forward_mixer, position), (mixer.backward_mixer, tokens.size(1) - 1 - position)):
         for leaf in range(2 if name.endswith("lstm") else 1):
             for unit in range(8):
                 low, high = (moved_loss(part, place, (leaf, unit, size), loss) for size in (-step, step))
                 squares += ((high - low) / (2 * step)) ** 2
-    assert flow.norms[0, at] == pytest.approx(squares**0.5, rel=2e-3)
+    assert flow.norms[0, position] == pytest.approx(squares**0.5, rel=2e-3)
 
 
 def moved_loss(part: nn.Module, place: int, move: tuple[int, int, float], loss) -> float:
@@ -113,10 +113,10 @@ def moved_loss(part: nn.Module, place: int, move: tuple[int, int, float], loss) 
 
     def change(part: nn.Module, given: tuple, output: object) -> object:
         state, outputs = None, []
-        for at in range(given[0].size(1)):
-            _, state = part.forward(given[0][:, at : at + 1], state)
-            parts = [one.clone() for one in (state if isinstance(state, tuple) else (state,))]
-            if at == place:
+        for index in range(given[0].size(1)):
+            _, state = part.forward(given[0][:, index : index + 1], state)
+            parts = [item.clone() for item in (state if isinstance(state, tuple) else (state,))]
+            if index == place:
                 parts[leaf][0, unit] += size
             state = tuple(parts) if isinstance(state, tuple) else parts[0]
             outputs.append(parts[0])
@@ -129,8 +129,8 @@ def moved_loss(part: nn.Module, place: int, move: tuple[int, int, float], loss) 
     return value
 
 
-def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
-    run = weft.load(runs.folder("speech-transformer"))
+def test_attention_layers_equal_gradients_of_their_inputs(runs):
+    run = weft.load(runs.run_dir("speech-transformer"))
     view = gradient_flow_to_loss(run, "the bcdfo near dcbgi", ExplainConfig(position=2, target="NOUN"))
     assert (view.data["output"], view.data["position"]) == ("NOUN", 2)
     assert view.title == "Gradient flow from the loss of 'NOUN' at 'bcdfo'"
@@ -145,12 +145,12 @@ def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
     (-reading.log_probs(torch.tensor([1]))[0, reading.targets[1]]).backward()
     for handle in handles:
         handle.remove()
-    expected = [one.grad[0].norm(dim=1).tolist() for one in kept]
+    expected = [item.grad[0].norm(dim=1).tolist() for item in kept]
     np.testing.assert_allclose(view.data["text"]["trained"]["norms"], expected, rtol=1e-6)
 
 
-def test_a_tagger_reaches_both_ways_from_its_word(runs):
-    run = weft.load(runs.folder("spans-lstm"))
+def test_gradients_of_a_tagger_flow_in_both_directions(runs):
+    run = weft.load(runs.run_dir("spans-lstm"))
     view = gradient_flow_to_loss(run, "the old mr bcdfo near here", ExplainConfig(position=4))
     assert [token["text"] for token in view.data["tokens"]] == ["<s>", "the", "old", "mr", "bcdfo", "near", "here", "</s>"]
     norms = np.array(view.data["text"]["untrained"]["norms"])
@@ -171,14 +171,14 @@ def test_every_task_with_a_network_has_the_view(runs, tmp_path):
     masked = weft.load(train_here(values, tmp_path / "run").path)
     view = masked.explain("the old [MASK]", "gradient-flow")
     assert [token["text"] for token in view.data["tokens"]].count("[MASK]") == 1 and view.data["position"] == 1
-    pairs = weft.load(runs.folder("pairs-gru")).explain("the cat\tsome owl", "gradient-flow")
+    pairs = weft.load(runs.run_dir("pairs-gru")).explain("the cat\tsome owl", "gradient-flow")
     assert [token["text"] for token in pairs.data["tokens"]] == ["<s>", "the", "cat", "</s>", "some", "owl", "</s>"]
-    bayes = weft.load(runs.folder("labels-naive-bayes"))
+    bayes = weft.load(runs.run_dir("labels-naive-bayes"))
     assert why_no_gradients(bayes) == "naive-bayes has no gradients"
 
 
-def test_the_model_is_left_as_it_was(runs):
-    run = weft.load(runs.folder("labels-gru"))
+def test_the_model_is_unchanged(runs):
+    run = weft.load(runs.run_dir("labels-gru"))
     model = run.model
     before = {name: value.clone() for name, value in model.state_dict().items()}
     run.explain(TEXT, "gradient-flow")

@@ -1,4 +1,4 @@
-"""Inside recurrent layers: gates and cells equal a cell written by hand, and units are judged by what they correlate with."""
+"""Units of recurrent layers: gates and cells equal a cell written by hand; units are ranked by correlation with features."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from seq2seq_runs import PairRuns
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import make_text, run_file, train_here
 from torch import Tensor, nn
 from toy_models import build_mixer
@@ -39,7 +39,7 @@ def numbers(tensor: Tensor) -> np.ndarray:
 
 def by_hand(kind: str, mixer: nn.Module, x: np.ndarray, h: np.ndarray, c: np.ndarray) -> dict[str, np.ndarray]:
     """One row, position by position, from the papers' formulas in float64."""
-    found: dict[str, list[np.ndarray]] = {}
+    results: dict[str, list[np.ndarray]] = {}
     if kind == "gru-reset-before":
         u, b = numbers(mixer.input_proj.weight), numbers(mixer.input_proj.bias)
         w, v = numbers(mixer.gates.weight), numbers(mixer.candidate.weight)
@@ -70,8 +70,8 @@ def by_hand(kind: str, mixer: nn.Module, x: np.ndarray, h: np.ndarray, c: np.nda
             h = (1 - update) * h + update * new
             step = {"hidden": h, "update gate": update, "reset gate": reset, "candidate": new}
         for name, value in step.items():
-            found.setdefault(name, []).append(value)
-    return {name: np.stack(values) for name, values in found.items()}
+            results.setdefault(name, []).append(value)
+    return {name: np.stack(values) for name, values in results.items()}
 
 
 def called(mixer: nn.Module, x: Tensor, state: object = None) -> dict[str, Tensor]:
@@ -89,32 +89,32 @@ def test_gates_and_cells_equal_a_cell_written_by_hand(kind, begun):
         parts = [torch.randn(2, 8) for _ in range(2)]
         state = tuple(parts) if kind == "lstm" else parts[0]
         h, c = numbers(parts[0]), numbers(parts[1])
-    found = called(mixer, x, state)
+    result = called(mixer, x, state)
     for row in range(2):
         expected = by_hand(kind, mixer, numbers(x[row]), h[row], c[row])
-        assert list(found) == list(expected)
+        assert list(result) == list(expected)
         for name, values in expected.items():
-            np.testing.assert_allclose(numbers(found[name][row]), values, atol=2e-6, err_msg=name)
+            np.testing.assert_allclose(numbers(result[name][row]), values, atol=2e-6, err_msg=name)
 
 
 @torch.no_grad()
-def test_what_is_recomputed_gives_the_kernel_s_own_output():
+def test_recomputed_gates_give_the_output_of_the_kernel():
     x = torch.randn(3, 12, 8)
     mixer = build_mixer("lstm")
     y, (_, c) = mixer(x)
-    found = called(mixer, x)
-    torch.testing.assert_close(found["output gate"] * found["cell"].tanh(), y, atol=1e-6, rtol=0)
-    torch.testing.assert_close(found["cell"][:, -1], c, atol=1e-6, rtol=0)
+    result = called(mixer, x)
+    torch.testing.assert_close(result["output gate"] * result["cell"].tanh(), y, atol=1e-6, rtol=0)
+    torch.testing.assert_close(result["cell"][:, -1], c, atol=1e-6, rtol=0)
     for kind in ("gru", "gru-reset-before"):
         mixer = build_mixer(kind)
         y, _ = mixer(x)
-        found = called(mixer, x)
+        result = called(mixer, x)
         before = torch.cat([torch.zeros(3, 1, 8), y[:, :-1]], dim=1)
-        again = torch.lerp(before, found["candidate"], found["update gate"])
+        again = torch.lerp(before, result["candidate"], result["update gate"])
         torch.testing.assert_close(again, y, atol=1e-6, rtol=0)
 
 
-def test_every_recurrent_mixer_can_be_looked_into_and_nothing_else():
+def test_only_recurrent_mixers_have_units():
     assert (
         {row.factory for row in MIXERS.values() if row.num_state_vectors}
         == {MIXERS[kind].factory for kind in KINDS}
@@ -133,50 +133,50 @@ def test_every_recurrent_mixer_can_be_looked_into_and_nothing_else():
 TEXT = 'Ab "c [d(e)]" f\nGh 12'
 
 
-def test_features_are_what_they_say():
-    found = {name: find(TEXT) for name, find in FEATURES.items()}
-    assert found["quotes"] == [0] * 3 + [1] * 9 + [0] * 9
-    assert found["brackets"] == [0] * 6 + [1, 1, 2, 2, 1, 0] + [0] * 9
-    assert found["position in line"] == [*range(1, 16), 0, *range(1, 6)]
-    assert found["position in word"][:4] == [1, 2, 0, 0]
-    assert [at for at, value in enumerate(found["spaces"]) if value] == [2, 5, 13, 15, 18]
-    assert [at for at, value in enumerate(found["capitals"]) if value] == [0, 16]
-    assert [at for at, value in enumerate(found["digits"]) if value] == [19, 20]
+def test_feature_values():
+    results = {name: find(TEXT) for name, find in FEATURES.items()}
+    assert results["quotes"] == [0] * 3 + [1] * 9 + [0] * 9
+    assert results["brackets"] == [0] * 6 + [1, 1, 2, 2, 1, 0] + [0] * 9
+    assert results["position in line"] == [*range(1, 16), 0, *range(1, 6)]
+    assert results["position in word"][:4] == [1, 2, 0, 0]
+    assert [index for index, value in enumerate(results["spaces"]) if value] == [2, 5, 13, 15, 18]
+    assert [index for index, value in enumerate(results["capitals"]) if value] == [0, 16]
+    assert [index for index, value in enumerate(results["digits"]) if value] == [19, 20]
     assert FEATURES["quotes"]("“a” «b»") == [1, 1, 0, 0, 1, 1, 0]
     assert FEATURES["brackets"](")(") == [0, 1]
 
 
-def test_a_feature_of_a_token_is_that_of_its_last_letter():
+def test_a_feature_of_a_token_is_that_of_its_last_character():
     pieces = [TokenSpan("Ab", 0, 2), TokenSpan(' "c', 2, 5)]
     assert token_features(TEXT, pieces)["quotes"].tolist() == [0, 1]
     assert token_features(TEXT, pieces)["position in word"].tolist() == [2, 1]
     assert token_features(TEXT, []) == {}
 
 
-def test_the_unit_that_follows_a_feature_is_found():
+def test_the_unit_that_correlates_with_a_feature_is_found():
     chance = np.random.default_rng(0)
-    told = {"quotes": (chance.random(300) > 0.7).astype(float), "nothing": np.ones(300)}
+    reported = {"quotes": (chance.random(300) > 0.7).astype(float), "nothing": np.ones(300)}
     values = chance.normal(size=(300, 6))
-    values[:, 3] = -2 * told["quotes"] + 0.1 * values[:, 3]
+    values[:, 3] = -2 * reported["quotes"] + 0.1 * values[:, 3]
     values[:, 5] = 0.0
     np.testing.assert_allclose(
-        correlations(values, told["quotes"])[:5],
-        [np.corrcoef(values[:, unit], told["quotes"])[0, 1] for unit in range(5)],
+        correlations(values, reported["quotes"])[:5],
+        [np.corrcoef(values[:, unit], reported["quotes"])[0, 1] for unit in range(5)],
     )
-    assert correlations(values, told["quotes"])[5] == 0.0
-    found = rank_units([(1, {"hidden": chance.normal(size=(300, 4))}), (2, {"hidden": values})], told, 3)
-    assert [one.feature for one in found] == ["quotes"] * 3
-    assert found[0][:4] == ("quotes", 2, 4, "hidden")
-    assert found[0].r < -0.98
-    assert abs(found[0].r) > abs(found[1].r) >= abs(found[2].r)
+    assert correlations(values, reported["quotes"])[5] == 0.0
+    result = rank_units([(1, {"hidden": chance.normal(size=(300, 4))}), (2, {"hidden": values})], reported, 3)
+    assert [item.feature for item in result] == ["quotes"] * 3
+    assert result[0][:4] == ("quotes", 2, 4, "hidden")
+    assert result[0].r < -0.98
+    assert abs(result[0].r) > abs(result[1].r) >= abs(result[2].r)
 
 
 # ---- the view
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> PairRuns:
-    return PairRuns(tmp_path_factory.mktemp("runs"))
+def runs(tmp_path_factory) -> Seq2SeqRuns:
+    return Seq2SeqRuns(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def lstm(tmp_path_factory):
     return weft.load(train_here(run_file(make_text(place / "text.txt"), "lstm", data__read_as="stream"), place / "run").path)
 
 
-def test_the_view_shows_what_the_model_computes(lstm):
+def test_the_view_shows_the_activations_of_the_model(lstm):
     view = units(lstm, "the old cat sees", ExplainConfig(layer=2, unit=[3, 8]))
     tokens = torch.tensor([[*lstm.predictor.bos_ids, *lstm.vocabulary.encode("the old cat sees")]])
     with torch.no_grad(), record_activations(lstm.model, "stack.layers.1.mixer") as seen:
@@ -200,50 +200,50 @@ def test_the_view_shows_what_the_model_computes(lstm):
         ET.fromstring(picture.svg)
 
 
-def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
+def test_units_of_a_language_model_are_ranked_on_its_validation_data(lstm):
     view = units(lstm, "a dog", ExplainConfig(top=2))
     assert view.data["judged"]["by"] == "valid"
     assert view.data["judged"]["tokens"] > 200
-    by = {one["feature"] for one in view.data["follows"]}
+    by = {item["feature"] for item in view.data["follows"]}
     assert {"spaces", "position in word", "position in line"} <= by
     # by hand, over the same text
     (text,) = ["".join(lstm.config.datasets["valid"].texts())[:4000]]
     tokens = torch.tensor([[*lstm.predictor.bos_ids, *lstm.vocabulary.encode(text)]])
     with torch.no_grad(), record_activations(lstm.model, recurrent_modules(lstm.model)) as seen:
         lstm.model(tokens)
-    best = next(one for one in view.data["follows"] if one["feature"] == "spaces")
+    best = next(item for item in view.data["follows"] if item["feature"] == "spaces")
     values = cell_values(seen[best["layer"] - 1])[best["quantity"]][0, len(lstm.predictor.bos_ids) :, best["unit"] - 1]
-    told = [float(letter.isspace()) for letter in text]
-    assert best["r"] == pytest.approx(np.corrcoef(values, told)[0, 1], abs=1e-4)
+    reported = [float(letter.isspace()) for letter in text]
+    assert best["r"] == pytest.approx(np.corrcoef(values, reported)[0, 1], abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["lstm", "sutskever"])
-def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, name):
-    run = weft.load(runs.folder(name))
+def test_backward_layers_are_shown_in_text_order(runs, name):
+    run = weft.load(runs.run_dir(name))
     reading = read(run, "fade", ExplainConfig(target="F A D D E"))
-    found = {one.name: one for one in layer_activations(run, reading)}
+    results = {item.name: item for item in layer_activations(run, reading)}
     source = torch.tensor([reading.sides[0].tokens])
     with torch.no_grad():
         values = run.model.encoder(source, torch.ones_like(source, dtype=torch.bool)).values[0]
-    top = [one for part, one in found.items() if part.startswith("encoder")]
+    top = [item for part, item in results.items() if part.startswith("encoder")]
     if name == "lstm":  # both directions side by side are what the encoder leaves
-        shown = np.concatenate([one.values["hidden"] for one in top[-2:]], axis=1)
-        assert [one.name.rsplit(".", 1)[1] for one in top] == ["forward_mixer", "backward_mixer"] * (len(top) // 2)
+        shown = np.concatenate([item.values["hidden"] for item in top[-2:]], axis=1)
+        assert [item.name.rsplit(".", 1)[1] for item in top] == ["forward_mixer", "backward_mixer"] * (len(top) // 2)
     else:
         shown = top[-1].values["hidden"]
     np.testing.assert_allclose(shown, values, atol=1e-5)
     assert [piece.text for piece in top[0].tokens] == ["f", "a", "d", "e", "</s>"]
-    (decoder,) = {tuple(piece.text for piece in one.tokens) for part, one in found.items() if part.startswith("decoder")}
+    (decoder,) = {tuple(piece.text for piece in item.tokens) for part, item in results.items() if part.startswith("decoder")}
     assert decoder == ("<s>", "F", "A", "D", "D", "E")
 
 
-def test_a_short_text_without_data_says_that_it_is_too_short(runs):
-    view = units(weft.load(runs.folder("lstm")), "fade", ExplainConfig())
+def test_a_text_too_short_for_correlations_is_reported(runs):
+    view = units(weft.load(runs.run_dir("lstm")), "fade", ExplainConfig())
     assert view.data["follows"] == []
     assert view.lines[-1] == "too few tokens to correlate units with features of the text: 4 tokens of the text"
 
 
-def test_what_is_not_there_is_refused(lstm, runs):
+def test_layers_and_units_that_do_not_exist_are_refused(lstm, runs):
     for options, message in [
         ({"layer": 3}, "layer: must be from 1 to 2, got 3"),
         ({"unit": [9]}, "unit: must be from 1 to 8 in layer 1, got 9"),
@@ -252,14 +252,14 @@ def test_what_is_not_there_is_refused(lstm, runs):
             units(lstm, "a dog", ExplainConfig(**options))
         assert str(caught.value) == message
     assert why_no_units(lstm) is None
-    assert why_no_units(weft.load(runs.folder("transformer"))) == "architecture 'transformer' has no recurrent layers"
-    assert why_no_units(weft.load(runs.folder("lm-ngram"))) == "architecture 'ngram' has no recurrent layers"
+    assert why_no_units(weft.load(runs.run_dir("transformer"))) == "architecture 'transformer' has no recurrent layers"
+    assert why_no_units(weft.load(runs.run_dir("lm-ngram"))) == "architecture 'ngram' has no recurrent layers"
 
 
 # ---- coloured text
 
 
-def test_a_coloured_text_is_well_formed_and_has_a_colour_for_each_sign():
+def test_a_colored_text_is_well_formed_and_has_a_color_for_each_sign():
     svg = token_heatmap(["a<", " &", "b\n", "\u0301", "語"], np.array([1.0, -0.5, 0.0, 2.0, 0.1]), name="x", title="a < b")
     root = ET.fromstring(svg)
     boxes = [box for box in root.findall(".//{*}rect") if box.get("class") in ("up", "down")][:5]
@@ -276,7 +276,7 @@ def test_a_coloured_text_is_well_formed_and_has_a_colour_for_each_sign():
         (["a"], np.array([np.nan]), "token_heatmap: values must be finite"),
     ],
 )
-def test_a_coloured_text_needs_a_number_for_each_token(tokens, values, message):
+def test_a_colored_text_needs_a_value_for_each_token(tokens, values, message):
     with pytest.raises(UsageError) as caught:
         token_heatmap(tokens, values, name="x")
     assert str(caught.value) == message
@@ -312,14 +312,14 @@ def spelled_by_hand(run: Any) -> tuple[np.ndarray, np.ndarray]:
 def test_a_short_text_has_its_activations_and_scores_in_the_terminal(hello):
     run = weft.load(hello, device="cpu")
     hidden, scores = spelled_by_hand(run)
-    names = [run.vocabulary.token_text(at) for at in range(run.vocabulary.vocab_size)]
+    names = [run.vocabulary.token_text(index) for index in range(run.vocabulary.vocab_size)]
     view = units(run, "hello", ExplainConfig())
     cells = [line.split() for line in view.lines]
     assert cells[0] == ["layer", "1", "<s>", "h", "e", "l", "l", "o"]
     assert cells[1:5] == [["hidden", str(unit + 1), *(f"{h:+.2f}" for h in hidden[:, unit])] for unit in range(4)]
     assert cells[5] == []
     assert cells[6] == ["logits", "<s>", "h", "e", "l", "l", "o"]
-    assert cells[7 : 7 + len(names)] == [[name, *(f"{y:+.2f}" for y in scores[:, at])] for at, name in enumerate(names)]
+    assert cells[7 : 7 + len(names)] == [[name, *(f"{y:+.2f}" for y in scores[:, index])] for index, name in enumerate(names)]
     shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     assert cells[7 + len(names)] == ["next", *(w for p in shares for w in (names[p.argmax()], f"{p.max():.0%}"))]
     np.testing.assert_allclose(view.data["output"]["scores"], scores.T, atol=1e-5)

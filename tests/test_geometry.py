@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import refused
+from command_line import expect_error
 from label_runs import LabelRuns
-from seq2seq_runs import PairRuns
-from small_runs import Silent, make_text, run_file, train_here
+from seq2seq_runs import Seq2SeqRuns
+from small_runs import SilentCallback, make_text, run_file, train_here
 
 import weft
 from weft.cli.main import main
@@ -47,13 +47,13 @@ def language(place: Path, text: Path) -> Any:
         **run_file(text, train=TRAIN, tokenizer={"type": "bpe", "vocab_size": 270}, data__context_length=64),
         "model": model,
     }
-    return weft.load(train_here(values, place / "lm", Silent()).path, device="cpu")
+    return weft.load(train_here(values, place / "lm", SilentCallback()).path, device="cpu")
 
 
 @pytest.fixture(scope="module")
-def pairs(place: Path) -> PairRuns:
+def pairs(place: Path) -> Seq2SeqRuns:
     (place / "pairs").mkdir()
-    return PairRuns(place / "pairs")
+    return Seq2SeqRuns(place / "pairs")
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -193,12 +193,12 @@ def test_sums_give_the_mean_of_all_pairs() -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "luong", "bahdanau", "sutskever", "cho", "joint"])
-def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
+def test_both_sides_of_a_translation(pairs: Seq2SeqRuns, name: str) -> None:
     """Words of both sides have as many vectors as the model has positions for them, whatever way its decoder is run."""
     from seq2seq_runs import MODELS
 
     MODELS.setdefault("cho", {"arch": "cho", "hidden_size": 16})
-    run: Any = weft.load(pairs.folder(name), device="cpu")
+    run: Any = weft.load(pairs.run_dir(name), device="cpu")
     known = sequence_stages(run)
     given = sample([run], None, max_words=40)
     (line,) = given.examples[0]
@@ -225,9 +225,9 @@ def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
         {**run_file(text, train=TRAIN, task="masked-lm", tokenizer={"type": "word"}), "model": model}, place / "bert"
     )
     for folder, layers in (
-        (runs.folder("labels-transformer"), ["input", "layer 1", "layer 2", "top"]),
-        (runs.folder("pairs-lstm"), ["input", "layer 1"]),
-        (runs.folder("spans-lstm"), ["input", "layer 1"]),
+        (runs.run_dir("labels-transformer"), ["input", "layer 1", "layer 2", "top"]),
+        (runs.run_dir("pairs-lstm"), ["input", "layer 1"]),
+        (runs.run_dir("spans-lstm"), ["input", "layer 1"]),
         (masked.path, ["input", "layer 1", "layer 2"]),
     ):
         (side,) = geometry(weft.load(folder, device="cpu"), max_words=300).data["sides"]
@@ -325,11 +325,11 @@ def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.Capt
     assert json.loads((place / "x.json").read_text())["sides"][0]["side"] == "text"
 
 
-def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(language: Any, text: Path, place: Path, pairs: Seq2SeqRuns, capsys: pytest.CaptureFixture[str]) -> None:
     folder, data = str(language.directory.path), ("--data", str(text))
 
     def line(*words: str) -> str:
-        return refused(capsys, "analyze", "geometry", *words, "--quiet")[1]
+        return expect_error(capsys, "analyze", "geometry", *words, "--quiet")[1]
 
     assert line(folder, *data, "--words", "zebra") == "--words: 'zebra' is not one of the words of the data"
     assert line(folder, *data, "--layer", "3") == "--layer: must be from 0 (the input) to 2, got 3"
@@ -344,7 +344,7 @@ def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsy
     assert line(str(bare.path)) == f"{bare.path}: the run has no validation or test data; set --data"
     long = place / "long.tsv"
     long.write_text("a" * 40 + "\tA\n")
-    run = weft.load(pairs.folder("transformer"), device="cpu")
+    run = weft.load(pairs.run_dir("transformer"), device="cpu")
     with pytest.raises(DataError) as caught:
         geometry(run, long)
     problem = "input: 41 tokens exceed the model's limit of 16; shorten it"

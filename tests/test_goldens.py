@@ -30,7 +30,7 @@ from golden_cases import scenes  # noqa: E402
 
 from weft.cli.main import main  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 RECORDED = ROOT / "tests" / "goldens.json"
 CLOSE = 1e-3  # relative: processors round differently, and twelve steps add to it
 # of each run the command whose answer is kept; those that write as long as they like are left out, for a rounding may decide

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import refused
+from command_line import expect_error
 from label_runs import LabelRuns
-from seq2seq_runs import make_pairs, pair_file
-from small_runs import Silent, make_text, run_file
+from seq2seq_runs import make_pairs, seq2seq_run_file
+from small_runs import SilentCallback, make_text, run_file
 from torch import Tensor, nn
 
 from weft.cli.main import main
@@ -37,11 +37,11 @@ batch_tokens = 64
 def errors(values: dict, place: Path) -> dict[str, float]:
     work = place / "work"
     work.mkdir(exist_ok=True)
-    function = make_loss_function(resolve(values, base=place), work, Silent())
+    function = make_loss_function(resolve(values, base=place), work, SilentCallback())
     return {one.name: one.error for one in check_tensors(function, entries=3)}
 
 
-@pytest.mark.parametrize("kind", ["window", "lstm", "gpt"])
+@pytest.mark.parametrize("kind", ["conv", "lstm", "gpt"])
 def test_language_models_have_the_gradients_they_say(tmp_path, kind):
     found = errors(run_file(make_text(tmp_path / "text.txt"), kind), tmp_path)
     assert "embedding.weight" in found and "head.bias" in found
@@ -64,7 +64,7 @@ def test_gaps_are_the_same_each_time_they_are_drawn(tmp_path):
 
 
 def test_pairs_labels_and_tags_do_too(tmp_path):
-    assert max(errors(pair_file(make_pairs(tmp_path / "pairs.tsv"), "joint"), tmp_path).values()) < 1e-5
+    assert max(errors(seq2seq_run_file(make_pairs(tmp_path / "pairs.tsv"), "joint"), tmp_path).values()) < 1e-5
     labels = LabelRuns(tmp_path)
     for name in ("labels-lstm", "spans-lstm"):  # one head is a softmax, the other a CRF
         values = override(labels.values(name), ["model.hidden_size=8"])
@@ -110,7 +110,7 @@ def test_float64_stays_what_it_is_and_nothing_else_changes():
 # ---- the command
 
 
-def test_the_command_says_that_all_is_correct(here, capsys):
+def test_the_command_says_that_all_is_correct(work_dir, capsys):
     assert main(["check", "run.toml", "--gradients", "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -120,7 +120,7 @@ def test_the_command_says_that_all_is_correct(here, capsys):
     assert rows[-2] == "All 7 gradients are correct (relative error up to 1e-05)"
 
 
-def test_a_wrong_gradient_is_named_and_the_exit_code_says_so(here, capsys, monkeypatch):
+def test_a_wrong_gradient_is_named_and_the_exit_code_says_so(work_dir, capsys, monkeypatch):
     logits = LMHead.logits
 
     def halved(self: LMHead, x: Tensor) -> Tensor:
@@ -138,11 +138,11 @@ def test_a_wrong_gradient_is_named_and_the_exit_code_says_so(here, capsys, monke
     assert main(["check", "run.toml", "--gradients", "--quiet", "--tolerance", "1"]) == 0
 
 
-def test_what_can_not_be_checked_is_refused(here, capsys):
+def test_what_can_not_be_checked_is_refused(work_dir, capsys):
     check = ["check", "run.toml", "--gradients", "--quiet"]
-    assert refused(capsys, *check, "--entries", "0") == (2, "--entries: must be at least 1, got 0")
-    assert refused(capsys, *check, "--tolerance", "0") == (2, "--tolerance: must be greater than 0, got 0")
+    assert expect_error(capsys, *check, "--entries", "0") == (2, "--entries: must be at least 1, got 0")
+    assert expect_error(capsys, *check, "--tolerance", "0") == (2, "--tolerance: must be greater than 0, got 0")
     model = 'arch = "lstm"\nhidden_size = 8\nnum_layers = 1'
-    (here / "ngram.toml").write_text(RUN.replace(model, 'arch = "ngram"').split("[train]")[0])
-    code, error = refused(capsys, "check", "ngram.toml", "--gradients", "--quiet")
+    (work_dir / "ngram.toml").write_text(RUN.replace(model, 'arch = "ngram"').split("[train]")[0])
+    code, error = expect_error(capsys, "check", "ngram.toml", "--gradients", "--quiet")
     assert (code, error) == (2, "model.arch: 'ngram' is trained without gradients")

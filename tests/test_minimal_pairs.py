@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import refused
-from seq2seq_runs import PairRuns
+from command_line import expect_error
+from seq2seq_runs import Seq2SeqRuns
 from small_runs import train_here
 
 import weft
@@ -27,7 +27,7 @@ from weft.metrics.items import total
 from weft.metrics.minimal_pairs import pair_accuracy, pair_items
 from weft.models.encoder import EncoderInput
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 KINDS = ("ngram", "conv", "rnn", "lstm", "gru", "transformer", "gpt")
@@ -377,8 +377,8 @@ def test_counting_follows_the_nearest_noun_where_that_is_all_it_sees(tmp_path):
 
 
 def test_runs_that_score_no_sentence_are_refused(runs, suite, tmp_path):
-    pairs = PairRuns(tmp_path)
-    run = weft.load(pairs.folder("lstm"), device="cpu")
+    pairs = Seq2SeqRuns(tmp_path)
+    run = weft.load(pairs.run_dir("lstm"), device="cpu")
     with pytest.raises(UsageError) as caught:
         evaluate_minimal_pairs(run, pairs_of(suite))
     assert str(caught.value) == (
@@ -537,14 +537,14 @@ def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", "good\tbad\nthe cat\tthe cat cat\n")
     run = str(runs / "lstm")
     said = "--score-by word: none of the 1 pairs differs in exactly one word; use --score-by sentence"
-    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, said)
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "word") == (3, said)
     said = "--score-by: unknown unit 'letter'; choose from sentence, word"
-    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, said)
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--score-by", "letter") == (2, said)
     said = f"{suite}: a file, not a run directory; repeat --suite before every file, or name their directory"
-    assert refused(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, said)
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, str(suite), "--suite", str(path)) == (2, said)
     path = write(tmp_path / "y.tsv", "good\tbad\nthe gnu\tthe cat\n")
     said = "--skip-unknown: all 1 pairs differ in a word that is unknown to some run"
-    assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, said)
+    assert expect_error(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, said)
 
 
 def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anything(runs, suite, tmp_path, capsys):
@@ -556,7 +556,7 @@ def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anythi
         (["--save-pairs", folder], f"--save-pairs: {folder} is a directory; name a file"),
         (["--csv", table, "--save-pairs", table], f"--csv and --save-pairs: both name {table}; use two files"),
     ):
-        assert refused(capsys, *words, *options) == (2, told)
+        assert expect_error(capsys, *words, *options) == (2, told)
 
 
 def test_runs_of_one_name_are_called_by_their_paths(runs, suite, tmp_path, monkeypatch, capsys):

@@ -14,12 +14,12 @@ import test_contracts
 import test_seq2seq_contracts
 import torch
 import toy_seq2seq
-from command_line import feed, refused
-from compare_helpers import Here, compare
+from command_line import expect_error, set_stdin
+from compare_helpers import InProcessTrainer, compare
 from pydantic import Field
 from pydantic.fields import FieldInfo
 from torch import Tensor, nn
-from toy_models import DIM, mixer, shaken, table
+from toy_models import DIM, enlarge_weights, mixer, stack_config
 
 import weft
 from weft.cli.main import main
@@ -89,7 +89,7 @@ def laws(module: Any, argument: str) -> dict[str, Callable[..., None]]:
     return {name: test for name, test in found.items() if next(iter(inspect.signature(test).parameters), "") == argument}
 
 
-OF_MIXERS = {name: test for name, test in laws(test_contracts, "build").items() if "two_way_layer" not in name}
+OF_MIXERS = {name: test for name, test in laws(test_contracts, "build").items() if "bidirectional_layer" not in name}
 OF_PAIRS = laws(test_seq2seq_contracts, "name")
 
 
@@ -101,12 +101,12 @@ def test_there_are_laws():
 def test_a_layer_and_a_stack_of_it_keep_the_laws_of_mixers(law):
     def layer() -> nn.Module:
         torch.manual_seed(0)
-        return shaken(mixer("smoothing", decay=0.7)).eval()
+        return enlarge_weights(mixer("smoothing", decay=0.7)).eval()
 
     def layers() -> nn.Module:
         torch.manual_seed(0)
         options = {"position_encoding": "sinusoidal", "skip_connection": "residual", "norm": "layernorm", "ffn_dim": 12}
-        return shaken(stack(table(layer_type="smoothing", **options), context_length=32)).eval()
+        return enlarge_weights(stack(stack_config(layer_type="smoothing", **options), context_length=32)).eval()
 
     for build in (layer, layers):
         law(build, *([4] if "cut" in inspect.signature(law).parameters else []))
@@ -126,8 +126,8 @@ PAIRS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("law", OF_PAIRS.values(), ids=OF_PAIRS)
 def test_encoder_decoders_of_it_keep_theirs(monkeypatch, law):
     for name, options in PAIRS.items():
-        monkeypatch.setitem(toy_seq2seq.EVERY, name, options)
-        monkeypatch.setitem(toy_seq2seq.VARIED, name, options)
+        monkeypatch.setitem(toy_seq2seq.ALL_MODELS, name, options)
+        monkeypatch.setitem(toy_seq2seq.VARIANTS, name, options)
         law(name)
     toy_seq2seq.build.cache_clear()
 
@@ -136,8 +136,8 @@ def test_encoder_decoders_of_it_keep_theirs(monkeypatch, law):
 
 
 def test_its_default_comes_from_the_row_and_a_value_reaches_every_layer():
-    assert table(layer_type="smoothing").decay == 0.9 and "decay" not in to_dict(table(layer_type="lstm"))
-    model = stack(table(layer_type="smoothing", decay=0.25, bidirectional=True), context_length=8)
+    assert stack_config(layer_type="smoothing").decay == 0.9 and "decay" not in to_dict(stack_config(layer_type="lstm"))
+    model = stack(stack_config(layer_type="smoothing", decay=0.25, bidirectional=True), context_length=8)
     found = [part.decay for part in model.modules() if isinstance(part, Smoothing)]
     assert found == [0.25] * 4 and sum(isinstance(part, Bidirectional) for part in model.modules()) == 2
     assert [(part.name, part.num_parameters) for part in count_parameters(model)] == [("smoothing", 4 * (DIM // 2) * (DIM + 1))]
@@ -187,7 +187,11 @@ def test_every_option_of_a_row_is_one_of_the_table_and_of_the_class():
 
 def test_a_mixer_that_attends_one_way_alone_says_so(monkeypatch):
     monkeypatch.setitem(MIXERS, "ahead", MIXERS["attention"]._replace(bidirectional=None))
-    assert stack(table(layer_type="ahead", num_heads=2), context_length=4)(torch.zeros(1, 3, DIM))[0].shape == (1, 3, DIM)
+    assert stack(stack_config(layer_type="ahead", num_heads=2), context_length=4)(torch.zeros(1, 3, DIM))[0].shape == (
+        1,
+        3,
+        DIM,
+    )
     with pytest.raises(ConfigError) as caught:
         parse_config(StackConfig, {"layer_type": "ahead", "bidirectional": True}, prefix="model")
     assert str(caught.value) == "model.bidirectional: not possible with layer_type 'ahead'; set it to false"
@@ -243,8 +247,8 @@ def there(tmp_path, monkeypatch) -> Path:
     (tmp_path / "run.toml").write_text(RUN)
     (tmp_path / "pairs.toml").write_text(PAIRED)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparing, "ParallelTrainer", Here)
-    monkeypatch.setattr(Here, "trained", [], raising=False)
+    monkeypatch.setattr(comparing, "ParallelTrainer", InProcessTrainer)
+    monkeypatch.setattr(InProcessTrainer, "trained", [], raising=False)
     preset = Preset(language, LanguageModelConfig, {"layer_type": "smoothing"}, RECURRENT)
     monkeypatch.setitem(find_task("lm").presets, "smoothing", preset)  # type: ignore[arg-type]
     return tmp_path
@@ -264,13 +268,13 @@ def test_a_language_model_of_it_is_checked_trained_measured_and_used(there, caps
     (layer,) = (part for part in run.model.modules() if isinstance(part, Smoothing))
     assert layer.decay == 0.5
     assert default_context(run.config) == Context("reset", run.config.data.context_length)
-    code, said = refused(capsys, "train", "run.toml", "--quiet", "--output-dir", "other", "--set", "model.decay=2")
+    code, said = expect_error(capsys, "train", "run.toml", "--quiet", "--output-dir", "other", "--set", "model.decay=2")
     assert (code, said) == (2, "model.decay: must be less than 1, got 2")
 
 
 def test_an_encoder_decoder_of_it_is_trained_and_predicts(there, monkeypatch, capsys):
     assert main(["train", "pairs.toml", "--output-dir", "run", "--quiet"]) == 0
-    feed(monkeypatch, b"anas\nberto\n")
+    set_stdin(monkeypatch, b"anas\nberto\n")
     capsys.readouterr()
     assert main(["predict", "run"]) == 0
     assert capsys.readouterr().out.count("\n") == 2
@@ -285,4 +289,4 @@ def test_comparisons_give_each_kind_the_options_that_it_has(there, capsys):
     assert err.splitlines()[:2] == ["lstm: ignoring decay", "conv: ignoring decay"]
     place = there / "runs" / "run-comparison"
     kept = [path.parent.name for path in place.glob("*/resolved.toml") if "\ndecay = 0.5\n" in path.read_text()]
-    assert kept == ["smoothing-5"] and len(Here.trained) == 3
+    assert kept == ["smoothing-5"] and len(InProcessTrainer.trained) == 3

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from toy_decoding import Strings
-from toy_seq2seq import ATTENTION, BEGIN, END, shaken_pair
+from toy_decoding import StringTokenizer
+from toy_seq2seq import ATTENTION, BOS, EOS, large_weight_model
 
 from weft.config import parse_config
 from weft.decode.beam import BeamOptions, beam_search
@@ -29,7 +29,7 @@ from weft.models.lm import language_model
 from weft.models.ngram import NgramConfig, fit
 from weft.models.seq2seq import EncoderDecoder
 
-SPELLER = Strings("abcdefgh")
+SPELLER = StringTokenizer("abcdefgh")
 DECODERS: dict[str, dict[str, Any]] = {
     "cho": {"layer_type": "gru-reset-before", "feed_context": True, "encoder": {"bidirectional": False}},
     "bahdanau": {"layer_type": "gru-reset-before", "attention": "additive", "attention_placement": "before"},
@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 
 @cache
 def model_of(name: str, *, words: int = 11) -> EncoderDecoder:
-    model = shaken_pair(**DECODERS[name], words=words)
+    model = large_weight_model(**DECODERS[name], vocab_size=words)
     with torch.no_grad():
         # what is said depends on what was: targets of several different tokens, most of which end before the limit
         model.decoder.embedder.embedding.weight.mul_(3)
@@ -55,7 +55,7 @@ def model_of(name: str, *, words: int = 11) -> EncoderDecoder:
 def source_tokens(count: int, *, words: int = 11, seed: int = 0) -> list[list[int]]:
     """Sources of 1 to 9 tokens, </s> among them."""
     random = np.random.default_rng(seed)
-    return [[*random.integers(3, words, random.integers(0, 9)).tolist(), END] for _ in range(count)]
+    return [[*random.integers(3, words, random.integers(0, 9)).tolist(), EOS] for _ in range(count)]
 
 
 def encoded(model: Any, sources: Sequence[Sequence[int]]) -> Any:
@@ -97,16 +97,16 @@ def test_a_beam_of_one_takes_the_best_token_each_time(name):
     options = PredictionConfig(beam_size=1, length_penalty=0.7, max_new_tokens=8)
     searched = beam_search(
         model,
-        torch.full((4, 1), BEGIN),
-        options=BeamOptions(beam_size=1, max_new_tokens=8, eos_id=END),
+        torch.full((4, 1), BOS),
+        options=BeamOptions(beam_size=1, max_new_tokens=8, eos_id=EOS),
         state=encoded(model, sources),
-        processor=ban_tokens([0, BEGIN]),
+        processor=ban_tokens([0, BOS]),
     )
     for source, (found,), (hypothesis,) in zip(sources, predict(asking(model, sources), options), searched, strict=True):
-        log_probs, state = model.start(torch.tensor([[BEGIN]]), None, encoded(model, [source]))
+        log_probs, state = model.start(torch.tensor([[BOS]]), None, encoded(model, [source]))
         tokens: list[int] = []
         total = 0.0
-        while len(tokens) < 8 and END not in tokens:
+        while len(tokens) < 8 and EOS not in tokens:
             log_probs[:, :2] = -math.inf
             tokens.append(int(log_probs.argmax()))
             total += log_probs[0, tokens[-1]].item()
@@ -127,13 +127,13 @@ LIMIT = 3
 def sequences() -> list[list[int]]:
     """All that may be written: ended by </s>, or as long as the limit."""
     every = itertools.chain.from_iterable(itertools.product(range(2, WORDS), repeat=size) for size in range(1, LIMIT + 1))
-    ended = [list(tokens) for tokens in every if END not in tokens[:-1]]
-    return [tokens for tokens in ended if tokens[-1] == END or len(tokens) == LIMIT]
+    ended = [list(tokens) for tokens in every if EOS not in tokens[:-1]]
+    return [tokens for tokens in ended if tokens[-1] == EOS or len(tokens) == LIMIT]
 
 
 def rows_of(sequences: Sequence[Sequence[int]], prefix: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     width = max(map(len, sequences))
-    rows = [[BEGIN, *prefix, *tokens, *[0] * (width - len(tokens))] for tokens in sequences]
+    rows = [[BOS, *prefix, *tokens, *[0] * (width - len(tokens))] for tokens in sequences]
     keep = [[True] * (1 + len(prefix) + len(tokens)) + [False] * (width - len(tokens)) for tokens in sequences]
     return torch.tensor(rows), torch.tensor(keep)
 
@@ -159,7 +159,7 @@ def check_best(found: Sequence[Prediction], totals: Tensor, alpha: float) -> Non
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 @pytest.mark.parametrize("prefix", [[], [4, 3]], ids=["", "prefix"])
 def test_a_wide_beam_finds_the_best_of_all_sequences(name, alpha, prefix):
-    model, sources = model_of(name, words=WORDS), [[3, 5, 4, END], [5, END]]
+    model, sources = model_of(name, words=WORDS), [[3, 5, 4, EOS], [5, EOS]]
     found = ask(model, sources, prefixes=[prefix] * 2, beam_size=200, length_penalty=alpha, n_best=3, max_new_tokens=LIMIT)
     for source, best in zip(sources, found, strict=True):
         check_best(best, log_probs_by_part(model, source, prefix).sum(1), alpha)
@@ -168,7 +168,7 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(name, alpha, prefix):
 
 def language_of(kind: str) -> Any:
     if kind == "ngram":
-        tokens = np.array([3, 4, END, 4, 4, 5, END, 5, 3, 3, END, END])
+        tokens = np.array([3, 4, EOS, 4, 4, 5, EOS, 5, 3, 3, EOS, EOS])
         return fit(tokens, np.array([0, 3, 7, 11, 12]), NgramConfig(order=3), vocab_size=WORDS, vocabulary="ab12cd34" * 8)
     torch.manual_seed(3)
     table = parse_config(
@@ -183,7 +183,7 @@ def language_of(kind: str) -> Any:
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
     parts = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS), model_of("copying", words=WORDS)]
-    weights, source = [0.5, 0.3, 0.2], [3, 5, 4, END]
+    weights, source = [0.5, 0.3, 0.2], [3, 5, 4, EOS]
     both = Ensemble(parts, LinearEnsemble(weights))
 
     def encode(some: Any) -> Any:
@@ -205,7 +205,7 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
 @pytest.mark.parametrize("kind", ["ngram", "gru"])
 @pytest.mark.parametrize("name", ["luong", "transformer"])
 def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
-    model, lm, source = model_of(name, words=WORDS), language_of(kind), [3, 5, 4, END]
+    model, lm, source = model_of(name, words=WORDS), language_of(kind), [3, 5, 4, EOS]
     fused = Ensemble([model, lm], ShallowFusion([1.0, 0.4]))
 
     def encode(some: Any) -> Any:
@@ -224,7 +224,7 @@ def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
 
 
 def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
-    parts, lm, source = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS)], language_of("gru"), [5, 3, END]
+    parts, lm, source = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS)], language_of("gru"), [5, 3, EOS]
     fused = Ensemble([Ensemble(parts, LinearEnsemble([0.5, 0.5])), lm], ShallowFusion([1.0, 0.3]))
 
     def encode(some: Any) -> Any:
@@ -268,7 +268,7 @@ def test_a_batch_of_32_equals_one_at_a_time(name, options):
 
 def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
     monkeypatch.setattr("weft.decode.predict.MAX_BATCH_SOURCES", 3)
-    model, sources, told = model_of("luong"), [*source_tokens(10), [3] * 40 + [END]], []
+    model, sources, told = model_of("luong"), [*source_tokens(10), [3] * 40 + [EOS]], []
     found = predict(asking(model, sources), PredictionConfig(beam_size=2), progress=lambda *done: told.append(done))
     monkeypatch.undo()
     for one, expected in zip(found, ask(model, sources, beam_size=2), strict=True):
@@ -295,7 +295,7 @@ def test_scores_are_sorted_log_probabilities_under_the_penalty_and_equal_to_scor
             assert one.prefix == prefix and one.text == SPELLER.decode([*prefix, *one.token_ids])
             assert one.score == pytest.approx(one.log_prob / len(one.token_ids) ** (1.0 if alpha is None else alpha), abs=1e-4)
             with torch.no_grad():
-                again = model.score(torch.tensor([[BEGIN, *prefix, *one.token_ids]]), None, encoded(model, [source]))
+                again = model.score(torch.tensor([[BOS, *prefix, *one.token_ids]]), None, encoded(model, [source]))
             assert one.log_prob == pytest.approx(again[0, len(prefix) :].sum().item(), abs=1e-4)
 
 
@@ -319,10 +319,10 @@ def test_banned_tokens_never_appear(name):
         said = Counter(
             token for found in ask(model, sources, max_new_tokens=8, **options) for one in found for token in one.token_ids
         )
-        often = [token for token, _ in said.most_common() if token != END][:2]
+        often = [token for token, _ in said.most_common() if token != EOS][:2]
         kept = ask(model, sources, max_new_tokens=8, banned_tokens=[SPELLER.decode([token]) for token in often], **options)
         left = {token for found in kept for one in found for token in one.token_ids}
-        assert len(often) == 2 and not {0, BEGIN, *often} & left
+        assert len(often) == 2 and not {0, BOS, *often} & left
 
 
 @every_decoder
@@ -331,7 +331,7 @@ def test_a_target_is_as_long_as_was_asked(name):
     for options in ({"beam_size": 3, "n_best": 3}, {"beam_size": 1}, {"num_samples": 3}):
         for found in ask(model, sources, max_new_tokens=5, min_new_tokens=3, **options):
             for one in found:
-                assert one.token_ids.index(END) >= 3 if END in one.token_ids else len(one.token_ids) == 5
+                assert one.token_ids.index(EOS) >= 3 if EOS in one.token_ids else len(one.token_ids) == 5
                 assert len(one.token_ids) <= 5
         assert {len(one.token_ids) for found in ask(model, sources, max_new_tokens=1, **options) for one in found} == {1}
 
@@ -347,10 +347,10 @@ def test_the_limit_follows_from_the_source_alone():
 
 @pytest.mark.parametrize("options", [{"beam_size": 2}, {"beam_size": 1}, {"num_samples": 2}], ids=["beam", "greedy", "samples"])
 def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
-    model = shaken_pair(**ATTENTION, position_encoding="learned", longest=12)
+    model = large_weight_model(**ATTENTION, position_encoding="learned", max_positions=12)
     sources, prefixes = source_tokens(4), [[3] * 11, [], [4] * 5, []]
     with torch.no_grad():
-        model.head.head.bias[END] = -50.0  # it never ends by itself
+        model.head.head.bias[EOS] = -50.0  # it never ends by itself
     found = ask(model, sources, prefixes=prefixes, **options)
     assert [len(best[0].token_ids) for best in found] == [1, 12, 7, 12]
     with pytest.raises(UsageError) as caught:
@@ -396,13 +396,13 @@ def test_samples_follow_from_the_seed():
 
 
 def test_samples_are_as_frequent_as_they_are_probable():
-    model, source = model_of("copying", words=WORDS), [4, 5, END]
+    model, source = model_of("copying", words=WORDS), [4, 5, EOS]
     found = ask(model, [source], num_samples=4000, max_new_tokens=LIMIT)[0]
     counts = Counter(tuple(one.token_ids) for one in found)
     # what is never written takes no part: probabilities are those among the rest
     with torch.no_grad():
         state = encoded(model, [source])
-        first = model.start(torch.tensor([[BEGIN]]), None, state)[0][0].exp()
+        first = model.start(torch.tensor([[BOS]]), None, state)[0][0].exp()
     allowed = first[2:] / first[2:].sum()
     for token, share in enumerate(allowed.tolist(), 2):
         seen = sum(count for tokens, count in counts.items() if tokens[0] == token) / 4000

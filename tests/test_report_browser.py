@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 from browser import chromium
-from report_documents import labels, language, tags, translation
+from report_documents import classification_document, lm_document, seq2seq_document, tagging_document
 
 from weft.report.page import page
 
 # the report has new words; these tests still look for old ones in some places
 
-DOCUMENTS = {"translation": translation(), "language": language(), "labels": labels(), "many": labels(60), "tags": tags()}
+DOCUMENTS = {
+    "translation": seq2seq_document(),
+    "language": lm_document(),
+    "labels": classification_document(),
+    "many": classification_document(60),
+    "tags": tagging_document(),
+}
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&amp;\u202eevil\u0007"
 
 
@@ -78,7 +84,7 @@ def test_it_is_drawn_without_a_fault_and_keeps_to_the_width(look, name):
 
 
 def test_the_whole_table_is_seen_at_1280_pixels_and_a_kind_is_one_line(look):
-    document = translation()
+    document = seq2seq_document()
     for row in document["rows"]:
         row["difference"] = None if row["best"] else {"value": -10.25, "low": -11.25, "high": -9.25}
     document["rows"][2]["name"] = "naive-bayes"
@@ -93,7 +99,7 @@ def test_the_whole_table_is_seen_at_1280_pixels_and_a_kind_is_one_line(look):
 
 
 def test_an_axis_of_costs_that_are_near_each_other_has_numbers_on_a_phone(look):
-    document = translation()
+    document = seq2seq_document()
     for row, parameters in zip(document["rows"], (651_690, 940_714, 615_018, 700_000), strict=True):
         row["num_parameters"] = parameters
     seen = look(document)
@@ -104,10 +110,10 @@ def test_an_axis_of_costs_that_are_near_each_other_has_numbers_on_a_phone(look):
 
 
 def test_every_column_sorts_both_ways_with_what_is_unknown_last(look):
-    seen = look(language())
+    seen = look(lm_document())
     names = "table.results tbody th bdi"
     assert seen.all(names) == ["gpt", "lstm", "ngram"]  # the lower the better, infinity last
-    rows = {row["name"]: row for row in language()["rows"]}
+    rows = {row["name"]: row for row in lm_document()["rows"]}
     keys = [lambda row: row["name"], None, None, lambda row: len(row["seeds"]), lambda row: row["num_parameters"]]
     for column, key in enumerate(keys):
         if key is None:
@@ -127,7 +133,7 @@ def test_every_column_sorts_both_ways_with_what_is_unknown_last(look):
 
 
 def test_a_table_sorts_from_the_keyboard(look):
-    seen = look(translation())
+    seen = look(seq2seq_document())
     seen.page.locator("table.results thead button").first.focus()
     seen.page.keyboard.press("Enter")
     assert seen.all("table.results tbody th bdi") == ["lstm", "lstm,attention", "rnn", "transformer"]
@@ -138,21 +144,21 @@ def lines(seen: Look, row: int, chart: str = "curves") -> int:
 
 
 def test_noisy_curves_are_smoothed_until_that_is_switched_off(look):
-    seen = look(translation())
+    seen = look(seq2seq_document())
     pale = '[data-chart="curves"] figure path.raw'
     bold = '[data-chart="curves"] figure:first-child path.line:not(.raw).c0'
     assert seen.count(pale) == 8  # the training losses of four models, two seeds each; validation has few points
     before = seen.page.locator(bold).first.get_attribute("d")
     seen.page.locator('[data-chart="curves"] input.smooth').uncheck()
     assert seen.count(pale) == 0 and seen.page.locator(bold).first.get_attribute("d") != before
-    document = translation()
+    document = seq2seq_document()
     for curve in document["curves"]:
         curve["train"] = curve["train"][:20]
     assert look(document).count('[data-chart="curves"] input.smooth') == 0
 
 
 def test_a_table_that_is_wider_than_the_screen_says_so_until_its_end_is_seen(look):
-    seen = look(translation(), viewport={"width": 390, "height": 800})
+    seen = look(seq2seq_document(), viewport={"width": 390, "height": 800})
     hint = seen.page.locator("#results .hint").first
     assert hint.is_visible() and hint.inner_text() == "Scroll sideways for more \u2192"
     seen.page.locator("#results .scroll").first.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
@@ -162,7 +168,7 @@ def test_a_table_that_is_wider_than_the_screen_says_so_until_its_end_is_seen(loo
 
 
 def test_a_model_is_switched_off_and_on_in_all_charts(look):
-    seen = look(translation())
+    seen = look(seq2seq_document())
     assert lines(seen, 0) == 4 and lines(seen, 0, "breakdown") == 1  # two seeds, training and validation
     seen.page.locator('[data-chart="curves"] .chip', has_text="rnn").click()
     assert lines(seen, 0) == 0 and lines(seen, 0, "breakdown") == 0 and lines(seen, 1) == 4
@@ -190,7 +196,7 @@ def drag(seen: Look, start: tuple[float, float], end: tuple[float, float]) -> No
 
 
 def test_a_part_of_the_curves_is_zoomed_into_and_out_again(look):
-    seen = look(translation())
+    seen = look(seq2seq_document())
     seen.page.locator('[data-chart="curves"]').scroll_into_view_if_needed()
     reset = seen.page.locator("button.reset")
     whole = ticks(seen)
@@ -215,7 +221,7 @@ def test_a_part_of_the_curves_is_zoomed_into_and_out_again(look):
 
 
 def test_curves_run_along_steps_tokens_or_time_and_may_be_logarithmic(look):
-    seen = look(translation())
+    seen = look(seq2seq_document())
     box = seen.page.locator('[data-chart="curves"]')
     box.get_by_text("tokens", exact=True).click()
     assert "tokens" in ticks(seen) and any(text.endswith("M") for text in ticks(seen))
@@ -228,12 +234,12 @@ def test_curves_run_along_steps_tokens_or_time_and_may_be_logarithmic(look):
 
 
 def test_what_is_under_the_pointer_is_told(look):
-    seen = look(translation())
+    seen = look(seq2seq_document())
     spot = seen.page.locator('[data-chart="curves"] figure:nth-child(2) path.point.c3').last
     spot.scroll_into_view_if_needed()
     box = spot.bounding_box()
     seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    last = [curve for curve in translation()["curves"] if curve["name"] == "transformer"][1]["valid"][-1]
+    last = [curve for curve in seq2seq_document()["curves"] if curve["name"] == "transformer"][1]["valid"][-1]
     told = seen.page.locator('[data-chart="curves"] .tip:visible').inner_text()
     assert re.fullmatch(r"transformer, seed [01]\nstep 1,500: \d+\.\d+", told)
     assert f"{last['step']:,}" in told
@@ -253,7 +259,7 @@ def pareto(document: Any, cost: str) -> list[str]:
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
 def test_the_pareto_line_has_the_rows_that_nothing_beats(look, better):
-    document = translation()
+    document = seq2seq_document()
     document["metric"]["better"] = better
     for row, score, parameters in zip(document["rows"], (20, 31, 30, 35), (8e5, 2e5, 9e5, 3e6), strict=True):
         row["score"], row["num_parameters"] = {"value": score, "low": score - 1, "high": score + 1}, int(parameters)
@@ -272,7 +278,7 @@ def test_the_pareto_line_has_the_rows_that_nothing_beats(look, better):
 
 
 def test_items_are_compared_ordered_filtered_and_opened(look):
-    document = translation()
+    document = seq2seq_document()
     seen = look(document)
     values = {item["key"]: item["values"] for item in document["items"]}
     box = seen.page.locator('[data-chart="items"]')
@@ -299,7 +305,7 @@ def test_items_are_compared_ordered_filtered_and_opened(look):
 
 
 def test_words_that_differ_are_marked_and_no_others(look):
-    document = tags()
+    document = tagging_document()
     outputs = {"crf": "a b c d e", "lstm": "a x c e e"}
     item = {"key": 7, "input": "1 2 3", "reference": "a b c e", "outputs": outputs, "values": {"crf": 1.0, "lstm": 0.5}}
     document.update({"task": "seq2seq", "items": [item]})
@@ -312,7 +318,7 @@ def test_words_that_differ_are_marked_and_no_others(look):
 
 
 def test_tags_stand_under_their_words(look):
-    seen = look(tags())
+    seen = look(tagging_document())
     assert seen.all("article .output:nth-child(1) mark small") == []  # as the reference has them
     assert seen.all("article .output:nth-child(2) mark small") == ["NNS"]
     seen.page.locator('[data-chart="items"] select').nth(3).select_option(label="each other")
@@ -322,7 +328,7 @@ def test_tags_stand_under_their_words(look):
 
 
 def test_labels_are_right_or_wrong_and_have_no_order(look):
-    document = labels()
+    document = classification_document()
     ranked = sorted(document["rows"], key=lambda row: -row["score"]["value"])
     best, other = (row["name"] for row in ranked[:2])  # what is compared first
     said = {"late, damage": "damage, late", "": "damage", "late": ""}
@@ -351,18 +357,18 @@ def test_labels_are_right_or_wrong_and_have_no_order(look):
 
 
 def test_every_part_says_which_score_it_is_of(look):
-    seen = look(labels())
+    seen = look(classification_document())
     texts = seen.all('[data-chart="breakdown"] svg text')
     assert "F1 (higher is better)" in texts and "items" in texts
     assert seen.all('[data-chart="curves"] figcaption') == ["Training loss", "Validation accuracy (higher is better)"]
-    seen = look(language())
+    seen = look(lm_document())
     texts = seen.all('[data-chart="breakdown"] svg text')
     assert "loss (lower is better)" in texts and "tokens" in texts and any(text.startswith("∞") for text in texts)
     assert seen.all("article .output .value")[0].startswith("bits per character ")
 
 
 def test_items_may_be_told_apart_by_a_score_that_goes_the_other_way(look):
-    document = translation(6)
+    document = seq2seq_document(6)
     document["item_metric"] = {"name": "token_error_rate", "better": "lower"}
     seen = look(document)
     seen.page.locator('[data-chart="items"] select').nth(1).select_option(label="rnn")
@@ -374,7 +380,7 @@ def test_items_may_be_told_apart_by_a_score_that_goes_the_other_way(look):
 
 
 def test_a_long_text_is_folded_until_it_is_opened(look):
-    document = language()
+    document = lm_document()
     document["items"][0]["input"] = "word " * 400
     document["items"][1]["input"] = "w" * 200
     document["items"] = document["items"][:2]
@@ -399,7 +405,7 @@ def test_a_comparison_that_lacks_all_it_may_lack_is_drawn(look):
 
 
 def test_a_confusion_is_told_by_pointer_and_by_keyboard(look):
-    document = labels()
+    document = classification_document()
     seen = look(document)
     matrix = document["confusions"]["matrices"]["naive-bayes"]
     figure = seen.page.locator('[data-chart="confusions"] figure').first
@@ -422,7 +428,7 @@ def background(seen: Look) -> str:
 
 def test_light_and_dark_are_the_system_s_or_the_reader_s_and_print_is_light(look):
     white, dark = "rgb(255, 255, 255)", "rgb(20, 23, 28)"
-    seen = look(translation(), color_scheme="dark")
+    seen = look(seq2seq_document(), color_scheme="dark")
     assert background(seen) == dark
     seen.page.emulate_media(media="print")
     assert background(seen) == white
@@ -436,7 +442,7 @@ def test_light_and_dark_are_the_system_s_or_the_reader_s_and_print_is_light(look
 
 
 def test_what_data_holds_is_text_and_never_runs(look):
-    document = copy.deepcopy(translation(4))
+    document = copy.deepcopy(seq2seq_document(4))
     old = document["rows"][0]["name"]
     name = f"{HOSTILE} __proto__"
     document["title"] = document["data"] = document["command"] = HOSTILE
@@ -458,7 +464,7 @@ def test_what_data_holds_is_text_and_never_runs(look):
 
 
 def test_the_tables_can_be_read_without_a_script(look):
-    seen = look(translation(), java_script_enabled=False)
+    seen = look(seq2seq_document(), java_script_enabled=False)
     assert seen.all("table.results tbody th bdi") == ["transformer", "lstm,attention", "lstm", "rnn"]
     assert seen.page.get_by_text("need JavaScript").is_visible()
     assert not seen.page.locator('[data-chart="curves"]').is_visible()

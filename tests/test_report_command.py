@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused
-from report_documents import labels, language, tags, translation
+from command_line import expect_error
+from report_documents import classification_document, lm_document, seq2seq_document, tagging_document
 
 from weft.cli.main import main
 from weft.cli.report_command import ReportOptions, write_report
@@ -36,7 +36,7 @@ def save(document: Any, folder: Path) -> Path:
 
 
 def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
-    folder = save(translation(), tmp_path / "comparison")
+    folder = save(seq2seq_document(), tmp_path / "comparison")
     assert write_report([folder], DEFAULT) == 0
     made = folder / "report.html"
     assert capsys.readouterr().out == f"{made}\n"
@@ -53,7 +53,7 @@ def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
 
 
 def test_what_is_no_comparison_is_refused(tmp_path):
-    folder = save(translation(), tmp_path / "comparison")
+    folder = save(seq2seq_document(), tmp_path / "comparison")
     with pytest.raises(UsageError) as caught:
         write_report([folder, tmp_path], DEFAULT)
     assert str(caught.value) == f"compare: {folder} is a comparison; name it alone, or name runs"
@@ -109,10 +109,10 @@ def changed(document: Any, place: Place, value: Any) -> Any:
     ],
 )
 def test_damage_deep_inside_is_told_in_one_line(tmp_path, capsys, place, value, told):
-    folder = save(changed(translation(3), place, value), tmp_path / "comparison")
+    folder = save(changed(seq2seq_document(3), place, value), tmp_path / "comparison")
     file = folder / "comparison.json"
     expected = f"{file}: damaged: {told}; run the same weft compare to write it again"
-    assert refused(capsys, "compare", str(folder)) == (4, expected)
+    assert expect_error(capsys, "compare", str(folder)) == (4, expected)
     assert not (folder / "report.html").exists()
 
 
@@ -144,7 +144,7 @@ DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"]
 
 
 @pytest.mark.parametrize(
-    "make", [translation, labels, *(pytest.param(make, marks=pytest.mark.slow) for make in (language, tags))]
+    "make", [seq2seq_document, classification_document, *(pytest.param(make, marks=pytest.mark.slow) for make in (lm_document, tagging_document))]
 )
 def test_whatever_is_damaged_is_drawn_or_refused(make):
     document, refused_ones = small(make()), 0
@@ -161,7 +161,7 @@ def test_whatever_is_damaged_is_drawn_or_refused(make):
 
 def test_a_comparison_that_was_changed_after_it_was_written_is_refused(tmp_path, capsys):
     """One digit of a score, which nothing but the sum could tell from another."""
-    document = json.loads(json.dumps(translation()).replace("Infinity", "null").replace("NaN", "null"))
+    document = json.loads(json.dumps(seq2seq_document()).replace("Infinity", "null").replace("NaN", "null"))
     document["checksum"] = checksum(document)
     folder = save(document, tmp_path / "cmp")
     assert main(["compare", str(folder)]) == 0
@@ -172,11 +172,14 @@ def test_a_comparison_that_was_changed_after_it_was_written_is_refused(tmp_path,
     document["rows"][0]["score"]["value"] += 1.0
     (folder / "comparison.json").write_text(json.dumps(document))
     wrong = "damaged: checksum does not match the content; run the same weft compare to write it again"
-    assert refused(capsys, "compare", str(folder)) == (4, f"{folder / 'comparison.json'}: {wrong}")
+    assert expect_error(capsys, "compare", str(folder)) == (4, f"{folder / 'comparison.json'}: {wrong}")
 
 
 def test_what_is_whole_has_no_fault():
-    assert [find_problem(document) for document in (translation(), language(), labels(60), tags())] == [""] * 4
+    assert [
+        find_problem(document)
+        for document in (seq2seq_document(), lm_document(), classification_document(60), tagging_document())
+    ] == [""] * 4
 
 
 # ---- runs
@@ -196,7 +199,7 @@ order = 2
 
 
 @pytest.fixture
-def runs(trained, capsys) -> list[Path]:
+def runs(trained_dir, capsys) -> list[Path]:
     """Three runs, of which two differ in their seed alone."""
     for settings, name in (("seed=1", "again"), ("model.order=3", "longer")):
         assert main(["train", "run.toml", "--quiet", "--set", settings, "--output-dir", f"runs/{name}"]) == 0
@@ -263,7 +266,7 @@ def test_what_a_comparison_measured_is_used(runs, measured):
 
 
 def test_a_page_is_no_other_kind_of_file(runs, capsys):
-    assert refused(capsys, "compare", str(runs[0]), "--report", "page.pdf") == (
+    assert expect_error(capsys, "compare", str(runs[0]), "--report", "page.pdf") == (
         2,
         "--report: page.pdf must end in .html",
     )

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import refused
-from small_runs import Silent, flip, make_text, run_file, sums, train_here
+from command_line import expect_error
+from small_runs import SilentCallback, flip_bit, make_text, run_file, run_hashes, train_here
 
 import weft
 from weft import files
@@ -32,7 +32,7 @@ from weft.runs.status import read_run_status
 from weft.tensors import read_tensors, write_tensors
 from weft.training import checkpoint
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("restore_openmp_env")
 LINK = "symbolic links are not followed inside a weft directory; remove it"
 RESTORES = "run weft train again to restore it"
 PIPE = "not a regular file"
@@ -46,12 +46,12 @@ def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
 
 
 def small(text: Path, **options: Any) -> dict[str, Any]:
-    return run_file(text, "window", **{"train__max_steps": 8, "train__num_validations": 4, **options})
+    return run_file(text, "conv", **{"train__max_steps": 8, "train__num_validations": 4, **options})
 
 
 def stop(values: dict[str, Any], out: Path, step: int) -> None:
     with pytest.raises(TrainingInterrupted):
-        train_here(values, out, Silent(stop_at=step))
+        train_here(values, out, SilentCallback(stop_at=step))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_run_that_was_killed_twice_before_its_first_checkpoint_is_not_finished
     story = read_run_status(whole)
     assert (story.done, story.imported) == (False, False)
     train_here(small(text), whole)
-    assert sums(whole) == sums(made / "whole")
+    assert run_hashes(whole) == run_hashes(made / "whole")
 
 
 def test_weights_of_step_0_came_from_elsewhere(whole):
@@ -140,10 +140,10 @@ def test_other_labels_are_refused_when_a_run_goes_on(labelled, capsys, change):
     path.write_text(json.dumps({**found, "labels": change(found["labels"])}))
     capsys.readouterr()
     told = "runs/run/labels.json: has changed since the run started; restore it, or train again with --overwrite"
-    assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
+    assert expect_error(capsys, "train", "run.toml", "--quiet") == (4, told)
     path.unlink()
     told = "runs/run/labels.json: file is missing; restore it, or train again with --overwrite"
-    assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
+    assert expect_error(capsys, "train", "run.toml", "--quiet") == (4, told)
     assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
 
@@ -182,7 +182,7 @@ FOLDERS = ["data", "checkpoints", ".previous", "results", "tensorboard"]
 def test_a_link_to_a_folder_is_refused_and_nothing_behind_it_is_touched(stopped, text, mine, name, fresh):
     shutil.rmtree(stopped / name, ignore_errors=True)
     (stopped / name).symlink_to(stopped.parent / "home")
-    assert refusal(ModelError, lambda: train_here(small(text), stopped, fresh=fresh)) == f"{stopped / name}: {LINK}"
+    assert refusal(ModelError, lambda: train_here(small(text), stopped, overwrite=fresh)) == f"{stopped / name}: {LINK}"
     assert untouched(mine)
 
 
@@ -205,7 +205,7 @@ def test_a_link_in_a_finished_run_is_refused(whole, text, mine, name, capsys):
         (whole / name).symlink_to(whole.parent / "elsewhere")
     else:
         (whole / name).symlink_to(whole.parent / "home")
-    assert refused(capsys, "train", str(run_toml), "--output-dir", str(whole), "--quiet") == (4, f"{whole / name}: {LINK}")
+    assert expect_error(capsys, "train", str(run_toml), "--output-dir", str(whole), "--quiet") == (4, f"{whole / name}: {LINK}")
     assert untouched(mine)
 
 
@@ -267,7 +267,7 @@ def test_links_in_a_comparison_are_refused(tmp_path, text, mine, capsys):
     for name in ("evidence", "run-files", ".previous", "gru-0"):
         (tmp_path / "cmp" / name).symlink_to(tmp_path / "home")
         words = ("compare", str(tmp_path / "run.toml"), "--models", "gru", "--output-dir", str(tmp_path / "cmp"))
-        assert refused(capsys, *words) == (4, f"{tmp_path / 'cmp' / name}: {LINK}")
+        assert expect_error(capsys, *words) == (4, f"{tmp_path / 'cmp' / name}: {LINK}")
         (tmp_path / "cmp" / name).unlink()
     assert untouched(mine)
 
@@ -277,7 +277,7 @@ def test_evidence_of_a_run_is_not_kept_behind_a_link(whole, mine, capsys):
     (whole.parent / "home" / "whole" / "photo").write_bytes(b"dear")
     (whole.parent / "results").symlink_to(whole.parent / "home")
     out = str(whole.parent / "page.html")
-    assert refused(capsys, "compare", str(whole), "--report", out) == (4, f"{whole.parent / 'results'}: {LINK}")
+    assert expect_error(capsys, "compare", str(whole), "--report", out) == (4, f"{whole.parent / 'results'}: {LINK}")
     assert (whole.parent / "home" / "whole" / "photo").read_bytes() == b"dear"
 
 
@@ -379,7 +379,7 @@ def test_a_stop_saves_no_weights_that_are_no_numbers(tmp_path, text):
         with torch.no_grad():
             next(loop.loss_module.model.parameters()).view(-1)[0] = float("nan")
 
-    watcher = Silent(stop_at=1, look=spoil)
+    watcher = SilentCallback(stop_at=1, inspect=spoil)
     told = refusal(DivergedError, lambda: train_here(small(text), tmp_path / "run", watcher))
     assert told == (
         "step 1: embedding.weight has NaN or infinite values; the last checkpoint is intact; "
@@ -388,7 +388,7 @@ def test_a_stop_saves_no_weights_that_are_no_numbers(tmp_path, text):
     assert not checkpoint.names(tmp_path / "run")
 
 
-@pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b"")], ids=["flipped", "emptied"])
+@pytest.mark.parametrize("damage", [flip_bit, lambda path: path.write_bytes(b"")], ids=["flipped", "emptied"])
 def test_damaged_best_weights_are_refused_when_a_run_goes_on(stopped, text, damage):
     damage(stopped / "model.safetensors")
     told = refusal(ModelError, lambda: train_here(small(text), stopped))
@@ -408,7 +408,7 @@ def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whol
     )
     shutil.copy(tmp_path / "early" / "model.safetensors", whole / "model.safetensors")
     shutil.copy(whole / "run.toml", tmp_path / "run.toml")
-    code, told = refused(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(whole), "--quiet")
+    code, told = expect_error(capsys, "train", str(tmp_path / "run.toml"), "--output-dir", str(whole), "--quiet")
     assert code == 4 and told.startswith(f"{whole / 'model.safetensors'}: is from step 2, but the best weights are from step ")
 
 
@@ -419,7 +419,7 @@ def test_weights_that_are_newer_than_the_checkpoint_are_of_a_process_that_was_ki
     stop(small(text), stopped, 5)
     assert checkpoint.read_train_state(stopped / "checkpoints" / "000005").best_step == RunDir(made / "whole").weights_step()
     train_here(small(text), stopped)
-    assert sums(stopped) == sums(made / "whole")
+    assert run_hashes(stopped) == run_hashes(made / "whole")
 
 
 # ---- checkpoints
@@ -427,17 +427,17 @@ def test_weights_that_are_newer_than_the_checkpoint_are_of_a_process_that_was_ki
 
 def test_after_two_damaged_checkpoints_new_ones_are_kept(stopped, made, text):
     for step in ("000004", "000005"):
-        flip(stopped / "checkpoints" / step / "model.safetensors")
+        flip_bit(stopped / "checkpoints" / step / "model.safetensors")
     stop(small(text), stopped, 3)
     assert checkpoint.names(stopped) == ["000002", "000003"]
-    last = Silent()
+    last = SilentCallback()
     train_here(small(text), stopped, last)
     assert last.notes == ["resuming at step 3"]
-    assert sums(stopped) == sums(made / "whole")
+    assert run_hashes(stopped) == run_hashes(made / "whole")
 
 
 def test_a_damaged_checkpoint_is_not_kept_in_place_of_a_whole_one(stopped, text):
-    flip(stopped / "checkpoints" / "000005" / "model.safetensors")
+    flip_bit(stopped / "checkpoints" / "000005" / "model.safetensors")
     stop(small(text), stopped, 6)
     assert checkpoint.names(stopped) == ["000004", "000006"]
 
@@ -458,13 +458,13 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def test_a_checkpoint_that_can_not_be_read_is_left_for_the_one_before_it(stopped, made, text, unreadable):
     unreadable.add("000005")
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(small(text), stopped, watcher)
     place = stopped / "checkpoints" / "000005" / "metrics.jsonl"
     told = f"{place}: can't be read: Input/output error; resuming from the previous checkpoint"
     assert watcher.notes == [told, "resuming at step 4"]
     unreadable.clear()
-    assert sums(stopped) == sums(made / "whole")
+    assert run_hashes(stopped) == run_hashes(made / "whole")
 
 
 def test_where_none_can_be_read_nothing_is_dropped(stopped, text, unreadable):
@@ -525,7 +525,7 @@ def test_labels_that_were_exchanged_in_a_large_file_are_refused(labelled, capsys
     lines[5000:7000] = [line[:-1] + ("y" if line[-1] == "x" else "x") for line in lines[5000:7000]]
     path.write_text("\n".join(lines))
     capsys.readouterr()
-    code, told = refused(capsys, "train", "run.toml", "--quiet")
+    code, told = expect_error(capsys, "train", "run.toml", "--quiet")
     assert code == 3
     assert told.endswith("texts.tsv has changed); restore it or start a new run")
 
@@ -538,12 +538,12 @@ def test_a_damaged_description_of_data_is_made_again(stopped, made, text, damage
     elif damage == "provenance":
         path.write_text(path.read_text().replace('"version": ', '"version": 1'))
     else:
-        flip(path)
-    watcher = Silent()
+        flip_bit(path)
+    watcher = SilentCallback()
     train_here(small(text), stopped, watcher)
     told = f"{path}: the tokenized text is corrupted; it is written again from the same text"
     assert watcher.notes == [told, "resuming at step 5"]
-    assert sums(stopped) == sums(made / "whole")
+    assert run_hashes(stopped) == run_hashes(made / "whole")
 
 
 def test_a_damaged_description_of_another_text_is_refused(tmp_path, text):
@@ -579,16 +579,16 @@ def test_every_flipped_bit_of_a_log_is_noticed(whole, capsys):
     good = path.read_bytes()
     first = good.index(b"\n") + 1
     for bit in range(0, 8 * first, 7):
-        flip(path, bit)
+        flip_bit(path, bit)
         told = refusal(LogError, lambda: read_run_status(whole))
         assert told.startswith(f"{path}:") and told.endswith(
             ": checksum mismatch; the file is corrupted; run weft train again to restore it"
         ), bit
         path.write_bytes(good)
-    flip(path, 8 * len(good) - 3)  # the end of the last line
+    flip_bit(path, 8 * len(good) - 3)  # the end of the last line
     there = good[:-1].rfind(b"\n") + 1
     told = f"{path}: corrupted: {there} bytes, but the checkpoint expects {len(good)}; {RESTORES}"
-    assert refused(capsys, "info", str(whole)) == (4, told)
+    assert expect_error(capsys, "info", str(whole)) == (4, told)
     shutil.copy(whole / "run.toml", whole.parent / "run.toml")
     assert main(["train", str(whole.parent / "run.toml"), "--output-dir", str(whole), "--quiet"]) == 0
     assert path.read_bytes() == good and read_run_status(whole).done
@@ -596,7 +596,7 @@ def test_every_flipped_bit_of_a_log_is_noticed(whole, capsys):
 
 def test_a_run_with_a_damaged_log_is_left_out_of_a_page_and_named(tmp_path, whole, made, capsys):
     good = shutil.copytree(made / "whole", tmp_path / "good")
-    flip(whole / "timings.jsonl", 100)
+    flip_bit(whole / "timings.jsonl", 100)
     capsys.readouterr()
     assert main(["compare", str(good), str(whole), "--report", str(tmp_path / "page.html"), "--quiet"]) == 4
     assert f"{whole / 'timings.jsonl'}:1: checksum mismatch; the file is corrupted; remove it\n" in capsys.readouterr().err
@@ -614,7 +614,7 @@ def test_a_torn_line_is_followed_by_none(stopped, text):
 
 def test_a_flipped_bit_of_the_environment_is_noticed(whole):
     path = whole / "environment.json"
-    flip(path, 8 * path.read_bytes().index(b"Linux") + 1)
+    flip_bit(path, 8 * path.read_bytes().index(b"Linux") + 1)
     assert refusal(ModelError, lambda: folder.read_environment(whole)) == (
         f"{path}: checksum mismatch; the file is corrupted; remove it and resume"
     )

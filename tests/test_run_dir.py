@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_runs import Silent, flip, make_text, run_file, sums, train_here
+from small_runs import SilentCallback, flip_bit, make_text, run_file, run_hashes, train_here
 
 import weft
 from weft.config import read_toml
@@ -58,7 +58,7 @@ def run(tmp_path: Path, finished: Path) -> Path:
 
 
 def small(text: Path, **options: Any) -> dict[str, Any]:
-    return run_file(text, "window", **{"train__max_steps": 2, "train__num_validations": 2, **options})
+    return run_file(text, "conv", **{"train__max_steps": 2, "train__num_validations": 2, **options})
 
 
 def contents(out: Path) -> dict[str, bytes]:
@@ -115,9 +115,9 @@ def test_a_run_is_resumed_from_another_place(tmp_path, text, monkeypatch):
     """Paths of a run file are seen from where it lies, once and for all."""
     values = small(text, data__train=text.name)
     with pytest.raises(TrainingInterrupted):
-        train(values, tmp_path / "run", base=text.parent, callback=Silent(stop_at=1))
+        train(values, tmp_path / "run", base=text.parent, callback=SilentCallback(stop_at=1))
     monkeypatch.chdir(tmp_path)
-    train(values, Path("run"), base=text.parent, callback=Silent())
+    train(values, Path("run"), base=text.parent, callback=SilentCallback())
     assert weft.load("run").config.data.train == str(text)
 
 
@@ -157,7 +157,7 @@ def test_fresh_starts_over(run, text):
     (run / "model.safetensors").write_bytes(b"spoilt")
     (run / "notes.txt").write_text("of the old run")
     (run / ".hidden").write_text("not ours")
-    train_here(small(text, model__hidden_size=16), run, fresh=True)
+    train_here(small(text, model__hidden_size=16), run, overwrite=True)
     assert open_run_dir(run).read_weights(Tokenizer.load(run / "tokenizer.json").hash)["embedding.weight"].shape[1] == 16
     assert not (run / "notes.txt").exists()
     assert (run / ".hidden").exists()
@@ -183,7 +183,7 @@ def test_fresh_that_is_refused_leaves_the_old_run_as_it_was(run, text, tmp_path,
     values, said = unfit(tmp_path, text)[what]
     before = contents(run)
     with pytest.raises(WeftError, match=said):
-        train_here(values, run, fresh=True)
+        train_here(values, run, overwrite=True)
     assert contents(run) == before
     train_here(small(text), run)  # it is finished, and stays so
     assert weft.load(run).info()["arch"] == "conv"
@@ -193,7 +193,7 @@ def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text
     before = {name: data for name, data in contents(run).items() if name != ".lock"}
     seen = []
 
-    class Looking(Silent):
+    class Looking(SilentCallback):
         def on_progress(self, name, done, total):
             seen.append(
                 {str(Path(name).relative_to(".previous")): data for name, data in contents(run).items() if ".previous" in name}
@@ -203,7 +203,7 @@ def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text
             assert (run / ".previous").exists() != (run / "model.safetensors").exists()
             return super().should_stop()
 
-    train_here(small(text, seed=4), run, Looking(), fresh=True)
+    train_here(small(text, seed=4), run, Looking(), overwrite=True)
     assert seen[0] == before
     assert not (run / ".previous").exists()
 
@@ -219,7 +219,7 @@ def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypa
         return rename(self, to)
 
     monkeypatch.setattr(Path, "rename", killed)
-    message = refusal(ResourceError, lambda: train_here(small(text, seed=4), run, fresh=True))
+    message = refusal(ResourceError, lambda: train_here(small(text, seed=4), run, overwrite=True))
     assert message == f"{run / 'data'}: cannot move to {run / '.previous'}: Input/output error"
     assert contents(run) == before
     monkeypatch.undo()
@@ -228,7 +228,7 @@ def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypa
     assert sorted(path.name for path in run.iterdir()) == [".lock", ".previous", "resolved.toml", "run.toml"]
     RunDir(run).begin(settings, "", overwrite=True)  # killed there, and asked again
     with pytest.raises(DataError):
-        train_here(small(run / "none.txt", seed=4), run, fresh=True)
+        train_here(small(run / "none.txt", seed=4), run, overwrite=True)
     assert contents(run) == before
     (run / ".previous").mkdir()
     for name in ("checkpoints", "model.safetensors"):
@@ -259,7 +259,7 @@ def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(ru
     message = refusal(ModelError, lambda: weft.load(run))
     assert message == waiting(run)
     assert weft.load(run / ".previous").info()["arch"] == "conv"
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(small(text), run, watcher)
     assert watcher.notes[0] == f"{run}: restored the previous run, because the run that was to replace it saved nothing"
     assert {name for name in contents(run)} == set(killed)
@@ -279,7 +279,7 @@ def late(text: Path, **options: Any) -> dict[str, Any]:
 def stopped_early(run: Path, values: dict[str, Any]) -> None:
     """A run that is to replace the one in the folder has a checkpoint, but no weights yet."""
     with pytest.raises(TrainingInterrupted):
-        train_here(values, run, Silent(stop_at=1), fresh=True)
+        train_here(values, run, SilentCallback(stop_at=1), overwrite=True)
     assert checkpoint.names(run) == ["000001"] and not (run / "model.safetensors").exists()
 
 
@@ -322,17 +322,17 @@ def test_the_run_file_of_one_that_waits_takes_no_checkpoint_away(run, text):
 
 
 def test_the_same_run_anew_goes_on_from_its_own_checkpoint(run, text):
-    train_here(late(text), run, fresh=True)
-    before, watcher = sums(run), Silent()
+    train_here(late(text), run, overwrite=True)
+    before, watcher = run_hashes(run), SilentCallback()
     stopped_early(run, late(text))
     train_here(late(text), run, watcher)
     assert watcher.notes == ["resuming at step 1"]
-    assert sums(run) == before and not (run / ".previous").exists()
+    assert run_hashes(run) == before and not (run / ".previous").exists()
 
 
 def test_killed_between_its_weights_and_the_end_of_the_old_one_the_new_one_stays(run, text):
     shutil.copytree(run, run.parent / "old")
-    train_here(small(text, seed=4), run, fresh=True)
+    train_here(small(text, seed=4), run, overwrite=True)
     shutil.copytree(run.parent / "old", run / ".previous")
     train_here(small(text, seed=4), run)
     assert weft.load(run).info()["config"]["seed"] == 4 and not (run / ".previous").exists()
@@ -347,8 +347,8 @@ def test_a_file_is_no_run_folder(tmp_path):
 
 
 def test_fresh_in_a_new_folder_is_a_new_run(tmp_path, text, finished):
-    train_here(small(text), tmp_path / "new", fresh=True)
-    assert sums(tmp_path / "new") == sums(finished)
+    train_here(small(text), tmp_path / "new", overwrite=True)
+    assert run_hashes(tmp_path / "new") == run_hashes(finished)
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -356,7 +356,7 @@ def test_a_folder_of_somebody_else_is_refused_and_nothing_is_touched(tmp_path, t
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
     (tmp_path / "thesis" / "appendix").mkdir()
-    message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", fresh=fresh))
+    message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", overwrite=fresh))
     assert (
         message == f"{tmp_path / 'thesis'}: not empty and not a run directory (contains appendix); choose another `output_dir`"
     )
@@ -374,7 +374,7 @@ def test_a_folder_with_hidden_files_only_is_empty(tmp_path, text):
 def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
     with Lock(run):
         for fresh in (False, True):
-            message = refusal(InUseError, lambda fresh=fresh: train_here(small(text), run, fresh=fresh))
+            message = refusal(InUseError, lambda fresh=fresh: train_here(small(text), run, overwrite=fresh))
             assert re.fullmatch(
                 re.escape(f"{run}: in use by another process (process {os.getpid()} since ")
                 + r"[-\d]+ [:\d]+\); wait for it or choose another directory",
@@ -404,7 +404,7 @@ def test_every_flipped_bit_of_the_weights_is_refused_by_name(run):
     whole = path.read_bytes()
     messages = set()
     for bit in range(0, len(whole) * 8, len(whole) * 8 // 200):
-        flip(path, bit)
+        flip_bit(path, bit)
         message = refusal(ModelError, lambda: weft.load(run).model)
         assert message.startswith(f"{path}: ")
         assert "\n" not in message
@@ -494,7 +494,7 @@ def test_weights_that_do_not_fit_are_refused(run):
 def test_another_environment_is_noted(run, text, monkeypatch):
     before = (run / "environment.json").read_bytes()
     monkeypatch.setattr(folder, "environment", lambda: {**folder.read_environment(run), "torch": "9.9"})
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(small(text), run, watcher)
     assert watcher.notes == [
         f"the environment changed (torch: {torch.__version__}, now 9.9); results will not be bit-identical",
@@ -515,7 +515,7 @@ def stopped(tmp_path: Path) -> tuple[dict[str, Any], Path]:
     """A run stopped after its first step, with text of its own."""
     values = small(make_text(tmp_path / "text.txt"))
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "run", Silent(stop_at=1))
+        train_here(values, tmp_path / "run", SilentCallback(stop_at=1))
     return values, tmp_path / "run"
 
 
@@ -531,7 +531,7 @@ def test_data_that_changed_since_is_refused(tmp_path, stopped):
     text.write_text(whole)
     train_here(values, out)
     train_here(values, tmp_path / "whole")
-    assert sums(out) == sums(tmp_path / "whole")
+    assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
 def test_data_that_is_gone_is_refused(tmp_path, stopped):
@@ -546,7 +546,7 @@ def test_tokens_that_are_gone_are_made_anew_from_the_same_text(tmp_path, stopped
     (out / "data" / "train.tokens").unlink()
     train_here(values, out)
     train_here(values, tmp_path / "whole")
-    assert sums(out) == sums(tmp_path / "whole")
+    assert run_hashes(out) == run_hashes(tmp_path / "whole")
 
 
 def test_a_tokenizer_that_is_gone_is_refused(stopped):
@@ -591,8 +591,10 @@ def test_tensorboard_shows_the_metrics_and_changes_nothing(tmp_path, text, finis
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().split("\n") if line]
     for name in ("train_loss", "valid_loss", "tokens"):
         assert [(record["step"], record[name]) for record in records if name in record] == shown[name]
-    assert sums(tmp_path / "run").items() - sums(finished).items() == {("best", sums(tmp_path / "run")["best"])}
-    assert sums(tmp_path / "run")["model"] == sums(finished)["model"]
+    assert run_hashes(tmp_path / "run").items() - run_hashes(finished).items() == {
+        ("best", run_hashes(tmp_path / "run")["best"])
+    }
+    assert run_hashes(tmp_path / "run")["model"] == run_hashes(finished)["model"]
 
 
 def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
@@ -605,7 +607,7 @@ def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        train_here(values, out, Silent(look=crash))
+        train_here(values, out, SilentCallback(inspect=crash))
     assert checkpoint.names(out) == ["000004"]
     train_here(values, out)
     assert len(list((out / "tensorboard").iterdir())) == 2

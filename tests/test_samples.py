@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from report_documents import language
-from seq2seq_runs import make_pairs, pair_file
-from small_runs import Silent, make_text, run_file, sums, train_here
+from report_documents import lm_document
+from seq2seq_runs import make_pairs, seq2seq_run_file
+from small_runs import SilentCallback, make_text, run_file, run_hashes, train_here
 
 import weft
 from weft.cli.progress import format_sample
@@ -64,7 +64,9 @@ def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
 def test_training_is_the_same_with_and_without(tmp_path, text, model):
     for name, samples in (("with", 2), ("without", 0)):
         train_here(small(text, model, train__num_samples=samples, data__context_length=16), tmp_path / name)
-    have, plain = ((sums(tmp_path / name), (tmp_path / name / "metrics.jsonl").read_bytes()) for name in ("with", "without"))
+    have, plain = (
+        (run_hashes(tmp_path / name), (tmp_path / name / "metrics.jsonl").read_bytes()) for name in ("with", "without")
+    )
     for part in ("model", "optimizer", "state", "metrics"):
         assert have[0][part] == plain[0][part]
     assert not (tmp_path / "without" / "samples.jsonl").exists()
@@ -79,12 +81,12 @@ def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
             raise ZeroDivisionError
 
     with pytest.raises(TrainingInterrupted):
-        train_here(values, tmp_path / "parts", Silent(stop_at=3))
+        train_here(values, tmp_path / "parts", SilentCallback(stop_at=3))
     with pytest.raises(ZeroDivisionError):
-        train_here(values, tmp_path / "parts", Silent(look=crash))
+        train_here(values, tmp_path / "parts", SilentCallback(inspect=crash))
     train_here(values, tmp_path / "parts")
     assert (tmp_path / "parts" / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
-    assert sums(tmp_path / "parts") == sums(tmp_path / "whole")
+    assert run_hashes(tmp_path / "parts") == run_hashes(tmp_path / "whole")
 
 
 def test_a_model_with_a_last_position_writes_as_much_as_fits(tmp_path, text):
@@ -117,10 +119,10 @@ def test_an_n_gram_model_writes_once(tmp_path, text):
 
 
 def test_translations_of_the_first_lines_with_their_references(tmp_path, pairs):
-    values = pair_file(pairs, "lstm", "train.num_samples=3", "train.max_steps=4")
+    values = seq2seq_run_file(pairs, "lstm", "train.num_samples=3", "train.max_steps=4")
     train_here(values, tmp_path / "run")
-    train_here(pair_file(pairs, "lstm", "train.max_steps=4"), tmp_path / "plain")
-    assert sums(tmp_path / "run")["model"] == sums(tmp_path / "plain")["model"]
+    train_here(seq2seq_run_file(pairs, "lstm", "train.max_steps=4"), tmp_path / "plain")
+    assert run_hashes(tmp_path / "run")["model"] == run_hashes(tmp_path / "plain")["model"]
     found = written(tmp_path / "run")
     assert [(one["step"], one["line"]) for one in found] == [(step, line) for step in (2, 4) for line in (1, 2, 3)]
     lines = dict(line.split("\t") for line in pairs.read_text().splitlines())
@@ -161,7 +163,7 @@ def test_samples_that_nobody_writes_are_refused(tmp_path, task, train, message):
 
 
 def test_translations_need_validation_data(tmp_path, pairs):
-    values = pair_file(pairs, "lstm", "train.num_samples=1")
+    values = seq2seq_run_file(pairs, "lstm", "train.num_samples=1")
     del values["data"]["valid"]
     with pytest.raises(ConfigError) as error:
         train_here(values, tmp_path / "run")
@@ -195,7 +197,7 @@ def test_of_many_validations_some_are_shown_from_the_first_to_the_last(tmp_path)
 
 
 def test_the_page_shows_text_over_training():
-    document = language()
+    document = lm_document()
     name = document["rows"][0]["name"]
     document["samples_over_training"] = {
         name: [{"step": 1000, "prompt": "The ", "text": "<b>xq"}, {"step": 2000, "prompt": "", "text": "cat"}]
@@ -216,7 +218,7 @@ def test_damaged_samples_cost_their_texts_and_not_the_run(tmp_path, text, damage
     """Nothing follows from them: training goes on, bit for bit, with what is whole of them and a note."""
     values = small(text, train__num_samples=1)
     train_here(values, tmp_path / "whole")
-    train_here(values, tmp_path / "run", Silent(stop_at=4))
+    train_here(values, tmp_path / "run", SilentCallback(stop_at=4))
     path = tmp_path / "run" / "samples.jsonl"
     whole = path.read_bytes()
     assert whole.count(b"\n") >= 2
@@ -224,8 +226,8 @@ def test_damaged_samples_cost_their_texts_and_not_the_run(tmp_path, text, damage
         path.unlink()
     else:
         path.write_bytes(whole[:-9] if damage == "cut" else whole.replace(b'"seed"', b'"sfed"', 1))
-    watcher = Silent()
+    watcher = SilentCallback()
     train_here(values, tmp_path / "run", watcher)
     assert f"{path}: corrupted; only the intact part was restored" in watcher.notes
-    assert sums(tmp_path / "run")["model"] == sums(tmp_path / "whole")["model"]
+    assert run_hashes(tmp_path / "run")["model"] == run_hashes(tmp_path / "whole")["model"]
     read_log(path, allow_text=True)  # whole again

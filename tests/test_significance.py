@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from fake_evaluations import system
+from fake_evaluations import simulate_runs
 from scipy import stats
 
 from weft.comparison import significance
@@ -136,8 +136,8 @@ def simulated(cases: int, sides: tuple[int, int], **how: float) -> float:
     rng, called, apart = np.random.default_rng(7), 0, how.pop("apart", 0.0)
     for _ in range(cases):
         tokens, difficulty = rng.integers(3, 40, 50).astype(np.float64), rng.normal(0, 0.6, 50)
-        a = system(rng, tokens, difficulty, seeds=sides[0], **how)
-        b = system(rng, tokens, difficulty, seeds=sides[1], mean=2.0 + apart, **how)
+        a = simulate_runs(rng, tokens, difficulty, seeds=sides[0], **how)
+        b = simulate_runs(rng, tokens, difficulty, seeds=sides[1], mean=2.0 + apart, **how)
         p = randomization_test(a[0], b[0], RATE, samples=99) if sides == (1, 1) else welch_test_of_items(a, b, RATE, samples=60)
         called += p < 0.05
     return called / cases
@@ -178,7 +178,7 @@ def test_the_interval_holds_the_truth_in_95_percent_of_cases():
     rng, held = np.random.default_rng(2), 0
     for _ in range(400):
         tokens = rng.integers(3, 40, 50).astype(np.float64)
-        runs = system(rng, tokens, np.zeros(50), seeds=3, seed_sd=0.05)
+        runs = simulate_runs(rng, tokens, np.zeros(50), seeds=3, seed_sd=0.05)
         found = estimate([run[""] for run in bootstrap(runs, {"": RATE}, samples=60)])
         held += found.low <= 2.0 <= found.high
     assert 0.92 <= held / 400 <= 0.98
@@ -187,7 +187,7 @@ def test_the_interval_holds_the_truth_in_95_percent_of_cases():
 def test_the_interval_of_one_run_is_that_of_evaluate():
     from weft.metrics.lm import EvaluationSetup, language_scores
 
-    items = system(np.random.default_rng(0), np.full(40, 7.0), np.zeros(40))[0]
+    items = simulate_runs(np.random.default_rng(0), np.full(40, 7.0), np.zeros(40))[0]
     score = language_scores(items, EvaluationSetup("reset:line", "line", "abc"))[0]
     assert estimate([bootstrap([items], {"": RATE})[0][""]]) == (score.value, score.low, score.high)
 
@@ -278,8 +278,8 @@ def test_the_interval_of_a_difference_holds_the_truth_in_95_percent_of_cases(sid
     rng, held = np.random.default_rng(11), 0
     for _ in range(500):
         tokens, difficulty = rng.integers(3, 40, items).astype(np.float64), rng.normal(0, 0.6, items)
-        a = system(rng, tokens, difficulty, seeds=sides[0], seed_sd=seed_sd, mean=2.3)
-        b = system(rng, tokens, difficulty, seeds=sides[1], seed_sd=seed_sd)
+        a = simulate_runs(rng, tokens, difficulty, seeds=sides[0], seed_sd=seed_sd, mean=2.3)
+        b = simulate_runs(rng, tokens, difficulty, seeds=sides[1], seed_sd=seed_sd)
         runs = [run[""] for run in bootstrap([*a, *b], {"": RATE}, samples=60)]
         found = contrast(runs[: sides[0]], runs[sides[0] :])
         held += found.low <= 0.3 <= found.high
