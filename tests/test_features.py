@@ -1,4 +1,4 @@
-"""Sparse features against scikit-learn's vectorizers, a worked example, and the file they are kept in."""
+"""TF-IDF and count features: comparison with scikit-learn's vectorizers, a worked example, saving and loading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are whole or absent after any failure, and what is damaged is refused by name."""
+"""File writing and reading: writes are atomic under any failure, and damaged files are rejected with their name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text in, text out: stop strings, streams, ragged batches, and several models as one."""
+"""Text generation: stop strings, streaming, ragged batches, memory limits and ensembles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How alike vectors are: against all pairs, one by one, of vectors that were computed by hand."""
+"""Representation geometry: comparison with explicit loops over all pairs of vectors, figures, and the command."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Runs of every task, recorded once: losses, scores with their signatures, and what the runs say. A change of the code that is
-meant to change no number changes none of these; one that is meant to rewrites them, and says why:
+"""Short runs of every task compared with recorded losses, scores, signatures and output.
+
+A refactoring must not change any recorded value. A change that is meant to alter numbers rewrites them and explains why:
 
     python tests/test_goldens.py
 
-The runs are those of tools/golden_cases.py, which records much more: python tools/goldens.py --help. Where a task, a score or
-an option gets another name, `renamed` in goldens.json says so, old: new, and the numbers stay what they were.
+The runs come from tools/golden_cases.py, which records more: python tools/goldens.py --help. When a task, a metric or an
+option is renamed, add it to `renamed` (old: new) in goldens.json; the numbers stay the same.
 """
 
 from __future__ import annotations

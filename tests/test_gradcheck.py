@@ -1,4 +1,4 @@
-"""`weft gradcheck`: right gradients pass for every task, a wrong one is named, and the exit code tells."""
+"""`weft gradcheck`: correct gradients pass for every task, wrong ones are reported by name and exit code."""
 
 from __future__ import annotations
 

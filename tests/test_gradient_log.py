@@ -1,4 +1,4 @@
-"""What metrics.jsonl says of gradients: their norms, the learning rate, and how many steps were clipped."""
+"""Gradients in metrics.jsonl: gradient norms, learning rate, and the number of clipped steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heat maps: XML that holds for any token, one square a weight, labels that are visible and stay inside."""
+"""SVG heat maps: valid XML for any tokens, one cell per weight, visible labels inside the drawing."""
 
 from __future__ import annotations
 

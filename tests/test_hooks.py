@@ -1,4 +1,4 @@
-"""Watching named parts: what was asked for and nothing else, hooks that go, and attention weights that explain the output."""
+"""Recording submodules with hooks: inputs and outputs, hook removal, and attention weights that reproduce the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house rules that a machine can check, over every file of src/ (CONTRIBUTING.md gives the reasons)."""
+"""The rules of CONTRIBUTING.md that can be checked automatically, for every file in src/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hugging Face folders: equal outputs both ways, and what is refused."""
+"""Import from and export to Hugging Face: identical outputs in both directions, and rejected checkpoints."""
 
 from __future__ import annotations
 

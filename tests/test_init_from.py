@@ -1,4 +1,4 @@
-"""Starting from another run's weights: what is copied, what is told, what is refused."""
+"""Fine-tuning with `init_from`: copied weights, the reported differences, and rejected runs."""
 
 from __future__ import annotations
 

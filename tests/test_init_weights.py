@@ -1,4 +1,4 @@
-"""Weights of another run are copied where they compute the same function here, and refused where they would not."""
+"""Weight initialization from another run: copied where the function is the same, rejected where it differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The label set of a run: its order, its numbers, its file, and what damaged files get."""
+"""The label vocabulary of a run: order, IDs, file format, and damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input that is larger, longer or stranger than any that is meant: one line, soon, and without all the memory."""
+"""Oversized or malformed input: a one-line error, quickly, with bounded memory. Handling of SIGHUP."""
 
 from __future__ import annotations
 

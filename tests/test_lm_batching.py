@@ -1,3 +1,5 @@
+"""Batches of language models: windows, streams, lines, and the passes for evaluation."""
+
 from __future__ import annotations
 
 from itertools import pairwise

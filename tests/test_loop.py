@@ -1,4 +1,4 @@
-"""The training loop: where it ends, what an update is, what it writes down, and what it refuses to go on with."""
+"""The training loop: budgets, optimizer steps, validation, EMA, logging, carried state and divergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masked language models: how gaps are made, what is predicted, and that it learns."""
+"""Masked language models: masking, loss, tied weights, windows, pseudo-perplexity and training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masked language models in use: gaps, vectors, whole texts, and the commands for them."""
+"""Trained masked language models: filling masks, sentence embeddings, long texts, and their commands."""
 
 from __future__ import annotations
 

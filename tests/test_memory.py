@@ -1,4 +1,4 @@
-"""What a run needs is worked out before it is allocated, and refused with the numbers and the cure where it is not there."""
+"""Memory estimates: computed before allocation, and reported with numbers and a suggestion if memory is short."""
 
 from __future__ import annotations
 

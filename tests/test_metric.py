@@ -1,4 +1,4 @@
-"""Metrics: what each is, as recorded facts; a name means what the suite says that has all names beside it."""
+"""The metric registry: direction, format and formula of every metric, and the monitored metrics of each task."""
 
 from __future__ import annotations
 

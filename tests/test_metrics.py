@@ -1,4 +1,4 @@
-"""Scores by hand, intervals against theory, and items that do not care how they were batched."""
+"""Language-model metrics: worked examples, bootstrap intervals against theory, and independence of batching."""
 
 from __future__ import annotations
 

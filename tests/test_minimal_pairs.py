@@ -1,4 +1,4 @@
-"""Minimal pairs: how suites are read, how every family scores them, and what is made of the answers."""
+"""Minimal pairs: suite formats, scoring with every model family, result tables, and the command."""
 
 from __future__ import annotations
 

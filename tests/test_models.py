@@ -1,4 +1,4 @@
-"""The laws of the step contract over every kind of language model, and how models begin."""
+"""The step contract (start, step, score) for every language-model architecture, and initialization."""
 
 from __future__ import annotations
 

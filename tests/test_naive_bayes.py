@@ -1,4 +1,4 @@
-"""Naive Bayes against scikit-learn and a worked example; the linear model that baselines share, and its file."""
+"""Naive Bayes against scikit-learn and a worked example; the linear model of the baselines and its file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What networks of every task have in common: examples that say what a loss counts, in groups that miss none, and that can be
-shortened for the measure of memory."""
+"""Properties common to the networks of all tasks: loss weights, batches and the largest batch for the memory check."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A mixer that is added: a class, a row of MIXERS, and a typed field of StackTable for its option. Nothing else is changed, and
-it obeys the laws of mixers and does what the others do."""
+"""Adding a sequence mixer takes a class, an entry in MIXERS and a typed field in the config. The new mixer obeys the
+contract of mixers and works with every command."""
 
 from __future__ import annotations
 

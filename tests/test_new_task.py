@@ -1,4 +1,4 @@
-"""A new task needs one file, tests/regress/task.py, and one line in the registry. Every command works with it."""
+"""Adding a task takes one file, tests/regress/task.py, and one line in the registry. Every command works with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""n-gram models against the published formulas, a hand-worked example, and the laws of steps."""
+"""n-gram models: comparison with the published formulas, a worked example, and the step contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent and fixed-window networks under tanh, ReLU or a sigmoid; the depth of additive attention; a mixer of one's own."""
+"""Recurrent and fixed-window networks with tanh, ReLU or sigmoid; the depth of additive attention; a custom mixer."""
 
 from __future__ import annotations
 

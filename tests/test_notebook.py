@@ -1,4 +1,4 @@
-"""The notebook of the docs runs from the first cell to the last and displays what it shows."""
+"""The notebook in the docs runs from the first cell to the last and produces its saved outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters by part: which part of a model has most of them. Their sum is what the model has."""
+"""Parameter counts by part of the model: worked examples, and parts that add up to the total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast each weight learns: frozen parts, slower lower layers, layers that thaw."""
+"""Parameter groups: frozen parts, layer-wise learning rates and gradual unfreezing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Poolings: by hand, and the contract that padding never matters."""
+"""Pooling: worked examples, gradients, and independence of padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources in, targets out: against loops over every sequence there is, one at a time against a batch, and the options."""
+"""Beam search and sampling in seq2seq models: brute-force comparison, batch independence and options."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Files that a trained run is used on: read as those of training, and written again with what the run says.
+"""Prediction on files: read as in training, written back with predictions added.
 
-What is expected is written by Python's csv and json, or by hand, from the predictions of the texts themselves."""
+Expected files are written by Python's csv and json modules, or by hand, from the predictions for the texts themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search needs is known before its first step."""
+"""The memory that beam search needs is estimated before its first step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Heads: what each is worth, against independent calculations; and runs without some of them, which must be the same runs with
-these heads silent."""
+"""Head importance against independent calculations; a pruned run equals the same run with these heads masked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""weft from Python: training with callbacks and data in memory, one result for one input, and types that hold."""
+"""The Python API: training with callbacks, data in memory, single inputs and lists, and type checks of the docs."""
 
 from __future__ import annotations
 

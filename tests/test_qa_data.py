@@ -1,4 +1,4 @@
-"""Questions about passages: files of four kinds, what is refused, splits, and windows over long passages."""
+"""Question-answering data: the four file formats, rejected input, splits, and windows over long passages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of answers: against SQuAD's own evaluation, and thresholds against all there are."""
+"""Question-answering metrics: comparison with SQuAD's evaluation script, and no-answer thresholds by brute force."""
 
 from __future__ import annotations
 

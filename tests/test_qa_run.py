@@ -1,4 +1,4 @@
-"""Readers from data to answers: scores against enumeration, trained, stopped and resumed, started from others, and used."""
+"""Question-answering models: answer search by brute force, training, resuming, fine-tuning, and the commands."""
 
 from __future__ import annotations
 

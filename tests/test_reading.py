@@ -1,3 +1,5 @@
+"""Reading text files: line ends, encodings, compressed files, invalid input and statistics."""
+
 from __future__ import annotations
 
 import gzip

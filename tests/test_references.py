@@ -1,4 +1,4 @@
-"""Every layer against its reference: the equations in plain loops, torch.nn with the same weights, GPT-2, "hello"."""
+"""Every layer against a reference: the equations in plain loops, torch.nn with the same weights, GPT-2, and "hello"."""
 
 from __future__ import annotations
 

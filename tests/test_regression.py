@@ -1,4 +1,4 @@
-"""Softmax regression: its gradient, its optimum against scikit-learn's, and what weak or impossible data give."""
+"""Softmax regression: gradient, optimum compared with scikit-learn's, and degenerate data."""
 
 from __future__ import annotations
 

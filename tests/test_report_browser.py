@@ -1,4 +1,4 @@
-"""The report in a real browser: it sorts, toggles, zooms and opens items, asks nobody for anything, and says nothing wrong."""
+"""The HTML report in a real browser: sorting, toggles, zoom and details work, with no network request and no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`weft compare --report`: the page of a comparison, of damaged ones, and of runs that were never compared."""
+"""`weft compare --report`: reports of comparisons, of damaged comparisons, and of runs that were not compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as text: all numbers are in it, whatever data holds stays text, nothing is asked for, and it stays small."""
+"""The HTML report as text: all numbers are present, data is escaped, nothing is loaded, and the file stays small."""
 
 from __future__ import annotations
 

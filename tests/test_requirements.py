@@ -1,4 +1,4 @@
-"""What is installed is what is pinned: the lists with hashes say the same as constraints.txt."""
+"""The locked requirements with hashes match constraints.txt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine has left, and what work takes of it."""
+"""Measurement of free memory, peak memory, and the memory that a computation needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is killed or stopped at any moment and resumed arrives where the uninterrupted run arrives, bit for bit."""
+"""A run that is killed or stopped at any moment and resumed gives the same bits as an uninterrupted run."""
 
 from __future__ import annotations
 

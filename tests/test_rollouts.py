@@ -1,4 +1,4 @@
-"""Objectives that prepare their batches: policy gradients on a toy, when checkpoints are written, and exact resumption."""
+"""Objectives that prepare their batches: policy gradients on a toy task, checkpoint timing, and exact resuming."""
 
 from __future__ import annotations
 

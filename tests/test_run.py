@@ -1,4 +1,4 @@
-"""A trained run from Python: every family trained for a few steps, then loaded, asked, scored and evaluated."""
+"""Trained language models in Python: every architecture is trained briefly, loaded, sampled, scored and evaluated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a run file to settings and back: what wins over what, what is refused, and where paths point."""
+"""From a run file to the resolved configuration and back: precedence, rejected options, and relative paths."""
 
 from __future__ import annotations
 

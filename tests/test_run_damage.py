@@ -1,4 +1,4 @@
-"""Run folders that were damaged, half-made by a killed process, or made by a stranger: refused by name, or made good."""
+"""Run directories that are damaged, incomplete after a kill, or untrusted: rejected by name, or repaired."""
 
 from __future__ import annotations
 

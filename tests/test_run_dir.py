@@ -1,4 +1,4 @@
-"""The run folder: what is in it, whose it is, and what is refused of it by name."""
+"""The run directory: contents, locking, overwriting and backup, integrity checks, and TensorBoard logs."""
 
 from __future__ import annotations
 

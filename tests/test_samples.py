@@ -1,4 +1,4 @@
-"""Text that is written at each validation (train.num_samples): what is kept, and that it changes nothing of the training."""
+"""Samples at each validation (train.num_samples): what is saved, and no effect on training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters against naive loops, frequencies against the distribution, and samples that do not depend on their batch."""
+"""Logits processors against naive loops, sample frequencies against the distribution, and independence of the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules, Muon, optimisers and their states, and gradients that are added up in parts."""
+"""Learning-rate schedules, Muon, optimizer states and gradient accumulation."""
 
 from __future__ import annotations
 

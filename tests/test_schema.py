@@ -1,4 +1,4 @@
-"""The JSON schema of run files: it is one, it accepts every example, and it rejects what weft rejects."""
+"""The JSON schema of run files: valid, accepts every example, and rejects what weft rejects."""
 
 from __future__ import annotations
 

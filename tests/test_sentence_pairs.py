@@ -1,4 +1,4 @@
-"""Lines two by two: which go together, what stands where, and that a classifier of pairs starts from it."""
+"""Sentence pairs in masked language modeling: pairing of lines, segments, and fine-tuning a classifier of text pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs and bad input: what is no text, too long, cut off, or misspelt."""
+"""Seq2seq with bad input: invalid text, overlong or truncated lines, and misspelled options."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Batches of seq2seq examples: order, length bucketing, padding and the token budget."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The [model] table of encoder-decoders and the run file of task seq2seq: what wins, what is refused, what is filled in."""
+"""The [model] table of encoder-decoders and the run file of task seq2seq: precedence, rejected options and defaults."""
 
 from __future__ import annotations
 

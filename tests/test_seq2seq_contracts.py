@@ -1,4 +1,4 @@
-"""The laws of encoder-decoders, over every encoder, decoder, score, place and bridge."""
+"""The step contract of encoder-decoders, for every encoder, decoder, attention score, attention position and bridge."""
 
 from __future__ import annotations
 

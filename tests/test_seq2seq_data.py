@@ -1,4 +1,4 @@
-"""Pairs from tables and parallel files: what is read, what is refused and in which words, and the corpora made of it."""
+"""Seq2seq data from tables and parallel files: reading, error messages, splits and tokenized corpora."""
 
 from __future__ import annotations
 

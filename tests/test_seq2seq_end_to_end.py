@@ -1,4 +1,4 @@
-"""Encoder-decoders seen from outside: a narrow beam against a plain loop, what a command says against what another says."""
+"""Encoder-decoders end to end: beam search against a plain loop, and consistency between commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoder-decoders against their references: torch.nn with the same weights, and the papers' equations in plain loops."""
+"""Encoder-decoders against references: torch.nn with the same weights, and the papers' equations in plain loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoder-decoders from files to outputs: trained, stopped, resumed, loaded, asked, scored, combined; and `weft predict`."""
+"""Seq2seq runs from files to outputs: training, resuming, loading, scoring, ensembles, and `weft predict`."""
 
 from __future__ import annotations
 

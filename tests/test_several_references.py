@@ -1,4 +1,4 @@
-"""Several references and the tokenizers of BLEU: against sacrebleu and jiwer, from files to scores."""
+"""Multiple references and the tokenizers of BLEU: comparison with sacrebleu and jiwer, from files to scores."""
 
 from __future__ import annotations
 

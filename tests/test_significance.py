@@ -1,4 +1,4 @@
-"""Tests of significance: against independent calculations, and against luck, which must win in 5 % of cases."""
+"""Significance tests: comparison with independent calculations, and a false-positive rate of 5%."""
 
 from __future__ import annotations
 

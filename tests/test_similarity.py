@@ -1,4 +1,4 @@
-"""Which layers and heads do the same: against the formulas over whole matrices, and what they must not depend on."""
+"""Similarity of layers (CKA) and heads: comparison with the formulas on whole matrices, and invariances."""
 
 from __future__ import annotations
 

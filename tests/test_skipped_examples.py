@@ -1,4 +1,4 @@
-"""Examples without a text, from a run file to the scores: left out with a note, or refused."""
+"""Examples without a text, from a run file to the scores: skipped with a warning, or rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gaps of several words in a row: how long they are, how many, where, and what stands in them."""
+"""Span masking: span lengths, number and positions of masked tokens, and their replacements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States: visiting, choosing, cutting off and joining their rows."""
+"""Decoding states: mapping over, selecting, detaching and joining rows."""
 
 from __future__ import annotations
 

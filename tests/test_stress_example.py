@@ -1,4 +1,4 @@
-"""The example of stress: what its script writes, and the commands of its run file, for a few steps."""
+"""The word-stress example: the output of its script, and the commands of its run file for a few steps."""
 
 from __future__ import annotations
 

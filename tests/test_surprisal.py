@@ -1,4 +1,4 @@
-"""The nats of every token: each counted once, each from the context that the policy names."""
+"""Surprisal of every token: counted once, in the context that the policy defines."""
 
 from __future__ import annotations
 

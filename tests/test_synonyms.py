@@ -1,4 +1,4 @@
-"""Names of other libraries, where weft has another one: the right one is suggested before any that merely looks alike."""
+"""Option names of other libraries: weft suggests its own name for them before any similar spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that people have: other delimiters, lists of JSON, nested keys, unknown headers, folders, files of other programs."""
+"""Common table formats: other delimiters, JSON lists, nested keys, unknown headers, directories, and foreign files."""
 
 from __future__ import annotations
 

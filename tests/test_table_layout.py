@@ -1,4 +1,4 @@
-"""Tables in a terminal: columns stand below each other, whatever letters they hold."""
+"""Tables in a terminal: columns are aligned for characters of any display width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The [model] and [train] tables: what is refused and in which words, and what is filled in."""
+"""The [model] and [train] tables: error messages and defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tagged sentences as batches: where words begin among the tokens, how they are spelled, and in which order they come."""
+"""Batches of tagged sentences: first tokens of words, characters, and batch order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tagged sentences from CoNLL-U and CoNLL columns: what is read, what is refused and in which words, and their corpora."""
+"""Tagged sentences from CoNLL-U and CoNLL columns: reading, error messages, splits and tokenized corpora."""
 
 from __future__ import annotations
 

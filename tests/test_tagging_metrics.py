@@ -1,4 +1,4 @@
-"""Spans and tags: by hand, against seqeval, and from sums."""
+"""Span and tag metrics: worked examples, comparison with seqeval, and aggregation over batches."""
 
 from __future__ import annotations
 

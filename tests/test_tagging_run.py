@@ -1,4 +1,4 @@
-"""Taggers from data to tagged lines: trained, stopped and resumed, read back, measured, and used from the command line."""
+"""Taggers from data to tagged lines: training, resuming, loading, evaluation, and the command line."""
 
 from __future__ import annotations
 

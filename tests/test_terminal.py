@@ -1,4 +1,4 @@
-"""What files hold can't command the terminal: escape sequences, bells and direction controls are shown as escapes there."""
+"""Terminal output is safe: escape sequences, bells and direction controls in data are printed as escapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where shares of running text begin and end: at line ends, or else between words."""
+"""Splits of running text: boundaries are at line ends, or else between words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training calls tokens are tokens, whatever a task averages its loss over: in budgets, logs and speeds."""
+"""Budgets, logs and speeds count tokens, whatever unit a task averages its loss over."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Tokenizers of source and target: shared or separate, saving, loading and damaged run directories."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Tokenizers of every type: round trips, special tokens, files, lowercasing, speed and damaged files."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Scores of translations against sacrebleu and jiwer, by hand, and from sums."""
+"""Translation metrics: comparison with sacrebleu and jiwer, worked examples, and aggregation over batches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Inputs that can't be used, in the middle of others: `try_predict` and `try_score` give the reason where the result would be,
-and all other inputs get theirs; `predict` and `score` refuse the first. For every task, from lists and from generators."""
+"""Invalid inputs among valid ones: `try_predict` and `try_score` return the error in place of the result, and every other
+input gets its result; `predict` and `score` raise the first error. For every task, from lists and from generators."""
 
 from __future__ import annotations
 

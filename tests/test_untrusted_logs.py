@@ -1,4 +1,4 @@
-"""Logs and notes of a run that somebody else wrote: one line and an exit code, never a traceback, never all the memory."""
+"""Untrusted logs and notes of a run: a one-line error and an exit code, no traceback, bounded memory."""
 
 from __future__ import annotations
 

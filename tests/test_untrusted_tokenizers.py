@@ -1,4 +1,4 @@
-"""Tokenizers and folders that anybody may have written: refused in one line, or read; never a panic, never all the memory."""
+"""Untrusted tokenizers and model directories: read, or rejected in one line; no panic, bounded memory."""
 
 from __future__ import annotations
 

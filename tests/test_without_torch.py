@@ -1,4 +1,4 @@
-"""Commands that compute with no network start without torch, which takes longer to import than most of them take to run."""
+"""Commands that use no network start without importing torch, which takes longer than most of them take to run."""
 
 from __future__ import annotations
 

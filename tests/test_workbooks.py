@@ -1,5 +1,7 @@
-"""Excel workbooks and Parquet files: the same rows as those of CSV and JSONL, with places in rows. Tests that need openpyxl or
-pyarrow to write such files are skipped where they are not installed; what is said without them is always tested."""
+"""Excel workbooks and Parquet files: the same examples as from CSV and JSONL, with row numbers in errors.
+
+Tests that write such files need openpyxl or pyarrow and are skipped if they are not installed; the error messages for
+missing packages are always tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training refuses files that are the data of another task, as evaluation does: their markup would be learned as text."""
+"""Training rejects files with the data of another task, as evaluation does: their markup would be learned as text."""
 
 from __future__ import annotations
 
