@@ -70,7 +70,7 @@ class Faulty:
 # ---- one file
 
 
-def test_a_file_is_what_was_written_and_has_the_mode_of_an_ordinary_file(tmp_path):
+def test_written_file_has_its_content_and_the_default_mode(tmp_path):
     path = tmp_path / "x"
     old = os.umask(0o027)
     try:
@@ -84,7 +84,7 @@ def test_a_file_is_what_was_written_and_has_the_mode_of_an_ordinary_file(tmp_pat
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_json_keeps_its_order_ends_in_a_newline_and_has_no_nan(tmp_path):
+def test_json_keeps_key_order_ends_in_a_newline_and_rejects_nan(tmp_path):
     path = tmp_path / "x.json"
     files.write_json(path, {"b": [1.5, float("nan"), (float("inf"),)], "a": "ü"})
     assert path.read_text() == '{\n  "b": [\n    1.5,\n    null,\n    [\n      null\n    ]\n  ],\n  "a": "ü"\n}\n'
@@ -92,7 +92,7 @@ def test_json_keeps_its_order_ends_in_a_newline_and_has_no_nan(tmp_path):
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x'])
-def test_damaged_json_is_refused_by_name(tmp_path, raw):
+def test_damaged_json_is_rejected_by_name(tmp_path, raw):
     path = tmp_path / "train_state.json"
     path.write_bytes(raw)
     message = refusal(ModelError, lambda: files.read_json(path))
@@ -106,7 +106,7 @@ def test_missing_and_unreadable_json(tmp_path):
     assert refusal(ResourceError, lambda: files.read_json(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
 
 
-def test_a_pipe_is_written_into_and_stays_one(tmp_path):
+def test_writing_to_a_pipe_keeps_the_pipe(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = subprocess.Popen(["cat", path], stdout=subprocess.PIPE)
@@ -116,7 +116,7 @@ def test_a_pipe_is_written_into_and_stays_one(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full here")
-def test_a_device_is_written_into_and_its_refusal_is_told(tmp_path):
+def test_write_errors_of_a_device_are_reported(tmp_path):
     link = tmp_path / "link"
     link.symlink_to("/dev/full")
     for path in (link, Path("/dev/full")):
@@ -125,14 +125,14 @@ def test_a_device_is_written_into_and_its_refusal_is_told(tmp_path):
     assert Path("/dev/full").is_char_device() and link.is_symlink()
 
 
-def test_what_the_system_names_is_written_into_and_a_folder_in_memory_is_one_like_others(tmp_path):
+def test_proc_paths_are_written_in_place_and_dev_shm_is_an_ordinary_directory(tmp_path):
     with open(tmp_path / "out", "w+b") as out:
         files.write_bytes(Path(f"/proc/self/fd/{out.fileno()}"), b"given", user_path=True)
         assert (tmp_path / "out").read_bytes() == b"given"
     assert not files._is_special(Path("/dev/shm/run/a.json")) and files._is_special(Path("/dev/stdout"))
 
 
-def test_a_block_that_fails_leaves_the_old_file_and_its_own_error(tmp_path):
+def test_a_failing_block_keeps_the_old_file_and_raises_its_own_error(tmp_path):
     path = tmp_path / "x"
     files.write_bytes(path, b"old")
     with pytest.raises(OSError, match="elsewhere"), files.atomic_write(path) as write:
@@ -142,7 +142,7 @@ def test_a_block_that_fails_leaves_the_old_file_and_its_own_error(tmp_path):
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_a_stream_of_pieces_becomes_one_file(tmp_path):
+def test_chunks_are_written_to_one_file(tmp_path):
     with files.atomic_write(tmp_path / "x") as write:
         for number in range(100):
             write(memoryview(torch.full((3,), number, dtype=torch.int16).numpy()))
@@ -172,7 +172,7 @@ WRITERS: dict[str, Callable[[Path, int], None]] = {
 
 @pytest.mark.parametrize("number", SEEN, ids=errno.errorcode.get)
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
-def test_whichever_call_fails_the_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch, write, number):
+def test_writes_are_atomic_whichever_call_fails(tmp_path, monkeypatch, write, number):
     path = tmp_path / "x"
     write(path, 2)
     new = path.read_bytes()
@@ -204,7 +204,7 @@ def _fails(call: Callable[[], None], path: Path, number: int, *, replaced: bool)
     return False
 
 
-def test_a_folder_that_can_not_be_synced_as_such_is_no_failure(tmp_path, monkeypatch):
+def test_a_directory_without_fsync_support_is_not_an_error(tmp_path, monkeypatch):
     for n in range(1, 12):
         monkeypatch.setattr(files, "os", faulty := Faulty(n, errno.EINVAL))
         try:
@@ -216,7 +216,7 @@ def test_a_folder_that_can_not_be_synced_as_such_is_no_failure(tmp_path, monkeyp
     pytest.fail("never reached")
 
 
-def test_no_folder_and_no_permission(tmp_path):
+def test_missing_directory_and_missing_permission(tmp_path):
     path = tmp_path / "none" / "x"
     assert refusal(ResourceError, lambda: files.write_bytes(path, b"")) == (
         f"{path}: cannot write: No such file or directory; nothing was changed"
@@ -254,7 +254,7 @@ def test_a_full_disk(tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_leftovers_are_known_by_their_name_and_nothing_else_is_swept(tmp_path):
+def test_only_temporary_files_are_removed(tmp_path):
     kept = [tmp_path / name for name in ("model.safetensors", ".lock", ".x.tmp", "x.tmp-1-0123456789ab")]
     for path in kept:
         path.touch()
@@ -270,7 +270,7 @@ def test_leftovers_are_known_by_their_name_and_nothing_else_is_swept(tmp_path):
 # ---- logs
 
 
-def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
+def test_a_log_is_appended_by_lines_and_truncated_on_resume(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with log_files.Log(path) as log:
         assert log.num_bytes == 0
@@ -294,7 +294,7 @@ def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
 
 
 @pytest.mark.parametrize("there", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["gone", "less", "other"])
-def test_a_log_that_was_damaged_is_restored(tmp_path, there):
+def test_a_damaged_log_is_restored(tmp_path, there):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(there)
     with log_files.Log(path) as log:
@@ -303,7 +303,7 @@ def test_a_log_that_was_damaged_is_restored(tmp_path, there):
     assert path.read_bytes() == b"{}\n{}\n"
 
 
-def test_a_log_that_lost_lines_is_refused(tmp_path):
+def test_a_log_with_missing_lines_is_rejected(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with log_files.Log(path) as log:
         log.write({"step": 1})
@@ -316,7 +316,7 @@ def test_a_log_that_lost_lines_is_refused(tmp_path):
     )
 
 
-def test_a_line_is_in_the_log_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_log_lines_are_written_atomically(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     with log_files.Log(path) as log:
         log.write({"step": 1})
@@ -349,7 +349,7 @@ READERS = [tensor_files.read_tensors, tensor_files.read_arrays]
 
 
 @pytest.mark.parametrize("kind", tensor_files.DTYPES)
-def test_every_type_and_shape_comes_back(tmp_path, kind):
+def test_tensors_of_every_dtype_and_shape_round_trip(tmp_path, kind):
     path = tmp_path / "x.safetensors"
     numbers = torch.randint(0, 2, (3, 4), generator=torch.Generator().manual_seed(0)).to(getattr(torch, kind))
     tensors = {
@@ -377,14 +377,14 @@ def test_every_type_and_shape_comes_back(tmp_path, kind):
         assert arrays[name].tolist() == wanted.tolist()
 
 
-def test_arrays_are_written_as_tensors_are(tmp_path):
+def test_numpy_arrays_give_the_same_file_as_tensors(tmp_path):
     arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(True), "c": np.zeros(0, np.float32)}
     tensor_files.write_tensors(tmp_path / "1", arrays)
     tensor_files.write_tensors(tmp_path / "2", {name: torch.from_numpy(one) for name, one in arrays.items()})
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
 
-def test_numbers_that_are_none_are_found_in_arrays_as_in_tensors():
+def test_non_finite_values_are_detected_in_arrays_and_tensors():
     for values, found, logs in (
         ([1.0, math.nan], "a", "a"),
         ([math.inf], "a", "a"),
@@ -400,7 +400,7 @@ def test_numbers_that_are_none_are_found_in_arrays_as_in_tensors():
     assert tensor_files.not_finite({"a": np.array([1, 2])}) is None
 
 
-def test_tied_tensors_are_written_once_and_come_back_tied(tmp_path):
+def test_tied_tensors_are_saved_once_and_loaded_tied(tmp_path):
     path = tmp_path / "x.safetensors"
     table = torch.randn(1000, 8)
     tied = {"embed": table, "head": table.view(1000, 8), "half": table[:500], "zero": table[:0], "zero2": table[:0]}
@@ -423,7 +423,7 @@ def test_the_same_tensors_give_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_reading_maps_the_file_and_never_changes_it(tmp_path, read):
+def test_reading_maps_the_file_read_only(tmp_path, read):
     path = tmp_path / "x.safetensors"
     tensor_files.write_tensors(path, {"a": torch.zeros(100_000)})
     before = path.read_bytes()
@@ -458,7 +458,7 @@ def pickles(mark: Path) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_a_renamed_pickle_is_never_run_and_the_safe_format_is_named(tmp_path, read):
+def test_a_renamed_pickle_is_never_loaded_and_safetensors_is_suggested(tmp_path, read):
     path, mark = tmp_path / "model.safetensors", tmp_path / "mark"
     told = 0
     for raw in pickles(mark):
@@ -522,7 +522,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_or_hostile_tensor_file_is_refused_by_name(tmp_path, case, read):
+def test_a_damaged_or_malicious_tensor_file_is_rejected_by_name(tmp_path, case, read):
     raw, start = DAMAGED[case]
     path = tmp_path / "model.safetensors"
     path.write_bytes(raw)
@@ -532,7 +532,7 @@ def test_a_damaged_or_hostile_tensor_file_is_refused_by_name(tmp_path, case, rea
     assert "\n" not in message
 
 
-def test_a_tensor_file_cut_anywhere_is_refused(tmp_path):
+def test_a_truncated_tensor_file_is_rejected(tmp_path):
     path = tmp_path / "model.safetensors"
     tensor_files.write_tensors(path, _tensors(1), {"a": "b"})
     raw = path.read_bytes()
@@ -544,7 +544,7 @@ def test_a_tensor_file_cut_anywhere_is_refused(tmp_path):
 
 @pytest.mark.parametrize("count", [100_000, 1_000_000])
 @pytest.mark.parametrize("read", READERS)
-def test_a_header_that_would_cost_much_is_refused_at_once(tmp_path, count, read):
+def test_an_expensive_header_is_rejected_at_once(tmp_path, count, read):
     path = tmp_path / "model.safetensors"
     tensors = b",".join(b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % n for n in range(count))
     path.write_bytes(raw := packed(b"{" + tensors + b"}"))
@@ -558,7 +558,7 @@ def test_a_header_that_would_cost_much_is_refused_at_once(tmp_path, count, read)
     )
 
 
-def test_no_tensor_file_at_all(tmp_path):
+def test_missing_tensor_file(tmp_path):
     path = tmp_path / "model.safetensors"
     assert refusal(ModelError, lambda: tensor_files.read_tensors(path)) == f"{path}: file not found"
     assert refusal(ResourceError, lambda: tensor_files.read_tensors(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
@@ -577,7 +577,7 @@ def checkpoint(folder: Path, value: int = 1) -> Path:
     return folder
 
 
-def test_a_manifest_lists_size_and_hash_of_every_file(tmp_path):
+def test_manifest_lists_size_and_hash_of_every_file(tmp_path):
     folder = checkpoint(tmp_path / "000400")
     listed = json.loads((folder / "manifest.json").read_text())
     assert listed["version"] == 1
@@ -589,7 +589,7 @@ def test_a_manifest_lists_size_and_hash_of_every_file(tmp_path):
     files.verify(folder)
 
 
-def test_every_flipped_bit_is_noticed(tmp_path):
+def test_every_flipped_bit_is_detected(tmp_path):
     folder = checkpoint(tmp_path / "000400")
     chance = random.Random(0)
     for name in ("train_state.json", "model.safetensors", "parts/a", "manifest.json"):
@@ -606,7 +606,7 @@ def test_every_flipped_bit_is_noticed(tmp_path):
         files.verify(folder)
 
 
-def test_missing_short_foreign_and_linked_files_are_named(tmp_path):
+def test_missing_truncated_foreign_and_linked_files_are_named(tmp_path):
     folder = checkpoint(tmp_path / "000400")
     path = folder / "train_state.json"
     raw = path.read_bytes()
@@ -627,7 +627,7 @@ def test_missing_short_foreign_and_linked_files_are_named(tmp_path):
     )
 
 
-def test_a_file_of_another_run_is_noticed(tmp_path):
+def test_a_file_of_another_run_is_detected(tmp_path):
     one, two = checkpoint(tmp_path / "1", 1), checkpoint(tmp_path / "2", 2)
     os.replace(two / "model.safetensors", one / "model.safetensors")
     assert refusal(ModelError, lambda: files.verify(one)) == (
@@ -636,12 +636,12 @@ def test_a_file_of_another_run_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("listed", ["[]", "{}", '{"version": 1, "files": []}'])
-def test_a_manifest_that_lists_nothing_is_refused(tmp_path, listed):
+def test_an_empty_manifest_is_rejected(tmp_path, listed):
     (tmp_path / "manifest.json").write_text(listed)
     assert refusal(ModelError, lambda: files.verify(tmp_path)) == (f"{tmp_path}/manifest.json: corrupted: it lists no files")
 
 
-def test_manifests_absent_newer_or_pointing_elsewhere(tmp_path):
+def test_missing_newer_and_escaping_manifests_are_rejected(tmp_path):
     assert refusal(ModelError, lambda: files.verify(tmp_path)) == f"{tmp_path}: incomplete (manifest.json is missing)"
     manifest = tmp_path / "manifest.json"
     manifest.write_text('{"version": 2, "files": {}}')
@@ -658,14 +658,14 @@ def test_manifests_absent_newer_or_pointing_elsewhere(tmp_path):
     )
 
 
-def test_hashing_what_is_not_there(tmp_path):
+def test_hashing_a_missing_file(tmp_path):
     (tmp_path / "x").write_bytes(b"abc")
     assert files.sha256(tmp_path / "x") == hashlib.sha256(b"abc").hexdigest()
     path = tmp_path / "y"
     assert refusal(ResourceError, lambda: files.sha256(path)) == f"{path}: cannot read: No such file or directory"
 
 
-def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatch):
+def test_a_directory_is_published_atomically_and_never_overwrites_another(tmp_path, monkeypatch):
     final = tmp_path / "000400"
     temp = checkpoint(files.temporary_path(final))
     for n in range(1, 20):
@@ -692,7 +692,7 @@ def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatc
     assert os.listdir(tmp_path) == ["000400"]
 
 
-def test_removing(tmp_path):
+def test_remove(tmp_path):
     files.remove(tmp_path / "none")
     (tmp_path / "link").symlink_to(checkpoint(tmp_path / "kept"))
     files.remove(tmp_path / "link")
@@ -718,7 +718,7 @@ def in_child(work: Callable[[], None]) -> int:
     return child
 
 
-def test_a_folder_has_one_holder_and_the_second_is_told_who(tmp_path):
+def test_a_directory_lock_has_one_holder_and_names_it(tmp_path):
     with Lock(tmp_path):
         message = refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
         assert re.fullmatch(
@@ -755,7 +755,7 @@ def test_the_lock_of_a_dead_process_is_free_at_once(tmp_path):
     os.close(go)
 
 
-def test_folders_that_can_not_be_locked(tmp_path, monkeypatch):
+def test_directories_that_cannot_be_locked(tmp_path, monkeypatch):
     path = tmp_path / "none"
     assert refusal(ResourceError, lambda: Lock(path).__enter__()) == (
         f"{path}: cannot write: No such file or directory; nothing was changed"
@@ -795,7 +795,7 @@ class Deadly(Faulty):
         return call
 
 
-def test_killed_before_each_call_of_a_save_the_newest_complete_checkpoint_loads(tmp_path, monkeypatch):
+def test_newest_complete_checkpoint_loads_after_a_kill_before_any_call_of_a_save(tmp_path, monkeypatch):
     """Saving 2 beside 1, then removing 1, as training does; n-th call after n-th call until none is left."""
     kills = 0
     while True:
@@ -822,7 +822,7 @@ def test_killed_before_each_call_of_a_save_the_newest_complete_checkpoint_loads(
     assert [path.name for path in kept] == ["000002"]
 
 
-def test_killed_at_any_moment_what_is_there_is_whole(tmp_path):
+def test_files_are_complete_after_a_kill_at_any_moment(tmp_path):
     chance = random.Random(1)
     newest = 0
     heard, told = os.pipe()

@@ -39,18 +39,18 @@ def pieces(speller, prompt, tokens, stops=()):
 @given(st.binary(max_size=40) | st.text(max_size=20).map(str.encode), st.text(max_size=5))
 @example("é€😀".encode()[:-1], "é")
 @example(b"\xf0\x9f\xff\x98a\xe2\x82", "")
-def test_pieces_of_any_bytes_join_to_the_whole(raw, prompt):
+def test_incremental_decoding_of_any_bytes_equals_decoding_at_once(raw, prompt):
     before = [1, *Bytes().ids(prompt)]
     found = pieces(Bytes(), before, [3 + byte for byte in raw])
     assert "".join(found) == raw.decode(errors="replace")
 
 
-def test_a_character_is_given_out_when_it_is_complete():
+def test_a_character_is_emitted_when_it_is_complete():
     found = pieces(Bytes(), [1], [3 + byte for byte in "a€b".encode()])
     assert found == ["a", "", "", "€", "b", ""]
 
 
-def test_words_after_a_prompt_begin_with_their_space():
+def test_words_after_a_prompt_start_with_their_space():
     words = Strings(["the", "cat", "sat"], between=" ")
     assert pieces(words, [1, 3, 4], [5, 3]) == [" sat", " the", ""]
     assert pieces(words, [1], [5, 3]) == ["sat", " the", ""]
@@ -60,7 +60,7 @@ KINDS_OF_TEXT = ["the cat sat on the mat.\nthe dog didn't.\n", "Ünïcode 😀 a
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_pieces_of_every_tokenizer_join_to_the_whole(kind):
+def test_incremental_decoding_equals_decoding_at_once_for_every_tokenizer(kind):
     tokenizer = train_tokenizer(TokenizerConfig(type=kind, vocab_size=300), iter(KINDS_OF_TEXT))
     rng = np.random.default_rng(0)
     for prompt in ("", "the cat", "the cat sat\n", "Ünïcode"):
@@ -90,7 +90,7 @@ def naive_cut(text, stops):
     st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
 )
 @example(["a", "b", "c"], ["abc", "b"])
-def test_the_cut_does_not_depend_on_the_pieces(parts, stops):
+def test_stop_position_does_not_depend_on_the_chunks(parts, stops):
     stopping = StopStringFilter(stops)
     found = [stopping.push(part) for part in parts]
     sure = "".join(found)
@@ -101,13 +101,13 @@ def test_the_cut_does_not_depend_on_the_pieces(parts, stops):
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(3, 258), max_size=30), st.lists(st.text("ab\ufffdé", min_size=1, max_size=3), max_size=2))
-def test_a_stream_says_what_the_whole_says_before_a_stop_string(tokens, stops):
+def test_a_stream_emits_the_text_before_a_stop_string(tokens, stops):
     text = Bytes().decode(tokens)
     whole = naive_cut(text, stops) if stops else text
     assert decode_until_stop(Bytes(), [1], tokens, stops) == (whole, any(stop in text for stop in stops))
 
 
-def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
+def test_stop_strings_match_across_tokens_and_their_tokens_count():
     # a b b c ..., said by tokens of one or two letters
     speller = Strings(["a", "bb", "bc", "cd"])
     model = follow([1, 3, 4, 5, 6, 3], 7)
@@ -126,7 +126,7 @@ def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
 
 
 @pytest.mark.parametrize("search", [{"temperature": 0.0}, {"beam_size": 2}], ids=["greedy", "beam"])
-def test_a_continuation_says_why_it_ended(search):
+def test_finish_reason_of_a_continuation(search):
     tokenizer = Strings(["a", "bb", "bc", "cd"])
     model = follow([1, 3, 4, 5, 6, 2], 7)
 
@@ -155,7 +155,7 @@ def test_a_continuation_says_why_it_ended(search):
     ids=lambda options: "-".join(options),
 )
 @pytest.mark.parametrize("end", [None, 2], ids=["running", "lines"])
-def test_a_stream_joins_to_what_generate_gives(toy, options, end):
+def test_stream_equals_generate(toy, options, end):
     model, options = toy(13), GenerationConfig(max_new_tokens=30, **options)
     for prompt in ("", "abc"):
         [[whole]] = generate(model, LETTERS, [prompt], options, frame=Frame(end))
@@ -164,7 +164,7 @@ def test_a_stream_joins_to_what_generate_gives(toy, options, end):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stream_of_bytes_joins_to_what_generate_gives(seed):
+def test_byte_stream_equals_generate(seed):
     model, options = TinyGRU(259, seed=seed), GenerationConfig(max_new_tokens=80, seed=seed, stop=["\ufffd\ufffd"])
     [[whole]] = generate(model, Bytes(), ["é"], options, frame=Frame(None))
     assert "".join(stream(model, Bytes(), "é", options, frame=Frame(None))) == whole.text
@@ -173,7 +173,7 @@ def test_a_stream_of_bytes_joins_to_what_generate_gives(seed):
 @every_toy
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("rows", [4, 64])
-def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monkeypatch):
+def test_an_interrupted_search_returns_its_best_hypotheses(toy, alpha, rows, monkeypatch):
     """As if it had been allowed as many tokens: what has ended, and what has not, as it stands."""
     monkeypatch.setattr("weft.decode.generate.MAX_BATCH_ROWS", rows)
     model, prompts, asked = toy(13), ["abc", "", "jj"], []
@@ -197,7 +197,7 @@ def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monk
 
 @every_toy
 @pytest.mark.parametrize("options", [{"num_samples": 3, "seed": 5}, {"beam_size": 4, "n_best": 3}], ids=["samples", "beam"])
-def test_batches_change_nothing(toy, options, monkeypatch):
+def test_results_do_not_depend_on_the_batch(toy, options, monkeypatch):
     model, options = toy(13), GenerationConfig(max_new_tokens=15, **options)
     prompts = ["abcdef", "", "jj", "a", "hihihihi"]
     whole = generate(model, LETTERS, prompts, options, frame=Frame(2))
@@ -210,7 +210,7 @@ def test_batches_change_nothing(toy, options, monkeypatch):
     assert [len(many) for many in whole] == [3] * 5
 
 
-def test_seeds_repeat_and_samples_differ():
+def test_seeds_are_reproducible_and_samples_differ():
     model, options = Hashed(13), GenerationConfig(max_new_tokens=20, num_samples=4, seed=1)
     first = generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
     assert first == generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
@@ -237,7 +237,7 @@ def test_log_probabilities_equal_scoring_again(toy, options):
 
 
 @pytest.mark.parametrize("options", [{"num_samples": 40}, {"beam_size": 4, "n_best": 4}], ids=["samples", "beam"])
-def test_special_tokens_are_never_said(options):
+def test_special_tokens_are_never_generated(options):
     table = torch.full((13, 13), -4.0)
     table[:, :3] = 0.0  # the model would say little else
     model, options = Bigram(13, table=table.log_softmax(1)), GenerationConfig(max_new_tokens=8, **options)
@@ -248,7 +248,7 @@ def test_special_tokens_are_never_said(options):
     assert all(2 not in one.token_ids[:-1] for one in lines)
 
 
-def test_the_end_waits_for_the_least_length():
+def test_eos_is_blocked_until_min_new_tokens():
     table = torch.full((13, 13), -4.0)
     table[:, 2] = 0.0
     model = Bigram(13, table=table.log_softmax(1))
@@ -263,7 +263,7 @@ NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
 @pytest.mark.parametrize("mixer", ["attention", "lstm", "conv"])
-def test_real_models_say_what_they_score(mixer, device):
+def test_log_probs_of_real_models_equal_their_scores(mixer, device):
     torch.manual_seed(0)
     table = LanguageModelConfig(layer_type=mixer, num_layers=2, hidden_size=16).with_defaults()
     model = language_model(table, vocab_size=13, context_length=32, vocabulary="").eval().to(device)
@@ -297,7 +297,7 @@ STACKS = {
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
+def test_estimated_state_size_equals_the_actual_size(name):
     torch.manual_seed(0)
     model = language_model(
         LanguageModelConfig(num_layers=2, hidden_size=8, **STACKS[name]).with_defaults(),
@@ -314,7 +314,7 @@ def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
     assert model.bytes_per_row(10**9) == model.bytes_per_row(10)
 
 
-def test_what_a_state_of_attention_takes():
+def test_state_size_of_attention():
     """Keys and values, two heads of four numbers in each of two layers, and a position; one number says how much was read."""
     table = LanguageModelConfig(layer_type="attention", num_layers=2, hidden_size=8, num_heads=2).with_defaults()
     model = language_model(table, vocab_size=20, context_length=500, vocabulary="").eval()
@@ -323,7 +323,7 @@ def test_what_a_state_of_attention_takes():
     assert again.bytes_per_row(100) == 2 * 1 * (2 * 2 * 4 * 4 + 8) + 8 + 2 * 20 * 4
 
 
-def test_an_n_gram_keeps_its_last_words_and_an_ensemble_what_its_parts_keep():
+def test_state_size_of_ngram_models_and_ensembles():
     trigram = fit(np.array([3, 4, 5, 3]), None, NgramConfig(order=3), vocab_size=6, vocabulary="v")
     assert trigram.bytes_per_row(7) == trigram.bytes_per_row(7000) == 8 * 2 + 2 * 4 * 6
     both = Ensemble([trigram, trigram], LinearEnsemble([0.5, 0.5]))
@@ -336,7 +336,7 @@ def held(monkeypatch, number):
 
 
 @pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}, {"temperature": 0.0}])
-def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, how):
+def test_a_row_that_exceeds_memory_is_rejected_before_the_first_step(monkeypatch, how):
     toy, rows = Hashed(13), how.get("beam_size", 1)
     options = GenerationConfig(max_new_tokens=50, **how)
     needed = COPIES * rows * (toy.bytes_per_row(54) + 8 * 54)
@@ -355,7 +355,7 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
 
 
 @pytest.mark.parametrize("how", [{"beam_size": 4}, {"num_samples": 3}])
-def test_where_memory_is_short_fewer_are_computed_at_once_and_nothing_changes(monkeypatch, how):
+def test_short_memory_reduces_the_batch_and_not_the_results(monkeypatch, how):
     toy, rows = Hashed(13), how.get("beam_size", 1)
     options, prompts = GenerationConfig(max_new_tokens=20, **how), ["abcd", "a", "fg", "", "abc"]
     whole = generate(toy, LETTERS, prompts, options, frame=Frame(None))
@@ -366,7 +366,7 @@ def test_where_memory_is_short_fewer_are_computed_at_once_and_nothing_changes(mo
     assert max(toy.steps_taken) == 2 * rows
 
 
-def test_reading_long_prompts_is_counted_by_one_of_them(monkeypatch):
+def test_memory_for_long_prompts_is_measured_on_one_prompt(monkeypatch):
     """The gates of a GRU at 401 positions take more than all its state does later; a single prompt needs no look."""
     torch.manual_seed(0)
     model = language_model(
@@ -396,7 +396,7 @@ def test_no_prompt_gives_no_continuation():
 
 
 @pytest.mark.parametrize("how", [generate, stream])
-def test_a_prompt_that_passes_the_last_position_is_refused_before_the_first_step(how):
+def test_a_prompt_beyond_the_last_position_is_rejected_before_the_first_step(how):
     model, options = Bigram(13, longest=16), GenerationConfig(max_new_tokens=12)
     prompt = ["", "abcdef"] if how is generate else "abcdef"
     with pytest.raises(UsageError) as caught:
@@ -421,7 +421,7 @@ def explicit(models, weights, tokens, kind):
 
 
 @pytest.mark.parametrize("kind", [LinearEnsemble, LogLinearEnsemble])
-def test_an_ensemble_is_what_its_definition_says(kind):
+def test_ensemble_equals_its_definition(kind):
     weights = [0.5, 0.3, 0.2]
     model = both(kind(weights))
     tokens = [1, 4, 8, 3, 3, 5]
@@ -436,7 +436,7 @@ def test_an_ensemble_is_what_its_definition_says(kind):
 
 
 @pytest.mark.parametrize("kind", [LinearEnsemble, LogLinearEnsemble])
-def test_an_ensemble_scores_ragged_rows_and_searches(kind):
+def test_ensemble_scores_ragged_rows_and_runs_beam_search(kind):
     model = both(kind([0.5, 0.3, 0.2]))
     tokens, keep = torch.tensor([[1, 4, 8, 3], [1, 5, 0, 0]]), torch.tensor([[True] * 4, [True] * 2 + [False] * 2])
     scores = model.score(tokens, keep)
@@ -448,7 +448,7 @@ def test_an_ensemble_scores_ragged_rows_and_searches(kind):
         assert one.log_prob == pytest.approx(model.score(torch.tensor([[1, *one.tokens]])).sum().item(), abs=1e-4)
 
 
-def test_parts_that_agree_on_nothing_leave_nothing():
+def test_ensemble_members_with_disjoint_support_leave_no_token():
     one, other = follow([1, 3], 5), follow([1, 4], 5)
     log_probs, _ = Ensemble([one, other], LogLinearEnsemble([1.0, 0.5])).start(torch.tensor([[1]]))
     assert log_probs.tolist() == [[-math.inf] * 5]
@@ -456,13 +456,13 @@ def test_parts_that_agree_on_nothing_leave_nothing():
     torch.testing.assert_close(log_probs.exp(), torch.tensor([[0, 0, 0, 0.25, 0.75]]))
 
 
-def test_an_ensemble_reads_as_far_as_its_shortest_part():
+def test_max_positions_of_an_ensemble_is_that_of_its_shortest_member():
     parts = [Bigram(5), Bigram(5, longest=64), Bigram(5, longest=32)]
     assert Ensemble(parts, LogLinearEnsemble([1, 1, 1])).max_positions == 32
     assert Ensemble(parts[:1], LogLinearEnsemble([1])).max_positions is None
 
 
-def test_parts_that_do_not_fit_are_refused():
+def test_incompatible_ensemble_members_are_rejected():
     one, other = Bigram(5), Bigram(5, vocabulary="99887766" * 8)
     with pytest.raises(UsageError) as caught:
         Ensemble([one, one, other], LogLinearEnsemble([1, 1, 1]))

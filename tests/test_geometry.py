@@ -103,7 +103,7 @@ def part_of(text: Path, lines: list[str]) -> Path:
     return part
 
 
-def test_numbers_are_those_of_all_pairs(language: Any, text: Path) -> None:
+def test_statistics_match_loops_over_all_pairs(language: Any, text: Path) -> None:
     """Pairs of two sentences alone: those of one have their context in common. A sentence that occurs again is read once, and
     contexts are sentences."""
     lines = list(dict.fromkeys(line for line in text.read_text().splitlines() if line))[:30]
@@ -145,7 +145,7 @@ def test_numbers_are_those_of_all_pairs(language: Any, text: Path) -> None:
     assert 0.9 < side["layers"][0]["self_similarity"] < 1
 
 
-def test_vectors_that_take_too_much_room_are_read_again(language: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_that_exceed_memory_are_recomputed(language: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = sample([language], text, max_words=200, distinct=True)
     whole, told = measure_geometry(language, given), list[tuple[int, int]]()
     monkeypatch.setattr(explained, "MAX_BYTES", 2 * 4 * 12 * whole[0].num_words)  # two of four stages at once
@@ -174,7 +174,7 @@ def test_explained_variance() -> None:
     assert np.isnan(kept.mev(0)[0])
 
 
-def test_sums_give_the_mean_of_all_pairs() -> None:
+def test_mean_similarity_from_sums_equals_the_mean_over_pairs() -> None:
     rows = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rows /= rows.norm(dim=1, keepdim=True)
     pairs, sentences = PairwiseCosine(2, 3), [0, 0, 0, 1, 1, 2, 2]
@@ -193,7 +193,7 @@ def test_sums_give_the_mean_of_all_pairs() -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "luong", "bahdanau", "sutskever", "cho", "joint"])
-def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
+def test_geometry_of_source_and_target(pairs: PairRuns, name: str) -> None:
     """Words of both sides have as many vectors as the model has positions for them, whatever way its decoder is run."""
     from seq2seq_runs import MODELS
 
@@ -243,7 +243,7 @@ def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
     torch.testing.assert_close(word_vectors(line, sequence_stages(run), run.device)[0][-1], y[0, 1:-1].double())
 
 
-def test_long_lines_are_read_in_pieces(language: Any, place: Path) -> None:
+def test_long_lines_are_read_in_windows(language: Any, place: Path) -> None:
     long = place / "long.txt"
     long.write_text(" ".join(["the old cat sees a bird"] * 30) + "\n\n" + "x" * 60 + "\n")
     given = sample([language], long)
@@ -255,7 +255,7 @@ def test_long_lines_are_read_in_pieces(language: Any, place: Path) -> None:
     assert len(sample([language], long, max_words=3).examples) < len(given.examples)
 
 
-def test_principal_directions() -> None:
+def test_principal_components() -> None:
     """Against the eigenvectors of the covariance."""
     rows = np.random.default_rng(0).normal(size=(40, 5)) @ np.diag([3.0, 2.0, 1.0, 0.5, 0.1]) + 7
     places, shares = principal_components(rows)
@@ -268,7 +268,7 @@ def test_principal_directions() -> None:
     assert principal_components(np.ones((3, 1)))[0].shape == (3, 2)
 
 
-def test_a_map_shows_the_words_that_are_named(language: Any, text: Path) -> None:
+def test_projection_contains_the_selected_words(language: Any, text: Path) -> None:
     view = geometry(language, text, words=["cat", "river"], layer=1, max_words=500)
     told = view.data["sides"][0]["map"]
     assert told["layer"] == "layer 1" and {one["text"] for one in told["points"]} == {"cat", "river"}
@@ -285,7 +285,7 @@ def test_a_map_shows_the_words_that_are_named(language: Any, text: Path) -> None
     assert len(geometry(language, text, max_words=500).data["sides"][0]["map"]["points"]) > 10  # chosen for us
 
 
-def test_drawings_of_points() -> None:
+def test_scatter_plots() -> None:
     found = scatter(
         [Points("<b>", np.array([[0.0, 1.0], [2.0, 3.0]]), ["a", "b"]), Points("c d", np.array([[1.0, 1.0]]), ["&"])],
         axes=("across", "up"), title="A map",
@@ -301,7 +301,7 @@ def test_drawings_of_points() -> None:
     assert str(wrong.value) == "scatter: positions must be finite"
 
 
-def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_geometry_command(language: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(language.directory.path)
     assert (
         main(["analyze", "geometry", folder, "--data", str(text), "--max-words", "300", "--output", str(place / "x.html")]) == 0
@@ -325,7 +325,7 @@ def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.Capt
     assert json.loads((place / "x.json").read_text())["sides"][0]["side"] == "text"
 
 
-def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
+def test_geometry_errors(language: Any, text: Path, place: Path, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
     folder, data = str(language.directory.path), ("--data", str(text))
 
     def line(*words: str) -> str:

@@ -125,17 +125,17 @@ def known() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_a_run_does_what_it_did(place, known, monkeypatch, name):
+def test_run_matches_its_golden_record(place, known, monkeypatch, name):
     monkeypatch.chdir(place)
     found = list(differences(name, named(known["runs"][name], known["renamed"]), recorded(name)))
     assert not found, "\n" + "\n".join(found[:10])
 
 
-def test_all_that_is_recorded_is_run(known):
+def test_every_golden_record_has_a_case(known):
     assert list(known["runs"]) == list(SAID)
 
 
-def test_names_are_renamed_and_numbers_compared():
+def test_renamed_entries_are_compared_by_value():
     renamed = {"loss": "loss", "span": "qa"}
     assert named({"valid_loss": [1.0, "span_f1|span", "spans"]}, renamed) == {"valid_loss": [1.0, "qa_f1|qa", "spans"]}
     assert list(differences("x", {"a": [1.0, None]}, {"a": [1.0009, None]})) == []

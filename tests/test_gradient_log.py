@@ -48,7 +48,7 @@ def lines_of(loop: Loop) -> list[dict[str, Any]]:
     return [record for record in run(loop).records if "grad_norm" in record]
 
 
-def test_each_line_has_mean_and_largest_norm_rate_and_clipped_steps_since_the_last(monkeypatch):
+def test_each_line_has_mean_and_maximum_norm_lr_and_clipped_steps_since_the_last(monkeypatch):
     monkeypatch.setattr(training, "LOG_LINES", 4)
     loop = small_loop(small_model(), max_steps=10, max_grad_norm=0.35, lr_schedule="linear", warmup_ratio=0.0)
     norms = watched(loop, monkeypatch)
@@ -71,7 +71,7 @@ def test_without_clipping_no_step_is_clipped():
     assert all(line["grad_norm"] == line["grad_norm_max"] > 0 for line in lines)
 
 
-def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, monkeypatch):
+def test_a_run_resumed_between_two_lines_logs_the_same_values(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "LOG_LINES", 2)
     values = run_file(
         make_text(tmp_path / "text.txt"), "lstm", train__max_steps=9, train__num_validations=1, train__max_grad_norm=0.5
@@ -87,7 +87,7 @@ def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, mo
     assert set(NAMES) <= set(lines[0])
 
 
-def test_a_cursor_of_a_version_without_norms_is_read(tmp_path: Path):
+def test_a_train_state_without_gradient_norms_is_read(tmp_path: Path):
     values = TrainState(step=3).to_json()
     for name in ("norm_sum", "norm_max", "norm_steps", "clipped"):
         del values[name]
@@ -103,7 +103,7 @@ LOGGED: list[dict[str, Any]] = [
 ]
 
 
-def test_the_gradients_of_a_run_are_those_of_all_its_steps():
+def test_gradient_summary_covers_all_steps():
     found = summarize(LOGGED)
     assert found is not None
     assert found.to_json() == {"mean": 1.75, "max": 4.0, "clipped": 3, "steps": 4, "lr": 0.2}
@@ -128,7 +128,7 @@ def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
     assert (found["clipped"], found["steps"]) == (clipped, 6)
 
 
-def test_curves_have_norms_rates_and_the_limit(tmp_path):
+def test_curves_show_norms_lr_and_the_clipping_limit(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(with_checksum(line)) + "\n" for line in LOGGED))
     (tmp_path / "resolved.toml").write_text("[train]\nmax_grad_norm = 0.5\n")
     found = curve(tmp_path, "loss", ["loss"])
@@ -138,7 +138,7 @@ def test_curves_have_norms_rates_and_the_limit(tmp_path):
     assert (found["gradients"]["clipped"], found["gradients"]["max_grad_norm"]) == (3, 0.5)
 
 
-def test_the_page_has_norms_and_clipped_steps():
+def test_report_has_norms_and_clipped_steps():
     document = language()
     seen = {"mean": 0.5, "max": 12.25, "clipped": 3, "steps": 1500, "lr": 0.001, "max_grad_norm": 1.0}
     point = {"step": 1, "tokens": 10, "seconds": 0.1, "value": 0.5}

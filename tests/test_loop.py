@@ -118,7 +118,7 @@ def weights(loop: Loop) -> dict[str, Tensor]:
 # ---- how far
 
 
-def test_a_budget_in_steps():
+def test_max_steps_budget():
     loop = small_loop(small_model(), max_steps=8)
     run(loop)
     assert loop.train_state.step == 8
@@ -127,14 +127,14 @@ def test_a_budget_in_steps():
 
 
 @pytest.mark.parametrize(("epochs", "steps", "place"), [(1, 6, (1, 0)), (2.5, 15, (2, 3)), (0.01, 1, (0, 1))])
-def test_a_budget_in_epochs(epochs, steps, place):
+def test_max_epochs_budget(epochs, steps, place):
     loop = small_loop(small_model(), max_epochs=epochs)
     run(loop)
     assert (loop.train_state.step, (loop.train_state.epoch, loop.train_state.batch_index)) == (steps, place)
 
 
 @pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (16, 1), (17, 2), (100, 7)])
-def test_a_budget_in_tokens_ends_with_the_batch_that_reaches_it(tokens, steps):
+def test_max_tokens_budget_ends_with_the_batch_that_reaches_it(tokens, steps):
     loop = small_loop(small_model(), max_tokens=tokens)
     run(loop)
     assert loop.train_state.step == steps
@@ -142,7 +142,7 @@ def test_a_budget_in_tokens_ends_with_the_batch_that_reaches_it(tokens, steps):
     assert loop.train_state.tokens - 16 < tokens <= loop.train_state.tokens
 
 
-def test_tokens_are_those_that_the_loss_counts():
+def test_tokens_are_counted_as_in_the_loss():
     """Of lines, padding is none of them."""
     loop = small_loop(small_model(), max_steps=2)
     corpus = make_corpus([3, 2, 4, 5, 2, 6, 7, 8, 3, 2])
@@ -152,7 +152,7 @@ def test_tokens_are_those_that_the_loss_counts():
     assert loop.train_state.tokens == 2 * 10
 
 
-def test_a_budget_in_minutes(monkeypatch):
+def test_max_minutes_budget(monkeypatch):
     """By a clock that a second passes on at each look: an update is timed by its begin and its end."""
     now = iter(range(1_000_000))
     monkeypatch.setattr(loop_module.time, "perf_counter", lambda: float(next(now)))
@@ -162,7 +162,7 @@ def test_a_budget_in_minutes(monkeypatch):
     assert loop.train_state.step == 6
 
 
-def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch):
+def test_lr_follows_the_schedule_at_the_middle_of_each_step(monkeypatch):
     loop = small_loop(small_model(), max_steps=5, lr_schedule="linear", warmup_ratio=0.4)
     rates = []
     step = loop.optimizers.step
@@ -175,7 +175,7 @@ def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch)
 
 
 @pytest.mark.parametrize("budget", [{"max_tokens": 64}, {"max_epochs": 4 / 6}, {"max_steps": 4}])
-def test_the_same_length_in_other_words_is_the_same_run(budget):
+def test_equal_budgets_in_different_units_give_the_same_run(budget):
     loop, other = (
         small_loop(small_model(), max_steps=4, lr_schedule="cosine"),
         small_loop(small_model(), lr_schedule="cosine", **budget),
@@ -210,7 +210,7 @@ def test_patience_counts_validations_without_a_better_score():
     assert loop.train_state.step == 8
 
 
-def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
+def test_best_weights_are_selected_by_the_monitored_metric_of_the_task():
     """Of names that nothing else knows: the first of them, or the one that train.monitor names."""
 
     class Counting:
@@ -241,14 +241,14 @@ def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
     )
 
 
-def test_without_patience_the_best_is_kept_and_the_run_goes_on():
+def test_without_patience_training_continues_and_the_best_weights_are_kept():
     loop = small_loop(small_model(), max_steps=5, num_validations=5, scores=[2.0, 3.0, 3.0, 1.0, 3.0])
     assert run(loop).best == [1, 4]
     assert loop.train_state.step == 5
 
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
-def test_gradients_that_the_caller_has_switched_off_are_kept(tmp_path, text, off):
+def test_gradient_mode_of_the_caller_is_restored(tmp_path, text, off):
     train_here(run_file(text), tmp_path / "plain")
     with off():
         train_here(run_file(text), tmp_path / "off")
@@ -262,7 +262,7 @@ def test_without_validation_data_the_latest_weights_are_kept():
     assert loop.train_state.best is None
 
 
-def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkeypatch):
+def test_the_run_directory_has_the_best_and_the_last_weights(tmp_path, text, monkeypatch):
     scores = iter([3.0, 1.0, 2.0, 2.0])
     monkeypatch.setattr(LanguageModelObjective, "validate", lambda task, model, watch: {"loss": next(scores)})
     seen: dict[int, dict[str, Tensor]] = {}
@@ -277,7 +277,7 @@ def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkey
     assert not all(torch.equal(last[name], best[name]) for name in best)
 
 
-def test_a_long_run_saves_every_minute_too(monkeypatch):
+def test_a_long_run_saves_checkpoints_by_time(monkeypatch):
     now = iter(range(0, 1_000_000, 25))
     monkeypatch.setattr(loop_module.time, "monotonic", lambda: float(next(now)))
     assert run(small_loop(small_model(), max_steps=9, num_validations=1)).saved == [3, 6, 9]
@@ -287,7 +287,7 @@ def test_a_long_run_saves_every_minute_too(monkeypatch):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_averages_by_hand(tied):
+def test_ema_by_hand(tied):
     """The decay is (1 + step) / (10 + step) as long as that is less; tied weights are averaged once."""
     loop = small_loop(small_model(tie_embeddings=tied), max_steps=5, ema_decay=0.25)
     wanted = weights(loop)
@@ -301,7 +301,7 @@ def test_averages_by_hand(tied):
         assert all(torch.allclose(weight, wanted[name], atol=1e-6) for name, weight in weights(loop).items())
 
 
-def test_an_average_of_decay_0_is_the_weights():
+def test_ema_with_decay_0_equals_the_weights():
     assert small_loop(small_model(), max_steps=4, ema_decay=0.0).ema is None  # as an option, 0 is none
     loop = small_loop(small_model(), max_steps=4, ema_decay=0.5)
     loop.ema.decay = 0.0
@@ -310,7 +310,7 @@ def test_an_average_of_decay_0_is_the_weights():
 
 
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
-def test_training_goes_on_with_the_weights_themselves(mixer):
+def test_training_continues_with_the_raw_weights(mixer):
     """Validation swaps them for the averages and back, without a bit lost."""
     plain = small_loop(small_model(mixer), max_steps=6, num_validations=3, scores=[1.0] * 3)
     averaged = small_loop(small_model(mixer), max_steps=6, num_validations=3, scores=[1.0] * 3, ema_decay=0.9)
@@ -318,7 +318,7 @@ def test_training_goes_on_with_the_weights_themselves(mixer):
     assert all(map(torch.equal, weights(plain).values(), weights(averaged).values()))
 
 
-def test_averaged_weights_are_validated_and_kept(tmp_path, text, monkeypatch):
+def test_ema_weights_are_validated_and_saved(tmp_path, text, monkeypatch):
     scores, validated = iter([3.0, 1.0, 2.0, 2.0]), []
 
     def validate(task: LanguageModelObjective, model: nn.Module, watch: ProgressCallback) -> dict[str, float]:
@@ -342,7 +342,7 @@ def test_averaged_weights_are_validated_and_kept(tmp_path, text, monkeypatch):
     assert all(torch.equal(loaded[name], average) for name, average in seen[4].items())
 
 
-def test_the_weights_are_back_after_a_validation_that_failed():
+def test_raw_weights_are_restored_after_a_failed_validation():
     loop = small_loop(small_model(), max_steps=2, num_validations=2, scores=[math.nan], ema_decay=0.9)
     seen: dict[str, Tensor] = {}
     with pytest.raises(DivergedError):
@@ -350,7 +350,7 @@ def test_the_weights_are_back_after_a_validation_that_failed():
     assert all(map(torch.equal, weights(loop).values(), seen.values()))
 
 
-def test_averages_are_counted_before_there_are_any(monkeypatch):
+def test_ema_memory_is_counted_in_advance(monkeypatch):
     parameters = sum(weight.numel() for weight in small_model().parameters())
     table = TrainConfig(ema_decay=0.5).with_defaults()
     monkeypatch.setattr(memory, "free_device_memory", lambda device: 4 * 5 * parameters)
@@ -368,7 +368,7 @@ def test_averages_are_counted_before_there_are_any(monkeypatch):
 @pytest.mark.parametrize(
     ("average", "message"), [(1.0, "must be less than 1, got 1.0"), (-0.1, "must be at least 0, got -0.1")]
 )
-def test_a_decay_outside_its_range(text, average, message):
+def test_invalid_ema_decay(text, average, message):
     with pytest.raises(ConfigError) as caught:
         resolve(run_file(text, train__ema_decay=average), base=text.parent)
     assert str(caught.value) == f"train.ema_decay: {message}"
@@ -377,7 +377,7 @@ def test_a_decay_outside_its_range(text, average, message):
 # ---- what is written down
 
 
-def test_metrics_are_functions_of_the_run_only(tmp_path, text):
+def test_metrics_jsonl_has_only_values_that_follow_from_the_run(tmp_path, text):
     values = run_file(text, "lstm", train__max_steps=6, train__num_validations=3)
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
@@ -392,7 +392,7 @@ def test_metrics_are_functions_of_the_run_only(tmp_path, text):
     assert [record["tokens"] for record in trained] == [64 * step for step in range(1, 7)]
 
 
-def test_a_long_run_has_about_200_lines_each_the_mean_since_the_one_before():
+def test_a_long_run_logs_about_200_lines_with_means_since_the_last():
     watcher = Silent()
     notebook = run(small_loop(small_model(), max_steps=500, num_validations=1), watcher)
     steps = [record["step"] for record in notebook.records]
@@ -405,7 +405,7 @@ def test_a_long_run_has_about_200_lines_each_the_mean_since_the_one_before():
 
 
 @pytest.mark.parametrize("model", ["window", "lstm", "transformer", "gpt"])
-def test_two_runs_of_one_file_are_equal_and_another_seed_is_not(tmp_path, text, model):
+def test_same_run_file_gives_equal_runs_and_another_seed_does_not(tmp_path, text, model):
     values = run_file(text, model, train__max_steps=4, train__num_validations=2)
     for name in ("one", "two"):
         train_here(values, tmp_path / name)
@@ -414,7 +414,7 @@ def test_two_runs_of_one_file_are_equal_and_another_seed_is_not(tmp_path, text, 
     assert (tmp_path / "one" / "metrics.jsonl").read_bytes() != (tmp_path / "three" / "metrics.jsonl").read_bytes()
 
 
-def test_what_happens_between_steps_changes_nothing(tmp_path, text):
+def test_validation_and_other_random_draws_between_steps_do_not_change_training(tmp_path, text):
     """Validation more or less often, sampling, dropout elsewhere: every step seeds itself."""
 
     def meddle(loop: Loop) -> None:
@@ -443,7 +443,7 @@ def test_dropout_differs_from_step_to_step():
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 @pytest.mark.parametrize("stream", [False, True], ids=["windows", "stream"])
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
-def test_updates_by_parts_are_updates_by_whole_batches(mixer, stream, optimizer):
+def test_accumulated_gradients_equal_whole_batches(mixer, stream, optimizer):
     """Three updates; with streams, the second and third start from a carry that was put together from parts."""
     loops = [
         small_loop(small_model(mixer), stream=stream, max_steps=3, micro_batches=parts, optimizer=optimizer, lr=0.01)
@@ -459,7 +459,7 @@ def test_updates_by_parts_are_updates_by_whole_batches(mixer, stream, optimizer)
             torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-5)
 
 
-def test_an_update_by_hand():
+def test_a_step_by_hand():
     """SGD without momentum: the weights less the rate times the gradient of the mean loss."""
     loop = small_loop(small_model(), max_steps=1, optimizer="sgd", momentum=0.0, weight_decay=0.0, max_grad_norm=0)
     model = small_model()
@@ -472,7 +472,7 @@ def test_an_update_by_hand():
 
 
 @pytest.mark.parametrize(("clip", "norm"), [(0.01, 0.01), (1e6, None), (0, None)])
-def test_clipping_shortens_what_is_longer_and_leaves_the_rest(monkeypatch, clip, norm):
+def test_clipping_scales_only_longer_gradients(monkeypatch, clip, norm):
     loop = small_loop(small_model(), max_steps=1, max_grad_norm=clip, optimizer="sgd", momentum=0.0, weight_decay=0.0)
     before, model = weights(loop), small_model()
     batch = loop.batch_sampler.batch(0, 0)
@@ -489,7 +489,7 @@ def test_clipping_shortens_what_is_longer_and_leaves_the_rest(monkeypatch, clip,
 # ---- the carry
 
 
-def test_streams_start_from_the_state_that_the_batch_before_ended_in():
+def test_streams_start_from_the_final_state_of_the_previous_batch():
     model = small_model()
     loop = small_loop(small_model(), stream=True, max_steps=9, lr=1e-30)
     watcher = Silent()
@@ -505,7 +505,7 @@ def test_streams_start_from_the_state_that_the_batch_before_ended_in():
 
 
 @pytest.mark.parametrize("mixer", ["conv", "rnn", "lstm", "gru", "attention"])
-def test_training_with_a_carry_is_not_training_without(mixer):
+def test_carried_state_changes_training(mixer):
     found = []
     for carries in (True, False):
         loop = small_loop(small_model(mixer), stream=True, max_steps=4)
@@ -516,7 +516,7 @@ def test_training_with_a_carry_is_not_training_without(mixer):
 
 
 @pytest.mark.parametrize("mixer", ["conv", "rnn", "lstm", "gru", "gru-reset-before", "attention"])
-def test_a_carry_is_cut_off_from_the_graph_and_has_a_row_for_each_stream(mixer):
+def test_carried_state_is_detached_and_has_a_row_per_stream(mixer):
     loop = small_loop(small_model(mixer), stream=True, max_steps=3)
     run(loop)
     parts = tree_leaves(loop.carry)
@@ -524,7 +524,7 @@ def test_a_carry_is_cut_off_from_the_graph_and_has_a_row_for_each_stream(mixer):
     assert all(part.grad_fn is None and not part.requires_grad and part.size(0) == 4 for part in parts)
 
 
-def test_the_carry_of_attention_is_bounded_and_what_it_forgot_was_out_of_sight():
+def test_carried_attention_state_is_bounded_by_the_context_length():
     """Twice the window at most, and the loss is that of a model which keeps everything and masks it."""
     model, sizes, losses, longest = small_model("attention", position_encoding="rotary"), [], [], None
     loop = small_loop(small_model("attention", position_encoding="rotary"), stream=True, rows=2, max_steps=12, lr=1e-30)
@@ -542,7 +542,7 @@ def test_the_carry_of_attention_is_bounded_and_what_it_forgot_was_out_of_sight()
     assert watcher.losses == pytest.approx(losses, abs=1e-5)
 
 
-def test_windows_carry_nothing():
+def test_windows_carry_no_state():
     loop = small_loop(small_model(), max_steps=2)
     run(loop)
     assert loop.carry is None
@@ -582,7 +582,7 @@ class Steep(torch.autograd.Function):
         return gradient * 1e38
 
 
-def test_a_weight_that_is_nan_stops_the_run_before_the_update():
+def test_a_nan_weight_stops_the_run_before_the_step():
     loop = small_loop(small_model(), max_steps=9)
     for _ in range(8):
         loop._advance(*loop.train_step())
@@ -597,7 +597,7 @@ def test_a_weight_that_is_nan_stops_the_run_before_the_update():
     assert all(torch.equal(part, momenta[name]) for name, part in loop.optimizers.tensors().items())
 
 
-def test_a_gradient_that_overflows_stops_the_run_and_the_carry_is_as_before():
+def test_an_overflowing_gradient_stops_the_run_and_keeps_the_carried_state():
     loop = small_loop(small_model(), stream=True, max_steps=9)
     loop._advance(*loop.train_step())
     carry = detach(loop.carry)
@@ -617,7 +617,7 @@ def test_an_infinite_loss_with_a_finite_gradient_stops_the_run():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_validation_score_that_is_no_number_stops_the_run(value):
+def test_a_nan_validation_score_stops_the_run(value):
     """Else nothing would ever be better than it."""
     loop = small_loop(small_model(), max_steps=9, num_validations=9, scores=[3.0, value])
     assert diverged(loop) == (
@@ -626,7 +626,7 @@ def test_a_validation_score_that_is_no_number_stops_the_run(value):
     assert (loop.train_state.best, loop.train_state.best_step) == (3.0, 1)
 
 
-def test_a_run_that_diverges_keeps_its_checkpoint_and_its_best_weights(tmp_path, text):
+def test_a_diverged_run_keeps_its_checkpoint_and_best_weights(tmp_path, text):
     values, out = run_file(text, "lstm", train__max_steps=9, train__num_validations=9), tmp_path / "run"
 
     def spoil_weights(loop: Loop) -> None:
@@ -647,7 +647,7 @@ def test_a_run_that_diverges_keeps_its_checkpoint_and_its_best_weights(tmp_path,
 # ---- where and how numbers are computed
 
 
-def test_a_gpu_that_is_not_there(monkeypatch):
+def test_missing_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError) as caught:
         pick_device("cuda")
@@ -655,7 +655,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
     assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
 
 
-def test_streams_run_past_any_learned_position(text):
+def test_streams_with_learned_positions_are_rejected(text):
     with pytest.raises(ConfigError) as caught:
         resolve(run_file(text, "transformer", data__read_as="stream"), base=text.parent)
     assert str(caught.value) == ("model.position_encoding: 'learned' is not possible with data.read_as 'stream'; use 'rotary'")
@@ -676,7 +676,7 @@ def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
 
 @pytest.mark.parametrize("kind", ["conv", "rnn", "gru", "gru-reset-before", "lstm", "transformer", "gpt"])
 @pytest.mark.parametrize("read", ["windows", "lines"])
-def test_every_kind_learns(tmp_path, text, kind, read):
+def test_every_architecture_learns(tmp_path, text, kind, read):
     values = run_file(
         text, "window", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2
     )

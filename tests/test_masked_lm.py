@@ -43,7 +43,7 @@ def rows(lengths: list[int], *, seed: int = 0) -> tuple[torch.Tensor, torch.Tens
 # ---- gaps
 
 
-def test_a_share_of_every_text_is_chosen_but_one_token_at_least():
+def test_a_fraction_of_every_text_is_masked_but_at_least_one_token():
     tokens, keep = rows([1, 3, 10, 40, 0])
     for share in (0.15, 0.4):
         chosen = mask_tokens(tokens, keep, Masking(MASK, share)).targets_mask
@@ -51,7 +51,7 @@ def test_a_share_of_every_text_is_chosen_but_one_token_at_least():
         assert not (chosen & ~maskable(tokens, keep)).any()
 
 
-def test_begin_end_and_padding_are_never_hidden():
+def test_bos_eos_and_padding_are_never_masked():
     tokens, keep = rows([2, 30])
     found = mask_tokens(tokens, keep, Masking(MASK, 1.0))
     assert torch.equal(found.targets_mask, maskable(tokens, keep))
@@ -72,7 +72,7 @@ def test_eighty_ten_ten():
     assert others.min() == 3 and others.max() == WORDS - 1  # no special token, and never the mask
 
 
-def test_gaps_are_other_ones_each_time_and_follow_the_generator():
+def test_masks_differ_each_time_and_follow_the_generator():
     tokens, keep = rows([100])
     one, two = (mask_tokens(tokens, keep, Masking(MASK), torch.Generator().manual_seed(7)) for _ in range(2))
     assert torch.equal(one.tokens, two.tokens) and torch.equal(one.targets_mask, two.targets_mask)
@@ -88,7 +88,7 @@ def test_every_token_has_the_same_chance():
     assert often.numpy() == pytest.approx(0.25, abs=0.03)
 
 
-def test_words_are_hidden_whole():
+def test_whole_words_are_masked():
     begins = torch.rand(WORDS + 1, generator=torch.Generator().manual_seed(1)) < 0.4
     tokens, keep = rows([30] * 200, seed=2)
     torch.manual_seed(0)
@@ -123,7 +123,7 @@ def test_which_tokens_start_a_word(kind):
         assert starts.sum() == 4 + first
 
 
-def test_a_tokenizer_that_can_not_tell():
+def test_whole_word_masking_requires_word_boundaries():
     data = tokenizer_of("wordpiece").data.replace(b'"continuing_subword_prefix":"##"', b'"continuing_subword_prefix":"@@"')
     assert word_starts(Tokenizer(data, "here")) is None
 
@@ -153,7 +153,7 @@ def model_of(**options: Any) -> Any:
         },
     ],
 )
-def test_the_loss_is_the_nats_of_the_chosen(options):
+def test_the_loss_is_the_cross_entropy_of_the_selected_tokens(options):
     model = model_of(**options)
     tokens, keep = rows([5, 9])
     chosen = mask_tokens(tokens, keep, Masking(MASK, 0.5)).targets_mask
@@ -165,14 +165,14 @@ def test_the_loss_is_the_nats_of_the_chosen(options):
     assert model.mask_id == MASK
 
 
-def test_padding_changes_nothing():
+def test_padding_does_not_change_the_loss():
     model = model_of()
     tokens, keep = rows([5, 20])
     alone = model(EncoderInput(tokens[:1, :7], keep[:1, :7]))
     assert torch.allclose(model(EncoderInput(tokens, keep))[:1, :7], alone, atol=1e-5)
 
 
-def test_what_is_tied_and_what_has_which_name():
+def test_tied_weights_and_parameter_names():
     model = model_of()
     names = set(model.state_dict())
     assert model.head.weight is model.encoder.embedder.embedding.weight
@@ -197,13 +197,13 @@ def test_what_is_tied_and_what_has_which_name():
         ({"norm_eps": 1e-6}, "norm_eps: not used with norm 'none'; remove it"),
     ],
 )
-def test_tables_that_can_not_be(options, said):
+def test_invalid_configs_are_rejected(options, said):
     with pytest.raises(ConfigError) as caught:
         resolve({"task": "masked-lm", "data": {"train": "x"}, "model": {"arch": "lstm", **options}}, base=Path("/nowhere"))
     assert str(caught.value) == f"model.{said}"
 
 
-def test_eps_of_norms_is_what_the_table_says():
+def test_norm_eps_is_applied():
     assert model_of(norm_eps=1e-12).encoder.stack.input_proj.eps == 1e-12
     assert model_of().encoder.stack.input_proj.eps == 1e-5
 
@@ -217,7 +217,7 @@ def text_corpus(tmp_path: Path, text: str, *, lines: bool) -> tuple[Any, Tokeniz
     return write_corpus(Source((tmp_path / "text.txt",), "utf-8", lines), tokenizer, tmp_path, "text"), tokenizer
 
 
-def test_running_text_is_read_once_in_windows_of_its_own_ends(tmp_path):
+def test_evaluation_windows_cover_running_text_once_with_bos_and_eos(tmp_path):
     corpus, _ = text_corpus(tmp_path, " ".join(f"w{number}" for number in range(11)), lines=False)
     found = list(texts(corpus, window=6, batch_tokens=12))
     assert [read.keys.tolist() for read in found] == [[0, 1], [2]]
@@ -228,14 +228,14 @@ def test_running_text_is_read_once_in_windows_of_its_own_ends(tmp_path):
             assert (row[keep][0], row[keep][-1]) == (1, 2)
 
 
-def test_a_window_of_training_has_ends_of_its_own():
+def test_training_windows_have_bos_and_eos():
     from weft.data.batching import Batch
 
     text = encoder_inputs(Batch(torch.arange(3, 11)[None], None))
     assert text.tokens.tolist() == [[1, 4, 5, 6, 7, 8, 9, 2]] and text.token_mask.all()
 
 
-def test_pseudo_nats_hide_one_token_at_a_time(tmp_path):
+def test_pseudo_log_likelihood_masks_one_token_at_a_time(tmp_path):
     corpus, tokenizer = text_corpus(tmp_path, "a b c\nb\n\nc a\n", lines=True)
     torch.manual_seed(0)
     table = MaskedLMConfig(layer_type="attention", hidden_size=8, position_encoding="sinusoidal").with_defaults()
@@ -268,7 +268,7 @@ def test_scores_and_their_intervals():
     assert str(caught.value) == "evaluate: no tokens to mask"
 
 
-def test_validation_makes_the_same_gaps_every_time(tmp_path):
+def test_validation_uses_the_same_masks_every_time(tmp_path):
     corpus, tokenizer = text_corpus(tmp_path, "a b c d e\nb c d\n" * 30, lines=True)
     model = masked_language_model(
         MaskedLMConfig(hidden_size=8).with_defaults(), vocab_size=tokenizer.vocab_size, max_positions=16
@@ -305,7 +305,7 @@ def run_file(text: Path, kind: str = "bert", **model: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["bert", "transformer", "lstm"])
 @pytest.mark.parametrize("read", ["lines", "windows"])
-def test_a_run_that_was_stopped_goes_on_as_if_not(tmp_path, kind, read):
+def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, kind, read):
     values = run_file(make_text(tmp_path / "text.txt"), kind, segment_embeddings=kind == "bert", dropout=0.1)
     values["data"] |= {"read_as": read, "context_length": 24 if read == "windows" else 64}
     train_here(values, tmp_path / "whole")
@@ -315,7 +315,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_not(tmp_path, kind, read):
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
 
 
-def test_it_learns_what_stands_on_both_sides(tmp_path):
+def test_it_learns_from_left_and_right_context_together(tmp_path):
     """In lines 'x k y' the middle follows from the two ends together; from either alone it does not."""
     lines = [f"a{i} m{(i + j) % 6} b{j}" for i in range(6) for j in range(6)] * 8
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
@@ -330,7 +330,7 @@ def test_it_learns_what_stands_on_both_sides(tmp_path):
     assert np.mean(right) > 0.9
 
 
-def test_weights_start_another_run(tmp_path):
+def test_weights_initialize_another_run(tmp_path):
     text = make_text(tmp_path / "text.txt")
     train_here(run_file(text), tmp_path / "one")
     values = run_file(text)
@@ -341,7 +341,7 @@ def test_weights_start_another_run(tmp_path):
     assert any(re.fullmatch(r"Initialized \d+ tensors from [^;]*", note) for note in watcher.notes)
 
 
-def test_what_does_not_go_together(tmp_path):
+def test_incompatible_options_are_rejected(tmp_path):
     text = make_text(tmp_path / "text.txt")
 
     def said(kind: type[Exception], **changes: dict[str, Any]) -> str:
@@ -374,7 +374,7 @@ def test_what_does_not_go_together(tmp_path):
 
 
 @pytest.mark.parametrize(("masking", "kind"), [("whole-word", "wordpiece"), ("span", "wordpiece"), ("span", "char")])
-def test_what_is_hidden_together_trains(tmp_path, masking, kind):
+def test_whole_word_and_span_masking_train(tmp_path, masking, kind):
     values = run_file(make_text(tmp_path / "text.txt"), masking=masking)
     values["tokenizer"] = {"type": kind, "vocab_size": 60}
     values["train"] |= {"max_steps": 2}

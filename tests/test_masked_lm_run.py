@@ -45,7 +45,7 @@ def run(runs):
 # ---- gaps
 
 
-def test_a_gap_is_filled_by_the_most_probable_tokens(run):
+def test_a_mask_is_filled_by_the_most_probable_tokens(run):
     gaps = run.predict("the [MASK] sees a <mask> .", n_best=3)
     assert len(gaps) == 2 and all(len(gap) == 3 for gap in gaps)
     ids = run.vocabulary.encode("the cat sees a dog .").tolist()
@@ -60,7 +60,7 @@ def test_a_gap_is_filled_by_the_most_probable_tokens(run):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_gap_stands_where_a_token_would(runs, kind):
+def test_a_mask_replaces_one_token(runs, kind):
     """The text with a token in the gap has the tokens of the text with the gap, and that one."""
     run: Any = weft.load(runs / kind, device="cpu")
     text, gap = ("the cat sees", "the [MASK] sees") if kind != "char" else ("the cat sees", "the c[MASK]t sees")
@@ -72,13 +72,13 @@ def test_a_gap_stands_where_a_token_would(runs, kind):
     assert all(one.token and 0 <= one.probability <= 1 for one in found)
 
 
-def test_never_more_answers_than_tokens(run):
+def test_top_k_is_limited_by_the_vocabulary(run):
     (gap,) = run.predict("[MASK]", n_best=10_000)
     assert len(gap) == run.vocabulary.vocab_size - 3
     assert sum(one.probability for one in gap) <= 1.0
 
 
-def test_what_can_not_be_filled(run):
+def test_invalid_masks_are_rejected(run):
     def said(text: str, **options: int) -> str:
         with pytest.raises((UsageError, DataError)) as caught:
             run.predict(text, **options)
@@ -94,7 +94,7 @@ def test_what_can_not_be_filled(run):
 # ---- vectors
 
 
-def test_vectors_do_not_depend_on_what_is_embedded_beside_them(run):
+def test_embeddings_do_not_depend_on_the_batch(run):
     lines = ["the cat sees", "a", "", "old dog and then the bird finds the tree in the river", "the cat sees"]
     for pool in ("mean", "first"):
         together = run.embed(lines, pooling=pool)
@@ -105,7 +105,7 @@ def test_vectors_do_not_depend_on_what_is_embedded_beside_them(run):
     assert run.embed([]).shape == (0, 0)
 
 
-def test_a_vector_is_the_mean_of_what_the_encoder_says(run):
+def test_sentence_embedding_is_the_mean_of_encoder_outputs(run):
     row = torch.tensor([[1, *run.vocabulary.encode("the cat").tolist(), 2]])
     with torch.no_grad():
         y = run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool)))[0].numpy()
@@ -113,7 +113,7 @@ def test_a_vector_is_the_mean_of_what_the_encoder_says(run):
     assert run.embed(["the cat"], pooling="first")[0] == pytest.approx(y[0], abs=1e-5)
 
 
-def test_a_long_text_is_cut_before_its_end(run):
+def test_a_long_text_is_truncated_and_keeps_eos(run):
     long = " ".join(["cat"] * 100)
     short = " ".join(["cat"] * 46)
     told: list[tuple[int, int]] = []
@@ -123,7 +123,7 @@ def test_a_long_text_is_cut_before_its_end(run):
     assert run.embed_with_info(["dog"]).truncated.tolist() == [False]
 
 
-def test_a_pool_that_is_none(run):
+def test_unknown_pooling_is_rejected(run):
     with pytest.raises(UsageError) as caught:
         run.embed(["x"], pooling="last")
     assert str(caught.value) == "pooling: unknown pooling 'last'; choose from mean, first"
@@ -152,7 +152,7 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
     assert told["text"] == "the [MASK]" and set(told["masks"][0][0]) == {"token", "probability"}
 
 
-def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch, capsys):
+def test_piped_input_is_answered_line_by_line(runs, monkeypatch, capsys):
     """A program that writes a line and waits for what becomes of it gets it."""
     chunks = [b"the [MASK]\na [MA", b"SK]\n", b"[MASK] sees\n"]
     for words in (["predict", "--n-best", "1"], ["embed"]):
@@ -168,7 +168,7 @@ def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch, capsys):
     )  # once, not for each chunk
 
 
-def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):
+def test_embed_writes_npy_or_jsonl(runs, tmp_path, capsys, monkeypatch):
     run: Any = weft.load(runs / "word", device="cpu")
     wanted = run.embed(["the cat", "a dog"])
     feed(monkeypatch, b"the cat\na dog\n")
@@ -195,7 +195,7 @@ def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):
     assert np.load(tmp_path / "z.npy", allow_pickle=False).shape == (0, 0)
 
 
-def test_evaluate_gives_pseudo_perplexity(runs, capsys):
+def test_evaluate_reports_pseudo_perplexity(runs, capsys):
     assert main(["evaluate", str(runs / "word"), "--json", "--quiet"]) == 0
     told = json.loads(capsys.readouterr().out)
     nats, perplexity = told["scores"]
@@ -204,7 +204,7 @@ def test_evaluate_gives_pseudo_perplexity(runs, capsys):
     assert "|context:masked:line|unit:line|" in nats["signature"]
 
 
-def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
+def test_unsupported_commands_are_rejected(runs, capsys, tmp_path):
     run = str(runs / "word")
     assert refused(capsys, "generate", run, "x") == (2, f"{run}: is a masked language model; use weft predict")
     assert refused(capsys, "score", run) == (2, f"{run}: models of task 'masked-lm' do not give texts a probability")
@@ -221,7 +221,7 @@ def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
     assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: models of task 'lm' have no text encoder")
 
 
-def test_info_and_the_name_of_what_comes_next(runs, run, tmp_path, capsys):
+def test_info_and_next_commands(runs, run, tmp_path, capsys):
     assert run.info()["task"] == "masked-lm" and run.info()["vocabulary"] == run.vocabulary.vocab_size
     assert main(["info", str(runs / "word")]) == 0
     assert "MLM loss" in capsys.readouterr().out

@@ -92,7 +92,7 @@ def batch(rows: int, words: int = 50) -> Batch:
 
 
 @pytest.mark.parametrize(("optimizer", "copies"), [("adamw", 4), ("muon", 4), ("sgd", 3)])
-def test_weights_gradients_and_optimiser_are_counted_before_there_are_any(monkeypatch, optimizer, copies):
+def test_weights_gradients_and_optimizer_state_are_counted_in_advance(monkeypatch, optimizer, copies):
     """50 words and an LSTM, 16 wide: embedding, four gates of two matrices and two biases, head with its biases."""
     parameters = 50 * 16 + 4 * (2 * 16 * 16 + 2 * 16) + 50 * 16 + 50
     table = TrainConfig(optimizer=optimizer).with_defaults()
@@ -106,7 +106,7 @@ def test_weights_gradients_and_optimiser_are_counted_before_there_are_any(monkey
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
-def test_an_optimiser_keeps_no_more_than_is_counted(optimizer):
+def test_optimizer_state_is_within_the_estimate(optimizer):
     of, table = model(layer_type="attention"), TrainConfig(optimizer=optimizer).with_defaults()
     steps = build_optimizers(of, of.muon_parameters(), table)
     of.loss(batch(2).tokens[:, :-1], batch(2).tokens[:, 1:])[0].sum().backward()
@@ -118,7 +118,7 @@ def test_an_optimiser_keeps_no_more_than_is_counted(optimizer):
         assert kept == memory.MOMENTS[optimizer] * weights
 
 
-def test_a_model_of_terabytes_is_refused_without_allocating_it(tmp_path, text):
+def test_a_model_of_terabytes_is_rejected_without_allocation(tmp_path, text):
     values = run_file(text, "transformer", model__hidden_size=65536, model__num_layers=64, model__num_heads=64)
     words = len(set(text.read_text())) + 3
     # attention and feed-forward with their biases, two norms; embedding, head with its biases, 16 positions, last norm
@@ -192,7 +192,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "words", "carries"), CASES)
-def test_what_a_batch_needs_is_known_from_three_rows(name, words, carries):
+def test_batch_memory_is_extrapolated_from_three_rows(name, words, carries):
     """With few words the layers count, with many the scores of all words."""
     of, data = learner(model(words, **TABLES[name]), carries=carries), batch(8, words)
     assert (of(data, None).carry is not None) == carries
@@ -209,13 +209,13 @@ def test_the_masks_of_a_long_window_are_counted():
     assert needed == pytest.approx(really_needed(of, data), rel=0.05)
 
 
-def test_a_mask_that_all_rows_share_is_counted_once():
+def test_a_mask_shared_by_all_rows_is_counted_once():
     of = learner(model(layer_type="attention", position_encoding="alibi", num_heads=8, window=512))
     data = Batch(torch.zeros(16, 513, dtype=torch.long), None)
     assert check(of, data, TrainConfig(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
 
 
-def test_pairs_are_measured_as_well():
+def test_seq2seq_batches_are_measured_too():
     """An odd pair: a long source and a short target; both are cut in the part that is run first."""
     torch.manual_seed(0)
     table = Seq2SeqConfig(encoder={"hidden_size": 16}, decoder={"hidden_size": 16}).with_defaults()
@@ -228,7 +228,7 @@ def test_pairs_are_measured_as_well():
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 3, 4])
-def test_parts_of_a_batch_need_parts_of_the_memory(accumulate):
+def test_micro_batches_need_less_memory(accumulate):
     of = learner(model(words=3000))
     whole = check(of, batch(24, 3000), TrainConfig(), CPU)
     part = check(of, batch(24, 3000), TrainConfig(micro_batches=accumulate), CPU)
@@ -239,7 +239,7 @@ def test_parts_of_a_batch_need_parts_of_the_memory(accumulate):
     assert (part - held - gradients) * accumulate == pytest.approx(whole - gradients, rel=0.1)
 
 
-def test_gradients_of_earlier_parts_are_alive_with_those_of_the_next():
+def test_accumulated_gradients_are_counted():
     """Counted by another measure, over two parts as the loop computes them."""
     of, data = learner(model(words=3000)), batch(4, 3000)
     live = Live()
@@ -252,7 +252,7 @@ def test_gradients_of_earlier_parts_are_alive_with_those_of_the_next():
     assert found - 4 * sum(weight.numel() for weight in of.parameters()) < live.most  # which is what was counted before
 
 
-def test_what_the_allocator_keeps_is_counted(monkeypatch):
+def test_memory_reserved_by_the_allocator_is_counted(monkeypatch):
     of, data = learner(model(words=3000)), batch(24, 3000)
     found = check(of, data, TrainConfig(), CPU)
     assert found == pytest.approx(2.3 * really_needed(of, data), rel=0.05)  # it is small
@@ -264,7 +264,7 @@ def test_what_the_allocator_keeps_is_counted(monkeypatch):
 
 
 @pytest.mark.parametrize(("optimizer", "average", "copies"), [("adamw", 0.0, 2), ("sgd", 0.9, 2), ("muon", 0.9, 3)])
-def test_room_is_left_for_the_optimiser_and_averages(monkeypatch, optimizer, average, copies):
+def test_memory_is_reserved_for_the_optimizer_and_ema(monkeypatch, optimizer, average, copies):
     of, table = learner(model()), TrainConfig(optimizer=optimizer, ema_decay=average)
     later = 4 * copies * sum(weight.numel() for weight in of.parameters())
     needed = check(of, batch(8), table, CPU)
@@ -276,7 +276,7 @@ def test_room_is_left_for_the_optimiser_and_averages(monkeypatch, optimizer, ave
     )
 
 
-def test_a_long_row_is_measured_in_growing_parts(monkeypatch):
+def test_a_long_row_is_measured_at_increasing_lengths(monkeypatch):
     """Twice as long each time, no longer than fits for certain, and no longer than is needed to know."""
     of, data, lengths = learner(model()), Batch(torch.zeros(3, 10_001, dtype=torch.long), None), []
     gradients = 4 * sum(weight.numel() for weight in of.parameters())
@@ -304,7 +304,7 @@ def test_a_long_row_is_measured_in_growing_parts(monkeypatch):
     assert lengths == [1024, 2048, 4096]
 
 
-def test_measuring_a_batch_leaves_no_trace():
+def test_measuring_a_batch_has_no_side_effects():
     of = learner(model(dropout=0.5), carries=True)
     before = {name: weight.clone() for name, weight in of.state_dict().items()}
     check(of, batch(3), TrainConfig(), CPU)
@@ -323,7 +323,7 @@ def test_a_batch_of_lines_is_measured_by_its_longest_lines(tmp_path, text, monke
     assert seen[0].tokens.shape[0] == 64 // longest
 
 
-def test_a_batch_too_large_is_refused_with_the_cure(tmp_path, text, monkeypatch):
+def test_a_too_large_batch_is_rejected_with_a_suggestion(tmp_path, text, monkeypatch):
     """The weights fit, the activations do not, until the batch is computed in parts."""
     of, data = learner(model(words=3000)), batch(64, 3000)
     needed = check(of, data, TrainConfig(), CPU)
@@ -362,7 +362,7 @@ def counted(tokens: NDArray[np.uint16], starts: NDArray[np.int64] | None, order:
 
 @pytest.mark.parametrize("order", [1, 2, 5])
 @pytest.mark.parametrize("lines", [True, False])
-def test_what_counting_takes_is_known_beforehand(order, lines):
+def test_memory_for_counting_ngrams_is_estimated_in_advance(order, lines):
     tokens, words = zipf(200_000, 5000), 5003
     # sorted by length, as such files often are: what stands first says little of the rest
     starts = np.unique(np.minimum(np.cumsum([0, *np.arange(1, 700)]), len(tokens))) if lines else None
@@ -374,7 +374,7 @@ def test_what_counting_takes_is_known_beforehand(order, lines):
     assert sampled <= most
 
 
-def test_a_line_as_long_as_a_book_is_counted_in_blocks(monkeypatch):
+def test_a_very_long_line_is_counted_in_blocks(monkeypatch):
     seen = []
 
     def count(tokens, starts, *, order, vocab_size, bos_id):
@@ -391,7 +391,7 @@ def test_a_line_as_long_as_a_book_is_counted_in_blocks(monkeypatch):
     assert seen == []  # whatever the text holds, it fits
 
 
-def test_a_text_too_large_to_count_is_refused_with_the_cure(tmp_path, text, monkeypatch):
+def test_a_text_too_large_to_count_is_rejected_with_a_suggestion(tmp_path, text, monkeypatch):
     values = run_file(text) | {"model": {"arch": "ngram", "order": 4}}
     ends = [match.end() for match in re.finditer("\n", text.read_text())]
     tokens = min(ends, key=lambda end: abs(end - 0.9 * len(text.read_text())))  # shares are cut at line ends

@@ -86,7 +86,7 @@ def test_tsv_has_sentences_phenomena_and_attractors(tmp_path):
     assert bare == MinimalPair("x w z", "x y z", choice=("x w", "x y"))
 
 
-def test_the_word_that_decides_is_the_first_that_differs():
+def test_the_critical_word_is_the_first_that_differs():
     assert first_difference("a b c", "a  x c") == ("a b", "a x")
     assert first_difference("a b", "a b c") is None
     blimp = [MinimalPair("a b", "a b c"), MinimalPair("a b", "a c", choice=("a b", "a c"))]
@@ -105,7 +105,7 @@ def test_blimp_is_read_by_phenomenon_and_paradigm(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
-def test_linzen_has_places_in_one_file_and_sentences_in_another(tmp_path, end):
+def test_linzen_has_positions_in_one_file_and_sentences_in_another(tmp_path, end):
     gold = write(tmp_path / f"a.gold{end}", "3\tSleeps\tSleep\t1\n1\tlie\tlie\t0\n")
     write(tmp_path / f"a.text{end}", "cat near dogs sleeps here . <eos>\nthey lie <eos>\n")
     suite = read_suite([gold])
@@ -125,7 +125,7 @@ def test_gulordava_has_a_line_for_each_form(tmp_path):
     assert (pair.paradigm, pair.attractors, pair.choice) == ("original", 2, ("The cat sleeps", "The cat sleep"))
 
 
-def test_of_a_folder_what_is_no_suite_is_left_out_and_named(tmp_path):
+def test_other_files_in_a_suite_directory_are_skipped_and_named(tmp_path):
     write(tmp_path / "b.tsv", TSV)
     write(tmp_path / "a.jsonl", json.dumps(BLIMP) + "\n")
     write(tmp_path / "about.txt", "hello\n")
@@ -201,7 +201,7 @@ BAD: dict[str, tuple[str, str, str]] = {  # name of the file, what is in it, wha
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_a_bad_suite_is_refused_with_its_place(tmp_path, fault):
+def test_an_invalid_suite_is_rejected_with_its_line(tmp_path, fault):
     name, content, message = BAD[fault]
     path, beside = write(tmp_path / name, content), write(tmp_path / "a.text", "a b\na b\n")
     with pytest.raises(DataError) as caught:
@@ -209,14 +209,14 @@ def test_a_bad_suite_is_refused_with_its_place(tmp_path, fault):
     assert str(caught.value) == message.format(path=path).replace("TEXT", str(beside))
 
 
-def test_a_folder_without_suites_is_refused(tmp_path):
+def test_a_directory_without_suites_is_rejected(tmp_path):
     write(tmp_path / "x.txt", "hello\n")
     with pytest.raises(DataError) as caught:
         read_suite([tmp_path])
     assert str(caught.value) == f"{tmp_path}: contains no suite of minimal pairs; use {KNOWN}"
 
 
-def test_what_is_not_text_is_refused_by_the_gate(tmp_path):
+def test_invalid_text_is_rejected(tmp_path):
     (tmp_path / "x.tsv").write_bytes(b"good\tbad\na\0b\tc\n")
     with pytest.raises(DataError, match="NUL character"):
         read_suite([tmp_path / "x.tsv"])
@@ -230,7 +230,7 @@ def no_faults(size: int, **given: list[bool]) -> dict[str, Any]:
     return blank | {name: np.array(values) for name, values in given.items()}
 
 
-def test_ties_count_half_and_so_does_what_cannot_be_told_apart():
+def test_ties_and_indistinguishable_pairs_count_half():
     good = np.array([-1.0, -2.0, -3.0, -4.0, -math.inf, -5.0, -6.0, -math.inf])
     bad = np.array([-2.0, -1.0, -3.0, -4.0 - 1e-7, -math.inf, -9.0, -9.0, -7.0])
     equal = [False] * 5 + [True, False, False]
@@ -287,7 +287,7 @@ def log_prob(run: Any, sentence: str, *, end: bool) -> float:
 
 @pytest.mark.parametrize("name", [*KINDS, "windows"])
 @pytest.mark.parametrize("by", ["sentence", "word"])
-def test_a_sentence_has_the_probability_of_its_tokens_and_a_choice_no_end(runs, suite, name, by):
+def test_score_sums_token_log_probs_and_score_by_word_has_no_eos(runs, suite, name, by):
     run: Any = weft.load(runs / name, device="cpu")
     pairs = pairs_of(suite)
     items = evaluate_minimal_pairs(run, pairs, by=by)
@@ -299,7 +299,7 @@ def test_a_sentence_has_the_probability_of_its_tokens_and_a_choice_no_end(runs, 
     assert items.statistics["correct"].tolist() == [0.5 if abs(by_much) < 1e-5 else float(by_much > 0) for by_much in better]
 
 
-def test_the_mean_is_a_token_s(runs, suite):
+def test_mean_score_is_per_token(runs, suite):
     run: Any = weft.load(runs / "lstm", device="cpu")
     pairs = pairs_of(suite)
     whole, mean = (evaluate_minimal_pairs(run, pairs, by="sentence", mean=mean).statistics["good"] for mean in (False, True))
@@ -307,7 +307,7 @@ def test_the_mean_is_a_token_s(runs, suite):
     assert mean == pytest.approx(whole / lengths)
 
 
-def test_a_suite_says_what_its_authors_compare(runs):
+def test_each_suite_has_the_score_of_its_authors(runs):
     run = weft.load(runs / "lstm", device="cpu")
     choice = ("the cat sleeps", "the cat sleep")
     pair = MinimalPair("the cat sleeps near", "the cat sleep near", choice=choice)
@@ -317,7 +317,7 @@ def test_a_suite_says_what_its_authors_compare(runs):
     assert forced.statistics["good"] > whole.statistics["good"]
 
 
-def test_a_masked_model_hides_one_token_after_another(runs, suite):
+def test_a_masked_lm_masks_one_token_at_a_time(runs, suite):
     run: Any = weft.load(runs / "masked", device="cpu")
     pairs = [pair._replace(forced=True) for pair in pairs_of(suite)]  # whole sentences all the same
     items = evaluate_minimal_pairs(run, pairs)
@@ -349,7 +349,7 @@ def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
 
 
 @pytest.mark.parametrize("name", ["lstm", "masked"])
-def test_what_is_longer_than_a_model_reads_counts_half(runs, monkeypatch, name):
+def test_sentences_beyond_the_maximum_length_count_half(runs, monkeypatch, name):
     run: Any = weft.load(runs / name, device="cpu")
     monkeypatch.setattr(type(run.model), "max_positions", 5)
     pairs = [MinimalPair("the cat", "cat the"), MinimalPair("the cat near the dogs sleeps", "the cat near the dogs sleep")]
@@ -359,7 +359,7 @@ def test_what_is_longer_than_a_model_reads_counts_half(runs, monkeypatch, name):
     assert found["good"][0] != found["bad"][0]
 
 
-def test_counting_follows_the_nearest_noun_where_that_is_all_it_sees(tmp_path):
+def test_a_bigram_model_agrees_with_the_nearest_noun(tmp_path):
     """In this text a noun by its verb agrees with it, but for the sentences that the pairs are about."""
     plain = "".join(f"the {noun[n]} {verb[n]}\n" for noun in NOUNS for verb in VERBS for n in (0, 1)) * 5
     path = write(tmp_path / "text.txt", plain)
@@ -376,7 +376,7 @@ def test_counting_follows_the_nearest_noun_where_that_is_all_it_sees(tmp_path):
     assert found == {"all": 50, "0": 100, "1": 0, "no attractor": 100, "1 or more attractors": 0}
 
 
-def test_runs_that_score_no_sentence_are_refused(runs, suite, tmp_path):
+def test_runs_that_cannot_score_sentences_are_rejected(runs, suite, tmp_path):
     pairs = PairRuns(tmp_path)
     run = weft.load(pairs.folder("lstm"), device="cpu")
     with pytest.raises(UsageError) as caught:
@@ -429,7 +429,7 @@ def test_rows_are_phenomena_paradigms_attractors_and_recency():
     assert found[4].scores["x"].low is None  # of one pair
 
 
-def test_intervals_are_those_of_a_proportion():
+def test_intervals_match_those_of_a_proportion():
     chance = np.random.default_rng(0)
     right = (chance.random(2000) < 0.7).astype(float)
     found = rows({"x": [made(right.tolist())]}, [MinimalPair("a", "b")] * 2000)[0].scores["x"]
@@ -437,7 +437,7 @@ def test_intervals_are_those_of_a_proportion():
     assert (found.value - found.low, found.high - found.value) == pytest.approx((wide, wide), abs=0.25)
 
 
-def test_seeds_of_a_name_are_one_column_and_rows_become_breakdowns():
+def test_seeds_of_a_run_share_a_column_and_rows_become_breakdowns():
     found = rows({"x": [made([0, 1, 1, 0, 0]), made([1, 1, 1, 0, 0])]}, PAIRS)
     assert found[0].scores["x"].value == pytest.approx(50)
     made_of = breakdowns(found)
@@ -460,12 +460,12 @@ def test_seeds_of_a_name_are_one_column_and_rows_become_breakdowns():
     ("phenomena", "bins"),
     [(["", ""], ["all"]), (["a", "a"], ["a"]), (["a", ""], ["all", "a"]), (["a", "b"], ["all", "a", "b"])],
 )
-def test_all_pairs_are_a_bin_unless_one_phenomenon_is_all_of_them(phenomena, bins):
+def test_all_pairs_are_a_row_unless_there_is_one_phenomenon(phenomena, bins):
     (found,) = breakdowns(rows({"x": [made([1, 0])]}, [MinimalPair("a", "b", name) for name in phenomena]))
     assert (found["by"], found["bins"]) == ("phenomenon (minimal pairs)", bins)
 
 
-def test_intervals_over_seeds_have_bounds_that_an_accuracy_can_have():
+def test_intervals_over_seeds_stay_between_0_and_100():
     told: list[tuple[int, int]] = []
     found = rows(
         {"x": [made([1, 1, 1, 1, 0]), made([1, 1, 1, 1, 1])]}, PAIRS, progress=lambda done, total: told.append((done, total))
@@ -477,7 +477,7 @@ def test_intervals_over_seeds_have_bounds_that_an_accuracy_can_have():
 # ---- the command
 
 
-def test_the_command_puts_runs_side_by_side(runs, suite, tmp_path, capsys):
+def test_command_compares_runs(runs, suite, tmp_path, capsys):
     out, each = tmp_path / "t.csv", tmp_path / "p.csv"
     words = ["analyze", "minimal-pairs", str(runs / "ngram"), str(runs / "masked"), "--suite", str(suite)]
     assert main([*words, "--csv", str(out), "--save-pairs", str(each)]) == 0
@@ -503,7 +503,7 @@ def test_the_command_puts_runs_side_by_side(runs, suite, tmp_path, capsys):
     assert mean == found["rows"][0]["accuracy"]["masked"]["value"]
 
 
-def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path, capsys):
+def test_command_can_skip_pairs_with_unknown_words(runs, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", TSV + "the cat snores\tthe cat snore\tnew\t0\n" * 2)
     words = ["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(path)]
     assert main(words) == 0
@@ -518,7 +518,7 @@ def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path
     assert found["signature"].split("|")[1:5] == ["by:sentence", "mean", "known", "ties:half"]
 
 
-def test_the_command_tells_what_it_leaves_out(runs, tmp_path, capsys):
+def test_command_reports_skipped_files_and_pairs(runs, tmp_path, capsys):
     write(tmp_path / "a.tsv", "good\tbad\nthe cat\tthe cat cat\ncat\tdog\n")
     write(tmp_path / "note.txt", "hello\n")
     assert (
@@ -533,7 +533,7 @@ def test_the_command_tells_what_it_leaves_out(runs, tmp_path, capsys):
     )
 
 
-def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
+def test_command_rejects_invalid_options(runs, suite, tmp_path, capsys):
     path = write(tmp_path / "x.tsv", "good\tbad\nthe cat\tthe cat cat\n")
     run = str(runs / "lstm")
     said = "--score-by word: none of the 1 pairs differs in exactly one word; use --score-by sentence"
@@ -547,7 +547,7 @@ def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
     assert refused(capsys, "analyze", "minimal-pairs", run, "--suite", str(path), "--skip-unknown", "--quiet") == (3, said)
 
 
-def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anything(runs, suite, tmp_path, capsys):
+def test_command_rejects_unwritable_outputs_before_scoring(runs, suite, tmp_path, capsys):
     (tmp_path / "folder").mkdir()
     words = ["analyze", "minimal-pairs", str(runs / "lstm"), "--suite", str(suite)]
     table, nowhere, folder = (str(tmp_path / name) for name in ("a.csv", "none/a.csv", "folder"))
@@ -559,7 +559,7 @@ def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anythi
         assert refused(capsys, *words, *options) == (2, told)
 
 
-def test_runs_of_one_name_are_called_by_their_paths(runs, suite, tmp_path, monkeypatch, capsys):
+def test_runs_with_equal_names_are_labeled_by_path(runs, suite, tmp_path, monkeypatch, capsys):
     (tmp_path / "lstm").symlink_to(runs / "gru")
     monkeypatch.chdir(tmp_path)
     assert (
@@ -571,7 +571,7 @@ def test_runs_of_one_name_are_called_by_their_paths(runs, suite, tmp_path, monke
 # ---- what is shipped, and what is published
 
 
-def test_the_example_is_what_its_script_writes():
+def test_example_suite_equals_the_output_of_its_script():
     made_now = runpy.run_path(str(ROOT / "examples" / "make_agreement.py"))["pairs"]()
     pairs = pairs_of(ROOT / "examples" / "suites" / "agreement.tsv")
     assert [(pair.good, pair.bad) for pair in pairs] == [row[:2] for row in made_now]
@@ -581,7 +581,7 @@ def test_the_example_is_what_its_script_writes():
 
 
 @pytest.mark.skipif(not (SHARED / "blimp").exists(), reason="the published suites are not at hand")
-def test_the_published_suites_are_read_whole():
+def test_published_suites_are_read_completely():
     blimp = read_suite([SHARED / "blimp"])
     assert len(blimp.pairs) == 13_000
     assert [path.name for path in blimp.skipped] == ["human_validation_summary.csv", "models_summary.jsonl"]

@@ -118,7 +118,7 @@ def test_log_probabilities_sum_to_one_at_every_position(name):
 
 @everything_that_steps
 @pytest.mark.parametrize("cut", [1, 5, 8])
-def test_a_prompt_is_read_as_its_tokens_are(name, cut):
+def test_reading_a_prompt_equals_reading_its_tokens(name, cut):
     model, tokens = made(name), text(2, 9)
     expected = by_steps(model, tokens)
     log_probs, state = model.start(tokens[:, :cut])
@@ -132,7 +132,7 @@ def test_a_prompt_is_read_as_its_tokens_are(name, cut):
 
 @everything_that_steps
 @pytest.mark.parametrize("filling", [0, 5])
-def test_ragged_prompts_equal_each_alone_whatever_pads_them(name, filling):
+def test_ragged_prompts_equal_each_row_alone_with_any_padding(name, filling):
     model, tokens, more = made(name), text(3, 7), text(3, 6)
     lengths = torch.tensor([[1], [4], [7]])
     keep = torch.arange(7) < lengths
@@ -174,7 +174,7 @@ def test_a_state_is_tensors_in_tuples_with_the_rows_first(name):
 
 
 @everything_that_steps
-def test_rows_are_kept_repeated_reordered_and_dropped(name):
+def test_rows_can_be_selected_repeated_and_reordered(name):
     """Branches of one row go on with different tokens, as in a beam."""
     model, tokens = made(name), text(3, 6)
     rows, following = torch.tensor([2, 0, 2]), torch.tensor([3, 4, 5])
@@ -210,7 +210,7 @@ def test_the_loss_is_the_score(name):
 
 @every_model
 @pytest.mark.parametrize("cut", [1, 4, 9])
-def test_a_loss_in_pieces_equals_the_whole(name, cut):
+def test_a_loss_in_chunks_equals_the_whole(name, cut):
     model, tokens = made(name), text(2, 11)
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     whole, _ = model.loss(inputs, targets)
@@ -219,14 +219,14 @@ def test_a_loss_in_pieces_equals_the_whole(name, cut):
     torch.testing.assert_close(torch.cat([first, second], dim=1), whole, **CLOSE)
 
 
-def test_only_a_table_of_positions_has_a_last_one():
+def test_only_learned_positions_are_limited():
     longest = {name: made(name).max_positions for name in [*BUILDERS, *ENSEMBLES]}
     limited = {name: length for name, length in longest.items() if length is not None}
     transformers = ["transformer", *(f"transformer-{kind}" for kind in CONNECTIONS)]
     assert limited == dict.fromkeys([*transformers, "gpt-learned", "lstm-learned", "product"], WINDOW)
 
 
-def test_models_know_their_vocabulary():
+def test_models_store_their_vocabulary_hash():
     assert {made(name).vocabulary for name in [*BUILDERS, *ENSEMBLES]} == {"v"}
 
 
@@ -257,7 +257,7 @@ SEARCHED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", SEARCHED)
 @pytest.mark.parametrize("prompt", [[1], [1, 4, 3, 3]], ids=["begin", "prompt"])
 @pytest.mark.parametrize("alpha", [0.0, 0.8])
-def test_a_wide_beam_finds_the_best_of_all_texts(name, prompt, alpha):
+def test_a_wide_beam_finds_the_global_optimum(name, prompt, alpha):
     model, limit = SEARCHED[name](), 4
     options = BeamOptions(beam_size=5**3, max_new_tokens=limit, eos_id=2, length_penalty=alpha, n_best=6)
     found = beam_search(model, torch.tensor([prompt]), options=options)[0]
@@ -278,7 +278,7 @@ def test_greedy_is_the_path_of_the_most_probable_tokens(name):
 
 
 @everything_that_steps
-def test_sampling_says_what_the_model_scores(name):
+def test_sampled_log_probs_equal_scores(name):
     model, prompt = made(name), text(3, 4)
     keep = torch.arange(4) < torch.tensor([[4], [2], [1]])
     noise = [random_noise(0, row, 0) for row in range(3)]
@@ -298,7 +298,7 @@ def test_sampling_says_what_the_model_scores(name):
 
 @pytest.mark.parametrize("where", ["none", "sinusoidal", *ATTENTION_ENCODINGS])
 @pytest.mark.parametrize("read", [1, 7, 30])
-def test_what_attention_remembers_is_bounded_and_generation_runs_on(where, read):
+def test_attention_state_is_bounded_during_generation(where, read):
     model, window = network("gpt", position_encoding=where, window=4), 4
     log_probs, state = model.start(text(2, read))
     tokens = text(2, read)
@@ -312,7 +312,7 @@ def test_what_attention_remembers_is_bounded_and_generation_runs_on(where, read)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_attention_forgets_what_lies_beyond_its_window_in_each_layer(layers):
+def test_attention_is_limited_to_the_context_length_in_each_layer(layers):
     """Each layer looks window - 1 tokens further back: what lies beyond all of them changes nothing."""
     model, tokens = network("gpt", window=4, num_layers=layers), text(1, 20)
     reach = layers * 3 + 1
@@ -388,7 +388,7 @@ def test_parameters_of_an_ngram_model_are_its_ngrams():
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if not name.startswith("ngram")])
-def test_matrices_are_the_linear_and_recurrent_maps_inside(name):
+def test_muon_parameters_are_linear_and_recurrent_matrices(name):
     model = made(name)
     maps = {place: part for place, part in model.stack.layers.named_modules() if isinstance(part, nn.Linear | nn.RNNBase)}
     weights = {
@@ -404,7 +404,7 @@ def test_matrices_are_the_linear_and_recurrent_maps_inside(name):
 # ---- how models begin
 
 
-def test_zero_init_gives_uniform_predictions_and_a_stack_that_does_nothing():
+def test_zero_init_gives_uniform_predictions_and_an_identity_stack():
     model, tokens = fresh("gpt"), text(2, 9)
     assert torch.equal(by_steps(model, tokens), torch.full((2, 9, WORDS), -math.log(WORDS)))
     assert torch.equal(model(tokens)[0], model.stack.final_norm(model.embedding(tokens)))
@@ -414,7 +414,7 @@ def test_zero_init_gives_uniform_predictions_and_a_stack_that_does_nothing():
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_a_model_begins_knowing_nothing(kind, tied):
+def test_initial_loss_is_near_uniform(kind, tied):
     """Its first loss is about that of a guess, log V; large scores would have to be unlearned first."""
     model = fresh(kind, hidden_size=128, words=100, num_layers=4, tie_embeddings=tied, zero_init=False)
     tokens = text(8, 33, words=100)
@@ -423,12 +423,12 @@ def test_a_model_begins_knowing_nothing(kind, tied):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer", "gpt"])
-def test_highways_begin_mostly_closed_around_every_mixer(kind):
+def test_highway_gates_start_mostly_closed_for_every_mixer(kind):
     for layer in fresh(kind, skip_connection="highway").stack.layers:
         assert torch.equal(layer.connection.gate.bias, torch.full((WIDTH,), -1.0))
 
 
-def test_what_writes_to_the_residual_stream_begins_smaller_the_deeper_the_stack():
+def test_residual_projections_start_smaller_in_deeper_stacks():
     for layers in (1, 8):
         model = fresh("transformer", num_layers=layers, hidden_size=64)
         spread = [weight.std().item() for name, weight in model.named_parameters() if name.endswith("to_out.weight")]
@@ -439,13 +439,13 @@ def test_what_writes_to_the_residual_stream_begins_smaller_the_deeper_the_stack(
         assert inside == pytest.approx([0.02] * 2 * layers, rel=0.1)
 
 
-def test_a_model_follows_from_the_seed():
+def test_initialization_depends_on_the_seed():
     for kind in NETWORKS:
         first, second = fresh(kind).state_dict(), fresh(kind).state_dict()
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_dropout_works_in_training_alone():
+def test_dropout_applies_only_in_training():
     for kind in ("lstm", "gpt", "transformer"):
         tokens = text(2, 9)
         model, still = network(kind, dropout=0.5), network(kind)

@@ -60,7 +60,7 @@ def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
     return Read(shape, job, shape.build(settings, vocabulary)().eval(), read_training(shape, job)[0])
 
 
-def test_the_plain_loss_counts_what_examples_say(read: Read) -> None:
+def test_default_loss_uses_the_weights_of_examples(read: Read) -> None:
     """Each example that has a loss once; of masked language models a text without a gap counts as one."""
     settings, examples = read.job.config, read.train
     plain = read.shape.objective(settings, read.job.tokenizer, None, None, torch.device("cpu"))
@@ -74,7 +74,7 @@ def test_the_plain_loss_counts_what_examples_say(read: Read) -> None:
         assert examples.describe(members)
 
 
-def test_the_largest_batch_has_a_loss_however_it_is_shortened(read: Read) -> None:
+def test_the_largest_batch_has_a_loss_at_every_truncation(read: Read) -> None:
     train, order = read_training(read.shape, read.job)
     objective = make_objective(read.shape, read.job, train, read.model.max_positions)
     whole, sizes = order.largest_batch(), []
@@ -88,7 +88,7 @@ def test_the_largest_batch_has_a_loss_however_it_is_shortened(read: Read) -> Non
     assert objective.loss(read.model, map_tensors(whole, lambda part: part[:1]), None).total.requires_grad
 
 
-def test_validation_is_read_as_it_is_measured_by(read: Read) -> None:
+def test_validation_returns_monitored_metrics_in_order(read: Read) -> None:
     objective = make_objective(read.shape, read.job, read.train, read.model.max_positions)
     with torch.no_grad():
         found = objective.validate(read.model)

@@ -93,12 +93,12 @@ OF_MIXERS = {name: test for name, test in laws(test_contracts, "build").items() 
 OF_PAIRS = laws(test_seq2seq_contracts, "name")
 
 
-def test_there_are_laws():
+def test_contracts_are_collected():
     assert len(OF_MIXERS) == 9 and len(OF_PAIRS) == 10
 
 
 @pytest.mark.parametrize("law", OF_MIXERS.values(), ids=OF_MIXERS)
-def test_a_layer_and_a_stack_of_it_keep_the_laws_of_mixers(law):
+def test_layer_and_stack_obey_the_mixer_contract(law):
     def layer() -> nn.Module:
         torch.manual_seed(0)
         return shaken(mixer("smoothing", decay=0.7)).eval()
@@ -124,7 +124,7 @@ PAIRS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("law", OF_PAIRS.values(), ids=OF_PAIRS)
-def test_encoder_decoders_of_it_keep_theirs(monkeypatch, law):
+def test_encoder_decoders_obey_their_contract(monkeypatch, law):
     for name, options in PAIRS.items():
         monkeypatch.setitem(toy_seq2seq.EVERY, name, options)
         monkeypatch.setitem(toy_seq2seq.VARIED, name, options)
@@ -135,7 +135,7 @@ def test_encoder_decoders_of_it_keep_theirs(monkeypatch, law):
 # ---- its option
 
 
-def test_its_default_comes_from_the_row_and_a_value_reaches_every_layer():
+def test_default_comes_from_the_registry_and_a_value_reaches_every_layer():
     assert table(layer_type="smoothing").decay == 0.9 and "decay" not in to_dict(table(layer_type="lstm"))
     model = stack(table(layer_type="smoothing", decay=0.25, bidirectional=True), context_length=8)
     found = [part.decay for part in model.modules() if isinstance(part, Smoothing)]
@@ -164,20 +164,20 @@ def test_its_default_comes_from_the_row_and_a_value_reaches_every_layer():
         ),
     ],
 )
-def test_what_does_not_apply_is_refused_in_the_words_of_all_mixers(values, message):
+def test_inapplicable_options_are_rejected_as_for_other_mixers(values, message):
     with pytest.raises(ConfigError) as caught:
         parse_config(LanguageModelConfig, values, prefix="model")
     assert str(caught.value) == message
 
 
-def test_a_side_that_gets_another_mixer_loses_it():
+def test_option_is_removed_if_one_side_changes_its_mixer():
     preset = {"layer_type": "smoothing", "decay": 0.5, "num_layers": 1}
     merged = merge(preset, {"decoder": {"layer_type": "gru"}})
     assert merged["encoder"] == preset and merged["decoder"] == {"layer_type": "gru", "num_layers": 1}
     assert "decay" not in merge({"layer_type": "lstm"}, {"encoder": {"layer_type": "smoothing"}})["encoder"]
 
 
-def test_every_option_of_a_row_is_one_of_the_table_and_of_the_class():
+def test_every_registered_option_is_a_config_field_and_a_parameter():
     for name, row in MIXERS.items():
         assert set(row.options) <= set(StackConfig.model_fields), name
         if not row.attends:
@@ -185,7 +185,7 @@ def test_every_option_of_a_row_is_one_of_the_table_and_of_the_class():
             assert all({"input_size", *row.options} <= set(inspect.signature(kind).parameters) for kind in kinds), name
 
 
-def test_a_mixer_that_attends_one_way_alone_says_so(monkeypatch):
+def test_a_causal_only_mixer_rejects_bidirectional(monkeypatch):
     monkeypatch.setitem(MIXERS, "ahead", MIXERS["attention"]._replace(bidirectional=None))
     assert stack(table(layer_type="ahead", num_heads=2), context_length=4)(torch.zeros(1, 3, DIM))[0].shape == (1, 3, DIM)
     with pytest.raises(ConfigError) as caught:
@@ -250,7 +250,7 @@ def there(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_a_language_model_of_it_is_checked_trained_measured_and_used(there, capsys):
+def test_language_model_is_checked_trained_evaluated_and_used(there, capsys):
     assert main(["check", "run.toml"]) == 0
     assert main(["train", "run.toml", "--output-dir", "run", "--quiet"]) == 0
     assert "\ndecay = 0.5\n" in (there / "run" / "resolved.toml").read_text()
@@ -268,7 +268,7 @@ def test_a_language_model_of_it_is_checked_trained_measured_and_used(there, caps
     assert (code, said) == (2, "model.decay: must be less than 1, got 2")
 
 
-def test_an_encoder_decoder_of_it_is_trained_and_predicts(there, monkeypatch, capsys):
+def test_encoder_decoder_is_trained_and_predicts(there, monkeypatch, capsys):
     assert main(["train", "pairs.toml", "--output-dir", "run", "--quiet"]) == 0
     feed(monkeypatch, b"anas\nberto\n")
     capsys.readouterr()
@@ -279,7 +279,7 @@ def test_an_encoder_decoder_of_it_is_trained_and_predicts(there, monkeypatch, ca
     assert (model.encoder.decay, model.decoder.decay, model.bridge) == (0.5, 0.5, "copy")
 
 
-def test_comparisons_give_each_kind_the_options_that_it_has(there, capsys):
+def test_comparisons_apply_options_to_the_architectures_that_have_them(there, capsys):
     code, out, err = compare(capsys, "run.toml", "--models", "smoothing,lstm,conv")
     assert code == 0 and all(name in out for name in ("smoothing", "lstm", "conv"))
     assert err.splitlines()[:2] == ["lstm: ignoring decay", "conv: ignoring decay"]

@@ -99,7 +99,7 @@ def test_data_and_gradients_are_checked(capsys):
     assert "films.tsv:3: expected a number, got 'low'" in str(caught.value)
 
 
-def test_it_learns_and_a_resumed_run_equals_an_uninterrupted_one(tmp_path, trained):
+def test_training_learns_and_resuming_is_exact(tmp_path, trained):
     values = read_toml(tmp_path / "run.toml")
     with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "stopped", Silent(stop_at=25))

@@ -70,7 +70,7 @@ def row(model: NgramModel, context: tuple[int, ...]) -> torch.Tensor:
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("prune", [[], [0, 1], [0, 0, 2]])
 @pytest.mark.parametrize("closed", [False, True])
-def test_every_probability_is_that_of_the_formulas(smoothing, order, prune, closed):
+def test_every_probability_matches_the_formulas(smoothing, order, prune, closed):
     lines, prune = text(order), prune[:order]
     options = {"delta": 0.3} if smoothing == "add-delta" else {}
     model = model_of(lines, order=order, smoothing=smoothing, prune=prune, closed_vocab=closed, **options)
@@ -80,7 +80,7 @@ def test_every_probability_is_that_of_the_formulas(smoothing, order, prune, clos
         torch.testing.assert_close(row(model, context), expected, rtol=1e-5, atol=1e-9, msg=f"after {context}")
 
 
-def test_discounts_of_kneser_ney_come_from_the_counts_where_they_can():
+def test_kneser_ney_discounts_come_from_the_counts_if_possible():
     lines = text(0, lines=400)
     model = model_of(lines, size=SIZE, order=3)
     assert len(model.notes) < 3
@@ -155,7 +155,7 @@ def test_an_unknown_token_in_the_training_text_is_counted_like_any_other():
 
 @every_smoothing
 @pytest.mark.parametrize("order", [1, 2, 4])
-def test_steps_start_and_score_agree(smoothing, order):
+def test_start_step_and_score_agree(smoothing, order):
     model = model_of(text(2), order=order, smoothing=smoothing)
     tokens = torch.tensor([[1, 3, 4, 3, 5, 6, 2], [1, 7, 7, 3, 3, 4, 2], [1, 8, 3, 0, 4, 4, 2]])
     scores = model.score(tokens)
@@ -221,7 +221,7 @@ def test_rows_of_different_age_join_and_select():
 
 @pytest.mark.parametrize("order", [1, 3, 5])
 @pytest.mark.parametrize("running", [False, True])
-def test_a_whole_text_is_scored_as_its_lines_are(monkeypatch, order, running):
+def test_scoring_a_text_equals_scoring_its_lines(monkeypatch, order, running):
     monkeypatch.setattr(ngram, "CHUNK_TOKENS", 7)
     lines = text(5)
     model = model_of(lines, order=order)
@@ -235,7 +235,7 @@ def test_a_whole_text_is_scored_as_its_lines_are(monkeypatch, order, running):
 
 @pytest.mark.parametrize("order", [1, 2, 5])
 @pytest.mark.parametrize("running", [False, True])
-def test_a_long_text_counted_in_pieces_gives_the_same_model(monkeypatch, tmp_path, order, running):
+def test_counting_in_blocks_gives_the_same_model(monkeypatch, tmp_path, order, running):
     tokens, starts = flat(text(6, lines=150))
     starts = None if running else starts
     table = NgramConfig(order=order, prune=[0, 1][:order])
@@ -248,7 +248,7 @@ def test_a_long_text_counted_in_pieces_gives_the_same_model(monkeypatch, tmp_pat
     assert all(np.array_equal(whole[name], pieces[name]) for name in whole)
 
 
-def test_orders_beyond_what_one_number_can_hold_are_sorted_in_several_passes():
+def test_orders_beyond_64_bit_keys_are_sorted_in_several_passes():
     line = [int(word) for word in np.random.default_rng(0).integers(3, 70_000, 40)] * 2
     model = model_of([[*line, 2], [*line, 2]], size=70_000, order=9, smoothing="mle")
     assert model.counts == [70_000, *[42] * 8]  # 40 in the round, one at each end
@@ -257,7 +257,7 @@ def test_orders_beyond_what_one_number_can_hold_are_sorted_in_several_passes():
 
 
 @every_smoothing
-def test_running_text_is_one_long_line_without_an_end(smoothing):
+def test_running_text_is_one_line_without_eos(smoothing):
     words = [word for line in text(8) for word in line[:-1]]
     table = NgramConfig(order=3, smoothing=smoothing)
     model = fit(np.array(words), None, table, vocab_size=SIZE, vocabulary="v")
@@ -267,7 +267,7 @@ def test_running_text_is_one_long_line_without_an_end(smoothing):
         torch.testing.assert_close(row(model, context), expected, rtol=1e-5, atol=1e-9)
 
 
-def test_running_text_has_one_begin_and_no_line_ends():
+def test_running_text_has_one_bos_and_no_eos():
     tokens = np.array([3, 4, 3, 4, 3])
     model = fit(tokens, None, NgramConfig(order=2, smoothing="mle"), vocab_size=5, vocabulary="v")
     assert row(model, (1,))[3].item() == 1
@@ -275,7 +275,7 @@ def test_running_text_has_one_begin_and_no_line_ends():
     assert row(model, ())[3].item() == pytest.approx(3 / 5)
 
 
-def test_the_hash_table_finds_what_halving_finds():
+def test_hash_table_equals_binary_search():
     generator = np.random.default_rng(0)
     keys = np.unique(generator.integers(0, 4000, 1500))
     keys = np.concatenate([keys, np.unique(generator.integers(2**50, 2**62, 500))])
@@ -288,7 +288,7 @@ def test_the_hash_table_finds_what_halving_finds():
     assert lookup.NgramIndex(keys[:0]).find(wanted).max() == -1
 
 
-def test_arrays_come_back_from_a_mapped_file(tmp_path):
+def test_arrays_round_trip_through_a_mapped_file(tmp_path):
     model = model_of(text(7), order=3)
     tensor_files.write_tensors(tmp_path / "model.safetensors", model.arrays())
     tensors, _ = tensor_files.read_arrays(tmp_path / "model.safetensors")
@@ -301,7 +301,7 @@ def test_arrays_come_back_from_a_mapped_file(tmp_path):
     assert all(torch.equal(again.start(tokens)[i], model.start(tokens)[i]) for i in (0, 1))
 
 
-def test_everything_pruned_above_single_words_still_sums_to_one(tmp_path):
+def test_a_model_pruned_to_unigrams_sums_to_one(tmp_path):
     model = model_of([[3, 4, 2]], order=3, prune=[0, 9])
     assert model.counts == [SIZE, 0, 0]
     assert row(model, (1, 3)).sum().item() == pytest.approx(1)
@@ -334,14 +334,14 @@ def test_everything_pruned_above_single_words_still_sums_to_one(tmp_path):
         ),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(change, message):
+def test_inconsistent_arrays_are_rejected(change, message):
     arrays = model_of(text(7), order=2).arrays() | change
     with pytest.raises(ModelError) as caught:
         NgramModel.from_arrays({name: part for name, part in arrays.items() if part is not None}, vocabulary="v")
     assert str(caught.value) == message
 
 
-def test_tokens_of_few_bits_are_scored_alike():
+def test_token_dtype_does_not_change_scores():
     lines = [[int(word) for word in np.random.default_rng(0).integers(3, 70_000, 200)] + [2]]
     model = model_of(lines, size=70_000, order=3)
     tokens = torch.tensor([[1, *lines[0]]])
@@ -349,7 +349,7 @@ def test_tokens_of_few_bits_are_scored_alike():
     assert torch.equal(model.start(tokens.int())[0], model.start(tokens)[0])
 
 
-def test_ids_of_another_vocabulary_are_refused():
+def test_ids_of_another_vocabulary_are_rejected():
     model = model_of(text(7), order=2)
     for ask in (model.score, lambda tokens: model.start(tokens)):
         with pytest.raises(ModelError) as caught:
@@ -361,13 +361,13 @@ def test_ids_of_another_vocabulary_are_refused():
         assert str(refused.value) == (f"n-gram counts: token ID {bad} is not in the vocabulary of 9; use its own tokenizer")
 
 
-def test_a_text_without_tokens_is_refused():
+def test_a_text_without_tokens_is_rejected():
     with pytest.raises(DataError) as caught:
         fit(np.zeros(0, np.uint16), None, NgramConfig(), vocab_size=9, vocabulary="v")
     assert str(caught.value) == "n-gram counts: the training text has no tokens"
 
 
-def test_discounts_that_fall_back_are_noted():
+def test_fallback_discounts_are_reported():
     model = model_of([[3, 4, 2], [3, 2]], order=1)
     assert model.notes == ("not enough 1-grams to estimate Kneser-Ney discounts; using 0.5, 1 and 1.5, as KenLM does",)
     assert model_of([[3, 2]], order=1, smoothing="backoff").notes == (
@@ -396,13 +396,13 @@ def test_discounts_that_fall_back_are_noted():
         ({"smoothing": "add-delta", "delta": 0.0}, "model.delta: must be greater than 0, got 0.0"),
     ],
 )
-def test_tables_that_can_not_be_right_are_refused(values, message):
+def test_invalid_configs_are_rejected(values, message):
     with pytest.raises(ConfigError) as caught:
         parse_config(NgramConfig, values, prefix="model")
     assert str(caught.value) == message
 
 
-def test_a_filled_table_reads_back_equal():
+def test_a_resolved_config_round_trips():
     for values in ({}, {"smoothing": "add-delta"}, {"smoothing": "add-delta", "delta": 0.5}, {"prune": [0, 0, 1]}):
         table = parse_config(NgramConfig, values, prefix="model").with_defaults()
         assert parse_config(NgramConfig, to_dict(table), prefix="model") == table
@@ -411,7 +411,7 @@ def test_a_filled_table_reads_back_equal():
 
 
 @pytest.mark.skipif(not (DATA / "names-makemore").exists(), reason="needs the names-makemore data")
-def test_the_bigram_of_names_with_one_added_is_the_lecture_s_number():
+def test_add_one_bigram_on_names_gives_the_loss_of_the_lecture():
     # Karpathy's makemore: 27 symbols, '.' for both ends, every pair counted once more: 2.4546 nats on all of it
     names = (DATA / "names-makemore" / "names.txt").read_text().split()
     lines = [[ord(letter) - ord("a") + 3 for letter in name] + [2] for name in names]

@@ -36,7 +36,7 @@ def array(x: Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", NONLINEARITIES)
-def test_a_recurrent_network_is_its_equation(kind):
+def test_rnn_matches_its_equation(kind):
     """h(t) = f(W h(t-1) + U x(t) + b)."""
     torch.manual_seed(0)
     part, x, h = RNN(5, input_size=3, nonlinearity=kind).double(), random(2, 4, 3), random(2, 5, seed=1)
@@ -56,7 +56,7 @@ def test_a_recurrent_network_is_its_equation(kind):
 
 
 @pytest.mark.parametrize("kind", ["tanh", "relu"])
-def test_a_fused_network_is_torch_s(kind):
+def test_fused_rnn_matches_torch(kind):
     torch.manual_seed(0)
     part, reference = RNN(5, input_size=3, nonlinearity=kind), nn.RNN(3, 5, nonlinearity=kind, batch_first=True)
     reference.load_state_dict(part.cell.state_dict())
@@ -67,7 +67,7 @@ def test_a_fused_network_is_torch_s(kind):
     torch.testing.assert_close(h, ended[0], atol=0, rtol=0)
 
 
-def test_all_three_begin_with_the_same_weights():
+def test_all_nonlinearities_start_with_the_same_weights():
     found = []
     for kind in NONLINEARITIES:
         torch.manual_seed(0)
@@ -76,7 +76,7 @@ def test_all_three_begin_with_the_same_weights():
 
 
 @pytest.mark.parametrize("kind", NONLINEARITIES)
-def test_a_fixed_window_is_its_equation(kind):
+def test_fixed_window_network_matches_its_equation(kind):
     torch.manual_seed(0)
     part, x = CausalConv(4, kernel_size=2, input_size=3, nonlinearity=kind).double(), random(1, 3, 3)
     padded = np.concatenate([np.zeros((1, 3)), array(x[0])])
@@ -89,7 +89,7 @@ def test_a_fixed_window_is_its_equation(kind):
 
 
 @pytest.mark.parametrize("kind", NONLINEARITIES)
-def test_the_option_reaches_every_mixer_that_has_it(kind):
+def test_option_reaches_every_mixer_that_has_it(kind):
     for name in ("rnn", "conv"):
         for two_way in (False, True):
             options = {"layer_type": name, "bidirectional": two_way, "hidden_size": 4, "nonlinearity": kind}
@@ -110,7 +110,7 @@ def test_tanh_is_the_default_and_others_have_none():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_has_it(task):
+def test_every_task_accepts_the_option(task):
     preset = find_task(task).presets["rnn"] if "rnn" in find_task(task).presets else find_task(task).presets["lstm"]
     options = {"layer_type": "rnn", "nonlinearity": "relu"}
     table: Any = parse_config(preset.config_class, preset.merged(options), prefix="model").with_defaults()
@@ -122,7 +122,7 @@ def test_every_task_has_it(task):
 
 
 @pytest.mark.parametrize("size", [None, 3, 9])
-def test_additive_attention_of_any_depth_is_its_equation(size):
+def test_additive_attention_of_any_depth_matches_its_equation(size):
     """e(s) = w . tanh(U q + b + W k(s)), where w has `size` numbers."""
     torch.manual_seed(0)
     look: Any = SourceAttention(4, score="additive", memory_size=5, attention_dim=size).double()
@@ -139,7 +139,7 @@ def test_additive_attention_of_any_depth_is_its_equation(size):
             np.testing.assert_allclose(array(found[row, t]), shares / shares.sum() @ values, atol=1e-10)
 
 
-def test_the_depth_is_the_decoder_s_width_unless_given():
+def test_attention_dim_defaults_to_the_decoder_hidden_size():
     assert pair_table(attention="additive").attention_dim == 8
     assert pair_table(attention="additive", attention_dim=3).attention_dim == 3
     assert pair_table(attention="dot").attention_dim is None
@@ -198,7 +198,7 @@ class Blurred(nn.Module):
         {"encoder": {"bidirectional": False}},
     ],
 )
-def test_a_mixer_that_is_added_trains_an_encoder_decoder(monkeypatch, row, options):
+def test_a_custom_mixer_trains_an_encoder_decoder(monkeypatch, row, options):
     monkeypatch.setitem(MIXERS, "toy", row)
     assert recurrent_mixers() == ["rnn", "lstm", "gru", "gru-reset-before", "toy"]
     model = pair_model(layer_type="toy", **options).train()
@@ -217,7 +217,7 @@ def test_a_mixer_that_is_added_trains_an_encoder_decoder(monkeypatch, row, optio
     torch.testing.assert_close(memory.summary, state[0] if row.num_state_vectors == 2 else state)
 
 
-def test_a_mixer_without_vectors_for_a_state_encodes_by_its_mean_and_decodes_nothing(monkeypatch):
+def test_a_mixer_without_state_vectors_summarizes_by_mean_and_cannot_decode(monkeypatch):
     monkeypatch.setitem(MIXERS, "toy", Mixer(Blurred, "mean"))
     model = pair_model(encoder={"layer_type": "toy", "bidirectional": False}, decoder={"layer_type": "gru"})
     memory = model.encoder(*sources(5, 2))
